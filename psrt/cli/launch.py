@@ -37,6 +37,8 @@ _WITHOUT_RANKS = ("simulate", "check", "checkpoints", "show", "explain")
 _RUNNER = ("-m", "mpi4py")
 #: What it is given before a script if modules beside that must not be imported: it would have them.
 _SAFELY = ("-c", "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], {}, '__main__')")
+#: The flag of train by which the others go on when a rank dies.
+_SURVIVE = "--survive"
 #: Seconds that `srun --mpi=list` may take.
 _SRUN_S = 30
 #: Most ranks that a job can have.
@@ -238,7 +240,10 @@ def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:
     """Return the line that starts the ranks."""
     library = loaded_library()
     hosts = () if given.hostfile is None else read_hostfile(given.hostfile)
-    pmi = _pmi(given, library)
+    survives = is_ours and _SURVIVE in words
+    if survives and given.launcher == "srun":
+        raise ConfigError(f"{_SURVIVE} needs --launcher mpirun: srun ends all ranks when one dies")
+    pmi = None if survives else _pmi(given, library)
     slots = sum(host.slots for host in hosts) or _tasks() or _cores()
     variables, exported = _variables(given.env)
     if not any({**os.environ, **variables}.get(name) for name in THREADS):
@@ -268,6 +273,7 @@ def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:
         slots=slots,
         interface=given.interface,
         bind=given.bind_to,
+        survives=survives,
         variables=variables,
         exported=exported,
         unshown=(PARENT,),

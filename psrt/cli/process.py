@@ -43,7 +43,7 @@ def run_command(command: Callable[[], int], name: str) -> int:
             flush()
         line = refused()
         if line is None:
-            return status
+            return _left(status)
         print_once(f"{name}: {line}", sys.stderr)
         return status or _FAILED
     except (PsrtError, KeyboardInterrupt, MemoryError, OSError) as error:
@@ -58,10 +58,19 @@ def run_command(command: Callable[[], int], name: str) -> int:
             if error.agreed and started_ranks() > 1:
                 _outlive_the_others()
                 _tell_parent(status)
-            return status if error.agreed or started_rank() == 0 else 0
+            return _left(status) if error.agreed or started_rank() == 0 else 0
     if started_ranks() > 1:
         # The others may wait for this one forever, and MPI_Finalize for them. Exit without it: a
         # launcher that sees a process vanish kills the others.
+        sys.stdout.flush()
+        os._exit(status)
+    return status
+
+
+def _left(status: int) -> int:
+    """Return the status; do not, if this process has to leave without MPI's end."""
+    vitals = sys.modules.get("psrt.faults.vitals")
+    if vitals is not None and vitals.HERE.leaves:
         sys.stdout.flush()
         os._exit(status)
     return status

@@ -64,6 +64,7 @@ def check(config: TrainConfig) -> None:
         raise ConfigError(f"{flag('gather', config.gather)} has no effect without --record")
     _check_overlap(config)
     _check_saving(config)
+    _check_surviving(config)
     _check_cut(config)
     _check_shard(config)
     _check_codec(config)
@@ -270,6 +271,19 @@ def _check_saving(config: TrainConfig) -> None:
             f"{given[0]} is not possible with {flag(name, getattr(config, name))}: after each step "
             "an average is under way, which no worker has"
         )
+
+
+def _check_surviving(config: TrainConfig) -> None:
+    """Check what goes with workers that may die."""
+    if not config.survive:
+        return
+    if config.parallel is not None:
+        raise ConfigError(
+            f"--survive is not possible with --parallel {config.parallel}: the parts of a copy "
+            "need each other"
+        )
+    if config.replay is not None:
+        raise ConfigError(f"--survive cannot be combined with --replay {config.replay}")
 
 
 def _check_overlap(config: TrainConfig) -> None:

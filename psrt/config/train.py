@@ -591,6 +591,13 @@ class TrainConfig:
         metavar="DIR|auto", default_text="a new run", numeric=False, of_run=False,
         synonyms=("resume-from", "restart", "load", "continue", "resume-from-checkpoint"),
     )
+    survive: bool | None = knob(
+        None, SWITCH, _RUN,
+        "go on without workers whose processes die; needs Open MPI under mpirun --with-ft ulfm, as "
+        "psrt launch starts it",
+        requires=(_SERVERS,), fallback=False, numeric=False, of_run=False,
+        synonyms=("fault-tolerant", "fault-tolerance", "ulfm"),
+    )
     overwrite: bool = knob(
         False, SWITCH, _RUN, "allow an --out that holds a run, and replace it",
         numeric=False, of_run=False,

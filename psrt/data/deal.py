@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -54,6 +54,29 @@ class Deal:
     def steps(self) -> int:
         """Steps of an epoch, the same for all workers: those of who has most samples."""
         return -(-max(map(len, self.samples)) // self.batch_size)
+
+    def among(self, workers: Sequence[int]) -> Deal:
+        """Return the deal where only these workers are left: of what others had each gets a share.
+
+        Args:
+            workers: their numbers, ascending; at least one.
+        """
+        if len(workers) == len(self.samples):
+            return self
+        dealt = {worker: [self.samples[worker]] for worker in workers}
+        for worker, samples in enumerate(self.samples):
+            if worker in dealt:
+                continue
+            for heir, span in zip(workers, even_spans(len(samples), len(workers)), strict=True):
+                dealt[heir].append(span.of(samples))
+        none = np.empty(0, np.intp)
+        return replace(
+            self,
+            samples=tuple(
+                np.sort(np.concatenate(dealt.get(worker, [none])))
+                for worker in range(len(self.samples))
+            ),
+        )
 
     def batches(self, worker: int, epoch: int) -> list[np.ndarray]:
         """Return a worker's samples of each step of an epoch, (b,) intp.

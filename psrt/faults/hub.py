@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ class Hub(Watcher):
         detector: Detector,
         *,
         tell: Tell,
+        forgive: Callable[[Iterable[int]], None] = lambda _: None,
     ) -> None:
         """Listen to this host; nobody is watched yet.
 
@@ -51,10 +52,12 @@ class Hub(Watcher):
             vitals: of this process.
             detector: decides.
             tell: called from another thread.
+            forgive: called there with ranks that the others go on without.
         """
         super().__init__(0, roster.size, vitals, detector.timeout_s, tell)
         self.roster = roster
         self._detector = detector
+        self._forgive = forgive
         #: Ranks whose processes have ended, and how, as far as it is known.
         self._ended: dict[int, int | None] = {}
         #: Errors that ranks have told, and when the first came.
@@ -62,6 +65,9 @@ class Hub(Watcher):
         self._failed_at = float("inf")
         #: See ``spare``.
         self._spare: frozenset[int] = frozenset()
+        self._survives = False
+        #: By epoch, the ranks that its samples are not dealt out to; see ``left_out``.
+        self.left_out_so_far: dict[int, frozenset[int]] = {}
         self._listener = Listener(self._selector, roster.size, _Caller, self._heard)
         self._start()
 
@@ -79,17 +85,29 @@ class Hub(Watcher):
         with self._lock:
             self._detector.watch([0, *ranks], time.monotonic())
 
-    def spare(self, ranks: Iterable[int]) -> frozenset[int]:
+    def spare(self, ranks: Iterable[int], *, survives: bool = False) -> frozenset[int]:
         """Declare which ranks the others can go on without from now on, if one of these stays.
 
-        Only of such as fall silent or are stuck: a launcher ends all ranks when one has died.
+        Args:
+            ranks: of such as fall silent or are stuck.
+            survives: whether their processes may end, too; else a launcher, or MPI, ends all ranks
+                when one has died.
 
         Returns:
             The ranks that they go on without already.
         """
         with self._lock:
-            self._spare = frozenset(ranks)
+            self._spare, self._survives = frozenset(ranks), survives
             return self.vitals.gone
+
+    def left_out(self, epoch: int) -> frozenset[int]:
+        """Return the ranks that the samples of an epoch are not dealt out to, the same for all.
+
+        They are those that were gone when the first rank asked, so that every sample of the epoch
+        is somebody's, and nobody else's.
+        """
+        with self._lock:
+            return self.left_out_so_far.setdefault(epoch, self.vitals.gone)
 
     def set_timeouts(self, timeout_s: float, busy_s: float, stall_s: float) -> None:
         """Set what the job's config says; see ``Detector``."""
@@ -170,6 +188,9 @@ class Hub(Watcher):
             rank, code = message["died"]
             if self._ended.get(int(rank)) is None:
                 self._ended[int(rank)] = code
+        if "deals" in message:
+            epoch = int(message["deals"])
+            return caller.connection.send({"dealt": [epoch, *sorted(self.left_out(epoch))]})
         if "gave up" in message:
             # This process was stopped; the others have told so, and are ending.
             self._finish(End(int(message["gave up"])))
@@ -223,21 +244,25 @@ class Hub(Watcher):
         if verdict.kind == "stall":
             self._tell(f"psrt: {verdict.text}\n")
             return
-        if verdict.kind != "dead" and self._goes_on_without(verdict.ranks):
+        is_dead = verdict.kind == "dead"
+        if (self._survives or not is_dead) and self._goes_on_without(verdict.ranks, is_dead):
             self._tell(f"psrt: {verdict.text}; the others go on\n")
             return
-        status = JobOverError.DIED if verdict.kind == "dead" else JobOverError.LATE
+        status = JobOverError.DIED if is_dead else JobOverError.LATE
         self._finish(End(status, f"psrt: error: {verdict.text}\n"))
 
-    def _goes_on_without(self, ranks: Iterable[int]) -> bool:
+    def _goes_on_without(self, ranks: Iterable[int], are_dead: bool) -> bool:
         """Go on without these ranks if that can be done; return whether it can."""
         with self._lock:
             gone = self.vitals.gone.union(ranks)
             if 0 in gone or not self.vitals.gone < gone < self._spare:
                 return False
             self._detector.forget(ranks, time.monotonic())
+            if are_dead:
+                self.vitals.dead = self.vitals.dead.union(ranks)
             self.vitals.gone = gone
-        self._send({"gone": sorted(gone)})
+        self._send({"gone": sorted(gone), "dead": sorted(self.vitals.dead)})
+        self._forgive(ranks)
         return True
 
     def _note_failure(self, rank: int, end: End) -> None:

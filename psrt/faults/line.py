@@ -73,6 +73,8 @@ class Line(Watcher):
         #: Whether the others go on without this rank: it was stopped, and goes on now. It must
         #: neither do anything nor end, for a launcher ends all ranks when one does.
         self.is_given_up = False
+        #: See ``Hub.left_out``, as far as rank 0 has answered.
+        self._left_out: dict[int, frozenset[int]] = {}
         self._selector.register(connection, selectors.EVENT_READ)
         for descriptor in self._pidfds:
             self._selector.register(descriptor, selectors.EVENT_READ)
@@ -97,6 +99,14 @@ class Line(Watcher):
         if not self.watches or not self._say({"failed": [status, text[-MOST_TEXT:]]}):
             self._tell(text, status)
             self._end(End(status))
+
+    def ask_who_is_left_out(self, epoch: int) -> None:
+        """Ask rank 0 who the samples of an epoch are not dealt out to."""
+        self._say({"deals": epoch})
+
+    def left_out(self, epoch: int) -> frozenset[int] | None:
+        """Return these ranks; None while there is no answer."""
+        return self._left_out.get(epoch)
 
     def say_goodbye(self) -> None:
         """Tell that this rank has done its part."""
@@ -148,7 +158,11 @@ class Line(Watcher):
         if "look up" in message:
             states = {rank: state_of(int(pid)) for rank, pid in message["look up"].items()}
             self._say({"processes": states})
+        if "dealt" in message:
+            epoch, *ranks = map(int, message["dealt"])
+            self._left_out[epoch] = frozenset(ranks)
         if "gone" in message:
+            self.vitals.dead = frozenset(map(int, message["dead"]))
             self.vitals.gone = frozenset(map(int, message["gone"]))
             if self.rank in self.vitals.gone:
                 self.is_given_up = True

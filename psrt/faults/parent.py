@@ -19,7 +19,7 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,8 @@ class Parent:
             self._listener.listen_on_network()
         #: Those whose processes have died while they were watched, in that order, and how.
         self._dead: list[tuple[Member, int | None]] = []
+        #: Ranks that the others go on without.
+        self._forgiven: set[int] = set()
         self._here = this_process(-1)
         #: Why the job is over, as the first to know has told; None while it is not.
         self.over: End | None = None
@@ -151,6 +153,8 @@ class Parent:
             child.member = Member(**message["watch"])
         if "bye" in message:
             child.member = None
+        if "gone" in message:
+            self._forgiven.update(map(int, message["gone"]))
         if "over" in message:
             status, text = message["over"]
             self._told(child, End(int(status), str(text)))
@@ -158,10 +162,15 @@ class Parent:
 
     def _died(self, member: Member) -> None:
         # The others end because of the first: how does not matter.
-        code = exit_code(member.pid) if self._is_here(member) and not self._dead else None
+        code = exit_code(member.pid) if self._is_here(member) and not self._blamed else None
         by_launcher = _signal(code) == signal.SIGTERM
         if not by_launcher and self._interrupted is None:
             self._dead.append((member, code))
+
+    @property
+    def _blamed(self) -> list[tuple[Member, int | None]]:
+        """The dead without whom the others did not go on."""
+        return [it for it in self._dead if it[0].rank not in self._forgiven]
 
     def _is_here(self, member: Member) -> bool:
         here = self._here
@@ -174,14 +183,14 @@ class Parent:
         silent = [str(member) for member in watched if not self._is_here(member)]
         # A launcher that has lost a host ends the other ranks, or leaves them alone, and that looks
         # like deaths; only a signal of somebody else's does not.
-        if silent and not (self._dead and _signal(self._dead[0][1])):
+        if silent and not (self._blamed and _signal(self._blamed[0][1])):
             more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
             text = f"out of reach: {', '.join(silent[:_SHOWN])}{more}"
             return End(JobOverError.LATE, f"psrt: error: {text}\n")
-        return self._death() if self._dead else self._interrupted
+        return self._death() if self._blamed else self._interrupted
 
     def _death(self) -> End:
-        member, code = self._dead[0]
+        member, code = self._blamed[0]
         return End(JobOverError.DIED, f"psrt: error: {member} {how_it_ended(code)}\n")
 
     def _told(self, child: _Child, end: End) -> None:
@@ -193,7 +202,7 @@ class Parent:
         if end.status > _SIGNALS:
             self._interrupted = self._interrupted or end
             return
-        first = self._dead[0][0].rank if self._dead else 0
+        first = self._blamed[0][0].rank if self._blamed else 0
         if end.status == JobOverError.DIED and child.rank and first:
             # Other ranks tell of the death of rank 0 only, which then was not the first.
             end = self._death()
@@ -231,6 +240,10 @@ class ParentLine:
     def bye(self) -> None:
         """Undo ``watch``."""
         self._connection.send({"bye": 1})
+
+    def forgive(self, ranks: Iterable[int]) -> None:
+        """Have the ends of ranks that the others go on without be no reason for anything."""
+        self._connection.send({"gone": list(ranks)})
 
     def tell(self, end: End) -> bool:
         """Tell why the job is over; return whether the parent is there to print it."""

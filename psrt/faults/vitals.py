@@ -21,6 +21,10 @@ class Vitals:
         self.over: BaseException | None = None
         #: Ranks that the others go on without.
         self.gone: frozenset[int] = frozenset()
+        #: Those of them whose processes have ended.
+        self.dead: frozenset[int] = frozenset()
+        #: Whether this process must leave without MPI's own end, which may wait for the dead.
+        self.leaves = False
         self._last: Hashable = None
         self._since = time.monotonic()
         self.reset("starts")

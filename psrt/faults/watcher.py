@@ -91,7 +91,7 @@ class Watcher:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="psrt-watch", daemon=True)
-        vitals.over, vitals.gone = None, frozenset()  # of an earlier job
+        vitals.over, vitals.gone, vitals.dead = None, frozenset(), frozenset()  # of an earlier job
 
     @property
     def watches(self) -> bool:

@@ -12,7 +12,7 @@ from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
-FORMAT = 10
+FORMAT = 11
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
 #: Largest value of a codec's knob, such as a threshold.
@@ -90,9 +90,11 @@ class Header:
     #: Whether it computed anything; a simulation need not.
     numerics: bool = True
     #: Workers that may never have said that they leave. In a simulation, those whose crash was
-    #: scheduled, whether they had left by then or not; else those that fell silent, whose own
+    #: scheduled, whether they had left by then or not; else those that went missing, whose own
     #: events are in no file.
     crashes: tuple[int, ...] = ()
+    #: From which epoch on samples were dealt out without which workers, who had died: each change.
+    left_out: tuple[tuple[int, tuple[int, ...]], ...] = ()
     #: Of a model that is cut: by cell, slices changing fastest, its own values of ``OF_CELL``; see
     #: ``of_cell``. Empty where each worker has all of the model.
     cells: tuple[dict[str, Any], ...] = ()
@@ -199,6 +201,7 @@ class Header:
             "resumed",
             "files",
             "crashes",
+            "left_out",
             "cells",
         ):
             if not isinstance(getattr(self, name), tuple):
@@ -227,7 +230,11 @@ class Header:
             raise ConfigError("has times of going on that are none")
         if not all(map(_is_reading, self.clocks)):
             raise ConfigError("has clocks that are not a host and three times each")
+        if not all(len(_rows(it)) == 2 for it in self.left_out):
+            raise ConfigError("has workers left out that are not an epoch and their numbers")
         whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]
+        for epoch, gone in self.left_out:
+            whole += [epoch, *_rows(gone)]
         whole += [number for it in self.matrices for number in _rows(it)]
         whole += [bound for span in (*self.spans, *self.layers) for bound in _rows(span)]
         names: list[Any] = [*self.files, self.psrt, self.numpy, self.edges]

@@ -232,6 +232,7 @@ def worker_role(
     deal: Deal | None = None,
     topology: Topology | None = None,
     turns: Turns | None = None,
+    members: Callable[[int], Awaitable[Sequence[int]]] | None = None,
 ) -> Worker:
     """Build the worker at ``port``, whose ``theta`` holds the initial parameters.
 
@@ -249,6 +250,7 @@ def worker_role(
         deal: the samples of each worker; None where the problem makes batches of all of them.
         topology: whom workers mix with; None where they do not.
         turns: what a worker that averages in pairs does when, in a replay.
+        members: returns the workers that an epoch is dealt out to; None: always all.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
@@ -272,10 +274,17 @@ def worker_role(
         ),
         Meter(port, number, log_every=config.log_every, sketch_every=config.consensus_every or 0),
         length=length_of(config),
-        dealt=None if deal is None else partial(deal.batches, worker),
+        dealt=None if deal is None else partial(_dealt, deal, worker),
+        members=members,
         delays=_delays(config, number),
         rng=np.random.default_rng((config.seed, port.rank if number == worker else number)),
     )
+
+
+def _dealt(
+    deal: Deal, worker: int, epoch: int, members: Sequence[int]
+) -> Sequence[np.ndarray[Any, Any]]:
+    return deal.among(members).batches(worker, epoch)
 
 
 def parks(config: TrainConfig) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -90,8 +90,10 @@ class Launcher(ABC):
     crashes: Sequence[int] = ()
     #: The number of workers that crashed.
     died = 0
-    #: At the first process, the workers, by number, that have fallen silent before ``gather``.
+    #: At the first process, the workers, by number, that others went on without.
     missing: Mapping[int, Member] = MappingProxyType({})
+    #: At the first process, by epoch, the workers that its samples were not dealt out to.
+    left_out: Mapping[int, Collection[int]] = MappingProxyType({})
     #: At the first process after ``theta``, where the workers end with different parameters.
     mean: Mean | None = None
     #: Called at the first process with every report of a worker.
@@ -132,6 +134,21 @@ class Launcher(ABC):
     def here(self, ranks: int) -> Sequence[int]:
         """Return the ranks of this process."""
         return range(ranks)
+
+    def check(self, config: TrainConfig) -> None:  # noqa: B027 - most can do everything
+        """Check that this launcher can do what a resolved config asks for.
+
+        Raises:
+            ConfigError: if not.
+        """
+
+    async def members(self, epoch: int) -> Sequence[int]:
+        """Return the workers that the samples of an epoch are dealt out to.
+
+        All workers get the same, whoever dies meanwhile: those that were there when the first of
+        them asked.
+        """
+        raise NotImplementedError("no worker of this launcher dies")
 
     def roster(self) -> str:
         """Return the text of ``roster.json`` at the first process; empty without ranks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.errors import MissingWorkersError, OutputError, PsrtError
+from psrt.errors import ConfigError, MissingWorkersError, OutputError, PsrtError
 from psrt.faults.roster import names
 from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
@@ -35,6 +35,7 @@ from psrt.mpi.cores import kept_on
 from psrt.mpi.files import receive_file, send_file
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.pieces import pieces
+from psrt.mpi.lost import survives, unless_dead
 from psrt.mpi.monitor import Monitor, watched
 from psrt.mpi.port import MpiPort
 from psrt.mpi.stage_links import MpiStageLinks
@@ -98,6 +99,10 @@ class MpiLauncher(Launcher):
     _links: MpiStageLinks | None = None
     #: Workers that the others can train on without, one of them excepted.
     _spare: tuple[int, ...] = ()
+    #: Whether they may die.
+    _survives = False
+    #: Whether the roles have ended, so that some ranks may be gone.
+    _has_trained = False
 
     def __init__(self, comm: MPI.Comm, role: str | None, monitor: Monitor) -> None:
         """Find the hosts, and exchange the started roles of all ranks; collective.
@@ -141,13 +146,38 @@ class MpiLauncher(Launcher):
         """Return this rank."""
         return (self._comm.rank,)
 
+    def check(self, config: TrainConfig) -> None:
+        """Check that MPI goes on when a rank dies, if that is asked for."""
+        if config.survive and not survives():
+            raise ConfigError(
+                f"--survive needs Open MPI under mpirun --with-ft ulfm, as psrt launch starts it; "
+                f"{self.library} was not started so. Without it a worker that dies ends the job, "
+                "and psrt launch --restarts starts it again"
+            )
+
+    @property
+    def left_out(self) -> Mapping[int, Collection[int]]:  # type: ignore[override]
+        """By epoch, the workers that its samples were not dealt out to; at rank 0."""
+        return {
+            epoch: [worker for worker, rank in enumerate(self._role_map.workers) if rank in gone]
+            for epoch, gone in self._monitor.left_out_so_far.items()
+        }
+
+    async def members(self, epoch: int) -> Sequence[int]:
+        """Return the workers that the samples of an epoch are dealt out to."""
+        found = self._monitor.left_out(epoch)
+        await self._port.until(lambda: found() is not None, lambda: "rank 0 to say who is there")
+        gone = found() or ()
+        workers = self._role_map.workers
+        return [worker for worker, rank in enumerate(workers) if rank not in gone]
+
     def roster(self) -> str:
         """Return who is where."""
         return self._monitor.roster.to_text()
 
     def agree(self) -> AbstractContextManager[None]:
-        """Raise the error of any rank on all of them."""
-        return raise_on_all(self._comm)
+        """Raise the error of any rank on all of them; after training, on those that are left."""
+        return self._port.star.raise_on_all() if self._has_trained else raise_on_all(self._comm)
 
     @contextmanager
     def concluding(self) -> Iterator[None]:
@@ -158,7 +188,7 @@ class MpiLauncher(Launcher):
 
     def _last(self) -> PsrtError | None:
         """From here on all are needed, for MPI to end: return the error if some are gone."""
-        gone = self._monitor.spare(())
+        gone = self._monitor.spare(()) - HERE.dead
         if not gone:
             return None
         who = names(self._monitor.roster, gone)
@@ -170,6 +200,8 @@ class MpiLauncher(Launcher):
 
     def tell_first(self, text: str) -> Sequence[str]:
         """Return the text of every rank at rank 0."""
+        if self._has_trained:
+            return list(self._port.star.collect(text).values())
         return gather_texts(self._comm, text)
 
     def spread(self, port: Port, initial: Vector, cut: Cut | None) -> Vector:
@@ -277,7 +309,8 @@ class MpiLauncher(Launcher):
             )
         self._binds_cores = config.bind_cores
         HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
-        goes_on = config.scheme.is_stale or config.scheme.mixes
+        self._survives = bool(config.survive)
+        goes_on = config.scheme.is_stale or config.scheme.mixes or self._survives
         # Of a model that is cut, all others of the copy need each worker.
         if goes_on and config.replay is None and setup.cut is None:
             self._spare = role_map.workers
@@ -337,13 +370,16 @@ class MpiLauncher(Launcher):
         port = self._port
         port.on_report, port.on_gone = self.on_report, self._lose
         port.meet()
+        if self._survives:
+            port.star.collect("")  # nobody is in a collective call any more, which a death ends
         if self.first:
-            self._monitor.spare(self._spare)
+            self._monitor.spare(self._spare, survives=self._survives)
         for role in roles.values():
             HERE.doing, HERE.where = "trains", partial(_position, role)
             with kept_on(port.cores if self._binds_cores else None):
                 drive(role.run())
         port.finish_reports(finished)
+        self._has_trained = True
 
     def _lose(self, rank: int) -> None:
         worker = self._role_map.worker_of(rank)
@@ -476,7 +512,9 @@ class MpiLauncher(Launcher):
                 self.missing = {**self.missing, worker: self._monitor.member(rank)}
 
     def close(self) -> None:
-        """Free the windows and connections."""
+        """Free the windows and connections; if workers have died, the end of the processes will."""
+        if HERE.dead:
+            return
         with HERE.blocked("the other ranks to finish"):
             if self._links is not None:
                 self._links.close()
@@ -491,7 +529,7 @@ class _GoneError(Exception):
 
 def _work_until(rank: int, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
     """Wait for a rank as one that is busy, which all others wait for: they are not late."""
-    while not done():
+    while not unless_dead(done):
         if HERE.over is not None:
             raise HERE.over
         if rank in HERE.gone:

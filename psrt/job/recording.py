@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -307,7 +307,7 @@ class Recording:
         )
 
     def leave_out(self, ranks: Sequence[int]) -> list[OutputError]:
-        """Have the header say that workers fell silent, whose events may be cut off anywhere.
+        """Have the header say that workers are missing, whose events may be cut off anywhere.
 
         Args:
             ranks: of these workers.
@@ -315,16 +315,18 @@ class Recording:
         Returns:
             The errors of writing.
         """
-        if not ranks or self._header is None:
+        fields: dict[str, Any] = {}
+        if ranks:
+            names, workers = self._names, self._setup.role_map.workers
+            cut_off = {names[rank] for rank in ranks}
+            fields["crashes"] = tuple(it for it, rank in enumerate(workers) if rank in ranks)
+            fields["files"] = tuple(name for name in names if name not in cut_off)
+        if changes := _changes(self._launcher.left_out):
+            fields["left_out"] = changes
+        if not fields or self._header is None:
             return []
-        names = self._names
-        left_out = {names[rank] for rank in ranks}
-        workers = self._setup.role_map.workers
         try:
-            self._amend(
-                crashes=tuple(worker for worker, rank in enumerate(workers) if rank in ranks),
-                files=tuple(name for name in names if name not in left_out),
-            )
+            self._amend(**fields)
         except OutputError as error:
             return [error]
         return []
@@ -404,6 +406,22 @@ class Recording:
                 self._undo()
         elif self.recorder is not None:
             self.recorder.close()
+
+
+def _changes(left_out: Mapping[int, Collection[int]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Return the first epoch of each set of workers that epochs are dealt out without.
+
+    >>> _changes({0: (), 1: (2,), 2: (2,), 3: (1, 2)})
+    ((1, (2,)), (3, (1, 2)))
+    """
+    found: list[tuple[int, tuple[int, ...]]] = []
+    before: tuple[int, ...] = ()
+    for epoch in sorted(left_out):
+        workers = tuple(sorted(left_out[epoch]))
+        if workers != before:
+            found.append((epoch, workers))
+            before = workers
+    return tuple(found)
 
 
 def _prepared(setup: Setup) -> OutputFolder:

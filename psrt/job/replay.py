@@ -84,7 +84,7 @@ class Replay:
             if not (events["kind"] == Kind.LEAVE).any()
         )
         for worker in died:
-            how = "died" if self.header.simulated else "fell silent"
+            how = "died" if self.header.simulated else "went missing"
             raise ConfigError(
                 f"--replay {run}: worker {worker} {how} in it, which a replay cannot repeat"
             )

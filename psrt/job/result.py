@@ -131,7 +131,7 @@ def summarize(
         hosts: the number of hosts.
         library: name and version of the MPI library.
         died: the number of workers that crashed.
-        missing: the workers, by number, that fell silent, and whose stats are empty.
+        missing: the workers, by number, that others went on without, and whose stats are empty.
 
     Raises:
         ConfigError: if no worker had a batch.

@@ -201,6 +201,7 @@ class _Session:
                     deal=setup.deal,
                     topology=setup.topology,
                     turns=turns,
+                    members=launcher.members if config.survive else None,
                 )
                 if role_map.held_theta is not None:
                     trainer.strategy.load(initial)

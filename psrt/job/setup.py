@@ -237,6 +237,7 @@ def _same_config(
             if config.codec is not None and replay is None and not brings:
                 there = launcher.has_network(launcher.hosts(config), asked)
                 config = replace(config, codec_everywhere=there or asked is True)
+            launcher.check(config)
             text = to_toml(config)
     return from_toml(launcher.share(text), source="rank 0"), replay
 

@@ -200,6 +200,9 @@ class VirtualLauncher(Launcher):
             self.disk = FaultyDisk(hows, lambda at: self._note(self._of_disk[at]))
         self._hosts = [host for host, ranks in enumerate(hosts) for _ in range(ranks)]
         self._reports: list[Report] = []
+        #: Workers that are missed.
+        self._missed: set[int] = set()
+        self.left_out: dict[int, frozenset[int]] = {}
 
     def ranks_of(self, config: TrainConfig) -> int:
         """Return the number of workers plus that of the servers that the config asks for.
@@ -447,6 +450,7 @@ class VirtualLauncher(Launcher):
         left = any(it not in world.crashed for it in role_map.workers)
         missable = bool(role_map.peers and left) or bool(role_map.servers and rank)
         if self._cut is None and isinstance(role, Worker) and missable:
+            self._missed.add(role.number)
             return
         who, clock = world.name(rank), ""
         if self._cut is not None:
@@ -466,6 +470,11 @@ class VirtualLauncher(Launcher):
         events, seconds, before = self._elapsed
         made = self.disk.operations if isinstance(self.disk, FaultyDisk) else 0
         return Elapsed(events, seconds, before + made)
+
+    async def members(self, epoch: int) -> Sequence[int]:
+        """Return the workers that the samples of an epoch are dealt out to."""
+        gone = self.left_out.setdefault(epoch, frozenset(self._missed))
+        return [worker for worker in range(self._workers) if worker not in gone]
 
     def now(self) -> float:
         """Return the virtual time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ from psrt.mpi.links.departed import DepartedLink
 from psrt.mpi.links.neighbour import LocalNeighbour, RemoteNeighbour
 from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.links.shared_memory import LocalLink
+from psrt.mpi.lost import is_of_the_dead, unless_dead
 from psrt.mpi.neighbour_memory import NeighbourMemory
 from psrt.mpi.served_memory import ServedMemory
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, RoleMap
@@ -205,13 +206,30 @@ class JobLinks:
 
     def take_frames(self) -> None:
         """See to what has come from other hosts."""
-        for index in MPI.Request.Testsome(self._frame_requests) or ():
+        for index in self._arrived():
             link = self.remote[index]
             link.arrived()
             queue = self._half.setdefault(link.peer, deque())
             queue.append(link)
             if len(queue) == 1:
                 link.take_payload()
+
+    def _arrived(self) -> Iterable[int]:
+        """Return the places of the links whose next message has come."""
+        try:
+            return MPI.Request.Testsome(self._frame_requests) or ()
+        except MPI.Exception as error:
+            if not is_of_the_dead(error):
+                raise
+        # Which of them have completed is lost with the error. These are inactive now, and a test
+        # of such a request is true.
+        return [
+            index
+            for index, (link, request) in enumerate(
+                zip(self.remote, self._frame_requests, strict=True)
+            )
+            if request != MPI.REQUEST_NULL and link.awaits_message and unless_dead(request.Test)
+        ]
 
     def _poll_remote(self) -> Message | None:
         self.take_frames()

@@ -20,7 +20,8 @@ import termios
 import time
 import traceback
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NoReturn, TextIO
 
 from mpi4py import MPI
@@ -41,6 +42,8 @@ from psrt.faults.processes import leave
 from psrt.faults.roster import names, this_process
 from psrt.faults.vitals import HERE
 from psrt.faults.watcher import End
+from psrt.mpi.lost import is_of_the_dead
+from psrt.mpi.start import abort_status
 from psrt.mpi.tags import ADDRESS, MEMBER, READY
 
 #: Until the job's own time-outs are known.
@@ -57,6 +60,8 @@ _NEIGHBOURS = 4
 _READ_S = 1.0
 #: Seconds that the other ranks have to close their files before the job is aborted.
 _CLOSE_S = 0.5
+#: How long a rank that MPI tells of a death waits for rank 0 to say whose it is.
+_TOLD_S = 5.0
 #: How much longer than rank 0 the others wait for each other in the set-up, in seconds.
 _LATER_S = 0.5
 #: MPICH's Abort waits for ever on a host that has lost the others.
@@ -106,7 +111,8 @@ class Monitor:
             busy_s=_BUSY_S,
             stall_s=min(_STALL_S, self._timeout_s / 2),
         )
-        hub = self._hub = Hub(self.roster, HERE, detector, tell=_tell)
+        forgive = (lambda _: None) if self._parent is None else self._parent.forgive
+        hub = self._hub = Hub(self.roster, HERE, detector, tell=_tell, forgive=forgive)
         frames = [bytearray(_FRAME) for _ in others]
         arriving = {rank: comm.Irecv([frames[rank - 1], MPI.BYTE], rank, MEMBER) for rank in others}
         mine = json.dumps(self._own().to_json())
@@ -215,13 +221,30 @@ class Monitor:
         if self._watcher is not None:
             self._watcher.set_timeouts(timeout_s, busy_s, min(_STALL_S, timeout_s / 2))
 
-    def spare(self, ranks: Iterable[int]) -> frozenset[int]:
+    def spare(self, ranks: Iterable[int], *, survives: bool = False) -> frozenset[int]:
         """Declare which ranks the others can go on without; see ``Hub.spare``. At rank 0.
 
         Never in a job of which some rank would not hear that another one is gone.
         """
         assert self._hub is not None, "rank 0 decides"
-        return self._hub.spare(() if self.unwatched else ranks)
+        return self._hub.spare(() if self.unwatched else ranks, survives=survives)
+
+    @property
+    def left_out_so_far(self) -> Mapping[int, frozenset[int]]:
+        """By epoch, the ranks that its samples were not dealt out to; at rank 0."""
+        return {} if self._hub is None else self._hub.left_out_so_far
+
+    def left_out(self, epoch: int) -> Callable[[], frozenset[int] | None]:
+        """Ask who the samples of an epoch are not dealt out to, see ``Hub.left_out``.
+
+        Returns:
+            What returns the answer, None before it is there.
+        """
+        line, hub = self._line, self._hub
+        if line is None:
+            return lambda: frozenset() if hub is None else hub.left_out(epoch)
+        line.ask_who_is_left_out(epoch)
+        return partial(line.left_out, epoch)
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -243,6 +266,8 @@ class Monitor:
     def _end(self, error: BaseException) -> NoReturn:
         if os.getpid() != self._pid:
             _end_of_a_child(error)
+        if isinstance(error, MPI.Exception) and is_of_the_dead(error):
+            error = self._told_of_the_dead(error)
         status = status_of(error)
         sys.stdout.flush()
         watcher = self._watcher
@@ -267,14 +292,24 @@ class Monitor:
             time.sleep(_POLL_S)
         abort(self._comm, status)
 
+    def _told_of_the_dead(self, error: MPI.Exception) -> BaseException:
+        """Return what rank 0 says of a death that MPI has seen, too; the error, if it is silent."""
+        deadline = time.monotonic() + _TOLD_S
+        while HERE.over is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return HERE.over or error
+
     def close(self) -> None:
         """Stop watching."""
         if self._parent is not None:
             self._parent.bye()
         if self._watcher is None:
             return
-        if not HERE.gone:
+        if HERE.gone == HERE.dead:
             self._watcher.close()
+            if HERE.dead:
+                HERE.leaves = True
+                atexit.register(_leave)
             return
         # MPI would wait for those who are gone when it ends. The program may still do something
         # with what the others came to, so the job ends when rank 0 does, and until then none may.
@@ -294,6 +329,12 @@ class Monitor:
         abort(self._comm, JobOverError.LATE)
 
 
+def _leave() -> None:
+    """End this process as it would end now, but for MPI."""
+    # Nobody tells the status of a program that is about to end: a traceback was shown, or not.
+    leave(abort_status() or int(hasattr(sys, "last_value")))
+
+
 _watching: list[Monitor] = []
 
 
@@ -307,6 +348,10 @@ def watched(comm: MPI.Comm, timeout_s: float = TIMEOUT_S) -> Iterator[Monitor]:
         comm: the ranks.
         timeout_s: until the job's own is known; see ``Monitor``.
     """
+    if HERE.leaves:
+        raise TransportError(
+            "workers of an earlier run have died, and this program cannot use MPI any more"
+        )
     if _watching and MPI.Comm.Compare(comm, _watching[-1]._comm) in (MPI.IDENT, MPI.CONGRUENT):
         yield _watching[-1]
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container
 from mpi4py import MPI
 
 from psrt.messages import Report, Sketch
+from psrt.mpi.lost import acknowledge, is_of_the_dead
 from psrt.mpi.tags import REPORT
 from psrt.transport.frames import decode_report, encode_report
 
@@ -38,6 +39,14 @@ class Reports:
 
     def take(self) -> None:
         """Take the reports that have come; on every rank, for MPI moves only while it is called."""
+        try:
+            self._take()
+        except MPI.Exception as error:
+            if not is_of_the_dead(error):
+                raise
+            acknowledge(self._comm)
+
+    def _take(self) -> None:
         while self._comm.Iprobe(MPI.ANY_SOURCE, REPORT, self._status) and self._is_first:
             data = bytearray(self._status.Get_count(MPI.BYTE))
             # From the rank that was probed: over libfabric MPICH may give a receive from anybody

@@ -18,6 +18,7 @@ from psrt.errors import PsrtError
 from psrt.faults.vitals import HERE
 from psrt.mpi.agreement import from_text, to_text
 from psrt.mpi.files import Wait
+from psrt.mpi.lost import unless_dead
 from psrt.mpi.tags import STAR
 
 
@@ -58,7 +59,7 @@ class Star:
         return text
 
     @contextlib.contextmanager
-    def raise_on_all(self, last: Callable[[], PsrtError | None]) -> Iterator[None]:
+    def raise_on_all(self, last: Callable[[], PsrtError | None] = lambda: None) -> Iterator[None]:
         """Let all ranks that are not gone leave this block the same way; see ``agreement``.
 
         Args:
@@ -104,7 +105,7 @@ class Star:
 
         def over() -> bool:
             nonlocal is_done
-            is_done = is_done or done()
+            is_done = is_done or unless_dead(done)
             return is_done or rank in HERE.gone
 
         self._wait(over, lambda: f"rank {rank} to conclude")

@@ -66,20 +66,28 @@ with warnings.catch_warnings():
 
 def _finalize(process: int) -> None:
     """End MPI; mpi4py would, a little later, but for ever if a rank is gone."""
-    if os.getpid() == process and MPI.Is_initialized() and not MPI.Is_finalized() and not _aborts:
+    if os.getpid() != process or _abort_status:
+        return
+    if MPI.Is_initialized() and not MPI.Is_finalized():
         with _in_time():
             MPI.Finalize()
 
 
-#: Whether mpi4py will end the job when this process ends, as ``python -m mpi4py`` has it do for a
-#: program that fails: to end MPI first would be to wait for ranks that wait for this one.
-_aborts = False
+#: The status with which mpi4py will end the job when this process ends, as ``python -m mpi4py`` has
+#: it do for a program that fails: to end MPI first would be to wait for ranks that wait for this
+#: one. 0 if it will not.
+_abort_status = 0
+
+
+def abort_status() -> int:
+    """Return that status, as far as it is known."""
+    return _abort_status
 
 
 def _noting_aborts(set_status: Callable[[int], None]) -> Callable[[int], None]:
     def note(status: int) -> None:
-        global _aborts
-        _aborts = bool(status)
+        global _abort_status
+        _abort_status = status
         set_status(status)
 
     return note

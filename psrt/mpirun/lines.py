@@ -57,6 +57,8 @@ class Start:
     slots: int = 1
     #: The network that ranks talk over, by its name or, with Open MPI, its addresses.
     interface: str | None = None
+    #: Whether the others go on when the process of a rank dies.
+    survives: bool = False
     #: What each rank is bound to, of ``BINDINGS``; None leaves it to srun.
     bind: str | None = None
     #: Variables that are set for the ranks.
@@ -134,6 +136,8 @@ def _open_mpi(
     if start.ranks > start.slots:
         words += ["--oversubscribe"]
     words += ["--bind-to", BINDINGS[start.bind or "none"][0]]
+    if start.survives:
+        words += ["--with-ft", "ulfm"]
     # What its daemons do; up to version 4 all parameters had one flag.
     of_daemons = "--prtemca" if library.major >= 5 else "--mca"
     if start.interface is not None:

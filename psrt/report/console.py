@@ -84,11 +84,9 @@ def _missing(row: Mapping[str, Any]) -> str:
     """Return who is missing.
 
     >>> _missing({"worker": 1, "rank": 2, "host": "node02", "pid": 9410, "clock": 412})
-    'worker 1 (rank 2, node02, pid 9410), silent from clock 412 on'
+    'worker 1 (rank 2, node02, pid 9410), from clock 412 on'
     """
-    return (
-        "worker {worker} (rank {rank}, {host}, pid {pid}), silent from clock {clock} on"
-    ).format(**row)
+    return ("worker {worker} (rank {rank}, {host}, pid {pid}), from clock {clock} on").format(**row)
 
 
 def _averages(row: Mapping[str, Any]) -> str:

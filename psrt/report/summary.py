@@ -19,7 +19,7 @@ from psrt.stats import Stats
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A worker that fell silent, and that the others went on without; its figures are missing."""
+    """A worker that died or fell silent, and that the others went on without: without figures."""
 
     #: Its number, and its rank.
     worker: int
@@ -157,7 +157,7 @@ class Summary:
     skew: Counts
     #: Waiting time by worker and cause.
     waiting: tuple[Waiting, ...]
-    #: Workers that fell silent, and that the others went on without.
+    #: Workers that died or fell silent, and that the others went on without.
     missing: tuple[Missing, ...]
     #: Largest distance of two workers' clocks.
     clock_spread_max: int

@@ -51,7 +51,8 @@ class Worker:
         meter: Meter,
         *,
         length: Length,
-        dealt: Callable[[int], Sequence[np.ndarray[Any, Any]]] | None = None,
+        dealt: Callable[[int, Sequence[int]], Sequence[np.ndarray[Any, Any]]] | None = None,
+        members: Callable[[int], Awaitable[Sequence[int]]] | None = None,
         delays: Delays | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -63,7 +64,9 @@ class Worker:
             strategy: the synchronization scheme; has a ``ready`` only if the problem takes one.
             meter: counts and reports.
             length: when to stop.
-            dealt: returns the samples of each step of an epoch; None where the problem chooses.
+            dealt: returns the samples of each step of an epoch, with those workers; None where the
+                problem chooses.
+            members: returns the workers that an epoch is dealt out to, ascending; None: all.
             delays: injected delays; None for none.
             rng: draws the delays.
         """
@@ -84,7 +87,7 @@ class Worker:
         self.number = worker
         self._workers = len(port.role_map.workers)
         self._length = length
-        self._dealt = dealt
+        self._dealt, self._members = dealt, members
         self._delays = delays
         self._is_timed = delays is not None and delays.asks_for_computed
         self._rng = rng or np.random.default_rng(0)
@@ -137,10 +140,7 @@ class Worker:
         self.meter.begin()
         await self._park()  # as who goes on from a checkpoint was when it was made
         while not self._finished(self.epoch):
-            own = () if self._dealt is None else (self._dealt(self.epoch),)
-            batches = await self._port.aside(
-                self.problem.batches, self.number, self._workers, self.epoch, *own
-            )
+            batches = await self._batches(self.epoch)
             complete = await self._epoch(self.epoch, batches)
             if not complete:
                 break
@@ -256,6 +256,21 @@ class Worker:
 
     def _finished(self, progress: float) -> bool:
         return self._stops or self._length.reached(self.clock, progress)
+
+    async def _batches(self, epoch: int) -> Iterable[Any]:
+        """Return this worker's batches of an epoch.
+
+        Raises:
+            FencedError: if others have it already.
+        """
+        members: Sequence[int] = range(self._workers)
+        if self._members is not None:
+            members = await self._members(epoch)
+            if self.number not in members:
+                raise FencedError(f"worker {self.number} has been given up")
+        own = () if self._dealt is None else (self._dealt(epoch, members),)
+        place = members.index(self.number)
+        return await self._port.aside(self.problem.batches, place, len(members), epoch, *own)
 
     async def _epoch(self, epoch: int, batches: Iterable[Any]) -> bool:
         """Take the steps of an epoch; return whether it was completed."""

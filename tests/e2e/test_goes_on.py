@@ -166,7 +166,7 @@ def test_the_others_train_on_and_the_run_has_results(launch, job, ranks, mode, s
     replayed = launch.ranks(ranks, "-m", "psrt", "train", "--replay", "run")
     assert replayed.status == 2
     (line,) = replayed.errors
-    assert f"worker {worker} fell silent in it, which a replay cannot repeat" in line
+    assert f"worker {worker} went missing in it, which a replay cannot repeat" in line
 
 
 @pytest.mark.exhaustive

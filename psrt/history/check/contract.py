@@ -28,62 +28,9 @@ import numpy as np
 
 from psrt.config.modes import MODES, Mode
 from psrt.errors import ConfigError
-from psrt.history.check.table import Floats, Ints
+from psrt.history.check.data_plan import DataPlan
+from psrt.history.check.table import Ints
 from psrt.history.header import MOST, Header
-
-
-@dataclass(frozen=True, slots=True)
-class DataPlan:
-    """How an epoch is cut: global batches of B·W samples, of which each worker takes a slice.
-
-    The last global batch may be smaller; what is left is then shared evenly, and where that does
-    not divide, the first workers get one more. Where samples are dealt out to the workers, whoever
-    has most takes steps of at most B, and the others spread theirs evenly over as many. So the
-    clock of a step alone says where in the data it is: backups that are overtaken leave out the
-    batches of the clocks that they leave out.
-    """
-
-    #: Samples of an epoch, of a worker's full batch, and W.
-    samples: int
-    batch_size: int
-    workers: int
-    #: By worker, the number of its own samples; empty where all are cut for all.
-    dealt: tuple[int, ...] = ()
-
-    @property
-    def steps(self) -> int:
-        """Steps of an epoch."""
-        if self.dealt:
-            return -(-max(self.dealt) // self.batch_size)
-        return -(-self.samples // (self.batch_size * self.workers))
-
-    def progress(self, clock: Ints) -> Floats:
-        """Return where a step begins, in epochs."""
-        epoch, step = np.divmod(clock, self.steps)
-        return epoch + step * (1.0 / self.steps)
-
-    def batch(self, clock: Ints, worker: Ints) -> Ints:
-        """Return the number of samples of a worker's step."""
-        if self.dealt:
-            own, steps = np.array(self.dealt)[worker], self.steps
-            shift, step = worker * steps // self.workers, clock % steps
-            found: Ints = ((step + 1) * own + shift) // steps - (step * own + shift) // steps
-            return found
-        left = self.samples - (self.steps - 1) * self.batch_size * self.workers
-        share, more = divmod(left, self.workers)
-        last = clock % self.steps == self.steps - 1
-        return np.where(last, share + (worker < more), self.batch_size)
-
-    def steps_until(self, epochs: float) -> float:
-        """Return the number of steps that begin before this many epochs are over."""
-        if math.isinf(epochs):
-            return epochs
-        if epochs * self.steps > MOST:
-            return math.inf  # no run gets there
-        # The first clock whose step would begin at the end or after it; which of two it is where
-        # a fraction of an epoch ends on a step is a matter of rounding.
-        clock = max(0, math.ceil(epochs * self.steps - 1e-6))
-        return clock + bool(self.progress(np.array([clock]))[0] < epochs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +69,7 @@ class Contract:
     #: How the data is cut; None where the problem cuts it by itself.
     plan: DataPlan | None = None
     #: Whether it was a run in virtual time, and workers that were made to die in it, unless they
-    #: had left by then; in real time, those that fell silent, of whose own events nothing is known.
+    #: had left by then; in real time, those that went missing, whose own events nobody knows.
     simulated: bool = False
     crashes: tuple[int, ...] = ()
     #: When the run went on from a checkpoint, each time, in seconds since it began.
@@ -259,7 +206,7 @@ def _data_plan(header: Header) -> DataPlan | None:
         raise ConfigError(
             f"the history's header has {samples} samples, of which {sum(dealt)} are dealt out"
         )
-    return DataPlan(samples, size, len(header.workers), dealt)
+    return DataPlan(samples, size, len(header.workers), dealt, header.left_out)
 
 
 def _whole(header: Header, name: str, otherwise: int, *, least: int = 0) -> int:
@@ -299,6 +246,14 @@ def _check_ranks(header: Header) -> None:
         raise ConfigError("the history's header gives one rank to two roles")
     if header.crashes and max(header.crashes) >= len(header.workers):
         raise ConfigError("the history's header has crashes of workers that it does not have")
+    before: tuple[int, tuple[int, ...]] = (-1, ())
+    for epoch, gone in header.left_out:
+        grows = set(before[1]) < set(gone) <= set(header.crashes)
+        if epoch <= before[0] or not grows or len(gone) >= len(header.workers):
+            raise ConfigError(
+                "the history's header deals samples out without workers that did not die"
+            )
+        before = (epoch, gone)
     spans = header.spans
     starts, stops = [span[0] for span in spans], [span[1] for span in spans]
     if spans and (starts != [0, *stops[:-1]] or stops[-1] != header.n):

@@ -388,7 +388,7 @@ class Outcome:
         head = f"{contract}, {who}: {self.events:,} events in {self.seconds:.3f} s"
         if contract.untold:
             silent = ", ".join(map(str, contract.untold))
-            head += f", without those of worker {silent}, which fell silent"
+            head += f", without those of worker {silent}, which went missing"
         if self.violation is not None:
             promise = f"{self.violation.rule}: {RULES[self.violation.rule]}"
             why = f"  {self.violation.text}"

@@ -227,7 +227,7 @@ def check_lines(
     worker, clock = counted.worker, counted.clock
     last = np.zeros(contract.workers, np.int64)
     last[worker] = clock  # the newest one stays
-    ends = (clock == last[worker]) | ((clock > 0) & (clock % plan.steps == 0))
+    ends = (clock == last[worker]) | ((clock > 0) & plan.begins_epoch(clock))
     reports = ends
     if log_every:
         before = np.where(same_as_before(worker), previous(clock, 0), 0)
@@ -247,7 +247,7 @@ def check_lines(
     sent = np.unique(key[reports])  # of each worker the last one is there
     line = np.searchsorted(steps, sent[np.searchsorted(sent, key)] % wide)
     _check_counts(contract, lines, counted, line, findings)
-    for name, due in (("step", steps), ("epoch", steps // plan.steps)):
+    for name, due in (("step", steps), ("epoch", plan.epochs(steps))):
         for figures, value in zip(lines, due.tolist(), strict=True):
             figures.same(value, name)
     ending, evaluating = set(line[ends].tolist()), set(line[ends & (worker == 0)].tolist())

@@ -309,7 +309,7 @@ class SummaryCheck:
         figures, contract = self._figures, self._contract
         figures.same(steps, "steps")
         if contract.plan is not None and all_left:
-            figures.same(steps // contract.plan.steps, "epochs")
+            figures.same(int(contract.plan.epochs(np.array([steps]))[0]), "epochs")
         else:  # a problem may cut an epoch as it likes
             begun = math.floor(table.real("progress")[at].max(initial=0.0))
             figures.within(begun, contract.epochs + 1, "epochs")

@@ -6,12 +6,14 @@ Requests are persistent: made once, started for each message, freed at the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
 from psrt.arrays import Bytes, Vector
 from psrt.mpi.links.pieces import Persistent, persistent_send, pieces
+from psrt.mpi.lost import unless_dead
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import NO_PAYLOAD
 
@@ -53,12 +55,20 @@ class Outgoing:
 
     def is_under_way(self) -> bool:
         """Return whether the message or its payload may still be being read by MPI."""
-        if self._sending and all(request.Test() for request in self._sending):
+        if not self._sending:
+            return False
+        if unless_dead(self._has_left):
             self._sending = []
         return bool(self._sending)
 
+    def _has_left(self) -> bool:
+        return all(request.Test() for request in self._sending)
+
     def start(self, region: int) -> None:
         """Send the message, and the region if one goes with it; nothing may be under way."""
+        unless_dead(partial(self._start, region))
+
+    def _start(self, region: int) -> None:
         self._send_frame.Start()
         self._sending = [self._send_frame]
         if region != NO_PAYLOAD:
@@ -70,6 +80,9 @@ class Outgoing:
 
     def start_framed(self, frame: Bytes) -> None:
         """Send the message and the frame of a codec; nothing may be under way."""
+        unless_dead(partial(self._start_framed, frame))
+
+    def _start_framed(self, frame: Bytes) -> None:
         self._send_frame.Start()
         self._sending = [self._send_frame]
         for piece in pieces(frame, self._most):

@@ -22,6 +22,7 @@ from psrt.errors import CodecError
 from psrt.messages import Message
 from psrt.mpi.links.outgoing import Outgoing
 from psrt.mpi.links.pieces import MOST_BYTES, Persistent, persistent_receive, pieces
+from psrt.mpi.lost import unless_dead
 from psrt.mpi.tags import DATA, FRAME, SHARD_TAGS
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import FRAMED, NO_PAYLOAD
@@ -165,6 +166,11 @@ class RemoteLink:
             self._receive_data.Start()
             self._posted = True
 
+    @property
+    def awaits_message(self) -> bool:
+        """Whether ``frame_request`` is of a message that has not been taken up yet."""
+        return self._half is None
+
     def arrived(self) -> None:
         """Take up the message: ``frame_request`` has completed."""
         region = self._frame_in[_REGION_AT]
@@ -205,12 +211,12 @@ class RemoteLink:
         message, region = self._half
         nbytes = FRAME_BYTES
         if region == FRAMED:
-            if not all(request.Test() for request in self._receiving):
+            if not unless_dead(self._has_frame):
                 return None
             self._receiving = []
             nbytes += self.frame.size
         elif region != NO_PAYLOAD:
-            if not self._receive_data.Test():
+            if not unless_dead(self._receive_data.Test):
                 return None
             self._posted = False
             nbytes = self._nbytes
@@ -218,6 +224,9 @@ class RemoteLink:
         self.frame_request.Start()
         self.bytes_received += nbytes
         return message
+
+    def _has_frame(self) -> bool:
+        return all(request.Test() for request in self._receiving)
 
     def close(self) -> None:
         """Take back the receives that are posted and free every request."""

@@ -25,11 +25,11 @@ def calibrate(history: History) -> Calibration:
         history: of a run over MPI, or in virtual time.
 
     Raises:
-        ConfigError: if nothing was computed, or a worker fell silent.
+        ConfigError: if nothing was computed, or a worker went missing.
     """
     header = history.header
     if header.crashes and not header.simulated:
-        raise ConfigError(f"worker {header.crashes[0]} fell silent in it and left no times")
+        raise ConfigError(f"worker {header.crashes[0]} went missing in it and left no times")
     if header.resumed or history.has_stops:
         raise ConfigError("it went on from a checkpoint, or stopped for some: its times have gaps")
     history = on_one_clock(history)

@@ -15,7 +15,7 @@ def test_which_knobs_touch_no_numbers():
         "out", "overwrite", "record", "replay", "timeout_s", "busy_timeout_s", "log_every",
         "inject", "shared_memory", "placement", "machine_costs", "check_every",
         "consensus_every",
-        "gather", "bind_cores", "stages", "checkpoint_every", "mtbf", "keep", "resume",
+        "gather", "bind_cores", "stages", "checkpoint_every", "mtbf", "keep", "resume", "survive",
     }  # fmt: skip
 
 
@@ -23,7 +23,7 @@ def test_which_knobs_are_of_how_a_run_was_watched():
     watched = those(lambda knob: not knob.of_run)
     assert watched == {
         "out", "overwrite", "record", "gather", "replay", "inject", "machine_costs",
-        "checkpoint_every", "mtbf", "keep", "resume",
+        "checkpoint_every", "mtbf", "keep", "resume", "survive",
     }  # fmt: skip
     assert all(not KNOBS[name].numeric for name in watched)
 

@@ -83,7 +83,7 @@ def test_without_the_events_of_a_worker_that_fell_silent(seed, gossips):
     assert outcome.ok, told(outcome)
     names = ", ".join(map(str, silent))
     head = outcome.lines()[0]
-    assert head.endswith(f", without those of worker {names}, which fell silent")
+    assert head.endswith(f", without those of worker {names}, which went missing")
     summary = json.loads(found.summary.to_json())
     assert "missing" in check(cut_off, summary=summary).violation.text
     header = dataclasses.replace(header, crashes=())

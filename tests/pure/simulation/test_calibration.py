@@ -568,5 +568,5 @@ def test_a_run_with_a_silent_worker_has_not_all_times(tmp_path):
     record(tmp_path / "run", MODES["async"])
     history = read_history(tmp_path / "run")
     header = dataclasses.replace(history.header, simulated=False, crashes=(1,))
-    with pytest.raises(ConfigError, match="worker 1 fell silent in it"):
+    with pytest.raises(ConfigError, match="worker 1 went missing in it"):
         calibrate(dataclasses.replace(history, header=header))

@@ -165,8 +165,8 @@ class Line(Watcher):
             self.vitals.dead = frozenset(map(int, message["dead"]))
             self.vitals.gone = frozenset(map(int, message["gone"]))
             if self.rank in self.vitals.gone:
-                self.is_given_up = True
                 self.vitals.over = JobOverError(JobOverError.LATE)
+                self.is_given_up = True
         if "done" in message:
             self._first_is_done = True
         if "unwatched" in message:

@@ -35,7 +35,7 @@ from psrt.mpi.cores import kept_on
 from psrt.mpi.files import receive_file, send_file
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.pieces import pieces
-from psrt.mpi.lost import survives, unless_dead
+from psrt.mpi.lost import Living, survives
 from psrt.mpi.monitor import Monitor, watched
 from psrt.mpi.port import MpiPort
 from psrt.mpi.stage_links import MpiStageLinks
@@ -529,7 +529,8 @@ class _GoneError(Exception):
 
 def _work_until(rank: int, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
     """Wait for a rank as one that is busy, which all others wait for: they are not late."""
-    while not unless_dead(done):
+    peer = Living()
+    while not peer.finds(done):
         if HERE.over is not None:
             raise HERE.over
         if rank in HERE.gone:

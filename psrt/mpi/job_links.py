@@ -16,7 +16,7 @@ from psrt.mpi.links.departed import DepartedLink
 from psrt.mpi.links.neighbour import LocalNeighbour, RemoteNeighbour
 from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.links.shared_memory import LocalLink
-from psrt.mpi.lost import is_of_the_dead, unless_dead
+from psrt.mpi.lost import survives
 from psrt.mpi.neighbour_memory import NeighbourMemory
 from psrt.mpi.served_memory import ServedMemory
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, RoleMap
@@ -216,20 +216,12 @@ class JobLinks:
 
     def _arrived(self) -> Iterable[int]:
         """Return the places of the links whose next message has come."""
-        try:
+        if not survives():
             return MPI.Request.Testsome(self._frame_requests) or ()
-        except MPI.Exception as error:
-            if not is_of_the_dead(error):
-                raise
-        # Which of them have completed is lost with the error. These are inactive now, and a test
-        # of such a request is true.
-        return [
-            index
-            for index, (link, request) in enumerate(
-                zip(self.remote, self._frame_requests, strict=True)
-            )
-            if request != MPI.REQUEST_NULL and link.awaits_message and unless_dead(request.Test)
-        ]
+        # One by one: an error of one would hide which others have completed.
+        requests = enumerate(self._frame_requests)
+        there = (index for index, request in requests if request != MPI.REQUEST_NULL)
+        return [index for index in there if self.remote[index].has_message()]
 
     def _poll_remote(self) -> Message | None:
         self.take_frames()

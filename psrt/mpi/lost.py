@@ -8,21 +8,21 @@ Source: W. Bland et al., Post-failure recovery of MPI communication capability, 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
-from typing import Literal, TypeVar
 
 from mpi4py import MPI
-
-T = TypeVar("T")
 
 #: Set by ``mpirun --with-ft ulfm``.
 _ENABLED = "OMPI_MCA_mpi_ft_enable"
 #: Of an operation with a rank that has died; of one with any rank, while some that have died are
-#: not acknowledged. MPICH has these names too, for the class of all its unknown errors.
-_CLASSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING)
+#: not acknowledged; of several operations. MPICH has these names too, for the class of all its
+#: unknown errors.
+_CLASSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_IN_STATUS)
 
 
+@functools.cache
 def survives() -> bool:
     """Return whether MPI goes on when the process of a rank dies."""
     return MPI.get_vendor()[0] == "Open MPI" and os.environ.get(_ENABLED) in ("1", "true", "yes")
@@ -33,14 +33,27 @@ def is_of_the_dead(error: MPI.Exception) -> bool:
     return survives() and error.Get_error_class() in _CLASSES
 
 
-def unless_dead(call: Callable[[], T]) -> T | Literal[False]:
-    """Return what an operation with a peer returns; False, as if it never ends, if that died."""
-    try:
-        return call()
-    except MPI.Exception as error:
-        if not is_of_the_dead(error):
-            raise
-        return False
+class Living:
+    """Whether a peer lives, as far as operations with it have told.
+
+    A request that has failed is no more, and one that is no more tests as complete: so after the
+    first error nothing of that peer is ever complete.
+    """
+
+    def __init__(self) -> None:
+        self._is_dead = False
+
+    def finds(self, test: Callable[[], bool]) -> bool:
+        """Return whether an operation is complete; never once the peer has died."""
+        if self._is_dead:
+            return False
+        try:
+            return test()
+        except MPI.Exception as error:
+            if not is_of_the_dead(error):
+                raise
+            self._is_dead = True
+            return False
 
 
 def acknowledge(comm: MPI.Comm) -> None:

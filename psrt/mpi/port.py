@@ -29,7 +29,7 @@ from psrt.mpi.fabric import Fabric
 from psrt.mpi.job_links import JobLinks, Link
 from psrt.mpi.links.neighbour import AHEAD
 from psrt.mpi.links.pieces import pieces
-from psrt.mpi.lost import unless_dead
+from psrt.mpi.lost import Living
 from psrt.mpi.neighbour_memory import NeighbourMemory
 from psrt.mpi.reports import Reports
 from psrt.mpi.served_memory import ServedMemory, floats_of
@@ -404,8 +404,8 @@ class MpiPort:
     ) -> bool:
         """Wait until requests are through, or their peer is gone; return whether they are."""
         self._backoff.begin()
-        test = partial(MPI.Request.Testall, requests)
-        while not (done := unless_dead(test)) and peer not in HERE.gone:
+        test, living = partial(MPI.Request.Testall, requests), Living()
+        while not (done := living.finds(test)) and peer not in HERE.gone:
             # Not to sleep: long messages get on only while they are polled.
             self._backoff.spin(waiting_for)
         self._backoff.end()

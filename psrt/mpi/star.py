@@ -18,7 +18,7 @@ from psrt.errors import PsrtError
 from psrt.faults.vitals import HERE
 from psrt.mpi.agreement import from_text, to_text
 from psrt.mpi.files import Wait
-from psrt.mpi.lost import unless_dead
+from psrt.mpi.lost import Living
 from psrt.mpi.tags import STAR
 
 
@@ -101,11 +101,11 @@ class Star:
 
     def _wait_for(self, rank: int, done: Callable[[], bool]) -> bool:
         """Wait until ``done()`` or the rank is gone; return which."""
-        is_done = False
+        is_done, peer = False, Living()
 
         def over() -> bool:
             nonlocal is_done
-            is_done = is_done or unless_dead(done)
+            is_done = is_done or peer.finds(done)
             return is_done or rank in HERE.gone
 
         self._wait(over, lambda: f"rank {rank} to conclude")

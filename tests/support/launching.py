@@ -91,9 +91,14 @@ class Launch:
         """Run psrt, without mpirun."""
         return self.python("-m", "psrt", *words)
 
-    def ranks(self, ranks: int, *words: Any, **more: Any) -> Done:
-        """Run this Python on so many ranks."""
-        return self.command(*self._mpirun, "-n", ranks, sys.executable, *words, **more)
+    @property
+    def is_open_mpi(self) -> bool:
+        """Whether the launcher is that of Open MPI."""
+        return len(self._mpirun) > 1
+
+    def ranks(self, ranks: int, *words: Any, flags: Sequence[str] = (), **more: Any) -> Done:
+        """Run this Python on so many ranks, with further flags of the launcher."""
+        return self.command(*self._mpirun, *flags, "-n", ranks, sys.executable, *words, **more)
 
     def train(self, ranks: int, *flags: Any) -> Done:
         """Run ``psrt train`` on so many ranks."""

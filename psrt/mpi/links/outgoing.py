@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from psrt.arrays import Bytes, Vector
 from psrt.mpi.links.pieces import Persistent, persistent_send, pieces
-from psrt.mpi.lost import unless_dead
+from psrt.mpi.lost import Living
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import NO_PAYLOAD
 
@@ -52,12 +52,13 @@ class Outgoing:
         #: By region: a worker with many neighbours sends few of its many to each.
         self._send_data: dict[int, Persistent] = {}
         self._sending: list[Persistent | MPI.Request] = []
+        self._receiver = Living()
 
     def is_under_way(self) -> bool:
         """Return whether the message or its payload may still be being read by MPI."""
         if not self._sending:
             return False
-        if unless_dead(self._has_left):
+        if self._receiver.finds(self._has_left):
             self._sending = []
         return bool(self._sending)
 
@@ -66,9 +67,9 @@ class Outgoing:
 
     def start(self, region: int) -> None:
         """Send the message, and the region if one goes with it; nothing may be under way."""
-        unless_dead(partial(self._start, region))
+        self._receiver.finds(partial(self._start, region))
 
-    def _start(self, region: int) -> None:
+    def _start(self, region: int) -> bool:
         self._send_frame.Start()
         self._sending = [self._send_frame]
         if region != NO_PAYLOAD:
@@ -77,16 +78,18 @@ class Outgoing:
                 request = self._send_data[region] = self._request(region)
             request.Start()
             self._sending.append(request)
+        return True
 
     def start_framed(self, frame: Bytes) -> None:
         """Send the message and the frame of a codec; nothing may be under way."""
-        unless_dead(partial(self._start_framed, frame))
+        self._receiver.finds(partial(self._start_framed, frame))
 
-    def _start_framed(self, frame: Bytes) -> None:
+    def _start_framed(self, frame: Bytes) -> bool:
         self._send_frame.Start()
         self._sending = [self._send_frame]
         for piece in pieces(frame, self._most):
             self._sending.append(self._comm.Isend([piece, MPI.BYTE], self._peer, self._data))
+        return True
 
     def _request(self, region: int) -> Persistent:
         data = self._regions[region].view(np.uint8)

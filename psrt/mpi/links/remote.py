@@ -22,7 +22,7 @@ from psrt.errors import CodecError
 from psrt.messages import Message
 from psrt.mpi.links.outgoing import Outgoing
 from psrt.mpi.links.pieces import MOST_BYTES, Persistent, persistent_receive, pieces
-from psrt.mpi.lost import unless_dead
+from psrt.mpi.lost import Living
 from psrt.mpi.tags import DATA, FRAME, SHARD_TAGS
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import FRAMED, NO_PAYLOAD
@@ -88,6 +88,7 @@ class RemoteLink:
         self._receive_data = self._receive_to(landing)
         #: Whether the receive of the next payload is posted.
         self._posted = False
+        self._sender = Living()
         #: The frame that has come while its payload has not.
         self._half: tuple[Message, int] | None = None
         self._nbytes = FRAME_BYTES + landing.nbytes
@@ -166,10 +167,9 @@ class RemoteLink:
             self._receive_data.Start()
             self._posted = True
 
-    @property
-    def awaits_message(self) -> bool:
-        """Whether ``frame_request`` is of a message that has not been taken up yet."""
-        return self._half is None
+    def has_message(self) -> bool:
+        """Return whether a message has come that has not been taken up yet."""
+        return self._half is None and self._sender.finds(self.frame_request.Test)
 
     def arrived(self) -> None:
         """Take up the message: ``frame_request`` has completed."""
@@ -211,12 +211,12 @@ class RemoteLink:
         message, region = self._half
         nbytes = FRAME_BYTES
         if region == FRAMED:
-            if not unless_dead(self._has_frame):
+            if not self._sender.finds(self._has_frame):
                 return None
             self._receiving = []
             nbytes += self.frame.size
         elif region != NO_PAYLOAD:
-            if not unless_dead(self._receive_data.Test):
+            if not self._sender.finds(self._receive_data.Test):
                 return None
             self._posted = False
             nbytes = self._nbytes

@@ -31,7 +31,14 @@ class Job:
         self.detector = Detector(
             self.roster, timeout_s=TIMEOUT_S, busy_s=600, stall_s=TIMEOUT_S / 2
         )
-        self.hub = Hub(self.roster, self.vitals, self.detector, tell=self.tell)
+        self.forgiven = []
+        self.hub = Hub(
+            self.roster,
+            self.vitals,
+            self.detector,
+            tell=self.tell,
+            forgive=self.forgiven.extend,
+        )
         self.hub.ends_within_s = float("inf")  # this process is pytest's
 
     def tell(self, text, status=0):
@@ -185,6 +192,62 @@ def test_a_death_ends_the_job_for_the_launcher_ends_it_anyway(job):
     os.kill(victim, signal.SIGKILL)
     job.wait(lambda: job.hub.over)
     assert job.hub.over.status == JobOverError.DIED
+
+
+def asks_after(gone, epochs):
+    """Ask about epochs, the first before and the others after ranks have gone; fail if not told."""
+
+    def asks(line, vitals):
+        first, *others = epochs
+        assert told_of(line, first) == frozenset()
+        while vitals.gone != gone:
+            time.sleep(0.01)
+        assert vitals.dead == gone
+        assert [told_of(line, epoch) for epoch in (first, *others)] == [frozenset()] + [
+            gone for _ in others
+        ]
+        line.close()
+        return 6
+
+    return asks
+
+
+def told_of(line, epoch):
+    line.ask_who_is_left_out(epoch)
+    deadline = time.monotonic() + SOON_S
+    while line.left_out(epoch) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return line.left_out(epoch)
+
+
+def test_the_others_go_on_without_the_dead_where_they_can(job):
+    other = job.child(1, asks_after({2}, epochs=(0, 1, 2)))
+    victim = job.child(2, trains)
+    job.watch()
+    job.hub.spare([1, 2, 3], survives=True)
+    job.wait(lambda: job.hub.left_out_so_far)
+    os.kill(victim, signal.SIGKILL)
+    job.wait(lambda: job.told)
+    assert f"pid {victim}) was killed by signal 9 (SIGKILL)" in job.told[0]
+    assert job.told[0].endswith("; the others go on\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 6
+    job.children.pop(1)
+    assert job.vitals.dead == job.vitals.gone == job.hub.spare(()) == {2}
+    assert job.hub.left_out_so_far == {0: set(), 1: {2}, 2: {2}}
+    assert job.forgiven == [2]
+    assert job.vitals.over is job.hub.over is None
+
+
+@pytest.mark.parametrize("spare", [(1, 3), (2,)], ids=["a server", "the last worker"])
+def test_who_cannot_be_spared_ends_the_job_when_it_dies(job, spare):
+    victim = job.child(2, trains)
+    job.watch()
+    job.hub.spare(spare, survives=True)
+    job.wait(lambda: job.hub.lines == 1)
+    os.kill(victim, signal.SIGKILL)
+    job.wait(lambda: job.hub.over)
+    assert job.hub.over.status == JobOverError.DIED
+    assert not job.vitals.gone
 
 
 def test_an_orderly_end_is_no_death(job):

@@ -109,6 +109,28 @@ def test_the_first_that_dies_is_the_reason(job):
     assert job.told == [text]
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["told first", "told afterwards"])
+def test_those_that_the_others_go_on_without_are_no_reason(job, late):
+    survived, fatal = (job.rank(rank, lives) for rank in (1, 2))
+
+    def forgives(line):
+        if late:
+            time.sleep(0.5)
+        line.forgive([1])
+        lives(line)
+
+    if not late:
+        job.rank(0, forgives)
+        job.settle()
+    job.kill(survived)
+    if late:
+        job.rank(0, forgives)
+        time.sleep(0.6)
+    job.kill(fatal)
+    text = f"psrt: error: {name(2, fatal)} was killed by signal 9 (SIGKILL)\n"
+    assert job.close() == End(JobOverError.DIED, text)
+
+
 def test_an_exit_without_a_word_is_a_death(job):
     job.rank(1, lambda line: time.sleep(0.2) or 3)
     assert "exited with status 3" in job.close().text

@@ -1,0 +1,188 @@
+"""--survive: workers whose processes die cost the others nothing but their share of an epoch."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+JOB = """
+import os, pathlib, signal, sys
+import numpy as np
+import psrt
+from psrt.mpi.start import world
+
+mode, servers, what = sys.argv[1], int(sys.argv[2]), sys.argv[4:]
+steps = dict(map(int, it.split(":")) for it in sys.argv[3].split(",") if it)
+
+
+class Problem:
+    made, worker = 0, -1
+
+    def initial(self):
+        return np.zeros(70_000, np.float32)  # more than a block
+
+    def batches(self, worker, workers, epoch):
+        if epoch == 0:
+            Problem.worker = worker
+        with open(f"dealt-{Problem.worker}", "a") as file:
+            print(epoch, worker, workers, file=file)
+        return [np.ones(2)] * (120 // workers)
+
+    def loss_and_grad(self, theta, batch, out):
+        Problem.made += 1
+        if Problem.made == 1:  # else one may be done before another has begun
+            pathlib.Path(f"worker-{self.worker}-begins").touch()
+            while not all(pathlib.Path(f"worker-{it}-begins").exists() for it in range(workers)):
+                pass
+        if Problem.made == steps.get(self.worker):
+            os.kill(os.getpid(), signal.SIGKILL)
+        out[:] = 0.001
+        return 1.0
+
+    def evaluate(self, theta):
+        return {"loss": 0.0}
+
+
+workers = world().size - servers
+config = psrt.TrainConfig(
+    mode=mode, servers=servers, epochs=4, lr=0.1, timeout_s=20, out="run", record=True,
+    survive=True, shared_memory="messages" not in what,
+    shards_per_server=2 if "shards" in what else None,
+    asynchronous=True if "asynchronous" in what else None,
+    backup=1 if "backup" in what else None,
+    placement="last" if "last" in what else None,
+)
+run = psrt.run(config, Problem())
+if run is not None:
+    print("kept", run.theta.size, [it.worker for it in run.summary.missing], flush=True)
+if "again" in what:
+    psrt.run(config, Problem())
+if "fails" in what and world().rank == 0:
+    raise ValueError("mine")
+"""
+
+#: A step amid an epoch, and one of its last.
+AMID, LATE = 15, 39
+
+
+@pytest.fixture(autouse=True)
+def _open_mpi(launch):
+    if not launch.is_open_mpi:
+        pytest.skip("MPICH ends a job when a rank dies")
+
+
+@pytest.fixture
+def job(launch):
+    (launch.folder / "job.py").write_text(JOB)
+
+    def run(ranks, mode, servers, steps, *what, ft=("--with-ft", "ulfm")):
+        dies = ",".join(f"{worker}:{step}" for worker, step in steps.items())
+        return launch.ranks(ranks, "job.py", mode, servers, dies, *what, flags=ft)
+
+    return run
+
+
+def also(*case):
+    """Mark a case that shows what others show, elsewhere."""
+    return pytest.param(*case, marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mode", "servers", "deaths", "what"),
+    [
+        (4, "sync", 1, {1: AMID}, ()),
+        (5, "async", 2, {0: AMID, 2: LATE}, ("messages",)),
+        also(4, "sync", 1, {0: 1}, ("messages",)),
+        also(4, "sync", 1, {2: AMID}, ("shards",)),
+        also(4, "sync", 1, {2: AMID}, ("backup",)),
+        also(4, "async", 1, {0: AMID, 1: LATE}, ()),
+        also(4, "ssp", 1, {0: AMID}, ()),
+        also(4, "ssp", 1, {0: LATE, 1: LATE}, ("messages", "shards")),
+        also(4, "softsync", 1, {2: AMID}, ()),
+        also(5, "local-sgd", 2, {1: AMID, 2: AMID}, ()),
+        also(4, "local-sgd", 1, {1: AMID}, ("messages",)),
+        also(4, "easgd", 1, {1: AMID}, ()),
+        also(4, "easgd", 1, {1: AMID}, ("asynchronous", "messages")),
+        also(4, "sync", 1, {2: AMID}, ("last",)),
+    ],
+)
+def test_the_others_train_to_the_end(launch, job, ranks, mode, servers, deaths, what):
+    done = job(ranks, mode, servers, deaths, *what)
+    assert done.status == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    roster = json.loads((launch.folder / "run" / "roster.json").read_text())
+    pid = {it["role"]: it["pid"] for it in roster}
+    told = [line for line in done.stderr.splitlines() if "the others go on" in line]
+    for worker in deaths:
+        (line,) = (it for it in told if f"worker {worker} (" in it)
+        assert f"pid {pid[f'worker {worker}']})" in line
+    assert not done.errors
+    assert f"kept 70000 {sorted(deaths)}" in done.stdout
+    summary = json.loads((launch.folder / "run" / "summary.json").read_text())
+    assert [it["worker"] for it in summary["missing"]] == sorted(deaths)
+    if "backup" not in what:  # which leaves out clocks
+        assert all(it["clock"] < deaths[it["worker"]] for it in summary["missing"])
+    checked = launch.psrt("check", "run")
+    assert checked.status == 0, checked.stdout + checked.stderr
+
+    # All have dealt the samples of an epoch out alike, and without those who had died before.
+    workers = ranks - servers
+    rows = [
+        line.split()
+        for it in range(workers)
+        for line in (launch.folder / f"dealt-{it}").read_text().splitlines()
+    ]
+    for epoch in map(str, range(4)):
+        places = [int(place) for of, place, _ in rows if of == epoch]
+        (among,) = {int(among) for of, _, among in rows if of == epoch}
+        assert len(set(places)) == len(places) >= workers - len(deaths)
+        assert set(places) <= set(range(among))
+    if mode != "async":  # there the others may have been in their last epoch
+        assert among == workers - len(deaths)
+
+
+def test_without_what_mpi_needs_for_it_nothing_begins(launch, job):
+    done = job(3, "sync", 1, {}, ft=())
+    assert done.status == 2, done.stderr
+    (line,) = [it for it in done.stderr.splitlines() if "psrt: error" in it]
+    assert "--survive needs Open MPI under mpirun --with-ft ulfm" in line
+    assert not (launch.folder / "run").exists()
+
+
+@pytest.mark.exhaustive
+def test_a_program_fails_as_it_would_with_all_its_workers(job):
+    done = job(4, "sync", 1, {1: AMID}, "fails")
+    assert "ValueError: mine" in done.stderr
+    assert "kept 70000 [1]" in done.stdout
+    assert done.status == 1
+
+
+@pytest.mark.exhaustive
+def test_there_is_no_other_run_in_the_program(job):
+    done = job(4, "sync", 1, {1: AMID}, "again")
+    assert "kept 70000 [1]" in done.stdout
+    assert "workers of an earlier run have died" in done.stderr
+    assert done.status == 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("mode", "servers", "dies"), [("sync", 2, "server 1"), ("async", 1, "server 0")]
+)
+def test_without_a_server_or_rank_0_nobody_goes_on(launch, mode, servers, dies):
+    started = launch.start(
+        "-m", "psrt", "launch", "-n", 4, "train", "--mode", mode, "--servers", servers,
+        "--epochs", 2000, "--survive", "--out", "run",
+    )  # fmt: skip
+    deadline = time.monotonic() + 30
+    while not (launch.folder / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    roster = json.loads((launch.folder / "run" / "roster.json").read_text())
+    os.kill(next(it["pid"] for it in roster if it["role"] == dies), signal.SIGKILL)
+    _, stderr = started.communicate(timeout=60)
+    assert started.returncode == 5, stderr
+    (line,) = [it for it in stderr.splitlines() if "psrt: error" in it]
+    assert f"psrt: error: {dies} (rank" in line

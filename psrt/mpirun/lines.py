@@ -116,6 +116,10 @@ def mpirun_line(
     """
     if ":" in start.command:
         raise ConfigError("a single : cannot be given to ranks: mpirun begins a program there")
+    if start.survives and (not library.is_open_mpi or library.major < 5):
+        raise ConfigError(
+            f"--survive needs Open MPI 5 or newer: {library.text} ends a job when a rank dies"
+        )
     if library.is_open_mpi:
         flags, variables = _open_mpi(start, library, root, {**environment, **start.variables})
     else:

@@ -250,9 +250,7 @@ def _check_ranks(header: Header) -> None:
     for epoch, gone in header.left_out:
         grows = set(before[1]) < set(gone) <= set(header.crashes)
         if epoch <= before[0] or not grows or len(gone) >= len(header.workers):
-            raise ConfigError(
-                "the history's header deals samples out without workers that did not die"
-            )
+            raise ConfigError("the history's header leaves workers out that did not die")
         before = (epoch, gone)
     spans = header.spans
     starts, stops = [span[0] for span in spans], [span[1] for span in spans]

@@ -47,6 +47,13 @@ def test_root_is_a_case_of_open_mpi_alone():
     assert mpirun(MPICH, start(), root=True)[0] == ""
 
 
+def test_others_go_on_when_a_rank_dies_where_the_launcher_can_let_them():
+    assert mpirun(OPEN, start(survives=True))[0] == "--bind-to none --with-ft ulfm"
+    for library in (OLD, MPICH):
+        with pytest.raises(ConfigError, match="--survive needs Open MPI 5 or newer"):
+            mpirun(library, start(survives=True))
+
+
 def test_hosts_are_named_to_either():
     assert mpirun(MPICH, start(hosts=TWO))[0] == "-hosts node01:2,node02:1"
     words = mpirun(OPEN, start(hosts=TWO))[0]

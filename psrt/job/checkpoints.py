@@ -88,6 +88,7 @@ def saver_for(
             attempt=attempt,
             step=began,
             timeout_s=config.timeout_s,
+            gone=launcher.gone,
         )
     saver = Saver(
         checkpoints,

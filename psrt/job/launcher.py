@@ -92,6 +92,8 @@ class Launcher(ABC):
     died = 0
     #: At the first process, the workers, by number, that others went on without.
     missing: Mapping[int, Member] = MappingProxyType({})
+    #: Returns the ranks that the others go on without.
+    gone: Callable[[], Collection[int]] = staticmethod(tuple)
     #: At the first process, by epoch, the workers that its samples were not dealt out to.
     left_out: Mapping[int, Collection[int]] = MappingProxyType({})
     #: At the first process after ``theta``, where the workers end with different parameters.

@@ -17,7 +17,7 @@ promises nothing more until it has come to that step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from threading import Condition, Lock
 from typing import Any, NamedTuple
 
@@ -54,6 +54,7 @@ class Meeting(Looking):
         attempt: int = 0,
         step: int = 0,
         timeout_s: float = 60.0,
+        gone: Callable[[], Collection[int]] = tuple,
     ) -> None:
         """Set up.
 
@@ -65,11 +66,13 @@ class Meeting(Looking):
             attempt: how often the run was resumed before.
             step: at which this process begins.
             timeout_s: how long a role may wait for an agreement.
+            gone: returns the processes that the others go on without, who promise nothing.
         """
         super().__init__()
         self._checkpoints, self._disk = checkpoints, disk
         self._process, self._processes = process, processes
         self._attempt, self._timeout_s = attempt, timeout_s
+        self._gone = gone
         #: Of the agreement that is next, or under way.
         self._number = 0
         #: The step at which this process is, at the last look, and that it does not go beyond.
@@ -167,7 +170,8 @@ class Meeting(Looking):
                 raise
             said = notes(disk, folder)
         if self._process == 0 and _CUT not in said:
-            promised = [said.get(f"process-{it}") for it in range(self._processes)]
+            there = [it for it in range(self._processes) if it not in self._gone()]
+            promised = [said.get(f"process-{it}") for it in there]
             if all(promised):
                 step = max(_field(it, "limit", int) for it in promised)
                 stops = any(_field(it, "stop", bool) for it in said.values())

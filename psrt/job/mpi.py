@@ -163,6 +163,10 @@ class MpiLauncher(Launcher):
             for epoch, gone in self._monitor.left_out_so_far.items()
         }
 
+    def gone(self) -> Collection[int]:
+        """Return the ranks that the others go on without."""
+        return HERE.gone
+
     async def members(self, epoch: int) -> Sequence[int]:
         """Return the workers that the samples of an epoch are dealt out to."""
         found = self._monitor.left_out(epoch)

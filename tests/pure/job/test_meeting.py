@@ -28,18 +28,21 @@ class Walk:
     def __init__(self, seed, processes, *, lockstep):
         self.draws, self.lockstep = random.Random(seed), lockstep
         self.disk = Memory()
-        self.meetings = meetings_of(processes, self.disk)
+        #: Processes that have died, as all know.
+        self.gone = set()
+        self.meetings = meetings_of(processes, self.disk, gone=lambda: self.gone)
         self.steps = [0] * processes
         #: By process, the steps at which it has saved, and whether it stops there.
         self.saved = [[] for _ in self.meetings]
 
     def act(self):
-        it = self.draws.randrange(len(self.meetings))
+        it = self.draws.choice([it for it in range(len(self.meetings)) if it not in self.gone])
         meeting = self.meetings[it]
         if self.draws.random() < 0.3:
             meeting.look()
             return
-        if self.lockstep and self.steps[it] > min(self.steps):
+        others = [step for at, step in enumerate(self.steps) if at not in self.gone]
+        if self.lockstep and self.steps[it] > min(others):
             return
         step = self.steps[it] + 1
         before = self.saved[it][-1][0] if self.saved[it] else 0
@@ -50,6 +53,27 @@ class Walk:
         self.steps[it] = step
         if agreed is not None:
             self.saved[it].append((step, agreed.stops))
+
+
+@pytest.mark.parametrize("acts", [0, 5, 20, 60])
+def test_those_that_are_left_agree_without_the_dead(acts):
+    """Whatever they had asked for or promised when they died."""
+    for seed in range(20):
+        walk = Walk(seed, 4, lockstep=seed % 2 == 0)
+        walk.meetings[3].ask()
+        for _ in range(acts):
+            walk.act()
+        walk.gone |= {2, 3}
+        saved = len(walk.saved[0])
+        walk.meetings[1].ask()
+        for _ in range(3000):
+            walk.act()
+            if all(len(walk.saved[it]) > saved for it in (0, 1)):
+                break
+        first, second = walk.saved[0], walk.saved[1]
+        assert len(first) > saved
+        both = min(len(first), len(second))
+        assert first[:both] == second[:both]
 
 
 @pytest.mark.parametrize("lockstep", [True, False])

@@ -517,7 +517,9 @@ class MpiLauncher(Launcher):
 
     def close(self) -> None:
         """Free the windows and connections; if workers have died, the end of the processes will."""
-        if HERE.dead:
+        # As rank 0 knows: a rank that has not heard of a death yet would wait for the dead.
+        if self._survives and self._port.star.tell("they leave" if HERE.dead else ""):
+            self._wait(lambda: bool(HERE.dead), lambda: "rank 0 to say who has died")
             return
         with HERE.blocked("the other ranks to finish"):
             if self._links is not None:

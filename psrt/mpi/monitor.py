@@ -21,7 +21,6 @@ import time
 import traceback
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NoReturn, TextIO
 
 from mpi4py import MPI
@@ -244,7 +243,13 @@ class Monitor:
         if line is None:
             return lambda: frozenset() if hub is None else hub.left_out(epoch)
         line.ask_who_is_left_out(epoch)
-        return partial(line.left_out, epoch)
+
+        def answer() -> frozenset[int] | None:
+            found = line.left_out(epoch)
+            # Where nobody watches any more, nobody answers, nor is anybody found to be dead.
+            return HERE.gone if found is None and not line.watches else found
+
+        return answer
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:

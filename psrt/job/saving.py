@@ -88,8 +88,9 @@ class Saver:
         self._threaded = threaded
         self._meeting, self._caller = meeting, caller
         self._looking = meeting or caller
-        #: What is under way for the newest checkpoint, and its step.
+        #: What is under way for the newest checkpoint, what of that writes parts, and its step.
         self._threads: list[threading.Thread] = []
+        self._writing: list[threading.Thread] = []
         self._step = -1
         #: By part, the step of its newest checkpoint, and the arrays of the copy.
         self._saved: dict[str, int] = {}
@@ -187,7 +188,7 @@ class Saver:
                 self._start(partial(committer.look, step, waits=True))
         copy = self._copies[part.name] = copied(part.tree(), self._copies.get(part.name))
         if self._threaded:
-            self._start(partial(self._save, part, copy, step))
+            self._writing.append(self._start(partial(self._save, part, copy, step)))
             return
         self._save(part, copy, step)
         if committer is not None:
@@ -206,8 +207,11 @@ class Saver:
         if self._meeting is not None:
             self._meeting.ended()
         disk, (name, tree, spans, *_) = self._disk, part
+        # Its part of the newest checkpoint must be found first: it is of that one as it was then.
         if stays:
-            self.finish()  # its part of the newest checkpoint must be found first
+            self.finish()
+        else:
+            self._written()
         try:
             folder = self._checkpoints.done(self._attempt)
             disk.make_folder(folder)
@@ -221,10 +225,17 @@ class Saver:
             self._follower = threading.Thread(target=self.committer.follow, daemon=True)
             self._follower.start()
 
-    def _start(self, what: Callable[[], None]) -> None:
+    def _start(self, what: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=what, daemon=True)
         thread.start()
         self._threads.append(thread)
+        return thread
+
+    def _written(self) -> None:
+        """Wait until the parts of this process are written, but not for those of others."""
+        for thread in self._writing:
+            thread.join()
+        self._writing.clear()
 
     def finish(self) -> None:
         """Wait until the newest checkpoint is written, as far as it is this process's.
@@ -235,6 +246,7 @@ class Saver:
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+        self._writing.clear()
         if self.committer is not None:
             self.committer.tell()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,39 @@ def test_a_role_that_is_done_is_no_failure(tmp_path):
         drive(saver.at(Part(names[0], lambda: {"theta": np.zeros(3)}), step))
     saver.finish()
     assert said == ["worker-1-of-2 has done all its steps: no more checkpoints of the others"]
+
+
+class SlowDisk(Disk):
+    """Writes parts only after others may have said what they have to say."""
+
+    def __init__(self):
+        self.said, self.order = threading.Event(), []
+
+    def write(self, path, pieces):
+        if path.suffix == ".safetensors":
+            self.said.wait(0.1)
+        super().write(path, pieces)
+
+    def rename(self, old, new):
+        super().rename(old, new)
+        self.order.append(new.parent.name)
+        self.said.set()
+
+
+def test_a_role_that_is_done_right_after_its_step_is_part_of_that_checkpoint(tmp_path):
+    # As where a run is stopped: workers save themselves, and leave.
+    disk, names = SlowDisk(), ("worker-0-of-2", "worker-1-of-2")
+    theirs = Saver(Checkpoints(disk, tmp_path), disk, every=10)
+    part = Part(names[1], lambda: {"theta": np.zeros(3, np.float32)})
+    drive(theirs.at(part, 10))
+    drive(theirs.ended(part))
+    assert disk.order == ["00000010.0.part", "00000000.0.done.part"]
+    said = []
+    first = saver_of(tmp_path, Disk(), said, names=names, timeout_s=60.0)
+    drive(first.at(Part(names[0], lambda: {"theta": np.zeros(3, np.float32)}), 10))
+    first.finish()
+    assert said == []
+    assert steps_of(tmp_path) == [10]
 
 
 def test_a_process_that_does_not_see_the_folder_says_so(tmp_path):

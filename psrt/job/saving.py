@@ -279,12 +279,21 @@ class Saver:
         if self._looking is not None:
             self._looking.close()
         if self._before is not None:
-            signal.signal(signal.SIGUSR1, self._before)
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # which holds while Python and MPI end
         if self.committer is not None:
             self.committer.over.set()
             if self._follower is not None:
                 self._follower.join()
             self.committer.close()
+
+    def give_back_signal(self) -> None:
+        """Have SIGUSR1 do what it did before the run, which is over and was not stopped by it.
+
+        Where it was, one more asks for nothing: a batch system may send it to every rank, and to
+        their launcher, which passes it on.
+        """
+        if self._before is not None:
+            signal.signal(signal.SIGUSR1, self._before)
 
     def _save(self, part: Part, tree: dict[str, Any], step: int) -> None:
         disk, (name, _, spans, _, log) = self._disk, part

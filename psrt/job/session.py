@@ -132,6 +132,7 @@ class _Session:
             with launcher.agree():
                 if was_stopped and launcher.first:
                     raise saver.stopped(result)
+            saver.give_back_signal()
         launcher.close()
         self._judge(result)
         return result

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 
 import numpy as np
 import pytest
 
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, StoppedError
 from psrt.history.check.run import check_run
 from psrt.job.local import run
 from psrt.job.problems import machine_costs
@@ -105,3 +106,48 @@ def test_costs_are_what_the_file_says_or_those_of_a_common_machine(tmp_path):
     asked = TrainConfig(mode="allreduce", machine_costs=str(path))
     assert machine_costs(asked).cores == 7
     assert machine_costs(TrainConfig()) == DEFAULT_COSTS
+
+
+class Signalled:
+    """Is sent SIGUSR1 in its first step, and whenever it is evaluated."""
+
+    def initial(self):
+        return np.zeros(2, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        return np.zeros((1_000, 1), np.float32)
+
+    def loss_and_grad(self, theta, batch, out):
+        if not theta.any():
+            signal.raise_signal(signal.SIGUSR1)
+        out[:] = -1e-6
+        return 0.0
+
+    def evaluate(self, theta):
+        signal.raise_signal(signal.SIGUSR1)
+        return {"loss": 0.0}
+
+
+@pytest.fixture
+def heard():
+    found = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: found.append(1))
+    yield found
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_run_that_stops_may_be_asked_to_once_more(tmp_path, heard):
+    # Slurm sends it to every rank, and to their launcher, which passes it on.
+    config = TrainConfig(epochs=1e6, out=str(tmp_path / "run"), checkpoint_every=10**9)
+    with pytest.raises(StoppedError, match="resume goes on from step"):
+        run(config, Signalled())
+    assert (tmp_path / "run" / "summary.json").exists()
+    signal.raise_signal(signal.SIGUSR1)
+    assert heard == []
+
+
+def test_after_a_run_that_was_not_stopped_the_signal_is_the_callers_again(tmp_path, heard):
+    config = TrainConfig(**BASE, out=str(tmp_path / "run"), checkpoint_every=1)
+    run(config)
+    signal.raise_signal(signal.SIGUSR1)
+    assert heard == [1]

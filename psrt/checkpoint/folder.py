@@ -56,6 +56,8 @@ class Checkpoints:
         """Return those that a user names: by a run's folder, that of its checkpoints, or one."""
         path = Path(path)
         if (path / MANIFEST).exists():
+            if path.parent.name != FOLDER:
+                path = path.resolve()  # named from within, or by a link
             found = cls(disk, path.parent.parent)
             found.folder, found._only = path.parent, path.name
             return found
@@ -136,9 +138,9 @@ class Checkpoints:
 
     def _names(self) -> list[str]:
         """Return the names of whole ones, the newest first."""
-        found = [it for it in self._disk.names(self.folder) if _WHOLE.fullmatch(it)]
         if self._only is not None:
-            found = [self._only]
+            return [self._only]
+        found = [it for it in self._disk.names(self.folder) if _WHOLE.fullmatch(it)]
         return sorted(found, key=int, reverse=True)
 
     def listed(self, *, verify: bool = False) -> Iterator[tuple[Path, Manifest | CheckpointError]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.checkpoint import Checkpoints, Disk, Manifest, assemble, read_part
+from psrt.checkpoint.folder import FOLDER
 from psrt.config import TrainConfig, from_toml
 from psrt.config.names import AUTO
 from psrt.errors import CheckpointError, ConfigError
@@ -47,7 +48,7 @@ class Resumption(NamedTuple):
 
     def plan(self) -> Iterator[str]:
         """Yield the lines that are printed at the start."""
-        for path, it in Checkpoints(Disk(), self.path.parent.parent).listed(verify=True):
+        for path, it in Checkpoints.at(Disk(), self.path.parent).listed(verify=True):
             if path.name <= self.path.name:
                 break
             if isinstance(it, CheckpointError):
@@ -250,7 +251,20 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
         raise refusal(where, found_differences)
     if any(given.get(name) is not None for name in ("epochs", "steps")):
         then |= {"epochs": None, "steps": None}
-    return TrainConfig(**{"out": str(it.path.parent.parent), **then, **given, "resume": where})
+    if given.get("out") is None:
+        given["out"] = _run_of(it)
+    return TrainConfig(**{**then, **given, "resume": where})
+
+
+def _run_of(it: Resumption) -> str:
+    """Return the folder of a checkpoint's run, wherever that was when it was made.
+
+    Raises:
+        ConfigError: if it does not lie in one any more.
+    """
+    if it.path.parent.name != FOLDER:
+        raise ConfigError(f"--resume {it.path} lies in no run's folder: it needs --out DIR")
+    return str(it.path.parent.parent)
 
 
 def pinned(config: TrainConfig) -> TrainConfig:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from psrt.checkpoint import Checkpoints, Disk
 from psrt.config import TrainConfig
 from psrt.config.modes import MODES as MODE_TABLE
 from psrt.errors import ConfigError
@@ -209,6 +210,31 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path):
     simulate(resumed_config(config.out), workers=WORKERS, say=said.append)
     assert said[0].startswith(f"passed over: {part}: has ")
     assert said[1] == f"going on from step 15, {newest.parent}/00000015"
+
+
+def test_a_run_goes_on_in_the_folder_where_it_is_now(tmp_path, monkeypatch):
+    """Not in the one that its configuration names, which may be another's by now."""
+    config = config_of(tmp_path, "sync", checkpoint_every=5, epochs=2)
+    trained(config)
+    moved = Path(config.out).rename(tmp_path / "moved")
+    monkeypatch.chdir(moved / "checkpoints")
+    for where in (str(moved), "..", "00000010", str(moved / "checkpoints" / "00000005")):
+        again = resumed_config(where)
+        assert Path(again.out).resolve() == moved
+    assert trained(resumed_config("..", epochs=3))["steps"] == 18
+    assert not Path(config.out).exists()
+
+
+def test_a_checkpoint_that_was_copied_goes_on_in_a_folder_of_its_own(tmp_path):
+    config = config_of(tmp_path, "sync", checkpoint_every=5)
+    whole = trained(config)["parameters_sha256"]
+    copy = tmp_path / "best model"
+    shutil.copytree(Path(config.out) / "checkpoints" / "00000015", copy)
+    assert [it for it, _ in Checkpoints.at(Disk(), copy).listed()] == [copy]
+    with pytest.raises(ConfigError, match="best model lies in no run's folder: it needs --out"):
+        resumed_config(str(copy))
+    again = resumed_config(str(copy), out=str(tmp_path / "again"))
+    assert trained(again)["parameters_sha256"] == whole
 
 
 @pytest.mark.parametrize(

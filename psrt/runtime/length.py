@@ -21,6 +21,14 @@ class Length:
         """Return whether no step is left after so many of them, and so many epochs."""
         return progress >= self.epochs or clock >= self.steps
 
+    def passed(self, clock: float, epochs: int, batches: int) -> bool:
+        """Return whether the end lies before so many steps, or epochs and batches of the next.
+
+        >>> [Length(epochs=2).passed(90, *at) for at in ((1, 45), (2, 0), (2, 1), (3, 0))]
+        [False, False, True, True]
+        """
+        return clock > self.steps or epochs > self.epochs or (epochs == self.epochs and batches > 0)
+
 
 def share_of(batches: Iterable[Any]) -> float:
     """Return the share of an epoch that a batch is; 0 where nobody knows how many there are.

@@ -205,6 +205,11 @@ class Worker:
                 whose = "the checkpoint has a state of the problem, which has no load_state()"
             raise CheckpointError(whose)
         restore(self, {name: it for name, it in tree.items() if name != "problem"})
+        if self._length.passed(self.clock, self.epoch, self._taken):
+            raise CheckpointError(
+                f"worker {self._port.role_map.worker_name(self.number)} had taken {self.clock} "
+                "steps when it was made; a shorter run goes on from an earlier checkpoint"
+            )
         if self.has_left and not self._length.reached(self.clock, self.epoch):
             raise CheckpointError(
                 f"worker {self._port.role_map.worker_name(self.number)} had left when it was made, "

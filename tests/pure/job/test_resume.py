@@ -225,6 +225,20 @@ def test_a_run_goes_on_in_the_folder_where_it_is_now(tmp_path, monkeypatch):
     assert not Path(config.out).exists()
 
 
+@pytest.mark.parametrize("mode", ["sync", "local", "gossip"])
+def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
+    """Its steps would be said to be fewer than its parameters have had."""
+    config = config_of(tmp_path, mode, checkpoint_every=6)
+    trained(config)
+    for end in ({"steps": 23}, {"epochs": 3}, {"epochs": 0.5}):
+        with pytest.raises(ConfigError, match="worker 0.* had taken 24 steps when it was made"):
+            trained(resumed_config(config.out, **end))
+    earlier = str(Path(config.out) / "checkpoints" / "00000018")
+    for end in ({"steps": 18}, {"epochs": 3}, {"steps": 24}):
+        again = resumed_config(earlier, out=str(tmp_path / f"{end}"), **end)
+        assert trained(again)["steps"] == end.get("steps", 18)
+
+
 def test_a_checkpoint_that_was_copied_goes_on_in_a_folder_of_its_own(tmp_path):
     config = config_of(tmp_path, "sync", checkpoint_every=5)
     whole = trained(config)["parameters_sha256"]

@@ -184,6 +184,12 @@ class Recording:
         self._cut_off()
         if self.folder is not None:
             self.folder.discard()
+            self.folder.release()
+
+    def release(self) -> None:
+        """Let other runs use the folder: nothing is written to it any more."""
+        if self.folder is not None:
+            self.folder.release()
 
     def go_on(self, recorded: Mapping[int, Mapping[Owner, int]]) -> None:
         """Take over the history of the run that this one goes on with; collective.
@@ -430,7 +436,11 @@ def _prepared(setup: Setup) -> OutputFolder:
     folder = OutputFolder(config.out or "")
     resumption = setup.resumption
     goes_on = resumption is not None and resumption.is_of(folder.path)
-    folder.prepare(
-        to_toml(config), overwrite=config.overwrite, record=config.record, resumes=goes_on
-    )
+    try:
+        folder.prepare(
+            to_toml(config), overwrite=config.overwrite, record=config.record, resumes=goes_on
+        )
+    except ConfigError:
+        folder.release()
+        raise
     return folder

@@ -97,7 +97,16 @@ class _Session:
         launcher, setup = self._launcher, self._setup
         ports = launcher.ports(setup)
         self._check_sums(ports)
-        with Recording(launcher, setup, self._say) as recording:
+        recording = Recording(launcher, setup, self._say)
+        try:
+            return self._recorded(ports, recording)
+        finally:
+            recording.release()
+
+    def _recorded(self, ports: Mapping[int, Port], recording: Recording) -> Run | None:
+        """Run every role to its end, and conclude."""
+        launcher, setup = self._launcher, self._setup
+        with recording:
             roles = self._roles(ports, recording)
             plan = _plan(roles)
             recorded: dict[int, dict[Owner, int]] = {}

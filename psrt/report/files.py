@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -55,6 +57,8 @@ class OutputFolder:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
+        #: Closes the folder, which is locked while it is open.
+        self._unlock: Callable[[], object] | None = None
 
     def prepare(
         self,
@@ -68,7 +72,7 @@ class OutputFolder:
 
         Called once, before training, so that a run does not fail at its end because it cannot be
         written. If it raises, nothing was changed. An earlier run is set aside, until ``commit``
-        deletes it or ``discard`` brings it back.
+        deletes it or ``discard`` brings it back. No other run may use the folder until ``release``.
 
         Args:
             config_toml: the resolved configuration.
@@ -77,18 +81,20 @@ class OutputFolder:
             resumes: go on with the run in the folder, whose checkpoints stay.
 
         Raises:
-            ConfigError: if the path is a file or cannot be written to, by others as well, or holds
-                a run already and may not be overwritten.
+            ConfigError: if the path is a file or cannot be written to, by others as well, holds
+                a run already and may not be overwritten, or is in use.
         """
         with self._config_errors("write to"):
             if self.path.is_dir():
                 self._check_own()
+                self._lock()
             if self._aside.is_dir():  # a start was killed before its first step
                 self.discard()
         self._check(overwrite or resumes)
         with self._config_errors("write to"):
             # Others may not write to it even where the user's mask says so: see below.
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._lock()
             # Try it: permission bits show no read-only mounts, and do not bind root.
             with tempfile.TemporaryFile(dir=self.path):
                 pass
@@ -101,6 +107,33 @@ class OutputFolder:
             except (OSError, ConfigError):
                 self.discard()  # half a file would block the next run
                 raise
+
+    def _lock(self) -> None:
+        """Keep other runs of this host away: the lock ends with this process, however it ends.
+
+        On most file systems that hosts share a folder cannot be locked so: there, two runs must not
+        be started in one folder.
+
+        Raises:
+            ConfigError: if one is there.
+        """
+        if self._unlock is not None:
+            return
+        handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._unlock = weakref.finalize(self, os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise ConfigError(f"output folder {self.path} is in use by a run under way") from None
+        except OSError:
+            self.release()
+
+    def release(self) -> None:
+        """Let other runs use the folder; nothing is written to it any more."""
+        if self._unlock is not None:
+            self._unlock()
+        self._unlock = None
 
     def _set_aside(self, folders: Sequence[str]) -> None:
         """Move the files of an earlier run, and of one that was killed while it wrote.

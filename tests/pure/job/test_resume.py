@@ -19,7 +19,7 @@ from psrt.job import checkpoints
 from psrt.job.problems import supervised_problem
 from psrt.job.resuming import Resumption, found, resumed_config
 from psrt.job.virtual import simulate
-from psrt.report.files import METRICS, SUMMARY
+from psrt.report.files import METRICS, SUMMARY, OutputFolder
 from support.cases import each
 
 #: 24 steps; the last batch of an epoch is smaller. Several buckets and matrices.
@@ -459,3 +459,17 @@ def test_what_virtual_time_cannot_do_leaves_nothing_behind(tmp_path, every, more
     with pytest.raises(ConfigError, match=line):
         simulate(config, workers=3, **more)
     assert not Path(config.out).exists()
+
+
+def test_a_run_under_way_is_not_gone_on_with(tmp_path):
+    config = config_of(tmp_path, "sync", checkpoint_every=6)
+    trained(config)
+    there = OutputFolder(config.out)
+    there.prepare("", resumes=True)
+    with pytest.raises(ConfigError, match="is in use by a run under way"):
+        simulate(resumed_config(config.out), workers=WORKERS)
+    there.discard()
+    there.release()
+    with pytest.raises(ConfigError, match="other workers"):
+        simulate(replace(resumed_config(config.out), record=True), workers=2)
+    assert trained(resumed_config(config.out, epochs=5))["steps"] == 30

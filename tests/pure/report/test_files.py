@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import os
 import pathlib
 import tempfile
@@ -253,3 +255,32 @@ def test_a_new_folder_is_written_to_by_nobody_else(tmp_path):
         os.umask(before)
     for path in ("b", "b/history"):
         assert not (tmp_path / "a" / path).stat().st_mode & 0o022
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+    """A job that is started twice, as by a queue and by hand, would delete what the other saves."""
+    first = OutputFolder(tmp_path / "run")
+    first.prepare("first")
+    before = content(tmp_path)
+    for more in ({"overwrite": True}, {"resumes": True}, {}):
+        second = OutputFolder(tmp_path / "run")
+        with pytest.raises(ConfigError, match="run is in use by a run under way"):
+            second.prepare("second", **more)
+        assert content(tmp_path) == before
+    first.release()
+    second.prepare("second", overwrite=True)
+    third = OutputFolder(tmp_path / "run")
+    with pytest.raises(ConfigError, match="in use"):
+        third.prepare("third", overwrite=True)
+    del second  # as when its process ends
+    third.prepare("third", overwrite=True)
+
+
+def test_a_file_system_without_locks_has_none(tmp_path, monkeypatch):
+    def flock(handle, how):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    first = OutputFolder(tmp_path)
+    first.prepare("first")
+    OutputFolder(tmp_path).prepare("second", overwrite=True)

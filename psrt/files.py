@@ -96,12 +96,12 @@ def check_writable(path: str | os.PathLike[str] | None) -> None:
     """
     if path is None:
         return
-    is_new = not os.path.lexists(path)
+    is_new = not os.path.exists(path)
     try:
         with open(path, "ab"):
             pass
         if is_new:
-            os.unlink(path)
+            os.unlink(os.path.realpath(path))  # a link may have named what is not there
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write {path}: {_why(error)}") from None
 

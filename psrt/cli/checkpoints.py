@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
         SystemExit: after ``--help`` was printed.
     """
     given = checkpoints_parser().parse(argv)
+    if given.json and (given.show or given.export is not None):
+        raise ConfigError("--json prints the list, it has no effect with --show or --export")
     from psrt.checkpoint import Checkpoints, Disk, Manifest  # numpy only now: --help needs none
 
     checkpoints = Checkpoints.at(Disk(), Path(given.run))
@@ -60,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError(str(listed[0][1]))
         path, manifest = good[0]
         if given.export is not None:
-            check_writable(given.export)
+            _check_export(given.export, checkpoints.folder)
             _export(path, manifest, given.export)
             say(f"{given.export}: the {manifest.n} parameters of {path}")
         if given.show:
@@ -126,14 +129,29 @@ def _leaves(values: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}{name}", value
 
 
+def _check_export(file: str, checkpoints: Path) -> None:
+    """Check that a model can be written to a file, which is replaced.
+
+    Raises:
+        ConfigError: if not, or if it is no file, or one of a checkpoint.
+    """
+    if Path(file).resolve().is_relative_to(checkpoints.resolve()):
+        raise ConfigError(f"--export {file} would be written into the checkpoints")
+    if os.path.exists(file) and not os.path.isdir(file) and not os.path.isfile(file):
+        raise ConfigError(f"cannot write {file}: not a regular file")
+    check_writable(file)
+
+
 def _export(path: Path, manifest: Manifest, file: str) -> None:
     """Write the parameters, by the names that the model gives them if it is psrt's own."""
     import numpy as np
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     from psrt.config import from_toml
     from psrt.job.problems import supervised_problem
     from psrt.job.resuming import Resumption
+    from psrt.report.files import reason_of
 
     theta = Resumption(path, manifest).theta()
     if theta is None:
@@ -146,4 +164,8 @@ def _export(path: Path, manifest: Manifest, file: str) -> None:
             arrays = problem.tensors(theta)
     except ConfigError:
         pass  # of a model, or of data, that is not here
-    save_file({name: np.ascontiguousarray(it) for name, it in arrays.items()}, file)
+    named = {name: np.ascontiguousarray(it) for name, it in arrays.items()}
+    try:
+        save_file(named, os.path.realpath(file))
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"cannot write {file}: {reason_of(error)}") from None

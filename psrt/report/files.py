@@ -314,13 +314,13 @@ class OutputFolder:
             yield part
             os.replace(part, self.path / name)
         except (OSError, SafetensorError) as error:
-            raise OutputError(f"cannot write {self.path / name}: {_reason(error)}") from None
+            raise OutputError(f"cannot write {self.path / name}: {reason_of(error)}") from None
         finally:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Return the file system's message; safetensors puts its number at the end of a sentence."""
     number = re.search(r"os error (\d+)", str(error))
     if number is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from psrt.cli.checkpoints import main
@@ -91,3 +93,39 @@ def test_one_that_is_damaged_is_told(run, capsys, tmp_path):
 def test_what_cannot_be_is_one_line(run, argv, line):
     with pytest.raises(ConfigError, match=line):
         main([it.format(out=run[0]) for it in argv])
+
+
+def test_an_export_replaces_a_file_and_nothing_else(run, tmp_path):
+    """A device would become a file, as root, and a part of a checkpoint another one."""
+    out, _ = run
+    os.mkfifo(tmp_path / "pipe")
+    part = out / "checkpoints" / "00000012" / "manifest.json"
+    before = part.read_bytes()
+    for file, line in (
+        (tmp_path / "pipe", "not a regular file"),
+        (part, "would be written into the checkpoints"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "none" / "model", "No such file or directory"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            main([str(out), "--export", str(file)])
+    assert part.read_bytes() == before
+    (tmp_path / "link").symlink_to("there")
+    assert main([str(out), "--export", str(tmp_path / "link")]) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert load_file(tmp_path / "there").keys() == load_file(out / "model.safetensors").keys()
+
+
+def test_a_full_disk_is_one_line(run, tmp_path, monkeypatch):
+    def full(arrays, file):
+        raise SafetensorError("while serializing: I/O error: No space left (os error 28)")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(ConfigError, match="cannot write .*model: No space left on device$"):
+        main([str(run[0]), "--export", str(tmp_path / "model")])
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_flag_that_has_no_effect_is_refused(run):
+    with pytest.raises(ConfigError, match="no effect with --show"):
+        main([str(run[0]), "--json", "--show"])

@@ -18,6 +18,8 @@ from psrt.checkpoint.interval import daly_lost, young_lost, young_s
 #: Failures that are drawn for each interval, which are the same for all: a share of lost time is
 #: known to less than 1 % of itself.
 FAILURES = 200_000
+#: With restarts this many times as long as failures are apart, one in 10¹³ succeeds.
+_HOPELESS = 30.0
 #: Intervals that are tried, as factors of Young's.
 _FACTORS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
 
@@ -79,7 +81,10 @@ def lost_with(steps: int, step_s: float, costs: FailureCosts, *, seed: int = 0) 
     by_write = np.where(trained_s < first + write, 0, (trained_s - first - write) // period + 1)
     # What was written when the job died is what it goes on from.
     saved = float(by_write.sum()) * tau
-    saving_s = float(copied.sum()) * (period - tau)
+    # Of each period all but τ, of the last one as far as it came.
+    since = np.where(copied == 0, trained_s, trained_s - first - (copied - 1) * period)
+    full_s = np.where(copied == 0, 0.0, stall + (copied - 1) * (period - tau))
+    saving_s = float((full_s + np.clip(since - tau, 0.0, None)).sum())
     down_s = _down_s(costs, rng)
     if not saved:
         formulas = (fn(tau, stall, costs.restart_s, mtbf_s) for fn in (young_lost, daly_lost))
@@ -100,6 +105,8 @@ def _down_s(costs: FailureCosts, rng: np.random.Generator) -> float:
     """Return the time until the job trains again, after all failures; it may die on the way."""
     if not costs.restart_s:
         return 0.0
+    if costs.restart_s > _HOPELESS * costs.mtbf_s:
+        return math.inf
     survives = math.exp(-costs.restart_s / costs.mtbf_s)
     tries = rng.geometric(survives, FAILURES)
     # Of those that fail, each lasts what an exponential draw below R does on average.

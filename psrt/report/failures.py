@@ -11,6 +11,9 @@ from psrt.units import time_text
 
 _COLUMNS = ("steps", "lost", "saving", "again", "down", "Young", "Daly")
 
+#: From here on a share is told by its order of magnitude: Daly's may have hundreds of digits.
+_LARGE = 1e6
+
 
 def failure_lines(costs: FailureCosts, lost: Sequence[Lost]) -> list[str]:
     """Return the lines below the others of a simulation.
@@ -30,7 +33,7 @@ def failure_lines(costs: FailureCosts, lost: Sequence[Lost]) -> list[str]:
     best = min(lost, key=lambda it: it.total)
     table: list[tuple[str, ...]] = [("", *_COLUMNS, "")]
     for it in lost:
-        notes = ["best of these"] * (it is best) + ["--checkpoint-every"] * (it.steps == asked)
+        notes = ["best of these"] * (it is best and math.isfinite(it.total)) + ["--checkpoint-every"] * (it.steps == asked)
         shares = (it.total, it.saving, it.again, it.down, it.young, it.daly)
         numbers = (f"{it.steps:,}", *map(_percent, shares))
         table.append((time_text(it.seconds), *numbers, ", ".join(notes)))
@@ -47,4 +50,6 @@ def failure_lines(costs: FailureCosts, lost: Sequence[Lost]) -> list[str]:
 
 
 def _percent(share: float) -> str:
-    return "all" if math.isinf(share) else f"{100 * share:.2f}"
+    if math.isinf(share):
+        return "all"
+    return f"{100 * share:.2f}" if share < _LARGE else f"{100 * share:.1e}"

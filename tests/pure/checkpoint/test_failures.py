@@ -10,6 +10,7 @@ import pytest
 
 from psrt.checkpoint import failures
 from psrt.checkpoint.failures import FailureCosts, asked_for, lost_with, table_of_lost
+from psrt.report.failures import failure_lines
 
 
 def followed(steps, step_s, costs, *, work_s, seed):
@@ -68,6 +69,44 @@ def test_what_is_there_at_once_is_lost_as_daly_reckons(steps, restart_s):
     found = lost_with(steps, 1.0, FailureCosts(1000.0, 5.0, 0.0, restart_s))
     assert found.total == pytest.approx(found.daly, rel=0.02)
     assert found.total > found.young
+
+
+@pytest.mark.parametrize(("tau", "stall", "write"), [(0.1, 0.5, 2.0), (30, 2, 40), (30, 2, 5)])
+def test_time_is_lost_where_it_was_spent(tau, stall, write):
+    """Followed from one thing that a job does to the next, until it dies."""
+    draws, saving, again, saved = random.Random(3), 0.0, 0.0, 0.0
+    for _ in range(20_000):
+        left = draws.expovariate(1 / 300)
+        trained, free, kept = 0.0, 0.0, 0.0  # free: seconds until the disk is
+        copies = []
+        while left > 0:
+            did = min(left, tau)
+            trained, left, free = trained + did, left - did, free - did
+            if left > 0:
+                waits = min(left, max(free, 0.0))
+                saving, left, free = saving + waits, left - waits, free - waits
+            if free <= 0 and copies:
+                kept = copies.pop()
+            if left > 0:
+                did = min(left, stall)
+                saving, left = saving + did, left - did
+                if did == stall:
+                    copies, free = [trained], write
+        saved, again = saved + kept, again + trained - kept
+    found = lost_with(1, tau, FailureCosts(300.0, stall, write))
+    assert found.saving == pytest.approx(saving / saved, rel=0.05)
+    assert found.again == pytest.approx(again / saved, rel=0.05, abs=0.02)
+    assert found.again > 0
+
+
+@pytest.mark.parametrize(("mtbf_s", "restart_s"), [(1e-9, 60.0), (1.0, 40.0), (1e3, 1e6)])
+def test_a_job_that_dies_before_it_has_started_again_loses_all(mtbf_s, restart_s):
+    costs = FailureCosts(mtbf_s, 0.1, 1.0, restart_s)
+    found = table_of_lost(mtbf_s / 10, costs)
+    assert {it.total for it in found} == {math.inf}
+    lines = failure_lines(costs, found)
+    assert max(map(len, lines)) < 120
+    assert not any("best" in line for line in lines)
 
 
 def test_where_nothing_is_ever_written_all_is_lost():

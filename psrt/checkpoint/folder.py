@@ -156,6 +156,10 @@ class Checkpoints:
         path = self.folder / name
         try:
             manifest = Manifest.from_json(self._disk.read(path / MANIFEST, MOST))
+            if self._only is None and int(name) != manifest.step:
+                raise CheckpointError(f"its files are those of step {manifest.step}")
+            if not manifest.parts:
+                raise CheckpointError("it has no parts")
             for entry in manifest.parts if verify else ():
                 read_part(self._disk, path, entry)
         except CheckpointError as error:

@@ -304,7 +304,8 @@ def found(run: str) -> Resumption:
 
 def _there(it: Resumption | None, run: str) -> Resumption:
     if it is None:
-        raise ConfigError(f"--resume {run}: there is no checkpoint")
+        _, passed = Checkpoints.at(Disk(), Path(run)).newest()
+        raise ConfigError(f"--resume {run}: {passed[0] if passed else 'there is no checkpoint'}")
     return it
 
 

@@ -225,6 +225,21 @@ def test_a_run_goes_on_in_the_folder_where_it_is_now(tmp_path, monkeypatch):
     assert not Path(config.out).exists()
 
 
+def test_why_no_checkpoint_can_be_gone_on_from_is_said(tmp_path):
+    config = config_of(tmp_path, "sync", checkpoint_every=10, keep=1)
+    trained(config)
+    manifest = Path(config.out) / "checkpoints" / "00000020" / "manifest.json"
+    values = json.loads(manifest.read_text())
+    for changes, line in (
+        ({"format": 2}, "of format 2, this psrt reads format 1 only"),
+        ({"step": 10}, "its files are those of step 10"),
+        ({"parts": []}, "it has no parts"),
+    ):
+        manifest.write_text(json.dumps(values | changes))
+        with pytest.raises(ConfigError, match=f"--resume .*/00000020: {line}"):
+            resumed_config(config.out)
+
+
 @pytest.mark.parametrize("mode", ["sync", "local", "gossip"])
 def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
     """Its steps would be said to be fewer than its parameters have had."""

@@ -33,7 +33,8 @@ def failure_lines(costs: FailureCosts, lost: Sequence[Lost]) -> list[str]:
     best = min(lost, key=lambda it: it.total)
     table: list[tuple[str, ...]] = [("", *_COLUMNS, "")]
     for it in lost:
-        notes = ["best of these"] * (it is best and math.isfinite(it.total)) + ["--checkpoint-every"] * (it.steps == asked)
+        notes = ["best of these"] * (it is best and math.isfinite(it.total))
+        notes += ["--checkpoint-every"] * (it.steps == asked)
         shares = (it.total, it.saving, it.again, it.down, it.young, it.daly)
         numbers = (f"{it.steps:,}", *map(_percent, shares))
         table.append((time_text(it.seconds), *numbers, ", ".join(notes)))

@@ -121,7 +121,7 @@ def test_a_full_disk_is_one_line(run, tmp_path, monkeypatch):
         raise SafetensorError("while serializing: I/O error: No space left (os error 28)")
 
     monkeypatch.setattr("safetensors.numpy.save_file", full)
-    with pytest.raises(ConfigError, match="cannot write .*model: No space left on device$"):
+    with pytest.raises(ConfigError, match=r"cannot write .*model: No space left on device$"):
         main([str(run[0]), "--export", str(tmp_path / "model")])
     assert not (tmp_path / "model").exists()
 

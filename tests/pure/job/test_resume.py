@@ -246,7 +246,7 @@ def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
     config = config_of(tmp_path, mode, checkpoint_every=6)
     trained(config)
     for end in ({"steps": 23}, {"epochs": 3}, {"epochs": 0.5}):
-        with pytest.raises(ConfigError, match="worker 0.* had taken 24 steps when it was made"):
+        with pytest.raises(ConfigError, match=r"worker 0.* had taken 24 steps when it was made"):
             trained(resumed_config(config.out, **end))
     earlier = str(Path(config.out) / "checkpoints" / "00000018")
     for end in ({"steps": 18}, {"epochs": 3}, {"steps": 24}):

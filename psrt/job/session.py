@@ -25,9 +25,10 @@ from psrt.history.log import Owner
 from psrt.history.pair_replay import PairScript, PairSequencer
 from psrt.history.replay import Script, Sequencer
 from psrt.job.build import server_role, worker_role
-from psrt.job.checkpoints import give_back, saver_for
+from psrt.job.checkpoints import saver_for
 from psrt.job.codecs import say_codec
 from psrt.job.cut import Cut, cut_problem, say_cut
+from psrt.job.giving_back import give_back
 from psrt.job.gossip import say_hosts
 from psrt.job.launcher import HandedOut, Launcher, Roles
 from psrt.job.problems import deal_text

@@ -22,7 +22,7 @@ from psrt.config import TrainConfig
 from psrt.config.faults import Fault
 from psrt.errors import CrashError, PsrtError
 from psrt.history.check.run import check_run
-from psrt.job import checkpoints, session
+from psrt.job import giving_back, session
 from psrt.job.launcher import Roles
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.setup import Setup
@@ -155,7 +155,7 @@ def _saved(out: Path, faults: Sequence[Fault]) -> list[str]:
 
 def _give_back(name: str, setup: Setup, roles: Roles) -> None:
     """Give roles back what they had, which must be that of the newest checkpoint."""
-    checkpoints.give_back(setup, roles)
+    giving_back.give_back(setup, roles)
     if setup.resumption is None:
         return
     path, step = setup.resumption.path, setup.resumption.manifest.step

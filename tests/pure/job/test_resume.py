@@ -15,7 +15,7 @@ from psrt.checkpoint import Checkpoints, Disk
 from psrt.config import TrainConfig
 from psrt.config.modes import MODES as MODE_TABLE
 from psrt.errors import ConfigError
-from psrt.job import checkpoints
+from psrt.job import giving_back
 from psrt.job.problems import supervised_problem
 from psrt.job.resuming import Resumption, found, resumed_config
 from psrt.job.virtual import simulate
@@ -453,7 +453,7 @@ def test_workers_on_other_hosts_get_what_others_updated(tmp_path, mode, monkeypa
     """Who updates what depends on the hosts; then the optimizer's state is put together."""
     config = config_of(tmp_path, mode, optimizer="adam")
     whole = trained(config)
-    monkeypatch.setattr(checkpoints, "hosts_text", lambda setup: "0,1,2")
+    monkeypatch.setattr(giving_back, "hosts_text", lambda setup: "0,1,2")
     read = []
     part = Resumption.part
     monkeypatch.setattr(Resumption, "part", lambda it, name: read.append(name) or part(it, name))

@@ -1,0 +1,112 @@
+"""What the roles of a run get back that goes on from a checkpoint."""
+
+from __future__ import annotations
+
+from psrt.checkpoint import Tree
+from psrt.config import from_toml
+from psrt.errors import CheckpointError, ConfigError
+from psrt.history.log import Owner
+from psrt.job.checkpoints import hosts_text, parts_at
+from psrt.job.launcher import Roles
+from psrt.job.regroup import shard_tree, worker_tree
+from psrt.job.resuming import HOSTS, Resumption, is_shard, refusal
+from psrt.job.saving import Part
+from psrt.job.setup import Setup
+from psrt.runtime.shard_server import ShardServer
+from psrt.runtime.worker import Worker
+
+
+def give_back(setup: Setup, roles: Roles) -> dict[int, dict[Owner, int]]:
+    """Give the roles of this process what they had when the checkpoint was made.
+
+    Returns:
+        By rank, how many events of each that makes some are of the run until then, if those are
+        recorded; else nothing.
+
+    Raises:
+        ConfigError: if a part is not there, cannot be read here, or is of another run.
+    """
+    it, recorded = setup.resumption, dict[int, dict[Owner, int]]()
+    if it is None:
+        return recorded
+    anew = _Anew(setup, it)
+    for rank, role in roles.items():
+        for part, owner in parts_at(setup, rank, role):
+            try:
+                owner.restore(anew.tree(part, owner))
+                if setup.config.record:
+                    who = isinstance(owner, ShardServer), owner.number
+                    recorded.setdefault(rank, {})[who] = _events_of(it.part(part.name))
+            except CheckpointError as error:
+                raise ConfigError(f"--resume {it.path}: {error}") from error
+    return recorded
+
+
+def _events_of(tree: Tree) -> int:
+    """Return how many events its role had made when a part was saved."""
+    count = tree.get("events")
+    if type(count) is not int or count < 0:
+        raise CheckpointError("--record needs a history from the beginning, the run has none")
+    return count
+
+
+class _Anew:
+    """What roles get back, whether or not they are those that were saved."""
+
+    def __init__(self, setup: Setup, it: Resumption) -> None:
+        self._setup, self._it = setup, it
+        self._old = {entry.name: entry.spans for entry in it.manifest.parts}
+        more = it.manifest.more
+        workers = len(setup.role_map.workers)
+        self._other_workers = workers != it.manifest.workers
+        #: Who updates which element depends on the hosts, where workers sum by hosts.
+        self._other_owners = more.get(HOSTS, "") != hosts_text(setup)
+
+    def tree(self, part: Part, owner: Worker | ShardServer) -> Tree:
+        """Return what a role is to go on with.
+
+        Raises:
+            CheckpointError: if that is not to be found in the checkpoint.
+        """
+        it, setup = self._it, self._setup
+        if setup.cut is not None:
+            return self._of_cut(part)
+        workers, n = len(setup.role_map.workers), setup.role_map.n
+        if isinstance(owner, ShardServer):
+            if self._old.get(part.name) == part.spans and not self._other_workers:
+                return _role(it, part.name)
+            parts = [
+                (of, it.part(name)["role"]) for name, of in self._old.items() if is_shard(name)
+            ]
+            return shard_tree(parts, owner, part.spans[0], n, workers)
+        if not self._other_workers:
+            own = it.part(part.name)
+            if not (self._other_owners and "owned" in own):
+                role: Tree = own["role"]
+                return role
+        trees = [it.part(name) for name in self._old if not is_shard(name)]
+        then = from_toml(it.manifest.config, source=str(it.path)).batch_size
+        samples = then * it.manifest.workers, setup.config.batch_size * workers
+        number = int(part.name.split("-")[1])
+        packed = setup.config.shard is not None
+        return worker_tree(trees, owner, number, n, samples, packed=packed)
+
+    def _of_cut(self, part: Part) -> Tree:
+        """Return what a role of a model that is cut had itself.
+
+        Raises:
+            ConfigError: if there was no such role, or it had other parameters.
+        """
+        if self._old.get(part.name) != part.spans:
+            why = f"the parts of --parallel {self._setup.config.parallel} have other servers"
+            raise refusal(str(self._it.path), [why])
+        own = self._it.part(part.name)
+        if self._other_owners and "owned" in own:
+            raise refusal(str(self._it.path), ["ranks on other hosts, with --parallel"])
+        role: Tree = own["role"]
+        return role
+
+
+def _role(it: Resumption, name: str) -> Tree:
+    tree: Tree = it.part(name)["role"]
+    return tree

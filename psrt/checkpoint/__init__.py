@@ -14,7 +14,7 @@ from psrt.checkpoint.part import (
     write_part,
 )
 from psrt.checkpoint.reshard import assemble
-from psrt.checkpoint.state import paths_by_element, restore, state_of
+from psrt.checkpoint.state import marked, paths_by_element, restore, state_of
 from psrt.checkpoint.tree import Tree
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "announce_failure",
     "announced",
     "assemble",
+    "marked",
     "note",
     "notes",
     "paths_by_element",

@@ -13,6 +13,14 @@ underscores.
 What has an element for each parameter, in the order of the parameters that its owner has, is
 *by element*: who cuts the parameters in another way cuts it alike. The rest of what several shards
 of one vector have is the same at a cut, or counts what only one of them did.
+
+Further lines say what becomes of it where a run goes on with other ranks (``job.regroup``):
+
+- ``of_worker``: a worker has it by itself; who joins begins without it;
+- ``kept_back``: of that, what is still to reach the parameters, and adds up over workers;
+- ``per_worker``: one for each worker, in the order of their numbers, as a server has it;
+- ``per_span``: one for each span of the parameters, which ``name_ends`` beside it lists;
+- ``counted``: what only one worker did, which adds up.
 """
 
 from __future__ import annotations
@@ -90,9 +98,25 @@ def paths_by_element(value: Any) -> frozenset[str]:
     """Return the paths, names with slashes between, of arrays that are by element.
 
     Args:
-        value: whose state is asked for, with every array that may be in it.
+        value: whose state is asked for; where it has None for an array, that path is returned, too.
     """
     return frozenset("/".join(path) for path in _by_element(value, (), False))
+
+
+def marked(value: Any, mark: str) -> frozenset[str]:
+    """Return the paths of what a class lists under a name other than ``saved``, the outermost.
+
+    >>> class Sender:
+    ...     saved, of_worker = ("kept", "seen"), ("kept",)
+    ...     kept, seen = (1.0, 2.0), 3
+    >>> marked({"first": Sender()}, "of_worker")
+    frozenset({'first/kept'})
+
+    Args:
+        value: as of ``paths_by_element``.
+        mark: as ``of_worker``.
+    """
+    return frozenset("/".join(path) for path in _marked(value, (), mark))
 
 
 def _names(kind: type, which: str) -> tuple[str, ...] | None:
@@ -105,8 +129,25 @@ def _shown(name: str) -> str:
     return name.lstrip("_")
 
 
+def _marked(value: Any, path: tuple[str, ...], mark: str) -> Iterator[tuple[str, ...]]:
+    if isinstance(value, Mapping):
+        for key, it in value.items():
+            yield from _marked(it, (*path, str(key)), mark)
+    elif (names := _names(type(value), "saved")) is not None:
+        own = _names(type(value), mark) or ()
+        for name in names:
+            below = (*path, _shown(name))
+            if name in own:
+                yield below
+            else:
+                yield from _marked(getattr(value, name), below, mark)
+    elif isinstance(value, list | tuple):
+        for i, it in enumerate(value):
+            yield from _marked(it, (*path, str(i)), mark)
+
+
 def _by_element(value: Any, path: tuple[str, ...], is_within: bool) -> Iterator[tuple[str, ...]]:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) or value is None:  # None: an array, where it is needed
         if is_within:
             yield path
     elif isinstance(value, Mapping):

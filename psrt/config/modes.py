@@ -59,7 +59,7 @@ class Mode:
     codecs: bool = False
     #: Whether checkpoints are made of it.
     saves: bool = False
-    #: Whether it goes on from one with other workers: all of them are alike at a cut.
+    #: Whether it goes on from one with other workers.
     regroups: bool = False
     #: Its first knob in words: ``{}`` is the value, ``{s}`` makes the plural.
     words: str = ""
@@ -188,6 +188,7 @@ _ROWS = (
     Mode(
         name="async",
         saves=True,
+        regroups=True,
         doc="every gradient is applied as soon as it arrives; no worker waits for another",
         servers=Servers.ALWAYS,
         codecs=True,
@@ -196,6 +197,7 @@ _ROWS = (
     Mode(
         name="ssp",
         saves=True,
+        regroups=True,
         doc="as async, but no worker runs more than --staleness steps ahead of the slowest",
         servers=Servers.ALWAYS,
         codecs=True,
@@ -206,6 +208,7 @@ _ROWS = (
     Mode(
         name="softsync",
         saves=True,
+        regroups=True,
         doc="every update averages the next workers/K gradients to arrive; no worker waits",
         servers=Servers.ALWAYS,
         codecs=True,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from psrt.checkpoint import Tree
 from psrt.config import from_toml
-from psrt.errors import CheckpointError, ConfigError
+from psrt.errors import CheckpointError, ConfigError, PsrtError
 from psrt.history.log import Owner
+from psrt.job.build import parks
 from psrt.job.checkpoints import hosts_text, parts_at
 from psrt.job.launcher import Roles
 from psrt.job.regroup import shard_tree, worker_tree
@@ -33,7 +34,7 @@ def give_back(setup: Setup, roles: Roles) -> dict[int, dict[Owner, int]]:
     for rank, role in roles.items():
         for part, owner in parts_at(setup, rank, role):
             try:
-                owner.restore(anew.tree(part, owner))
+                owner.restore(anew.found(part, owner))
                 if setup.config.record:
                     who = isinstance(owner, ShardServer), owner.number
                     recorded.setdefault(rank, {})[who] = _events_of(it.part(part.name))
@@ -62,7 +63,20 @@ class _Anew:
         #: Who updates which element depends on the hosts, where workers sum by hosts.
         self._other_owners = more.get(HOSTS, "") != hosts_text(setup)
 
-    def tree(self, part: Part, owner: Worker | ShardServer) -> Tree:
+    def found(self, part: Part, owner: Worker | ShardServer) -> Tree:
+        """Return what a role is to go on with.
+
+        Raises:
+            CheckpointError: if that is not to be found in the checkpoint.
+        """
+        try:
+            return self._tree(part, owner)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, PsrtError):
+                raise
+            raise CheckpointError(f"its parts are not of such roles: {error!r}") from error
+
+    def _tree(self, part: Part, owner: Worker | ShardServer) -> Tree:
         """Return what a role is to go on with.
 
         Raises:
@@ -78,7 +92,7 @@ class _Anew:
             parts = [
                 (of, it.part(name)["role"]) for name, of in self._old.items() if is_shard(name)
             ]
-            return shard_tree(parts, owner, part.spans[0], n, workers)
+            return shard_tree(parts, owner, part.spans[0], n, (it.manifest.workers, workers))
         if not self._other_workers:
             own = it.part(part.name)
             if not (self._other_owners and "owned" in own):
@@ -89,7 +103,9 @@ class _Anew:
         samples = then * it.manifest.workers, setup.config.batch_size * workers
         number = int(part.name.split("-")[1])
         packed = setup.config.shard is not None
-        return worker_tree(trees, owner, number, n, samples, packed=packed)
+        return worker_tree(
+            trees, owner, number, n, workers, samples, parks=parks(setup.config), packed=packed
+        )
 
     def _of_cut(self, part: Part) -> Tree:
         """Return what a role of a model that is cut had itself.

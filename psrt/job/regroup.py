@@ -1,21 +1,29 @@
 """What the roles of a run get back whose ranks are others than those that were saved.
 
-At the end of a round all workers stand at the same place, and all shards have made the same
-updates. So a role of another group gets what any of them had, with two exceptions. Arrays by
-element are cut by where they are in the whole vector. What was counted goes to the first role of
-its kind, and the others begin at nothing: what counts is the sum.
+A role gets what any of its kind had, since that is the same for all at a cut, but for:
+
+- arrays by element, which are cut by where they are in the whole vector;
+- what a worker has by itself (``of_worker``, and its place in the data where workers stop at steps
+  of their own): who stays keeps it, who joins begins without, at the place of the slowest;
+- what a server has for each worker (``per_worker``): who joins is taken for the first;
+- what was counted, which goes to the first role of its kind: what counts is the sum.
+
+See ``checkpoint.state`` for how a class says so, and ``crew`` for who stays.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
-from psrt.checkpoint import Tree, assemble, paths_by_element, restore, state_of
+from psrt.checkpoint import Tree, assemble, marked, paths_by_element, restore, state_of
 from psrt.errors import CheckpointError
+from psrt.job.crew import Crew
+from psrt.messages import Push, Report
 from psrt.partition import Span
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.worker import Worker
@@ -31,69 +39,103 @@ def shard_tree(
     owner: ShardServer,
     span: Span,
     n: int,
-    workers: int,
+    workers: tuple[int, int],
 ) -> Tree:
     """Return the tree of a shard of other servers, or of other workers.
+
+    Where shards have made different updates, as where each drops by itself what is too late, what
+    is no element is that of the shard that has made the most.
 
     Args:
         parts: the spans and the tree of each shard that was saved.
         owner: the shard that is to go on.
         span: that it serves.
         n: parameters of the model.
-        workers: there are now.
+        workers: that there were, and that there are.
 
     Raises:
-        CheckpointError: if the shards that were saved had come to different updates.
+        CheckpointError: if the shards that were saved are of different moments.
     """
     trees = [tree for _, tree in parts]
     _check_alike(trees)
-    tree: Tree = deepcopy(trees[0])
+    tree: Tree = deepcopy(max(trees, key=lambda it: it["policy"]["version"]))
+    before, now = workers
+    clock = {int(worker): steps for worker, steps in tree["policy"]["clock"].items()}
+    crew = Crew.of(clock.keys(), before=before, now=now)
+    sources = _per_worker(tree, owner, crew) if before != now else {}
     for path in paths_by_element(owner):
-        pieces = [(of, _within(one, path)) for of, one in parts]
-        _put(tree, path, assemble(pieces, span, n))
+        pieces = [(of, _within(one, sources.get(path, path))) for of, one in parts]
+        is_there = all(isinstance(it, np.ndarray) for _, it in pieces)
+        _put(tree, path, assemble(pieces, span, n) if is_there else None)
     none = Stats(staleness=[{} for _ in tree["shard"]["stats"]["staleness"]])
     counted = [restore(deepcopy(none), one["shard"]["stats"]) for one in trees]
     stats = Stats.merged(counted) if owner.number == 0 else none
-    stats.staleness = _of_workers(stats.staleness, workers)
+    stats.staleness = _of_workers(stats.staleness, crew)
+    stats.left = {crew.stays.index(it): at for it, at in stats.left.items() if it in crew.stays}
     tree["shard"]["stats"] = state_of(stats)
     totals = [sum(pair) for pair in zip(*(one["bytes"] for one in trees), strict=True)]
     tree["bytes"] = totals if owner.number == 0 else [0, 0]
     if tree["shard"]["gap"] is not None:  # of a sample of reads: it begins anew
         tree["shard"]["gap"] = state_of(owner)["shard"]["gap"]
-    if len(trees[0]["shard"]["stats"]["staleness"]) != workers:
-        (finished,) = set(tree["policy"]["clock"].values())  # the same for all after a round
-        tree["policy"]["clock"] = dict.fromkeys(map(str, range(workers)), finished)
+    tree["policy"]["owed"] = _owed(tree["policy"]["owed"], crew, owner.number)
+    if before != now:
+        slowest = min(clock.values())
+        tree["policy"]["clock"] = {
+            str(number): slowest if worker is None else clock[worker]
+            for number, worker in enumerate(crew.stays)
+            if worker is None or worker in clock
+        }
     return tree
 
 
 def _check_alike(trees: Sequence[Tree]) -> None:
-    """Check that what is not by element is the same in all shards."""
-    if any(tree["policy"]["owed"] for tree in trees):
-        raise CheckpointError("pushes wait for their update: only the same servers can go on")
-    first, *others = (_scalars(tree) for tree in trees)
-    if any(it != first for it in others):
-        raise CheckpointError(
-            "its shards have made different updates: only the same servers can go on"
-        )
+    """Check that all shards have had the same pushes."""
+    first, *others = (it["policy"] for it in trees)
+    for it in others:
+        if it["clock"] != first["clock"] or len(it["owed"]) != len(first["owed"]):
+            raise CheckpointError("its shards are of different moments")
 
 
-def _scalars(tree: Mapping[str, Any]) -> Tree:
-    """Return what is no array, and not a count of what one shard did."""
-    kept = {name: it for name, it in tree.items() if name not in ("stats", "bytes", "gap")}
-    return {
-        name: _scalars(it) if isinstance(it, Mapping) else it
-        for name, it in kept.items()
-        if not isinstance(it, np.ndarray)
-    }
+def _owed(fields: Sequence[Any], crew: Crew, shard: int) -> list[Any]:
+    """Return the pending pushes, field by field, of those who are there now.
+
+    They were received, and are applied; whose they were only their counts say.
+    """
+    size = len(Push._fields)
+    rows = (Push(*fields[i : i + size]) for i in range(0, len(fields), size))
+    found = [it._replace(worker=crew.number(it.worker), shard=shard) for it in rows]
+    return [field for push in found for field in push]
 
 
-def _of_workers(by_worker: Sequence[dict[int, int]], workers: int) -> list[dict[int, int]]:
-    """Return histograms of so many workers; those of workers that are gone go to the first."""
-    found = [dict(it) for it in by_worker[:workers]]
-    found += [{} for _ in range(workers - len(found))]
-    for it in by_worker[workers:]:
-        for value, count in it.items():
-            found[0][value] = found[0].get(value, 0) + count
+def _per_worker(tree: Tree, owner: ShardServer, crew: Crew) -> dict[str, str]:
+    """Put in what a shard has for each worker; return where arrays by element come from, by path.
+
+    One that joins is taken for the first worker: it begins with what that one holds.
+    """
+    fresh, before = state_of(owner), len(crew.stays) + len(crew.gone) - crew.stays.count(None)
+    sources: dict[str, str] = {}
+    arrays = paths_by_element(owner)
+    for top in marked(owner, "per_worker"):
+        there, here = _within(tree, top), _within(fresh, top)
+        if there is None or len(there) != before or len(here) != len(crew.stays):
+            continue  # there is none, or one for all of them
+        first = crew.stays[0]
+        from_ = [str(first if it is None else it) for it in crew.stays]
+        _put(tree, top, {str(i): deepcopy(there[it]) for i, it in enumerate(from_)})
+        for path in arrays:
+            if path.startswith(f"{top}/"):
+                number, *rest = path.removeprefix(f"{top}/").split("/")
+                sources[path] = "/".join([top, from_[int(number)], *rest])
+    return sources
+
+
+def _of_workers(by_worker: Sequence[dict[int, int]], crew: Crew) -> list[dict[int, int]]:
+    """Return histograms of the workers that there are; heirs have those of who is gone, too."""
+    found: list[dict[int, int]] = [{} for _ in crew.stays]
+    for worker, histogram in enumerate(by_worker):
+        of = found[crew.number(worker)]
+        for value, count in histogram.items():
+            of[value] = of.get(value, 0) + count
     return found
 
 
@@ -102,8 +144,10 @@ def worker_tree(
     owner: Worker,
     number: int,
     n: int,
+    workers: int,
     samples: tuple[int, int],
     *,
+    parks: bool,
     packed: bool,
 ) -> Tree:
     """Return the tree of a worker of another group of workers.
@@ -113,33 +157,53 @@ def worker_tree(
         owner: the worker that is to go on.
         number: its own.
         n: parameters of the model.
+        workers: that there are.
         samples: of a step of all workers, then and now.
+        parks: whether workers were at steps of their own; else all were at the same one.
         packed: whether a worker has only room for what it owns, in its own order.
 
     Raises:
         CheckpointError: if the workers did not save what each of them owned.
     """
     roles = [it["role"] for it in trees]
-    furthest = max(roles, key=lambda it: it["clock"])
-    tree: Tree = deepcopy(furthest)
+    training = [i for i, it in enumerate(roles) if not it["has_left"]]
+    crew = Crew.of(training, before=len(roles), now=workers)
+    own = crew.stays[number]
+    place = max(roles, key=lambda it: it["clock"])
+    if parks:
+        slowest = min((roles[i] for i in training), key=_place)
+        place = slowest if own is None else roles[own]
+    tree: Tree = deepcopy(place)
     before, now = samples
-    tree["taken"] = furthest["taken"] * before // now
+    tree["taken"] = place["taken"] * before // now
     tree["skip"] = 0
+    if parks:  # of a round that was closed without it, it skips the batch
+        tree["skip"] = (place["taken"] + place["skip"]) * before // now - tree["taken"]
+    fresh = state_of(owner)
     for name in ("delays", "rng"):  # each worker's own draws
-        tree[name] = roles[number][name] if number < len(roles) else _own(owner, name)
-    tree["meter"] = _meter([it["meter"] for it in roles], furthest["meter"], number)
+        tree[name] = deepcopy((fresh if own is None else roles[own])[name])
+    reported = place["meter"]["reported_step"]
+    if parks:
+        reported = min(roles[i]["meter"]["reported_step"] for i in training)
+    meters = [_settled(it, reported) for it in roles]
+    tree["meter"] = _meter(meters, place["meter"], number, reported)
+    for path in marked(owner, "counted"):
+        _put(tree, path, 0 if number else sum(_within(it, path) for it in roles))
     for path in paths_by_element(owner):
-        if not path.startswith("strategy/"):
+        if not path.startswith("strategy/") or owner.strategy.owned is None:
+            continue
+        if _within(tree, path) is None:
             continue
         pieces = list(_pieces(trees, path, n, packed))
         spans = (owner.strategy.owned or ()) if packed else [Span(0, n)]
         values = [assemble(pieces, it, n) for it in spans]
-        _put(tree, path, np.concatenate(values) if values else _within(state_of(owner), path))
+        _put(tree, path, np.concatenate(values) if values else _within(fresh, path))
     return tree
 
 
-def _own(owner: Worker, name: str) -> Any:
-    return state_of(owner)[name]
+def _place(role: Tree) -> tuple[int, int, int]:
+    """Return how far a worker has come, by what servers count first."""
+    return role["strategy"]["updates"], role["clock"], -role["skip"]
 
 
 def _pieces(
@@ -175,23 +239,65 @@ def _without(one: Span, other: Span) -> Iterable[Span]:
             yield it
 
 
-def _meter(meters: Sequence[Tree], furthest: Tree, number: int) -> Tree:
-    """Return the meter of a worker: the first one takes over what all have counted."""
-    tree: Tree = deepcopy(furthest)
-    none = Stats(waited=dict.fromkeys(furthest["stats"]["waited"], 0.0))
+def _meter(meters: Sequence[Tree], own: Tree, number: int, reported: int) -> Tree:
+    """Return the meter of a worker: the first one takes over what all have counted.
+
+    Args:
+        meters: of those that there were.
+        own: of the one whose place it takes.
+        number: its own.
+        reported: the step up to which reports are in the run's records; what was reported after
+            it is counted as if it had not been.
+    """
+    tree: Tree = deepcopy(own)
+    none = Stats(waited=dict.fromkeys(own["stats"]["waited"], 0.0))
     counted = [restore(deepcopy(none), it["stats"]) for it in meters]
     stats = Stats.merged(counted) if number == 0 else none
     tree["stats"] = _like(tree["stats"], state_of(stats))
-    seconds, *_ = furthest["before"]
+    seconds, *_ = own["before"]
     counts = [sum(it["before"][i] for it in meters) for i in (1, 2)]
     tree["before"] = [seconds, *(counts if number == 0 else (0, 0))]
+    late = [it for meter in meters for it in _reports(meter["told"]) if it.step > reported]
+    tree["told"], tree["reported_step"] = "[]", reported
+    open_ = [it["staleness"] for it in meters]
+    open_ += [(it.staleness_sum, it.staleness_count, it.staleness_max) for it in late]
     for name in _SUMS:
-        tree[name] = sum(it[name] for it in meters) if number == 0 else type(tree[name])(0)
+        tree[name] = sum(it[name] for it in meters) + sum(_late(it, name) for it in late)
+        tree[name] = type(own[name])(tree[name] if number == 0 else 0)
     for name in _LARGEST:
-        tree[name] = max(it[name] for it in meters) if number == 0 else 0
-    first, second, largest = zip(*(it["staleness"] for it in meters), strict=True)
+        most = max([it[name] for it in meters] + [getattr(it, name) for it in late])
+        tree[name] = most if number == 0 else 0
+    first, second, largest = zip(*open_, strict=True)
     tree["staleness"] = [sum(first), sum(second), max(largest)] if number == 0 else [0, 0, 0]
     return tree
+
+
+def _settled(role: Tree, reported: int) -> Tree:
+    """Return the meter of a worker; if it had left, its last report may be in the records, too.
+
+    It is made after what is saved of it.
+    """
+    meter: Tree = role["meter"]
+    if not role["has_left"] or role["clock"] > reported:
+        return meter
+    none = {name: type(meter[name])(0) for name in (*_SUMS, *_LARGEST)}
+    samples = meter["stats"]["samples"]
+    return {**meter, **none, "reported_samples": samples, "staleness": [0, 0, 0]}
+
+
+def _reports(told: str) -> list[Report]:
+    """Return the reports that a meter has kept."""
+    return [Report._make([*own, tuple(columns)]) for *own, columns in json.loads(told)]
+
+
+def _late(report: Report, name: str) -> float:
+    """Return what a report adds to a sum of a meter, where it is taken back."""
+    if name == "reported_samples":
+        return -report.samples
+    if name == "loss_sum":
+        return report.loss * report.samples if report.samples else 0.0
+    value: float = getattr(report, name)
+    return value
 
 
 def _like(before: Mapping[str, Any], after: Tree) -> Tree:

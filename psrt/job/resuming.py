@@ -15,6 +15,7 @@ from psrt.checkpoint import Checkpoints, Disk, Manifest, assemble, read_part
 from psrt.checkpoint.folder import FOLDER
 from psrt.config import TrainConfig, from_toml
 from psrt.config.names import AUTO
+from psrt.config.regroup import bound_to_workers
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history.differences import knob_differences
 from psrt.job.build import parks
@@ -176,13 +177,10 @@ class Resumption(NamedTuple):
         if others:
             now = {name: it for name, it in now.items() if name not in OF_WORKERS}
         differences = knob_differences(now, then | self.chosen(then))
-        if others and (why := _needs_its_workers(config)):
-            differences.append(f"{workers} workers instead of {self.manifest.workers}{why}")
-        elif config.record and (workers, config.servers or 0) != (
-            self.manifest.workers,
-            self.manifest.servers,
-        ):
-            differences.append("other workers or servers, with which --record has no one history")
+        if others and (why := bound_to_workers(config)):
+            differences.append(f"{workers} workers instead of {self.manifest.workers}, which {why}")
+        elif config.record and (config.servers or 0) != self.manifest.servers:
+            differences.append("other servers, with which --record has no one history")
         if differences:
             raise refusal(str(self.path), differences)
 
@@ -210,20 +208,6 @@ def _held(tree: dict[str, Any], size: int) -> tuple[Vector, float]:
     if not is_vector or type(weight) is not float or not 0 < weight < np.inf:
         raise CheckpointError("what a part has in the place of parameters are none")
     return theta, weight
-
-
-def _needs_its_workers(config: TrainConfig) -> str:
-    """Return why a run can only go on with the same number of workers, if so."""
-    assert config.mode is not None, "the config is resolved"
-    if not config.scheme.regroups:
-        return f", which --mode {config.mode} cannot have"
-    if config.backup:
-        return f": with --backup {config.backup} they stand at different places"
-    if config.parallel is not None:
-        return f", which --parallel {config.parallel} cannot have"
-    if config.codec is not None:
-        return f": what each has kept back by --codec {config.codec} is its own"
-    return ""
 
 
 def resumed_config(resume: str, **given: Any) -> TrainConfig:

@@ -286,9 +286,9 @@ class MetricsAggregator:
             ProtocolError: if no such worker exists, or it reports after its last report or
                 steps backwards.
         """
-        if report.step <= self._began and not report.last:
+        if report.step <= self._began:  # is in a record of the run that goes on
             self._columns[report.worker] = report.columns
-            return []  # is in a record of the run that goes on
+            return self.gone(report.worker) if report.last else []
         self._admit(report)
         step = report.step
         if step not in self._waiting:

@@ -30,6 +30,7 @@ class ReplyEncoder:
 
     saved = ("_each_sender", "_each_held")
     by_element = ("_each_held",)
+    per_worker = ("_each_sender", "_each_held")
 
     def __init__(
         self,

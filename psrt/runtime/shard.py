@@ -38,6 +38,7 @@ class Shard:
 
     saved = ("version", "stats", "_updater", "_rate", "_gap", "_reads", "_owed", "_owed_notes")
     by_element = ("_reads", "_owed")
+    per_worker = ("_reads",)
 
     def __init__(
         self,

@@ -180,6 +180,7 @@ class Strategy(Protocol):
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: ClassVar[tuple[str, ...]] = ("updates", "frame_bytes", "framed_bytes")
     by_element: ClassVar[tuple[str, ...]] = ()
+    counted: ClassVar[tuple[str, ...]] = ("frame_bytes", "framed_bytes")
 
     @property
     def at_cut(self) -> bool:

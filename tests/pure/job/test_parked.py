@@ -16,7 +16,7 @@ import pytest
 
 from psrt.checkpoint import Disk, Manifest, read_part
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, PsrtError, StoppedError
+from psrt.errors import PsrtError, StoppedError
 from psrt.job.caller import Caller
 from psrt.job.resuming import resumed_config
 from psrt.job.saving import Saver
@@ -351,7 +351,7 @@ def test_other_servers_go_on_where_all_shards_made_the_same_updates(tmp_path, mo
     assert sorted(saved(folder / "on"))[0] > step
 
 
-def test_other_servers_are_refused_while_pushes_are_pending(tmp_path):
+def test_other_servers_apply_what_was_pending(tmp_path):
     problem = Ticks((7, 7, 7), 6)
     run = config_of(tmp_path / "run", MODES["softsync"] | {"softsync": 1}, checkpoint_every=1)
     simulate(run, problem, workers=WORKERS)
@@ -361,20 +361,12 @@ def test_other_servers_are_refused_while_pushes_are_pending(tmp_path):
         if trees["shard-0-of-2"]["role"]["policy"]["owed"]
     ]
     assert steps
-    with pytest.raises(ConfigError, match="pushes wait for their update: only the same servers"):
-        resumed(tmp_path / "run", steps[0], tmp_path / "on", problem, 0, servers=1)
-
-
-def test_other_workers_are_refused(tmp_path):
-    problem = Ticks((6, 6, 6), 2)
-    for mode, line in (
-        ("async", "2 workers instead of 3, which --mode async cannot have"),
-        ("backups", "2 workers instead of 3: with --backup 1 they stand at different places"),
-    ):
-        config = config_of(tmp_path / mode, MODES[mode])
-        simulate(config, problem, workers=WORKERS)
-        with pytest.raises(ConfigError, match=line):
-            simulate(resumed_config(config.out), problem, workers=2)
+    for servers in (1, 3):
+        run = resumed(
+            tmp_path / "run", steps[0], tmp_path / f"{servers}", problem, 0, servers=servers
+        )
+        found = -problem.table(run.theta) * WORKERS
+        assert is_once(found, np.ones(found.shape[1:], bool), MODES["softsync"])
 
 
 @each("mode", list(MODES))

@@ -1,0 +1,22 @@
+"""Whether a run can go on with another number of workers. Needs no numpy."""
+
+from __future__ import annotations
+
+from psrt.config.train import TrainConfig
+
+
+def bound_to_workers(config: TrainConfig) -> str:
+    """Return why a run can only go on with the same number of workers; empty if it can with others.
+
+    Args:
+        config: resolved.
+    """
+    if not config.scheme.regroups:
+        return f"--mode {config.mode} cannot have"
+    if config.parallel is not None:
+        return f"--parallel {config.parallel} cannot have"
+    if config.codec is not None:
+        return f"--codec {config.codec} cannot have: what each has kept back by it is its own"
+    if config.record:
+        return "--record cannot have, since they make no one history"
+    return ""

@@ -18,8 +18,10 @@ Further lines say what becomes of it where a run goes on with other ranks (``job
 
 - ``of_worker``: a worker has it by itself; who joins begins without it;
 - ``kept_back``: of that, what is still to reach the parameters, and adds up over workers;
-- ``per_worker``: one for each worker, in the order of their numbers, as a server has it;
-- ``per_span``: one for each span of the parameters, which ``name_ends`` beside it lists;
+- ``per_worker``: at a server, one for each worker, in the order of their numbers, and at a worker
+  what servers have so of it;
+- ``per_shard``: at a worker, one for each shard, in the order of the parameters;
+- ``of_span``: of one cut into shards, and begins anew with another;
 - ``counted``: what only one worker did, which adds up.
 """
 

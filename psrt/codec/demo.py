@@ -81,7 +81,7 @@ class Demo(DenseCodec):
     """
 
     row = TABLE["demo"]
-    saved = by_element = ("residual",)
+    saved = by_element = kept_back = ("residual",)
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class Dgc(Chosen):
     """
 
     row = TABLE["dgc"]
-    saved = by_element = ("momentum", "velocity")
+    saved = by_element = kept_back = ("momentum", "velocity")
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class ErrorFeedback:
     """
 
     saved = ("codec", "residual")
-    by_element = ("residual",)
+    by_element = kept_back = ("residual",)
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec

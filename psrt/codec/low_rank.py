@@ -34,7 +34,7 @@ class LowRank(DenseCodec):
     """
 
     row = TABLE["low-rank"]
-    saved = ("q",)
+    saved = of_span = ("q",)
 
     def __init__(self, n: int, *, matrices: Sequence[Matrix] = (), rank: int) -> None:
         """Set up, with the same first Q everywhere.

@@ -15,8 +15,8 @@ def bound_to_workers(config: TrainConfig) -> str:
         return f"--mode {config.mode} cannot have"
     if config.parallel is not None:
         return f"--parallel {config.parallel} cannot have"
-    if config.codec is not None:
-        return f"--codec {config.codec} cannot have: what each has kept back by it is its own"
+    if config.codec is not None and not config.servers:
+        return f"--codec {config.codec} cannot have without servers: each keeps back parts of sums"
     if config.record:
         return "--record cannot have, since they make no one history"
     return ""

@@ -172,7 +172,7 @@ def _shard_server(
         gaps=mode.is_stale and initial.size > 0,
     )
     events = None if log is None else ShardEventRecorder(log, number)
-    policy = _policy(config, workers)
+    policy = policy_of(config, workers)
     replies = None if codec is None else codec.reply_encoder(port, number, initial)
     return ShardServer(
         port,
@@ -306,7 +306,8 @@ def _delays(config: TrainConfig, worker: int) -> Delays | None:
     return Delays(delays) if delays else None
 
 
-def _policy(config: TrainConfig, workers: int) -> Policy:
+def policy_of(config: TrainConfig, workers: int) -> Policy:
+    """Return the policy of one shard, by a resolved config."""
     mode = config.scheme
     knobs = {name: getattr(config, name) for name in mode.policy_knobs}
     if config.staleness_rate == "drop" and config.staleness_limit is not None:

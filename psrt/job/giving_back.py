@@ -6,10 +6,10 @@ from psrt.checkpoint import Tree
 from psrt.config import from_toml
 from psrt.errors import CheckpointError, ConfigError, PsrtError
 from psrt.history.log import Owner
-from psrt.job.build import parks
+from psrt.job.build import parks, policy_of
 from psrt.job.checkpoints import hosts_text, parts_at
 from psrt.job.launcher import Roles
-from psrt.job.regroup import shard_tree, worker_tree
+from psrt.job.regroup import recut, shard_tree, worker_tree
 from psrt.job.resuming import HOSTS, Resumption, is_shard, refusal
 from psrt.job.saving import Part
 from psrt.job.setup import Setup
@@ -96,15 +96,27 @@ class _Anew:
         if not self._other_workers:
             own = it.part(part.name)
             if not (self._other_owners and "owned" in own):
-                role: Tree = own["role"]
-                return role
+                return recut(own["role"], owner)
         trees = [it.part(name) for name in self._old if not is_shard(name)]
         then = from_toml(it.manifest.config, source=str(it.path)).batch_size
         samples = then * it.manifest.workers, setup.config.batch_size * workers
         number = int(part.name.split("-")[1])
         packed = setup.config.shard is not None
+        # A push is as much of an update as there are others in it.
+        weight = 1.0
+        if setup.role_map.servers:
+            now, before = (policy_of(setup.config, it).quorum for it in (workers, len(trees)))
+            weight = now / before
         return worker_tree(
-            trees, owner, number, n, workers, samples, parks=parks(setup.config), packed=packed
+            trees,
+            owner,
+            number,
+            n,
+            workers,
+            samples,
+            parks=parks(setup.config),
+            packed=packed,
+            weight=weight,
         )
 
     def _of_cut(self, part: Part) -> Tree:

@@ -67,6 +67,9 @@ def shard_tree(
         pieces = [(of, _within(one, sources.get(path, path))) for of, one in parts]
         is_there = all(isinstance(it, np.ndarray) for _, it in pieces)
         _put(tree, path, assemble(pieces, span, n) if is_there else None)
+    fresh = state_of(owner)
+    for path in marked(owner, "of_span"):
+        _put(tree, path, _within(fresh, path))
     none = Stats(staleness=[{} for _ in tree["shard"]["stats"]["staleness"]])
     counted = [restore(deepcopy(none), one["shard"]["stats"]) for one in trees]
     stats = Stats.merged(counted) if owner.number == 0 else none
@@ -76,7 +79,7 @@ def shard_tree(
     totals = [sum(pair) for pair in zip(*(one["bytes"] for one in trees), strict=True)]
     tree["bytes"] = totals if owner.number == 0 else [0, 0]
     if tree["shard"]["gap"] is not None:  # of a sample of reads: it begins anew
-        tree["shard"]["gap"] = state_of(owner)["shard"]["gap"]
+        tree["shard"]["gap"] = fresh["shard"]["gap"]
     tree["policy"]["owed"] = _owed(tree["policy"]["owed"], crew, owner.number)
     if before != now:
         slowest = min(clock.values())
@@ -149,6 +152,7 @@ def worker_tree(
     *,
     parks: bool,
     packed: bool,
+    weight: float = 1.0,
 ) -> Tree:
     """Return the tree of a worker of another group of workers.
 
@@ -161,11 +165,12 @@ def worker_tree(
         samples: of a step of all workers, then and now.
         parks: whether workers were at steps of their own; else all were at the same one.
         packed: whether a worker has only room for what it owns, in its own order.
+        weight: by what what is kept back is multiplied, so that it moves parameters as far.
 
     Raises:
         CheckpointError: if the workers did not save what each of them owned.
     """
-    roles = [it["role"] for it in trees]
+    roles = [recut(it["role"], owner) for it in trees]
     training = [i for i, it in enumerate(roles) if not it["has_left"]]
     crew = Crew.of(training, before=len(roles), now=workers)
     own = crew.stays[number]
@@ -189,6 +194,11 @@ def worker_tree(
     tree["meter"] = _meter(meters, place["meter"], number, reported)
     for path in marked(owner, "counted"):
         _put(tree, path, 0 if number else sum(_within(it, path) for it in roles))
+    for path in marked(owner, "per_worker"):
+        first = crew.stays[0] or 0
+        _put(tree, path, deepcopy(_within(roles[first if own is None else own], path)))
+    _put_own(tree, owner, fresh if own is None else roles[own])
+    _put_kept_back(tree, owner, [roles[it] for it in crew.before(number)], weight)
     for path in paths_by_element(owner):
         if not path.startswith("strategy/") or owner.strategy.owned is None:
             continue
@@ -198,6 +208,62 @@ def worker_tree(
         spans = (owner.strategy.owned or ()) if packed else [Span(0, n)]
         values = [assemble(pieces, it, n) for it in spans]
         _put(tree, path, np.concatenate(values) if values else _within(fresh, path))
+    return tree
+
+
+def _put_own(tree: Tree, owner: Worker, own: Tree) -> None:
+    """Put in what a worker has by itself."""
+    for path in marked(owner, "of_worker"):
+        _put(tree, path, deepcopy(_within(own, path)))
+
+
+def _put_kept_back(tree: Tree, owner: Worker, roles: Sequence[Tree], weight: float) -> None:
+    """Put in what some workers have kept back together."""
+    tops = marked(owner, "kept_back")
+    for path in paths_by_element(owner):
+        if any(path == top or path.startswith(f"{top}/") for top in tops):
+            total = np.zeros_like(_within(tree, path))
+            for role in roles:
+                np.add(total, _within(role, path), out=total)
+            if weight != 1.0:
+                np.multiply(total, np.float32(weight), out=total)
+            _put(tree, path, total)
+
+
+def recut(role: Tree, owner: Worker) -> Tree:
+    """Return the tree of a worker with what it has for each shard cut as the shards are now.
+
+    What is no element, such as what a codec begins with, begins anew where the cut is another one.
+
+    Args:
+        role: of the worker.
+        owner: a worker of the job that goes on.
+    """
+    fresh, arrays = state_of(owner), paths_by_element(owner)
+    tree: Tree = role
+    for top in marked(owner, "per_shard"):
+        there, here = _within(role, top), _within(fresh, top)
+        within = [path.removeprefix(f"{top}/") for path in arrays if path.startswith(f"{top}/")]
+        names = {name.partition("/")[2] for name in within}
+        wholes = {name: [_within(there[str(i)], name) for i in range(len(there))] for name in names}
+        sizes = {
+            name: [_within(here[str(i)], name).size for i in range(len(here))] for name in names
+        }
+        if len(there) == len(here) and all(
+            [it.size for it in wholes[name]] == sizes[name] for name in names
+        ):
+            continue
+        if tree is role:
+            tree = deepcopy(role)
+        renewed = deepcopy(here)
+        for name, pieces in wholes.items():
+            cuts = np.cumsum(sizes[name])[:-1]
+            for i, array in enumerate(np.split(np.concatenate(pieces), cuts)):
+                if name:
+                    _put(renewed, f"{i}/{name}", array)
+                else:
+                    renewed[str(i)] = array
+        _put(tree, top, renewed)
     return tree
 
 

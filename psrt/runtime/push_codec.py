@@ -37,7 +37,7 @@ class Digests(NamedTuple):
 class PushEncoder:
     """Makes the frames of one worker's pushes."""
 
-    saved = ("_senders", "_kept")
+    saved = of_worker = per_shard = ("_senders", "_kept")
 
     def __init__(self, senders: Sequence[Encoder], *, seed: int, worker: int) -> None:
         """Begin with nothing kept back.

@@ -105,7 +105,7 @@ class ReplyEncoder:
 class ReplyDecoder:
     """Adds the frames of replies to a worker's parameters, which only it and the servers know."""
 
-    saved = by_element = ("_spans",)
+    saved = by_element = per_worker = per_shard = ("_spans",)
 
     def __init__(
         self, codecs: Sequence[Codec], spans: Sequence[Vector], frame: Callable[[int], Bytes]

@@ -129,6 +129,11 @@ class Policy:
         return bool(self.clock)
 
     @property
+    def quorum(self) -> int:
+        """Pushes that make an update while all workers are live."""
+        return max(1, self._quorum(self._workers))
+
+    @property
     def rounds(self) -> bool:
         """Whether an update is a round shared by all workers."""
         return self._rounds

@@ -490,3 +490,25 @@ def judged(tmp_path, knobs):
         steps = (4, 12, 8) if seed % 2 else (9, 9, 9)
         found = judge(tmp_path / str(seed), knobs, steps=steps, seed=seed)
         assert len(found) >= 3, "checkpoints are missing"
+
+
+@each(
+    ("mode", "after"),
+    [
+        (mode, after)
+        for mode in ("codec", "codec of replies", "softsync, codec")
+        for after in (1, 3)
+    ],
+)
+def test_other_servers_go_on_with_what_codecs_kept_back(tmp_path, mode, after):
+    """What is kept back belongs to elements, and workers hold what the new servers think."""
+    problem, folder = Ticks((9, 9, 9), 6), tmp_path / f"{mode} {after}"
+    simulate(config_of(folder / "run", MODES[mode]), problem, workers=WORKERS)
+    step = sorted(saved(folder / "run"))[1]
+    resumed(folder / "run", step, folder / "on", problem, 5, servers=after)
+    knobs = MODES[mode] | {"servers": after}
+    assert saved(folder / "on")
+    for trees in saved(folder / "on").values():
+        due = np.arange(problem.most) < np.array(clocks_in(trees))[:, None]
+        assert is_once(applied_in(trees, knobs, problem), due, knobs)
+        check_held(trees, knobs)

@@ -302,3 +302,94 @@ def test_the_oracle_finds(tmp_path, monkeypatch, name):
 def judged(folder, mode, group):
     for seed in range(3):
         judge(folder / str(seed), MODES[mode], group, seed=seed, uneven=True, every=2, cuts=4)
+
+
+CODED = {
+    "async": {"mode": "async", "codec": "top-k", "codec_density": 0.001},
+    "replies": {
+        "mode": "ssp", "staleness": 1, "codec": "top-k", "codec_density": 0.001,
+        "codec_reply": "float16",
+    },
+    "sync": {"mode": "sync", "codec": "top-k", "codec_density": 0.001},
+    "sync, replies": {
+        "mode": "sync", "codec": "top-k", "codec_density": 0.001, "codec_reply": "float16",
+    },
+}  # fmt: skip
+
+
+@each(
+    ("mode", "group", "servers"),
+    [(mode, group, servers) for mode in CODED for group in [(3, 2), (2, 3)] for servers in (2, 3)],
+)
+def test_what_codecs_kept_back_reaches_the_parameters(tmp_path, mode, group, servers):
+    """It is what it was as a part of an update, whoever has it now, and at whichever server."""
+    (before, after), folder = group, tmp_path / f"{mode} {group} {servers}"
+    knobs = CODED[mode] | {"servers": 2, "codec_everywhere": True}
+    problem = Ticks(6, steps_of(False))
+    simulate(config_of(folder / "run", knobs, checkpoint_every=3), problem, workers=before)
+    name, trees = next(iter(saved(folder / "run").items()))
+    clocks, problem.attempt = [it["clock"] for it in roles_in(trees, before)], 1
+    where = str(folder / "run/checkpoints" / name)
+    again = resumed_config(where, out=str(folder / "on"), servers=servers, checkpoint_every=1)
+    simulate(again, problem, workers=after, seed=5)
+    rounds = knobs["mode"] == "sync"
+    due = np.zeros((4, MOST))
+    for worker, clock in enumerate(clocks):
+        due[worker, :clock] = 1 / before if rounds else 1
+    later = saved(folder / "on")
+    assert later
+    for trees in later.values():
+        found = kept_and_applied(trees, after, servers, 1 / after if rounds else 1)
+        assert np.allclose(problem.table(found)[:, 0], due, atol=1e-5)
+        check_held(trees, knobs, after, servers)
+
+
+def kept_and_applied(trees, workers, shards, weight):
+    """Return what is in the parameters, or is still to reach them."""
+    found = []
+    for i in range(shards):
+        total = -trees[f"shard-{i}-of-{shards}"]["theta"].astype(np.float64)
+        for role in roles_in(trees, workers):
+            kept = role["strategy"]["encoder"]["senders"][str(i)]["residual"]
+            total += kept.astype(np.float64) * weight
+        found.append(total)
+    return np.concatenate(found)
+
+
+def check_held(trees, knobs, workers, shards):
+    """Check that workers hold what servers, who send them differences, think that they do."""
+    for worker, role in enumerate(roles_in(trees, workers) if "codec_reply" in knobs else ()):
+        for i in range(shards):
+            held = trees[f"shard-{i}-of-{shards}"]["role"]["replies"]["each_held"]
+            theirs = held.get(str(worker), held["0"])
+            assert (role["strategy"]["decoder"]["spans"][str(i)] == theirs).all()
+
+
+CODED_MUTANTS = {
+    "what who is gone kept back is lost": (
+        patched(Crew, "before", lambda _: lambda crew, i: crew.stays[i : i + 1]), "async", (3, 2)
+    ),
+    "it is no part of a mean": (
+        patched(giving_back, "worker_tree", lambda tree: lambda *args, **rest:
+                tree(*args, **rest | {"weight": 1.0})),
+        "sync", (3, 2),
+    ),
+    "who joins holds something else": (
+        patched(regroup, "marked", lambda of: lambda owner, mark:
+                of(owner, mark) if mark != "per_worker" else ()),
+        "replies", (2, 3),
+    ),
+    "it belongs to other elements": (
+        patched(regroup, "recut", lambda _: lambda role, owner: role), "async", (3, 2)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CODED_MUTANTS)
+@pytest.mark.one_in(2)
+def test_the_oracle_finds_what_codecs_lost(tmp_path, monkeypatch, name):
+    mutate, mode, group = CODED_MUTANTS[name]
+    mutate(monkeypatch)
+    test = test_what_codecs_kept_back_reaches_the_parameters.__wrapped__
+    with pytest.raises((AssertionError, PsrtError, LookupError, ValueError, TypeError)):
+        test(tmp_path, mode, group, 3)

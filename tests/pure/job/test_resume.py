@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from psrt.checkpoint import Checkpoints, Disk
+from psrt.codec import CODECS
 from psrt.config import TrainConfig
 from psrt.config.modes import MODES as MODE_TABLE
 from psrt.errors import ConfigError
@@ -139,6 +140,30 @@ def test_other_servers_go_on_to_the_same_bits(tmp_path, before, after):
     again = resumed(config, 14, tmp_path / f"{before}{after}", servers=after)
     same = ("parameters_sha256", "steps", "samples", "epochs", "test_loss", "test_accuracy")
     assert not differences(again, whole, same)
+
+
+@each("codec", ["float16", "bfloat16"])
+def test_other_servers_go_on_to_the_same_bits_by_codecs_of_elements(tmp_path, codec):
+    knobs = {"codec": codec, "codec_reply": codec, "codec_everywhere": True}
+    config = config_of(tmp_path / codec, "sync", servers=2, **knobs)
+    whole = trained(config)
+    for servers in (1, 3):
+        again = resumed(config, 14, tmp_path / codec / str(servers), servers=servers)
+        assert again["parameters_sha256"] == whole["parameters_sha256"]
+
+
+@each(
+    ("codec", "servers", "workers"),
+    [(codec, *others) for codec in CODECS for others in [(3, 3), (2, 2), (1, 4)]],
+)
+@pytest.mark.one_in(3)
+def test_with_every_codec_others_go_on(tmp_path, codec, servers, workers):
+    out = tmp_path / f"{codec} {servers} {workers}"
+    knobs = {"codec": codec, "codec_everywhere": True, "servers": 2}
+    config = config_of(out, "sync", **knobs)
+    trained(config)
+    again = resumed(config, 7, out, workers=workers, servers=servers)
+    assert again["epochs"] == 4
 
 
 def test_metrics_are_of_one_run(tmp_path):
@@ -286,7 +311,7 @@ def test_another_run_is_refused(tmp_path, changes, line):
     [
         ("local", "2 workers instead of 3, which --mode local-sgd cannot have"),
         ("elastic", "2 workers instead of 3, which --mode easgd cannot have"),
-        ("codecs", "2 workers instead of 3, which --codec top-k cannot have"),
+        ("sums in frames", "2 workers instead of 3, which --codec dgc cannot have without servers"),
     ],
 )
 def test_other_workers_are_refused_where_each_has_something_of_its_own(tmp_path, mode, line):

@@ -14,6 +14,7 @@ from psrt.arrays import Vector
 from psrt.checkpoint import Checkpoints, Disk, Manifest, assemble, read_part
 from psrt.checkpoint.folder import FOLDER
 from psrt.config import TrainConfig, from_toml
+from psrt.config.axes import axes_of
 from psrt.config.names import AUTO
 from psrt.config.regroup import bound_to_workers
 from psrt.errors import CheckpointError, ConfigError
@@ -230,6 +231,11 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
         return TrainConfig(**given, resume=AUTO)
     it = _there(it, where)
     then = asdict(from_toml(it.manifest.config, source=f"{where}"))
+    if given.get("parallel") is not None and then["parallel"] is not None:
+        # The number of copies may be left to the ranks.
+        axes = axes_of(given["parallel"])
+        copies = axes.data or axes_of(then["parallel"]).data
+        given["parallel"] = str(axes._replace(data=copies))
     kept = {name: it for name, it in given.items() if name not in (*FREE, *OF_WORKERS)}
     if found_differences := knob_differences(kept, then):
         raise refusal(where, found_differences)

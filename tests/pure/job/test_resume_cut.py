@@ -144,3 +144,15 @@ def test_pipedream_with_parts_of_the_data_is_refused():
 def test_workers_that_save_different_steps_are_refused():
     with pytest.raises(ConfigError, match="--checkpoint-every 5 is not possible with --parallel"):
         TrainConfig(out="x", checkpoint_every=5, parallel="data:2,pipeline:2", mode="async")
+
+
+def test_the_flags_that_it_was_begun_with_go_on(tmp_path):
+    """The number of copies may be left to the ranks."""
+    config = config_of(tmp_path, "clipped")
+    trained(config)
+    for text in ("pipeline:2", "pipeline:2,tensor:1", "data:2,pipeline:2"):
+        again = resumed_config("auto", out=config.out, parallel=text)
+        assert again.axes == (2, 2, 1)
+    for text in ("tensor:2", "data:3,pipeline:2"):
+        with pytest.raises(ConfigError, match="parallel data:.* instead of data:2,pipeline:2"):
+            resumed_config("auto", out=config.out, parallel=text)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psrt
 from psrt.cli.flags import FlagParser
@@ -23,9 +24,12 @@ from psrt.faults.parent import PARENT, Parent
 from psrt.job.attempt import Ended, attempt
 from psrt.mpirun import launched
 from psrt.mpirun.environment import pmi_for
-from psrt.mpirun.hostfile import read_hostfile
+from psrt.mpirun.hostfile import Host, read_hostfile
 from psrt.mpirun.library import Library, loaded_library, mpirun_of
 from psrt.mpirun.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
+
+if TYPE_CHECKING:
+    from psrt.job.elastic import Size
 
 #: Commands of psrt that run on ranks, and those that are one part of a job on ranks.
 _ON_RANKS = ("train", "bench", "doctor")
@@ -54,6 +58,8 @@ script whose rank died by signal n, mpirun's: n with MPICH).
   psrt launch -n 4 my_training.py --lr 0.1
   psrt launch -n 4 -m my_package.training
   psrt launch --hostfile my-hosts train
+  psrt launch --restarts 3 -- mpirun -n 4 python -m psrt train --out runs/long \\
+    --checkpoint-every 50 --resume auto
 
 The command is one of psrt's that run on ranks (train, bench, doctor), a script of Python, or -m
 and a module; all words after it are its own. A hostfile has a line for each host: host, host:slots
@@ -115,7 +121,19 @@ def launch_parser() -> FlagParser:
         "--restarts",
         metavar="N",
         help="start the job again when it dies, up to N times without a new checkpoint in between "
-        "(train with --out, --checkpoint-every and --resume auto)",
+        "(train with --out, --checkpoint-every and --resume auto; or, after --, a line of your own "
+        "that starts psrt train)",
+    )
+    add(
+        "--elastic",
+        action="store_true",
+        help="with --restarts and --hostfile: go on without hosts that do not answer, with fewer "
+        "workers, and with more once they do again",
+    )
+    add(
+        "--min-workers",
+        metavar="M",
+        help="fewest workers to go on with under --elastic (default: 1)",
     )
     add("--dry-run", action="store_true", help="print the line on stdout and start nothing")
     return parser
@@ -140,55 +158,56 @@ def main(argv: Sequence[str]) -> int:
             f"no command given, expected one of {', '.join(_ON_RANKS)}, a script of Python, or -m "
             "and a module; psrt launch --help says more"
         )
-    words, is_ours = _of_rank(rest)
-    restarts = _restarts(given.restarts, rest)
-    line = _line(given, words, is_ours)
-    if given.dry_run:
-        say(str(line))
-        return 0
-    print(line, file=sys.stderr, flush=True)
-    several_hosts = given.hostfile is not None or "SLURM_JOB_ID" in os.environ
-
-    def start() -> Ended:
-        parent = Parent(line.ranks, _tell, several_hosts=several_hosts)
-        return attempt(
-            line.command, line.variables, parent, deaf_s=line.deaf_s, saves=restarts is not None
-        )
-
-    if restarts is None:
-        ended = start()
+    if given.restarts is not None:
+        ended = _supervised(given, rest)
     else:
-        from psrt.job.supervise import supervise  # needs numpy
-
-        ended = supervise(start, *restarts, tell=lambda text: _tell(f"psrt launch: {text}\n"))
+        for flag in ("elastic", "min_workers"):
+            if getattr(given, flag):
+                raise ConfigError(f"--{flag.replace('_', '-')} has no effect without --restarts")
+        ended = _once(given, rest)
+    if ended is None:
+        return 0
     if ended.asked is not None and ended.status:
         raise KeyboardInterrupt(ended.asked)
     return ended.status
 
 
-def _restarts(given: str | None, rest: Sequence[str]) -> tuple[Path, int] | None:
-    """Return the folder of a run that is to be started again when it dies, and how often.
-
-    Raises:
-        ConfigError: if it could not go on.
-    """
-    if given is None:
+def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
+    """Run a job to its end; None if only its line was to be shown."""
+    words, is_ours = _of_rank(rest)
+    line = _line(given, words, is_ours, _hosts(given))
+    if given.dry_run:
+        say(str(line))
         return None
-    if not (given.isascii() and given.isdigit() and 1 <= int(given) <= _MOST):
-        raise ConfigError(f"--restarts must be a number from 1 to {_MOST}, got {given!r}")
-    if rest[0] != "train":
-        raise ConfigError(f"--restarts is for train, which saves its run, got {rest[0]}")
-    from psrt.cli.flags import parse_train, train_parser, values_of
+    _tell(f"{line}\n")
+    several_hosts = given.hostfile is not None or "SLURM_JOB_ID" in os.environ
+    parent = Parent(line.ranks, _tell, several_hosts=several_hosts)
+    return attempt(line.command, line.variables, parent, deaf_s=line.deaf_s)
 
-    asked = values_of(train_parser().parse(rest[1:]))
-    parse_train(rest[1:])  # what is wrong is told now
-    for name in ("out", "checkpoint_every", "resume"):
-        if asked.get(name) is None:
-            raise ConfigError(
-                "--restarts needs a run that goes on: train --out DIR --checkpoint-every N "
-                "--resume auto"
-            )
-    return Path(asked["out"]), int(given)
+
+def _supervised(given: argparse.Namespace, rest: list[str]) -> Ended | None:
+    """Run a job until it is done, however often it dies; None if its line was to be shown."""
+    from psrt.cli.restarts import Supervised, whole  # need numpy
+
+    hosts = _hosts(given)
+    job = Supervised(given, rest, hosts, whole(given.restarts, "--restarts"))
+
+    def line_of(there: Sequence[Host] | None, size: Size | None) -> Line:
+        if job.own is not None:
+            return job.own.line((PARENT,))
+        more = [] if size is None else ["--batch-size", str(size.batch_size)]
+        words, is_ours = _of_rank([*rest, *more])
+        ranks = None if size is None else size.ranks
+        return _line(given, words, is_ours, hosts if there is None else there, ranks)
+
+    if given.dry_run:
+        say(str(line_of(None, None)))
+        return None
+    return job.run(line_of, _tell)
+
+
+def _hosts(given: argparse.Namespace) -> tuple[Host, ...]:
+    return () if given.hostfile is None else read_hostfile(given.hostfile)
 
 
 def _tell(text: str) -> None:
@@ -236,10 +255,15 @@ def _no_script(name: str, rest: Sequence[str]) -> str:
     return f"no script {name}{guess}; psrt's own commands on ranks are {', '.join(_ON_RANKS)}"
 
 
-def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:
-    """Return the line that starts the ranks."""
+def _line(
+    given: argparse.Namespace,
+    words: list[str],
+    is_ours: bool,
+    hosts: Sequence[Host],
+    ranks: int | None = None,
+) -> Line:
+    """Return the line that starts the ranks, of which there may be another number."""
     library = loaded_library()
-    hosts = () if given.hostfile is None else read_hostfile(given.hostfile)
     survives = is_ours and _SURVIVE in words
     if survives and given.launcher == "srun":
         raise ConfigError(f"{_SURVIVE} needs --launcher mpirun: srun ends all ranks when one dies")
@@ -268,7 +292,7 @@ def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:
         raise ConfigError(f"--flags {given.flags!r}: {str(error).lower()}") from None
     start = Start(
         command=[*python, *words],
-        ranks=slots if given.ranks is None else _number(given.ranks),
+        ranks=ranks or (slots if given.ranks is None else _number(given.ranks)),
         hosts=hosts,
         slots=slots,
         interface=given.interface,

@@ -57,6 +57,7 @@ def run_command(command: Callable[[], int], name: str) -> int:
             # the line fails.
             if error.agreed and started_ranks() > 1:
                 _outlive_the_others()
+            if error.agreed or started_rank() == 0:
                 _tell_parent(status)
             return _left(status) if error.agreed or started_rank() == 0 else 0
     if started_ranks() > 1:

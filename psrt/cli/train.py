@@ -8,6 +8,7 @@ from psrt.cli.flags import parse_train
 from psrt.cli.printing import say
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
+from psrt.faults.parent import parent_of_this
 from psrt.job.launcher import Roles
 from psrt.job.local import LocalLauncher, run
 from psrt.job.session import run_job
@@ -69,6 +70,7 @@ class _Alone(LocalLauncher):
 
 
 def _among_ranks(argv: Sequence[str], role: str | None) -> None:
+    parent_of_this()  # whoever started this process hears that it is there
     # The first import of MPI starts it; ``start`` says how.
     from psrt.mpi.start import world  # isort: skip
     from psrt.job.mpi import run_over_mpi

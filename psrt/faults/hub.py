@@ -44,6 +44,7 @@ class Hub(Watcher):
         *,
         tell: Tell,
         forgive: Callable[[Iterable[int]], None] = lambda _: None,
+        live: Callable[[], None] | None = None,
     ) -> None:
         """Listen to this host; nobody is watched yet.
 
@@ -53,11 +54,13 @@ class Hub(Watcher):
             detector: decides.
             tell: called from another thread.
             forgive: called there with ranks that the others go on without.
+            live: called there at each beat.
         """
         super().__init__(0, roster.size, vitals, detector.timeout_s, tell)
         self.roster = roster
         self._detector = detector
         self._forgive = forgive
+        self._live = live
         #: Ranks whose processes have ended, and how, as far as it is known.
         self._ended: dict[int, int | None] = {}
         #: Errors that ranks have told, and when the first came.
@@ -216,6 +219,8 @@ class Hub(Watcher):
 
     def _beat(self, now: float) -> None:
         self._send({"beat": 1}, droppable=True)
+        if self._live is not None:
+            self._live()
         if self.over is not None:
             return
         with self._lock:

@@ -26,7 +26,7 @@ from typing import Any
 from psrt.errors import JobOverError
 from psrt.faults.connection import MOST_TEXT, Address, Connection
 from psrt.faults.listener import Listener
-from psrt.faults.processes import exit_code
+from psrt.faults.processes import exit_code, state_of
 from psrt.faults.roster import Member, how_it_ended, this_process
 from psrt.faults.watcher import LAST_S, End
 
@@ -38,6 +38,8 @@ _CONNECT_S = 5.0
 _LAST_WORDS_S = 1.0
 #: Ranks that one line names.
 _SHOWN = 4
+#: States of a process that a signal or a debugger has stopped, as the kernel calls them.
+_STOPPED = ("T", "t")
 #: Above this, the status of an interrupted process.
 _SIGNALS = 128
 
@@ -80,6 +82,10 @@ class Parent:
         self._here = this_process(-1)
         #: Why the job is over, as the first to know has told; None while it is not.
         self.over: End | None = None
+        #: When a rank was heard last, by ``time.monotonic``; None before the first.
+        self.heard_at: float | None = None
+        #: Rank 0, which tells at each beat that it is there; None while it is not watched.
+        self.first: Member | None = None
         #: That ranks were interrupted, which is what a launcher does that has a reason of its own.
         self._interrupted: End | None = None
         self._ends_at = math.inf
@@ -91,6 +97,17 @@ class Parent:
     def variables(self) -> Mapping[str, str]:
         """The variables of the environment by which ranks find their parent."""
         return {PARENT: self._listener.address.to_text()}
+
+    @property
+    def is_called(self) -> bool:
+        """Whether a rank is connected."""
+        return bool(self._listener.callers)
+
+    @property
+    def first_is_stopped(self) -> bool:
+        """Whether the process of rank 0 is here, and stopped by a signal."""
+        first = self.first
+        return first is not None and self._is_here(first) and state_of(first.pid) in _STOPPED
 
     def start(self, on_over: Callable[[], None]) -> None:
         """Hear the ranks from now on, in a thread.
@@ -139,6 +156,7 @@ class Parent:
                     continue
                 lost = self._listener.take(key)
                 if lost is not None and lost.member is not None:
+                    self._note_first(lost, None)
                     self._died(lost.member)
 
     def _is_watched(self) -> bool:
@@ -148,10 +166,15 @@ class Parent:
         """Take one message; return whether the connection goes on."""
         if not child.is_known:
             child.is_known = self._listener.knows(message)
+            if child.is_known:
+                self.heard_at = time.monotonic()
             return child.is_known
+        self.heard_at = time.monotonic()
         if "watch" in message:
             child.member = Member(**message["watch"])
+            self._note_first(child, child.member)
         if "bye" in message:
+            self._note_first(child, None)
             child.member = None
         if "gone" in message:
             self._forgiven.update(map(int, message["gone"]))
@@ -159,6 +182,10 @@ class Parent:
             status, text = message["over"]
             self._told(child, End(int(status), str(text)))
         return True
+
+    def _note_first(self, child: _Child, member: Member | None) -> None:
+        if child.member is not None and child.member.rank == 0:
+            self.first = member
 
     def _died(self, member: Member) -> None:
         # The others end because of the first: how does not matter.
@@ -236,6 +263,10 @@ class ParentLine:
     def watch(self, member: Member) -> None:
         """Have the end of this process, which is ``member``, be taken for a death from now on."""
         self._connection.send({"watch": member.to_json()})
+
+    def live(self) -> None:
+        """Tell that this process goes on."""
+        self._connection.send({"lives": 1}, droppable=True)
 
     def bye(self) -> None:
         """Undo ``watch``."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,8 @@ class Ended:
     seconds: float
     #: Why it was over, as its ranks have told; None if they have not.
     over: End | None = None
+    #: Why it was ended from here; None if it was not.
+    stalled: str | None = None
 
     @property
     def status(self) -> int:
@@ -85,13 +87,14 @@ def attempt(
     deaf_s: float = 0.0,
     grace_s: float = _GRACE_S,
     saves: bool = False,
+    stall: Callable[[], str | None] | None = None,
 ) -> Ended:
     """Run a launcher to its end; signals to this process reach it.
 
     It stays in this process's group, so that it has the terminal: Ctrl-C there has reached it
     already. When it was asked to end and has not within ``grace_s``, or is asked once more, or is
-    over by what its ranks told and goes on, it is killed with what it has started here; if this
-    process is killed, it is asked to end.
+    over by what its ranks told, or stalled, and goes on, it is killed with what it has started
+    here; if this process is killed, it is asked to end.
 
     Args:
         words: the launcher's command.
@@ -101,6 +104,7 @@ def attempt(
         grace_s: seconds that it has to end.
         saves: whether it is asked, the first time, to save and stop by itself: then it has a
             process group of its own, which Ctrl-C does not reach, and no input.
+        stall: called about every second; returns why the job is to be ended, None while it gets on.
 
     Raises:
         ConfigError: if it cannot be started.
@@ -120,38 +124,51 @@ def attempt(
         parent.start(lambda: signal.pthread_kill(own, signal.SIGCHLD))
         asked: int | None = None
         saving: int | None = None
+        stalled: str | None = None
         deadline = math.inf
         while process.poll() is None:
             left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
             info = signal.sigtimedwait(watched, left)
             if parent.over is not None:
                 deadline = min(deadline, time.monotonic() + _OVER_S)
+            elif stall is not None and asked is None and stalled is None:
+                stalled = stall()
+                if stalled is not None:
+                    process.terminate()
+                    deadline = time.monotonic() + _OVER_S
+            is_deaf = time.monotonic() - begin < deaf_s
             again = info is not None and info.si_signo in _ENDING and asked is not None
             if again or time.monotonic() >= deadline:
                 process.kill()
                 deadline = math.inf
-            elif info is not None and info.si_signo in _SAVING and saves and saving is None:
+            elif (
+                info is not None
+                and info.si_signo in _SAVING
+                and saves
+                and saving is None
+                and not is_deaf  # there is nothing to save yet
+            ):
                 saving = info.si_signo
                 process.send_signal(signal.SIGUSR1)
             elif info is not None and info.si_signo != signal.SIGCHLD:
                 if info.si_signo in _ENDING:
-                    is_deaf = time.monotonic() - begin < deaf_s
                     asked = info.si_signo
                     deadline = time.monotonic() + (0.0 if is_deaf else grace_s)
                 if saves or info.si_code != _FROM_TERMINAL:
                     number = signal.Signals(info.si_signo)
                     process.send_signal(_AS.get(number, number))
-        over = parent.close(blames=asked is None and process.returncode >= 0)
+        ends_itself = asked is None and stalled is None and process.returncode >= 0
+        over = parent.close(blames=ends_itself)
         status = process.returncode if over is None else over.status
         if asked is None and status not in (0, StoppedError.exit_status):
             asked = saving  # it could not save
-        if over is not None or process.returncode:
+        if over is not None or stalled is not None or process.returncode:
             _end_orphans()
     finally:
         parent.close(blames=False)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return Ended(process.returncode, asked, time.monotonic() - begin, over)
+    return Ended(process.returncode, asked, time.monotonic() - begin, over, stalled)
 
 
 def _end_orphans() -> None:

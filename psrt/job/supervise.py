@@ -8,8 +8,6 @@ progress what it has saved since the one before.
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import NamedTuple
 from psrt.checkpoint import Checkpoints, Disk
 from psrt.errors import ConfigError, DivergedError, GaveUpError, MissingWorkersError, StoppedError
 from psrt.job.attempt import Ended
+from psrt.mpirun.segments import sweep
 from psrt.report.files import SUMMARY
 from psrt.units import plural
 
@@ -26,12 +25,9 @@ GAVE_UP = GaveUpError.exit_status
 #: Seconds before the first restart, and at most; each without progress doubles them.
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 #: Statuses that another attempt would end with, too, and that of a run that was asked to stop.
-_FINAL = (ConfigError.exit_status, DivergedError.exit_status, StoppedError.exit_status)
+_FINAL = (DivergedError.exit_status, StoppedError.exit_status)
 #: Statuses that say something of a run that has a summary.
 _WITH_SUMMARY = (0, MissingWorkersError.exit_status, StoppedError.exit_status)
-#: Names of what the ranks of either MPI leave in shared memory when they are killed.
-_SEGMENT = re.compile(r"(sm_segment|vader_segment|osc_sm|mpich_sh|psrt)[\w.\-]*")
-_SHARED = Path("/dev/shm")
 
 
 class Progress(NamedTuple):
@@ -92,8 +88,9 @@ def supervise(
     limit: int,
     *,
     tell: Callable[[str], None],
+    ready: Callable[[float], str | None] = lambda since: None,
     sleep: Callable[[float], None] = time.sleep,
-    tidy: Callable[[float], int] | None = None,
+    tidy: Callable[[float], int] = sweep,
 ) -> Ended:
     """Run a job until it is done, is asked to end, or dies too often.
 
@@ -102,71 +99,58 @@ def supervise(
         run: the folder that it writes.
         limit: restarts in a row without a new checkpoint.
         tell: takes each line for the user.
+        ready: called before each restart with the beginning of the attempt before, in seconds since
+            the epoch: tidies up elsewhere, and returns why there can be no attempt now, None if
+            there can.
         sleep: waits so many seconds.
-        tidy: deletes what an attempt that began then has left in shared memory, and returns how
-            much that was; None does as ``sweep`` does.
+        tidy: deletes what an attempt that began then has left in shared memory here, and returns
+            how much that was.
 
     Returns:
         How the last attempt ended; with status 7 where it is given up.
     """
-    restarts, before = Restarts(limit), Progress.of(run)
+    restarts, before, is_first = Restarts(limit), Progress.of(run), True
     while True:
         began = time.time()
         ended = start()
-        swept = (tidy or sweep)(began)
+        swept = tidy(began)
         after = Progress.of(run)
         is_done = after.summary is not None and after.summary != before.summary
         if is_done and ended.asked is None and ended.status not in _WITH_SUMMARY:
             tell(f"the job was done when it ended with status {ended.status}")
             return Ended(0, None, ended.seconds)
-        if is_done or ended.asked is not None or ended.status in _FINAL:
+        if is_done or ended.asked is not None or _is_final(ended, is_first=is_first):
             return ended
-        at = "before its first checkpoint" if after.step < 0 else f"after step {after.step}"
-        line = f"the job ended with status {ended.status} and without a summary, {at}"
+        line = _described(ended, after.step)
         if swept:
             line += f"; swept {plural(swept, 'segment')} of shared memory"
-        wait_s = restarts.wait_s(after.step)
-        if wait_s is None:
-            tell(f"{line}; given up after {plural(limit, 'restart')} without a new checkpoint")
-            return Ended(GAVE_UP, None, ended.seconds)
-        tell(f"{line}; restart {restarts.made} of {limit} in {wait_s:g} s")
-        before = after
-        sleep(wait_s)
+        before, is_first = after, False
+        why: str | None = line
+        while why is not None:
+            wait_s = restarts.wait_s(after.step)
+            if wait_s is None:
+                ready(began)
+                tell(f"{why}; given up after {plural(limit, 'restart')} without a new checkpoint")
+                return Ended(GAVE_UP, None, ended.seconds)
+            tell(f"{why}; restart {restarts.made} of {limit} in {wait_s:g} s")
+            sleep(wait_s)
+            why = ready(began)
 
 
-def sweep(since: float, folder: Path = _SHARED) -> int:
-    """Delete the segments of shared memory that ranks have left; return their number.
+def _is_final(ended: Ended, *, is_first: bool) -> bool:
+    """Return whether another attempt would end alike, as its ranks have told.
 
-    Args:
-        since: when the attempt began, in seconds since the epoch: older ones are others'.
-        folder: where they are.
-
-    Only this user's, and only those that no process has mapped any more.
+    A request that was possible once is not the reason why the next attempt is refused: that is the
+    machine as it is now, such as a full disk.
     """
-    found = []
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            about = entry.stat(follow_symlinks=False)
-            own = about.st_uid == os.geteuid() and about.st_mtime >= since
-            if own and entry.is_file(follow_symlinks=False) and _SEGMENT.fullmatch(entry.name):
-                found.append(Path(entry.path))
-    used = _mapped(folder) if found else set()
-    swept = 0
-    for path in found:
-        if str(path) not in used:
-            with contextlib.suppress(OSError):
-                path.unlink()
-                swept += 1
-    return swept
+    if ended.over is None:
+        return False
+    status = ended.over.status
+    return status in _FINAL or (is_first and status == ConfigError.exit_status)
 
 
-def _mapped(folder: Path) -> set[str]:
-    """Return the files below a folder that processes have mapped, as far as one may see that."""
-    found: set[str] = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):
-            for line in maps.read_text(errors="replace").splitlines():
-                _, slash, path = line.partition(f"{folder}/")
-                if slash:
-                    found.add(slash + path)
-    return found
+def _described(ended: Ended, step: int) -> str:
+    at = "before its first checkpoint" if step < 0 else f"after step {step}"
+    if ended.stalled is not None:
+        return f"the job was ended, as {ended.stalled}, {at}"
+    return f"the job ended with status {ended.status} and without a summary, {at}"

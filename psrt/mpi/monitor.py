@@ -110,8 +110,12 @@ class Monitor:
             busy_s=_BUSY_S,
             stall_s=min(_STALL_S, self._timeout_s / 2),
         )
-        forgive = (lambda _: None) if self._parent is None else self._parent.forgive
-        hub = self._hub = Hub(self.roster, HERE, detector, tell=_tell, forgive=forgive)
+        parent = self._parent
+        forgive = (lambda _: None) if parent is None else parent.forgive
+        live = None if parent is None else parent.live
+        hub = self._hub = Hub(
+            self.roster, HERE, detector, tell=_tell, forgive=forgive, live=live
+        )
         frames = [bytearray(_FRAME) for _ in others]
         arriving = {rank: comm.Irecv([frames[rank - 1], MPI.BYTE], rank, MEMBER) for rank in others}
         mine = json.dumps(self._own().to_json())

@@ -18,19 +18,8 @@ import mpi4py
 
 from psrt.errors import ConfigError
 from psrt.mpirun import mismatch
+from psrt.mpirun.environment import start_limit_s
 from psrt.mpirun.library import INSTALL_ONE
-
-#: Seconds that MPI may take to start, and to end; ``PSRT_START_TIMEOUT_S`` overrides it.
-_START_S, _OVERRIDE = 300.0, "PSRT_START_TIMEOUT_S"
-
-
-def _limit_s() -> float:
-    text = os.environ.get(_OVERRIDE, "")
-    with contextlib.suppress(ValueError):
-        seconds = float(text or _START_S)
-        if 0 < seconds < 1e9:
-            return seconds
-    raise ConfigError(f"{_OVERRIDE} is {text!r}; expected a positive number of seconds")
 
 
 @contextlib.contextmanager
@@ -39,7 +28,7 @@ def _in_time() -> Iterator[None]:
 
     By a thread in C: MPI holds the interpreter's lock while it waits for a rank that died.
     """
-    faulthandler.dump_traceback_later(_limit_s(), exit=True, file=2)
+    faulthandler.dump_traceback_later(start_limit_s(), exit=True, file=2)
     try:
         yield
     finally:

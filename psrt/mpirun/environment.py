@@ -7,8 +7,11 @@ one counts, so it comes first here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
+
+from psrt.errors import ConfigError
 
 #: Variables with the number of ranks that were started together.
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -17,6 +20,8 @@ RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 #: Variables that only an MPI launcher sets. Slurm sets its own in any batch script, too, which is
 #: a single process: there the number of tasks decides.
 _MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
+#: Seconds that MPI may take to start, and to end; ``PSRT_START_TIMEOUT_S`` overrides it.
+_START_S, _OVERRIDE = 300.0, "PSRT_START_TIMEOUT_S"
 
 
 def launched() -> bool:
@@ -87,6 +92,20 @@ def pmi_for(library: str) -> str:
         library: the name of the MPI library; its version may follow.
     """
     return "pmix" if library.startswith("Open MPI") else "pmi2"
+
+
+def start_limit_s() -> float:
+    """Return the seconds that MPI may take to start, and to end.
+
+    Raises:
+        ConfigError: if the user's own number is none.
+    """
+    text = os.environ.get(_OVERRIDE, "")
+    with contextlib.suppress(ValueError):
+        seconds = float(text or _START_S)
+        if 0 < seconds < 1e9:
+            return seconds
+    raise ConfigError(f"{_OVERRIDE} is {text!r}; expected a positive number of seconds")
 
 
 def _number(names: Sequence[str], default: int) -> int:

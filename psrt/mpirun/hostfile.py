@@ -11,7 +11,7 @@ from psrt.files import read_text
 
 #: What may be handed to an mpirun, and by it to ssh, as a host: no leading dash, which would be a
 #: flag, and nothing that a shell or a list of hosts takes for its own.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINE = re.compile(r"(?P<name>[^\s:]+)(?:\s*:\s*(?P<colon>\S+)|\s+slots\s*=\s*(?P<slots>\S+))?")
 #: More ranks on one host are a slip of the pen.
 _MOST = 100_000
@@ -70,7 +70,7 @@ def _host(words: str, place: str) -> Host:
     if found is None:
         raise ConfigError(f"{place}: expected host, host:slots or host slots=N, got {words!r}")
     name, count = found["name"], found["colon"] or found["slots"] or "1"
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ConfigError(f"{place}: {name!r} is no name or address of a host")
     if not (count.isascii() and count.isdigit() and len(count) < 10 and 1 <= int(count) <= _MOST):
         raise ConfigError(f"{place}: expected 1 to {_MOST} slots, got {count!r}")

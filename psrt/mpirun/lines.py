@@ -40,7 +40,7 @@ _KEEPALIVE = {
 }
 #: Seconds from its start in which MPICH's mpirun may lose a signal to end: it takes it, but has
 #: nobody yet to pass it on to. It starts ranks within 0.05 s, which then have Python to start.
-_DEAF_S = 1.0
+DEAF_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,18 @@ class Line:
 
     words: Sequence[str]
     variables: Mapping[str, str]
-    #: The number of ranks that it starts.
-    ranks: int = 1
-    #: Words after the first that are not shown.
+    #: The number of ranks that it starts; 0 if it is not known.
+    ranks: int = 0
+    #: Words that are not shown, and before which of the others they come.
     unshown: Sequence[str] = ()
+    unshown_at: int = 1
     #: Seconds from its start in which it may lose a signal to end.
     deaf_s: float = 0.0
 
     @property
     def command(self) -> Sequence[str]:
         """All words."""
-        return [self.words[0], *self.unshown, *self.words[1:]]
+        return [*self.words[: self.unshown_at], *self.unshown, *self.words[self.unshown_at :]]
 
     def __str__(self) -> str:
         """Return it as one would type it.
@@ -127,8 +128,9 @@ def mpirun_line(
     words = [mpirun, *flags, *start.flags, "-n", str(start.ranks), *start.command]
     taken = library.is_open_mpi and start.hosts
     unshown = [word for name in start.unshown for word in ("-x", name)] if taken else []
-    deaf_s = 0.0 if library.is_open_mpi else _DEAF_S
-    return Line(words, {**start.variables, **variables}, start.ranks, unshown, deaf_s)
+    deaf_s = 0.0 if library.is_open_mpi else DEAF_S
+    variables = {**start.variables, **variables}
+    return Line(words, variables, start.ranks, unshown, deaf_s=deaf_s)
 
 
 def _open_mpi(

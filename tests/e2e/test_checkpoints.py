@@ -2,12 +2,17 @@
 
 import json
 import re
+import shlex
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+
+from support.launching import ROOT
 
 JOB = """
 import os, signal, sys
@@ -102,26 +107,55 @@ def test_the_command_line_goes_on_and_says_what_is_there(launch):
     ]
 
 
-def test_launch_starts_a_job_again_that_was_killed(launch):
-    """A rank of the first attempt kills itself once there is a checkpoint."""
-    (launch.folder / "sitecustomize.py").write_text(
-        "import os, pathlib, signal, threading, time\n"
-        "def falls():\n"
-        "    while not any(pathlib.Path('run/checkpoints').glob('0*0')):\n"
-        "        time.sleep(0.001)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "if os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK')) == '1':\n"
-        "    if not pathlib.Path('run/checkpoints').exists():\n"
-        "        threading.Thread(target=falls, daemon=True).start()\n"
-    )
-    train = "train --mode sync --hidden 32 --steps 4000 --checkpoint-every 100 --resume auto"
-    done = launch.python(
-        *["-m", "psrt", "launch", "--env", f"PYTHONPATH={launch.folder}"],
-        *f"--restarts 2 -n 3 {train} --out run".split(),
-    )
+#: A rank of the first attempt kills itself once there is a checkpoint.
+FALLS = """
+import os, pathlib, signal, threading, time
+def falls():
+    while not any(pathlib.Path('run/checkpoints').glob('0*0')):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
+if os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK')) == '1':
+    if not pathlib.Path('run/checkpoints').exists():
+        threading.Thread(target=falls, daemon=True).start()
+"""
+TRAIN = "train --mode sync --hidden 32 --steps 4000 --checkpoint-every 100 --resume auto --out run"
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["ours", "own line"])
+def test_launch_starts_a_job_again_that_was_killed(launch, is_own):
+    (launch.folder / "sitecustomize.py").write_text(FALLS)
+    before = f"--env PYTHONPATH={launch.folder} --restarts 2 -n 3"
+    if is_own:
+        line = [*launch.mpirun, "-n", 3, sys.executable, "-m", "psrt", *TRAIN.split()]
+        words = ["--restarts", 2, "--", *line]
+    else:
+        words = [*before.split(), *TRAIN.split()]
+    done = launch.python("-m", "psrt", "launch", *words, PYTHONPATH=f"{launch.folder}:{ROOT}")
     assert done.status == 0, done.stderr
     assert "restart 1 of 2 in 1 s" in done.stderr
     assert "going on from step" in done.stdout
+    # The rank is named, since it reaches its parent.
+    (line,) = done.errors
+    assert "(rank 1, " in line
+
+
+@pytest.mark.exhaustive
+def test_a_launcher_that_hangs_before_there_is_a_rank(launch):
+    """In the place of mpirun: the first time it hangs, and leaves a process behind."""
+    hangs = launch.folder / "mpirun"
+    quoted = shlex.join([*launch.mpirun, "-n", "2"])
+    hangs.write_text(
+        f'#!/bin/sh\n[ -e again ] && exec {quoted} "$@"\n'
+        "touch again\ntrap '' TERM\nsleep 97 &\nwait\nsleep 98\n"
+    )
+    hangs.chmod(0o755)
+    line = [hangs, sys.executable, "-m", "psrt", *TRAIN.replace("sync", "allreduce").split()]
+    words = ["-m", "psrt", "launch", "--restarts", 1, "--", *line]
+    done = launch.python(*words, PSRT_START_TIMEOUT_S="5")
+    assert done.status == 0, done.stderr
+    assert re.search("the job was ended, as no rank was there within 3[5-9] s, before", done.stderr)
+    found = subprocess.run(["pgrep", "-f", "^sleep 9[78]$"], capture_output=True, check=False)
+    assert found.stdout == b""
 
 
 @pytest.mark.exhaustive

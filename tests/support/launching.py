@@ -78,7 +78,7 @@ class Launch:
 
     def __init__(self, folder: Path, mpirun: Sequence[str], temporary: Path) -> None:
         self.folder = folder
-        self._mpirun = mpirun
+        self.mpirun = mpirun
         # Not /tmp: an mpirun of Open MPI that was killed leaves a folder there by the number of its
         # process, and the next one that is given this number does not start (status 213).
         self._temporary = temporary
@@ -94,11 +94,11 @@ class Launch:
     @property
     def is_open_mpi(self) -> bool:
         """Whether the launcher is that of Open MPI."""
-        return len(self._mpirun) > 1
+        return len(self.mpirun) > 1
 
     def ranks(self, ranks: int, *words: Any, flags: Sequence[str] = (), **more: Any) -> Done:
         """Run this Python on so many ranks, with further flags of the launcher."""
-        return self.command(*self._mpirun, *flags, "-n", ranks, sys.executable, *words, **more)
+        return self.command(*self.mpirun, *flags, "-n", ranks, sys.executable, *words, **more)
 
     def train(self, ranks: int, *flags: Any) -> Done:
         """Run ``psrt train`` on so many ranks."""
@@ -109,7 +109,7 @@ class Launch:
         command: list[Any] = []
         for ranks, words in parts:
             command += [":", "-n", ranks, sys.executable, "-m", "psrt", *words]
-        return self.command(*self._mpirun, *command[1:])
+        return self.command(*self.mpirun, *command[1:])
 
     def one_after_another(self, ranks: int, commands: Mapping[str, Sequence[Any]]) -> list[Done]:
         """Run commands of psrt in one job of so many ranks, and return what came of each.
@@ -130,7 +130,7 @@ class Launch:
 
     def start(self, *words: Any, ranks: int = 0) -> subprocess.Popen[str]:
         """Start this Python, on so many ranks if that is said, and do not wait for its end."""
-        launcher = [*self._mpirun, "-n", ranks] if ranks else []
+        launcher = [*self.mpirun, "-n", ranks] if ranks else []
         return self._started([*launcher, sys.executable, *words])
 
     def _started(

@@ -70,6 +70,12 @@ class Job:
             time.sleep(0.01)
         time.sleep(0.1)
 
+    def until(self, is_so):
+        deadline = time.monotonic() + SOON_S
+        while not is_so():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
     def close(self, *, blames=True):
         end = self.parent.close(blames=blames)
         for pid in self.children:
@@ -233,3 +239,27 @@ def test_a_stranger_is_not_heard(job):
     job.settle()
     assert job.close() is None
     assert job.told == []
+
+
+def test_it_is_known_who_is_there_and_when_one_was_heard_last(job):
+    assert (job.parent.heard_at, job.parent.is_called) == (None, False)
+    read, write = os.pipe()
+
+    def act(line):
+        os.read(read, 1)
+        line.live()
+        signal.pause()
+
+    first = job.rank(0, act)
+    job.settle()
+    heard_at = job.parent.heard_at
+    assert heard_at is not None
+    assert job.parent.is_called
+    assert not job.parent.first_is_stopped
+    os.write(write, b"!")
+    job.until(lambda: job.parent.heard_at > heard_at)
+    os.kill(first, signal.SIGSTOP)
+    job.until(lambda: job.parent.first_is_stopped)
+    job.kill(first)
+    assert not job.parent.first_is_stopped
+    job.close()

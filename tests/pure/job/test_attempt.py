@@ -66,3 +66,37 @@ def test_a_job_that_saves_is_asked_to_and_then_told(answer, told):
     words = [sys.executable, "-c", ASKING, ASKED, answer]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.strip(), done.returncode) == (told, 0), done.stderr
+
+
+#: A launcher that hangs with what it has started, and takes no signal.
+HANGS = """\
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "97"])
+time.sleep(98)
+"""
+
+
+def test_an_attempt_that_stalls_is_ended_with_what_it_has_started(monkeypatch):
+    monkeypatch.setattr("psrt.job.attempt._OVER_S", 0.3)
+    asked = []
+
+    def stall():
+        asked.append(1)
+        return "it hangs" if len(asked) == 2 else None
+
+    told = []
+    parent = Parent(1, told.append, several_hosts=False)
+    ended = attempt([sys.executable, "-c", HANGS], {}, parent, stall=stall, saves=True)
+    assert (ended.stalled, ended.returncode, ended.asked) == ("it hangs", -signal.SIGKILL, None)
+    assert (told, len(asked)) == ([], 2)  # no rank is blamed
+    left = subprocess.run(["pgrep", "-f", "^sleep 97$"], capture_output=True, check=False)
+    assert left.stdout == b""
+
+
+def test_a_deaf_launcher_that_is_asked_to_save_is_killed():
+    """MPICH's may lose the signal in its first second, in which there is nothing to save."""
+    parent = Parent(1, print, several_hosts=False)
+    deaf = DEAF.replace("SIG_IGN)", "SIG_IGN); signal.signal(signal.SIGUSR1, signal.SIG_IGN)")
+    ended = attempt([sys.executable, "-c", deaf], {}, parent, deaf_s=20.0, saves=True)
+    assert (ended.returncode, ended.asked) == (-signal.SIGKILL, signal.SIGTERM)

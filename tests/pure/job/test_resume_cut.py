@@ -154,5 +154,5 @@ def test_the_flags_that_it_was_begun_with_go_on(tmp_path):
         again = resumed_config("auto", out=config.out, parallel=text)
         assert again.axes == (2, 2, 1)
     for text in ("tensor:2", "data:3,pipeline:2"):
-        with pytest.raises(ConfigError, match="parallel data:.* instead of data:2,pipeline:2"):
+        with pytest.raises(ConfigError, match=r"parallel data:.* instead of data:2,pipeline:2"):
             resumed_config("auto", out=config.out, parallel=text)

@@ -14,7 +14,10 @@ from psrt.cli.launch import main
 from psrt.errors import ConfigError
 from psrt.faults.watcher import End
 from psrt.job.attempt import Ended
-from psrt.job.supervise import GAVE_UP, Restarts, supervise, sweep
+from psrt.job.supervise import GAVE_UP, Restarts, supervise
+from psrt.mpirun.segments import sweep
+
+SAVED = "--out x --checkpoint-every 5 --resume auto"
 
 
 class Job:
@@ -38,9 +41,9 @@ class Job:
             (self.run / "summary.json").write_text(str(self.started))
         return ended if isinstance(ended, Ended) else Ended(ended, None, 1.0)
 
-    def supervised(self, limit):
+    def supervised(self, limit, ready=lambda since: None):
         return supervise(
-            self.start, self.run, limit, tell=self.told.append, sleep=self.slept.append
+            self.start, self.run, limit, tell=self.told.append, sleep=self.slept.append, ready=ready
         )
 
 
@@ -73,13 +76,58 @@ def test_mpiruns_status_is_not_relied_on(tmp_path, status, means):
 
 
 @pytest.mark.parametrize(
-    "ended", [Ended(2, None, 1.0), Ended(3, None, 1.0), Ended(-9, None, 1.0, End(2)),
+    "ended", [Ended(2, None, 1.0, End(2)), Ended(0, None, 1.0, End(3)),
+              Ended(-9, None, 1.0, End(2)), Ended(9, None, 1.0, End(8)),
               Ended(-15, 15, 1.0), Ended(-2, 2, 1.0)],
 )  # fmt: skip
 def test_what_would_end_alike_or_was_asked_for_is_not_repeated(tmp_path, ended):
     job = Job(tmp_path / "run", [(10, ended, False), (20, 0, True)])
     assert job.supervised(3) is ended
     assert job.started == 1
+
+
+@pytest.mark.parametrize("status", [2, 3, 8])
+def test_what_only_mpirun_says_is_not_believed(tmp_path, status):
+    """Of MPICH's, 8 is a rank that signal 8 killed, and any may be the sum of several bits."""
+    job = Job(tmp_path / "run", [(10, status, False), (20, 0, True)])
+    assert job.supervised(1).status == 0
+    assert job.started == 2
+
+
+def test_a_request_that_was_possible_is_tried_again(tmp_path):
+    """Such as where the disk is full for a moment as the next attempt begins."""
+    full = Ended(2, None, 1.0, End(2))
+    job = Job(tmp_path / "run", [(10, 5, False), (0, full, False), (0, 0, True)])
+    assert job.supervised(2).status == 0
+    assert job.slept == [1.0, 2.0]
+    job = Job(tmp_path / "other", [(10, 5, False), (0, full, False), (0, full, False)])
+    assert job.supervised(2).status == GAVE_UP
+
+
+def test_hosts_are_waited_for_and_count(tmp_path):
+    """Asked again at each restart, and given up with the reason."""
+    job = Job(tmp_path / "run", [(10, 5, False), (20, 0, True)])
+    answers = ["1 of 2 hosts answers (b: down)", "1 of 2 hosts answers (b: down)", None]
+    assert job.supervised(3, lambda since: answers.pop(0)).status == 0
+    assert job.slept == [1.0, 2.0, 4.0]
+    assert job.told[1:] == [
+        "1 of 2 hosts answers (b: down); restart 2 of 3 in 2 s",
+        "1 of 2 hosts answers (b: down); restart 3 of 3 in 4 s",
+    ]
+    job = Job(tmp_path / "other", [(10, 5, False)])
+    assert job.supervised(2, lambda since: "b is down").status == GAVE_UP
+    assert job.told[-1] == "b is down; given up after 2 restarts without a new checkpoint"
+    assert job.started == 1
+
+
+def test_a_job_that_was_ended_here_is_started_again_and_says_why(tmp_path):
+    hangs = Ended(-9, None, 400.0, None, "no rank was there within 331 s")
+    job = Job(tmp_path / "run", [(0, hangs, False), (20, 0, True)])
+    assert job.supervised(1).status == 0
+    assert job.told[0] == (
+        "the job was ended, as no rank was there within 331 s, before its first checkpoint; "
+        "restart 1 of 1 in 1 s"
+    )
 
 
 def test_a_summary_of_before_does_not_count(tmp_path):
@@ -116,7 +164,18 @@ def test_what_dead_ranks_left_in_shared_memory_is_swept(tmp_path):
         ("--restarts many train", "--restarts must be a number"),
         ("--restarts 3 train --out x --resume auto", "--restarts needs a run that goes on"),
         ("--restarts 3 train --checkpoint-every 5 --resume auto", "has no effect without --out"),
-        ("--restarts 3 bench", "--restarts is for train, which saves its run, got bench"),
+        ("--restarts 3 bench", "--restarts is for train, which saves its run, or .*, got bench"),
+        ("--restarts 3 -- mpirun -n 2 psrt bench", "psrt train in it, got mpirun"),
+        ("--restarts 3 -n 2 -- mpirun psrt train", "-n has no effect on a line of your own, mpi"),
+        ("--restarts 3 --env A=1 -- mpirun psrt train", "--env has no effect on a line of"),
+        ("--restarts 3 -- mpirun psrt train --lr x", "lr must be a finite number"),
+        ("--restarts 3 -- mpirun psrt train --out x", "--restarts needs a run that goes on"),
+        (f"--restarts 3 -- mpirun --wdir /tmp psrt train {SAVED}", "need an absolute path"),
+        (f"--restarts 3 train {SAVED} --resume y", "go back to|no checkpoint"),
+        (f"--restarts 3 --elastic train {SAVED}", "--elastic needs --hostfile FILE"),
+        (f"--restarts 3 --min-workers 2 train {SAVED}", "has no effect without --elastic"),
+        ("--elastic train", "--elastic has no effect without --restarts"),
+        ("--min-workers 2 train", "--min-workers has no effect without --restarts"),
         ("--restarts 3 train --lr x", "lr must be a finite number"),
     ],
 )

@@ -1,0 +1,129 @@
+"""How many workers a job goes on with on the hosts that answer, and with which batches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from psrt.config import TrainConfig, resolve
+from psrt.errors import ConfigError
+from psrt.job.build import parks
+from psrt.job.resuming import why_no_other_workers
+from psrt.mpirun.hostfile import Host
+from psrt.units import plural
+
+#: Hosts that one line names.
+_SHOWN = 4
+
+
+class Size(NamedTuple):
+    """An attempt's ranks, servers included, and the batch of each worker."""
+
+    ranks: int
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """A job whose number of workers follows its hosts."""
+
+    #: Need not be resolved.
+    config: TrainConfig
+    #: What it is to have, hosts permitting.
+    full: Size
+    #: Ranks that all hosts have cores for.
+    slots: int
+    servers: int
+    min_workers: int
+    #: Whether a worker's batch stays what it is: each update is of one worker's. Else that times
+    #: the number of workers does.
+    keeps_batch: bool
+
+    @classmethod
+    def of(cls, config: TrainConfig, ranks: int, slots: int, samples: int, least: int) -> Elastic:
+        """Return that of a job.
+
+        Args:
+            config: need not be resolved.
+            ranks: that it has where all hosts answer.
+            slots: ranks that these have cores for.
+            samples: of a step of all workers; 0: those of the config.
+            least: workers.
+
+        Raises:
+            ConfigError: if it cannot go on with other workers, or with so few.
+        """
+        given = resolve(config, ranks=ranks)
+        if why := why_no_other_workers(given):
+            raise ConfigError(f"--elastic would go on with other workers{why}")
+        servers = given.servers or 0
+        workers = ranks - servers
+        if least > workers:
+            raise ConfigError(
+                f"--min-workers {least} are more than the {plural(workers, 'worker')}"
+            )
+        keeps, batch = parks(given), given.batch_size
+        if samples and not keeps:
+            if samples % workers:
+                raise ConfigError(
+                    f"--elastic keeps the {samples} samples of a step, which {workers} workers "
+                    "cannot share out evenly"
+                )
+            batch = samples // workers
+        it = cls(config, Size(ranks, batch), slots, servers, least, keeps)
+        # The fewest that it may ever have, of those that can share out the samples.
+        it.checked(it._of(next(k for k in range(least, workers + 1) if it._shares(k))))
+        return it
+
+    def on(self, slots: int) -> Size | str:
+        """Return the size on hosts with so many slots, or why there is none."""
+        if slots >= self.slots:
+            return self.full
+        ranks = self.full.ranks
+        # More ranks than cores share what is left as they did.
+        ranks = ranks * slots // self.slots if ranks > self.slots else min(ranks, slots)
+        workers = ranks - self.servers
+        while workers > 0 and not self._shares(workers):
+            workers -= 1
+        if workers < self.min_workers:
+            left = f"{plural(max(0, workers), 'worker')}"
+            return f"that leaves {left}, --min-workers is {self.min_workers}"
+        try:
+            return self.checked(self._of(workers))
+        except ConfigError as error:
+            return str(error)
+
+    @property
+    def _samples(self) -> int:
+        return self.full.batch_size * (self.full.ranks - self.servers)
+
+    def _shares(self, workers: int) -> bool:
+        """Whether so many workers can share out the samples of a step evenly."""
+        return self.keeps_batch or self._samples % workers == 0
+
+    def _of(self, workers: int) -> Size:
+        batch = self.full.batch_size if self.keeps_batch else self._samples // workers
+        return Size(workers + self.servers, batch)
+
+    def checked(self, size: Size) -> Size:
+        """Return a size that the config's other knobs allow.
+
+        Raises:
+            ConfigError: if they do not.
+        """
+        resolve(replace(self.config, batch_size=size.batch_size), ranks=size.ranks)
+        return size
+
+
+def described(hosts: Sequence[Host], missing: Mapping[str, str]) -> str:
+    """Return which hosts do not answer, and why, of as many as there are.
+
+    >>> described([Host("a", 1), Host("b", 1)], {"b": "timed out"})
+    '1 of 2 hosts answers (b: timed out)'
+    """
+    there = len(hosts) - len(missing)
+    names = [f"{name}: {why}" for name, why in list(missing.items())[:_SHOWN]]
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    verb = "answers" if there == 1 else "answer"
+    return f"{there} of {plural(len(hosts), 'host')} {verb} ({'; '.join(names)}{more})"

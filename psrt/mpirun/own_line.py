@@ -1,0 +1,107 @@
+"""A line of the user's own that starts ranks of ``psrt train``, as words; no shell sees it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from psrt.errors import ConfigError
+from psrt.mpirun.library import is_open_mpi
+from psrt.mpirun.lines import DEAF_S, Line
+
+#: Programs that start ranks, by their names.
+_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prun", "srun")
+#: Their flags for another current folder of the ranks.
+_FOLDERS = ("-wdir", "--wdir", "-wd", "--wd", "-D", "--chdir", "-cwd", "--cwd")
+
+#: Their flags for hosts.
+_HOSTS = (
+    "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f", "-H", "-host", "--host",
+    "-hosts", "--hosts", "-dvm", "--dvm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLine:
+    """Such a line."""
+
+    words: Sequence[str]
+    #: The place of its launcher among them; None if it is none that is known.
+    launcher: int | None
+    #: That of ``train``.
+    train: int
+
+    @property
+    def moves(self) -> bool:
+        """Whether ranks may have another current folder than this process."""
+        return any(word.partition("=")[0] in _FOLDERS for word in self.words[: self.train])
+
+    @property
+    def flags(self) -> Sequence[str]:
+        """The flags of ``psrt train``."""
+        flags = list(self.words[self.train + 1 :])
+        # mpirun begins another program there.
+        return flags[: flags.index(":")] if ":" in flags else flags
+
+    @property
+    def spreads(self) -> bool:
+        """Whether ranks may be on other hosts, as far as can be seen."""
+        if self.launcher is None or Path(self.words[self.launcher]).name == "srun":
+            return True
+        if "SLURM_JOB_ID" in os.environ:
+            return True
+        return any(word.partition("=")[0] in _HOSTS for word in self.words[: self.train])
+
+    def line(self, exported: Sequence[str]) -> Line:
+        """Return it as it is started.
+
+        Args:
+            exported: names of variables that the ranks should see. MPICH and Slurm take all to
+                other hosts, Open MPI those that it is told to.
+        """
+        if self.launcher is None:
+            return Line(self.words, {})
+        name = Path(self.words[self.launcher]).name
+        path = shutil.which(self.words[self.launcher])
+        if name == "srun" or path is None:
+            return Line(self.words, {})
+        if not is_open_mpi(Path(path)):
+            return Line(self.words, {}, deaf_s=DEAF_S)
+        more = [word for variable in exported for word in ("-x", variable)]
+        return Line(self.words, {}, unshown=more, unshown_at=self.launcher + 1)
+
+
+def own_line(words: Sequence[str]) -> OwnLine:
+    """Return what a line is made of.
+
+    Args:
+        words: of the line, the first one a program.
+
+    Raises:
+        ConfigError: if it starts no ``psrt train``.
+
+    >>> own_line("mpirun -n 2 python -m psrt train --out run".split()).flags
+    ['--out', 'run']
+    >>> own_line("srun psrt train --out a : psrt train --out a".split()).flags
+    ['--out', 'a']
+    """
+    at = next((k for k in range(1, len(words)) if _trains(words, k)), None)
+    if at is None:
+        raise ConfigError(
+            "--restarts is for train, which saves its run, or for a line of your own that has "
+            f"psrt train in it, got {words[0]}"
+        )
+    names = [Path(word).name.partition(".")[0] for word in words[:at]]
+    launcher = next((k for k, name in enumerate(names) if name in _LAUNCHERS), None)
+    return OwnLine(list(words), launcher, at)
+
+
+def _trains(words: Sequence[str], at: int) -> bool:
+    """Return whether the word there is the command of psrt, run as a module or a program."""
+    if words[at] != "train":
+        return False
+    before = words[at - 1]
+    return Path(before).name == "psrt" and ("/" in before or before == "psrt")

@@ -97,7 +97,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 # --- installation -------------------------------------------------------------------------------
 
-.PHONY: help install train fuzz lint docs report-faults
+.PHONY: help install train fuzz lint docs report-faults report-kills
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train bench-pipeline
@@ -167,6 +167,11 @@ calibrate: $(VENV)/.has-psrt  ## compare simulations with the real runs that the
 
 report-faults: $(VENV)/.has-psrt  ## stop and kill ranks: what is promised and seen, into docs/failures.md
 	$(PY) apps/studies/faults.py
+
+# In half an hour, into runs/kills.jsonl as well; with KILLS=0 what is there goes into the page again.
+KILLS = 200
+report-kills: $(VENV)/.has-psrt  ## kill random ranks of jobs that start again, into docs/checkpoints.md
+	$(PY) apps/studies/kills.py --kills $(KILLS) $(ARGS)
 
 plots: compare study  ## both, into runs/compare and runs/staleness
 

@@ -1,0 +1,160 @@
+"""``psrt launch --restarts`` on three hosts, one of which is lost, or what runs on it."""
+
+import json
+import re
+import time
+
+import pytest
+
+from psrt.checkpoint import Checkpoints, Disk
+from support.hosts import VENDORS
+from support.launching import Done
+
+#: Of all workers: 24 samples a step, which three, two and one can share out.
+TRAIN = (
+    "train --mode allreduce --hidden 32 --batch-size 8 --steps 6000 --timeout-s 5 "
+    "--checkpoint-every 100 --resume auto --optimizer adam --seed 3"
+)
+#: What a daemon of either MPI is called on another host.
+DAEMON = re.compile(r"prted|hydra_pmi_proxy|hydra_bstrap_proxy")
+#: Segments of shared memory that ranks have.
+SEGMENTS = ("sm_segment", "vader", "osc_sm", "mpich_sh", "psrt")
+
+
+class Job:
+    """A supervised job of three ranks, one on each host."""
+
+    def __init__(self, hosts, vendor, name, *flags):
+        self.hosts, self.out = hosts, hosts.folder / f"{vendor}-{name}"
+        (hosts.folder / "three hosts").write_text("".join(f"{name}\n" for name in hosts.names))
+        psrt = VENDORS[vendor] / "bin" / "psrt"
+        words = (psrt, "launch", "--restarts", 8, *flags, "--hostfile", "three hosts")
+        words = (*words, *TRAIN.split(), "--out", self.out)
+        self.process = hosts.start(hosts.names[0], *words, OMPI_MCA_mpi_yield_when_idle="1")
+
+    def step(self):
+        newest, _ = Checkpoints(Disk(), self.out).newest()
+        return -1 if newest is None else newest.manifest.step
+
+    def until(self, step, seconds=90):
+        deadline = time.monotonic() + seconds
+        while self.step() < step:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline, self.step()
+            time.sleep(0.02)
+
+    def ends(self, seconds=150):
+        stdout, stderr = self.process.communicate(timeout=seconds)
+        return Done(self.process.returncode, stdout, stderr)
+
+    def check_nothing_left(self):
+        deadline = time.monotonic() + 40
+        while left := [
+            line for name in self.hosts.names for line in self.hosts.processes(name)
+            if "train" in line or DAEMON.search(line)
+        ]:  # fmt: skip
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+        for name in self.hosts.names:
+            shared = [it.name for it in self.hosts.own(name, "/dev/shm").iterdir()]
+            assert not [it for it in shared if it.startswith(SEGMENTS)], name
+
+
+def pids(hosts, host, pattern):
+    """Return the processes of a host, as they are called out here, whose commands match."""
+    found = []
+    for process in hosts.own(host, "/proc").iterdir():
+        if process.name.isdecimal():
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if re.search(pattern, words):
+                found.append(process.name)
+    return found
+
+
+def kill(hosts, host, pattern):
+    for pid in pids(hosts, host, pattern):
+        hosts.run(host, "kill", "-9", pid)
+
+
+@pytest.fixture(scope="module")
+def digests():
+    return {}
+
+
+def result(out):
+    found = json.loads((out / "summary.json").read_text())
+    return found["parameters_sha256"], found["workers"], found["steps"], found["samples"]
+
+
+def test_a_rank_or_a_daemon_that_is_killed(hosts, vendor, digests):
+    undisturbed = Job(hosts, vendor, "undisturbed")
+    done = undisturbed.ends()
+    assert done.status == 0, done.stderr
+    digests[vendor] = result(undisturbed.out)
+    job = Job(hosts, vendor, "killed")
+    job.until(500)
+    kill(hosts, "node02", "psrt train")
+    job.until(job.step() + 800)
+    daemon = pids(hosts, "node03", DAEMON.pattern)[0]
+    hosts.run("node03", "kill", "-9", daemon)
+    done = job.ends()
+    assert done.status == 0, done.stderr
+    assert done.stderr.count("; restart 1 of 8 in 1 s") == 2, done.stderr
+    assert result(job.out) == digests[vendor]
+    job.check_nothing_left()
+
+
+def test_the_job_goes_on_without_a_host_and_with_it_again(hosts, vendor, digests):
+    """It is cut off; once it is back, the next restart has it."""
+    job = Job(hosts, vendor, "elastic", "--elastic", "--min-workers", 2)
+    job.until(500)
+    hosts.cut_link("node03")
+    try:
+        before = job.step()
+        job.until(before + 800)
+    finally:
+        hosts.mend_link("node03")
+    manifest, _ = Checkpoints(Disk(), job.out).newest()
+    assert manifest.manifest.workers == 2
+    kill(hosts, "node02", "psrt train")
+    done = job.ends()
+    assert done.status == 0, done.stderr
+    _, workers, steps, samples = result(job.out)
+    assert (workers, steps, samples) == digests[vendor][1:]
+    job.check_nothing_left()
+
+
+def test_without_it_the_host_is_waited_for(hosts, vendor, digests):
+    job = Job(hosts, vendor, "waits")
+    job.until(500)
+    hosts.crash("node03")
+    said = []
+    try:
+        while "2 of 3 hosts answer (node03: " not in "".join(said):
+            line = job.process.stderr.readline()
+            assert line, said
+            said.append(line)
+    finally:
+        hosts.boot("node03")
+    done = job.ends()
+    assert done.status == 0, (said, done.stderr)
+    assert result(job.out) == digests[vendor]
+    job.check_nothing_left()
+
+
+def test_too_few_that_answer_are_given_up_with_the_reason(hosts, vendor):
+    job = Job(hosts, vendor, "given-up", "--elastic", "--min-workers", 3, "--restarts", 2)
+    job.until(300)
+    hosts.crash("node02")
+    try:
+        done = job.ends()
+    finally:
+        hosts.boot("node02")
+    assert done.status == 7, done.stderr
+    last = [line for line in done.stderr.splitlines() if line.startswith("psrt launch: ")][-1]
+    assert re.search(
+        r"2 of 3 hosts answer \(node02: .*\): that leaves 2 workers, --min-workers is 3; given up "
+        "after 2 restarts without a new checkpoint",
+        last,
+    )
+    job.check_nothing_left()

@@ -59,7 +59,6 @@ class Supervised:
             _check_own(given, self.own)
         flags = rest[1:] if self.own is None else self.own.flags
         asked = values_of(train_parser().parse(flags))
-        self._config = parse_train(flags)  # what is wrong is told now
         for name in ("out", "checkpoint_every", "resume"):
             if asked.get(name) is None:
                 raise ConfigError(
@@ -71,6 +70,7 @@ class Supervised:
                 f"--restarts goes on from the newest checkpoint: --resume auto, got --resume "
                 f"{asked['resume']}, which each restart would go back to"
             )
+        self._config = parse_train(flags)  # what else is wrong is told now
         self._run = Path(asked["out"])
         if self.own is not None and self.own.moves and not self._run.is_absolute():
             raise ConfigError(
@@ -133,8 +133,9 @@ class Supervised:
                 line.command, line.variables, parent, deaf_s=line.deaf_s, saves=True, stall=stall
             )
 
+        self._began = time.time()
         if self._elastic is not None:
-            self._ready(time.time())  # if it cannot be, its end says so
+            self._ready()  # if it cannot be, its end says so
         return supervise(
             start,
             self._run,
@@ -143,10 +144,10 @@ class Supervised:
             ready=self._ready,
         )
 
-    def _ready(self, since: float) -> str | None:
+    def _ready(self) -> str | None:
         """Look which hosts answer; return why there can be no attempt now, None if there can."""
         hosts = self._asked_hosts
-        missing = unreachable([host.name for host in hosts], time.time() - since)
+        missing = unreachable([host.name for host in hosts], time.time() - self._began)
         if self._elastic is None:
             return described(hosts, missing) if missing else None
         self._there = [host for host in hosts if host.name not in missing]

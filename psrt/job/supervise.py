@@ -88,7 +88,7 @@ def supervise(
     limit: int,
     *,
     tell: Callable[[str], None],
-    ready: Callable[[float], str | None] = lambda since: None,
+    ready: Callable[[], str | None] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
     tidy: Callable[[float], int] = sweep,
 ) -> Ended:
@@ -99,9 +99,8 @@ def supervise(
         run: the folder that it writes.
         limit: restarts in a row without a new checkpoint.
         tell: takes each line for the user.
-        ready: called before each restart with the beginning of the attempt before, in seconds since
-            the epoch: tidies up elsewhere, and returns why there can be no attempt now, None if
-            there can.
+        ready: called before each restart, and before giving up: tidies up elsewhere, and returns
+            why there can be no attempt now, None if there can.
         sleep: waits so many seconds.
         tidy: deletes what an attempt that began then has left in shared memory here, and returns
             how much that was.
@@ -129,12 +128,12 @@ def supervise(
         while why is not None:
             wait_s = restarts.wait_s(after.step)
             if wait_s is None:
-                ready(began)
+                ready()
                 tell(f"{why}; given up after {plural(limit, 'restart')} without a new checkpoint")
                 return Ended(GAVE_UP, None, ended.seconds)
             tell(f"{why}; restart {restarts.made} of {limit} in {wait_s:g} s")
             sleep(wait_s)
-            why = ready(began)
+            why = ready()
 
 
 def _is_final(ended: Ended, *, is_first: bool) -> bool:

@@ -30,7 +30,7 @@ def unreachable(hosts: Iterable[str], age_s: float) -> Mapping[str, str]:
 
     Args:
         hosts: their names.
-        age_s: seconds since the attempt began whose segments are swept on those that do.
+        age_s: seconds since the first attempt began; older segments are not swept on those that do.
 
     Raises:
         ConfigError: for a name that is none.
@@ -65,7 +65,10 @@ def question(host: str, age_s: float) -> Sequence[str]:
     """
     if not NAME.fullmatch(host):
         raise ConfigError(f"{host!r} is no name or address of a host")
-    sweep = shlex.join([sys.executable, "-P", "-m", "psrt.mpirun.segments", f"{age_s:.0f}"])
+    # It is some seconds older when that host reads it.
+    sweep = shlex.join(
+        [sys.executable, "-P", "-m", "psrt.mpirun.segments", f"{age_s + _ANSWER_S:.0f}"]
+    )
     return [*_SSH, "--", host, f"cd {shlex.quote(os.getcwd())} && {sweep}"]
 
 

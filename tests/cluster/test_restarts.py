@@ -72,8 +72,7 @@ def pids(hosts, host, pattern):
 
 
 def kill(hosts, host, pattern):
-    for pid in pids(hosts, host, pattern):
-        hosts.run(host, "kill", "-9", pid)
+    hosts.run(host, "kill", "-9", *pids(hosts, host, pattern))
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +94,7 @@ def test_a_rank_or_a_daemon_that_is_killed(hosts, vendor, digests):
     job.until(500)
     kill(hosts, "node02", "psrt train")
     job.until(job.step() + 800)
-    daemon = pids(hosts, "node03", DAEMON.pattern)[0]
-    hosts.run("node03", "kill", "-9", daemon)
+    kill(hosts, "node03", DAEMON.pattern)
     done = job.ends()
     assert done.status == 0, done.stderr
     assert done.stderr.count("; restart 1 of 8 in 1 s") == 2, done.stderr

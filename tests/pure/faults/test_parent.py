@@ -261,5 +261,5 @@ def test_it_is_known_who_is_there_and_when_one_was_heard_last(job):
     os.kill(first, signal.SIGSTOP)
     job.until(lambda: job.parent.first_is_stopped)
     job.kill(first)
-    assert not job.parent.first_is_stopped
+    assert job.parent.first is None
     job.close()

@@ -42,6 +42,11 @@ def test_no_fewer_than_are_wanted():
     assert it.on(0) == "that leaves 0 workers, --min-workers is 3"
 
 
+def test_ranks_beyond_the_cores_are_shared_out_as_before():
+    it = Elastic.of(TrainConfig(mode="allreduce", batch_size=6), 6, 3, 0, 1)
+    assert [it.on(slots) for slots in (3, 2, 1)] == [Size(6, 6), Size(4, 9), Size(2, 18)]
+
+
 def test_more_cores_than_ranks_are_spare():
     it = Elastic.of(SYNC, ranks=3, slots=6, samples=0, least=1)
     assert [it.on(slots).ranks for slots in (6, 4, 3, 2)] == [3, 3, 3, 2]

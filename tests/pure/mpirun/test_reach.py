@@ -56,7 +56,7 @@ def test_a_name_comes_after_all_flags():
     words = question("node-1", 12.3)
     assert words[:3] == ["ssh", "-o", "BatchMode=yes"]
     assert words[-3:-1] == ["--", "node-1"]
-    assert words[-1].endswith("-P -m psrt.mpirun.segments 12")
+    assert words[-1].endswith("-P -m psrt.mpirun.segments 27")
 
 
 def test_what_is_run_there_sweeps(tmp_path):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from psrt.config import TrainConfig, resolve
+from psrt.config.regroup import bound_to_workers
 from psrt.errors import ConfigError
 from psrt.job.build import parks
-from psrt.job.resuming import why_no_other_workers
 from psrt.mpirun.hostfile import Host
 from psrt.units import plural
 
@@ -55,8 +55,8 @@ class Elastic:
             ConfigError: if it cannot go on with other workers, or with so few.
         """
         given = resolve(config, ranks=ranks)
-        if why := why_no_other_workers(given):
-            raise ConfigError(f"--elastic would go on with other workers{why}")
+        if why := bound_to_workers(given):
+            raise ConfigError(f"--elastic would go on with other workers, which {why}")
         servers = given.servers or 0
         workers = ranks - servers
         if least > workers:

@@ -113,9 +113,7 @@ class Monitor:
         parent = self._parent
         forgive = (lambda _: None) if parent is None else parent.forgive
         live = None if parent is None else parent.live
-        hub = self._hub = Hub(
-            self.roster, HERE, detector, tell=_tell, forgive=forgive, live=live
-        )
+        hub = self._hub = Hub(self.roster, HERE, detector, tell=_tell, forgive=forgive, live=live)
         frames = [bytearray(_FRAME) for _ in others]
         arriving = {rank: comm.Irecv([frames[rank - 1], MPI.BYTE], rank, MEMBER) for rank in others}
         mine = json.dumps(self._own().to_json())

@@ -101,6 +101,7 @@ def saver_for(
     for rank, role in roles.items():
         for part, owner in parts_at(setup, rank, role, log_of(rank)):
             saver.since(part.name, began)
+            saver.warm(part)
             hook = partial(saver.at if caller is None else saver.parked, part)
             if isinstance(owner, Worker):
                 owner.at_boundary = hook

@@ -32,6 +32,7 @@ from psrt.checkpoint import (
 )
 from psrt.errors import CheckpointError, ConfigError, OutputError, StoppedError
 from psrt.history import EventLog
+from psrt.job.background import Background
 from psrt.job.caller import Caller
 from psrt.job.meeting import Meeting
 from psrt.partition import Span
@@ -88,9 +89,11 @@ class Saver:
         self._threaded = threaded
         self._meeting, self._caller = meeting, caller
         self._looking = meeting or caller
-        #: What is under way for the newest checkpoint, what of that writes parts, and its step.
-        self._threads: list[threading.Thread] = []
-        self._writing: list[threading.Thread] = []
+        #: What writes files, and what waits for those of others; none without threads. Two, since
+        #: what is waited for may be written here.
+        self._writing = Background() if threaded else None
+        self._committing = Background() if threaded else None
+        #: The newest step of which a checkpoint is under way, or was made.
         self._step = -1
         #: By part, the step of its newest checkpoint, and the arrays of the copy.
         self._saved: dict[str, int] = {}
@@ -181,18 +184,33 @@ class Saver:
         """Copy what a role has now, and write it."""
         committer = self.committer
         self._saved[part.name] = step
-        if step != self._step:
+        if is_first := step != self._step:
             self.finish()
             self._step = step
-            if committer is not None and self._threaded:
-                self._start(partial(committer.look, step, waits=True))
-        copy = self._copies[part.name] = copied(part.tree(), self._copies.get(part.name))
-        if self._threaded:
-            self._writing.append(self._start(partial(self._save, part, copy, step)))
+        copy = self._copy(part)
+        if self._writing is None or self._committing is None:
+            self._save(part, copy, step)
+            if committer is not None:
+                committer.look(step, waits=False)
             return
-        self._save(part, copy, step)
-        if committer is not None:
-            committer.look(step, waits=False)
+        # After the copy: while Python runs there, it does not run here.
+        self._writing.do(partial(self._save, part, copy, step))
+        if committer is not None and is_first:
+            self._committing.do(partial(committer.look, step, waits=True))
+
+    def _copy(self, part: Part) -> dict[str, Any]:
+        """Return a copy of what a role has now, where the one before lay."""
+        copy = self._copies[part.name] = copied(part.tree(), self._copies.get(part.name))
+        return copy
+
+    def warm(self, part: Part) -> None:
+        """Get the memory of a part's copy before training begins.
+
+        The system finds it when it is first written to, which takes many times as long as a copy
+        into memory that is there.
+        """
+        if self._threaded:
+            self._copy(part)
 
     async def ended(
         self, part: Part, *, stays: bool = False, why: str = "has done all its steps"
@@ -225,17 +243,10 @@ class Saver:
             self._follower = threading.Thread(target=self.committer.follow, daemon=True)
             self._follower.start()
 
-    def _start(self, what: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=what, daemon=True)
-        thread.start()
-        self._threads.append(thread)
-        return thread
-
     def _written(self) -> None:
         """Wait until the parts of this process are written, but not for those of others."""
-        for thread in self._writing:
-            thread.join()
-        self._writing.clear()
+        if self._writing is not None:
+            self._writing.finish()
 
     def finish(self) -> None:
         """Wait until the newest checkpoint is written, as far as it is this process's.
@@ -243,10 +254,9 @@ class Saver:
         Raises:
             OutputError: at the process that commits, if too many have failed.
         """
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-        self._writing.clear()
+        for thread in (self._writing, self._committing):
+            if thread is not None:
+                thread.finish()
         if self.committer is not None:
             self.committer.tell()
 
@@ -280,6 +290,9 @@ class Saver:
             self._looking.close()
         if self._before is not None:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # which holds while Python and MPI end
+        for thread in (self._writing, self._committing):
+            if thread is not None:
+                thread.close()
         if self.committer is not None:
             self.committer.over.set()
             if self._follower is not None:

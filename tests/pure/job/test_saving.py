@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -134,6 +135,19 @@ def test_copies_lie_where_earlier_ones_did():
     assert second["a"] is not first["a"]
     assert second["b"]["d"] == [1, 2]
     assert second["b"]["d"] is not tree["b"]["d"]
+
+
+def test_the_memory_of_copies_is_there_before_the_first(tmp_path):
+    theta = np.arange(3.0)
+    saver = saver_of(tmp_path, Disk(), [])
+    part = Part("worker-0-of-1", lambda: {"theta": theta})
+    saver.warm(part)
+    with mock.patch.object(np, "empty_like", side_effect=AssertionError("made while it trains")):
+        theta += 1
+        drive(saver.at(part, 10))
+    saver.finish()
+    data = (tmp_path / "checkpoints/00000010/worker-0-of-1.safetensors").read_bytes()
+    assert data.endswith(theta.tobytes())  # not what was there when the memory was got
 
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path):

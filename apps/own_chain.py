@@ -10,7 +10,7 @@ have several micro-batches under way, each in its own arrays.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -167,8 +167,15 @@ class Spirals:
         return {"loss": self.loss(outputs, y, len(y)), "accuracy": float(accuracy)}
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str]) -> None:
+    """Train, cut as the first word says."""
     config = psrt.TrainConfig(optimizer="momentum", lr=0.05, epochs=10, batch_size=BATCH)
-    if len(sys.argv) > 1:
-        config = replace(config, mode="allreduce", parallel=sys.argv[1], micro_batches=4)
+    if words:
+        config = replace(config, mode="allreduce", parallel=words[0], micro_batches=4)
     psrt.run(config, Spirals(), say=print)
+
+
+if __name__ == "__main__":
+    from script import run_script  # what is impossible is one line, and status 2
+
+    sys.exit(run_script(main))

@@ -323,6 +323,13 @@ def _check_cut(config: TrainConfig) -> None:
             f"--micro-batches {config.micro_batches} are more than the samples of a batch, "
             f"--batch-size {config.batch_size}"
         )
+    if config.micro_batches == 1 and schedule.name != PIPEDREAM:
+        for name in ("defer_weights", "recompute"):
+            if value := getattr(config, name):
+                raise ConfigError(
+                    f"{flag(name, value)} has no effect with one micro-batch; --micro-batches M "
+                    "cuts a batch into M"
+                )
     if schedule.name == PIPEDREAM and config.defer_weights:
         raise ConfigError(
             f"--defer-weights has no effect with --pipeline-schedule {schedule}, which makes the "
@@ -375,6 +382,10 @@ def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
         )
     rate, mode = config.staleness_rate, config.mode and MODES[config.mode]
     served = bool(mode and mode.is_stale)
+    if rate not in (None, "constant") and mode and not served and config.axes.pipeline == 1:
+        raise ConfigError(
+            f"--staleness-rate {rate} has no effect with one stage, whose gradients are fresh"
+        )
     why = {
         ("drop", False): "it would leave out all gradients of a stage, or none",
         ("gap-aware", False): "what it measures is a server's updates",

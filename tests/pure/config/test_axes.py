@@ -143,6 +143,21 @@ def test_modes_and_micro_batches_by_default():
         (2, {"parallel": "tensor:2", "stages": "auto"}, "--stages auto has no effect with one"),
         (
             2,
+            {"parallel": "tensor:2", "defer_weights": True},  # one stage has one by default
+            "--defer-weights has no effect with one micro-batch; --micro-batches M cuts a batch",
+        ),
+        (
+            2,
+            {"parallel": "pipeline:2", "micro_batches": 1, "recompute": True},
+            "--recompute has no effect with one micro-batch",
+        ),
+        (
+            2,
+            {"parallel": "tensor:2", "pipeline_schedule": "pipedream", "staleness_rate": "inverse"},
+            "--staleness-rate inverse has no effect with one stage, whose gradients are fresh",
+        ),
+        (
+            2,
             {"parallel": "pipeline:2", "micro_batches": 33},
             "--micro-batches 33 are more than the samples of a batch, --batch-size 32",
         ),
@@ -166,3 +181,16 @@ def test_modes_and_micro_batches_by_default():
 )
 def test_what_cannot_be_is_refused(ranks, knobs, message):
     assert message in refusal(ranks, **knobs)
+
+
+def test_what_has_an_effect_elsewhere_is_taken():
+    """Pipedream has a batch of each stage under way; servers have gradients of others between."""
+    late = {"pipeline_schedule": "pipedream"}
+    for ranks, knobs in (
+        (2, late | {"parallel": "pipeline:2", "recompute": True}),
+        (2, late | {"parallel": "pipeline:2", "staleness_rate": "inverse"}),
+        (3, late | {"parallel": "pipeline:1", "mode": "async", "staleness_rate": "inverse"}),
+        (2, {"parallel": "pipeline:2", "defer_weights": True}),
+    ):
+        config = resolve(TrainConfig(**knobs), ranks=ranks)
+        assert config.recompute or config.defer_weights or config.staleness_rate == "inverse"

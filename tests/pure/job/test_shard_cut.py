@@ -26,7 +26,6 @@ ONE, DEFERRED = {"micro_batches": 1}, {"micro_batches": 3, "defer_weights": True
 WAYS = (
     ONE,
     DEFERRED,
-    {**ONE, "recompute": True},
     {**ONE, "pipeline_schedule": "zero-bubble"},
     {**ONE, "pipeline_schedule": "interleaved:2"},
     {**DEFERRED, "pipeline_schedule": "interleaved:2"},

@@ -68,7 +68,7 @@ class Stalls:
                 self._copy(part)
             return stops
 
-        Saver.at, Saver._write = timed, writing  # type: ignore[method-assign]
+        Saver.at, Saver._write = timed, writing  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:

@@ -63,10 +63,12 @@ def test_what_was_saved_says_the_samples():
     ("knobs", "line"),
     [
         ({"mode": "gossip"}, "other workers, which --mode gossip cannot have"),
-        ({"mode": "sync", "servers": 1, "backup": 1}, "with --backup 1 they stand"),
         ({"mode": "allreduce", "parallel": "pipeline:2"}, "which --parallel"),
-        ({"mode": "allreduce", "record": True, "out": "x"}, "--record has no one history"),
-        ({"mode": "allreduce", "codec": "int8"}, "kept back by --codec int8"),
+        (
+            {"mode": "allreduce", "record": True, "out": "x"},
+            "--record cannot have, since they make no one history",
+        ),
+        ({"mode": "allreduce", "codec": "int8"}, "--codec int8 cannot have without servers"),
     ],
 )
 def test_what_cannot_go_on_with_others_is_refused_at_once(knobs, line):

@@ -511,6 +511,6 @@ def test_a_run_under_way_is_not_gone_on_with(tmp_path):
         simulate(resumed_config(config.out), workers=WORKERS)
     there.discard()
     there.release()
-    with pytest.raises(ConfigError, match="other workers"):
+    with pytest.raises(ConfigError, match="2 workers instead of 3, which --record cannot have"):
         simulate(replace(resumed_config(config.out), record=True), workers=2)
     assert trained(resumed_config(config.out, epochs=5))["steps"] == 30

@@ -121,7 +121,7 @@ class Mode:
         if self.asynchronous is None or not value_of(self.asynchronous):
             return self
         # Without rounds workers can be stopped only where servers see all of them.
-        return replace(self, rounds=False, saves=self.saves and self.needs_servers, regroups=False)
+        return replace(self, rounds=False, saves=self.saves and self.needs_servers)
 
     def parks(self, value_of: Callable[[str], Any]) -> bool:
         """Return whether workers stop for a checkpoint, each at a clock of its own.
@@ -219,6 +219,7 @@ _ROWS = (
     Mode(
         name="local-sgd",
         saves=True,
+        regroups=True,
         doc="workers train alone for --local-steps steps, then average their parameters",
         servers=Servers.OPTIONAL,
         averages=True,
@@ -234,6 +235,7 @@ _ROWS = (
     Mode(
         name="easgd",
         saves=True,
+        regroups=True,
         doc="workers train alone; a centre at the servers and they draw each other now and then",
         servers=Servers.ALWAYS,
         averages=True,

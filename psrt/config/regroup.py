@@ -13,6 +13,8 @@ def bound_to_workers(config: TrainConfig) -> str:
     """
     if not config.scheme.regroups:
         return f"--mode {config.mode} cannot have"
+    if config.scheme.averages and not config.servers:
+        return f"--mode {config.mode} cannot have without servers"
     if config.parallel is not None:
         return f"--parallel {config.parallel} cannot have"
     if config.codec is not None and not config.servers:

@@ -102,9 +102,11 @@ class _Anew:
         samples = then * it.manifest.workers, setup.config.batch_size * workers
         number = int(part.name.split("-")[1])
         packed = setup.config.shard is not None
-        # A push is as much of an update as there are others in it.
+        # A push is as much of an update as there are others in it; a force is by the workers.
         weight = 1.0
-        if setup.role_map.servers:
+        if setup.config.scheme.elastic is not None:
+            weight = workers / len(trees)
+        elif setup.role_map.servers:
             now, before = (policy_of(setup.config, it).quorum for it in (workers, len(trees)))
             weight = now / before
         return worker_tree(

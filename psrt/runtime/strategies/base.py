@@ -250,6 +250,7 @@ class LocalSteps(Strategy):
     """What takes optimizer steps of its own, on this rank's parameters alone."""
 
     saved: ClassVar[tuple[str, ...]] = ("_updater",)
+    of_worker: ClassVar[tuple[str, ...]] = ("_updater",)
 
     def __init__(
         self,

@@ -44,6 +44,7 @@ class ElasticAverager(Averager):
 
     saved = ("_push_pull", "_theta", "_centre")
     by_element = ("_theta", "_centre")
+    of_worker, per_worker = ("_theta",), ("_centre",)
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ class ServerAverager(Averager):
     """
 
     saved = ("_push_pull", "_base")
-    by_element = ("_base",)
+    by_element = per_worker = ("_base",)
 
     def __init__(
         self,

@@ -309,8 +309,8 @@ def test_another_run_is_refused(tmp_path, changes, line):
 @pytest.mark.parametrize(
     ("mode", "line"),
     [
-        ("local", "2 workers instead of 3, which --mode local-sgd cannot have"),
-        ("elastic", "2 workers instead of 3, which --mode easgd cannot have"),
+        ("local", "2 workers instead of 3, which --mode local-sgd cannot have without"),
+        ("gossip", "2 workers instead of 3, which --mode gossip cannot have"),
         ("sums in frames", "2 workers instead of 3, which --codec dgc cannot have without servers"),
     ],
 )
@@ -416,7 +416,7 @@ REGROUPED = ("all-reduce", "node", "clipped", "shared out", "gradients shared ou
 def test_which_modes_other_workers_go_on_with():
     in_rounds = {MODES[mode]["mode"] for mode in REGROUPED}
     assert {it.name for it in MODE_TABLE.values() if it.regroups} == {
-        *in_rounds, "async", "ssp", "softsync",
+        *in_rounds, "async", "ssp", "softsync", "local-sgd", "easgd",
     }  # fmt: skip
 
 

@@ -99,8 +99,8 @@ def supervise(
         run: the folder that it writes.
         limit: restarts in a row without a new checkpoint.
         tell: takes each line for the user.
-        ready: called before each restart, and before giving up: tidies up elsewhere, and returns
-            why there can be no attempt now, None if there can.
+        ready: called before each restart, and at the end of a job in which something died: tidies
+            up elsewhere, and returns why there can be no attempt now, None if there can.
         sleep: waits so many seconds.
         tidy: deletes what an attempt that began then has left in shared memory here, and returns
             how much that was.
@@ -115,6 +115,8 @@ def supervise(
         swept = tidy(began)
         after = Progress.of(run)
         is_done = after.summary is not None and after.summary != before.summary
+        if is_done and ended.asked is None and (ended.returncode or not is_first):
+            ready()  # what dead ranks have left elsewhere
         if is_done and ended.asked is None and ended.status not in _WITH_SUMMARY:
             tell(f"the job was done when it ended with status {ended.status}")
             return Ended(0, None, ended.seconds)

@@ -107,9 +107,10 @@ def test_a_request_that_was_possible_is_tried_again(tmp_path):
 def test_hosts_are_waited_for_and_count(tmp_path):
     """Asked again at each restart, and given up with the reason."""
     job = Job(tmp_path / "run", [(10, 5, False), (20, 0, True)])
-    answers = ["1 of 2 hosts answers (b: down)", "1 of 2 hosts answers (b: down)", None]
+    last = "tidied up at the end"
+    answers = ["1 of 2 hosts answers (b: down)", "1 of 2 hosts answers (b: down)", None, last]
     assert job.supervised(3, lambda: answers.pop(0)).status == 0
-    assert job.slept == [1.0, 2.0, 4.0]
+    assert (job.slept, answers) == ([1.0, 2.0, 4.0], [])
     assert job.told[1:] == [
         "1 of 2 hosts answers (b: down); restart 2 of 3 in 2 s",
         "1 of 2 hosts answers (b: down); restart 3 of 3 in 4 s",

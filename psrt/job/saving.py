@@ -39,6 +39,8 @@ from psrt.partition import Span
 
 #: Checkpoints in a row that may fail before the run ends.
 MOST_FAILURES = 3
+#: Why a shard is in no checkpoint any more.
+_LOST = "goes on without a worker"
 #: Seconds between two looks for the parts of others.
 _LOOK_S = 0.01
 
@@ -175,7 +177,9 @@ class Saver:
             return False
         if part.name not in self._out:
             self._out.add(part.name)
-            await self.ended(part, why="goes on without a worker")
+            await self.ended(part, why=_LOST)
+            if self.committer is not None:
+                self.committer.without(f"{part.name} {_LOST}")
         if self.committer is not None and self.committer.has_news:
             self.committer.tell()
         return True
@@ -385,7 +389,7 @@ class Committer:
                     break
                 if left := [name for name in missing if name in ended]:
                     if isinstance(entry := ended[left[0]], str):
-                        self._without(f"{left[0]} {entry}")
+                        self.without(f"{left[0]} {entry}")
                         return
                     self._take(done, folder, entry)
                     continue
@@ -431,10 +435,10 @@ class Committer:
         """Whether there is something to tell."""
         return bool(self._lines)
 
-    def _without(self, why: str) -> None:
+    def without(self, why: str) -> None:
         """Note, once, that a role is done, so that what it had then goes with no later step."""
         if not self._is_over:
-            self._lines.append(f"{why}: no more checkpoints of the others")
+            self._lines.append(f"{why}: no more checkpoints")
         self._is_over = True
 
     def failed(self, reason: str, step: int | None = None) -> None:

@@ -170,7 +170,7 @@ def test_a_role_that_is_done_is_no_failure(tmp_path):
     for step in range(1, 90):
         drive(saver.at(Part(names[0], lambda: {"theta": np.zeros(3)}), step))
     saver.finish()
-    assert said == ["worker-1-of-2 has done all its steps: no more checkpoints of the others"]
+    assert said == ["worker-1-of-2 has done all its steps: no more checkpoints"]
 
 
 class SlowDisk(Disk):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from heapq import heappop
 from typing import Any
@@ -39,8 +40,8 @@ class Scheduler(EventQueue):
         self._watches: dict[int, Callable[[], bool]] = {}
         #: Ranks whose condition the present event may have made true.
         self._touched: list[int] = []
-        #: Ranks that stand still, and those of them that are due to be resumed.
-        self._paused: set[int] = set()
+        #: How often ranks were told to stand still, and those of them that are due to be resumed.
+        self._holds: Counter[int] = Counter()
         self._due: set[int] = set()
         #: What is to happen before an event, by its number from 1, the next one last; and how many
         #: events are over then, −1 for none.
@@ -59,7 +60,7 @@ class Scheduler(EventQueue):
         self._tasks = {rank: _Task(role) for rank, role in roles.items()}
         self._open = len(roles)
         for rank in roles:
-            self.after(0.0, self.resume, rank)
+            self.after(0.0, self._begin, rank)
         try:
             # A run that diverges overflows; its loss says so.
             with infrequent_gc(), np.errstate(all="ignore"):
@@ -105,11 +106,15 @@ class Scheduler(EventQueue):
 
     def resume(self, rank: int) -> None:
         """Run a role up to its next await that takes time; do nothing if it has ended."""
+        if self._holds and self._holds[rank]:
+            self._due.add(rank)
+        else:
+            self._begin(rank)
+
+    def _begin(self, rank: int) -> None:
+        """Resume a role even if it stands still: who does from the start has begun at 0 s, too."""
         task = self._tasks[rank]
         if task.done:
-            return
-        if rank in self._paused:
-            self._due.add(rank)
             return
         try:
             task.role.send(None)
@@ -118,13 +123,13 @@ class Scheduler(EventQueue):
             self._open -= 1
 
     def hold(self, rank: int) -> None:
-        """Resume a role no more, until ``let_go``."""
-        self._paused.add(rank)
+        """Resume a role no more, until ``let_go``, once for each call."""
+        self._holds[rank] += 1
 
     def let_go(self, rank: int) -> None:
         """Resume a role again, at once if it was to be resumed meanwhile."""
-        self._paused.discard(rank)
-        if rank in self._due:
+        self._holds[rank] -= 1
+        if not self._holds[rank] and rank in self._due:
             self._due.discard(rank)
             self.resume(rank)
 

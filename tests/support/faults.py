@@ -174,7 +174,7 @@ def undisturbed(name: str, out: Path, every: int | None = None) -> Outcome:
         out: a folder to use.
         every: steps from one checkpoint to the next; None makes none, and leaves a history.
     """
-    more: dict[str, Any] = {"record": name != "stages"} if every is None else {
+    more: dict[str, Any] = {"record": True} if every is None else {
         "checkpoint_every": every
     }  # fmt: skip
     found = run(name, out / f"undisturbed {name} {every}", **more)

@@ -57,7 +57,7 @@ class Drawn:
 def keeps_its_promise(seed, folder):
     it = Drawn(seed)
     before = undisturbed(it.name, folder)
-    more = {"record": it.name != "stages"}
+    more = {"record": True}
     if it.saves:
         more = {"checkpoint_every": it.every, "resume": "auto"}
     found = run(it.name, folder / "run", it.faults, restarts=20 * it.saves, **more)

@@ -66,7 +66,7 @@ def test_a_rank_dies_before_any_event(name, part, folder):
     before = undisturbed(name, folder)
     for event in range(1 + part, before.events + 1, PARTS):
         rank = event % ranks_of(name)
-        found = run(name, folder / "run", (crash(rank, event),), record=name != "stages")
+        found = run(name, folder / "run", (crash(rank, event),), record=True)
         if found.error is not None:
             assert ended_by_a_death(found.error), (event, rank, found.error)
             assert re.search(rf"\(rank {rank}\)", str(found.error))
@@ -102,7 +102,7 @@ def test_what_is_late_is_not_lost(name, part, folder):
     for event in range(1 + part, before.events + 1, PARTS):
         kind = ("pause", "cut", "slow")[event % 3]
         fault = late(kind, event // 3 % ranks_of(name), event, 0.02)
-        found = run(name, folder / "late", (fault,), record=name != "stages")
+        found = run(name, folder / "late", (fault,), record=True)
         assert found.error is None, (fault, found.error)
         assert not found.crashed
         assert (found.steps, found.samples) == (before.steps, before.samples) or name == "backups"
@@ -122,7 +122,7 @@ def test_who_is_taken_to_be_dead_is_out(name, part, folder):
         kind, lasts = (("suspect", None), ("pause", 9.0), ("cut", 9.0), ("cut", None))[event % 4]
         rank = event // 4 % ranks_of(name)
         fault = late(kind, rank, event, lasts)
-        found = run(name, folder / "out", (fault,), record=name != "stages")
+        found = run(name, folder / "out", (fault,), record=True)
         gone = {rank} if kind != "cut" or rank else {*range(1, ranks_of(name))}
         if found.error is not None:
             assert isinstance(found.error, TransportError), (fault, found.error)

@@ -101,7 +101,12 @@ def _check_reads(
     heads = np.flatnonzero(~pushes.asks)
     last = np.append(heads[1:], len(pushes))[np.searchsorted(heads, real)] - 1
     reply = np.full(len(read), len(table))
-    reply[known] = pushes.reply[last[push[known]]] if len(real) else len(table)
+    if len(real):
+        end = last[push[known]]
+        # Who died while it was stopped for a checkpoint has not read what it was answered then.
+        final = np.append(owner[1:] != owner[:-1], True) & (workers.leave[owner] == len(mine))
+        unread = (final & (mine["flag"][read] != PARKED))[known] & pushes.stops[end]
+        reply[known] = pushes.reply[end - unread]
     known &= reply < len(table)
     findings.on(mine, read).require(
         READS, known, "worker {worker} read a reply of shard {shard} that it never gave"

@@ -1,4 +1,4 @@
-"""Ranks that stand still from the start: training has begun for them, too."""
+"""Ranks that stand still, from the start on or while others die."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from psrt.config.faults import EVENT, Fault
+from psrt.config.faults import EVENT, SECONDS, Fault
 from support.faults import MODES, WORKERS, ranks_of, run
 
 LASTS = 0.5
@@ -30,3 +30,15 @@ def test_who_pauses_twice_goes_on_when_both_are_over(tmp_path):
     faults = pause([1], 0.25, 20), pause([1], LASTS, 21), pause([1], 0.125, 22)
     run("ring", tmp_path, faults, record=True)
     assert json.loads((tmp_path / "summary.json").read_text())["seconds"] > LASTS
+
+
+def test_who_dies_while_it_is_stopped_has_not_read_the_answer(tmp_path):
+    """One shard stands still, so that it answers the dead worker after all others had stopped."""
+    faults = (
+        Fault("pause", (("rank", 4),), SECONDS, 0.0002, 0.1),
+        Fault("crash", (("rank", 3),), EVENT, 66, 0.001),
+    )
+    more = {"checkpoint_every": 1, "resume": "auto", "record": True}
+    found = run("elastic, async", tmp_path, faults, restarts=9, **more)
+    assert found.error is None
+    assert found.crashed == (3,)

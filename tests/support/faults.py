@@ -1,7 +1,9 @@
 """Small jobs in which something goes wrong, and what may come of it.
 
-The problem is the oracle: each gradient ticks off an element of its worker, step and shard, so that
-the parameters say which pushes were applied, and how often.
+In some the problem is the oracle: each gradient ticks off an element of its worker, step and
+shard, so that the parameters say which pushes were applied, and how often. In the others each
+gradient depends on all that was done before, so that nothing may be forgotten if the bits are to be
+the same.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +19,14 @@ from unittest import mock
 
 import numpy as np
 
+from psrt.checkpoint import Checkpoints, Disk, read_part
 from psrt.checkpoint.folder import FOLDER
+from psrt.checkpoint.tree import flatten
 from psrt.config import TrainConfig
 from psrt.config.faults import Fault
 from psrt.errors import CrashError, PsrtError
 from psrt.history.check.run import check_run
+from psrt.history.log import Owner
 from psrt.job import giving_back, session
 from psrt.job.launcher import Roles
 from psrt.job.scenario import Scenario, run_in_virtual_time
@@ -32,6 +37,7 @@ from support.recording import Ledger
 
 WORKERS, STEPS = 3, 4
 _TWO = {"servers": 2}
+_TOP_K = {"codec": "top-k", "codec_density": 0.3, "codec_everywhere": True}
 #: Every mode, with what is pushed or summed in several parts.
 MODES: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync", **_TWO},
@@ -52,12 +58,30 @@ MODES: dict[str, dict[str, Any]] = {
         "mode": "allreduce", "allreduce": "node", "parallel": "data:1,pipeline:3",
         "micro_batches": 2, "stages": "1,1,1", "hidden": (2, 2),
     },
+    "adam": {"mode": "sync", "optimizer": "adam", **_TWO},
+    "stale": {"mode": "async", "optimizer": "adam", "staleness_rate": "mean-inverse", **_TWO},
+    "residuals": {"mode": "sync", **_TOP_K, **_TWO},
+    "replies": {
+        "mode": "sync", "codec": "random-k", "codec_density": 0.4, "codec_reply": "qsgd",
+        "codec_everywhere": True, **_TWO,
+    },
+    "summed residuals": {"mode": "allreduce", "allreduce": "ring", **_TOP_K},
+    "sharded": {
+        "mode": "allreduce", "allreduce": "ring", "optimizer": "adam", "shard": "optimizer",
+    },
+    "outer": {"mode": "local-sgd", "local_steps": 2, "outer_momentum": 0.9, **_TWO},
+    "known": {"mode": "gossip", "topology": "ring", **_TOP_K},
+    "push-sum": {"mode": "gossip", "topology": "exponential", "push_sum": True},
+    "tracked": {"mode": "gossip", "topology": "ring", "gradient_tracking": True},
 }  # fmt: skip
 #: Those whose parameters are the same bits whoever comes first.
 SAME = {
     *("sync", "momentum", "averages", "elastic", "node", "ring", "averages by ring", "gossip"),
-    "stages",
+    "stages", "adam", "residuals", "replies", "summed residuals", "sharded", "outer", "known",
+    "push-sum", "tracked",
 }  # fmt: skip
+#: Those that train what depends on all that was done before, for two epochs.
+DESCENTS = {"stale", *list(MODES)[list(MODES).index("adam") :]}
 #: By mode, the part of an element that a push ticks off, with so many live workers.
 TICKS: dict[str, Callable[[range], set[float]]] = {
     "async": lambda live: {1.0},
@@ -69,8 +93,27 @@ TICKS: dict[str, Callable[[range], set[float]]] = {
 }
 
 
+#: By mode, the host of each rank, where ranks of several can be simulated.
+HOSTS = {"known": (2, 1), "tracked": (1, 2), "stages": (2, 1)}
+#: Of a summary, what does not depend on times.
+FIGURES = ("steps", "samples", "epochs", "updates", "train_loss", "staleness", "skew", "dropped")
+#: In a checkpoint, what does.
+TIMES = {"before", "waited", "waited_for", "told", "seconds", "bytes"}
 #: By mode, the steps of each worker, where they differ.
 UNEVEN = {"uneven": (STEPS, STEPS, 2)}
+
+
+class Descent(Ledger):
+    """A problem whose gradients depend on the parameters and the batch, and are 0 nowhere."""
+
+    def batches(self, worker: int, workers: int, epoch: int) -> list[tuple[int, int]]:
+        each = STEPS // 2
+        return [(worker, epoch * each + it) for it in range(each)]
+
+    def loss_and_grad(self, theta: np.ndarray, batch: tuple[int, int], out: np.ndarray) -> float:
+        noise = np.random.default_rng(batch).standard_normal(theta.size)
+        out[:] = theta + noise
+        return float(theta @ theta) / 2
 
 
 class Outcome(NamedTuple):
@@ -92,14 +135,18 @@ class Outcome(NamedTuple):
     error: PsrtError | None = None
     #: The lines for the user.
     said: Sequence[str] = ()
-    #: The checkpoints that there are at the end.
+    #: The checkpoints that there are at the end, and what is in the newest.
     saved: Sequence[str] = ()
+    kept: Mapping[str, str] = {}
+    #: What the summary says of steps, updates, loss and staleness.
+    figures: Mapping[str, Any] = {}
 
 
 def config_of(name: str, out: Path, **more: Any) -> TrainConfig:
+    descends = name in DESCENTS
     knobs = {
-        "batch_size": 1, "epochs": 1, "lr": 1.0, "optimizer": "sgd", "out": str(out),
-        "timeout_s": 5.0,
+        "batch_size": 1, "epochs": 1 + descends, "lr": 0.1 if descends else 1.0,
+        "optimizer": "sgd", "out": str(out), "timeout_s": 5.0,
     }  # fmt: skip
     if name == "stages":
         knobs |= {"dataset": "synthetic:8x2x2", "batch_size": 2, "steps": STEPS}
@@ -115,13 +162,15 @@ def run(
     config = config_of(name, out, **more)
     problem = None
     if name != "stages":
-        problem = Ledger(steps_of(name), shards_of(name))
+        kind = Descent if name in DESCENTS else Ledger
+        problem = kind(steps_of(name), shards_of(name))
     costs = VirtualCosts(compute="lognormal:0.001:0.5")
-    scenario = Scenario(WORKERS, costs, faults=faults, restarts=restarts)
+    hosts = HOSTS.get(name, ())
+    scenario = Scenario(WORKERS, costs, faults=faults, restarts=restarts, hosts=hosts)
     said: list[str] = []
     try:
         with (
-            mock.patch.object(os, "fsync"),
+            Durable(),
             mock.patch.object(session, "give_back", partial(_give_back, name)),
         ):
             found = run_in_virtual_time(config, scenario, problem, say=said.append)
@@ -135,8 +184,71 @@ def run(
     crashed = tuple(world.crashed)
     return Outcome(
         table, summary.parameters_sha256, summary.steps, summary.samples, found.events, crashed,
-        summary.torn, said=said, saved=_saved(out, faults),
+        summary.torn, said=said, saved=_saved(out, faults), kept=_kept(out),
+        figures={it: getattr(summary, it) for it in FIGURES},
     )  # fmt: skip
+
+
+def _kept(out: Path) -> dict[str, str]:
+    """Return by path what the newest checkpoint has, but for times and bytes."""
+    newest, damaged = Checkpoints(Disk(), out).newest()
+    assert not damaged
+    if newest is None:
+        return {}
+    found = {"step": str(newest.manifest.step)}
+    for entry in newest.manifest.parts:
+        arrays, rest = flatten(read_part(Disk(), newest.path, entry))
+        leaves = {it: array.tobytes() for it, array in arrays.items()} | dict(_leaves(rest))
+        found |= {f"{entry.name}/{it}": repr(value) for it, value in leaves.items()}
+    return {it: value for it, value in found.items() if TIMES.isdisjoint(it.split("/"))}
+
+
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(tree, dict):
+        yield path, tree
+        return
+    for name, it in tree.items():
+        yield from _leaves(it, f"{path}/{name}" if path else name)
+
+
+class Durable:
+    """Stands for a disk that is synced, and demands that what replaces a checkpoint was.
+
+    Every file of one before it gets its name, and that name before another one is deleted.
+    """
+
+    def __init__(self) -> None:
+        self._synced: set[int] = set()
+        self._renamed: set[int] = set()
+        self._patches: list[Any] = [
+            mock.patch.object(os, "fsync", self._fsync),
+            mock.patch.object(os, "rename", partial(self._rename, os.rename)),
+        ]
+
+    def __enter__(self) -> None:
+        for it in self._patches:
+            it.start()
+
+    def __exit__(self, *_: object) -> None:
+        for it in self._patches:
+            it.stop()
+
+    def _fsync(self, handle: int) -> None:
+        inode = os.fstat(handle).st_ino
+        self._synced.add(inode)
+        self._renamed.discard(inode)
+
+    def _rename(self, rename: Callable[[Path, Path], None], old: Path, new: Path) -> None:
+        folder = new.parent.stat().st_ino
+        if new.name.isdecimal():
+            for it in (old, *old.iterdir()):
+                assert it.stat().st_ino in self._synced, f"{it} was not synced"
+            self._renamed.add(folder)
+        elif new.name.startswith(".trash-") and old.name.isdecimal():
+            assert folder not in self._renamed, f"{old} goes before the new one is durable"
+        rename(old, new)
+        # The number of what is written next may be that of what was deleted.
+        self._synced -= {it for it in self._synced if new.name.startswith(".trash-")}
 
 
 def _saved(out: Path, faults: Sequence[Fault]) -> list[str]:
@@ -153,30 +265,30 @@ def _saved(out: Path, faults: Sequence[Fault]) -> list[str]:
     return found
 
 
-def _give_back(name: str, setup: Setup, roles: Roles) -> None:
+def _give_back(name: str, setup: Setup, roles: Roles) -> dict[int, dict[Owner, int]]:
     """Give roles back what they had, which must be that of the newest checkpoint."""
-    giving_back.give_back(setup, roles)
+    recorded = giving_back.give_back(setup, roles)
     if setup.resumption is None:
-        return
+        return recorded
     path, step = setup.resumption.path, setup.resumption.manifest.step
     whole = [it for it in path.parent.iterdir() if it.name.isdecimal()]
     assert path == max(whole, key=lambda it: int(it.name))
     clocks = {it.clock for it in roles.values() if isinstance(it, Worker)}
     assert name not in SAME or clocks == {step}, f"workers go on at {clocks} from step {step}"
+    return recorded
 
 
 @functools.cache
-def undisturbed(name: str, out: Path, every: int | None = None) -> Outcome:
+def undisturbed(name: str, out: Path, every: int | None = None, *, record: bool = False) -> Outcome:
     """Return what a mode comes to when nothing goes wrong.
 
     Args:
         name: of the mode.
         out: a folder to use.
         every: steps from one checkpoint to the next; None makes none, and leaves a history.
+        record: whether to leave one with checkpoints, too.
     """
-    more: dict[str, Any] = {"record": True} if every is None else {
-        "checkpoint_every": every
-    }  # fmt: skip
+    more: dict[str, Any] = {"record": record or every is None, "checkpoint_every": every}
     found = run(name, out / f"undisturbed {name} {every}", **more)
     assert found.error is None
     return found

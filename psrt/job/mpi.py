@@ -101,8 +101,8 @@ class MpiLauncher(Launcher):
     _spare: tuple[int, ...] = ()
     #: Whether they may die.
     _survives = False
-    #: Whether the roles have ended, so that some ranks may be gone.
-    _has_trained = False
+    #: Whether the roles have ended and the port is open: some ranks may be gone.
+    _may_be_fewer = False
 
     def __init__(self, comm: MPI.Comm, role: str | None, monitor: Monitor) -> None:
         """Find the hosts, and exchange the started roles of all ranks; collective.
@@ -181,7 +181,7 @@ class MpiLauncher(Launcher):
 
     def agree(self) -> AbstractContextManager[None]:
         """Raise the error of any rank on all of them; after training, on those that are left."""
-        return self._port.star.raise_on_all() if self._has_trained else raise_on_all(self._comm)
+        return self._port.star.raise_on_all() if self._may_be_fewer else raise_on_all(self._comm)
 
     @contextmanager
     def concluding(self) -> Iterator[None]:
@@ -204,7 +204,7 @@ class MpiLauncher(Launcher):
 
     def tell_first(self, text: str) -> Sequence[str]:
         """Return the text of every rank at rank 0."""
-        if self._has_trained:
+        if self._may_be_fewer:
             return list(self._port.star.collect(text).values())
         return gather_texts(self._comm, text)
 
@@ -383,7 +383,7 @@ class MpiLauncher(Launcher):
             with kept_on(port.cores if self._binds_cores else None):
                 drive(role.run())
         port.finish_reports(finished)
-        self._has_trained = True
+        self._may_be_fewer = True
 
     def _lose(self, rank: int) -> None:
         worker = self._role_map.worker_of(rank)
@@ -527,6 +527,7 @@ class MpiLauncher(Launcher):
             self._port.close()
             for comm in self._parts:
                 comm.Free()
+        self._may_be_fewer = False
 
 
 class _GoneError(Exception):

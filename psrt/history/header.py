@@ -89,6 +89,8 @@ class Header:
     simulated: bool = False
     #: Whether it computed anything; a simulation need not.
     numerics: bool = True
+    #: Whether something was made to go wrong in a simulation, after whose last event that may end.
+    disturbed: bool = False
     #: Workers that may never have said that they leave. In a simulation, those whose crash was
     #: scheduled, whether they had left by then or not; else those that went missing, whose own
     #: events are in no file.
@@ -249,7 +251,9 @@ class Header:
             raise ConfigError("has names that are not text")
         if not all(map(_is_digest, (self.initial_sha256, self.code_sha256))):
             raise ConfigError("has digests that are not SHA-256")
-        if not all(isinstance(flag, bool) for flag in (self.simulated, self.numerics)):
+        if not all(
+            isinstance(flag, bool) for flag in (self.simulated, self.numerics, self.disturbed)
+        ):
             raise ConfigError("does not say what was simulated")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("mode"), str):
             raise ConfigError("does not say the mode")

@@ -84,6 +84,8 @@ class Launcher(ABC):
     library = ""
     #: Whether time is virtual, and whether anything is computed.
     simulated, numerics = False, True
+    #: Whether something is made to go wrong in virtual time.
+    disturbed = False
     #: Takes the checkpoints.
     disk = Disk()
     #: Workers whose crash is scheduled.

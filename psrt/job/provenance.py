@@ -73,6 +73,7 @@ def history_header(
     clocks: tuple[tuple[int, float, float, float], ...] = (),
     simulated: bool = False,
     numerics: bool = True,
+    disturbed: bool = False,
     crashes: tuple[int, ...] = (),
     cells: tuple[dict[str, Any], ...] = (),
 ) -> Header:
@@ -92,6 +93,7 @@ def history_header(
         clocks: what the times of the hosts are ahead of the first one's, see ``Header``.
         simulated: whether time is virtual.
         numerics: whether anything is computed.
+        disturbed: whether something is made to go wrong in virtual time.
         crashes: workers whose crash is scheduled.
         cells: of a model that is cut, see ``Header``.
     """
@@ -121,6 +123,7 @@ def history_header(
         clocks=clocks,
         simulated=simulated,
         numerics=numerics,
+        disturbed=disturbed,
         crashes=crashes,
         cells=cells,
     )

@@ -287,6 +287,7 @@ class Recording:
                 clocks=self._clocks,
                 simulated=launcher.simulated,
                 numerics=launcher.numerics,
+                disturbed=launcher.disturbed,
                 # Of a model that is cut there is no history behind a crash, which ends the job.
                 crashes=() if setup.cut is not None else tuple(launcher.crashes),
                 cells=cells,

@@ -191,6 +191,7 @@ class VirtualLauncher(Launcher):
         self._parts, self._matrices, self._deal = parts, matrices, deal
         #: Those that have not struck yet.
         self.faults = [*(crash_of(*it) for it in crashes), *faults]
+        self.disturbed = bool(self.faults)
         self._crashes = tuple(crashes)
         self._elapsed = elapsed
         of_disk = [it for it in self.faults if it.unit == OPERATION]

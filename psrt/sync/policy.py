@@ -150,6 +150,8 @@ class Policy:
         if any([*map(type, row)] != kinds or not 0 <= row[0] < self._workers for row in rows):
             raise CheckpointError(f"a shard's pending pushes are none: {fields}")
         self.pending = [Push(*row) for row in rows]  # type: ignore[arg-type]
+        # Of more workers, whose quorum was larger: they are part of the next update.
+        self._alone = self._alone and not self.pending
 
     def check(self) -> None:
         """Check what was restored.

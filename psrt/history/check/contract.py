@@ -72,6 +72,9 @@ class Contract:
     #: had left by then; in real time, those that went missing, whose own events nobody knows.
     simulated: bool = False
     crashes: tuple[int, ...] = ()
+    #: Whether a fault may hold a worker up after its last event, in virtual time: while parts of a
+    #: model that is cut are brought together.
+    ends_late: bool = False
     #: When the run went on from a checkpoint, each time, in seconds since it began.
     resumed: tuple[float, ...] = ()
     #: Whether all ranks had one clock, so that their times can be compared.
@@ -115,7 +118,8 @@ class Contract:
 
         Not where it encodes and decodes between its steps.
         """
-        return self.simulated and not self.resumed and not (self.sends_frames and self.streams)
+        is_exact = self.simulated and not self.resumed and not self.ends_late
+        return is_exact and not (self.sends_frames and self.streams)
 
     @property
     def settles(self) -> int:
@@ -184,6 +188,7 @@ def contract_of(header: Header) -> Contract:
         plan=_data_plan(header),
         simulated=header.simulated,
         crashes=header.crashes,
+        ends_late=header.disturbed and header.knob("parallel") is not None,
         resumed=header.resumed,
         one_clock=header.simulated or len(set(header.hosts)) == 1,
         by_host=mode.mixes and bool(header.knob("by_host")),

@@ -424,9 +424,10 @@ class _Case:
                 check_distances(lines, apart())
 
     def _check_final(self, shard: int, updates: int, last: EventRef) -> None:
-        # In virtual time a run ends with its last event, but for a crash that comes too late.
+        # In virtual time a run ends with its last event, but for a fault that comes after that.
         # Parameters that are nowhere whole are brought to the one that writes before that.
-        exact = self.contract.simulated and not self.contract.crashes
+        contract = self.contract
+        exact = contract.simulated and not contract.crashes and not contract.ends_late
         exact = exact and self.header.knob("shard") != PARAMETERS
         check_final(
             self.finals, shard, updates, last, self.findings, end=self.end if exact else None

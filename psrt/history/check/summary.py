@@ -529,7 +529,7 @@ class SummaryCheck:
         first, time = last - count + 1, table.real("time")
         # The first event may be a step, which began before it.
         since = time[first] - np.where(table.are(Kind.STEP), table.real("seconds"), 0.0)[first]
-        exact = contract.simulated and not contract.resumed
+        exact = contract.simulated and not contract.resumed and not contract.ends_late
         trained = without_pauses(time, 0.0, table["worker"], contract.resumed)
         least = trained[last] - (0.0 if exact else since)
         longest = float(least.max())

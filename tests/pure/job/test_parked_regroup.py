@@ -233,8 +233,9 @@ def check_earlier(problem, knobs, run, attempt, clocks):
 
 
 def possible(mode, group):
-    """Whether a round is left: with as many backups as workers there is none."""
-    return MODES[mode].get("backup", 0) < min(group)
+    """Whether there are workers enough: more than backups, and a share of them for softsync."""
+    knobs = MODES[mode]
+    return knobs.get("backup", 0) < min(group) and knobs.get("softsync", 1) <= min(group)
 
 
 @each("mode", list(MODES))
@@ -250,6 +251,10 @@ def test_each_push_counts_once_with_other_workers(tmp_path, mode):
 def test_it_does_so_from_every_cut(tmp_path, mode, group, uneven):
     for seed in range(2 if possible(mode, group) else 0):
         assert judge(tmp_path / str(seed), MODES[mode], group, seed=seed, uneven=uneven)
+
+
+def test_pending_pushes_are_part_of_the_next_update_where_one_is_enough(tmp_path):
+    assert judge(tmp_path, MODES["softsync"], (3, 1), cuts=6)
 
 
 def patched(module, name, make):

@@ -79,6 +79,8 @@ class Parent:
         self._dead: list[tuple[Member, int | None]] = []
         #: Ranks that the others go on without.
         self._forgiven: set[int] = set()
+        #: Whether the launcher has ended rank 0, without whom nobody goes on.
+        self._first_was_ended = False
         self._here = this_process(-1)
         #: Why the job is over, as the first to know has told; None while it is not.
         self.over: End | None = None
@@ -191,6 +193,7 @@ class Parent:
         # The others end because of the first: how does not matter.
         code = exit_code(member.pid) if self._is_here(member) and not self._blamed else None
         by_launcher = _signal(code) == signal.SIGTERM
+        self._first_was_ended |= by_launcher and member.rank == 0
         if not by_launcher and self._interrupted is None:
             self._dead.append((member, code))
 
@@ -214,10 +217,14 @@ class Parent:
             more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
             text = f"out of reach: {', '.join(silent[:_SHOWN])}{more}"
             return End(JobOverError.LATE, f"psrt: error: {text}\n")
-        return self._death() if self._blamed else self._interrupted
+        # A launcher that has lost a host ends the others, or leaves them, as one of those that
+        # would have gone on: rank 0 forgives who goes before itself.
+        if self._blamed or (self._dead and (self._first_was_ended or watched)):
+            return self._death()
+        return self._interrupted
 
     def _death(self) -> End:
-        member, code = self._blamed[0]
+        member, code = (self._blamed or self._dead)[0]
         return End(JobOverError.DIED, f"psrt: error: {member} {how_it_ended(code)}\n")
 
     def _told(self, child: _Child, end: End) -> None:

@@ -39,7 +39,9 @@ class Problem:
 
 
 config = psrt.TrainConfig(
-    mode=mode, servers=1, epochs=3, lr=0.1, timeout_s=20, out=out, record=True, survive=True
+    # Longer than Open MPI takes to end a job.
+    epochs=5000 if kills else 3, record=not kills,
+    mode=mode, servers=1, lr=0.1, timeout_s=20, out=out, survive=True,
 )
 run = psrt.run(config, Problem())
 if run is not None:

@@ -137,6 +137,24 @@ def test_those_that_the_others_go_on_without_are_no_reason(job, late):
     assert job.close() == End(JobOverError.DIED, text)
 
 
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "left alone"])
+def test_where_nobody_goes_on_after_all_the_first_death_is_the_reason(job, ends):
+    def forgives(line):
+        line.forgive([1, 2])
+        lives(line)
+
+    lost, other = (job.rank(rank, lives) for rank in (1, 2))
+    first = job.rank(0, forgives)
+    job.settle()
+    job.kill(lost)
+    job.kill(other, signal.SIGTERM)
+    if ends:
+        job.kill(first, signal.SIGTERM)
+    assert job.told == []
+    text = f"psrt: error: {name(1, lost)} was killed by signal 9 (SIGKILL)\n"
+    assert job.close() == End(JobOverError.DIED, text)
+
+
 def test_an_exit_without_a_word_is_a_death(job):
     job.rank(1, lambda line: time.sleep(0.2) or 3)
     assert "exited with status 3" in job.close().text

@@ -100,7 +100,8 @@ def attempt(
         words: the launcher's command.
         variables: set beside those of this process.
         parent: hears the ranks; it is closed.
-        deaf_s: seconds from its start in which it may lose a signal: asked to end, it is killed.
+        deaf_s: seconds from its start in which it may lose a signal, as long as no rank is heard:
+            asked to end, it is killed.
         grace_s: seconds that it has to end.
         saves: whether it is asked, the first time, to save and stop by itself: then it has a
             process group of its own, which Ctrl-C does not reach, and no input.
@@ -136,7 +137,7 @@ def attempt(
                 if stalled is not None:
                     process.terminate()
                     deadline = time.monotonic() + _OVER_S
-            is_deaf = time.monotonic() - begin < deaf_s
+            is_deaf = parent.heard_at is None and time.monotonic() - begin < deaf_s
             again = info is not None and info.si_signo in _ENDING and asked is not None
             if again or time.monotonic() >= deadline:
                 process.kill()

@@ -46,14 +46,15 @@ while True:
     os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(1)
 """
-#: A process of its own, since signals are for any thread of a process that does not block them.
+#: A process of its own, since signals are for any thread of a process that does not block them. A
+#: rank was heard: its launcher has somebody to pass signals on to.
 ASKING = """\
 import sys
 from psrt.faults.parent import Parent
 from psrt.job.attempt import attempt
-ended = attempt(
-    [sys.executable, "-c", *sys.argv[1:]], {}, Parent(1, print, several_hosts=False), saves=True
-)
+parent = Parent(1, print, several_hosts=False)
+parent.heard_at = 0.0
+ended = attempt([sys.executable, "-c", *sys.argv[1:]], {}, parent, deaf_s=20.0, saves=True)
 print(ended.status, ended.asked)
 """
 

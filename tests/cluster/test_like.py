@@ -21,7 +21,9 @@ def test_a_run_over_hosts_is_simulated(train, vendor, tmp_path, mode):
     real, found = (
         json.loads((folder / "summary.json").read_text())["seconds"] for folder in (run, out)
     )
-    assert found == pytest.approx(real, rel=0.25)
+    # A clock that is taken for another host's is hours off; what else a busy machine does to a run
+    # is not the simulation's.
+    assert real / 2 < found < 2 * real
 
 
 def test_the_clocks_of_hosts_are_in_the_header(train, vendor):

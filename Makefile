@@ -181,14 +181,14 @@ test:  ## all behaviour, in about six minutes: pure, under mpirun on 3 ranks, en
 	@$(MAKE) --no-print-directory test-pure test-parallel test-e2e \
 	  MARKED='not exhaustive' RANK_COUNTS='$(FEW_RANKS)'
 
-# What knows no MPI is tested once, and what 7 or 8 ranks show that fewer do not is not the library's:
-# each is tried under one.
+# What knows no MPI is tested once, and what 3, 7 or 8 ranks show that fewer do not is not the
+# library's: each is tried under one, and MPICH on 3 ranks in test-nolocal.
 test-rest:  ## tests that `make test` leaves out: state spaces, grids, other numbers of ranks, MPICH
 	@$(MAKE) --no-print-directory test-pure MARKED=exhaustive
 	@$(MAKE) --no-print-directory test-parallel \
 	  RANK_COUNTS='$(filter-out $(FEW_RANKS) 8,$(RANK_COUNTS))'
 	@$(MAKE) --no-print-directory test-e2e MARKED=exhaustive
-	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='$(filter-out 7,$(RANK_COUNTS))'
+	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='$(filter-out 3 7,$(RANK_COUNTS))'
 	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
 
 test-all: test test-rest test-cluster test-slurm test-nolocal test-oracles  ## everything, with both MPIs

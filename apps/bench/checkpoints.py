@@ -2,9 +2,9 @@
 
     mpirun -n 2 python apps/bench/checkpoints.py
 
-Each round trains twice, with a checkpoint every few seconds and without, in turn. A rank that saves
-is timed from the call to the return; between two checkpoints it copies the arrays of its part once
-more, into memory that has been written to before: that is the plain copy.
+A rank that saves is timed from the call to the return; between two checkpoints it copies the arrays
+of its part once more, into memory that has been written to before: that is the plain copy. Then
+each round trains twice, with a checkpoint every 5 s and without, in turn.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from psrt.job.saving import Part, Saver
 from psrt.mpi.agreement import bcast_text
 
 #: 784-1024×5-10, of 5 million parameters.
-_SIZES, _BATCH = (784, *[1024] * 5, 10), 32
+_SIZES, _BATCH = (784, *[1024] * 5, 10), 128
 _MODES = ("allreduce", "sync")
-#: Steps of a turn, and between two checkpoints.
-_STEPS, _EVERY = 60, 12
+#: Steps of a turn in which stalls are timed, and between two checkpoints.
+_STEPS, _EVERY = 40, 8
+#: Seconds that the others should take, and ``--checkpoint-every`` in them.
+_TURN_S, _OFTEN = 12.0, "5s"
 #: Readings of one kind, at most.
 _MOST = 1 << 12
 
@@ -101,16 +103,11 @@ class Stalls:
         self.nbytes = sum(it.nbytes for it in arrays)
 
 
-def _train(comm: MPI.Comm, mode: str, folder: str | None) -> float:
-    """Train for a turn, with checkpoints in a folder or without; return the seconds at rank 0."""
-    config = TrainConfig(mode=mode, steps=_STEPS, optimizer="momentum", lr=1e-4)
-    if folder is not None:
-        config = TrainConfig(
-            mode=mode, steps=_STEPS, optimizer="momentum", lr=1e-4,
-            out=folder, checkpoint_every=_EVERY, overwrite=True,
-        )  # fmt: skip
+def _train(comm: MPI.Comm, mode: str, steps: int, **checkpoints: Any) -> float:
+    """Train for so many steps; return the seconds, at all ranks."""
+    config = TrainConfig(mode=mode, steps=steps, optimizer="momentum", lr=1e-4, **checkpoints)
     run = run_over_mpi(comm, config, FixedBatch(_SIZES, _BATCH))
-    return 0.0 if run is None else run.summary.seconds
+    return float(comm.bcast(0.0 if run is None else run.summary.seconds))
 
 
 def measure(comm: MPI.Comm, *, rounds: int) -> list[dict[str, Any]]:
@@ -118,7 +115,7 @@ def measure(comm: MPI.Comm, *, rounds: int) -> list[dict[str, Any]]:
 
     Args:
         comm: of two ranks or more.
-        rounds: turns with and without checkpoints.
+        rounds: turns of each kind.
 
     Returns:
         At rank 0 a row per mode and rank: seconds, and ratios to a plain copy; else nothing.
@@ -126,13 +123,15 @@ def measure(comm: MPI.Comm, *, rounds: int) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as own:
         for mode in _MODES:
-            folder = bcast_text(comm, own if comm.rank == 0 else "")
+            out = {"out": bcast_text(comm, own if comm.rank == 0 else ""), "overwrite": True}
             stalls, over = Stalls(), []
             for _ in range(rounds):
-                plain = _train(comm, mode, None)
                 with stalls.watched():
-                    saving = _train(comm, mode, folder)
-                over.append(saving / plain if plain else 1.0)
+                    seconds = _train(comm, mode, _STEPS, **out, checkpoint_every=_EVERY)
+            steps = round(_TURN_S / seconds * _STEPS)
+            for _ in range(rounds):
+                plain = _train(comm, mode, steps)
+                over.append(_train(comm, mode, steps, **out, checkpoint_every=_OFTEN) / plain)
             rows += [_row(mode, rank, it, over) for rank, it in enumerate(stalls.of_all(comm))]
     return rows if comm.rank == 0 else []
 
@@ -161,7 +160,7 @@ COLUMNS: tuple[Column, ...] = (
     ("later, ms", spread("later_s", 1e3)),
     ("first / copy", spread("first_over_copy")),
     ("later / copy", spread("later_over_copy")),
-    (f"with one every {_EVERY} steps / without", spread("training_over_plain", digits=3)),
+    (f"with one every {_OFTEN} / without", spread("training_over_plain", digits=3)),
 )
 
 

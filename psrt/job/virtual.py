@@ -449,7 +449,7 @@ class VirtualLauncher(Launcher):
         # Each part of a copy needs the others in every step; the first rank writes the files, but
         # among neighbours, who go on as in a real run without one that falls silent.
         left = any(it not in world.crashed for it in role_map.workers)
-        missable = bool(role_map.peers and left) or bool(role_map.servers and rank)
+        missable = left and bool(role_map.peers or (role_map.servers and rank))
         if self._cut is None and isinstance(role, Worker) and missable:
             self._missed.add(role.number)
             return

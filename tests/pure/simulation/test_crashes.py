@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
+from psrt.config.faults import read_fault
 from psrt.errors import ConfigError, CrashError, TransportError
 from psrt.job.virtual import simulate
 from psrt.messages import Leave, Params, Push
@@ -207,6 +208,26 @@ def test_with_servers_the_others_finish(mode, shared_memory, seconds):
     assert set(run.world.crashed) == {3}
     assert [worker.clock == 5 for worker in run.workers] == [True, False, True, True]
     assert np.isfinite(run.theta).all()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "local-sgd"])
+@pytest.mark.parametrize(
+    ("text", "error", "end"),
+    [
+        ("cut:server0@event5", TransportError, "taken to be dead at 60 s"),
+        ("pause:worker0,worker1,worker2@event5", TransportError, "taken to be dead at 60 s"),
+        ("crash:worker0,worker1,worker2@2.5s", CrashError, "crashed at 2.5 s"),
+    ],
+)
+def test_without_any_worker_there_is_no_result(mode, text, error, end):
+    """The last one is named: the others were missed before."""
+    asked = TrainConfig(mode=mode, servers=1, steps=50, hidden=(4,), timeout_s=60.0)
+    fault = read_fault(text)
+    with pytest.raises(error, match=rf"^worker \d \(rank \d\) (is )?{end} .*, at clock \d$"):
+        simulate(asked, workers=3, costs=SimulationCosts(compute=lambda *_: 1.0), faults=[fault])
+    two = read_fault("crash:worker0,worker1@2.5s")
+    run = simulate(asked, workers=3, costs=COSTS, faults=[two])
+    assert [it.clock == 50 for it in run.workers] == [False, False, True]
 
 
 class TestWithoutServers:

@@ -156,8 +156,8 @@ def simulate_parser() -> FlagParser:
     forms = "; ".join(f"{it.form}: {it.does}" for it in KINDS.values())
     add(
         "--fault", metavar="KIND:WHO@WHEN", action="append",
-        help="what goes wrong, with a WHO like worker1,server0,rank3,host1 and a WHEN like "
-        f"event120, before that event, or 2.5s; may be repeated. {forms}",
+        help="what goes wrong, with a WHO like worker1,server0,rank3,host1, a WHEN like event120, "
+        f"before that event, or 2.5s, and a DURATION like 2.5s; may be repeated. {forms}",
     )  # fmt: skip
     add(
         "--restarts", metavar="N",

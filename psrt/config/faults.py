@@ -103,23 +103,23 @@ def _plain(it: Fault) -> bool:
 #: One row for each kind.
 KINDS = {
     "crash": Kind(
-        "crash:WHO@WHEN[+S]",
-        "they end for good, and others hear of it S seconds later (0)",
+        "crash:WHO@WHEN[+DURATION]",
+        "they end for good, and others hear of it that much later (0s)",
         _plain,
     ),
     "pause": Kind(
-        "pause:WHO@WHEN[+S]",
-        "they stand still for S seconds, or for ever",
+        "pause:WHO@WHEN[+DURATION]",
+        "they stand still that long, or for ever",
         _plain,
     ),
     "cut": Kind(
-        "cut:WHO@WHEN[+S]",
-        "no message passes between them and all others for S seconds, or for ever",
+        "cut:WHO@WHEN[+DURATION]",
+        "no message passes between them and all others that long, or for ever",
         _plain,
     ),
     "slow": Kind(
-        "slow:WHO:FACTOR@WHEN[+S]",
-        "their bytes take FACTOR times as long, for S seconds or for ever",
+        "slow:WHO:FACTOR@WHEN[+DURATION]",
+        "their bytes take FACTOR times as long, for that long or for ever",
         lambda it: _strikes_ranks(it) and it.factor >= 1,
     ),
     "suspect": Kind(
@@ -155,8 +155,9 @@ def read_fault(text: str) -> Fault:
     fault = None if found is None else _fault(found)
     if fault is None or not kind.fits(fault):
         raise ConfigError(
-            f"fault must be {kind.form}, with a WHO like worker1,server0,rank3,host1 and a WHEN "
-            f"like event120 or 2.5s, or a HOW of full, error and torn, got {text!r}"
+            f"fault must be {kind.form}, with a WHO like worker1,server0,rank3,host1, a WHEN "
+            "like event120 or 2.5s and a DURATION like 2.5s, or a HOW of full, error and torn, got "
+            f"{text!r}"
         )
     return fault
 

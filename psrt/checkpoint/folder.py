@@ -169,13 +169,20 @@ class Checkpoints:
         return manifest
 
     def newest(self) -> tuple[Found | None, list[str]]:
-        """Return the newest that can be read, if any, and a line for each that was passed over."""
-        remarks: list[str] = []
-        for path, it in self.listed(verify=True):
-            if isinstance(it, Manifest):
-                return Found(path, it), remarks
-            remarks.append(str(it))
-        return None, remarks
+        """Return the newest that can be read, if any, and a line for each that was passed over.
+
+        Whoever trains there deletes the oldest ones meanwhile: then there are newer ones by now.
+        """
+        while True:
+            remarks: list[str] = []
+            were_deleted = False
+            for path, it in self.listed(verify=True):
+                if isinstance(it, Manifest):
+                    return Found(path, it), remarks
+                remarks.append(str(it))
+                were_deleted |= self._only is None and path.name not in self._names()
+            if not were_deleted:
+                return None, remarks
 
 
 def _placed(error: CheckpointError, path: Path) -> str:

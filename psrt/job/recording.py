@@ -434,7 +434,7 @@ def _changes(left_out: Mapping[int, Collection[int]]) -> tuple[tuple[int, tuple[
 def _prepared(setup: Setup) -> OutputFolder:
     """Return the run's folder with ``config.toml`` in it."""
     config = setup.config
-    folder = OutputFolder(config.out or "")
+    folder = setup.folder or OutputFolder(config.out or "")
     resumption = setup.resumption
     goes_on = resumption is not None and resumption.is_of(folder.path)
     try:

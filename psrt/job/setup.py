@@ -32,6 +32,7 @@ from psrt.job.roles import resolved, who_is_who
 from psrt.job.shards import ShardChoice, served_job, shards_for
 from psrt.mpirun import launch_line
 from psrt.partition import Span
+from psrt.report.files import OutputFolder
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.topology import Topology
 from psrt.topology.registry import edges_of
@@ -70,6 +71,8 @@ class Setup:
     replay: Replay | None
     #: The checkpoint to go on from; None begins at the beginning.
     resumption: Resumption | None
+    #: Of a run that goes on, at the first process: where it writes, which no other run may use.
+    folder: OutputFolder | None
 
     def codec_at(self, rank: int) -> JobCodec | None:
         """Return the codec of what a rank sends or receives: of its part of the parameters."""
@@ -96,7 +99,7 @@ def set_up(
     Raises:
         ConfigError: on every rank, if the job is impossible.
     """
-    config, replay = _same_config(launcher, config)
+    config, replay, folder = _same_config(launcher, config)
     resumption = _resumption(launcher, config)
     shards: ShardChoice | None = None
     hosts = tuple(launcher.hosts(config))
@@ -205,14 +208,19 @@ def set_up(
         cut,
         replay,
         resumption,
+        folder,
     )
 
 
 def _same_config(
     launcher: Launcher, config: TrainConfig | Callable[[], TrainConfig]
-) -> tuple[TrainConfig, Replay | None]:
-    """Return the first process's config, resolved, and, at that process, the run it repeats."""
+) -> tuple[TrainConfig, Replay | None, OutputFolder | None]:
+    """Return the first process's config, resolved, and two things at that process only.
+
+    They are the run that is repeated, and the folder of one that goes on.
+    """
     replay: Replay | None = None
+    folder: OutputFolder | None = None
     text = ""
     with launcher.agree():
         if launcher.first:
@@ -221,6 +229,9 @@ def _same_config(
             if replay is not None:
                 config = replay.pinned(config)
             if config.resume is not None:
+                if config.out is not None:
+                    folder = OutputFolder(config.out)
+                    folder.lock()
                 config = pinned(config)
             if (every := config.checkpoint_every) is not None:
                 if not launcher.numerics:
@@ -239,7 +250,7 @@ def _same_config(
                 config = replace(config, codec_everywhere=there or asked is True)
             launcher.check(config)
             text = to_toml(config)
-    return from_toml(launcher.share(text), source="rank 0"), replay
+    return from_toml(launcher.share(text), source="rank 0"), replay, folder
 
 
 def _resumption(launcher: Launcher, config: TrainConfig) -> Resumption | None:

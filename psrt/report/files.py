@@ -84,10 +84,8 @@ class OutputFolder:
             ConfigError: if the path is a file or cannot be written to, by others as well, holds
                 a run already and may not be overwritten, or is in use.
         """
+        self.lock()
         with self._config_errors("write to"):
-            if self.path.is_dir():
-                self._check_own()
-                self._lock()
             if self._aside.is_dir():  # a start was killed before its first step
                 self.discard()
         self._check(overwrite or resumes)
@@ -107,6 +105,20 @@ class OutputFolder:
             except (OSError, ConfigError):
                 self.discard()  # half a file would block the next run
                 raise
+
+    def lock(self) -> None:
+        """Keep other runs away until ``release``, where there is a folder; else ``prepare`` does.
+
+        Called first by a run that goes on: whoever trains in the folder deletes the checkpoint that
+        is read.
+
+        Raises:
+            ConfigError: if one is there, or the folder is not the user's own.
+        """
+        with self._config_errors("write to"):
+            if self.path.is_dir():
+                self._check_own()
+                self._lock()
 
     def _lock(self) -> None:
         """Keep other runs of this host away: the lock ends with this process, however it ends.

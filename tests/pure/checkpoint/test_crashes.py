@@ -59,6 +59,29 @@ def loaded(run):
     return step
 
 
+def test_whoever_reads_finds_the_newest_while_old_ones_are_deleted(tmp_path, monkeypatch):
+    """Of one that is kept, the listed one is gone, and another one there, before it is read."""
+    run, disk = tmp_path / "run", Disk()
+    run.mkdir()
+    checkpoints, steps = Checkpoints(disk, run), iter((2, 3))
+    save(checkpoints, disk, 1, keep=1)
+    read = Disk.read
+
+    def deleted(it, path, most):
+        for step in steps:
+            save(checkpoints, disk, step, keep=1)
+            break
+        return read(it, path, most)
+
+    monkeypatch.setattr(Disk, "read", deleted)
+    found, remarks = Checkpoints(disk, run).newest()
+    assert found.manifest.step == 3
+    assert not remarks
+    only = Checkpoints.at(disk, found.path)
+    shutil.rmtree(found.path)
+    assert only.newest()[0] is None, "there is no other one of that name"
+
+
 def outcomes(tmp_path, steps, without=""):
     """Return what runs go on from after crashes of the last of these savings, and after its end."""
     done, before = recorded(tmp_path, steps, without)

@@ -513,13 +513,21 @@ def test_what_virtual_time_cannot_do_leaves_nothing_behind(tmp_path, every, more
     assert not Path(config.out).exists()
 
 
-def test_a_run_under_way_is_not_gone_on_with(tmp_path):
+def test_a_run_under_way_is_not_gone_on_with(tmp_path, monkeypatch):
     config = config_of(tmp_path, "sync", checkpoint_every=6)
     trained(config)
     there = OutputFolder(config.out)
     there.prepare("", resumes=True)
-    with pytest.raises(ConfigError, match="is in use by a run under way"):
-        simulate(resumed_config(config.out), workers=WORKERS)
+    again = resumed_config(config.out)
+
+    def read(it, name):
+        raise ConfigError("the other one has deleted it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Resumption, "part", read)
+        for resume in (again.resume, "auto"):
+            with pytest.raises(ConfigError, match="is in use by a run under way"):
+                simulate(replace(again, resume=resume), workers=WORKERS)
     there.discard()
     there.release()
     with pytest.raises(ConfigError, match="2 workers instead of 3, which --record cannot have"):

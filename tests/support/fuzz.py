@@ -150,8 +150,10 @@ class Draw:
         )
 
     def crashes(self, workers: int) -> tuple[tuple[int, float], ...]:
-        who = self.rng.permutation(workers)[: self.whole(1, workers)]
-        return tuple((int(worker), float(self.rng.exponential(0.01))) for worker in who)
+        """Draw who dies, and when: all but one at most, without whom there is no result."""
+        who = self.rng.permutation(workers)[: self.whole(1, max(workers - 1, 1))]
+        dies = tuple((int(worker), float(self.rng.exponential(0.01))) for worker in who)
+        return dies if workers > 1 else ()
 
 
 @contextmanager

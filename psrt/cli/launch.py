@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psrt
-from psrt.cli.flags import FlagParser
+from psrt.cli.flags import FlagParser, train_parser, values_of
 from psrt.cli.printing import say
+from psrt.config.names import AUTO
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.faults.parent import PARENT, Parent
@@ -43,6 +44,8 @@ _RUNNER = ("-m", "mpi4py")
 _SAFELY = ("-c", "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], {}, '__main__')")
 #: The flag of train by which the others go on when a rank dies.
 _SURVIVE = "--survive"
+#: What has train print its help.
+_HELP = ("-h", "--help")
 #: Seconds that `srun --mpi=list` may take.
 _SRUN_S = 30
 #: Most ranks that a job can have.
@@ -264,7 +267,7 @@ def _line(
 ) -> Line:
     """Return the line that starts the ranks, of which there may be another number."""
     library = loaded_library()
-    survives = is_ours and _SURVIVE in words
+    survives = is_ours and words[2:3] == ["train"] and _survives(words[3:])
     if survives and given.launcher == "srun":
         raise ConfigError(f"{_SURVIVE} needs --launcher mpirun: srun ends all ranks when one dies")
     pmi = None if survives else _pmi(given, library)
@@ -308,6 +311,26 @@ def _line(
     return mpirun_line(
         start, library, mpirun_of(library), root=os.geteuid() == 0, environment=os.environ
     )
+
+
+def _survives(flags: Sequence[str]) -> bool:
+    """Return whether the others go on when a rank of a run dies, as far as can be told here.
+
+    Its flags may say so, the file of ``--config``, or the run that it goes on with. Whatever is
+    wrong with them the ranks tell.
+    """
+    if any(flag in _HELP for flag in flags):
+        return False
+    try:
+        asked = values_of(train_parser().parse(flags))
+        if "survive" in asked or "resume" not in asked:
+            return bool(asked.get("survive"))
+        from psrt.job.resuming import survived  # needs numpy
+
+        run = asked.get("out") if asked["resume"] == AUTO else asked["resume"]
+        return run is not None and survived(run)
+    except ConfigError:
+        return False
 
 
 def _pmi(given: argparse.Namespace, library: Library) -> str | None:

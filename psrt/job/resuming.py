@@ -283,6 +283,17 @@ def found_in(run: str) -> Resumption | None:
     return None if newest is None else Resumption(*newest)
 
 
+def survived(run: str) -> bool:
+    """Return whether the others of a run go on when one dies, by its newest manifest alone.
+
+    Raises:
+        ConfigError: if its config cannot be read.
+    """
+    listed = Checkpoints.at(Disk(), Path(run)).listed()
+    newest = next((it for _, it in listed if isinstance(it, Manifest)), None)
+    return newest is not None and bool(from_toml(newest.config, source=run).survive)
+
+
 def found(run: str) -> Resumption:
     """Return the newest good checkpoint of a run.
 

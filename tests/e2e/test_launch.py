@@ -326,6 +326,26 @@ def test_hosts_and_threads_are_in_the_line(launch):
     assert "A=b c" in words
 
 
+def test_a_run_that_survives_deaths_is_started_so_whoever_says_it(launch):
+    if not launch.is_open_mpi:
+        pytest.skip("MPICH ends a job when a rank dies")
+    (launch.folder / "job.toml").write_text('mode = "sync"\nsurvive = true\n')
+    job = ("--mode", "sync", "--steps", 4, "--out", "run", "--checkpoint-every", 2)
+    made = launch.psrt("simulate", "--workers", 2, "--survive", *job)
+    assert made.status == 0, made.stderr
+    for flags in (
+        ("--survive",),
+        ("--config", "job.toml"),
+        ("--resume", "run", "--steps", 8),
+        ("--resume", "run/checkpoints/00000002"),
+        (*job[:4], "--out", "run", "--resume", "auto"),
+    ):
+        assert "--with-ft" in dry(launch, "-n", 3, "train", *flags), flags
+        assert "--with-ft" not in dry(launch, "-n", 3, "train", *flags, "--no-survive"), flags
+    for flags in ((), ("--config", "none.toml"), ("--resume", "none"), ("--survive", "--help")):
+        assert "--with-ft" not in dry(launch, "-n", 3, "train", *flags), flags
+
+
 def test_the_line_can_be_pasted(launch, script):
     script(WHO)
     done = launch.psrt("launch", "--dry-run", "-n", 2, "script.py", "it's; $HOME")

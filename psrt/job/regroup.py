@@ -65,8 +65,7 @@ def shard_tree(
     sources = _per_worker(tree, owner, crew) if before != now else {}
     for path in paths_by_element(owner):
         pieces = [(of, _within(one, sources.get(path, path))) for of, one in parts]
-        is_there = all(isinstance(it, np.ndarray) for _, it in pieces)
-        _put(tree, path, assemble(pieces, span, n) if is_there else None)
+        _put(tree, path, _cut(pieces, span, n))
     fresh = state_of(owner)
     for path in marked(owner, "of_span"):
         _put(tree, path, _within(fresh, path))
@@ -80,7 +79,10 @@ def shard_tree(
     tree["bytes"] = totals if owner.number == 0 else [0, 0]
     if tree["shard"]["gap"] is not None:  # of a sample of reads: it begins anew
         tree["shard"]["gap"] = fresh["shard"]["gap"]
-    tree["policy"]["owed"] = _owed(tree["policy"]["owed"], crew, owner.number)
+    # As many as any of those has whose elements it serves: what others have applied adds zero.
+    pending = max(_near(parts, span) or trees, key=lambda it: len(it["policy"]["owed"]))
+    tree["policy"]["owed"] = _owed(pending["policy"]["owed"], crew, owner.number)
+    tree["shard"]["owed_notes"] = pending["shard"]["owed_notes"]
     if before != now:
         slowest = min(clock.values())
         tree["policy"]["clock"] = {
@@ -92,11 +94,36 @@ def shard_tree(
 
 
 def _check_alike(trees: Sequence[Tree]) -> None:
-    """Check that all shards have had the same pushes."""
-    first, *others = (it["policy"] for it in trees)
-    for it in others:
-        if it["clock"] != first["clock"] or len(it["owed"]) != len(first["owed"]):
-            raise CheckpointError("its shards are of different moments")
+    """Check that all shards have had the same pushes.
+
+    They may have made different updates of them: the quorum falls when a worker leaves, of which
+    one hears before a push, and another one after it.
+    """
+    first, *others = (it["policy"]["clock"] for it in trees)
+    if any(it != first for it in others):
+        raise CheckpointError("its shards are of different moments")
+
+
+def _near(parts: Sequence[tuple[Sequence[Span], Tree]], span: Span) -> list[Tree]:
+    """Return the trees of the shards that have some of a span."""
+    return [tree for of, tree in parts if _meets(of, span)]
+
+
+def _meets(spans: Sequence[Span], span: Span) -> bool:
+    return any(it.start < span.stop and span.start < it.stop for it in spans)
+
+
+def _cut(pieces: Sequence[tuple[Sequence[Span], Any]], span: Span, n: int) -> np.ndarray | None:
+    """Return a span of what shards have by element, zeros where one has none; None if none has."""
+    arrays = [it for of, it in pieces if _meets(of, span) and isinstance(it, np.ndarray)]
+    if not arrays:
+        return None
+    kind = arrays[0].dtype
+    whole = [
+        (of, it if isinstance(it, np.ndarray) else np.zeros(sum(one.size for one in of), kind))
+        for of, it in pieces
+    ]
+    return assemble(whole, span, n)
 
 
 def _owed(fields: Sequence[Any], crew: Crew, shard: int) -> list[Any]:

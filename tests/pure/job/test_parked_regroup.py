@@ -22,6 +22,7 @@ from psrt.job.crew import Crew
 from psrt.job.resuming import resumed_config
 from psrt.job.virtual import simulate
 from psrt.messages import Push
+from psrt.simulation import SimulationCosts
 from psrt.sync import Policy
 from support.cases import each
 
@@ -254,6 +255,34 @@ def test_it_does_so_from_every_cut(tmp_path, mode, group):
 
 def test_pending_pushes_are_part_of_the_next_update_where_one_is_enough(tmp_path):
     assert judge(tmp_path, MODES["softsync"], (3, 1), cuts=6)
+
+
+@pytest.mark.parametrize("servers", [2, 1])
+def test_shards_that_made_other_updates_of_the_same_pushes_go_on(tmp_path, servers):
+    """One hears that a worker has left, whereby the quorum falls, before a push, another after."""
+    costs = SimulationCosts(
+        compute=lambda _, rng: rng.uniform(0.2, 1.2), latency=lambda rng: rng.random()
+    )
+    knobs, problem = MODES["softsync"], Ticks(2, steps_of(uneven=True))
+    config = config_of(tmp_path / "run", knobs)
+    simulate(config, problem, workers=3, seed=10, costs=costs)
+    different, taken = 0, 0
+    for name, trees in saved(tmp_path / "run").items():
+        pending = {len(trees[f"shard-{i}-of-2"]["role"]["policy"]["owed"]) for i in (0, 1)}
+        if len(pending) == 1:
+            continue
+        different += 1
+        problem.attempt, problem.taken = 1, []
+        where, out = tmp_path / "run/checkpoints" / name, tmp_path / name
+        again = resumed_config(str(where), out=str(out), servers=servers)
+        run = simulate(again, problem, workers=2, seed=11, costs=costs)
+        check_earlier(problem, knobs, run, 0, [it["clock"] for it in roles_in(trees, 3)])
+        found = -problem.table(run.theta)[:, 1]
+        taken += len(problem.taken)
+        assert all((found[:, *it[1:]] > 0.2).all() for it in problem.taken), "a push was lost"
+        assert np.count_nonzero(found) == 2 * len(problem.taken)
+    assert taken
+    assert different, "no shard heard of a leave before a push, and another one after it"
 
 
 def patched(module, name, make):

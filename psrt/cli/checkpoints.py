@@ -15,7 +15,10 @@ from psrt.files import check_writable
 from psrt.units import plural, size_text
 
 if TYPE_CHECKING:
-    from psrt.checkpoint import Manifest
+    from psrt.checkpoint import Checkpoints, Manifest
+
+#: How often the newest one is looked for that a run deletes while it is read.
+_TRIES = 20
 
 _DESCRIPTION = """\
 List the checkpoints of a run, the newest first, read all that is in them, and say which can be
@@ -51,27 +54,54 @@ def main(argv: Sequence[str]) -> int:
     from psrt.checkpoint import Checkpoints, Disk, Manifest  # numpy only now: --help needs none
 
     checkpoints = Checkpoints.at(Disk(), Path(given.run))
-    listed = list(checkpoints.listed(verify=True))
-    if given.step is not None:
-        listed = [it for it in listed if it[0].name == given.step.rjust(8, "0")]
-    if not listed:
-        of_step = "" if given.step is None else f" of step {given.step}"
-        raise ConfigError(f"{given.run}: there is no checkpoint{of_step}")
-    good = [(path, it) for path, it in listed if isinstance(it, Manifest)]
-    if given.show or given.export is not None:
+    if given.export is not None:
+        _check_export(given.export, checkpoints.folder)
+    path = Path()
+    for _ in range(_TRIES):
+        listed = _listed(checkpoints, given.run, given.step)
+        good = [(path, it) for path, it in listed if isinstance(it, Manifest)]
+        if not (given.show or given.export is not None):
+            rows = [_row(path, it) for path, it in listed]
+            say(json.dumps(rows) if given.json else "\n".join(map(_line, rows)))
+            return 0 if len(good) == len(listed) else 1
         if not good:
             raise ConfigError(str(listed[0][1]))
         path, manifest = good[0]
-        if given.export is not None:
-            _check_export(given.export, checkpoints.folder)
-            _export(path, manifest, given.export)
-            say(f"{given.export}: the {manifest.n} parameters of {path}")
-        if given.show:
-            say("\n".join(_contents(path, manifest)))
+        try:
+            said = _of_one(path, manifest, given.export, shows=given.show)
+        except (ConfigError, CheckpointError, OSError):
+            if path.exists():
+                raise
+            continue  # deleted meanwhile by a run under way, which has a newer one by now
+        say("\n".join(said))
         return 0
-    rows = [_row(path, it) for path, it in listed]
-    say(json.dumps(rows) if given.json else "\n".join(map(_line, rows)))
-    return 0 if len(good) == len(listed) else 1
+    raise ConfigError(f"{path} was deleted while it was read: its run keeps too few (--keep)")
+
+
+def _listed(
+    checkpoints: Checkpoints, run: str, step: str | None
+) -> list[tuple[Path, Manifest | CheckpointError]]:
+    """Return what is in each checkpoint, or in that of a step, after reading all of it.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    listed = list(checkpoints.listed(verify=True))
+    if step is not None:
+        listed = [it for it in listed if it[0].name == step.rjust(8, "0")]
+    if not listed:
+        of_step = "" if step is None else f" of step {step}"
+        raise ConfigError(f"{run}: there is no checkpoint{of_step}")
+    return listed
+
+
+def _of_one(path: Path, manifest: Manifest, export: str | None, *, shows: bool) -> list[str]:
+    """Export the model of a checkpoint, if it is to be, and return the lines about it."""
+    said = list(_contents(path, manifest)) if shows else []
+    if export is not None:
+        _export(path, manifest, export)
+        said.insert(0, f"{export}: the {manifest.n} parameters of {path}")
+    return said
 
 
 def _row(path: Path, found: Manifest | CheckpointError) -> dict[str, Any]:

@@ -90,6 +90,11 @@ class Resumption(NamedTuple):
                 raise CheckpointError(f"{entry.file} has no state of a role")
             return tree
         except (CheckpointError, OSError) as error:
+            if not self.path.exists():
+                raise ConfigError(
+                    f"--resume {self.path}: it was deleted while it was read, as by a run under "
+                    "way there, which keeps few (--keep)"
+                ) from error
             raise ConfigError(f"--resume {self.path}: {error}") from error
 
     def start(self, initial: Vector, data: str) -> Vector:

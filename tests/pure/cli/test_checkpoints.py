@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from psrt.cli import checkpoints
 from psrt.cli.checkpoints import main
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
@@ -124,6 +126,35 @@ def test_a_full_disk_is_one_line(run, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"cannot write .*model: No space left on device$"):
         main([str(run[0]), "--export", str(tmp_path / "model")])
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("flag", ["--export", "--show"])
+def test_one_that_is_deleted_while_it_is_read_gives_way_to_the_next(
+    run, capsys, tmp_path, monkeypatch, flag
+):
+    """As by a run under way that keeps few: what was listed is gone, and another one there."""
+    out, kept, listed = tmp_path / "run", tmp_path / "kept", checkpoints._listed
+    shutil.copytree(run[0], out)
+    newest = out / "checkpoints" / "00000012"
+    shutil.copytree(newest, kept)
+    argv = [str(out), flag, *([str(tmp_path / "model")] if flag == "--export" else [])]
+
+    def then_deleted(*args):
+        found = listed(*args)
+        shutil.rmtree(newest, ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(checkpoints, "_listed", then_deleted)
+    assert main(argv) == 0
+    assert "00000008" in capsys.readouterr().out
+
+    def always(*args):
+        shutil.copytree(kept, newest)
+        return then_deleted(*args)
+
+    monkeypatch.setattr(checkpoints, "_listed", always)
+    with pytest.raises(ConfigError, match="00000012 was deleted while it was read"):
+        main(argv)
 
 
 def test_a_flag_that_has_no_effect_is_refused(run):

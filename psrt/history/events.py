@@ -48,6 +48,10 @@ DRAW        the worker was drawn to the centre: shard, clock: of the push, versi
             ``rate`` and ``gap``: sums of x − x̃ and of what the worker moved by; all with signs;
             ``weight`` and ``seconds``: the most that rounding may make of the worker and of the
             force, over 2⁻²⁴
+PARK        a worker that averages with neighbours without rounds has come to a checkpoint, with its
+            neighbours: clock, version: the step of the checkpoint, samples: the neighbours that it
+            has told, ``seconds``: of the stop. What neighbours did before theirs it has taken, and
+            nothing of what they did after
 LEAVE       the worker is done: clock; ``seconds``: waiting until its neighbours are, too
 OFFER       a vector was sent to neighbours: clock, samples: to how many, version: a ``pair`` of its
             digest and, without rounds, of the number of the offer, counted by who asks; weight:
@@ -150,6 +154,7 @@ class Kind(IntEnum):
     CENTRE = 28
     PASS = 29
     MESSAGE = 30
+    PARK = 31
     FINAL = 32
     END = 33
 
@@ -159,7 +164,7 @@ WORKER_KINDS = (
     Kind.READ, Kind.PUSH, Kind.ENCODE, Kind.RESIDUAL, Kind.STEP, Kind.REDUCE, Kind.REDUCED,
     Kind.LEAVE, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE, Kind.REPLY_DECODE,
     Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.TRACK, Kind.DRAW, Kind.PASS,
-    Kind.MESSAGE,
+    Kind.MESSAGE, Kind.PARK,
 )  # fmt: skip
 SERVER_KINDS = (
     Kind.RECEIVE, Kind.DECODE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.REPLY_ENCODE,
@@ -182,6 +187,7 @@ FIELDS = {
     Kind.REDUCE: ("shard", "clock", "version", "samples", "progress", "weight", "flag"),
     Kind.REDUCED: ("shard", "clock", "version", "tau", "weight", "rate", "seconds", "flag"),
     Kind.LEAVE: ("clock", "seconds"),
+    Kind.PARK: ("clock", "version", "samples", "seconds"),
     Kind.OFFER: (
         "shard", "clock", "version", "samples", "progress", "gap", "weight", "seconds", "flag",
     ),

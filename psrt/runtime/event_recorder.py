@@ -68,6 +68,7 @@ _DRAW = int(Kind.DRAW)
 _FORCE = int(Kind.FORCE)
 _CENTRE = int(Kind.CENTRE)
 _PASS = int(Kind.PASS)
+_PARK = int(Kind.PARK)
 _MESSAGE = int(Kind.MESSAGE)
 _FINAL = int(Kind.FINAL)
 _NAN = math.nan
@@ -475,6 +476,18 @@ class WorkerEventRecorder(_Recorder):
     def left(self, now: float, clock: int, seconds: float = 0.0) -> None:
         """The worker is done, ``seconds`` of waiting for its neighbours to be included."""
         self._add(_LEAVE, now, self._worker, clock, -1, seconds=seconds)
+
+    def parked(self, now: float, clock: int, step: int, told: int, seconds: float) -> None:
+        """The worker and its neighbours have come to a checkpoint.
+
+        Args:
+            now: the time, in seconds.
+            clock: gradient steps finished.
+            step: of the checkpoint.
+            told: neighbours that were told.
+            seconds: since it began to wait for that.
+        """
+        self._add(_PARK, now, self._worker, clock, step, -1, told, seconds=seconds)
 
     def saved(self, updates: int, now: float) -> None:
         """The final parameters that all workers share were written."""

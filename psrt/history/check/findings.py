@@ -116,8 +116,8 @@ RULES = {
     TRACKED_SUM: "a tracked gradient grows by what the worker's own has, and is sent as it is",
     PIPELINE: "stages take every micro-batch forward and back in the order of their schedule, and "
     "receive what others sent; all parts of a copy take the same steps",
-    CAUSALITY: "a sum ends only after every worker has contributed, and nothing is taken before "
-    "it was offered",
+    CAUSALITY: "a sum ends only after every worker has contributed, nothing is taken before it was "
+    "offered, and an average of two is before a checkpoint at both, or after it",
     DURATIONS: "a duration is the time between the events that it spans",
     FINAL: "the last version is written, once, when the run ends",
     SUMMARY: "the figures of the summary follow from the events",
@@ -335,6 +335,7 @@ _SHOWN = {
     Kind.CENTRE: ("shard", "clock", "progress"),
     Kind.PASS: ("worker", "shard", "clock", "tau", "samples"),
     Kind.MESSAGE: ("worker", "shard", "clock", "tau", "samples", "progress"),
+    Kind.PARK: ("worker", "clock", "version", "samples"),
     Kind.FINAL: ("shard", "version"),
 }
 _FLAGS = {

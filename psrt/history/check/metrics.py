@@ -148,6 +148,7 @@ def check_metrics(
     numerics: bool,
     gap: float,
     apart: bool,
+    forgotten: int = 0,
 ) -> list[Figures]:
     """Check that lines are whole, and that each agrees with the one before.
 
@@ -157,6 +158,7 @@ def check_metrics(
         numerics: whether there is a loss.
         gap: the largest that was measured; 0 without any.
         apart: whether it was measured how far apart workers are.
+        forgotten: received bytes that a run which went on does not count any more, at most.
 
     Returns:
         The lines.
@@ -171,6 +173,7 @@ def check_metrics(
         line.within(step + 1, math.inf, "step")
         step = line.number("step") or 0.0
         before, last = last, {name: line.number(name) or 0.0 for name in _GROWING}
+        before["bytes_received"] -= forgotten
         for name in _GROWING:
             line.within(before[name], math.inf, name)
         elapsed = last["seconds"] - before["seconds"]
@@ -199,11 +202,41 @@ def check_metrics(
     return lines
 
 
-def check_distances(lines: Sequence[Figures], bounds: Mapping[int, tuple[float, float]]) -> None:
-    """Check that each line says how far apart workers are, within the bounds of its step."""
+def check_distances(
+    lines: Sequence[Figures],
+    bounds: Mapping[int, tuple[float, float]],
+    unknown: Sequence[range] = (),
+) -> None:
+    """Check that each line says how far apart workers are, within the bounds of its step.
+
+    Args:
+        lines: of the metrics.
+        bounds: by step; of others it may be any.
+        unknown: steps that may say nothing.
+    """
     for line in lines:
-        low, high = bounds.get(int(line.number("step") or 0), (0.0, math.inf))
-        line.within(low, high, "consensus_distance")
+        step = int(line.number("step") or 0)
+        low, high = bounds.get(step, (0.0, math.inf))
+        if any(step in steps for steps in unknown):
+            line.maybe_within(low, high, "consensus_distance")
+        else:
+            line.within(low, high, "consensus_distance")
+
+
+def split_steps(table: Table, resumed: Sequence[float], workers: int) -> list[range]:
+    """Return the steps that only some workers had taken where a run went on from a checkpoint.
+
+    What these had told of how far they are from others is known to nobody any more.
+
+    Args:
+        table: events of all workers.
+        resumed: when the run went on.
+        workers: their number.
+    """
+    at = table.where(Kind.STEP)
+    time, owner = table.real("time")[at], table["worker"][at]
+    clocks = [np.bincount(owner[time < when], minlength=workers) for when in resumed]
+    return [range(int(it.min()) + 1, int(it.max()) + 1) for it in clocks]
 
 
 def check_lines(

@@ -62,10 +62,9 @@ def check_pairs(
         findings: takes what is wrong.
 
     Returns:
-        The bytes that all of them sent, twice; right if nobody has died.
+        The least and the most bytes that all of them sent; right if nobody has died.
     """
-    linked = mixing_of(header).of(0) > 0
-    np.fill_diagonal(linked, False)
+    linked = _linked(header)
     check_silence(table, leave, np.zeros(len(table), bool), findings)
     check_local_steps(contract, table, leave, findings)
     check_own_rates(contract, header, table, findings)
@@ -86,9 +85,33 @@ def check_pairs(
     _check_staleness(table, averages, findings)
     _check_sums(header, table, averages, offered, findings)
     _check_durations(contract, table, findings)
-    sent = len(table.where(Kind.OFFER))
-    nbytes = sent * (MESSAGE + ITEMSIZE * header.n) + MESSAGE * int(linked.sum())
-    return nbytes, nbytes
+    parks = _check_checkpoints(linked, table, averages, offered, findings)
+    sent, vector = table.where(Kind.OFFER), MESSAGE + ITEMSIZE * header.n
+    nbytes = len(sent) * vector + MESSAGE * (int(linked.sum()) + parks[1])
+    # What came to one that had left is no part of what it was saved with.
+    void = int((table["flag"][sent] == 0).sum() - averages.asks.sum())
+    late = MESSAGE * (parks[1] - parks[0]) + vector * void if header.resumed else 0
+    return nbytes - late, nbytes
+
+
+def _linked(header: Header) -> Bools:
+    """Return by worker its neighbours."""
+    linked: Bools = mixing_of(header).of(0) > 0
+    np.fill_diagonal(linked, False)
+    return linked
+
+
+def forgotten(header: Header, nbytes: tuple[int, int]) -> int:
+    """Return how many received bytes a run that goes on from a checkpoint may count later or never.
+
+    That is what came to workers that had left, and every ``LEAVE``, which is sent again.
+
+    Args:
+        header: of the history.
+        nbytes: what ``check_pairs`` returned.
+    """
+    least, most = nbytes
+    return most - least + MESSAGE * int(_linked(header).sum()) if header.resumed else 0
 
 
 def _check_clocks(contract: Contract, table: Table, leave: Ints, findings: Findings) -> None:
@@ -98,7 +121,7 @@ def _check_clocks(contract: Contract, table: Table, leave: Ints, findings: Findi
     first = np.cumsum(np.bincount(table["worker"], minlength=contract.workers))
     begins = np.concatenate([[0], first])[table["worker"]]
     due = before - np.append(before, 0)[begins] if len(table) else before
-    at = table.where(Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.LEAVE)
+    at = table.where(Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.PARK, Kind.LEAVE)
     text = "worker {worker} has {kind} at clock {said} after {due} steps"
     left = np.isin(at, leave)
     for these, rule in ((at[~left], TURNS), (at[left], MEMBERSHIP)):
@@ -412,6 +435,57 @@ def _check_sums(
         most=most,
         because=[own, sent],
     )
+
+
+def _check_checkpoints(
+    linked: Bools, table: Table, averages: _Averages, came: Ints, findings: Findings
+) -> tuple[int, int]:
+    """Check that workers come to the same checkpoints, and that none has half of an average.
+
+    Args:
+        linked: by worker, its neighbours.
+        table: events of all workers, worker after worker.
+        averages: all of them.
+        came: by average, where what came was sent; −1 where that is not known.
+        findings: takes what is wrong.
+
+    Returns:
+        How many neighbours have come to one that others told of it, and how many were told.
+    """
+    at, workers = table.where(Kind.PARK), len(linked)
+    owner, step = table["worker"][at], table["version"][at]
+    counts = np.bincount(owner, minlength=workers)
+    number = np.arange(len(at)) - (np.cumsum(counts) - counts)[owner]
+    first = np.full(int(counts.max(initial=0)), -1)
+    first[number[::-1]] = np.arange(len(at))[::-1]
+    text = "worker {worker} comes to a checkpoint of step {version}, where another has {due}"
+    due = step[first[number]]
+    findings.on(table, at).require(
+        CAUSALITY, step == due, text, due=due, because=[at[first[number]]]
+    )
+    follows = same_as_before(owner)
+    text = "worker {worker} comes to a checkpoint of step {version} after one of step {before}"
+    before = previous(step, 0)
+    findings.on(table, at).require(CAUSALITY, ~follows | (step > before), text, before=before)
+    # Neighbours that come to one have been told of it, and some that had left by then.
+    there = np.array([(counts[linked[i]] > k).sum() for i, k in zip(owner, number, strict=True)])
+    told, most = table["samples"][at], linked.sum(axis=1)[owner]
+    text = "worker {worker} told {samples} neighbours of a checkpoint, expected {there} to {most}"
+    findings.on(table, at).require(
+        NEIGHBOURS, (told >= there) & (told <= most), text, there=there, most=most
+    )
+    # How many each has come to before an event, of those of its worker.
+    total = np.cumsum(table.are(Kind.PARK))
+    begins = (np.cumsum(counts) - counts)[table["worker"]]
+    passed = total - begins
+    take, sent = averages.take, _sent_by_taker(table, averages)
+    for other in (sent, came):
+        text = "worker {worker} averages with worker {shard} across a checkpoint"
+        holds = (other < 0) | (passed[take] == np.append(passed, 0)[other])
+        findings.on(table, take).require(CAUSALITY, holds, text, because=[other])
+    steps = np.maximum.accumulate(np.where(table.are(Kind.STEP), np.arange(len(table)), -1))
+    require_duration(findings, table, at, steps[at], most=True)
+    return int(there.sum()), int(told.sum())
 
 
 def _check_durations(contract: Contract, table: Table, findings: Findings) -> None:

@@ -32,8 +32,9 @@ from psrt.history.check.metrics import (
     counted_of_cells,
     counted_of_pushes,
     counted_of_steps,
+    split_steps,
 )
-from psrt.history.check.pairs import check_pairs
+from psrt.history.check.pairs import check_pairs, forgotten
 from psrt.history.check.pipeline import check_pipeline, layout_of, staleness_of, without_passes
 from psrt.history.check.steps import (
     check_departures,
@@ -415,13 +416,20 @@ class _Case:
         measured = contract.mode.mixes and header.numerics and contract.workers > 1
         measured = measured and bool(header.knob("consensus_every"))
         lines = check_metrics(
-            self._metrics, findings, numerics=header.numerics, gap=self.gap, apart=measured
+            self._metrics,
+            findings,
+            numerics=header.numerics,
+            gap=self.gap,
+            apart=measured,
+            forgotten=forgotten(header, self.nbytes) if contract.pairs else 0,
         )
         if contract.plan is not None and not self.died:
             log_every = header.knob("log_every", 0)
             check_lines(contract, lines, self.counted(), log_every, findings)
             if measured:
-                check_distances(lines, apart())
+                table, resumed = self.workers, header.resumed if contract.pairs else ()
+                unknown = split_steps(table, resumed, contract.workers)
+                check_distances(lines, apart(), unknown)
 
     def _check_final(self, shard: int, updates: int, last: EventRef) -> None:
         # In virtual time a run ends with its last event, but for a fault that comes after that.

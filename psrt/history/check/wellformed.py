@@ -44,6 +44,7 @@ _CLOCKED = (
     *_UNSERVED,
     Kind.STEP,
     Kind.LEAVE,
+    Kind.PARK,
     *(Kind.RECEIVE, Kind.SAVE, Kind.DROP, Kind.REPLY, Kind.LEFT),
     *FRAMED,
     *_SUMMED,
@@ -194,6 +195,8 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
         strange |= table.are(*DRAWN)
     if served and not contract.mode.averages:
         strange |= table.are(Kind.STEP)
+    if not contract.pairs:
+        strange |= table.are(Kind.PARK)
     waits = table.are(Kind.LEAVE) & (table.real("seconds") > 0)
     if contract.mode.mixes:
         strange |= table.are(*_UNSERVED)

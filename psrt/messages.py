@@ -93,14 +93,15 @@ class Leave(NamedTuple):
 class Park(NamedTuple):
     """Worker → server: it has saved itself, and takes no step before all others have, too.
 
-    It is answered like a push.
+    It is answered like a push. Worker → neighbour, where these average in pairs: it has no offer
+    open, saves itself next, and takes no step before its neighbours have said the same.
     """
 
     #: Who parks.
     worker: int
     #: Gradient steps it has finished, whose pushes have been answered.
     clock: int
-    #: As the server said it.
+    #: As the server said it, ``Params.cut``.
     cut: int
     #: The shard at which it parks; a worker parks at each.
     shard: int = 0

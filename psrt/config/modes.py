@@ -120,8 +120,7 @@ class Mode:
         """
         if self.asynchronous is None or not value_of(self.asynchronous):
             return self
-        # Without rounds workers can be stopped only where servers see all of them.
-        return replace(self, rounds=False, saves=self.saves and self.needs_servers)
+        return replace(self, rounds=False)
 
     def parks(self, value_of: Callable[[str], Any]) -> bool:
         """Return whether workers stop for a checkpoint, each at a clock of its own.
@@ -133,9 +132,13 @@ class Mode:
 
         >>> MODES["async"].parks({}.get), MODES["sync"].parks({"backup": 0}.get)
         (True, False)
+        >>> [MODES["gossip"].parks({"asynchronous": it}.get) for it in (True, False)]
+        [True, False]
         """
+        if self.asynchronous is not None and value_of(self.asynchronous):
+            return True
         backup = self.backup is not None and value_of(self.backup)
-        return self.needs_servers and (not self.under(value_of).rounds or bool(backup))
+        return self.needs_servers and (not self.rounds or bool(backup))
 
     def described(self, value_of: Callable[[str], Any]) -> str:
         """Return the mode with its number, as a user would say it.

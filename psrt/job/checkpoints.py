@@ -22,6 +22,7 @@ from psrt.history import EventLog
 from psrt.history.log import Owner
 from psrt.job.build import parks
 from psrt.job.caller import Caller
+from psrt.job.initiator import Initiator
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.meeting import Meeting
 from psrt.job.pace import Pace
@@ -62,12 +63,24 @@ def saver_for(
     checkpoints = Checkpoints(disk, Path(config.out))
     attempt = 0 if resumption is None else resumption.attempt
     began = 0 if resumption is None else resumption.manifest.step
-    meeting, caller, pace = None, None, None
+    meeting: Meeting | None = None
+    caller: Caller | Initiator | None = None
+    pace: Pace | None = None
     every = config.checkpoint_every if isinstance(config.checkpoint_every, int) else None
     if every is None:
         pace = Pace(seconds_of(config.checkpoint_every), mtbf_s=config.mtbf or math.inf)
     process = next(iter(roles))
-    if parks(config):
+    if parks(config) and not setup.role_map.servers:
+        caller = Initiator(
+            checkpoints,
+            disk,
+            process=process,
+            decides=launcher.first,
+            every=every,
+            attempt=attempt,
+            step=began,
+        )
+    elif parks(config):
         caller = Caller(
             checkpoints,
             disk,
@@ -107,12 +120,14 @@ def saver_for(
                 owner.at_boundary = hook
                 if caller is not None:
                     owner.meter.keep_reports()
+                if isinstance(caller, Initiator):
+                    owner.strategy.call = caller.call
                 # Elsewhere it joins the others' rounds, and is saved after each.
                 if setup.role_map.servers or config.scheme.averages or config.scheme.mixes:
                     owner.at_end = partial(saver.ended, part, stays=caller is not None)
             elif caller is not None:
                 owner.at_cut = hook
-                if owner.number == 0:
+                if owner.number == 0 and isinstance(caller, Caller):
                     owner.call = caller.call
             else:
                 owner.at_version = hook
@@ -141,18 +156,19 @@ def saver_for(
         )
         if meeting is not None:
             meeting.failed = saver.committer.failed
-            if pace is not None:
-                meeting.at_look = _asking(meeting, saver.committer, pace)
+        asked = caller if isinstance(caller, Initiator) else meeting
+        if asked is not None and pace is not None:
+            asked.at_look = _asking(asked, saver.committer, pace)
     return saver
 
 
-def _asking(meeting: Meeting, committer: Committer, pace: Pace) -> Callable[[], None]:
+def _asking(asked: Meeting | Initiator, committer: Committer, pace: Pace) -> Callable[[], None]:
     """Return what asks for a checkpoint whenever it is time."""
 
     def look() -> None:
         pace.cost_s = committer.took_s
         if pace.is_due():
-            meeting.ask()
+            asked.ask()
 
     return look
 
@@ -178,7 +194,8 @@ def parts_at(
         spans = places(Span(0, role_map.n)) if carries or mixes else ()
         tree: Callable[[], Tree] = partial(_tree_of_worker, role, carries and not mixes)
         tree = partial(_with_events, tree, log, (False, role.number))
-        yield Part(_worker(number, setup), tree, spans, log=log), role
+        lost = partial(getattr, role.strategy, "has_lost")
+        yield Part(_worker(number, setup), tree, spans, lost, log), role
         return
     # The shards of a cell come behind those of the cells before it.
     before = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0] * len(role_map.spans)

@@ -34,6 +34,7 @@ from psrt.errors import CheckpointError, ConfigError, OutputError, StoppedError
 from psrt.history import EventLog
 from psrt.job.background import Background
 from psrt.job.caller import Caller
+from psrt.job.initiator import Initiator
 from psrt.job.meeting import Meeting
 from psrt.partition import Span
 
@@ -55,7 +56,8 @@ class Part(NamedTuple):
     #: The spans of the parameters that its arrays by element are of.
     spans: tuple[Span, ...] = ()
     #: Whether the role has gone on without a worker: no checkpoint of all workers has its part
-    #: then, since who goes on from it would have a worker that others do not know.
+    #: then, since who goes on from it would have a worker that others do not know, and what a dead
+    #: neighbour had nobody has.
     has_lost: Callable[[], bool] = lambda: False
     #: Where its events go, as many as its tree says; None if nothing is recorded.
     log: EventLog | None = None
@@ -73,7 +75,7 @@ class Saver:
         attempt: int = 0,
         threaded: bool = True,
         meeting: Meeting | None = None,
-        caller: Caller | None = None,
+        caller: Caller | Initiator | None = None,
     ) -> None:
         """Set up.
 
@@ -165,9 +167,11 @@ class Saver:
         Raises:
             OutputError: as ``at``.
         """
+        if cut < 0 and self._caller is not None:
+            self._caller.stops = True
         # Who goes on from a checkpoint is parked for it once more.
         is_new = (step := abs(cut)) != self._saved.get(part.name, 0)
-        if is_new and not await self._is_out(part):
+        if not await self._is_out(part) and is_new:
             self._write(part, step)
         return cut < 0
 
@@ -228,6 +232,10 @@ class Saver:
         """
         if self._meeting is not None:
             self._meeting.ended()
+        if isinstance(self._caller, Initiator):
+            self._caller.ended()
+        if stays and part.has_lost():
+            stays, why = False, _LOST
         disk, (name, tree, spans, *_) = self._disk, part
         # Its part of the newest checkpoint must be found first: it is of that one as it was then.
         if stays:
@@ -239,6 +247,8 @@ class Saver:
             disk.make_folder(folder)
             if stays:
                 announce(disk, folder, write_part(disk, folder, name, tree(), spans))
+                if self.committer is not None and not self._threaded:
+                    self.committer.look_at_all()
             else:
                 announce_failure(disk, folder, name, why)
         except (OSError, CheckpointError):
@@ -412,6 +422,11 @@ class Committer:
             return
         self._failures = 0
         self.took_s = time.monotonic() - began
+
+    def look_at_all(self) -> None:
+        """Commit whatever has all its parts by now; where no thread waits for them."""
+        for step in self._checkpoints.begun(self._attempt):
+            self.look(step, waits=False)
 
     def _take(self, done: Path, folder: Path, entry: PartEntry) -> None:
         """Make what a role had when it was done a part of a checkpoint."""

@@ -161,9 +161,11 @@ class Worker:
             self.meter.add(0.0, 0, self._of_stage(outcome, 0), steps=0)
         if self.strategy.cut:
             await self._boundary()
-        left, self.has_left = self.has_left, self.at_end is not None
+        # What is saved has left: who goes on from it does not say so to servers again, as it does
+        # to neighbours, who wait for each other at their end.
+        left = self.has_left and bool(self._port.role_map.servers)
+        self.has_left = self.at_end is not None
         if self.at_end is not None:
-            # What is saved has left: who goes on from it does not say so again.
             shards = () if left else self._port.role_map.servers
             self._leave_bytes = len(shards) * FRAME_BYTES
             await self.at_end()

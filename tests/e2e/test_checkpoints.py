@@ -91,6 +91,42 @@ def test_a_run_without_rounds_that_is_killed_goes_on(launch, mode, servers, fall
     assert not list((launch.folder / "killed" / "checkpoints").glob("*.part"))
 
 
+#: A worker of a job that averages in pairs kills itself once there is a checkpoint of that step.
+IN_PAIRS = (
+    JOB.replace("mode=mode,", "mode=mode, topology='ring', asynchronous=True, record=True,")
+    .replace("epochs=4,", "epochs=30, log_every=16, inject=('*:delay:0.005',),")
+    .replace("self.clock == falls_at", "0 < falls_at <= newest()")
+    .replace(
+        "Worker._step = falls", "Worker._step = falls\nnewest = lambda: max(saved(), default=0)"
+    )
+    .replace("mode, servers,", "saved = lambda: map(int, names())\nmode, servers,")
+    .replace(
+        "mode, servers,",
+        "names = lambda: filter(str.isdigit, os.listdir('run/checkpoints'))\nmode, servers,",
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "falls", [(40,), pytest.param((4, 100), marks=pytest.mark.exhaustive)], ids=["once", "twice"]
+)
+def test_averages_in_pairs_go_on_and_have_one_history(launch, falls):
+    (launch.folder / "job.py").write_text(IN_PAIRS)
+    for falls_at in falls:
+        assert launch.ranks(4, "job.py", "gossip", 0, falls_at).status != 0
+        newest = max(it.name for it in (launch.folder / "run" / "checkpoints").glob("0*[0-9]"))
+        assert int(newest) >= falls_at
+    done = launch.ranks(4, "job.py", "gossip", 0, -1)
+    assert done.status == 0, done.stderr
+    last = max((launch.folder / "run" / "checkpoints").glob("0*[0-9]"))
+    manifest = json.loads((last / "manifest.json").read_text())
+    assert (manifest["attempt"], manifest["parent"]) == (len(falls), newest)
+    assert summary(launch)["samples"] == 30 * 1437
+    checked = launch.psrt("check", "run")
+    assert checked.status == 0, checked.stdout + checked.stderr
+    assert not list((launch.folder / "run" / "checkpoints").glob("*.part"))
+
+
 def test_the_command_line_goes_on_and_says_what_is_there(launch):
     flags = ["--mode", "serial", "--hidden", "4", "--out", "run", "--checkpoint-every", "30"]
     assert launch.python("-m", "psrt", "train", *flags, "--epochs", "1").status == 0
@@ -159,10 +195,11 @@ def test_a_launcher_that_hangs_before_there_is_a_rank(launch):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("mode", ["sync", "async", "ssp", "easgd"])
+@pytest.mark.parametrize("mode", ["sync", "async", "ssp", "easgd", "gossip"])
 def test_a_job_that_is_asked_to_end_saves_itself_first(launch, mode):
-    flags = f"--mode {mode} --servers 1 --hidden 32 --seed 3"
-    if mode == "easgd":
+    flags = f"--mode {mode} --hidden 32 --seed 3"
+    flags += " --topology star" if mode == "gossip" else " --servers 1"
+    if mode in ("easgd", "gossip"):
         flags += " --asynchronous"
     more = "--steps 10000000 --checkpoint-every 0.2s --resume auto --out run"
     words = f"-m psrt launch --restarts 1 -n 3 train {flags} {more}"
@@ -183,7 +220,9 @@ def test_a_job_that_is_asked_to_end_saves_itself_first(launch, mode):
     stopped = summary(launch)
     (launch.folder / "run").rename(launch.folder / "stopped")
     assert launch.train(3, *flags.split(), "--steps", last, "--out", "run").status == 0
-    same = SAME if mode == "sync" else ("steps", "samples", "updates")
+    same = (
+        SAME if mode == "sync" else ("steps", "samples", "updates")[: 2 if mode == "gossip" else 3]
+    )
     found = summary(launch)
     assert {name: stopped[name] for name in same} == {name: found[name] for name in same}
 

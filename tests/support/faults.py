@@ -73,6 +73,7 @@ MODES: dict[str, dict[str, Any]] = {
     "known": {"mode": "gossip", "topology": "ring", **_TOP_K},
     "push-sum": {"mode": "gossip", "topology": "exponential", "push_sum": True},
     "tracked": {"mode": "gossip", "topology": "ring", "gradient_tracking": True},
+    "pairs": {"mode": "gossip", "topology": "star", "asynchronous": True},
 }  # fmt: skip
 #: Those whose parameters are the same bits whoever comes first.
 SAME = {

@@ -175,6 +175,12 @@ class Strategy(Protocol):
         """
         return None
 
+    #: Where workers come to a checkpoint at steps of their own, and no server sees all of them:
+    #: called between two steps with the clock, and the step of the newest checkpoint that this
+    #: worker was parked for; returns that of the next one, as ``Params.cut``. None costs nothing.
+    call: Callable[[int, int], int] | None = None
+    #: Whether it goes on without a neighbour that fell silent.
+    has_lost: bool = False
     #: Bytes received of messages that will come once more where a run goes on from here.
     early_bytes: int = 0
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import ITEMSIZE, Vector
 from psrt.errors import ProtocolError
 from psrt.history.events import ANSWER
-from psrt.messages import Leave, Message, Mix
+from psrt.messages import Leave, Message, Mix, Park
 from psrt.optim import BLOCK
 from psrt.partition import block_spans
 from psrt.runtime.checksum import digest
 from psrt.runtime.conserved import content_of
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import LocalSteps, Step, StepResult, WaitBreakdown
+from psrt.runtime.strategies.pair_cut import PairCut
 from psrt.runtime.strategies.pairs import Offer, Pairs
 from psrt.runtime.updater import Updater
+from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port
 
 #: The region of an offer; those of answers are in the order of the neighbours.
@@ -70,8 +73,12 @@ class PairGossip(LocalSteps):
     what it has by then: the two moves are negatives of each other to the bit, so that Σθ stays.
 
     Nobody waits but at its end, when who asked waits for the last answer, and all for their
-    neighbours to leave.
+    neighbours to leave; and at a checkpoint, see ``pair_cut``.
     """
+
+    # What was put aside comes once more; so does ``Leave`` of those that had left.
+    saved: ClassVar[tuple[str, ...]] = ("vector", "_pairs", "taus", "gaps")
+    by_element: ClassVar[tuple[str, ...]] = ("vector",)
 
     def __init__(
         self,
@@ -100,6 +107,17 @@ class PairGossip(LocalSteps):
         n = port.theta.size
         self._blocks = block_spans(n, BLOCK)
         self._scratch = np.empty(min(n, BLOCK), np.float32)
+        #: See ``Strategy.call``.
+        self.call: Callable[[int, int], int] | None = None
+        #: The checkpoint that is next; the one that this worker parks for now, as ``Params.cut``,
+        #: 0 for none; and the step of its newest.
+        self._next, self._cut, self._last_cut = PairCut(), 0, 0
+        #: Messages that were put aside there, and are taken after the next step.
+        self._aside: deque[Message] = deque()
+        self.has_lost = False
+        self._clock = 0
+        #: When it had done all its steps, or the last average after that.
+        self._ended: float | None = None
         #: Counted since the last step.
         self._taus: list[int] = []
         self._gap_sum, self._gap_count = 0.0, 0
@@ -108,13 +126,37 @@ class PairGossip(LocalSteps):
         self._heard: dict[int, int] = {}
         #: The neighbour that sent something last; −1 if none has.
         self._last = -1
-        port.waiting_for = pairs.awaited
+        port.waiting_for = self._awaited
         port.leave_of = self._leave_of
 
     @property
     def held(self) -> tuple[Vector, float]:
         """θ, which all workers bring with the same weight."""
         return self._theta, 1.0
+
+    @property
+    def vector(self) -> Vector:
+        """θ, as it is saved; filled where a run goes on."""
+        assert self._pairs.open is None, "no checkpoint has half of an average"
+        return self._theta
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether this worker and its neighbours have come to a checkpoint."""
+        return self._cut != 0
+
+    @property
+    def cut(self) -> int:
+        """The checkpoint that they have come to, as ``Params.cut``; 0 for none."""
+        return self._cut
+
+    @property
+    def early_bytes(self) -> int:  # type: ignore[override]
+        """Bytes of what was put aside, and of ``Leave`` of those that will say so again."""
+        aside = self._next.aside
+        vectors = sum(type(it) is Mix for it in aside)
+        each = ITEMSIZE * self._port.role_map.n
+        return FRAME_BYTES * (len(aside) + len(self._pairs.gone)) + vectors * each
 
     @property
     def left(self) -> Mapping[int, int]:  # type: ignore[override]
@@ -131,37 +173,92 @@ class PairGossip(LocalSteps):
     async def step(self, step: Step) -> StepResult:
         """Take a step, then what has come."""
         await self._take(step)
-        clock = step.clock + 1
-        while (message := await self._turns.poll(clock)) is not None:
+        self._clock = clock = step.clock + 1
+        while (message := await self._poll(clock)) is not None:
             await self._handle(message, clock)
+        if self.call is not None:
+            cut = self._next.due or self.call(clock, self._last_cut)
+            if cut:
+                await self._come_to(cut, clock)
         return self._counted(clock)
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
-        """Wait for the last answer, tell the neighbours, and wait until all of them are done."""
-        port, pairs, receive = self._port, self._pairs, self._turns.receive
-        since, for_average = port.now(), 0.0
+    async def _poll(self, clock: int) -> Message | None:
+        """Return the next message if there is one."""
+        return self._aside.popleft() if self._aside else await self._turns.poll(clock)
+
+    async def _come_to(self, cut: int, clock: int) -> None:
+        """Come to a checkpoint together with the neighbours, see ``pair_cut``."""
+        port, pairs, receive, coming = self._port, self._pairs, self._turns.receive, self._next
+        began = port.now()
         while pairs.open is not None:
+            await self._handle(await receive(), clock)
+        coming.begin(cut)
+        told = pairs.training
+        for worker in told:
+            port.send(self._ranks[worker], Park(pairs.worker, clock, cut))
+        while not coming.is_complete(pairs.training):
             message = await receive()
+            assert isinstance(message, Mix | Leave | Park), "no neighbour sends anything else"
+            if not coming.puts_aside(message):
+                await self._handle(message, clock)
+        self._cut, self._last_cut = cut, abs(cut)
+        if (events := self._events) is not None:
+            now = port.now()
+            events.parked(now, clock, self._last_cut, len(told), now - began)
+
+    async def park(self, clock: int) -> None:
+        """Go on; what was put aside is taken after the next step, to count for that one."""
+        self._cut = 0
+        self._aside.extend(self._next.end())
+
+    def go_on(self, clock: int) -> None:
+        """Go on at a clock."""
+        self._clock = clock
+
+    async def finish(self) -> Sequence[StepResult]:
+        """Wait for the last answer: what is saved at the end has no half of an average."""
+        port, clock = self._port, self._clock
+        while self._aside:
+            await self._handle(self._aside.popleft(), clock)
+        since = self._ended = port.now()
+        for_average = 0.0
+        while self._pairs.open is not None:  # one average at most
+            message = await self._turns.receive()
             waited = port.now() - since
             if await self._handle(message, clock, waited):
-                since, for_average = port.now(), waited
-        pairs.is_done = True
+                self._ended, for_average = port.now(), waited
+        # From now on every offer is void.
+        self._pairs.is_done = True
+        waiting = WaitBreakdown(workers=for_average, waiting_for=self._last)
+        return (self._counted(clock)._replace(waiting=waiting),) if self._taus else ()
+
+    async def leave(self, clock: int) -> Sequence[StepResult]:
+        """Tell the neighbours, and wait until all of them are done."""
+        port, pairs = self._port, self._pairs
+        done = () if pairs.is_done else await self.finish()
         for worker in pairs.neighbours:
             port.send(self._ranks[worker], Leave(pairs.worker, clock))
-        while pairs.training:
-            await self._handle(await receive(), clock)
-        now = port.now()
+        while pairs.staying:
+            had_lost = self.has_lost
+            await self._handle(await self._turns.receive(), clock)
+            if self.has_lost and not had_lost and self.at_round is not None:
+                await self.at_round(0)  # no checkpoint is made any more
+        now, since = port.now(), self._ended
+        assert since is not None, "it has finished"
         if self._events is not None:
             self._events.left(now, clock, now - since)
-        waited = for_average + now - since
-        waiting = WaitBreakdown(workers=waited, waiting_for=self._last)
+        waiting = WaitBreakdown(workers=now - since, waiting_for=self._last)
         if self._last < 0:  # there was nobody to wait for
-            waiting = WaitBreakdown(messages=waited)
-        return (self._counted(clock)._replace(waiting=waiting),)
+            waiting = WaitBreakdown(messages=now - since)
+        return (*done, self._counted(clock)._replace(waiting=waiting))
 
     async def _handle(self, message: Message, clock: int, waited: float = 0.0) -> bool:
         """Do what a message asks for; return whether that was an average."""
         pairs = self._pairs
+        if type(message) is Park:
+            if not pairs.is_done:  # else ``Leave`` is what its neighbour takes for an answer
+                self._next.hear(message)
+            return False
         if type(message) is Leave:
             self._last = message.worker
             if pairs.leave(message):  # what was offered may still be being read
@@ -269,6 +366,11 @@ class PairGossip(LocalSteps):
                 lambda: f"worker {worker} (rank {rank}) to take what was sent",
             )
 
+    def _awaited(self) -> str:
+        return self._next.awaited(self._pairs.training) or self._pairs.awaited()
+
     def _leave_of(self, shard: int, worker: int) -> Leave | None:
-        heard = self._heard.get(worker, 0)
-        return None if worker in self._pairs.left else Leave(worker, heard, shard)
+        if worker in self._pairs.gone:
+            return None
+        self.has_lost = True
+        return Leave(worker, self._heard.get(worker, 0), shard)

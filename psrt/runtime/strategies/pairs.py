@@ -15,6 +15,9 @@ no more; so an offer that meets it, either way, is void on both sides, for no an
 and one that came before it has been taken before. Who asks and is done waits for its open offer to
 become one or the other, and sends it then.
 
+**Going on from a checkpoint**, a worker that had left says so once more, since its neighbours wait
+for it at their end; meanwhile nobody asks it.
+
 Source: X. Lian, W. Zhang, C. Zhang and J. Liu, "Asynchronous Decentralized Parallel Stochastic
 Gradient Descent", ICML 2018 (arXiv:1710.06952).
 """
@@ -42,7 +45,7 @@ class Offer(NamedTuple):
 
 
 class Pairs:
-    """One worker's part.
+    """One worker's part; it is saved while no offer of it is open.
 
     >>> asks, answers = (Pairs(i, (1 - i,), asks=not i, seed=0) for i in range(2))
     >>> asks.offer(asks.draw(), clock=5)
@@ -53,6 +56,8 @@ class Pairs:
     >>> asks.take(Mix(1, 3, 0)), asks.open
     (Offer(neighbour=1, number=0, clock=5), None)
     """
+
+    saved = ("left", "made")
 
     def __init__(self, worker: int, neighbours: Sequence[int], *, asks: bool, seed: int) -> None:
         """Set up.
@@ -67,6 +72,8 @@ class Pairs:
         self._seed = seed
         #: The neighbours that have left, and the clock that each left at.
         self.left: dict[int, int] = {}
+        #: Those of them that have said so since this run began, or went on.
+        self.gone: set[int] = set()
         #: The offer that is neither answered nor void.
         self.open: Offer | None = None
         #: Offers made so far.
@@ -78,6 +85,11 @@ class Pairs:
     def training(self) -> tuple[int, ...]:
         """The neighbours that have not left, as far as is known, ascending."""
         return tuple(it for it in self.neighbours if it not in self.left)
+
+    @property
+    def staying(self) -> tuple[int, ...]:
+        """The neighbours that are still to say that they leave, ascending."""
+        return tuple(it for it in self.neighbours if it not in self.gone)
 
     def draw(self) -> int | None:
         """Return whom to offer something next; None if that is nobody now.
@@ -121,7 +133,8 @@ class Pairs:
 
     def leave(self, leave: Leave) -> bool:
         """Note that a neighbour has left; return whether the open offer is void by that."""
-        self.left[leave.worker] = leave.clock
+        self.left.setdefault(leave.worker, leave.clock)
+        self.gone.add(leave.worker)
         if self.open is None or self.open.neighbour != leave.worker:
             return False
         self.open = None
@@ -131,6 +144,6 @@ class Pairs:
         """Describe who is waited for."""
         if self.open is not None:
             return f"worker {self.open.neighbour} to answer offer {self.open.number}"
-        if not (training := self.training):
+        if not (staying := self.staying):
             return "nobody"
-        return f"{numbered('worker', training)} to finish"
+        return f"{numbered('worker', staying)} to finish"

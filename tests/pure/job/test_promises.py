@@ -52,6 +52,8 @@ def config_of(mode, out):
     words = f"--mode {mode} {KNOBS} --out {out}"
     if mode in ("sync", "local-sgd", "easgd", "async", "ssp", "softsync"):
         words += " --servers 2"
+    if mode == "gossip --asynchronous":  # pairs need two colours
+        words += " --topology star"
     return parse_train(words.split())
 
 

@@ -343,7 +343,6 @@ def test_other_batches_are_those_of_other_workers(tmp_path):
     ("knobs", "line"),
     [
         ({"out": None}, "--checkpoint-every 5 has no effect without --out DIR"),
-        ({"mode": "gossip", "asynchronous": True}, "--checkpoint-every 5 is not possible with"),
         ({"mode": "local-sgd", "eager": True}, "--checkpoint-every 5 is not possible with --eager"),
         (
             {"mode": "local-sgd", "local_steps": 4, "fragments": 2, "sync_delay": 2},

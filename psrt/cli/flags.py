@@ -38,6 +38,8 @@ side, each with the same flags, those of `psrt train`.
 LENGTHS = ("epochs", "steps")
 #: Flags that users try for the number of ranks or workers, which psrt launch sets.
 RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes", "world-size")
+#: Flags of psrt launch that users try after the command.
+LAUNCH_WORDS = ("restarts", "min-workers", "hostfile", "launcher", "bind-to")
 
 
 _MODES = "\n".join(f"{row.name:<10} {row.doc}" for row in MODES.values())
@@ -129,6 +131,7 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
     )
     parser.synonyms = synonyms_of(TrainConfig)
     parser.notes = dict.fromkeys(RANK_WORDS, "psrt launch -n N starts N ranks, servers and workers")
+    parser.notes |= dict.fromkeys(LAUNCH_WORDS, "psrt launch takes it, before train")
     parser.add_argument(
         "--config",
         metavar="FILE",

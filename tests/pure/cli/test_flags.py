@@ -63,6 +63,7 @@ def test_the_last_of_two_flags_counts():
             ["--workers", "2"],
             "unknown flag --workers (psrt launch -n N starts N ranks, servers and workers)",
         ),
+        (["--restarts", "3"], "unknown flag --restarts (psrt launch takes it, before train)"),
         (["--crystal"], "unknown flag --crystal; psrt train --help lists all of them"),
         (["-x"], "unknown flag -x; psrt train --help lists all of them"),
         (["fast"], "unexpected argument 'fast'"),

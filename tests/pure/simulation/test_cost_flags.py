@@ -120,12 +120,25 @@ def test_a_simulation_with_the_times_of_a_run(recorded):
     assert 1.5 < run_in_virtual_time(config, scenario).summary.seconds < 2
 
 
+class Empty:
+    """A problem whose only batch has no samples."""
+
+    def initial(self):
+        return np.zeros(3, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        return [np.empty(0)]
+
+    def loss_and_grad(self, theta, batch, out):
+        raise AssertionError("there is nothing to compute")
+
+    def evaluate(self, theta):
+        return {}
+
+
 def test_a_run_in_which_nothing_was_computed(tmp_path):
-    config = TrainConfig(
-        mode="async", steps=1, out=str(tmp_path / "run"), record=True, dataset="synthetic:60x3x2",
-        batch_size=2,
-    )  # fmt: skip
-    run_in_virtual_time(config, Scenario(1, crashes=((0, 0.0),)))
+    config = TrainConfig(mode="async", epochs=1, out=str(tmp_path / "run"), record=True)
+    run_in_virtual_time(config, Scenario(1), Empty())
     with pytest.raises(ConfigError, match="no gradient was computed in this run"):
         resampled(str(tmp_path / "run"))
 

@@ -31,6 +31,8 @@ class Manifest:
     #: Numbers of ranks.
     workers: int
     servers: int
+    #: The numbers of the workers, ascending, that have no part in it: others went on without them.
+    absent: tuple[int, ...] = ()
     #: The resolved configuration, as TOML.
     config: str
     #: How often the run had been resumed.
@@ -68,10 +70,11 @@ class Manifest:
             )
         if set(values) != {it.name for it in fields(cls)}:
             raise CheckpointError("not the manifest of a checkpoint: other fields are expected")
-        parts = values.pop("parts")
-        if not isinstance(parts, list):
-            raise CheckpointError("its parts are no list")
-        found = cls(**values, parts=tuple(map(PartEntry.from_json, parts)))
+        parts, absent = values.pop("parts"), values.pop("absent")
+        if not isinstance(parts, list) or not isinstance(absent, list):
+            raise CheckpointError("its parts, or who is absent, are no list")
+        entries = tuple(map(PartEntry.from_json, parts))
+        found = cls(**values, absent=tuple(absent), parts=entries)
         found._check()
         return found
 
@@ -80,6 +83,10 @@ class Manifest:
             it = getattr(self, name)
             if type(it) is not int or not 0 <= it < 1 << 63:
                 raise CheckpointError(f"its {name} is no number: {it!r}")
+        numbers = self.absent
+        good = all(type(it) is int and 0 <= it < self.workers for it in numbers)
+        if not good or list(numbers) != sorted(set(numbers)) or 0 < len(numbers) == self.workers:
+            raise CheckpointError(f"those of its workers that are absent are none: {numbers!r}")
         for name in ("psrt", "config", "parent", "created"):
             if not isinstance(getattr(self, name), str):
                 raise CheckpointError(f"its {name} is no text")

@@ -49,6 +49,8 @@ class PartEntry(NamedTuple):
     sha256: str
     #: The spans of the parameters that its ``theta`` is of, in order; none without one.
     spans: tuple[Span, ...] = ()
+    #: The numbers of the workers that its role had gone on without by then.
+    without: tuple[int, ...] = ()
 
     @property
     def file(self) -> str:
@@ -57,7 +59,8 @@ class PartEntry(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON knows it."""
-        return {**self._asdict(), "spans": [list(span) for span in self.spans]}
+        spans = [list(span) for span in self.spans]
+        return {**self._asdict(), "spans": spans, "without": list(self.without)}
 
     @classmethod
     def from_json(cls, values: Any) -> PartEntry:
@@ -68,7 +71,7 @@ class PartEntry(NamedTuple):
         """
         if not isinstance(values, dict) or set(values) != set(cls._fields):
             raise CheckpointError("not the entry of a part")
-        name, nbytes, sha256, spans = (values[field] for field in cls._fields)
+        name, nbytes, sha256, spans, without = (values[field] for field in cls._fields)
         good = (
             isinstance(name, str)
             and _NAME.fullmatch(name)
@@ -79,10 +82,12 @@ class PartEntry(NamedTuple):
             and all(
                 isinstance(it, list) and len(it) == 2 and all(map(_is_count, it)) for it in spans
             )
+            and isinstance(without, list)
+            and all(map(_is_count, without))
         )
         if not good:
             raise CheckpointError(f"not the entry of a part: {name!r}")
-        return cls(name, nbytes, sha256, tuple(Span(*it) for it in spans))
+        return cls(name, nbytes, sha256, tuple(Span(*it) for it in spans), tuple(without))
 
 
 def _is_count(value: Any) -> bool:

@@ -12,7 +12,7 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.errors import CheckpointError, ConfigError
 from psrt.files import check_writable
-from psrt.units import plural, size_text
+from psrt.units import numbered, plural, size_text
 
 if TYPE_CHECKING:
     from psrt.checkpoint import Checkpoints, Manifest
@@ -112,6 +112,7 @@ def _row(path: Path, found: Manifest | CheckpointError) -> dict[str, Any]:
         "step": found.step,
         "parameters": found.n,
         "workers": found.workers,
+        "absent": list(found.absent),
         "servers": found.servers,
         "bytes": sum(part.nbytes for part in found.parts),
         "created": found.created,
@@ -124,6 +125,8 @@ def _line(row: dict[str, Any]) -> str:
     if "wrong" in row:
         return f"{row['path']}  cannot be read: {row['wrong']}"
     ranks = plural(row["workers"], "worker")
+    if row["absent"]:
+        ranks += f" (without {numbered('worker', row['absent'])})"
     if row["servers"]:
         ranks += f" and {plural(row['servers'], 'server')}"
     resumed = f", resumed {row['attempt']} times" if row["attempt"] else ""

@@ -16,6 +16,7 @@ from psrt.checkpoint import (
     Tree,
 )
 from psrt.config import to_toml
+from psrt.config.regroup import bound_to_workers
 from psrt.config.values import seconds_of
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history import EventLog
@@ -36,6 +37,11 @@ from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
+
+#: Why there are no more checkpoints with a worker, where each has what no other has, and with a
+#: shard whose events are recorded.
+_ALONE = "goes on without a worker"
+_UNTOLD = f"{_ALONE}, and --record has no one history with another in its place"
 
 
 def saver_for(
@@ -153,6 +159,7 @@ def saver_for(
             timeout_s=config.timeout_s,
             manifest=partial(_manifest, setup, attempt, more),
             say=say,
+            gone=tuple if bound_to_workers(config) else partial(_gone, launcher, setup),
         )
         if meeting is not None:
             meeting.failed = saver.committer.failed
@@ -194,8 +201,8 @@ def parts_at(
         spans = places(Span(0, role_map.n)) if carries or mixes else ()
         tree: Callable[[], Tree] = partial(_tree_of_worker, role, carries and not mixes)
         tree = partial(_with_events, tree, log, (False, role.number))
-        lost = partial(getattr, role.strategy, "has_lost")
-        yield Part(_worker(number, setup), tree, spans, lost, log), role
+        alone = partial(_why_alone, role)
+        yield Part(_worker(number, setup), tree, spans, over=alone, log=log), role
         return
     # The shards of a cell come behind those of the cells before it.
     before = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0] * len(role_map.spans)
@@ -203,11 +210,28 @@ def parts_at(
         spans = places(role_map.spans[it.number])
         tree = partial(_with_events, partial(_tree_of_shard, it), log, (True, it.number))
         name = _shard(before + it.number, setup)
-        yield Part(name, tree, spans, partial(_has_lost, it), log), it
+        without, untold = partial(_fenced, it), partial(_why_untold, it, log)
+        yield Part(name, tree, spans, without, untold, log), it
 
 
-def _has_lost(it: ShardServer) -> bool:
-    return bool(it.policy.fenced)
+def _fenced(it: ShardServer) -> Sequence[int]:
+    return sorted(it.policy.fenced)
+
+
+def _why_untold(it: ShardServer, log: EventLog | None) -> str:
+    """Return why there are no more checkpoints with a shard: its log knows no other worker."""
+    return _UNTOLD if log is not None and it.policy.fenced else ""
+
+
+def _why_alone(worker: Worker) -> str:
+    """Return why there are no more checkpoints with a worker: nobody has what a neighbour had."""
+    return _ALONE if worker.strategy.has_lost else ""
+
+
+def _gone(launcher: Launcher, setup: Setup) -> set[int]:
+    """Return the numbers of the workers that the others go on without."""
+    numbers = (setup.role_map.worker_of(rank) for rank in launcher.gone())
+    return {it for it in numbers if it is not None}
 
 
 def _tree_of_worker(worker: Worker, has_theta: bool) -> dict[str, Any]:
@@ -267,11 +291,13 @@ def _manifest(
     parts: Sequence[PartEntry],
 ) -> Manifest:
     text = to_toml(setup.config)
-    resumption = setup.resumption
+    resumption, there = setup.resumption, {it.name for it in parts}
+    workers = range(len(setup.role_map.workers))
     return Manifest(
         step=step,
         n=setup.role_map.n,
-        workers=len(setup.role_map.workers),
+        workers=len(workers),
+        absent=tuple(it for it in workers if _worker(it, setup) not in there),
         servers=len(set(setup.role_map.servers)),
         config=text,
         attempt=attempt,

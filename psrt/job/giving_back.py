@@ -59,7 +59,7 @@ class _Anew:
         self._old = {entry.name: entry.spans for entry in it.manifest.parts}
         more = it.manifest.more
         workers = len(setup.role_map.workers)
-        self._other_workers = workers != it.manifest.workers
+        self._other_workers = bool(it.manifest.absent) or workers != it.manifest.workers
         #: Who updates which element depends on the hosts, where workers sum by hosts.
         self._other_owners = more.get(HOSTS, "") != hosts_text(setup)
 
@@ -92,29 +92,41 @@ class _Anew:
             parts = [
                 (of, it.part(name)["role"]) for name, of in self._old.items() if is_shard(name)
             ]
-            return shard_tree(parts, owner, part.spans[0], n, (it.manifest.workers, workers))
+            before = it.manifest.workers
+            return shard_tree(
+                parts,
+                owner,
+                part.spans[0],
+                n,
+                (before, workers),
+                it.manifest.absent,
+                parks=parks(setup.config),
+            )
         if not self._other_workers:
             own = it.part(part.name)
-            if not (self._other_owners and "owned" in own):
+            # A worker may have been given up, and yet have come to this, as if it had not been.
+            is_of_all = own["role"]["among"] == workers
+            if is_of_all and not (self._other_owners and "owned" in own):
                 return recut(own["role"], owner)
-        trees = [it.part(name) for name in self._old if not is_shard(name)]
+        trees = {_number(name): it.part(name) for name in self._old if not is_shard(name)}
+        if sorted([*trees, *it.manifest.absent]) != [*range(it.manifest.workers)]:
+            raise CheckpointError("it has other workers than it says")
         then = from_toml(it.manifest.config, source=str(it.path)).batch_size
-        samples = then * it.manifest.workers, setup.config.batch_size * workers
-        number = int(part.name.split("-")[1])
+        samples = then, setup.config.batch_size
         packed = setup.config.shard is not None
         # A push is as much of an update as there are others in it; a force is by the workers.
         weight = 1.0
         if setup.config.scheme.elastic is not None:
-            weight = workers / len(trees)
+            weight = workers / it.manifest.workers
         elif setup.role_map.servers:
             now, before = (policy_of(setup.config, it).quorum for it in (workers, len(trees)))
             weight = now / before
         return worker_tree(
             trees,
             owner,
-            number,
+            _number(part.name),
             n,
-            workers,
+            (it.manifest.workers, workers),
             samples,
             parks=parks(setup.config),
             packed=packed,
@@ -135,6 +147,11 @@ class _Anew:
             raise refusal(str(self._it.path), ["ranks on other hosts, with --parallel"])
         role: Tree = own["role"]
         return role
+
+
+def _number(name: str) -> int:
+    """Return the number of the role of a part."""
+    return int(name.split("-")[1])
 
 
 def _role(it: Resumption, name: str) -> Tree:

@@ -8,6 +8,9 @@ A role gets what any of its kind had, since that is the same for all at a cut, b
 - what a server has for each worker (``per_worker``): who joins is taken for the first;
 - what was counted, which goes to the first role of its kind: what counts is the sum.
 
+A worker that had died has no part. What shards have of it, as its pushes that wait for an update,
+is somebody else's from then on, and who comes in its place joins.
+
 See ``checkpoint.state`` for how a class says so, and ``crew`` for who stays.
 """
 
@@ -40,11 +43,15 @@ def shard_tree(
     span: Span,
     n: int,
     workers: tuple[int, int],
+    absent: Sequence[int] = (),
+    *,
+    parks: bool = False,
 ) -> Tree:
     """Return the tree of a shard of other servers, or of other workers.
 
     Where shards have made different updates, as where each drops by itself what is too late, what
-    is no element is that of the shard that has made the most.
+    is no element is that of the same shard, or where shards are others of the one that has made the
+    most.
 
     Args:
         parts: the spans and the tree of each shard that was saved.
@@ -52,29 +59,29 @@ def shard_tree(
         span: that it serves.
         n: parameters of the model.
         workers: that there were, and that there are.
+        absent: the numbers of those that had died.
+        parks: whether workers were at steps of their own.
 
     Raises:
         CheckpointError: if the shards that were saved are of different moments.
     """
     trees = [tree for _, tree in parts]
-    _check_alike(trees)
-    tree: Tree = deepcopy(max(trees, key=lambda it: it["policy"]["version"]))
+    same = [(of, tree) for of, tree in parts if list(of) == [span]]
+    _check_alike(trees, absent)
+    tree: Tree = deepcopy(max(same or parts, key=lambda it: it[1]["policy"]["version"])[1])
     before, now = workers
-    clock = {int(worker): steps for worker, steps in tree["policy"]["clock"].items()}
-    crew = Crew.of(clock.keys(), before=before, now=now)
-    sources = _per_worker(tree, owner, crew) if before != now else {}
+    clock = _clocks(tree, absent)
+    crew = Crew.of(clock.keys(), before=before, now=now, absent=absent)
+    are_others = bool(absent) or before != now
+    sources = _per_worker(tree, owner, crew) if are_others else {}
     for path in paths_by_element(owner):
         pieces = [(of, _within(one, sources.get(path, path))) for of, one in parts]
         _put(tree, path, _cut(pieces, span, n))
     fresh = state_of(owner)
     for path in marked(owner, "of_span"):
         _put(tree, path, _within(fresh, path))
-    none = Stats(staleness=[{} for _ in tree["shard"]["stats"]["staleness"]])
-    counted = [restore(deepcopy(none), one["shard"]["stats"]) for one in trees]
-    stats = Stats.merged(counted) if owner.number == 0 else none
-    stats.staleness = _of_workers(stats.staleness, crew)
-    stats.left = {crew.stays.index(it): at for it, at in stats.left.items() if it in crew.stays}
-    tree["shard"]["stats"] = state_of(stats)
+    late = () if parks else absent
+    tree["shard"]["stats"] = state_of(_stats(trees, owner.number, crew, absent, late))
     totals = [sum(pair) for pair in zip(*(one["bytes"] for one in trees), strict=True)]
     tree["bytes"] = totals if owner.number == 0 else [0, 0]
     if tree["shard"]["gap"] is not None:  # of a sample of reads: it begins anew
@@ -83,7 +90,7 @@ def shard_tree(
     pending = max(_near(parts, span) or trees, key=lambda it: len(it["policy"]["owed"]))
     tree["policy"]["owed"] = _owed(pending["policy"]["owed"], crew, owner.number)
     tree["shard"]["owed_notes"] = pending["shard"]["owed_notes"]
-    if before != now:
+    if are_others:
         slowest = min(clock.values())
         tree["policy"]["clock"] = {
             str(number): slowest if worker is None else clock[worker]
@@ -93,14 +100,46 @@ def shard_tree(
     return tree
 
 
-def _check_alike(trees: Sequence[Tree]) -> None:
-    """Check that all shards have had the same pushes.
+def _stats(
+    trees: Sequence[Tree], number: int, crew: Crew, absent: Sequence[int], late: Sequence[int]
+) -> Stats:
+    """Return the counters of a shard: the first one takes over what all have counted.
+
+    Args:
+        trees: of the shards that there were.
+        number: its own.
+        crew: the workers.
+        absent: the numbers of those that had died.
+        late: of those, who may have died after the cut of a shard, which knew nothing of it.
+    """
+    none = Stats(staleness=[{} for _ in trees[0]["shard"]["stats"]["staleness"]])
+    counted = [restore(deepcopy(none), it["shard"]["stats"]) for it in trees]
+    for its, tree in zip(counted, trees, strict=True):
+        clock = {int(worker): steps for worker, steps in tree["policy"]["clock"].items()}
+        reached = {worker: clock[worker] for worker in late if worker in clock}
+        its.reached, its.reached_all = its.reached | reached, its.reached_all | reached
+    stats = Stats.merged(counted) if number == 0 else none
+    stats.staleness = _of_workers(stats.staleness, crew)
+    stats.left = {crew.stays.index(it): at for it, at in stats.left.items() if it in crew.stays}
+    if absent:
+        stats.reached = _of_the_dead(stats.reached)
+        stats.reached_all = _of_the_dead(stats.reached_all)
+    return stats
+
+
+def _clocks(tree: Tree, absent: Sequence[int]) -> dict[int, int]:
+    """Return the clocks of the workers of a shard that had steps left, and had not died."""
+    clock = {int(worker): steps for worker, steps in tree["policy"]["clock"].items()}
+    return {worker: steps for worker, steps in clock.items() if worker not in absent}
+
+
+def _check_alike(trees: Sequence[Tree], absent: Sequence[int]) -> None:
+    """Check that all shards have had the same pushes, but for the last ones of the dead.
 
     They may have made different updates of them: the quorum falls when a worker leaves, of which
     one hears before a push, and another one after it.
     """
-    first, *others = (it["policy"]["clock"] for it in trees)
-    if any(it != first for it in others):
+    if any(_clocks(it, absent) != _clocks(trees[0], absent) for it in trees):
         raise CheckpointError("its shards are of different moments")
 
 
@@ -126,6 +165,11 @@ def _cut(pieces: Sequence[tuple[Sequence[Span], Any]], span: Span, n: int) -> np
     return assemble(whole, span, n)
 
 
+def _of_the_dead(reached: Mapping[int, int]) -> dict[int, int]:
+    """Return how far the dead have come, by numbers that are no worker's."""
+    return {-1 - i: steps for i, (_, steps) in enumerate(sorted(reached.items()))}
+
+
 def _owed(fields: Sequence[Any], crew: Crew, shard: int) -> list[Any]:
     """Return the pending pushes, field by field, of those who are there now.
 
@@ -149,8 +193,7 @@ def _per_worker(tree: Tree, owner: ShardServer, crew: Crew) -> dict[str, str]:
         there, here = _within(tree, top), _within(fresh, top)
         if there is None or len(there) != before or len(here) != len(crew.stays):
             continue  # there is none, or one for all of them
-        first = crew.stays[0]
-        from_ = [str(first if it is None else it) for it in crew.stays]
+        from_ = [str(crew.first if it is None else it) for it in crew.stays]
         _put(tree, top, {str(i): deepcopy(there[it]) for i, it in enumerate(from_)})
         for path in arrays:
             if path.startswith(f"{top}/"):
@@ -170,11 +213,11 @@ def _of_workers(by_worker: Sequence[dict[int, int]], crew: Crew) -> list[dict[in
 
 
 def worker_tree(
-    trees: Sequence[Tree],
+    trees: Mapping[int, Tree],
     owner: Worker,
     number: int,
     n: int,
-    workers: int,
+    workers: tuple[int, int],
     samples: tuple[int, int],
     *,
     parks: bool,
@@ -184,12 +227,12 @@ def worker_tree(
     """Return the tree of a worker of another group of workers.
 
     Args:
-        trees: what each worker saved: its ``role``, and what it ``owned``.
+        trees: what each worker that had not died saved: its ``role``, and what it ``owned``.
         owner: the worker that is to go on.
         number: its own.
         n: parameters of the model.
-        workers: that there are.
-        samples: of a step of all workers, then and now.
+        workers: that there were, the dead included, and that there are.
+        samples: of a full step of a worker, then and now.
         parks: whether workers were at steps of their own; else all were at the same one.
         packed: whether a worker has only room for what it owns, in its own order.
         weight: by what what is kept back is multiplied, so that it moves parameters as far.
@@ -197,41 +240,43 @@ def worker_tree(
     Raises:
         CheckpointError: if the workers did not save what each of them owned.
     """
-    roles = [recut(it["role"], owner) for it in trees]
-    training = [i for i, it in enumerate(roles) if not it["has_left"]]
-    crew = Crew.of(training, before=len(roles), now=workers)
+    roles = {i: recut(it["role"], owner) for i, it in trees.items()}
+    training = [i for i, it in roles.items() if not it["has_left"]]
+    before, now = workers
+    absent = [it for it in range(before) if it not in roles]
+    crew = Crew.of(training, before=before, now=now, absent=absent)
     own = crew.stays[number]
-    place = max(roles, key=lambda it: it["clock"])
+    place = max(roles.values(), key=lambda it: it["clock"])
     if parks:
         slowest = min((roles[i] for i in training), key=_place)
         place = slowest if own is None else roles[own]
     tree: Tree = deepcopy(place)
-    before, now = samples
-    tree["taken"] = place["taken"] * before // now
-    tree["skip"] = 0
+    # Of a step of all that share the epoch, which are fewer after a death.
+    then, there = samples[0] * place["among"], samples[1] * now
+    tree["taken"], tree["skip"], tree["among"] = place["taken"] * then // there, 0, now
     if parks:  # of a round that was closed without it, it skips the batch
-        tree["skip"] = (place["taken"] + place["skip"]) * before // now - tree["taken"]
+        tree["skip"] = (place["taken"] + place["skip"]) * then // there - tree["taken"]
     fresh = state_of(owner)
     for name in ("delays", "rng"):  # each worker's own draws
         tree[name] = deepcopy((fresh if own is None else roles[own])[name])
     reported = place["meter"]["reported_step"]
     if parks:
         reported = min(roles[i]["meter"]["reported_step"] for i in training)
-    meters = [_settled(it, reported) for it in roles]
+    meters = [_settled(it, reported) for it in roles.values()]
     tree["meter"] = _meter(meters, place["meter"], number, reported)
     for path in marked(owner, "counted"):
-        _put(tree, path, 0 if number else sum(_within(it, path) for it in roles))
+        _put(tree, path, 0 if number else sum(_within(it, path) for it in roles.values()))
     for path in marked(owner, "per_worker"):
-        first = crew.stays[0] or 0
-        _put(tree, path, deepcopy(_within(roles[first if own is None else own], path)))
+        _put(tree, path, deepcopy(_within(roles[crew.first if own is None else own], path)))
     _put_own(tree, owner, fresh if own is None else roles[own])
-    _put_kept_back(tree, owner, [roles[it] for it in crew.before(number)], weight)
+    kept = [roles[it] for it in crew.before(number) if it in roles]
+    _put_kept_back(tree, owner, kept, weight)
     for path in paths_by_element(owner):
         if not path.startswith("strategy/") or owner.strategy.owned is None:
             continue
         if _within(tree, path) is None:
             continue
-        pieces = list(_pieces(trees, path, n, packed))
+        pieces = list(_pieces(trees.values(), path, n, packed))
         spans = (owner.strategy.owned or ()) if packed else [Span(0, n)]
         values = [assemble(pieces, it, n) for it in spans]
         _put(tree, path, np.concatenate(values) if values else _within(fresh, path))
@@ -300,7 +345,7 @@ def _place(role: Tree) -> tuple[int, int, int]:
 
 
 def _pieces(
-    trees: Sequence[Tree], path: str, n: int, packed: bool
+    trees: Iterable[Tree], path: str, n: int, packed: bool
 ) -> Iterable[tuple[Sequence[Span], np.ndarray]]:
     """Yield what each worker owned of an array by element, each element once."""
     left = [Span(0, n)]

@@ -23,6 +23,7 @@ from psrt.job.build import parks
 from psrt.partition import Span
 from psrt.report.files import SUMMARY
 from psrt.runtime.mean import mean_of
+from psrt.units import numbered
 
 #: Knobs that touch the numbers, of which a run that goes on may have another value: how long it is
 #: and who serves.
@@ -55,7 +56,9 @@ class Resumption(NamedTuple):
                 break
             if isinstance(it, CheckpointError):
                 yield f"passed over: {it}"
-        yield f"going on from step {self.manifest.step}, {self.path}"
+        absent = self.manifest.absent
+        without = f", which is without {numbered('worker', absent)}" if absent else ""
+        yield f"going on from step {self.manifest.step}, {self.path}{without}"
 
     def is_of(self, run: Path) -> bool:
         """Whether it is a checkpoint of the run in a folder."""
@@ -179,12 +182,15 @@ class Resumption(NamedTuple):
         then = asdict(from_toml(self.manifest.config, source=str(self.path)))
         now = {name: it for name, it in asdict(config).items() if name not in FREE}
         workers = ranks - (config.servers or 0)
-        others = workers != self.manifest.workers
+        absent = self.manifest.absent
+        others = workers != self.manifest.workers or bool(absent)
         if others:
             now = {name: it for name, it in now.items() if name not in OF_WORKERS}
         differences = knob_differences(now, then | self.chosen(then))
         if others and (why := bound_to_workers(config)):
-            differences.append(f"{workers} workers instead of {self.manifest.workers}, which {why}")
+            dead = "others in place of the dead" * bool(absent)
+            who = dead or f"{workers} workers instead of {self.manifest.workers}"
+            differences.append(f"{who}, which {why}")
         elif config.record and (config.servers or 0) != self.manifest.servers:
             differences.append("other servers, with which --record has no one history")
         if differences:

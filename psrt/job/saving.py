@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,12 +36,11 @@ from psrt.job.background import Background
 from psrt.job.caller import Caller
 from psrt.job.initiator import Initiator
 from psrt.job.meeting import Meeting
+from psrt.job.resuming import is_shard
 from psrt.partition import Span
 
 #: Checkpoints in a row that may fail before the run ends.
 MOST_FAILURES = 3
-#: Why a shard is in no checkpoint any more.
-_LOST = "goes on without a worker"
 #: Seconds between two looks for the parts of others.
 _LOOK_S = 0.01
 
@@ -55,10 +54,10 @@ class Part(NamedTuple):
     tree: Callable[[], dict[str, Any]]
     #: The spans of the parameters that its arrays by element are of.
     spans: tuple[Span, ...] = ()
-    #: Whether the role has gone on without a worker: no checkpoint of all workers has its part
-    #: then, since who goes on from it would have a worker that others do not know, and what a dead
-    #: neighbour had nobody has.
-    has_lost: Callable[[], bool] = lambda: False
+    #: Returns the numbers of the workers that the role has gone on without, ascending.
+    without: Callable[[], Sequence[int]] = tuple
+    #: Returns why there are no more checkpoints with the role; empty while there are.
+    over: Callable[[], str] = str
     #: Where its events go, as many as its tree says; None if nothing is recorded.
     log: EventLog | None = None
 
@@ -177,13 +176,13 @@ class Saver:
 
     async def _is_out(self, part: Part) -> bool:
         """Return whether a part is of no checkpoint any more, and say so once."""
-        if not part.has_lost():
+        if not (why := part.over()):
             return False
         if part.name not in self._out:
             self._out.add(part.name)
-            await self.ended(part, why=_LOST)
+            await self.ended(part, why=why)
             if self.committer is not None:
-                self.committer.without(f"{part.name} {_LOST}")
+                self.committer.without(f"{part.name} {why}")
         if self.committer is not None and self.committer.has_news:
             self.committer.tell()
         return True
@@ -195,14 +194,14 @@ class Saver:
         if is_first := step != self._step:
             self.finish()
             self._step = step
-        copy = self._copy(part)
+        copy, without = self._copy(part), tuple(part.without())
         if self._writing is None or self._committing is None:
-            self._save(part, copy, step)
+            self._save(part, copy, without, step)
             if committer is not None:
                 committer.look(step, waits=False)
             return
         # After the copy: while Python runs there, it does not run here.
-        self._writing.do(partial(self._save, part, copy, step))
+        self._writing.do(partial(self._save, part, copy, without, step))
         if committer is not None and is_first:
             self._committing.do(partial(committer.look, step, waits=True))
 
@@ -234,8 +233,8 @@ class Saver:
             self._meeting.ended()
         if isinstance(self._caller, Initiator):
             self._caller.ended()
-        if stays and part.has_lost():
-            stays, why = False, _LOST
+        if stays and (reason := part.over()):
+            stays, why = False, reason
         disk, (name, tree, spans, *_) = self._disk, part
         # Its part of the newest checkpoint must be found first: it is of that one as it was then.
         if stays:
@@ -322,14 +321,15 @@ class Saver:
         if self._before is not None:
             signal.signal(signal.SIGUSR1, self._before)
 
-    def _save(self, part: Part, tree: dict[str, Any], step: int) -> None:
-        disk, (name, _, spans, _, log) = self._disk, part
+    def _save(self, part: Part, tree: dict[str, Any], without: tuple[int, ...], step: int) -> None:
+        disk, name, spans, log = self._disk, part.name, part.spans, part.log
         try:
             folder = self._checkpoints.begin(step, self._attempt)
             try:
                 if log is not None:
                     log.sync()
-                announce(disk, folder, write_part(disk, folder, name, tree, spans))
+                entry = write_part(disk, folder, name, tree, spans)
+                announce(disk, folder, entry._replace(without=without))
             except (OSError, CheckpointError) as error:
                 announce_failure(disk, folder, name, reason_of(error))
         except (OSError, CheckpointError):
@@ -352,20 +352,24 @@ class Committer:
         timeout_s: float,
         manifest: Callable[[int, Sequence[PartEntry]], Manifest],
         say: Callable[[str], None],
+        gone: Callable[[], Collection[int]] = tuple,
     ) -> None:
         """Set up.
 
         Args:
             checkpoints: of the run.
             disk: makes the file operations.
-            names: of the parts of a checkpoint.
+            names: of the parts of a checkpoint, those of workers first, in order.
             keep: checkpoints that are kept.
             attempt: how often the run was resumed before.
             timeout_s: how long a part may be late.
             manifest: of a step and its parts.
             say: called with each line for the user.
+            gone: returns the numbers of the workers that the others go on without, who write
+                nothing more.
         """
         self._checkpoints, self._disk = checkpoints, disk
+        self._gone = gone
         self._names, self._keep, self._attempt = names, keep, attempt
         self._timeout_s, self._manifest, self._say = timeout_s, manifest, say
         #: Lines to be said, and failures in a row.
@@ -386,36 +390,11 @@ class Committer:
             waits: whether parts may still come while this waits.
         """
         began = time.monotonic()
-        until = began + self._timeout_s
         try:
             folder = self._checkpoints.begin(step, self._attempt)
-            done = self._checkpoints.done(self._attempt)
-            while True:
-                # In this order: who is done has announced its part of this one before, if any.
-                ended = announced(self._disk, done)
-                parts = announced(self._disk, folder)
-                missing = [name for name in self._names if name not in parts]
-                if not missing:
-                    break
-                if left := [name for name in missing if name in ended]:
-                    if isinstance(entry := ended[left[0]], str):
-                        self.without(f"{left[0]} {entry}")
-                        return
-                    self._take(done, folder, entry)
-                    continue
-                if not waits:
-                    break
-                if time.monotonic() > until:
-                    self.failed(f"no {missing[0]} within {self._timeout_s:g} s", step)
-                    return
-                time.sleep(_LOOK_S)
-            if missing:
+            entries = self._gathered(step, folder, began + self._timeout_s if waits else None)
+            if not entries:
                 return
-            reasons = [it for it in parts.values() if isinstance(it, str)]
-            if reasons:
-                self.failed(reasons[0], step)
-                return
-            entries = [it for name in self._names if isinstance(it := parts[name], PartEntry)]
             self._checkpoints.commit(step, self._attempt, self._manifest(step, entries), self._keep)
         except (OSError, CheckpointError) as error:
             self.failed(reason_of(error), step)
@@ -427,6 +406,56 @@ class Committer:
         """Commit whatever has all its parts by now; where no thread waits for them."""
         for step in self._checkpoints.begun(self._attempt):
             self.look(step, waits=False)
+
+    def _gathered(self, step: int, folder: Path, until: float | None) -> list[PartEntry]:
+        """Return the parts of a checkpoint; none if some are not there, or if there will be none.
+
+        Args:
+            step: of the checkpoint.
+            folder: that it is being written to.
+            until: when a part is late; None if none may come while this waits.
+        """
+        done = self._checkpoints.done(self._attempt)
+        while True:
+            # In this order: who is gone has written what it ever will, and who is done has
+            # announced its part of this one before, if any.
+            gone = {self._names[it] for it in self._gone()}
+            ended = announced(self._disk, done)
+            parts = announced(self._disk, folder)
+            absent = (gone - parts.keys() | self._lost(parts.values())) - ended.keys()
+            names = [it for it in self._names if it not in absent]
+            missing = [it for it in names if it not in parts]
+            if left := [it for it in missing if it in ended]:
+                if isinstance(entry := ended[left[0]], str):
+                    self.without(f"{left[0]} {entry}")
+                    return []
+                self._take(done, folder, entry)
+            elif not missing:
+                break
+            elif until is None:
+                return []
+            elif time.monotonic() > until:
+                self.failed(f"no {missing[0]} within {self._timeout_s:g} s", step)
+                return []
+            else:
+                time.sleep(_LOOK_S)
+        if reasons := [it for name in names if isinstance(it := parts[name], str)]:
+            self.failed(reasons[0], step)
+            return []
+        if absent and not any(parts[it] != ended.get(it) for it in names if not is_shard(it)):
+            return []  # the last one with steps left has not lived to save itself
+        for name in absent:
+            self._disk.remove(folder / f"{name}.safetensors")
+        return [it for name in names if isinstance(it := parts[name], PartEntry)]
+
+    def _lost(self, parts: Iterable[PartEntry | str]) -> set[str]:
+        """Return the names of the workers that some of these parts are without.
+
+        What such a worker has saved itself is not used: of the shards some know it no more.
+        """
+        entries = [it for it in parts if isinstance(it, PartEntry)]
+        numbers = {worker for it in entries for worker in it.without}
+        return {name for number, name in enumerate(self._names) if number in numbers}
 
     def _take(self, done: Path, folder: Path, entry: PartEntry) -> None:
         """Make what a role had when it was done a part of a checkpoint."""

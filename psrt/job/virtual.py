@@ -472,6 +472,10 @@ class VirtualLauncher(Launcher):
         made = self.disk.operations if isinstance(self.disk, FaultyDisk) else 0
         return Elapsed(events, seconds, before + made)
 
+    def gone(self) -> Sequence[int]:
+        """Return the ranks that the others go on without."""
+        return [self.world.role_map.workers[worker] for worker in self._missed]
+
     async def members(self, epoch: int) -> Sequence[int]:
         """Return the workers that the samples of an epoch are dealt out to."""
         gone = self.left_out.setdefault(epoch, frozenset(self._missed))

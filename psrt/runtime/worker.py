@@ -39,8 +39,8 @@ class Worker:
     """One worker's role: batches in, gradients through the strategy, parameters back."""
 
     saved = (
-        *("clock", "epoch", "_taken", "_skip", "has_left", "checks_gradient"),
-        *("meter", "strategy", "_delays", "_rng", "_cut"),
+        *("clock", "epoch", "_taken", "_skip", "_among", "has_left"),
+        *("checks_gradient", "meter", "strategy", "_delays", "_rng", "_cut"),
     )
 
     def __init__(
@@ -112,6 +112,8 @@ class Worker:
         self._skip = 0
         #: Batches of this epoch that are behind this worker: it has taken or skipped them.
         self._taken = 0
+        #: The number of workers that this epoch was dealt out to.
+        self._among = self._workers
         #: Called between two steps, with the clock, where this worker's state is part of a cut: all
         #: workers come to that clock, and nothing is under way. Returns whether the run ends there,
         #: for all of them. None costs nothing.
@@ -275,6 +277,7 @@ class Worker:
             members = await self._members(epoch)
             if self.number not in members:
                 raise FencedError(f"worker {self.number} has been given up")
+        self._among = len(members)
         own = () if self._dealt is None else (self._dealt(epoch, members),)
         place = members.index(self.number)
         return await self._port.aside(self.problem.batches, place, len(members), epoch, *own)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -165,6 +166,79 @@ def test_there_is_no_other_run_in_the_program(job):
     assert "kept 70000 [1]" in done.stdout
     assert "workers of an earlier run have died" in done.stderr
     assert done.status == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "dies", "flags"),
+    [
+        ("sync", 1, ("--servers", 2)),
+        also("async", 0, ("--servers", 1)),
+        also("sync", 2, ("--backup", 1, "--no-shared-memory")),
+        also("ssp", 1, ("--servers", 1, "--shards-per-server", 2)),
+        also("softsync", 2, ("--softsync", 1, "--servers", 2)),
+        also("local-sgd", 0, ("--servers", 1)),
+        also("easgd", 1, ("--servers", 1)),
+        also("easgd", 1, ("--asynchronous", "--servers", 1)),
+        also("async", 1, ("--codec", "top-k", "--codec-everywhere", "--no-shared-memory")),
+        also("sync", 1, ("--checkpoint-every", "1s")),
+    ],
+)
+def test_checkpoints_go_on_after_a_death_and_the_job_from_them(launch, mode, dies, flags):
+    """With another worker in the place of the dead one, and with those who were left."""
+    started = launch.start(
+        "-m", "psrt", "launch", "-n", 5, "train", "--mode", mode, "--epochs", 100_000, "--survive",
+        "--out", "run", "--checkpoint-every", 50, *flags,
+    )  # fmt: skip
+    servers = flags[flags.index("--servers") + 1] if "--servers" in flags else 1
+    workers = 5 - servers
+
+    def newest():
+        names = sorted((launch.folder / "run" / "checkpoints").glob("0*[0-9]/manifest.json"))
+        with suppress(OSError):  # another one has taken its place
+            return json.loads(names[-1].read_text()) if names else {"absent": None}
+        return newest()
+
+    try:
+        wait_for(lambda: newest()["absent"] == [])
+        pid = {
+            it["role"]: it["pid"]
+            for it in json.loads((launch.folder / "run" / "roster.json").read_text())
+        }
+        os.kill(pid[f"worker {dies}"], signal.SIGKILL)
+        wait_for(lambda: newest()["absent"] == [dies])
+        first = newest()["step"]
+        wait_for(lambda: newest()["step"] > first)  # and they go on being made
+        os.kill(pid["server 0"], signal.SIGKILL)
+    finally:
+        _, stderr = started.communicate(timeout=60)
+    assert started.returncode == 5, stderr
+    assert "no more checkpoints" not in stderr
+
+    step = newest()["step"]
+    assert newest()["absent"] == [dies]
+    listed = launch.psrt("checkpoints", "run", "--show", "--export", "model.safetensors")
+    assert f"{workers} workers (without worker {dies})" in listed.stdout
+    assert f"worker-{dies}-of-{workers}" not in listed.stdout
+    for ranks, out in ((5, "again"), (4, "fewer")):
+        done = launch.psrt(
+            "launch", "-n", ranks, "train", "--survive", "--resume", "run", "--out", out,
+            "--steps", step * 2 + 500,
+        )  # fmt: skip
+        assert done.status == 0, done.stderr
+        going_on = f"going on from step {step}, "
+        (line,) = [it for it in done.stdout.splitlines() if it.startswith(going_on)]
+        assert line.endswith(f"which is without worker {dies}")
+        summary = json.loads((launch.folder / out / "summary.json").read_text())
+        assert summary["workers"] == ranks - servers
+        assert not summary["missing"]
+        assert summary["steps"] > step
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.exhaustive

@@ -91,7 +91,7 @@ class FaultyJob:
             self._ends_for_a_reason(found.error)
             return
         lost = {rank - (ranks_of(self.name) - WORKERS) for rank in found.crashed}
-        if not lost:
+        if not lost and not found.replaced:
             counts = (found.steps, found.samples) == (before.steps, before.samples)
             assert counts or self.name == "backups"
             if self.name in SAME:

@@ -50,11 +50,12 @@ def check_resumed(name, found, before, why, saved=None):
     """Hold a job that died and went on, with all its workers, against one that did not."""
     assert found.error is None, (why, found.error)
     lost = workers_of(name, found.crashed)
-    if not lost and name in SAME:
+    is_whole = not lost and not found.replaced
+    if is_whole and name in SAME:
         assert found.sha == before.sha, why
-    if not lost:
+    if is_whole:
         assert (found.steps, found.samples) == (before.steps, before.samples), why
-    if saved is not None and not lost and name in SAME:
+    if saved is not None and is_whole and name in SAME:
         assert found.saved == saved, why
     if name in TICKS:
         check_ticks(name, found, lost)

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from psrt.checkpoint import Checkpoints, Disk, Manifest
+from psrt.checkpoint import Checkpoints, Disk, Manifest, announced
 from psrt.errors import ConfigError, OutputError
 from psrt.job.saving import MOST_FAILURES, Committer, Part, Saver, copied
 from psrt.transport import drive
@@ -33,7 +33,9 @@ class FullDisk(Disk):
         super().write(path, pieces)
 
 
-def saver_of(tmp_path, disk, said, *, names=("worker-0-of-1",), threaded=True, timeout_s=0.2):
+def saver_of(
+    tmp_path, disk, said, *, names=("worker-0-of-1",), threaded=True, timeout_s=0.2, gone=tuple
+):
     checkpoints = Checkpoints(disk, tmp_path)
     saver = Saver(checkpoints, disk, every=10, threaded=threaded)
     saver.committer = Committer(
@@ -47,6 +49,7 @@ def saver_of(tmp_path, disk, said, *, names=("worker-0-of-1",), threaded=True, t
             step=step, n=3, workers=1, servers=0, config="", parts=tuple(parts)
         ),
         say=said.append,
+        gone=gone,
     )
     return saver
 
@@ -204,6 +207,83 @@ def test_a_role_that_is_done_right_after_its_step_is_part_of_that_checkpoint(tmp
     first.finish()
     assert said == []
     assert steps_of(tmp_path) == [10]
+
+
+NAMES = ("worker-0-of-2", "worker-1-of-2", "shard-0-of-1")
+
+
+def zeros():
+    return {"theta": np.zeros(3, np.float32)}
+
+
+def others(tmp_path, *parts):
+    """Save parts of other processes, of step 10."""
+    saver = Saver(Checkpoints(Disk(), tmp_path), Disk(), every=10, threaded=False)
+    for part in parts:
+        drive(saver.at(part, 10))
+    return saver
+
+
+OWN = Part(NAMES[2], zeros)
+
+
+def committed(tmp_path, *, gone=lambda: {1}, own=OWN):
+    """Save a part at the first process; return what the checkpoint of step 10 has, and is said."""
+    said = []
+    first = saver_of(tmp_path, Disk(), said, names=NAMES, timeout_s=60.0, gone=gone)
+    drive(first.at(own, 10))
+    first.finish()
+    found, _ = Checkpoints(Disk(), tmp_path).newest()
+    folder = set() if found is None else {it.stem for it in found.path.iterdir()} - {"manifest"}
+    names = [] if found is None else [it.name for it in found.manifest.parts]
+    assert folder == set(names)
+    return names, said
+
+
+def test_who_is_gone_is_not_waited_for(tmp_path):
+    others(tmp_path, Part(NAMES[0], zeros))
+    assert committed(tmp_path) == ([NAMES[0], NAMES[2]], [])
+
+
+def test_what_it_has_written_before_is_a_part_like_any_other(tmp_path):
+    folder = Checkpoints(Disk(), tmp_path).begin(10, 0)
+    died = []
+
+    def gone():  # as late as can be: all others are there
+        if not died and NAMES[2] in announced(Disk(), folder):
+            others(tmp_path, Part(NAMES[1], zeros))
+            died.append(1)
+        return died
+
+    others(tmp_path, Part(NAMES[0], zeros))
+    assert committed(tmp_path, gone=gone) == ([*NAMES], [])
+
+
+@pytest.mark.parametrize("gone", [{1}, set()])
+def test_but_not_if_a_shard_had_gone_on_without_it(tmp_path, gone):
+    others(tmp_path, Part(NAMES[0], zeros), Part(NAMES[1], zeros))
+    own = Part(NAMES[2], zeros, without=lambda: [1])
+    assert committed(tmp_path, gone=lambda: gone, own=own) == ([NAMES[0], NAMES[2]], [])
+
+
+def test_who_was_done_before_is_part_of_it_as_it_was(tmp_path):
+    saver = others(tmp_path, Part(NAMES[0], zeros))
+    drive(saver.ended(Part(NAMES[1], zeros), stays=True))
+    own = Part(NAMES[2], zeros, without=lambda: [1])
+    assert committed(tmp_path, own=own) == ([*NAMES], [])
+
+
+def test_there_is_none_from_which_nobody_would_go_on(tmp_path):
+    drive(others(tmp_path).ended(Part(NAMES[0], zeros), stays=True))
+    assert committed(tmp_path) == ([], [])
+
+
+def test_what_is_over_is_in_no_checkpoint_any_more(tmp_path):
+    others(tmp_path, Part(NAMES[0], zeros), Part(NAMES[1], zeros))
+    own = Part(NAMES[2], zeros, over=lambda: "is alone")
+    names, (line,) = committed(tmp_path, own=own)
+    assert names == []
+    assert line == "shard-0-of-1 is alone: no more checkpoints"
 
 
 def test_a_process_that_does_not_see_the_folder_says_so(tmp_path):

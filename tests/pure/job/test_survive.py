@@ -105,15 +105,19 @@ def test_every_sample_of_an_epoch_is_dealt_once_to_those_who_are_left(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_that_there_are_no_more_checkpoints_is_said_once(tmp_path, mode):
+def test_that_a_recorded_run_has_no_more_checkpoints_is_said_once(tmp_path, mode):
     knobs = KNOBS | MODES[mode] | {"out": str(tmp_path / "run"), "checkpoint_every": 2}
+    knobs |= {"record": True}
     said: list[str] = []
     costs = VirtualCosts(compute="constant:1.0")
     run_in_virtual_time(
         TrainConfig(**knobs), Scenario(WORKERS, costs, crashes=((1, 5.5),)), say=said.append
     )
     lines = [line for line in said if "checkpoint" in line]
-    assert lines == ["shard-0-of-2 goes on without a worker: no more checkpoints"]
+    assert lines == [
+        "shard-0-of-2 goes on without a worker, and --record has no one history with another in "
+        "its place: no more checkpoints"
+    ]
 
 
 def test_the_checker_holds_who_is_left_out_against_the_steps(tmp_path):

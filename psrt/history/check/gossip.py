@@ -330,8 +330,11 @@ def _check_missing(
         of, source, clock = mine[link], others[link], clock[when]
         for vector in range(run.vectors):
             there = find(taken, key(of, clock, source, vector)) >= 0
-            # What a worker sent last may be lost with it, to some of those that it was for.
-            there |= rounds.died[source] & (clock == rounds.offered[source] - 1)
+            # What a worker sent last may be lost with it, to some of those that it was for; in two
+            # rounds, then both, since it may be one ahead of who has not got the first.
+            after = find(taken, key(of, clock + 1, source, vector)) >= 0
+            last = rounds.offered[source] - 1
+            there |= rounds.died[source] & ((clock == last) | ((clock == last - 1) & ~after))
             text = "worker {worker} ends round {clock} without worker {source}, which takes part"
             ends = rounds.mixes[vector][rounds.first[1][of] + clock]
             because = rounds.offer_of(source, clock, vector)
@@ -592,7 +595,7 @@ class _Sums:
         stays = np.array([mixing.push_sum or bool((it == it.T).all()) for it in mixing.matrices])
         whole &= (count == workers) | stays[np.arange(len(count)) % period]
         if rounds.died.any():  # what is sent to one that died, or came of it, has gone with it
-            whole[rounds.offered[rounds.died].min() :] = False
+            whole[max(0, rounds.offered[rounds.died].min() - 2) :] = False
         before = np.bincount(self._clock, total[self._into])
         after = np.bincount(self._clock, total[self._ends])
         off = np.bincount(self._clock, slack)

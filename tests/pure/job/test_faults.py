@@ -7,9 +7,11 @@ import re
 
 import pytest
 
-from psrt.config.faults import EVENT, Fault
+from psrt.config.faults import EVENT, Fault, read_fault
 from psrt.errors import ConfigError, TransportError
+from psrt.history import read_history
 from psrt.history.check.run import check_run
+from psrt.history.events import Kind
 from support.faults import (
     DESCENTS,
     MODES,
@@ -160,6 +162,17 @@ def test_a_step_that_some_shards_have_is_told(folder):
     assert "1 step of the dead, at some shards only" in "".join(
         map("".join, (f.said for f in found))
     )
+
+
+def test_what_a_worker_offered_in_two_rounds_may_be_lost_with_it(folder):
+    """It has what worker 0 offered, and is one round ahead; what it sends no longer comes there."""
+    faults = read_fault("cut:rank0@event41"), read_fault("crash:rank1@0.003844486620193236s+0.1s")
+    assert run("gossip", folder / "two", faults, record=True).crashed == (1, 2)
+    table = read_history(folder / "two").workers
+    first, second = (table[worker] for worker in (0, 1))
+    offered = second["clock"][second["kind"] == Kind.OFFER]
+    taken = first["clock"][(first["kind"] == Kind.TAKE) & (first["shard"] == 1)]
+    assert offered.max() - taken.max(initial=0) == 2
 
 
 @pytest.mark.one_in(6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -118,7 +118,7 @@ def saver_for(
         caller=caller,
     )
     for rank, role in roles.items():
-        for part, owner in parts_at(setup, rank, role, log_of(rank)):
+        for part, owner in parts_at(setup, rank, role, log_of(rank), launcher.gone):
             saver.since(part.name, began)
             saver.warm(part)
             hook = partial(saver.at if caller is None else saver.parked, part)
@@ -181,9 +181,21 @@ def _asking(asked: Meeting | Initiator, committer: Committer, pace: Pace) -> Cal
 
 
 def parts_at(
-    setup: Setup, rank: int, role: Server | Worker, log: EventLog | None = None
+    setup: Setup,
+    rank: int,
+    role: Server | Worker,
+    log: EventLog | None = None,
+    gone: Callable[[], Collection[int]] = tuple,
 ) -> Iterator[tuple[Part, Worker | ShardServer]]:
-    """Yield the parts of the role at a rank, whose events go into ``log``, and who has each."""
+    """Yield the parts of the role at a rank, and who has each.
+
+    Args:
+        setup: the job.
+        rank: of the role.
+        role: the server, or the worker.
+        log: where its events go.
+        gone: returns the ranks that the others go on without.
+    """
     cell = None if setup.cut is None else setup.cut.cell_of(rank)
     role_map = setup.role_map if cell is None else cell.role_map
 
@@ -201,7 +213,7 @@ def parts_at(
         spans = places(Span(0, role_map.n)) if carries or mixes else ()
         tree: Callable[[], Tree] = partial(_tree_of_worker, role, carries and not mixes)
         tree = partial(_with_events, tree, log, (False, role.number))
-        alone = partial(_why_alone, role)
+        alone = partial(_why_alone, role, gone if mixes else tuple)
         yield Part(_worker(number, setup), tree, spans, over=alone, log=log), role
         return
     # The shards of a cell come behind those of the cells before it.
@@ -223,9 +235,12 @@ def _why_untold(it: ShardServer, log: EventLog | None) -> str:
     return _UNTOLD if log is not None and it.policy.fenced else ""
 
 
-def _why_alone(worker: Worker) -> str:
-    """Return why there are no more checkpoints with a worker: nobody has what a neighbour had."""
-    return _ALONE if worker.strategy.has_lost else ""
+def _why_alone(worker: Worker, gone: Callable[[], Collection[int]]) -> str:
+    """Return why there are no more checkpoints with a worker: nobody has what one had that is gone.
+
+    Its neighbours know of that first.
+    """
+    return _ALONE if worker.strategy.has_lost or gone() else ""
 
 
 def _gone(launcher: Launcher, setup: Setup) -> set[int]:

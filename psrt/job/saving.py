@@ -375,6 +375,8 @@ class Committer:
         #: Lines to be said, and failures in a row.
         self._lines: list[str] = []
         self._failures = 0
+        #: The steps of those that could not be written.
+        self._failed: set[int] = set()
         #: Whether a role is done, which others wait for no more.
         self._is_over = False
         #: Set once all processes have finished.
@@ -405,7 +407,8 @@ class Committer:
     def look_at_all(self) -> None:
         """Commit whatever has all its parts by now; where no thread waits for them."""
         for step in self._checkpoints.begun(self._attempt):
-            self.look(step, waits=False)
+            if step not in self._failed:
+                self.look(step, waits=False)
 
     def _gathered(self, step: int, folder: Path, until: float | None) -> list[PartEntry]:
         """Return the parts of a checkpoint; none if some are not there, or if there will be none.
@@ -488,7 +491,10 @@ class Committer:
     def failed(self, reason: str, step: int | None = None) -> None:
         """Note that a checkpoint could not be written, or its step not even agreed on."""
         self._failures += 1
-        what = "checkpoint" if step is None else f"checkpoint of step {step}"
+        what = "checkpoint"
+        if step is not None:
+            what = f"checkpoint of step {step}"
+            self._failed.add(step)
         self._lines.append(f"{what}: {reason}; training continues without it")
 
     def close(self) -> None:

@@ -175,6 +175,17 @@ def test_what_a_worker_offered_in_two_rounds_may_be_lost_with_it(folder):
     assert offered.max() - taken.max(initial=0) == 2
 
 
+@pytest.mark.parametrize("name", ["gossip", "push-sum", "tracked", "pairs"])
+def test_who_has_parameters_of_its_own_is_missed_by_all_later_checkpoints(name, folder):
+    before = undisturbed(name, folder)
+    fault = crash(2, before.events // 2)
+    found = run(name, folder / "alone", (fault,), checkpoint_every=1)
+    assert found.crashed == (2,)
+    (line,) = [it for it in found.said if "no more checkpoints" in it]
+    assert "goes on without a worker: no more checkpoints" in line
+    assert not any("training continues without it" in it for it in found.said)
+
+
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("name", ["backups", "async", "ssp"])

@@ -165,6 +165,19 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     assert "others may write to it" in said[0]
 
 
+def test_what_could_not_be_written_fails_once_however_often_roles_end(tmp_path):
+    said = []
+    names = ("worker-0-of-2", "worker-1-of-2")
+    saver = saver_of(tmp_path, FullDisk({10}), said, names=names, threaded=False)
+    for name in names:
+        drive(saver.at(Part(name, lambda: {"theta": np.zeros(3)}), 10))
+        saver._step = -1  # as another process
+    for name in names * 2:
+        drive(saver.ended(Part(name, dict), stays=True))
+    saver.finish()
+    assert said == ["checkpoint of step 10: No space left on device; training continues without it"]
+
+
 def test_a_role_that_is_done_is_no_failure(tmp_path):
     said = []
     names = ("worker-0-of-2", "worker-1-of-2")

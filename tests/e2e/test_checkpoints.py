@@ -157,7 +157,11 @@ if os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK')) == '1':
 TRAIN = "train --mode sync --hidden 32 --steps 4000 --checkpoint-every 100 --resume auto --out run"
 
 
-@pytest.mark.parametrize("is_own", [False, True], ids=["ours", "own line"])
+@pytest.mark.parametrize(
+    "is_own",
+    [False, pytest.param(True, marks=pytest.mark.exhaustive)],
+    ids=["ours", "own line"],
+)
 def test_launch_starts_a_job_again_that_was_killed(launch, is_own):
     (launch.folder / "sitecustomize.py").write_text(FALLS)
     before = f"--env PYTHONPATH={launch.folder} --restarts 2 -n 3"

@@ -326,6 +326,7 @@ def test_hosts_and_threads_are_in_the_line(launch):
     assert "A=b c" in words
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_survives_deaths_is_started_so_whoever_says_it(launch):
     if not launch.is_open_mpi:
         pytest.skip("MPICH ends a job when a rank dies")

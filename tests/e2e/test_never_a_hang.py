@@ -37,7 +37,7 @@ def also(*case):
         ("initial", 0, "sync"),
         also("batches", 2, "allreduce"),
         also("gradient", 1, "sync"),
-        ("gradient", 2, "allreduce"),
+        also("gradient", 2, "allreduce"),
         also("gradient", 0, "allreduce"),
         also("gradient", 1, "local-sgd"),
         also("gradient", 0, "gossip"),

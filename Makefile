@@ -101,7 +101,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train bench-pipeline
-.PHONY: bench-parallelism bench-history bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
+.PHONY: bench-parallelism bench-history bench-checkpoints bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
 .PHONY: compare compress decentralize study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
@@ -272,7 +272,7 @@ docs: $(VENV)/.has-psrt  ## generate the pages of docs/ that come from the code
 
 # --- benchmarks ---------------------------------------------------------------------------------
 
-bench: bench-step bench-allreduce bench-call bench-codec bench-ps bench-train bench-pipeline bench-parallelism bench-history bench-simulate  ## all benchmarks; they need an idle machine
+bench: bench-step bench-allreduce bench-call bench-codec bench-ps bench-train bench-pipeline bench-parallelism bench-history bench-checkpoints bench-simulate  ## all benchmarks; they need an idle machine
 
 bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix products
 	$(PY) apps/bench/step.py $(ARGS)
@@ -305,6 +305,9 @@ bench-parallelism: $(VENV)/.has-psrt  ## one model on two ranks in every way to 
 
 bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history
 	$(MPIRUN) -n 3 $(PY) apps/bench/history.py $(ARGS)
+
+bench-checkpoints: $(VENV)/.has-psrt  ## how long a checkpoint holds a rank up, and what they cost; 8 minutes
+	$(MPIRUN) -n 2 $(PY) apps/bench/checkpoints.py $(ARGS)
 
 # As root. Without ARGS in half an hour; what is in runs/hosts already goes into the page again.
 bench-hosts: $(VENV)/.has-tests  ## all-reduces between hosts that this machine plays, into docs/hosts.md

@@ -352,8 +352,15 @@ class Recording:
         except ConfigError as error:
             raise OutputError(str(error)) from error
 
-    def end(self, roles: Roles) -> None:
-        """Record the final versions and close the history."""
+    def end(self, roles: Roles, *, is_whole: bool = True) -> None:
+        """Record the final versions and close the history.
+
+        Args:
+            roles: of this process.
+            is_whole: whether the run has come to its end, as far as this process knows. The history
+                of one that was stopped is an unfinished one, until it goes on: one process that
+                says so is enough.
+        """
         role_map, now = self._setup.role_map, self._launcher.now()
         if not self.logs:
             return
@@ -372,7 +379,10 @@ class Recording:
         self._add_clocks(self._launcher.clocks(), now - self._origin)
         try:
             for log in self.logs.values():
-                log.close()
+                if is_whole:
+                    log.close()
+                else:
+                    log.abandon()
             if self._header is not None and self._clocks:
                 self._amend(clocks=self._clocks)
         except OutputError as error:  # a full disk; the model may still fit

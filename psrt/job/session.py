@@ -125,20 +125,21 @@ class _Session:
             with launcher.agree():  # the first process has made the folder
                 if saver is not None:
                     saver.check()
+            was_stopped = False
             if saver is not None:
                 saver.begin()
             launcher.run(roles, lambda: recorder is None or recorder.finished)
             if saver is not None:
                 saver.finish()
+                # Where one process has all workers park, it alone knows.
+                was_stopped = any(launcher.tell_first("stops" if saver.stops else ""))
                 with launcher.agree():  # all have finished
                     saver.close()
             for sequencer in self._sequencers:
                 sequencer.finish()
-            recording.end(roles)
+            recording.end(roles, is_whole=not was_stopped)
         result = self._conclude(roles, recording, plan)
         if saver is not None:
-            # Where one process has all workers park, it alone knows.
-            was_stopped = any(launcher.tell_first("stops" if saver.stops else ""))
             with launcher.agree():
                 if was_stopped and launcher.first:
                     raise saver.stopped(result)

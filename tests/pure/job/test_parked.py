@@ -16,7 +16,8 @@ import pytest
 
 from psrt.checkpoint import Disk, Manifest, read_part
 from psrt.config import TrainConfig
-from psrt.errors import PsrtError, StoppedError
+from psrt.errors import ConfigError, PsrtError, StoppedError
+from psrt.history.check.run import check_run
 from psrt.job.caller import Caller
 from psrt.job.resuming import resumed_config
 from psrt.job.saving import Saver
@@ -371,20 +372,26 @@ def test_other_servers_apply_what_was_pending(tmp_path):
         assert is_once(found, np.ones(found.shape[1:], bool), MODES["softsync"])
 
 
-@each("mode", list(MODES))
-def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
-    """It may be asked to at any time; all workers save the same cut, and take no step after it."""
-    knobs = MODES[mode]
-    problem, call = Ticks((6, 6, 6), shards_of(knobs)), Caller.call
+def stopped(config, problem):
+    """Train until somebody asks to stop, in step 3; return the error."""
+    call = Caller.call
 
     def asked(self, step):
         if step >= 3:
             self.ask(stop=True)
         return call(self, step)
 
-    config = config_of(tmp_path / mode, knobs, checkpoint_every=100)
     with mock.patch.object(Caller, "call", asked), pytest.raises(StoppedError) as caught:
         simulate(config, problem, workers=WORKERS)
+    return caught
+
+
+@each("mode", list(MODES))
+def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
+    """It may be asked to at any time; all workers save the same cut, and take no step after it."""
+    knobs = MODES[mode]
+    problem = Ticks((6, 6, 6), shards_of(knobs))
+    caught = stopped(config_of(tmp_path / mode, knobs, checkpoint_every=100), problem)
     ((step, trees),) = saved(tmp_path / mode).items()
     assert str(caught.value).startswith(f"stopped as asked; --resume goes on from step {step}, ")
     check_cut(trees, knobs, problem, step)
@@ -394,6 +401,15 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
     check_end(run, knobs, problem)
     if "backup" not in knobs:
         assert len(problem.reads) == 18 - sum(clocks_in(trees))
+
+
+def test_the_history_of_a_run_that_was_stopped_is_unfinished_until_it_goes_on(tmp_path):
+    out, problem = tmp_path / "run", Ticks((6, 6, 6), shards_of(MODES["async"]))
+    stopped(config_of(out, MODES["async"], checkpoint_every=100, record=True), problem)
+    with pytest.raises(ConfigError, match="unfinished run"):
+        check_run(out)
+    simulate(resumed_config(str(out)), problem, workers=WORKERS)
+    assert check_run(out).ok
 
 
 def one_parked_early(mp):

@@ -275,10 +275,6 @@ def the_dead_hold_the_gate(patch):
     patch.setattr(Policy, "_leave", holds)
 
 
-def what_reached_the_shard_is_not_said(patch):
-    patch.setattr(ShardServer, "_note_reached", lambda self, worker, steps: None)
-
-
 def what_reached_the_shard_is_one_more(patch):
     note = ShardServer._note_reached
     patch.setattr(
@@ -339,7 +335,6 @@ BREAKS = [
     the_push_of_the_dead_is_kept,
     the_dead_are_waited_for,
     the_dead_hold_the_gate,
-    what_reached_the_shard_is_not_said,
     what_reached_the_shard_is_one_more,
     events_of_the_dead_stay,
     events_are_cut_off,

@@ -12,6 +12,7 @@ from psrt.errors import ConfigError, TransportError
 from psrt.history import read_history
 from psrt.history.check.run import check_run
 from psrt.history.events import Kind
+from psrt.runtime.shard_server import ShardServer
 from support.faults import (
     DESCENTS,
     MODES,
@@ -173,6 +174,12 @@ def test_what_a_worker_offered_in_two_rounds_may_be_lost_with_it(folder):
     offered = second["clock"][second["kind"] == Kind.OFFER]
     taken = first["clock"][(first["kind"] == Kind.TAKE) & (first["shard"] == 1)]
     assert offered.max() - taken.max(initial=0) == 2
+
+
+def test_a_step_that_no_shard_notes_is_missed(folder, monkeypatch):
+    monkeypatch.setattr(ShardServer, "_note_reached", lambda self, worker, steps: None)
+    with pytest.raises(AssertionError):
+        test_a_step_that_some_shards_have_is_told(folder)
 
 
 @pytest.mark.parametrize("name", ["gossip", "push-sum", "tracked", "pairs"])

@@ -247,6 +247,18 @@ def notes(disk: Disk, folder: Path) -> dict[str, Any]:
     return found
 
 
+def field_of(values: Any, name: str, kind: type[Any]) -> Any:
+    """Return a field of a note.
+
+    Raises:
+        CheckpointError: if there is none of this kind.
+    """
+    found = values.get(name) if isinstance(values, dict) else None
+    if type(found) is not kind:
+        raise CheckpointError(f"not a note of psrt's: {values!r}")
+    return found
+
+
 def announced(disk: Disk, folder: Path) -> dict[str, PartEntry | str]:
     """Return the parts that are on the disk by name; a text where one could not be written.
 

@@ -13,9 +13,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
-from typing import Any
 
-from psrt.checkpoint import Checkpoints, Disk, note, notes
+from psrt.checkpoint import Checkpoints, Disk, field_of, note, notes
 from psrt.errors import CheckpointError
 from psrt.job.looking import Looking
 
@@ -123,7 +122,7 @@ class Initiator(Looking):
         told = notes(self._disk, self._checkpoints.cut(0, self._attempt)).values()
         with self._lock:
             for it in told:
-                step, stop = _field(it, "step", int), _field(it, "stop", bool)
+                step, stop = field_of(it, "step", int), field_of(it, "stop", bool)
                 self._clock = max(self._clock, step)
                 if stop and not self._wants_stop:
                     self.ask(stop=True)
@@ -153,7 +152,7 @@ class Initiator(Looking):
             if found is None:
                 return
             with self._lock:
-                self._cuts.append(_field(found, "step", int))
+                self._cuts.append(field_of(found, "step", int))
 
     def _tell(self) -> None:
         """Tell the first process how far this one is where a checkpoint is due, and of a stop."""
@@ -165,15 +164,3 @@ class Initiator(Looking):
         self._disk.make_folder(folder)
         note(self._disk, folder, f"process-{self._process}", {"step": told[0], "stop": told[1]})
         self._told = told
-
-
-def _field(values: Any, name: str, kind: type[Any]) -> Any:
-    """Return a field of a note.
-
-    Raises:
-        CheckpointError: if there is none.
-    """
-    found = values.get(name) if isinstance(values, dict) else None
-    if type(found) is not kind:
-        raise CheckpointError(f"not a note of psrt's: {values!r}")
-    return found

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from threading import Condition, Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from psrt.checkpoint import Checkpoints, Disk, note, notes
+from psrt.checkpoint import Checkpoints, Disk, field_of, note, notes
 from psrt.errors import CheckpointError, OutputError
 from psrt.job.looking import LOOK_S, Looking
 
@@ -173,15 +173,15 @@ class Meeting(Looking):
             there = [it for it in range(self._processes) if it not in self._gone()]
             promised = [said.get(f"process-{it}") for it in there]
             if all(promised):
-                step = max(_field(it, "limit", int) for it in promised)
-                stops = any(_field(it, "stop", bool) for it in said.values())
+                step = max(field_of(it, "limit", int) for it in promised)
+                stops = any(field_of(it, "stop", bool) for it in said.values())
                 note(disk, folder, _CUT, {"step": step, "stop": stops})
                 # All who have promised have read what was agreed on before.
                 disk.remove(self._checkpoints.cut(self._number - 1, self._attempt))
                 said = notes(disk, folder)
         if _CUT in said:
             cut = said[_CUT]
-            found = Agreed(_field(cut, "step", int), _field(cut, "stop", bool))
+            found = Agreed(field_of(cut, "step", int), field_of(cut, "stop", bool))
             # Who asked for a stop after its promise asks once more.
             self._wants = self._wants_stop and not found.stops
             self._number += 1
@@ -194,10 +194,3 @@ class Meeting(Looking):
             self._limit = None
             self._before = self._step
             self._changed.notify_all()
-
-
-def _field(values: Any, name: str, kind: type[Any]) -> Any:
-    found = values.get(name) if isinstance(values, dict) else None
-    if type(found) is not kind:
-        raise CheckpointError(f"not a note of psrt's: {values!r}")
-    return found

@@ -115,7 +115,7 @@ def _stats(
     none = Stats(staleness=[{} for _ in trees[0]["shard"]["stats"]["staleness"]])
     counted = [restore(deepcopy(none), it["shard"]["stats"]) for it in trees]
     for its, tree in zip(counted, trees, strict=True):
-        clock = {int(worker): steps for worker, steps in tree["policy"]["clock"].items()}
+        clock = _clocks(tree, ())
         reached = {worker: clock[worker] for worker in late if worker in clock}
         its.reached, its.reached_all = its.reached | reached, its.reached_all | reached
     stats = Stats.merged(counted) if number == 0 else none

@@ -20,7 +20,7 @@ from unittest import mock
 import numpy as np
 
 from psrt.checkpoint import Checkpoints, Disk, read_part
-from psrt.checkpoint.folder import FOLDER
+from psrt.checkpoint.folder import FOLDER, MANIFEST
 from psrt.checkpoint.tree import flatten
 from psrt.config import TrainConfig
 from psrt.config.faults import Fault
@@ -36,6 +36,8 @@ from psrt.simulation.cost_flags import VirtualCosts
 from support.recording import Ledger
 
 WORKERS, STEPS = 3, 4
+#: Checkpoints that are kept where nothing else is said.
+KEPT = 2
 _TWO = {"servers": 2}
 _TOP_K = {"codec": "top-k", "codec_density": 0.3, "codec_everywhere": True}
 #: Every mode, with what is pushed or summed in several parts.
@@ -250,9 +252,14 @@ class Durable:
             self._renamed.add(folder)
         elif new.name.startswith(".trash-") and old.name.isdecimal():
             assert folder not in self._renamed, f"{old} goes before the new one is durable"
+            left = [it for it in old.parent.iterdir() if it.name.isdecimal() and it != old]
+            is_replaced = any(old.parent.glob(f"{old.name}.*.part/{MANIFEST}"))
+            assert len(left) >= KEPT or is_replaced, f"{old} goes before there is a new one"
         rename(old, new)
-        # The number of what is written next may be that of what was deleted.
-        self._synced -= {it for it in self._synced if new.name.startswith(".trash-")}
+        if new.name.startswith(".trash-"):
+            # The number of what is written next may be that of what is deleted.
+            gone = (new, *new.iterdir()) if new.is_dir() else (new,)
+            self._synced -= {it.stat().st_ino for it in gone}
 
 
 def _saved(out: Path, faults: Sequence[Fault]) -> list[str]:
@@ -265,7 +272,7 @@ def _saved(out: Path, faults: Sequence[Fault]) -> list[str]:
     if any(it.kind == "disk" for it in faults):
         return [it for it in found if it.isdecimal()]
     assert all(it.isdecimal() for it in found), found
-    assert len(found) <= 2, found
+    assert len(found) <= KEPT, found
     return found
 
 

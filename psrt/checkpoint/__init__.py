@@ -16,6 +16,7 @@ from psrt.checkpoint.part import (
 )
 from psrt.checkpoint.reshard import assemble
 from psrt.checkpoint.state import marked, paths_by_element, restore, state_of
+from psrt.checkpoint.text import from_text, to_text
 from psrt.checkpoint.tree import Tree
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "announced",
     "assemble",
     "field_of",
+    "from_text",
     "marked",
     "note",
     "notes",
@@ -37,5 +39,6 @@ __all__ = [
     "read_part",
     "restore",
     "state_of",
+    "to_text",
     "write_part",
 ]

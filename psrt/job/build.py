@@ -34,7 +34,7 @@ from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
 from psrt.runtime.pipedream import PipeDream
-from psrt.runtime.problem import Problem, gradient_spans
+from psrt.runtime.problem import Problem, gradient_spans, problem_of_worker
 from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.server import Server
@@ -259,6 +259,7 @@ def worker_role(
     worker = port.role_map.worker_of(port.rank)
     assert worker is not None, "a worker's role is made at a worker's rank"
     number = worker if number is None else number
+    problem = problem_of_worker(problem, number)
     return Worker(
         port,
         problem,

@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.checkpoint import from_text, to_text
 from psrt.config import TrainConfig
 from psrt.errors import MissingWorkersError, OutputError
 from psrt.history import EventLog
@@ -262,6 +263,7 @@ class _Session:
     ) -> Run | None:
         """Gather stats and θ at the first process, which makes the result."""
         launcher, cut = self._launcher, self._setup.cut
+        self._hand_over_states(roles)
         mine = [one for rank in sorted(roles) for one in _stats(roles[rank], rank, cut)]
         stats = launcher.gather(mine)
         theta = launcher.theta(roles)
@@ -277,6 +279,20 @@ class _Session:
             error.run = result
             raise
         return result
+
+    def _hand_over_states(self, roles: Roles) -> None:
+        """Tell a problem that training is over and, at the first process, each worker's state."""
+        conclude = getattr(self._setup.problem, "conclude", None)
+        if not callable(conclude):
+            return
+        text = ""
+        with self._launcher.agree():
+            workers = [it for it in roles.values() if isinstance(it, Worker)]
+            asked = {str(it.number): getattr(it.problem, "state", None) for it in workers}
+            text = to_text({number: state and state() for number, state in asked.items()})
+        came = [from_text(it) for it in self._launcher.tell_first(text)]
+        with self._launcher.agree():
+            conclude({int(number): it for states in came for number, it in states.items()})
 
     def _result(
         self,

@@ -42,6 +42,13 @@ class Problem(Protocol):
     **Matrices.** With a method ``matrices() -> Sequence[tuple[int, int, int]]``, of the start, the
     number of rows and that of columns of each in ``theta``, ascending, a low-rank codec finds them.
 
+    **Workers' own state.** With a method ``of_worker(number) -> Problem``, each worker trains on
+    what that returns, where several in one process share a model but not, say, running means: its
+    ``state()`` is that worker's. With a method ``conclude(states)`` a problem is told, in every
+    process, that training is over and that ``theta`` is not to be used any more; at the first one,
+    which evaluates and writes files, ``states`` has what ``state()`` of each worker returned, by
+    its number, and elsewhere nothing.
+
     **Layers.** With the methods of a ``psrt.model.chain.Chain``, ``layers`` and ``loss``, the model
     can be cut into stages that are computed by different ranks.
     """
@@ -104,6 +111,13 @@ def gradient_spans(problem: Problem, n: int) -> tuple[Span, ...]:
             + ", ".join(f"[{start}, {stop})" for start, stop in spans)
         )
     return spans
+
+
+def problem_of_worker(problem: Problem, number: int) -> Problem:
+    """Return what a worker trains on: the problem, unless it has something for each worker."""
+    asked = getattr(problem, "of_worker", None)
+    found: Problem = asked(number) if callable(asked) else problem
+    return found
 
 
 def matrices_of(problem: Problem, n: int) -> tuple[Matrix, ...]:

@@ -10,6 +10,7 @@ them needs MPI before a job on several ranks begins:
 - ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
 - ``simulate``: the same in virtual time, at ``SimulationCosts``; gives a ``SimulatedRun``;
 - ``recorded_config``: the config that repeats a recorded run, over MPI or in virtual time;
+- ``torch``, a subpackage: modules of torch as problems, and gradients under its optimizers;
 - ``PsrtError`` and its subclasses: the errors of all of these.
 """
 
@@ -98,8 +99,14 @@ _HOME = {
 }
 
 
+#: Subpackages that need what psrt does not: not part of ``from psrt import *``.
+_ADAPTERS = ("torch",)
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for (PEP 562)."""
+    if name in _ADAPTERS:
+        return importlib.import_module(f"psrt.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

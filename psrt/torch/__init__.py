@@ -1,0 +1,29 @@
+"""Modules of torch as problems of psrt, and averaged gradients under torch's own optimizers.
+
+- ``Problem``: any module with a loss and data, under every scheme that psrt knows;
+- ``Gradients``: in a training loop of one's own, gradients that are means over all ranks;
+- ``broadcast``: the parameters and buffers of one rank, for all;
+- ``load``: the parameters of a run, into a module;
+- ``accuracy``: for the ``accuracy=`` of a problem whose batches are (x, class).
+
+Everything is on the CPU. Nothing here imports MPI.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch
+except ImportError as error:
+    raise ImportError(
+        "psrt.torch needs torch, which pip installs: pip install torch --index-url "
+        "https://download.pytorch.org/whl/cpu"
+    ) from error
+
+from psrt.torch.broadcast import broadcast
+from psrt.torch.gradients import Gradients
+from psrt.torch.loading import load
+from psrt.torch.problem import Problem, accuracy
+
+__all__ = ["Gradients", "Problem", "accuracy", "broadcast", "load"]
+
+del _torch

@@ -1,0 +1,45 @@
+"""What ``Gradients`` and ``broadcast`` ask of a ``psrt.Communicator``."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from psrt.arrays import AnyArray
+
+
+class Work(Protocol):
+    """A call that is under way."""
+
+    def test(self) -> bool:
+        """Move it on; return whether it is complete."""
+        ...
+
+    def wait(self) -> Any:
+        """Wait until it is complete."""
+        ...
+
+
+class Communicator(Protocol):
+    """Ranks that reduce numpy arrays together; see ``psrt.Communicator``."""
+
+    #: This rank, and the number of ranks.
+    rank: int
+    size: int
+
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = ...) -> AnyArray:
+        """Return an array that the ranks of this host can see."""
+        ...
+
+    def all_reduce(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> AnyArray:
+        """Reduce an array over all ranks."""
+        ...
+
+    def all_reduce_async(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Work:
+        """Begin to, and return at once."""
+        ...
+
+    def broadcast(self, buf: AnyArray, root: int = 0) -> AnyArray:
+        """Fill an array with that of a rank."""
+        ...

@@ -1,0 +1,34 @@
+"""Random draws of torch that depend on a key alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+#: What the draws are for: the first number of a key.
+STEP, EVALUATION, DIGEST = range(3)
+
+
+@contextmanager
+def drawn_from(seed: int, *key: int) -> Iterator[None]:
+    """Let torch's global generator on the CPU draw as a key says, and be as before afterwards.
+
+    So dropout depends on the seed, the worker and the step, whoever computed before in the same
+    process and wherever a run goes on; and what a program draws itself stays as it was.
+
+    Args:
+        seed: not negative.
+        key: what it is for, and numbers not below 0.
+    """
+    # The generator takes 32 bits, whatever it is given.
+    [word] = np.random.SeedSequence(seed, spawn_key=key).generate_state(1)
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(int(word))
+    try:
+        yield
+    finally:
+        generator.set_state(before)

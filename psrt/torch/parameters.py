@@ -1,0 +1,151 @@
+"""The trainable parameters of a module as one flat vector, and the module on top of that vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from psrt.arrays import AnyArray, Vector
+from psrt.codec.matrices import Matrix
+from psrt.errors import ConfigError
+from psrt.partition import Span
+from psrt.torch.rules import check_module, check_trainable
+from psrt.torch.views import address_of, tensor_on
+
+
+class Parameters:
+    """Those that require a gradient, in the order of ``module.parameters()``, tied ones once.
+
+    While psrt trains, they are views of its vector: the module computes with the very numbers that
+    the optimizer updates. ``release`` gives them memory of their own again.
+    """
+
+    def __init__(self, module: Any) -> None:
+        """Find them.
+
+        Raises:
+            ConfigError: if there are none, or one is not float32 on the CPU.
+        """
+        check_module(module)
+        self.module = module
+        named = [
+            (name, it) for name, it in module.named_parameters() if it.requires_grad and it.numel()
+        ]
+        if not named:
+            raise ConfigError(
+                "the module has no trainable parameters; expected some with requires_grad"
+            )
+        for name, it in named:
+            check_trainable(it, name)
+        #: By their place: name, tensor, shape.
+        self.names = [name for name, _ in named]
+        self.tensors = [it for _, it in named]
+        self._shapes = [it.shape for it in self.tensors]
+        stops = np.cumsum([it.numel() for it in self.tensors]).tolist()
+        #: Where each lies in the vector.
+        self.spans = [Span(a, b) for a, b in zip([0, *stops[:-1]], stops, strict=True)]
+        #: Elements of the vector.
+        self.n: int = stops[-1]
+        #: Address of the vector that they are views of; None where they have their own memory.
+        self._bound: int | None = None
+
+    def values(self) -> Vector:
+        """Return a copy of what they hold, (n,) float32."""
+        found: Vector = torch.cat([it.detach().reshape(-1) for it in self.tensors]).numpy()
+        return found
+
+    def check(self) -> None:
+        """Check that the module still has these parameters and no other trainable ones.
+
+        Raises:
+            ConfigError: naming one that was replaced, added, moved, or has another type or shape.
+        """
+        now = dict(self.module.named_parameters())
+        for name, tensor, shape in zip(self.names, self.tensors, self._shapes, strict=True):
+            if now.pop(name, None) is not tensor or tensor.shape != shape:
+                raise ConfigError(
+                    f"parameter {name} was replaced after the problem was made; expected one of "
+                    "the finished module"
+                )
+            check_trainable(tensor, name)
+        for name, tensor in now.items():
+            if tensor.requires_grad and tensor.numel():
+                raise ConfigError(
+                    f"parameter {name} requires a gradient, but did not when the problem was made; "
+                    "expected one of the finished module"
+                )
+
+    def bind(self, theta: Vector) -> None:
+        """Make them views of a vector (n,), which stays the caller's."""
+        address = address_of(theta)
+        if address == self._bound:
+            return
+        for tensor, part in zip(self.tensors, self.views(theta), strict=True):
+            tensor.data = part
+        self._bound = address
+
+    def views(self, vector: Vector) -> list[Any]:
+        """Return a tensor for each that is a view of a vector (n,), of its shape."""
+        flat = tensor_on(vector)
+        return [
+            flat[span.start : span.stop].view(shape)
+            for span, shape in zip(self.spans, self._shapes, strict=True)
+        ]
+
+    def release(self) -> None:
+        """Give them memory of their own, with what they hold."""
+        if self._bound is not None:
+            for tensor in self.tensors:
+                tensor.data = tensor.data.clone()
+            self._bound = None
+
+    def load(self, theta: Vector) -> None:
+        """Copy a vector (n,) into them, in memory of their own."""
+        self.release()
+        with torch.no_grad():
+            for tensor, part in zip(self.tensors, self.views(theta), strict=True):
+                tensor.copy_(part)
+
+    def matrices(self) -> list[Matrix]:
+        """Return those with two dimensions or more, all but the first of them together.
+
+        So a kernel of a convolution (out, in, height, width) is a matrix with a row for each output
+        channel.
+        """
+        found = []
+        for span, shape in zip(self.spans, self._shapes, strict=True):
+            if len(shape) > 1 and min(shape[0], span.size // shape[0]) > 1:
+                found.append(Matrix(span.start, shape[0], span.size // shape[0]))
+        return found
+
+    def named(self, theta: Vector) -> dict[str, AnyArray]:
+        """Return what ``module.state_dict()`` would have with the parameters in a vector (n,)."""
+        place = {id(it): i for i, it in enumerate(self.tensors)}
+        tied = dict(self.module.named_parameters(remove_duplicate=False))
+        found: dict[str, AnyArray] = {}
+        for name, tensor in self.module.state_dict().items():
+            at = place.get(id(tied.get(name)))
+            if at is not None:
+                found[name] = self.spans[at].of(theta).reshape(self._shapes[at])
+            elif isinstance(tensor, torch.Tensor):  # else what a module adds that is no tensor
+                found[name] = as_array(tensor)
+        return found
+
+
+def as_array(tensor: Any) -> AnyArray:
+    """Return a contiguous array of a tensor's numbers; bfloat16, which numpy lacks, as float32."""
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    found: AnyArray = np.ascontiguousarray(tensor.detach().numpy())
+    return found.reshape(tensor.shape)  # ascontiguousarray makes one dimension of none
+
+
+def frozen_of(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and tensor of what a module holds beside what is trained."""
+    for name, tensor in module.named_parameters():
+        if not tensor.requires_grad:
+            yield name, tensor
+    yield from module.named_buffers()

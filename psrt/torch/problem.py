@@ -1,0 +1,265 @@
+"""A torch module, its loss and its data as a problem that psrt trains under any scheme."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from psrt.arrays import AnyArray, Vector
+from psrt.checkpoint import Tree
+from psrt.codec.matrices import Matrix
+from psrt.data import BatchPlan
+from psrt.errors import ConfigError
+from psrt.partition import Span
+from psrt.torch.batch import Batch, Epoch
+from psrt.torch.buffers import LOCAL, RULES, Buffers, brought_together
+from psrt.torch.draws import DIGEST, EVALUATION, STEP, drawn_from
+from psrt.torch.gradient_parts import GradientParts
+from psrt.torch.parameters import Parameters, as_array, frozen_of
+from psrt.torch.rules import check_loss, said
+from psrt.torch.samples import samples_of
+
+#: Samples of a batch of the test set, at least.
+_TEST_BATCH = 256
+
+
+class Problem:
+    """A module of torch with a loss and data; see ``psrt.Problem`` for its methods.
+
+    The module computes in psrt's own vector of parameters and its gradients go straight to psrt's
+    buffer, so nothing is copied but each gradient once. Frozen parameters are left alone, tied ones
+    are there once, and the gradient of one that a loss does not use is zero. What torch draws at
+    random in a step depends on the seed, the worker and the step alone.
+
+    All ranks make it alike: the same module, frozen parameters and buffers included, and the same
+    data. When ``psrt.run`` returns, the module of rank 0 is the trained one. The problem may then
+    be run again, and begins with what the module held when it was made.
+
+    >>> problem = psrt.torch.Problem(module, loss, (x, y), (u, v), batch_size=32)  # doctest: +SKIP
+    >>> run = psrt.run(psrt.TrainConfig(mode="ssp", staleness=2), problem)         # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        loss: Callable[[Any, Any], Any],
+        train: Any,
+        test: Any = None,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        accuracy: Callable[[Any, Any], Any] | None = None,
+        buffers: str = LOCAL,
+        collate: Callable[[Any], Any] | None = None,
+        labels: Any = None,
+    ) -> None:
+        """Join a module and data.
+
+        Args:
+            module: a ``torch.nn.Module`` on the CPU; trainable parameters are float32.
+            loss: ``loss(module, batch)`` returns the mean loss over a batch, a scalar.
+            train: a tuple of tensors or arrays (N, …), of which a batch is a tuple of rows; or a
+                data set with ``__getitem__`` and ``__len__``.
+            test: the same of held-out data; None: nothing is evaluated.
+            batch_size: samples of one worker's step, at least 1.
+            seed: of the order of the samples and of what is drawn at random.
+            accuracy: ``accuracy(module, batch)`` returns the share of right answers, such as
+                ``psrt.torch.accuracy``; None: it is not measured.
+            buffers: of the trained module, such as running means: ``local``, those of worker 0, or
+                ``mean``, the mean over all workers. While they train each worker has its own.
+            collate: makes a batch of a list of samples of a data set; None takes torch's own.
+            labels: (N,) whole numbers by which ``--partition`` deals out; None takes the last of
+                the tensors, or ``targets`` or ``labels`` of the data set.
+
+        Raises:
+            ConfigError: if one of them is not as expected.
+        """
+        if not callable(loss):
+            raise ConfigError(f"the loss is {said(loss)}, expected a function of module and batch")
+        if batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
+        if seed < 0:
+            raise ConfigError(f"seed must be at least 0, got {seed}")
+        if buffers not in RULES:
+            raise ConfigError(f"buffers must be {' or '.join(RULES)}, got {buffers!r}")
+        self._parameters = Parameters(module)
+        #: The module; at rank 0 the trained one when a run has ended.
+        self.module = module
+        self._loss, self._accuracy = loss, accuracy
+        self._train = samples_of(train, "train", collate)
+        self._test = None if test is None else samples_of(test, "test", collate)
+        self._batch_size, self._seed, self._rule, self._labels = batch_size, seed, buffers, labels
+        self._initial = self._parameters.values()
+        self._frozen = {name: it.detach().clone() for name, it in frozen_of(module)}
+        self._initial_buffers = Buffers(module)
+        self._buffers = self._initial_buffers.copy()
+        self._parts = GradientParts(self._parameters)
+        self._plans: dict[int, BatchPlan] = {}
+        #: Whether this is what one worker trains on, whose vector outlives every call.
+        self._is_of_worker = False
+        self._is_checked = False
+
+    def of_worker(self, number: int) -> Problem:
+        """Return what one worker trains on: the same, with buffers of its own."""
+        found = copy.copy(self)
+        found._buffers = self._initial_buffers.copy()
+        found._is_of_worker, found._is_checked = True, False
+        return found
+
+    def conclude(self, states: Mapping[int, Tree]) -> None:
+        """Let go of psrt's memory; with the states of all workers, take their buffers together."""
+        self._parameters.release()
+        self._parts.forget()
+        if states:
+            self._buffers = self._initial_buffers.copy()
+            each = [states[number] for number in sorted(states)]
+            self._buffers.load_state(brought_together(self._rule, each))
+            self._buffers.hold()
+
+    def initial(self) -> Vector:
+        """Return the (n,) parameters that the module held when the problem was made."""
+        return self._initial.copy()
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of torch's version, the data, frozen parameters and buffers."""
+        found = hashlib.sha256(f"torch {torch.__version__}\n".encode())
+        with drawn_from(self._seed, DIGEST):
+            found.update(self._train.digest().encode())
+        for name, tensor in self._frozen.items():
+            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            found.update(as_array(tensor).tobytes())
+        return found.hexdigest()
+
+    def batch_plan(self, workers: int) -> tuple[int, int]:
+        """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts."""
+        return len(self._train), self._batch_size
+
+    def labels(self) -> AnyArray:
+        """Return the label of each training sample, (N,) whole numbers.
+
+        Raises:
+            ConfigError: if they are not known.
+        """
+        found = self._train.labels() if self._labels is None else self._labels
+        if found is None:
+            raise ConfigError(
+                "the problem has no label of each sample: give Problem(…, labels=), whole numbers"
+            )
+        labels = np.asarray(found)
+        if labels.shape[:1] != (len(self._train),):
+            raise ConfigError(f"{labels.shape[0]} labels of {len(self._train)} samples")
+        return labels
+
+    def batches(
+        self,
+        worker: int,
+        workers: int,
+        epoch: int,
+        samples: Sequence[AnyArray] | None = None,
+    ) -> Epoch:
+        """Return worker ``worker``'s slices of the epoch's global batches, or given samples."""
+        if samples is not None:
+            return Epoch(worker, epoch, len(samples), samples.__getitem__)
+        if workers not in self._plans:
+            self._plans[workers] = BatchPlan(
+                len(self._train), batch_size=self._batch_size, workers=workers, seed=self._seed
+            )
+        plan = self._plans[workers]
+        steps = plan.steps_per_epoch
+        return Epoch(worker, epoch, steps, lambda step: plan.indices(epoch, step, worker))
+
+    def samples(self, batch: Batch) -> int:
+        """Return the number of samples of a batch."""
+        return len(batch.indices)
+
+    def gradient_spans(self) -> tuple[Span, ...]:
+        """Return the parameters' spans, the last parameter first."""
+        return self._parts.spans
+
+    def matrices(self) -> list[Matrix]:
+        """Return the places of weights with two dimensions or more."""
+        return self._parameters.matrices()
+
+    def tensors(self, theta: Vector) -> dict[str, AnyArray]:
+        """Return what the module's ``state_dict`` has, with these parameters."""
+        return self._parameters.named(theta)
+
+    def state(self) -> Tree:
+        """Return the buffers."""
+        return self._buffers.state()
+
+    def load_state(self, tree: Tree) -> None:
+        """Take back what ``state`` returned."""
+        self._buffers.load_state(tree)
+
+    def loss_and_grad(
+        self,
+        theta: Vector,
+        batch: Batch,
+        out: Vector,
+        ready: Callable[[int], None] | None = None,
+    ) -> float:
+        """Write the gradient of the batch's mean loss into ``out`` and return that loss."""
+        self._set_up(theta)
+        with drawn_from(self._seed, STEP, *batch.key), torch.enable_grad():
+            loss = self._loss(self.module, self._train.take(batch.indices))
+            check_loss(loss)
+            self._parts.run(loss, out, ready)
+        return float(loss.detach())
+
+    def evaluate(self, theta: Vector) -> dict[str, float]:
+        """Return loss and, where asked for, accuracy on the test set; nothing without one."""
+        self._is_checked = False
+        self._set_up(theta)
+        if not self._is_of_worker:  # nobody says how long this vector will be there
+            self._parameters.release()
+        if self._test is None:
+            return {}
+        sums = np.zeros(2)
+        size = max(self._batch_size, _TEST_BATCH)
+        with drawn_from(self._seed, EVALUATION), torch.no_grad(), _evaluating(self.module):
+            for start in range(0, len(self._test), size):
+                indices = np.arange(start, min(start + size, len(self._test)))
+                batch = self._test.take(indices)
+                right = 0.0 if self._accuracy is None else self._accuracy(self.module, batch)
+                sums += len(indices) * np.array([self._loss(self.module, batch), right], float)
+        loss, right = (sums / len(self._test)).tolist()
+        return {"loss": loss} if self._accuracy is None else {"loss": loss, "accuracy": right}
+
+    def _set_up(self, theta: Vector) -> None:
+        """Let the module have this worker's parameters and buffers."""
+        if not self._is_checked:
+            self._parameters.check()
+            self._is_checked = True
+        self._parameters.bind(theta)
+        self._buffers.hold()
+
+
+def accuracy(module: Any, batch: Any) -> float:
+    """Return the share of a batch (x, y) whose class y has the largest of the module's outputs.
+
+    Args:
+        module: gives (B, C) outputs for x, or (B, C, …) of several classes each, as
+            ``torch.nn.functional.cross_entropy`` takes them.
+        batch: x, and y of shape (B,) or (B, …), whole numbers.
+    """
+    x, y = batch
+    return float((module(x).argmax(1) == y).double().mean())
+
+
+@contextmanager
+def _evaluating(module: Any) -> Iterator[None]:
+    """Have a module evaluate, and then each of its parts train or not as before."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training

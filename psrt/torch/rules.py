@@ -1,0 +1,81 @@
+"""What psrt asks of a module and its tensors, and of what a loss returns: one line if not so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from psrt.errors import ConfigError
+
+
+def check_module(module: Any) -> None:
+    """Check that something is a module whose tensors are on the CPU.
+
+    Raises:
+        ConfigError: if it is none, or a tensor lies elsewhere, or is yet to be made.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(f"the module is {said(module)}, expected a torch.nn.Module")
+    for kind, named in (
+        ("parameter", module.named_parameters()),
+        ("buffer", module.named_buffers()),
+    ):
+        for name, tensor in named:
+            if torch.nn.parameter.is_lazy(tensor):
+                raise ConfigError(
+                    f"{kind} {name} has no shape yet: pass a batch through the module first"
+                )
+            check_on_cpu(tensor, f"{kind} {name}")
+
+
+def check_on_cpu(tensor: Any, what: str) -> None:
+    """Check that a tensor is where psrt can read it.
+
+    Raises:
+        ConfigError: if it is on another device.
+    """
+    if tensor.device.type != "cpu":
+        raise ConfigError(f"{what} is on {tensor.device}, expected the CPU, as after .cpu()")
+
+
+def check_trainable(tensor: Any, name: str) -> None:
+    """Check that a parameter can be part of a vector of float32.
+
+    Raises:
+        ConfigError: if it is of another type, or on another device.
+    """
+    check_on_cpu(tensor, f"parameter {name}")
+    if tensor.dtype != torch.float32:
+        raise ConfigError(
+            f"parameter {name} is {tensor.dtype}, expected torch.float32, as after .float()"
+        )
+
+
+def check_loss(loss: Any) -> None:
+    """Check that a gradient can be taken of what ``loss()`` returned.
+
+    Raises:
+        ConfigError: if it is no tensor, no scalar, or does not depend on a parameter.
+    """
+    if not isinstance(loss, torch.Tensor):
+        raise ConfigError(
+            f"loss() returned {said(loss)}, expected a scalar tensor with a gradient, without "
+            ".item() or .detach()"
+        )
+    if loss.numel() != 1:
+        raise ConfigError(
+            f"loss() returned a tensor of shape {tuple(loss.shape)}, expected a scalar, as by "
+            ".mean()"
+        )
+    if not loss.requires_grad:
+        raise ConfigError(
+            "loss() returned a tensor without a gradient: it does not depend on a trainable "
+            "parameter, or was detached, or computed under torch.no_grad()"
+        )
+
+
+def said(value: object) -> str:
+    """Return the name of a value's type, with its article."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"

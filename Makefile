@@ -44,6 +44,7 @@ E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goe
 # What else is compared with torch. PyPI's is for GPUs, of gigabytes; this one is small:
 # make test-oracles TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH = torch==2.13.0
+ORACLE_RANKS = 1 2 3 4
 # Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
 MARKED =
 DURATIONS = --durations=10 --durations-min=1
@@ -99,7 +100,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 .PHONY: help install train fuzz lint docs report-faults report-kills
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
-.PHONY: test-oracles
+.PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%)
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train bench-pipeline
 .PHONY: bench-parallelism bench-history bench-checkpoints bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
 .PHONY: compare compress decentralize study calibrate plots clean distclean
@@ -244,14 +245,22 @@ test-nolocal:  ## the parallel tests under MPICH on 3 ranks that share no memory
 	@MPIR_CVAR_NOLOCAL=1 UCX_LOG_LEVEL=error $(MAKE) --no-print-directory test-parallel-3 MPI=mpich \
 	  LAUNCH_TIMEOUT=600 PARALLEL='$(PARALLEL_ANYWHERE)'
 
-test-oracles: .venv-oracles/.has-torch  ## low rank against torch's own, in an environment with torch
-	.venv-oracles/bin/python -m pytest -rs $(DURATIONS) tests/pure/codec/test_torch.py
+test-oracles: test-torch-alone $(ORACLE_RANKS:%=test-torch-%)  ## psrt.torch, and low rank against torch's own, in an environment with torch
+
+# What knows no MPI, and apps that start ranks themselves.
+test-torch-alone: .venv-oracles/.has-torch
+	$(TIMEOUT) 300 .venv-oracles/bin/python -m pytest -rs $(DURATIONS) -n 2 --dist loadfile \
+	  tests/pure/codec/test_torch.py tests/pure/torch tests/e2e/torch
+
+$(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
+	$(TIMEOUT) 300 .venv-oracles/bin/mpirun $(MPIRUN_FLAGS) -n $* \
+	  .venv-oracles/bin/python -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi tests/parallel/torch </dev/null
 
 # Of its own: nothing else needs torch, and what takes it where it is there would take longer.
 .venv-oracles/.has-torch: setup.py
-	@$(MAKE) --no-print-directory VENV=.venv-oracles .venv-oracles/bin/python
-	@echo "installing psrt[test] and $(TORCH) into .venv-oracles"
-	@.venv-oracles/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' $(TORCH)
+	@$(MAKE) --no-print-directory VENV=.venv-oracles .venv-oracles/.has-tests
+	@echo "installing $(TORCH) into .venv-oracles"
+	@.venv-oracles/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	@.venv-oracles/bin/python -c 'import torch.distributed'
 	@touch $@
 

@@ -21,7 +21,7 @@ def to_text(tree: Mapping[str, Any]) -> str:
     from safetensors.numpy import save
 
     arrays, rest = flatten(tree)
-    packed = save({path: np.array(array, order="C") for path, array in arrays.items()})
+    packed = save({path: np.asarray(array, order="C") for path, array in arrays.items()})
     return json.dumps([rest, base64.b64encode(packed).decode("ascii")])
 
 

@@ -217,7 +217,7 @@ class OutputFolder:
         from safetensors.numpy import save_file  # a run without --out does without it
 
         # The format requires C order; safetensors would write a strided view's memory unchanged.
-        arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
         with self._replacing(MODEL) as part:
             save_file(arrays, part)
             # safetensors lets nobody else read it, whatever the user's mask says.

@@ -207,7 +207,8 @@ class Gradients:
         self._buckets.begin()
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if args or kwargs:
+        _, *given = args  # the optimizer comes first
+        if any(it is not None for it in (*given, *kwargs.values())):
             raise ConfigError(
                 "optimizer.step() was given a closure, in which backward would come after the "
                 "mean; expected step() after backward()"

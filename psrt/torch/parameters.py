@@ -139,8 +139,7 @@ def as_array(tensor: Any) -> AnyArray:
     """Return a contiguous array of a tensor's numbers; bfloat16, which numpy lacks, as float32."""
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
-    found: AnyArray = np.ascontiguousarray(tensor.detach().numpy())
-    return found.reshape(tensor.shape)  # ascontiguousarray makes one dimension of none
+    return np.asarray(tensor.detach().numpy(), order="C")
 
 
 def frozen_of(module: Any) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,499 @@
+"""A module as a problem: its parameters, gradients, draws and buffers, without MPI."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import psrt
+from psrt.data import load_dataset
+from psrt.errors import CheckpointError, ConfigError
+from psrt.partition import Span
+from psrt.runtime.problem import gradient_spans, matrices_of
+from support.torch_models import (
+    FEATURES,
+    SAMPLES,
+    data,
+    loss,
+    noisy,
+    parameters_of,
+    plain,
+    problem_of,
+    trained_alone,
+)
+
+
+def batch_of(problem, *, worker=0, epoch=0, step=0, workers=1):
+    return list(problem.batches(worker, workers, epoch))[step]
+
+
+def gradient(problem, theta=None, **which):
+    """Return loss and gradient at a batch, and the parts in the order in which they came."""
+    theta = problem.initial() if theta is None else theta
+    out, came = np.full_like(theta, np.nan), []
+    spans = problem.gradient_spans()
+
+    def ready(part):
+        came.append((part, spans[part].of(out).copy()))
+
+    found = problem.loss_and_grad(theta, batch_of(problem, **which), out, ready)
+    for part, numbers in came:
+        np.testing.assert_array_equal(numbers, spans[part].of(out), "final when handed over")
+    return found, out, [part for part, _ in came]
+
+
+def by_autograd(module, batch):
+    """Return the gradient by torch alone; of what is unused, zeros."""
+    trained = [it for it in module.parameters() if it.requires_grad]
+    found = torch.autograd.grad(loss(module, batch), trained, allow_unused=True)
+    return torch.cat(
+        [torch.zeros(it.numel()) if g is None else g.reshape(-1)
+         for it, g in zip(trained, found, strict=True)]
+    ).numpy()  # fmt: skip
+
+
+class Tied(nn.Module):
+    """The first layer's weight is the last one's, too; one layer is frozen, one is unused."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = nn.Linear(FEATURES, FEATURES)
+        self.unused = nn.Linear(2, 2)
+        self.frozen = nn.Linear(FEATURES, FEATURES).requires_grad_(False)
+        self.last = nn.Linear(FEATURES, FEATURES)
+        self.last.weight = self.first.weight
+
+    def forward(self, x):
+        return self.last(self.frozen(torch.tanh(self.first(x))))
+
+
+def test_training_alone_is_torchs_own_loop_to_the_bit():
+    run = psrt.run(psrt.TrainConfig(lr=0.25, epochs=3), problem_of(plain()))
+    # A power of two: η g has no rounding, which torch does in one operation with the subtraction.
+    np.testing.assert_array_equal(run.theta, trained_alone(plain(), batch=8, epochs=3, lr=0.25))
+
+
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_four_workers_with_batches_of_8_are_one_with_32(mode):
+    config = psrt.TrainConfig(mode=mode, lr=0.1, epochs=3)
+    run = psrt.simulate(config, problem_of(plain()), workers=4)
+    alone = trained_alone(plain(), batch=32, epochs=3, lr=0.1)
+    np.testing.assert_allclose(run.theta, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [plain, noisy, Tied])
+def test_the_gradient_is_autograds_and_comes_in_parts_in_order(make):
+    module = make().eval()  # no dropout
+    problem = problem_of(module)
+    with torch.no_grad():
+        rows = torch.from_numpy(np.array(batch_of(problem).indices))
+    x, y = data()
+    expected = by_autograd(copy.deepcopy(module), (x[rows], y[rows]))
+    _, found, parts = gradient(problem)
+    np.testing.assert_array_equal(found, expected)
+    assert parts == list(range(len(problem.gradient_spans())))
+    assert gradient_spans(problem, len(expected))  # they tile it
+
+
+def test_frozen_are_left_alone_tied_are_there_once_unused_have_no_gradient():
+    module = Tied()
+    problem = problem_of(module)
+    square, line = FEATURES * FEATURES, FEATURES
+    assert [it.size for it in problem.gradient_spans()] == [line, 2, 4, line, square]
+    _, found, _ = gradient(problem)
+    np.testing.assert_array_equal(found[square + line :][:6], 0)
+    assert np.count_nonzero(found[: square + line])
+    frozen = module.frozen.weight.clone()
+    run = psrt.run(psrt.TrainConfig(lr=0.1, epochs=1), problem)
+    assert torch.equal(module.frozen.weight, frozen)
+    assert module.last.weight is module.first.weight
+    named = problem.tensors(run.theta)
+    assert named.keys() == module.state_dict().keys()
+    np.testing.assert_array_equal(named["last.weight"], named["first.weight"])
+
+
+def test_a_parameter_is_a_view_of_theta_wherever_that_lies():
+    module = plain()
+    problem = problem_of(module)
+    for theta in (problem.initial(), problem.initial(), problem.initial()):
+        gradient(problem, theta)
+        theta += 1
+        np.testing.assert_array_equal(parameters_of(module), theta)
+
+
+def test_after_a_run_the_module_is_trained_and_holds_none_of_psrts_memory():
+    module = plain()
+    problem = problem_of(module)
+    run = psrt.run(psrt.TrainConfig(lr=0.1, epochs=1), problem)
+    np.testing.assert_array_equal(parameters_of(module), run.theta)
+    before = run.theta.copy()
+    worker = problem.of_worker(0)
+    theta, out = problem.initial(), np.empty_like(run.theta)
+    worker.loss_and_grad(theta, batch_of(problem), out)
+    problem.conclude({})
+    theta += 1
+    np.testing.assert_array_equal(parameters_of(module), problem.initial())
+    problem.evaluate(run.theta)
+    for freed in (theta, run.theta):
+        freed += 1
+    np.testing.assert_array_equal(parameters_of(module), before)
+
+
+def test_a_second_run_begins_like_the_first():
+    problem = problem_of(noisy())
+    config = psrt.TrainConfig(lr=0.1, epochs=1)
+    first, second = psrt.run(config, problem), psrt.run(config, problem)
+    assert first.summary.parameters_sha256 == second.summary.parameters_sha256
+    assert first.summary.test_loss == second.summary.test_loss
+
+
+def test_draws_depend_on_seed_worker_epoch_and_step_alone():
+    problem = problem_of(noisy(), labels=np.zeros(SAMPLES, int))
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    theta = problem.initial()
+
+    def drawn(problem, worker, epoch, step):
+        # The same samples each time: only the draws differ.
+        batches = problem.batches(worker, 2, epoch, [np.arange(8)] * 2)
+        out = np.empty_like(theta)
+        problem.loss_and_grad(theta, list(batches)[step], out)
+        return out.tobytes()
+
+    found = [drawn(problem, *key) for key in keys]
+    assert len(set(found)) == len(keys)
+    torch.manual_seed(12)
+    before = torch.random.get_rng_state()
+    assert [drawn(problem, *key) for key in reversed(keys)] == found[::-1]
+    problem.evaluate(theta)
+    problem.fingerprint()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert drawn(problem_of(noisy(), seed=1), *keys[0]) != found[0]
+
+
+def test_samples_are_drawn_with_the_key_too():
+    class Augmented(torch.utils.data.Dataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, i):
+            return torch.randn(FEATURES), i % 3
+
+    problem = psrt.torch.Problem(plain(), loss, Augmented(), batch_size=4)
+    assert gradient(problem)[0] == gradient(problem)[0] != gradient(problem, step=1)[0]
+    assert problem.fingerprint() == problem.fingerprint()
+    assert problem.evaluate(problem.initial()) == {}
+
+
+@pytest.mark.parametrize("rule", ["local", "mean"])
+def test_buffers_are_each_workers_own(rule):
+    """Held against a module for each worker."""
+    module, workers, lr = noisy(), 3, 0.1
+    module[3].p = 0.0  # so that modules of their own draw nothing
+    own = [copy.deepcopy(module) for _ in range(workers)]
+    problem = problem_of(module, buffers=rule)
+    psrt.simulate(psrt.TrainConfig(mode="sync", lr=lr, epochs=2), problem, workers=workers)
+    x, y = data()
+    batches = zip(*(list(problem.batches(w, workers, 0)) for w in range(workers)), strict=True)
+    batches = [
+        *batches,
+        *zip(*(problem.batches(w, workers, 1) for w in range(workers)), strict=True),
+    ]
+    for step in batches:
+        for one, batch in zip(own, step, strict=True):
+            rows = torch.from_numpy(np.array(batch.indices))
+            one.zero_grad()
+            (loss(one, (x[rows], y[rows])) / workers).backward()
+        for parameters in zip(*(one.parameters() for one in own), strict=True):
+            total = sum(it.grad for it in parameters)
+            for it in parameters:
+                it.data -= lr * total
+    for name in ("running_mean", "running_var"):
+        each = torch.stack([getattr(one[1], name) for one in own])
+        assert not torch.allclose(each[0], each[1], atol=1e-3)
+        expected = each[0] if rule == "local" else each.mean(0)
+        torch.testing.assert_close(getattr(module[1], name), expected, atol=1e-5, rtol=0)
+    assert module[1].num_batches_tracked == len(batches)
+
+
+def test_state_is_the_buffers_and_goes_back():
+    problem = problem_of(noisy())
+    one, other = problem.of_worker(0), problem.of_worker(1)
+    gradient(one)
+    gradient(other)
+    gradient(other, step=1)
+    kept = copy.deepcopy(one.state())
+    assert kept["buffers"]["1.num_batches_tracked"] == 1
+    assert other.state()["buffers"]["1.num_batches_tracked"] == 2
+    after = gradient(one, step=1)[0], copy.deepcopy(one.state())
+    one.load_state(kept)
+    np.testing.assert_equal(one.state(), kept)
+    assert gradient(one, step=1)[0] == after[0]
+    np.testing.assert_equal(one.state(), after[1])
+    with pytest.raises(CheckpointError, match=r"buffers none, the module 1\.running_mean \(16,\)"):
+        one.load_state({"buffers": {}})
+    with pytest.raises(CheckpointError, match="no buffers of a module"):
+        one.load_state({})
+
+
+def test_the_fingerprint_is_of_torch_data_frozen_parameters_and_buffers(monkeypatch):
+    def of(module, **more):
+        return problem_of(module, **more).fingerprint()
+
+    found = of(Tied())
+    assert of(Tied(), batch_size=3) == found
+    other = Tied()
+    with torch.no_grad():
+        other.frozen.bias += 1
+    running = noisy()
+    running[1].running_mean += 1
+    x, y = data()
+    problem = psrt.torch.Problem(Tied(), loss, (x, y + 1), batch_size=8)
+    different = [of(other), of(noisy()), of(running), problem.fingerprint()]
+    monkeypatch.setattr(torch, "__version__", "1.0")
+    different.append(of(Tied()))
+    assert len({found, *different}) == 6
+
+
+def test_matrices_are_weights_and_kernels():
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 2), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 5), nn.Linear(5, 1)
+    )
+    problem = psrt.torch.Problem(module, loss, data(), batch_size=8)
+    found = matrices_of(problem, problem.initial().size)
+    assert [tuple(it) for it in found] == [(0, 4, 12), (84, 5, 16)]
+
+
+def test_evaluation_is_over_all_and_leaves_the_modes():
+    module = noisy()
+    module[1].eval()  # a frozen norm in a module that trains
+    u, v = data(1, 700)  # more than one batch
+    problem = psrt.torch.Problem(
+        module, loss, data(), (u, v), batch_size=8, accuracy=psrt.torch.accuracy
+    )
+    theta = problem.initial()
+    found = problem.evaluate(theta)
+    assert module.training
+    assert module[3].training
+    assert not module[1].training
+    module.eval()
+    with torch.no_grad():
+        scores = module(u)
+    assert found["accuracy"] == pytest.approx((scores.argmax(1) == v).double().mean().item())
+    assert found["loss"] == pytest.approx(nn.functional.cross_entropy(scores, v).item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_data_set_is_as_its_tensors(labels):
+    class Rows(torch.utils.data.Dataset):
+        if labels:
+            targets = data()[1].tolist()
+
+        def __len__(self):
+            return SAMPLES
+
+        def __getitem__(self, i):
+            x, y = data()
+            return x[i], int(y[i])
+
+    x, y = data()
+    given = [(x, y), (x.numpy(), y.numpy()), torch.utils.data.TensorDataset(x, y), Rows()]
+    thetas, problems = [], []
+    for train in given:
+        problems.append(psrt.torch.Problem(plain(), loss, train, batch_size=40))
+        thetas.append(psrt.run(psrt.TrainConfig(lr=0.1, epochs=1), problems[-1]).theta)
+    for theta in thetas[1:]:
+        np.testing.assert_array_equal(theta, thetas[0])
+    for problem in problems[: None if labels else -1]:
+        np.testing.assert_array_equal(problem.labels(), y)
+    if not labels:
+        with pytest.raises(ConfigError, match="no label of each sample: give Problem"):
+            problems[-1].labels()
+
+
+def test_a_partition_deals_out_by_labels():
+    problem = problem_of(plain())
+    config = psrt.TrainConfig(mode="allreduce", partition="by-label:1", batch_size=8, epochs=1)
+    seen = [set() for _ in range(3)]
+    batches = problem.batches
+
+    def noted(worker, workers, epoch, samples):
+        for rows in samples:
+            seen[worker] |= set(problem.labels()[rows].tolist())
+        return batches(worker, workers, epoch, samples)
+
+    problem.batches = noted
+    psrt.simulate(config, problem, workers=3)
+    assert sorted(map(len, seen)) == [1, 1, 1]
+    assert set.union(*seen) == {0, 1, 2}
+
+
+def test_reentrant_checkpoints_of_tied_layers_are_refused():
+    from torch.utils.checkpoint import checkpoint
+
+    layer = nn.Linear(FEATURES, FEATURES)
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            x = x.requires_grad_()
+            for _ in range(2):
+                x = checkpoint(self.layer, x, use_reentrant=self.reentrant)
+            return x
+
+    module = Twice()
+    problem = psrt.torch.Problem(module, loss, data(), batch_size=8)
+    module.reentrant = True
+    with pytest.raises(ConfigError, match=r"layer\.(bias|weight) came twice in one backward pass"):
+        gradient(problem)
+    module.reentrant = False
+    x, y = data()
+    rows = np.array(batch_of(problem).indices)
+    np.testing.assert_allclose(
+        gradient(problem)[1], by_autograd(module, (x[rows], y[rows])), atol=1e-7
+    )
+
+
+def test_sparse_gradients_are_made_dense():
+    module = nn.Sequential(nn.EmbeddingBag(10, 3, mode="sum", sparse=True))
+    words = torch.arange(40).reshape(20, 2) % 7
+    problem = psrt.torch.Problem(module, loss, (words, words[:, 0] % 3), batch_size=20)
+    found = gradient(problem)[1].reshape(10, 3)
+    assert np.count_nonzero(found.any(axis=1)) == 7
+
+
+# --- what cannot be -----------------------------------------------------------------------------
+
+
+def made(module=None, loss=loss, train=None, **more):
+    module = plain() if module is None else module
+    return psrt.torch.Problem(
+        module, loss, data() if train is None else train, **({"batch_size": 8} | more)
+    )
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+META = torch.device("meta")  # as good as any other device
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"module": 3}, "the module is an int, expected a torch.nn.Module"),
+        ({"module": nn.Linear(2, 2, device=META)}, "parameter weight is on meta, expected the CPU"),
+        ({"module": nn.BatchNorm1d(2, affine=False, device=META)}, "running_mean is on meta"),
+        ({"module": plain().half()}, r"0.weight is torch.float16, .* as after .float\(\)"),
+        ({"module": plain().double()}, "parameter 0.weight is torch.float64"),
+        ({"module": nn.Tanh()}, "the module has no trainable parameters"),
+        ({"module": plain().requires_grad_(False)}, "the module has no trainable parameters"),
+        ({"module": nn.LazyLinear(3)}, "weight has no shape yet: pass a batch through"),
+        ({"loss": "mse"}, "the loss is a str, expected a function of module and batch"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"buffers": "sum"}, "buffers must be local or mean, got 'sum'"),
+        ({"train": torch.utils.data.DataLoader([1, 2])}, "train is a DataLoader, expected its"),
+        ({"train": Stream()}, "train is a Stream, expected a tuple of tensors such as"),
+        ({"train": data()[0]}, "train is a Tensor, expected a tuple of tensors"),
+        ({"train": {"x": 1}}, "train is a dict, expected a tuple"),
+        ({"train": (data()[0], data()[1][1:])}, "tensors of 96, 95 samples, expected eq"),
+        ({"train": (data()[0], [1, 2])}, "train holds a list, expected a tuple of tensors"),
+        ({"train": (torch.zeros(2, device=META),)}, "a tensor of train is on meta"),
+        ({"train": ()}, "train has no samples"),
+        ({"test": (torch.zeros(0, 3),)}, "test has no samples"),
+        ({"collate": list}, "collate= is for a data set, but train is tensors"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line(asked, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        made(**asked)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda m, b: 1.5, "returned a float, expected a scalar tensor with a gradient"),
+        (lambda m, b: loss(m, b).item(), "returned a float, expected a scalar tensor"),
+        (lambda m, b: m(b[0]), r"returned a tensor of shape \(8, 3\), expected a scalar, as by"),
+        (lambda m, b: loss(m, b).detach(), "without a gradient: it does not depend on"),
+    ],
+)
+def test_a_loss_is_a_scalar_with_a_gradient(loss, words):
+    with pytest.raises(ConfigError, match=words):
+        psrt.run(psrt.TrainConfig(steps=2), made(loss=loss))
+
+
+def test_a_module_stays_as_it_was():
+    module = plain()
+    problem = made(module)
+    module[2] = nn.Linear(8, 3)
+    with pytest.raises(ConfigError, match=r"parameter 2\.weight was replaced after the problem"):
+        gradient(problem)
+    module = plain()
+    problem = made(module)
+    module.half()
+    with pytest.raises(ConfigError, match=r"parameter 0\.weight is torch.float16"):
+        gradient(problem)
+    module = plain()
+    problem = made(module)
+    module[0].weight.data = torch.zeros(2, 2)
+    with pytest.raises(ConfigError, match=r"parameter 0\.weight was replaced"):
+        gradient(problem)
+    module = plain()
+    module[0].requires_grad_(False)
+    problem = made(module)
+    module[0].requires_grad_(True)
+    with pytest.raises(ConfigError, match=r"0\.weight requires a gradient, but did not"):
+        gradient(problem)
+
+
+def test_labels_have_to_be_of_the_samples():
+    with pytest.raises(ConfigError, match="3 labels of 96 samples"):
+        made(labels=[1, 2, 3]).labels()
+
+
+# --- loading ------------------------------------------------------------------------------------
+
+
+def test_theta_is_loaded():
+    module, theta = Tied(), np.arange(54, dtype=np.float32)
+    psrt.torch.load(module, theta)
+    found = [it.detach().reshape(-1) for it in module.parameters() if it.requires_grad]
+    np.testing.assert_array_equal(torch.cat(found), theta)
+    theta += 1
+    assert module.first.weight[0, 0] == 0
+    with pytest.raises(ConfigError, match=r"shape \(53,\), expected \(54,\): the module has 54"):
+        psrt.torch.load(module, theta[1:])
+
+
+def test_a_runs_folder_is_loaded(tmp_path):
+    problem = problem_of(noisy(), buffers="mean")
+    config = psrt.TrainConfig(mode="allreduce", epochs=1, out=str(tmp_path / "run"))
+    psrt.simulate(config, problem, workers=2)
+    module = noisy()
+    psrt.torch.load(module, tmp_path / "run")
+    for name, tensor in problem.module.state_dict().items():
+        assert torch.equal(module.state_dict()[name], tensor), name
+    with pytest.raises(ConfigError, match=r"safetensors: 0\.bias is of shape \(16,\), expected"):
+        psrt.torch.load(plain(), str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"cannot be read: .*No such file"):
+        psrt.torch.load(plain(), tmp_path / "runs")
+
+
+def test_digits_are_read_only_and_will_do():
+    found = load_dataset("digits", seed=0)
+    module = nn.Linear(64, 10)
+    problem = psrt.torch.Problem(
+        module, loss, (found.x_train, found.y_train.astype(np.int64)), batch_size=64
+    )
+    assert psrt.run(psrt.TrainConfig(steps=3), problem).summary.steps == 3
+    assert problem.gradient_spans()[-1] == Span(0, 640)

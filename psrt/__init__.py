@@ -6,6 +6,7 @@ them needs MPI before a job on several ranks begins:
 - ``TrainConfig``, with ``resolve``, ``from_toml`` and ``to_toml``: the configuration of a run;
 - ``run``: trains, on all ranks of an MPI job or alone; returns a ``Run`` with its ``Summary`` and
   its list of ``Record``;
+- ``Trainer``: the same in a loop of one's own, for numpy, torch and JAX;
 - ``Problem``: the protocol for a model and data of your own;
 - ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
 - ``simulate``: the same in virtual time, at ``SimulationCosts``; gives a ``SimulatedRun``;
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from psrt.report import Record, Summary
     from psrt.runtime.problem import Problem
     from psrt.simulation import SimulationCosts
+    from psrt.trainer import Trainer
 
 # MPI libraries read these when they start, so they are set before anything here can import mpi4py.
 # In a program that imports mpi4py first they are too late and do no harm.
@@ -64,6 +66,7 @@ __all__ = [
     "SimulationCosts",
     "Summary",
     "TrainConfig",
+    "Trainer",
     "TransportError",
     "__version__",
     "from_toml",
@@ -96,6 +99,7 @@ _HOME = {
     "Problem": "psrt.runtime.problem",
     **dict.fromkeys(("SimulatedRun", "simulate"), "psrt.job.virtual"),
     "SimulationCosts": "psrt.simulation",
+    "Trainer": "psrt.trainer",
 }
 
 

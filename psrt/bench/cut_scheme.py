@@ -22,7 +22,7 @@ from psrt.mpi.cores import kept_on
 from psrt.mpi.port import MpiPort
 from psrt.mpi.stage_links import MpiStageLinks
 from psrt.runtime.cut_problem import CutProblem
-from psrt.transport import drive
+from psrt.transport import drive, quietly
 
 #: Rate of plain SGD.
 LR = 0.01
@@ -102,7 +102,7 @@ class CutScheme:
         worker.checks_gradient = False  # which takes as long as several steps
         waited, sent = self._waited, self._bytes_sent
         with kept_on(port.cores if isinstance(port, MpiPort) else None):
-            drive(worker.run())
+            drive(quietly(worker.run()))
         if worker.clock != config.steps:
             raise ProtocolError(f"a worker took {worker.clock} steps, expected {config.steps}")
         waited = self._waited - waited

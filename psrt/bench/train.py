@@ -31,7 +31,7 @@ from psrt.mpi.cores import kept_on
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
 from psrt.runtime.problem import gradient_spans
-from psrt.transport import SoloPort, drive
+from psrt.transport import SoloPort, drive, quietly
 
 MODELS = {"784-512-512-10": (784, 512, 512, 10), "784-2048-2048-10": (784, 2048, 2048, 10)}
 BATCH = 64
@@ -152,7 +152,7 @@ class Scheme:
             worker = worker_role(port, config, self._problem, log=log)
             worker.checks_gradient = False  # which takes as long as several steps
             with kept_on(port.cores if isinstance(port, MpiPort) else None):
-                drive(worker.run())
+                drive(quietly(worker.run()))
             if worker.clock != steps:
                 raise ProtocolError(f"a worker took {worker.clock} steps, expected {steps}")
             return worker.seconds
@@ -160,7 +160,7 @@ class Scheme:
         if self._cpu is not None:
             for it in server.shards:
                 it.shard.apply = self._cpu.metered(it.shard.apply)  # type: ignore[method-assign]
-        drive(server.run())
+        drive(quietly(server.run()))
         for it in server.shards:
             pushes = sum(it.shard.stats.histogram)
             if pushes != steps * len(port.role_map.workers):

@@ -64,9 +64,9 @@ def _ranks(config: TrainConfig) -> int:
 class _Alone(LocalLauncher):
     """Says how to start ranks once training can begin: they would cure none of its errors."""
 
-    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+    async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         say(_ALONE + again(_USUAL_RANKS) if has_mpirun() else _NO_LAUNCHER)
-        super().run(roles, finished)
+        await super().run(roles, finished)
 
 
 def _among_ranks(argv: Sequence[str], role: str | None) -> None:

@@ -256,7 +256,7 @@ class Launcher(ABC):
     # --- running and ending -----------------------------------------------------------------
 
     @abstractmethod
-    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+    async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run the roles of this process to their ends; collective.
 
         Args:
@@ -292,6 +292,15 @@ class Launcher(ABC):
     @abstractmethod
     def theta(self, roles: Roles) -> Vector | None:
         """Return the final parameters (n,) at the first process; collective."""
+
+    def everywhere(self, theta: Vector | None, n: int) -> Vector | None:
+        """Return the final parameters (n,) in every process, where they can be had; collective.
+
+        Args:
+            theta: at the first process.
+            n: their number.
+        """
+        return theta
 
     def files(self) -> Mapping[str, str]:
         """Return the text of further files for the run's folder, by name."""

@@ -13,14 +13,14 @@ from psrt.config import TrainConfig
 from psrt.job.cut import Cut
 from psrt.job.launcher import Launcher, Roles, theta_at
 from psrt.job.result import Run, Say
-from psrt.job.session import run_job
+from psrt.job.session import job
 from psrt.job.setup import Setup
 from psrt.mpirun import launched
 from psrt.runtime.mean import mean_of
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
 from psrt.runtime.worker import Worker
-from psrt.transport import SoloPort, drive
+from psrt.transport import SoloPort, drive, quietly
 from psrt.transport.port import Port
 from psrt.transport.stage_links import SoloStageLinks, StageLinks
 
@@ -56,6 +56,18 @@ def run(
 
     Any other error on any rank is printed once and ends the whole job.
     """
+    return drive(any_job(config, problem, comm=comm, resume=resume, say=say))
+
+
+async def any_job(
+    config: TrainConfig,
+    problem: Problem | None,
+    *,
+    comm: MPI.Comm | None,
+    resume: str | PathLike[str] | None,
+    say: Say | None,
+) -> Run | None:
+    """Train as ``run`` says, over MPI where there are several ranks."""
     check_config(config)
     if resume is not None:
         config = replace(config, resume=fspath(resume))
@@ -64,10 +76,10 @@ def run(
 
         comm = world()
     if comm is not None and comm.size > 1:
-        from psrt.job.mpi import run_over_mpi
+        from psrt.job.mpi import job_over_mpi
 
-        return run_over_mpi(comm, config, problem, say=say)
-    return run_job(LocalLauncher(), config, problem, say=say)
+        return await job_over_mpi(comm, config, problem, say=say)
+    return await job(LocalLauncher(), config, problem, say=say)
 
 
 class LocalLauncher(Launcher):
@@ -88,11 +100,11 @@ class LocalLauncher(Launcher):
         """Return the links of the only rank, which has the whole model."""
         return {0: SoloStageLinks()}
 
-    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+    async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run the worker to its end."""
         self._port.on_report = self.on_report
         for role in roles.values():
-            drive(role.run())
+            await quietly(role.run())
 
     def now(self) -> float:
         """Return the time."""

@@ -27,7 +27,7 @@ from psrt.job.launcher import HandedOut, Launcher, Roles, shard_servers, theta_a
 from psrt.job.replay import Replay
 from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
-from psrt.job.session import run_job
+from psrt.job.session import job
 from psrt.job.setup import Setup
 from psrt.mpi.agreement import bcast_text, gather_texts, print_once, raise_on_all
 from psrt.mpi.clocks import clocks_of_hosts
@@ -47,7 +47,7 @@ from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
 from psrt.stats import Stats
-from psrt.transport import drive
+from psrt.transport import drive, quietly
 from psrt.transport.port import Port, RoleMap
 from psrt.transport.stage_links import StageLinks
 
@@ -58,6 +58,18 @@ _CHUNK = 1 << 20
 
 
 def run_over_mpi(
+    comm: MPI.Comm,
+    config: TrainConfig | Callable[[], TrainConfig],
+    problem: Problem | None = None,
+    *,
+    role: str | None = None,
+    say: Say | None = None,
+) -> Run | None:
+    """Train on the ranks of ``comm`` to the end, as ``job_over_mpi`` says."""
+    return drive(job_over_mpi(comm, config, problem, role=role, say=say))
+
+
+async def job_over_mpi(
     comm: MPI.Comm,
     config: TrainConfig | Callable[[], TrainConfig],
     problem: Problem | None = None,
@@ -83,7 +95,7 @@ def run_over_mpi(
     known = {} if callable(config) else {"timeout_s": config.timeout_s}
     with watched(comm, **known) as monitor:
         try:
-            return run_job(MpiLauncher(comm, role, monitor), config, problem, say=say)
+            return await job(MpiLauncher(comm, role, monitor), config, problem, say=say)
         except PsrtError as error:
             print_once(error)
             raise
@@ -369,7 +381,7 @@ class MpiLauncher(Launcher):
         """Return the names of all ranks' files of events."""
         return tuple(map(rank_file, range(len(setup.hosts))))
 
-    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+    async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run this rank's role; then see that all reports have reached rank 0."""
         port = self._port
         port.on_report, port.on_gone = self.on_report, self._lose
@@ -381,7 +393,7 @@ class MpiLauncher(Launcher):
         for role in roles.values():
             HERE.doing, HERE.where = "trains", partial(_position, role)
             with kept_on(port.cores if self._binds_cores else None):
-                drive(role.run())
+                await quietly(role.run())
         port.finish_reports(finished)
         self._may_be_fewer = True
 
@@ -514,6 +526,15 @@ class MpiLauncher(Launcher):
                 yield theirs, float(share[0])
             else:
                 self.missing = {**self.missing, worker: self._monitor.member(rank)}
+
+    def everywhere(self, theta: Vector | None, n: int) -> Vector | None:
+        """Broadcast the final parameters; if workers have died, only rank 0 has them."""
+        if self._port.star.tell("some are gone" if HERE.gone else ""):
+            return theta
+        whole = np.empty(n, np.float32) if theta is None else theta
+        with HERE.blocked("the other ranks to finish"):
+            self._comm.Bcast(whole)
+        return whole
 
     def close(self) -> None:
         """Free the windows and connections; if workers have died, the end of the processes will."""

@@ -211,10 +211,10 @@ class _ScenarioLauncher(VirtualLauncher):
         self._setup = setup
         return super().ports(setup)
 
-    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+    async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run all roles, and measure the wall-clock time."""
         began = time.perf_counter()
-        super().run(roles, finished)
+        await super().run(roles, finished)
         self._wall_seconds = time.perf_counter() - began
         if (costs := self._scenario.failures) is not None:
             workers = [it for it in roles.values() if isinstance(it, Worker)]

@@ -49,6 +49,7 @@ from psrt.job.resuming import CONTROL
 from psrt.job.setup import Setup, set_up
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.own_loop import OwnLoop
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import checked_figures
 from psrt.runtime.server import Server
@@ -56,6 +57,7 @@ from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
 from psrt.sharding import Sharing
 from psrt.stats import Stats
+from psrt.transport import drive
 from psrt.transport.port import Port
 
 
@@ -67,7 +69,21 @@ def run_job(
     say: Say | None = None,
     log: EventLog | None = None,
 ) -> Run | None:
+    """Train to the end, as ``job`` says."""
+    return drive(job(launcher, config, problem, say=say, log=log))
+
+
+async def job(
+    launcher: Launcher,
+    config: TrainConfig | Callable[[], TrainConfig],
+    problem: Problem | None = None,
+    *,
+    say: Say | None = None,
+    log: EventLog | None = None,
+) -> Run | None:
     """Train; every process of the job calls this.
+
+    It suspends nowhere, but where the problem is an ``OwnLoop``: that asks for the next batch.
 
     Args:
         launcher: of this process.
@@ -82,7 +98,7 @@ def run_job(
     Raises:
         PsrtError: the same on every rank, if the job is impossible.
     """
-    return _Session(launcher, set_up(launcher, config, problem), say or silent, log).run()
+    return await _Session(launcher, set_up(launcher, config, problem), say or silent, log).run()
 
 
 class _Session:
@@ -94,18 +110,18 @@ class _Session:
         self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
         self._sequencers: list[Sequencer | PairSequencer] = []
 
-    def run(self) -> Run | None:
+    async def run(self) -> Run | None:
         """Record, run, conclude."""
         launcher, setup = self._launcher, self._setup
         ports = launcher.ports(setup)
         self._check_sums(ports)
         recording = Recording(launcher, setup, self._say)
         try:
-            return self._recorded(ports, recording)
+            return await self._recorded(ports, recording)
         finally:
             recording.release()
 
-    def _recorded(self, ports: Mapping[int, Port], recording: Recording) -> Run | None:
+    async def _recorded(self, ports: Mapping[int, Port], recording: Recording) -> Run | None:
         """Run every role to its end, and conclude."""
         launcher, setup = self._launcher, self._setup
         with recording:
@@ -129,7 +145,7 @@ class _Session:
             was_stopped = False
             if saver is not None:
                 saver.begin()
-            launcher.run(roles, lambda: recorder is None or recorder.finished)
+            await launcher.run(roles, lambda: recorder is None or recorder.finished)
             if saver is not None:
                 saver.finish()
                 # Where one process has all workers park, it alone knows.
@@ -140,6 +156,8 @@ class _Session:
                 sequencer.finish()
             recording.end(roles, is_whole=not was_stopped)
         result = self._conclude(roles, recording, plan)
+        if isinstance(setup.problem, OwnLoop):
+            setup.problem.final = launcher.everywhere(result and result.theta, setup.role_map.n)
         if saver is not None:
             with launcher.agree():
                 if was_stopped and launcher.first:

@@ -400,7 +400,7 @@ class VirtualLauncher(Launcher):
         world.links = links
         return links
 
-    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+    async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run all roles, interleaved as the costs and the seed decide."""
         world = self.world
         self._roles = roles

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import astuple, replace
@@ -18,6 +19,7 @@ from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
 from psrt.runtime.length import Length, share_of
 from psrt.runtime.meter import Meter
+from psrt.runtime.own_loop import Ending, OwnBatches, OwnLoop
 from psrt.runtime.pipedream import PipeDream
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import (
@@ -33,6 +35,9 @@ from psrt.runtime.strategies.base import Step, StepResult, Strategy
 from psrt.stats import Stats
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port, ThetaMemory, gradient_of
+
+#: What is behind the last batch.
+_END = object()
 
 
 class Worker:
@@ -79,6 +84,10 @@ class Worker:
         self._cut = problem if isinstance(problem, CutProblem) else None
         self._whole = problem if self._cut is None else self._cut.whole
         self._samples_in = sample_counter(self._whole)
+        #: Where the loop is the user's own, this suspends until that has come to something.
+        self._own_loop = problem if isinstance(problem, OwnLoop) else None
+        if self._own_loop is not None:
+            self._own_loop.member = self
         #: The synchronization scheme.
         self.strategy = strategy
         #: Counts and reports.
@@ -266,7 +275,7 @@ class Worker:
     def _finished(self, progress: float) -> bool:
         return self._stops or self._length.reached(self.clock, progress)
 
-    async def _batches(self, epoch: int) -> Iterable[Any]:
+    async def _batches(self, epoch: int) -> Iterable[Any] | OwnBatches:
         """Return this worker's batches of an epoch.
 
         Raises:
@@ -280,18 +289,26 @@ class Worker:
         self._among = len(members)
         own = () if self._dealt is None else (self._dealt(epoch, members),)
         place = members.index(self.number)
+        if self._own_loop is not None:
+            return await self._own_loop.batches(place, len(members), epoch)
         return await self._port.aside(self.problem.batches, place, len(members), epoch, *own)
 
-    async def _epoch(self, epoch: int, batches: Iterable[Any]) -> bool:
+    async def _epoch(self, epoch: int, batches: Iterable[Any] | OwnBatches) -> bool:
         """Take the steps of an epoch; return whether it was completed."""
+        own = batches if isinstance(batches, OwnBatches) else None
         try:
-            numbered = enumerate(batches)
+            following = iter(() if own is not None else batches)
         except TypeError:
             raise not_iterable(batches) from None
         share = share_of(batches)
         drains = self._cut is not None and self._cut.drains
         empty = True
-        for index, batch in numbered:
+        for index in itertools.count():
+            batch = next(following, _END) if own is None else await own.next(self._port.now)
+            if batch is Ending.TRAINING:
+                return False
+            if batch is _END or batch is Ending.EPOCH:
+                break
             empty = False
             if index < self._taken:
                 continue  # taken before the checkpoint that this run goes on from
@@ -314,6 +331,11 @@ class Worker:
         # With a limit of steps only, a worker without data would otherwise never stop.
         return not (empty and self._length.epochs == math.inf)
 
+    @property
+    def taken(self) -> int:
+        """The number of batches of this epoch that are behind it, or are to be passed over."""
+        return self._taken
+
     async def _boundary(self) -> None:
         """Save what this worker has if it is time, where that is part of a cut."""
         if self.at_boundary is not None:
@@ -328,6 +350,8 @@ class Worker:
     async def _step(self, batch: Any, progress: float) -> None:
         samples = self._samples_in(batch)
         step = Step(self.clock, samples, progress)
+        if self._own_loop is not None:
+            step = step._replace(computed=self._port.now() - batch.asked)
         self.strategy.begin(step)
         loss = computed_s = 0.0
         if samples:
@@ -349,9 +373,9 @@ class Worker:
                     loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
                 )
             if self._is_timed:
-                computed_s = self._port.now() - began
+                computed_s = self._port.now() - began + step.computed
             try:
-                finite = math.isfinite(loss)
+                finite = math.isfinite(loss) or (self._own_loop is not None and batch.is_silent)
             except TypeError:
                 raise not_a_loss(loss) from None
             if not finite:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
+from types import coroutine
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -32,20 +34,37 @@ T = TypeVar("T")
 
 
 def drive(role: Coroutine[Any, Any, T]) -> T:
-    """Run a role to its end over a port on which no await ever suspends.
-
-    Numpy's floating-point warnings are off: a run that diverges raises an error for its loss.
+    """Run a role, or a whole job, to its end over a port on which no await ever suspends.
 
     Returns:
         The result of the role.
     """
     try:
-        with np.errstate(all="ignore"):
-            role.send(None)
+        role.send(None)
     except StopIteration as stop:
         result: T = stop.value
         return result
     raise AssertionError("a role suspended on a port that completes everything on the spot")
+
+
+@coroutine
+def quietly(role: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Run a role without numpy's floating-point warnings: one that diverges raises for its loss.
+
+    Where the role suspends, for a loop of the user's own, they are as the user has them.
+    """
+    resume: Callable[[], Any] = partial(role.send, None)
+    while True:
+        try:
+            with np.errstate(all="ignore"):
+                asked = resume()
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        try:
+            resume = partial(role.send, (yield asked))
+        except BaseException as error:  # what goes wrong in that loop goes wrong in the role
+            resume = partial(role.throw, error)
 
 
 class SoloPort:

@@ -10,74 +10,9 @@ from psrt import TrainConfig
 from psrt.data import load_dataset
 from psrt.model import MLP
 from psrt.runtime.problem import Supervised
+from support.least_squares import D, UnevenSquares, schemes
 
-D = 5
 LR = 0.05
-
-#: Every mode, and the fewest ranks that it needs.
-EVERY = {
-    "sync": ({"mode": "sync", "servers": 1}, 2),
-    "sync, 2 servers": ({"mode": "sync", "servers": 2}, 3),
-    "backup": ({"mode": "sync", "backup": 1}, 3),
-    "async": ({"mode": "async", "servers": 2}, 3),
-    "ssp": ({"mode": "ssp", "staleness": 1}, 2),
-    "softsync": ({"mode": "softsync", "softsync": 1}, 2),
-    "local-sgd": ({"mode": "local-sgd", "local_steps": 3}, 2),
-    "local-sgd, ring": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"}, 2),
-    "local-sgd, server": ({"mode": "local-sgd", "local_steps": 3, "servers": 1}, 2),
-    "auto": ({"mode": "allreduce", "check_every": 1}, 2),
-    "node": ({"mode": "allreduce", "allreduce": "node", "bucket_bytes": 1}, 2),
-    "ring": ({"mode": "allreduce", "allreduce": "ring"}, 2),
-    "tree": ({"mode": "allreduce", "allreduce": "tree"}, 2),
-    "butterfly": ({"mode": "allreduce", "allreduce": "butterfly"}, 2),
-    "mpi": ({"mode": "allreduce", "allreduce": "mpi"}, 2),
-}
-
-
-def schemes(*names):
-    return [
-        pytest.param(EVERY[name][0], marks=pytest.mark.mpi(min_size=EVERY[name][1]), id=name)
-        for name in names or EVERY
-    ]
-
-
-class Uneven:
-    """Least squares whose workers have different numbers of batches, of different sizes.
-
-    Worker 1 has nothing at all, and every worker has batches without samples.
-    """
-
-    def __init__(self):
-        rng = np.random.default_rng(0)
-        self.x = rng.standard_normal((64, D)).astype(np.float32)
-        self.y = (self.x @ np.arange(D)).astype(np.float32)
-
-    def initial(self):
-        return np.ones(D, np.float32)
-
-    def batches(self, worker, workers, epoch):
-        rng = np.random.default_rng((worker, epoch))
-        count = 0 if worker == 1 else 4 + 3 * (worker % 3)
-        return [rng.integers(0, 64, (worker + step) % 4) for step in range(count)]
-
-    def loss_and_grad(self, theta, batch, out):
-        assert len(batch), "not called for a batch without samples"
-        x, y = self.x[batch], self.y[batch]
-        error = x @ theta - y
-        np.matmul(error, x, out=out)
-        out /= len(batch)
-        return float(error @ error) / (2 * len(batch))
-
-    def evaluate(self, theta):
-        error = self.x @ theta - self.y
-        return {"loss": float(error @ error) / (2 * len(error))}
-
-    def lists(self, workers, epochs):
-        """Return each worker's batches of all epochs, one after the other."""
-        return [
-            [batch for epoch in range(epochs) for batch in self.batches(worker, workers, epoch)]
-            for worker in range(workers)
-        ]
 
 
 def config_of(flags, **more):
@@ -99,7 +34,7 @@ def by_the_formula(problem, workers, epochs):
 
 @pytest.mark.parametrize("flags", schemes())
 def test_uneven_data_ends_in_every_mode(comm, flags):
-    problem = Uneven()
+    problem = UnevenSquares()
     run = psrt.run(config_of(flags), problem, comm=comm)
     if comm.rank == 0:
         lists = problem.lists(comm.size - run.summary.servers, 3)
@@ -116,7 +51,7 @@ def test_uneven_data_ends_in_every_mode(comm, flags):
     schemes("sync", "sync, 2 servers", "auto", "node", "ring", "tree", "butterfly", "mpi"),
 )
 def test_the_divisor_is_the_samples_that_were_there(comm, flags):
-    problem = Uneven()
+    problem = UnevenSquares()
     run = psrt.run(config_of(flags), problem, comm=comm)
     if comm.rank == 0:
         expected = by_the_formula(problem, comm.size - run.summary.servers, 3)
@@ -128,14 +63,14 @@ def test_the_divisor_is_the_samples_that_were_there(comm, flags):
     schemes("sync", "sync, 2 servers", "local-sgd, ring", "local-sgd, server", "ring", "butterfly"),
 )
 def test_uneven_data_give_the_bits_of_virtual_time(comm, flags):
-    problem, config = Uneven(), config_of(flags)
+    problem, config = UnevenSquares(), config_of(flags)
     run = psrt.run(config, problem, comm=comm)
     if comm.rank == 0:
         virtual = psrt.simulate(config, problem, workers=comm.size - run.summary.servers)
         np.testing.assert_array_equal(run.theta, virtual.theta)
 
 
-class Slow(Uneven):
+class Slow(UnevenSquares):
     """Its evaluation, and one worker's first gradient, take longer than the deadline."""
 
     SECONDS, TIMEOUT_S = 0.8, 0.4
@@ -189,7 +124,7 @@ def test_slices_wait_for_the_one_that_evaluates(comm):
 @pytest.mark.mpi
 def test_a_problem_needs_no_more_than_its_four_methods(comm):
     mode = {"mode": "serial"} if comm.size == 1 else {"mode": "allreduce"}
-    run = psrt.run(config_of(mode), Uneven(), comm=comm)
+    run = psrt.run(config_of(mode), UnevenSquares(), comm=comm)
     if comm.rank == 0:
         assert run.summary.parameters == D
         assert run.theta.dtype == np.float32
@@ -202,6 +137,6 @@ def test_its_parameters_are_saved_as_one_tensor(comm, shared_folder):
     from safetensors.numpy import load_file
 
     out = shared_folder / "run"
-    run = psrt.run(config_of({"mode": "sync", "out": str(out)}), Uneven(), comm=comm)
+    run = psrt.run(config_of({"mode": "sync", "out": str(out)}), UnevenSquares(), comm=comm)
     if comm.rank == 0:
         np.testing.assert_array_equal(load_file(out / "model.safetensors")["theta"], run.theta)

@@ -106,7 +106,7 @@ class _Launcher(VirtualLauncher):
             initial = self.begin.theta
         return initial, n
 
-    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+    async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         for rank, role in roles.items():
             if isinstance(role, Server):
                 for it in role.shards:
@@ -122,7 +122,7 @@ class _Launcher(VirtualLauncher):
                     it.at_boundary = hook
                 else:
                     it.at_version = hook
-        super().run(roles, finished)
+        await super().run(roles, finished)
 
     async def _take(self, name: str, it: Any, step: int) -> bool:
         self.parts.setdefault(step, {})[name] = copied(it.state())

@@ -138,7 +138,7 @@ class AllReduce(Strategy):
         self._spans_ready = self._parts_ready = 0
         self._weight = self._reducer.weight(step.samples)
         self._reducer.start(self._weight, step)
-        self._since = self._port.now()
+        self._since = self._port.now() - step.computed
 
     def _ready(self, i: int) -> None:
         """Move on with the sums: the i-th span is ready."""
@@ -162,7 +162,7 @@ class AllReduce(Strategy):
         events = self._events
         if events is not None:
             now = self._port.now()
-            clock, samples, progress, _ = step
+            clock, samples, progress, *_ = step
             events.note((events.stepped, now, clock, samples, progress, 0.0, now - self._since))
         if step.samples and self._parts_ready < len(self._parts):
             scale = self._weight * clip_factor(step.norm, self.clip_norm)

@@ -32,6 +32,8 @@ class Step(NamedTuple):
     #: l2 norm of the gradient where the strategy clips, else 0: where a model is cut, that of all
     #: parts of a copy.
     norm: float = 0.0
+    #: Seconds that its gradient took to compute before ``begin``: where the loop is the user's own.
+    computed: float = 0.0
 
 
 class WaitBreakdown(NamedTuple):
@@ -296,7 +298,7 @@ class LocalSteps(Strategy):
         events = self._events
         if events is not None:
             rate = self._updater.lr if step.samples else 0.0
-            clock, samples, progress, _ = step
+            clock, samples, progress, *_ = step
             if len(events.noted) >= QUEUED:
                 events.drain()
             events.note((events.stepped, now, clock, samples, progress, rate, now - self._since))
@@ -307,7 +309,7 @@ class Serial(LocalSteps):
 
     def begin(self, step: Step) -> None:
         """Note when the step begins."""
-        self._since = self._port.now()
+        self._since = self._port.now() - step.computed
 
     async def step(self, step: Step) -> StepResult:
         """Take an optimizer step."""

@@ -81,7 +81,7 @@ class Leader(Gossip):
             # That it waited belongs to the step before, after which it may have reported.
             self._note_own(self._ready_at if self.updates else self._port.now())
             self._pool(self.updates, self._theta)
-        self._since = self._port.now()
+        self._since = self._port.now() - step.computed
 
     async def step(self, step: Step) -> StepResult:
         """Combine and adapt."""

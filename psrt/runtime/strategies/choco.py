@@ -64,6 +64,7 @@ class Choco(Gossip):
         self._since = self._port.now()
         if not self._adapts_first:
             self._send(self._since)
+        self._since -= step.computed
 
     def _send(self, now: float, weight: float = 1.0, waited: float = 0.0) -> None:
         """Send the frame of what is new of θ_i, and take it up as neighbours will."""

@@ -97,7 +97,7 @@ class Gossip(LocalSteps):
         """Send θ_i on its way, if it is combined before the step."""
         if not self._adapts_first:
             self._send(self._port.now())
-        self._since = self._port.now()
+        self._since = self._port.now() - step.computed
 
     async def step(self, step: Step) -> StepResult:
         """Combine and adapt."""
@@ -140,7 +140,7 @@ class Gossip(LocalSteps):
         """Record the step, whose gradient is computed."""
         if (events := self._events) is None:
             return
-        clock, samples, progress, _ = step
+        clock, samples, progress, *_ = step
         rate = self._updater.rate_at(progress) if samples else 0.0
         if len(events.noted) >= QUEUED:
             events.drain()

@@ -134,7 +134,7 @@ class LayeredAllReduce(Strategy):
         """Start summing this rank's weight and progress while its gradient is computed."""
         self._weight, self._clock = self._reducer.weight(step.samples), step.clock
         self._reducer.start(self._weight, step)
-        self._since = self._port.now()
+        self._since = self._port.now() - step.computed
 
     async def compute(self, batch: Any) -> float:
         """Compute the gradient of a batch, sum it, and return the mean loss."""
@@ -165,7 +165,7 @@ class LayeredAllReduce(Strategy):
         events = self._events
         if events is not None:
             now = self._port.now()
-            clock, samples, progress, _ = step
+            clock, samples, progress, *_ = step
             events.note((events.stepped, now, clock, samples, progress, 0.0, now - self._since))
         await self._reducer.finish(empty=not step.samples)
         self.updates = self._reducer.updates

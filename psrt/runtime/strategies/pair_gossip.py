@@ -168,7 +168,7 @@ class PairGossip(LocalSteps):
         neighbour = self._turns.partner(step.clock)
         if neighbour is not None:
             self._send(self._pairs.offer(neighbour, step.clock), _OFFER, step.clock)
-        self._since = self._port.now()
+        self._since = self._port.now() - step.computed
 
     async def step(self, step: Step) -> StepResult:
         """Take a step, then what has come."""

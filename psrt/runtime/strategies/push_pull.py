@@ -179,7 +179,7 @@ class PushPull(Strategy):
 
     def _push(self, shard: int, now: float, norm: float, region: int) -> None:
         """Send this step's gradient to a shard, and note it."""
-        clock, samples, progress, _ = self._step
+        clock, samples, progress, *_ = self._step
         versions = self.versions if self._late is None else self._reads[-1 - self._late.staleness]
         push = Push(self._worker, clock, versions[shard], samples, progress, norm, shard)
         events = self._events
@@ -215,7 +215,7 @@ class PushPull(Strategy):
         """Push to every shard, then receive every shard's reply, in order of arrival."""
         port, versions, events = self._port, self.versions, self._events
         self._step = step
-        clock, samples, progress, _ = step
+        clock, samples, progress, *_ = step
         self._clock = clock
         norm = step.norm if self._encoder is None else self._clip(step.norm)
         region = GRADIENT if samples else NO_PAYLOAD

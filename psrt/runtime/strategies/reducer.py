@@ -221,7 +221,7 @@ class Reducer:
         began = self._port.now()
         events = self._events
         if events is not None:
-            (clock, samples, progress, _), weight, present = self._brought
+            (clock, samples, progress, *_), weight, present = self._brought
             events.note(
                 (events.reduces, began, clock, self.updates, samples, progress, weight, present)
             )

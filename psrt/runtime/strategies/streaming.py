@@ -125,7 +125,7 @@ class StreamingSGD(LocalSteps):
 
     def begin(self, step: Step) -> None:
         """Note when a step begins."""
-        self._since = self._port.now()
+        self._since = self._port.now() - step.computed
 
     async def step(self, step: Step) -> StepResult:
         """Take a local step, and the fragments that are due; send those that are."""

@@ -1,0 +1,169 @@
+"""A problem whose loop is the user's own: what a role asks it for comes from there.
+
+The roles are the ones of every other run. Where a worker's role would go through batches and
+compute, it suspends, and the loop goes on; it is resumed with what the loop has come to. Whoever
+resumes it is ``psrt.trainer.Trainer``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import coroutine
+from typing import Any, Protocol
+
+from psrt.arrays import Vector
+from psrt.codec.matrices import Matrix
+from psrt.runtime.checksum import fingerprint
+
+
+class Ending(Enum):
+    """What a loop may come to instead of a batch."""
+
+    #: The end of an epoch.
+    EPOCH = "epoch"
+    #: That of training: this worker leaves.
+    TRAINING = "training"
+
+
+@dataclass(slots=True)
+class OwnBatch:
+    """A batch whose gradient the loop has computed."""
+
+    #: Number of its samples.
+    samples: int
+    #: Its mean loss; nan where nobody says.
+    loss: float
+    #: Whether nobody says.
+    is_silent: bool
+    #: Writes the gradient (n,).
+    write: Callable[[Vector], None]
+    #: When the role asked for it, on the port's clock.
+    asked: float = math.nan
+
+
+#: What a loop comes to next; the number of an epoch's steps, or 0, begins one.
+Next = OwnBatch | Ending | int
+
+
+@coroutine
+def _next() -> Generator[None, Next, Next]:
+    """Suspend the role, and return what it is resumed with."""
+    return (yield)
+
+
+class OwnBatches:
+    """The batches of an epoch, as the loop comes to them."""
+
+    def __init__(self, steps: int) -> None:
+        """Set up for so many ``steps``; 0 where nobody knows."""
+        self._steps = steps
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Generator[None, None, None]:
+        raise TypeError("the batches of a loop of one's own are waited for")
+
+    async def next(self, now: Callable[[], float]) -> OwnBatch | Ending:
+        """Wait for the next batch, or the end of the epoch or of training."""
+        asked = now()
+        found = await _next()
+        assert not isinstance(found, int), "an epoch ends before the next one begins"
+        if isinstance(found, OwnBatch):
+            found.asked = asked
+        return found
+
+
+class Member(Protocol):
+    """What a loop may ask of its worker."""
+
+    #: Gradient steps finished.
+    clock: int
+    #: Epochs finished.
+    epoch: int
+
+    @property
+    def theta(self) -> Vector:
+        """(n,) the parameters as this worker has them."""
+        ...
+
+    @property
+    def taken(self) -> int:
+        """The number of batches of this epoch that are behind it."""
+        ...
+
+
+class OwnLoop:
+    """What is trained in a loop of the user's own; a ``Problem`` but for its batches."""
+
+    def __init__(
+        self,
+        initial: Callable[[], Vector],
+        matrices: Sequence[Matrix],
+        *,
+        evaluate: Callable[[Vector], Mapping[str, float]] | None = None,
+        state: Callable[[], Any] | None = None,
+        load_state: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            initial: returns the (n,) parameters to start from.
+            matrices: those among them.
+            evaluate: returns figures on held-out data, of parameters (n,); None where the loop
+                says them.
+            state: returns what a checkpoint keeps of the loop; None keeps nothing.
+            load_state: takes it back.
+        """
+        self.initial = initial
+        self._matrices = matrices
+        self._evaluate = evaluate
+        self.state, self.load_state = state, load_state
+        #: The worker of this rank; None at one of servers.
+        self.member: Member | None = None
+        #: This worker's place among those that the epoch is dealt out to, and their number.
+        self.place, self.places = 0, 0
+        #: What the loop has said of held-out data, and the fingerprint of the parameters then.
+        self._told: tuple[int, Mapping[str, float]] = 0, {}
+        #: (n,) the parameters at the end of the job, where they could be had.
+        self.final: Vector | None = None
+
+    def matrices(self) -> Sequence[Matrix]:
+        """Return the matrices among the parameters."""
+        return self._matrices
+
+    async def batches(self, worker: int, workers: int, epoch: int) -> OwnBatches | Sequence[Ending]:
+        """Wait for the beginning of the next epoch, and return its batches."""
+        self.place, self.places = worker, workers
+        steps = await _next()
+        if isinstance(steps, Ending):
+            return (Ending.TRAINING,)
+        assert isinstance(steps, int), "an epoch begins before its first batch"
+        return OwnBatches(steps)
+
+    def samples(self, batch: OwnBatch) -> int:
+        """Return the number of samples of a batch."""
+        return batch.samples
+
+    def loss_and_grad(self, theta: Vector, batch: OwnBatch, out: Vector) -> float:
+        """Write the gradient that the loop has computed."""
+        batch.write(out)
+        return batch.loss
+
+    def tell(self, figures: Mapping[str, float]) -> None:
+        """Take what the loop has found on held-out data, with the parameters that there are."""
+        assert self.member is not None, "a server evaluates nothing"
+        self._told = fingerprint(self.member.theta), figures
+
+    def evaluate(self, theta: Vector) -> Mapping[str, float]:
+        """Return figures of these parameters; none if the loop has said something of others only.
+
+        Those of the end may be others than those of any worker: a mean, or what servers have.
+        """
+        if self._evaluate is not None:
+            return self._evaluate(theta)
+        of, figures = self._told
+        return figures if figures and of == fingerprint(theta) else {}

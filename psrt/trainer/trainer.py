@@ -1,0 +1,282 @@
+"""``Trainer``: any mode of psrt behind a ``step()`` that a loop of the user's own calls.
+
+The roles, the strategies and the life of a run are those of ``psrt.run``. Where a worker's role
+would compute, it suspends, and the user's loop goes on in the same thread; ``step()`` resumes it.
+A role that serves runs to its end as the ``with`` block is entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from psrt.arrays import Vector
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError
+from psrt.job.local import any_job
+from psrt.job.result import Run, Say
+from psrt.runtime.own_loop import Ending, Next, OwnBatch, OwnLoop
+from psrt.trainer.parameters import parameters_of
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class Trainer:
+    """Trains in a loop of one's own; every rank of the job makes one.
+
+    ::
+
+        with psrt.Trainer(psrt.TrainConfig(mode="ssp", epochs=5), module) as trainer:
+            while trainer.epoch():  # False at once at a server, which has served by then
+                for x, y in batches(trainer.worker, trainer.workers):
+                    loss = criterion(module(x), y)
+                    loss.backward()
+                    if not trainer.step(samples=len(x), loss=loss.item()):
+                        break
+
+    After the block the parameters are those that the run has ended with, on every rank.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        parameters: Any,
+        *,
+        comm: MPI.Comm | None = None,
+        resume: str | PathLike[str] | None = None,
+        say: Say | None = None,
+        evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+        state: Callable[[], Any] | None = None,
+        load_state: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Set up; nothing is begun before the ``with`` block is entered.
+
+        Args:
+            config: need not be resolved; that of rank 0 is used.
+            parameters: what is trained; the values of rank 0 are those to start from. A flat
+                float32 array (n,); a tree of float32 arrays, numpy's or JAX's; a torch module, or
+                torch parameters, which become views of psrt's own vector.
+            comm: as in ``psrt.run``.
+            resume: as in ``psrt.run``.
+            say: called with each line meant for the user, at rank 0.
+            evaluate: returns ``loss`` and ``accuracy`` (in [0, 1]) on held-out data, of parameters
+                in the form in which they were given. Called at worker 0 after each epoch, and at
+                rank 0, which may serve, with the final ones. None where ``metrics`` says them.
+            state: returns what a checkpoint keeps of the loop itself: a dictionary of numbers,
+                text, arrays, and such dictionaries.
+            load_state: takes back what ``state`` returned, before a resumed run goes on.
+
+        Raises:
+            ConfigError: if these are no parameters.
+        """
+        self._given = parameters_of(parameters)
+        given = self._given
+        self._loop = OwnLoop(
+            given.initial,
+            given.matrices(),
+            evaluate=evaluate and (lambda theta: evaluate(given.bind(theta))),
+            state=state,
+            load_state=load_state,
+        )
+        problem: Any = self._loop  # one whose batches are waited for
+        self._job: Coroutine[Any, Next | None, Run | None] | None = any_job(
+            config, problem, comm=comm, resume=resume, say=say
+        )
+        self._has_begun = self._is_in_epoch = self._is_over = False
+        self._theta: Vector | None = None
+        self._parameters: Any = None
+        #: The result at rank 0, once the run is over; None elsewhere.
+        self.result: Run | None = None
+
+    # --- the run --------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Begin the run; collective. A server returns when all workers are done.
+
+        Raises:
+            ConfigError: on every rank, if the job is impossible.
+        """
+        if self._has_begun:
+            raise ConfigError("a Trainer trains once: make another one")
+        self._has_begun = True
+        self._resume(None)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave, and wait for the end of the run; collective.
+
+        An error within the block ends the whole job, as one in a problem of ``psrt.run`` does.
+        """
+        if error is None:
+            self.leave()
+        elif self._job is not None:
+            job, self._job = self._job, None
+            job.throw(error)
+
+    def epoch(self, steps: int = 0) -> bool:
+        """End the epoch that this worker is in, if any, and begin the next one.
+
+        Args:
+            steps: the number of steps of the next one, where it is known: learning-rate schedules
+                move on within it then.
+
+        Returns:
+            Whether there is one: False if training is over, as ``TrainConfig.epochs`` and ``steps``
+            say, and at a server.
+        """
+        if steps < 0:
+            raise ConfigError(f"an epoch has {steps} steps, expected a number, or 0 for unknown")
+        if self._is_in_epoch:
+            self._is_in_epoch = False
+            self._resume(Ending.EPOCH)
+        if self._is_over:
+            return False
+        self._resume(steps)
+        self._is_in_epoch = not self._is_over
+        return self._is_in_epoch
+
+    def step(self, gradients: Any = None, *, samples: int, loss: float | None = None) -> bool:
+        """Share a gradient as the mode says, and wait for the parameters of the next step.
+
+        Args:
+            gradients: of the mean loss of this worker's batch, in the form of the parameters. None
+                for torch parameters, whose backward passes have left them there; they are
+                forgotten after the step.
+            samples: of the batch: its weight in a mean over workers; with 0 there is no gradient.
+            loss: the mean loss, for the metrics; one that is nan or infinite ends the run.
+
+        Returns:
+            Whether another step may follow in this epoch: False where ``TrainConfig.steps`` are
+            done, or the run was told to save and stop.
+
+        Raises:
+            ConfigError: if these are no gradients of the parameters, or there is no epoch.
+        """
+        if not self._is_in_epoch:
+            raise ConfigError(
+                "training is over: leave the loop when step() or epoch() returns False"
+                if self._is_over
+                else "step() is part of an epoch: while trainer.epoch(): … trainer.step(…)"
+            )
+        if samples < 0:
+            raise ConfigError(f"a step has {samples} samples, expected at least 0")
+        write = self._given.writer(gradients) if samples else _nothing
+        known = float("nan") if loss is None else float(loss)
+        self._resume(OwnBatch(samples, known, loss is None, write))
+        return self._is_in_epoch
+
+    def leave(self) -> None:
+        """Have no more steps, and wait for the end of the run; collective.
+
+        Other workers may train on. The end of the ``with`` block does this by itself.
+        """
+        while not self._is_over:
+            self._is_in_epoch = False
+            self._resume(Ending.TRAINING)
+
+    def _resume(self, found: Next | None) -> None:
+        """Let the role go on until it asks for what comes next, or to its end."""
+        assert self._job is not None, "nothing is resumed after its end"
+        try:
+            self._job.send(found)
+        except StopIteration as stop:
+            self.result = stop.value
+            self._end()
+        except BaseException:
+            self._job, self._is_over, self._is_in_epoch = None, True, False
+            raise
+        else:
+            self._parameters = self._given.bind(self._member.theta)
+
+    def _end(self) -> None:
+        """Keep the parameters: the memory that the ranks shared is gone."""
+        self._job, self._is_over, self._is_in_epoch = None, True, False
+        self._theta = self._loop.final
+        assert self._theta is not None, "a run that has ended says what with"
+        self._parameters = self._given.bind(self._theta)
+
+    # --- what a loop may ask --------------------------------------------------------------------
+
+    @property
+    def _member(self) -> Any:
+        if self._loop.member is None:
+            raise ConfigError("this rank serves, it has no part in the loop")
+        return self._loop.member
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank is a server, without a part in the loop."""
+        return self._loop.member is None
+
+    @property
+    def worker(self) -> int:
+        """This worker's place among those that the epoch is dealt out to, counted from 0."""
+        return self._loop.place
+
+    @property
+    def workers(self) -> int:
+        """The number of those; 0 at a server."""
+        return self._loop.places
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs that this worker has finished: that of the present one, from 0."""
+        return int(self._member.epoch)
+
+    @property
+    def steps(self) -> int:
+        """The number of gradient steps that this worker has finished: its clock."""
+        return int(self._member.clock)
+
+    @property
+    def taken(self) -> int:
+        """The number of steps of this epoch that are done.
+
+        Not 0 at the beginning of an epoch in the middle of which a resumed run goes on: that many
+        calls of ``step()`` are of no effect, and a loop may leave out their batches.
+        """
+        return int(self._member.taken)
+
+    @property
+    def theta(self) -> Vector:
+        """(n,) float32, the parameters as this worker has them, to be read only.
+
+        Valid until the next ``step()``; after the run those that it has ended with.
+        """
+        found = self._member.theta if self._theta is None else self._theta
+        whole: Vector = found.view()
+        whole.flags.writeable = False
+        return whole
+
+    @property
+    def parameters(self) -> Any:
+        """The parameters in the form in which they were given, with their present values.
+
+        Arrays are views that must not be written, and valid until the next ``step()``.
+        """
+        return self._parameters
+
+    def metrics(self, *, loss: float | None = None, accuracy: float | None = None) -> None:
+        """Say what was found on held-out data with the present parameters, before ``epoch()``.
+
+        What worker 0 says is in the metrics of the run; in its summary only if the run ends with
+        the very parameters of worker 0. ``evaluate`` of ``Trainer`` is asked for the final ones.
+
+        Args:
+            loss: mean loss.
+            accuracy: share of what was right, in [0, 1].
+        """
+        known = {"loss": loss, "accuracy": accuracy}
+        self._loop.tell({name: float(it) for name, it in known.items() if it is not None})
+
+
+def _nothing(out: Vector) -> None:
+    """Write no gradient, where a batch has no samples."""

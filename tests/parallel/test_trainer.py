@@ -1,0 +1,171 @@
+"""A loop of the user's own over MPI: the same bits as ``psrt.run`` of the same batches."""
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt import TrainConfig
+from psrt.history.check.run import check_run
+from support.least_squares import UnevenSquares, schemes
+
+BASE = {"lr": 0.05, "epochs": 3, "timeout_s": 20}
+SAME = schemes(
+    *("sync", "sync, 2 servers", "local-sgd", "local-sgd, ring", "local-sgd, server"),
+    *("auto", "node", "ring", "tree", "butterfly"),
+)
+
+
+def trained(config, problem, comm, **more):
+    """Train a problem in a loop; return the trainer."""
+    theta = problem.initial()
+    out = np.empty_like(theta)
+    with psrt.Trainer(config, theta, comm=comm, **more) as trainer:
+        while trainer.epoch():
+            batches = problem.batches(trainer.worker, trainer.workers, trainer.epochs)
+            for batch in batches:
+                loss = problem.loss_and_grad(trainer.theta, batch, out) if len(batch) else None
+                if not trainer.step(out, samples=len(batch), loss=loss):
+                    break
+    return trainer
+
+
+@pytest.mark.parametrize("flags", SAME)
+def test_the_bits_are_those_of_a_run_and_all_ranks_end_with_them(comm, flags):
+    config = TrainConfig(**BASE | flags)
+    own = trained(config, UnevenSquares(), comm)
+    run = psrt.run(config, UnevenSquares(), comm=comm)
+    ended = comm.allgather(own.theta.tobytes())
+    if comm.rank == 0:
+        np.testing.assert_array_equal(own.result.theta, run.theta)
+        assert set(ended) == {run.theta.tobytes()}
+        for name in ("steps", "samples", "epochs", "updates", "train_loss", "parameters_sha256"):
+            assert getattr(own.result.summary, name) == getattr(run.summary, name), name
+        for one, other in zip(own.result.records, run.records, strict=True):
+            assert (one.step, one.epoch, one.samples) == (other.step, other.epoch, other.samples)
+            np.testing.assert_equal(one.loss, other.loss)
+    else:
+        assert own.result is None
+
+
+@pytest.mark.parametrize("flags", schemes("async", "ssp", "softsync", "backup", "sync, 2 servers"))
+def test_what_it_did_is_checked_and_repeated_in_virtual_time(comm, shared_folder, flags):
+    out = shared_folder / "own"
+    own = trained(TrainConfig(**BASE | flags, out=str(out), record=True), UnevenSquares(), comm)
+    if comm.rank == 0:
+        assert check_run(out).ok, check_run(out)
+        workers = own.result.summary.workers
+        again = psrt.simulate(psrt.recorded_config(out), UnevenSquares(), workers=workers)
+        np.testing.assert_array_equal(again.theta, own.result.theta)
+
+
+@pytest.mark.parametrize("flags", schemes("sync", "local-sgd", "async"))
+def test_its_length_is_that_of_the_config_or_until_it_leaves(comm, flags):
+    config = TrainConfig(**BASE | flags | {"epochs": None, "steps": 6})
+    own = trained(config, UnevenSquares(), comm)
+    if not own.serves:
+        assert own.steps == 6 or own.worker == 1
+        with pytest.raises(psrt.ConfigError, match="training is over: leave the loop"):
+            own.step(own.theta, samples=1)
+    assert not own.epoch()
+
+    theta = np.zeros(3, np.float32)
+    with psrt.Trainer(TrainConfig(**BASE | flags), theta, comm=comm) as trainer:
+        while trainer.epoch():
+            while trainer.step(trainer.theta + 1, samples=2):
+                if trainer.steps == 2 + trainer.worker:
+                    trainer.leave()
+                    break
+    assert trainer.serves or trainer.steps == 2 + trainer.worker
+    if comm.rank == 0:
+        summary = trainer.result.summary
+        assert summary.steps == 1 + summary.workers
+        assert summary.samples == sum(2 * (2 + it) for it in range(summary.workers))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("flags", [{"mode": "allreduce"}, {"mode": "sync", "servers": 1}])
+def test_it_goes_on_from_a_checkpoint_to_the_same_bits(comm, shared_folder, flags):
+    class Counter:
+        """What a loop keeps for itself."""
+
+        steps = 0
+
+        def state(self):
+            return {"steps": self.steps}
+
+        def load_state(self, tree):
+            self.steps = int(tree["steps"])
+
+    class Counted(UnevenSquares):
+        """Counts its gradients, and has the same number of batches for every worker."""
+
+        def __init__(self, counter):
+            super().__init__()
+            self.counter = counter
+
+        def batches(self, worker, workers, epoch):
+            return super().batches(0, workers, epoch)
+
+        def loss_and_grad(self, *args):
+            self.counter.steps += 1
+            return super().loss_and_grad(*args)
+
+    def train(folder, counter, **more):
+        config = TrainConfig(**BASE | flags | {"out": str(folder)} | more)
+        hooks = {"state": counter.state, "load_state": counter.load_state}
+        return trained(config, Counted(counter), comm, **hooks)
+
+    counter = Counter()
+    whole = train(shared_folder / "whole", counter)
+    # A checkpoint in the middle of an epoch, and one at its end.
+    for steps in (6, 8):
+        run = shared_folder / str(steps)
+        train(run, Counter(), epochs=None, steps=steps, checkpoint_every=2)
+        again = Counter()
+        resumed = train(shared_folder / f"{steps} again", again, resume=str(run))
+        np.testing.assert_array_equal(resumed.theta, whole.theta)
+        # The batches behind the checkpoint were computed once more, to no effect.
+        assert resumed.serves or again.steps >= counter.steps
+
+
+@pytest.mark.parametrize("flags", schemes("sync", "auto"))
+def test_a_tree_is_its_leaves_one_behind_the_other(comm, flags):
+    problem = UnevenSquares()
+    config = TrainConfig(**BASE | flags)
+    flat = trained(config, problem, comm)
+    tree = {"b": [np.ones(2, np.float32)], "a": (np.ones((3, 1), np.float32),)}
+    out = np.empty(5, np.float32)
+    with psrt.Trainer(config, tree, comm=comm) as trainer:
+        while trainer.epoch():
+            for batch in problem.batches(trainer.worker, trainer.workers, trainer.epochs):
+                here = trainer.parameters
+                theta = np.concatenate([here["a"][0].ravel(), here["b"][0]])
+                if len(batch):
+                    problem.loss_and_grad(theta, batch, out)
+                trainer.step({"a": (out[:3, None],), "b": [out[3:]]}, samples=len(batch))
+    np.testing.assert_array_equal(trainer.theta, flat.theta)
+    np.testing.assert_array_equal(trainer.parameters["b"][0], flat.theta[3:])
+
+
+@pytest.mark.parametrize("flags", schemes("sync", "local-sgd, ring", "auto"))
+def test_figures_are_those_of_the_parameters_that_they_are_said_of(comm, flags):
+    problem = UnevenSquares()
+    config = TrainConfig(**BASE | flags | {"epochs": 4})  # not in step with the averages
+    asked = trained(config, problem, comm, evaluate=problem.evaluate)
+    theta = problem.initial()
+    with psrt.Trainer(config, theta, comm=comm) as trainer:
+        while trainer.epoch():
+            trainer.step(np.full_like(theta, 1 + trainer.worker), samples=1, loss=2.0)
+            if trainer.epochs != 1:
+                trainer.metrics(loss=trainer.epochs, accuracy=0.5)
+    if comm.rank == 0:
+        assert asked.result.summary.test_loss == problem.evaluate(asked.theta)["loss"]
+        assert any(it.test_loss is not None for it in asked.result.records)
+        result = trainer.result
+        told = [it.test_loss for it in result.records if it.epoch_end]
+        # The last epoch of local SGD ends with an average, of which nothing was said.
+        assert told == [0, None, 2, None if config.mode == "local-sgd" else 3]
+        # Where a server, or a mean, has the last word, nobody has said anything of that.
+        is_known = config.mode == "allreduce"
+        assert result.summary.test_accuracy == (0.5 if is_known else None)
+        assert result.summary.train_loss == 2.0

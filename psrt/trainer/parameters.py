@@ -147,6 +147,8 @@ class TreeParameters:
                 raise ConfigError(
                     f"the gradients{place.name} are of shape {it.shape}, expected {place.shape}"
                 )
+            if not np.can_cast(it.dtype, np.float32, "same_kind"):
+                raise ConfigError(f"the gradients{place.name} are {it.dtype}, expected float32")
 
         def write(out: Vector) -> None:
             for place, it in zip(self._places, found, strict=True):

@@ -8,6 +8,7 @@ A role that serves runs to its end as the ``with`` block is entered.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -82,10 +83,10 @@ class Trainer:
             load_state=load_state,
         )
         problem: Any = self._loop  # one whose batches are waited for
-        self._job: Coroutine[Any, Next | None, Run | None] | None = any_job(
-            config, problem, comm=comm, resume=resume, say=say
-        )
-        self._has_begun = self._is_in_epoch = self._is_over = False
+        self._start = partial(any_job, config, problem, comm=comm, resume=resume, say=say)
+        #: The job of this rank, suspended, while it is under way.
+        self._job: Coroutine[Any, Next | None, Run | None] | None = None
+        self._is_in_epoch = self._is_over = False
         self._theta: Vector | None = None
         self._parameters: Any = None
         #: The result at rank 0, once the run is over; None elsewhere.
@@ -99,9 +100,9 @@ class Trainer:
         Raises:
             ConfigError: on every rank, if the job is impossible.
         """
-        if self._has_begun:
+        if self._is_over or self._job is not None:
             raise ConfigError("a Trainer trains once: make another one")
-        self._has_begun = True
+        self._job = self._start()
         self._resume(None)
         return self
 
@@ -118,7 +119,8 @@ class Trainer:
         if error is None:
             self.leave()
         elif self._job is not None:
-            job, self._job = self._job, None
+            job = self._job
+            self._over()
             job.throw(error)
 
     def epoch(self, steps: int = 0) -> bool:
@@ -139,6 +141,7 @@ class Trainer:
             self._resume(Ending.EPOCH)
         if self._is_over:
             return False
+        self._check_entered()
         self._resume(steps)
         self._is_in_epoch = not self._is_over
         return self._is_in_epoch
@@ -160,12 +163,11 @@ class Trainer:
         Raises:
             ConfigError: if these are no gradients of the parameters, or there is no epoch.
         """
+        if self._is_over:
+            raise ConfigError("training is over: leave the loop when step() returns False")
+        self._check_entered()
         if not self._is_in_epoch:
-            raise ConfigError(
-                "training is over: leave the loop when step() or epoch() returns False"
-                if self._is_over
-                else "step() is part of an epoch: while trainer.epoch(): … trainer.step(…)"
-            )
+            raise ConfigError("step() is part of an epoch: while trainer.epoch(): …")
         if samples < 0:
             raise ConfigError(f"a step has {samples} samples, expected at least 0")
         write = self._given.writer(gradients) if samples else _nothing
@@ -178,8 +180,8 @@ class Trainer:
 
         Other workers may train on. The end of the ``with`` block does this by itself.
         """
-        while not self._is_over:
-            self._is_in_epoch = False
+        if not self._is_over:
+            self._check_entered()
             self._resume(Ending.TRAINING)
 
     def _resume(self, found: Next | None) -> None:
@@ -188,20 +190,23 @@ class Trainer:
         try:
             self._job.send(found)
         except StopIteration as stop:
-            self.result = stop.value
-            self._end()
+            self._over()
+            self.result, self._theta = stop.value, self._loop.final
+            assert self._theta is not None, "a run that has ended says what with"
+            self._parameters = self._given.bind(self._theta)
         except BaseException:
-            self._job, self._is_over, self._is_in_epoch = None, True, False
+            self._over()
             raise
         else:
             self._parameters = self._given.bind(self._member.theta)
 
-    def _end(self) -> None:
-        """Keep the parameters: the memory that the ranks shared is gone."""
+    def _over(self) -> None:
+        """Let nothing be resumed any more."""
         self._job, self._is_over, self._is_in_epoch = None, True, False
-        self._theta = self._loop.final
-        assert self._theta is not None, "a run that has ended says what with"
-        self._parameters = self._given.bind(self._theta)
+
+    def _check_entered(self) -> None:
+        if self._job is None:
+            raise ConfigError("a Trainer is entered first: with psrt.Trainer(…) as trainer:")
 
     # --- what a loop may ask --------------------------------------------------------------------
 

@@ -1,0 +1,156 @@
+"""A loop of the user's own in one process, and what parameters may be."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt import ConfigError, TrainConfig, Trainer
+
+CONFIG = TrainConfig(mode="serial", epochs=2, lr=0.5)
+
+
+def one_step(gradients, parameters, samples=1):
+    with Trainer(CONFIG, parameters) as trainer:
+        trainer.epoch()
+        trainer.step(gradients, samples=samples)
+
+
+def test_a_step_is_a_step_of_the_optimizer():
+    config = TrainConfig(mode="serial", epochs=3, lr=0.1, optimizer="momentum", momentum=0.5)
+    theta, speed = np.ones(4), np.zeros(4)
+    with Trainer(config, np.ones(4, np.float32)) as trainer:
+        assert (trainer.worker, trainer.workers, trainer.serves) == (0, 1, False)
+        while trainer.epoch():
+            for _ in range(5):
+                gradient = trainer.theta * np.arange(4, dtype=np.float32)
+                assert trainer.step(gradient, samples=2, loss=float(gradient.sum()))
+                speed = 0.5 * speed + theta * np.arange(4)
+                theta = theta - 0.1 * speed
+                np.testing.assert_allclose(trainer.theta, theta, rtol=1e-5)
+    assert (trainer.steps, trainer.epochs) == (15, 3)
+    assert trainer.result.summary.samples == 30
+    np.testing.assert_array_equal(trainer.result.theta, trainer.theta)
+    assert not trainer.epoch()
+
+
+def test_a_schedule_moves_on_within_an_epoch_whose_steps_are_known():
+    config = TrainConfig(mode="serial", epochs=2, lr=1.0, schedule="cosine")
+    rates = {}
+    for steps in (4, 0):
+        before = np.float32(0)
+        with Trainer(config, np.zeros(1, np.float32)) as trainer:
+            while trainer.epoch(steps=steps):
+                for _ in range(4):
+                    trainer.step(-np.ones(1, np.float32), samples=1)
+                    rates.setdefault(steps, []).append(float(trainer.theta[0] - before))
+                    before = trainer.theta[0]
+    assert len(set(np.round(rates[4], 5))) == 8
+    assert len(set(np.round(rates[0], 5))) == 2
+
+
+def test_without_a_loss_none_is_in_the_metrics():
+    with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
+        while trainer.epoch():
+            trainer.step(np.ones(1, np.float32), samples=1)
+    assert np.isnan(trainer.result.summary.train_loss)
+    assert all(np.isnan(it.loss) for it in trainer.result.records)
+
+
+class Pair(NamedTuple):
+    weight: np.ndarray
+    bias: np.ndarray
+
+
+def test_a_tree_keeps_its_form():
+    tree = {
+        "b": Pair(np.full((2, 3), 7, np.float32), np.zeros(3, np.float32)),
+        "a": [np.float32(5)],
+    }
+    with Trainer(CONFIG, tree) as trainer:
+        while trainer.epoch():
+            here = trainer.parameters
+            assert type(here["b"]) is Pair
+            assert here["b"].weight.shape == (2, 3)
+            with pytest.raises(ValueError, match="read-only"):
+                here["b"].weight[:] = 0
+            trainer.step({"b": Pair(here["b"].weight, here["b"].bias + 1), "a": [1.0]}, samples=1)
+    np.testing.assert_array_equal(trainer.parameters["b"].weight, np.full((2, 3), 7 / 4))
+    np.testing.assert_array_equal(trainer.parameters["b"].bias, np.full(3, -0.75))
+    assert trainer.parameters["a"][0] == 4
+    np.testing.assert_array_equal(trainer.theta, [4, *[7 / 4] * 6, *[-0.75] * 3])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "line"),
+    [
+        (np.zeros(3), "the parameters are float64, expected float32 arrays"),
+        ({"w": [1.0]}, "the parameters['w'][0] are float, expected float32 arrays"),
+        ([], "there are no parameters"),
+        (np.zeros(0, np.float32), "initial() must return a flat float32 vector"),
+        (np.array([np.nan], np.float32), "initial() returned parameters that are nan"),
+    ],
+)
+def test_what_are_no_parameters_is_one_line(parameters, line):
+    with pytest.raises(ConfigError) as caught, Trainer(CONFIG, parameters):
+        pass
+    assert str(caught.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "line"),
+    [
+        ({"w": np.zeros(3, np.float32)}, "the gradients['w'] are of shape (3,), expected (2,)"),
+        ({"v": np.zeros(2, np.float32)}, "the gradients are no tree like that of the parameters"),
+        (None, "the gradients are no tree like that of the parameters"),
+        ({"w": np.zeros(2, complex)}, "the gradients['w'] are complex128, expected float32"),
+    ],
+)
+def test_what_are_no_gradients_is_one_line(gradients, line):
+    with pytest.raises(ConfigError) as caught:
+        one_step(gradients, {"w": np.zeros(2, np.float32)})
+    assert str(caught.value).startswith(line)
+
+
+def test_calls_out_of_order_are_one_line():
+    one = np.zeros(1, np.float32)
+    trainer = Trainer(CONFIG, one)
+    with pytest.raises(ConfigError, match="a Trainer is entered first: with psrt"):
+        trainer.epoch()
+    with pytest.raises(ConfigError, match="a Trainer is entered first: with psrt"):
+        trainer.step(one, samples=1)
+    with pytest.raises(ConfigError, match="is part of an epoch"), trainer:
+        trainer.step(one, samples=1)
+    with pytest.raises(ConfigError, match="a Trainer trains once"), trainer:
+        pass
+    with pytest.raises(ConfigError, match="-1 samples"):
+        one_step(one, one, samples=-1)
+    with pytest.raises(ConfigError, match="-2 steps"), Trainer(CONFIG, one) as trainer:
+        trainer.epoch(steps=-2)
+
+
+def test_an_error_in_the_loop_is_the_users_own():
+    trainer = Trainer(CONFIG, np.zeros(1, np.float32))
+    with pytest.raises(KeyError) as caught, trainer:
+        raise KeyError("mine") if trainer.epoch() else AssertionError
+    assert caught.value.args == ("mine",)
+    assert not trainer.epoch()
+
+
+def test_numpy_warns_in_the_loop_as_it_does_elsewhere():
+    with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
+        trainer.epoch()
+        with pytest.warns(RuntimeWarning, match="divide by zero"):
+            np.ones(1) / np.zeros(1)
+        trainer.step(np.ones(1, np.float32), samples=1)
+
+
+def test_knobs_that_its_loop_makes_meaningless_are_refused():
+    config = TrainConfig(mode="serial", epochs=1, partition="dirichlet:0.3")
+    with (
+        pytest.raises(ConfigError, match="has no labels"),
+        Trainer(config, np.zeros(1, np.float32)),
+    ):
+        pass
+    assert psrt.Trainer is Trainer

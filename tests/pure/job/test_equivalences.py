@@ -306,6 +306,7 @@ NEUTRAL = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("seed", "rate"), pairs(range(2), NEUTRAL, one_in=2))
 @pytest.mark.parametrize(
     "mode",

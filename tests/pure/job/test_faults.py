@@ -88,7 +88,7 @@ def test_a_rank_dies_before_any_event(name, part, folder):
             check_ticks(name, found, workers_of(name, found.crashed))
 
 
-@pytest.mark.one_in(PARTS)
+@pytest.mark.one_in(3 * PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", MODES)
 def test_a_job_that_died_goes_on_from_its_last_checkpoint(name, part, folder):
@@ -104,7 +104,7 @@ def test_a_job_that_died_goes_on_from_its_last_checkpoint(name, part, folder):
         check_resumed(name, found, before, faults, saved)
 
 
-@pytest.mark.one_in(PARTS)
+@pytest.mark.one_in(3 * PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", MODES)
 def test_what_is_late_is_not_lost(name, part, folder):

@@ -113,6 +113,7 @@ def summary(run):
     return json.loads((run / "summary.json").read_text())
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("mode", ROUNDS)
 def test_the_history_is_that_of_a_run_that_was_never_interrupted(tmp_path, mode):
     whole = trained(config_of(tmp_path / "whole", mode))
@@ -128,6 +129,7 @@ def test_the_history_is_that_of_a_run_that_was_never_interrupted(tmp_path, mode)
         assert summary(run)["parameters_sha256"] == summary(whole)["parameters_sha256"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", STOPS)
 def test_where_workers_stop_it_is_a_legal_one(tmp_path, mode):
     run = trained(config_of(tmp_path / "run", mode))

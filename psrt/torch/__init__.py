@@ -13,11 +13,12 @@ from __future__ import annotations
 
 try:
     import torch as _torch
-except ImportError as error:
-    raise ImportError(
-        "psrt.torch needs torch, which pip installs: pip install torch --index-url "
-        "https://download.pytorch.org/whl/cpu"
-    ) from error
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "psrt.torch needs torch: pip install torch --index-url "
+        "https://download.pytorch.org/whl/cpu",
+        name="torch",
+    ) from None
 
 from psrt.torch.broadcast import broadcast
 from psrt.torch.gradients import Gradients

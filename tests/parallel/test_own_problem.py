@@ -140,3 +140,31 @@ def test_its_parameters_are_saved_as_one_tensor(comm, shared_folder):
     run = psrt.run(config_of({"mode": "sync", "out": str(out)}), UnevenSquares(), comm=comm)
     if comm.rank == 0:
         np.testing.assert_array_equal(load_file(out / "model.safetensors")["theta"], run.theta)
+
+
+class Concluding(UnevenSquares):
+    """What each worker keeps of its own comes to rank 0 when training is over."""
+
+    def __init__(self):
+        super().__init__()
+        self.number, self.concluded = None, []
+
+    def of_worker(self, number):
+        found = Concluding()
+        found.number = number
+        return found
+
+    def state(self):
+        return {"number": np.full(3, self.number)}
+
+    def conclude(self, states):
+        self.concluded.append(states)
+
+
+@pytest.mark.parametrize("flags", schemes("sync, 2 servers", "auto"))
+def test_the_states_of_all_workers_come_to_rank_0(comm, flags):
+    problem = Concluding()
+    psrt.run(config_of(flags), problem, comm=comm)
+    [states] = problem.concluded
+    workers = range(comm.size - flags.get("servers", 0)) if comm.rank == 0 else ()
+    np.testing.assert_equal(states, {i: {"number": np.full(3, i)} for i in workers})

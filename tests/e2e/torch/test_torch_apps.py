@@ -1,0 +1,34 @@
+"""The scripts of ``apps/`` that train modules of torch, started as a user starts them."""
+
+import re
+
+import pytest
+
+from support.launching import ROOT
+
+DIGITS, LOOP = ROOT / "apps/torch_digits.py", ROOT / "apps/torch_loop.py"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+def started(launch, ranks, script, *words):
+    if ranks:
+        done = launch.ranks(ranks, script, *words, **ONE_THREAD)
+    else:
+        done = launch.python(script, *words, **ONE_THREAD)
+    assert done.status == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("ranks", "flags"), [(0, []), (3, ["--mode", "ssp"])])
+def test_a_net_learns_digits_and_its_run_is_checked(launch, ranks, flags):
+    known = ["--lr", "0.1", "--epochs", "3", "--record", "--out", "run"]
+    out = started(launch, ranks, DIGITS, *known, *flags)
+    assert float(re.search(r"^accuracy +([\d.]+) %", out, re.MULTILINE)[1]) > 90
+    assert launch.psrt("check", "run").status == 0
+
+
+def test_a_loop_of_ones_own_learns_them(launch):
+    out = started(launch, 2, LOOP)
+    lines = re.findall(r"^epoch (\d)  accuracy ([\d.]+) %  on 2 ranks$", out, re.MULTILINE)
+    assert [int(epoch) for epoch, _ in lines] == [1, 2, 3, 4, 5]
+    assert float(lines[-1][1]) > 95

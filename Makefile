@@ -44,6 +44,7 @@ E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goe
 # What else is compared with torch. PyPI's is for GPUs, of gigabytes; this one is small:
 # make test-oracles TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH = torch==2.13.0
+JAX = jax[cpu]==0.10.2
 ORACLE_RANKS = 1 2 3 4
 # Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
 MARKED =
@@ -245,24 +246,25 @@ test-nolocal:  ## the parallel tests under MPICH on 3 ranks that share no memory
 	@MPIR_CVAR_NOLOCAL=1 UCX_LOG_LEVEL=error $(MAKE) --no-print-directory test-parallel-3 MPI=mpich \
 	  LAUNCH_TIMEOUT=600 PARALLEL='$(PARALLEL_ANYWHERE)'
 
-test-oracles: test-torch-alone $(ORACLE_RANKS:%=test-torch-%)  ## psrt.torch, and low rank against torch's own, in an environment with torch
+test-oracles: test-torch-alone $(ORACLE_RANKS:%=test-torch-%)  ## psrt.torch, psrt.jax, and low rank against torch's own, in an environment with both
 
 # What knows no MPI, and apps that start ranks themselves.
 test-torch-alone: .venv-oracles/.has-torch
 	$(TIMEOUT) 300 .venv-oracles/bin/python -m pytest -rs $(DURATIONS) -n 2 --dist loadfile \
-	  tests/pure/codec/test_torch.py tests/pure/torch tests/e2e/torch \
-	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/torch.md]'
+	  tests/pure/codec/test_torch.py tests/pure/torch tests/pure/jax tests/e2e/torch \
+	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/torch.md]' \
+	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/jax.md]'
 
 $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
 	$(TIMEOUT) 300 .venv-oracles/bin/mpirun $(MPIRUN_FLAGS) -n $* \
-	  .venv-oracles/bin/python -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi tests/parallel/torch </dev/null
+	  .venv-oracles/bin/python -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi tests/parallel/torch tests/parallel/jax </dev/null
 
 # Of its own: nothing else needs torch, and what takes it where it is there would take longer.
 .venv-oracles/.has-torch: setup.py
 	@$(MAKE) --no-print-directory VENV=.venv-oracles .venv-oracles/.has-tests
-	@echo "installing $(TORCH) into .venv-oracles"
-	@.venv-oracles/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	@.venv-oracles/bin/python -c 'import torch.distributed'
+	@echo "installing $(TORCH) and $(JAX) into .venv-oracles"
+	@.venv-oracles/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH) '$(JAX)'
+	@.venv-oracles/bin/python -c 'import jax, torch.distributed'
 	@touch $@
 
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs, FAULTS=10000 in which much goes wrong, CASES=100000 damaged files; a failure says its SEED

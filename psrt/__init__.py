@@ -12,6 +12,7 @@ them needs MPI before a job on several ranks begins:
 - ``simulate``: the same in virtual time, at ``SimulationCosts``; gives a ``SimulatedRun``;
 - ``recorded_config``: the config that repeats a recorded run, over MPI or in virtual time;
 - ``torch``, a subpackage: modules of torch as problems, and gradients under its optimizers;
+- ``jax``, a subpackage: a loss of JAX over any tree of parameters as a problem;
 - ``PsrtError`` and its subclasses: the errors of all of these.
 """
 
@@ -104,7 +105,7 @@ _HOME = {
 
 
 #: Subpackages that need what psrt does not: not part of ``from psrt import *``.
-_ADAPTERS = ("torch",)
+_ADAPTERS = ("jax", "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -15,9 +15,9 @@ from psrt.arrays import AnyArray, Vector
 from psrt.checkpoint import Tree
 from psrt.codec.matrices import Matrix
 from psrt.data import BatchPlan
+from psrt.data.keyed import Batch, Epoch
 from psrt.errors import ConfigError
 from psrt.partition import Span
-from psrt.torch.batch import Batch, Epoch
 from psrt.torch.buffers import LOCAL, RULES, Buffers, brought_together
 from psrt.torch.draws import DIGEST, EVALUATION, STEP, drawn_from
 from psrt.torch.gradient_parts import GradientParts

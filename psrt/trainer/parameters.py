@@ -54,11 +54,11 @@ def parameters_of(given: Any) -> Parameters:
         from psrt.trainer.torch_parameters import TorchParameters
 
         if isinstance(given, torch.nn.Module):
-            return TorchParameters(list(given.parameters()))
+            return TorchParameters(given)
         if not isinstance(given, np.ndarray | Mapping) and hasattr(given, "__iter__"):
             given = list(given) if isinstance(given, Iterator) else given
-            if given and all(isinstance(it, torch.Tensor) for it in given):
-                return TorchParameters(list(given))
+            if given and all(isinstance(it, torch.nn.Parameter) for it in given):
+                return TorchParameters(given)
     return TreeParameters(given)
 
 

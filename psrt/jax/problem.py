@@ -1,0 +1,241 @@
+"""A loss of JAX's, a tree of parameters and data as a problem that psrt trains by any scheme."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from psrt.arrays import AnyArray, Vector
+from psrt.codec.matrices import Matrix
+from psrt.data import BatchPlan
+from psrt.data.keyed import Batch, Epoch
+from psrt.errors import ConfigError
+from psrt.jax.tree import Tree
+
+#: Samples of a batch of the test set, at least.
+_TEST_BATCH = 256
+#: What random draws are for: the first number of a key.
+_STEP, _EVALUATION = range(2)
+
+
+class Problem:
+    """A loss over any tree of parameters; see ``psrt.Problem`` for its methods.
+
+    Gradients are taken over the tree, whose leaves are views of psrt's own vector, and are copied
+    once, into psrt's buffer. What a loss draws at random comes from a key that depends on the seed,
+    the worker and the step alone.
+
+    >>> problem = psrt.jax.Problem(loss, params, (x, y), (u, v), batch_size=32)  # doctest: +SKIP
+    >>> run = psrt.run(psrt.TrainConfig(mode="ssp", staleness=2), problem)       # doctest: +SKIP
+    >>> trained = problem.params(run.theta)                                      # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        params: Any,
+        train: Sequence[Any],
+        test: Sequence[Any] | None = None,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        accuracy: Callable[[Any, Any], Any] | None = None,
+        labels: Any = None,
+    ) -> None:
+        """Join a loss, parameters and data.
+
+        Args:
+            loss: ``loss(params, batch)``, or ``loss(params, batch, key)`` with a key for random
+                draws, returns the mean loss over a batch: a scalar of float32. It is compiled, once
+                for each size of a batch.
+            params: the tree of float32 arrays to start from.
+            train: a tuple of arrays (N, …), of which a batch is a tuple of rows.
+            test: the same of held-out data; None: nothing is evaluated.
+            batch_size: samples of one worker's step, at least 1.
+            seed: of the order of the samples and of the keys.
+            accuracy: ``accuracy(params, batch)`` returns the share of right answers; None: it is
+                not measured.
+            labels: (N,) whole numbers by which ``--partition`` deals out; None takes the last array
+                of ``train`` if it has a whole number for each sample.
+
+        Raises:
+            ConfigError: if one of them is not as expected.
+        """
+        if not callable(loss):
+            raise ConfigError(f"the loss is {type(loss).__name__}, expected a function")
+        for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0)):
+            if value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        self._tree = Tree(params)
+        self._initial = self._tree.flat(params)
+        self._train = _arrays(train, "train")
+        self._test = None if test is None else _arrays(test, "test")
+        self._batch_size, self._seed, self._labels = batch_size, seed, labels
+        self._takes_key = _takes_key(loss)
+        self._loss = jax.jit(loss)
+        self._loss_and_grad = jax.jit(jax.value_and_grad(_scalar(loss)))
+        self._accuracy = None if accuracy is None else jax.jit(accuracy)
+        self._plans: dict[int, BatchPlan] = {}
+
+    def initial(self) -> Vector:
+        """Return the (n,) parameters to start from."""
+        return self._initial.copy()
+
+    def params(self, theta: Vector) -> Any:
+        """Return the tree with the values of a vector (n,), as arrays of JAX's own.
+
+        Raises:
+            ConfigError: if it is not of these parameters.
+        """
+        given = np.array(theta, np.float32)
+        if given.shape != (self._tree.n,):
+            raise ConfigError(f"theta is of shape {given.shape}, expected ({self._tree.n},)")
+        return jax.tree_util.tree_map(jax.numpy.array, self._tree.on(given))
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of JAX's version and the training data."""
+        found = hashlib.sha256(f"jax {jax.__version__}\n".encode())
+        for it in self._train:
+            found.update(f"{it.dtype.str} {it.shape}".encode())
+            found.update(np.ascontiguousarray(it).data)
+        return found.hexdigest()
+
+    def batch_plan(self, workers: int) -> tuple[int, int]:
+        """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts."""
+        return len(self._train[0]), self._batch_size
+
+    def labels(self) -> AnyArray:
+        """Return the label of each training sample, (N,) whole numbers.
+
+        Raises:
+            ConfigError: if they are not known.
+        """
+        found = np.asarray(self._train[-1] if self._labels is None else self._labels)
+        if found.shape != (len(self._train[0]),) or found.dtype.kind not in "biu":
+            raise ConfigError(
+                "the problem has no label of each sample: give Problem(…, labels=), whole numbers"
+            )
+        return found
+
+    def batches(
+        self,
+        worker: int,
+        workers: int,
+        epoch: int,
+        samples: Sequence[AnyArray] | None = None,
+    ) -> Epoch:
+        """Return worker ``worker``'s slices of the epoch's global batches, or given samples."""
+        if samples is not None:
+            return Epoch(worker, epoch, len(samples), samples.__getitem__)
+        if workers not in self._plans:
+            self._plans[workers] = BatchPlan(
+                len(self._train[0]), batch_size=self._batch_size, workers=workers, seed=self._seed
+            )
+        plan = self._plans[workers]
+        steps = plan.steps_per_epoch
+        return Epoch(worker, epoch, steps, lambda step: plan.indices(epoch, step, worker))
+
+    def samples(self, batch: Batch) -> int:
+        """Return the number of samples of a batch."""
+        return len(batch.indices)
+
+    def matrices(self) -> list[Matrix]:
+        """Return the places of weights with two axes or more."""
+        return self._tree.matrices()
+
+    def tensors(self, theta: Vector) -> dict[str, AnyArray]:
+        """Return the leaves by their paths, as views of a vector (n,)."""
+        return dict(zip(self._tree.names, self._tree.views(theta), strict=True))
+
+    def loss_and_grad(self, theta: Vector, batch: Batch, out: Vector) -> float:
+        """Write the gradient of the batch's mean loss into ``out`` and return that loss."""
+        rows = tuple(it[batch.indices] for it in self._train)
+        key = self._key(_STEP, *batch.key)
+        loss, gradients = self._loss_and_grad(self._tree.on(theta), rows, *key)
+        self._tree.put(gradients, out)  # waits for all that reads θ
+        return float(loss)
+
+    def evaluate(self, theta: Vector) -> dict[str, float]:
+        """Return loss and, where asked for, accuracy on the test set; nothing without one."""
+        if self._test is None:
+            return {}
+        params, key = self._tree.on(theta), self._key(_EVALUATION)
+        sums = np.zeros(2)
+        size, samples = max(self._batch_size, _TEST_BATCH), len(self._test[0])
+        for start in range(0, samples, size):
+            rows = tuple(it[start : start + size] for it in self._test)
+            right = 0.0 if self._accuracy is None else float(self._accuracy(params, rows))
+            sums += len(rows[0]) * np.array([float(self._loss(params, rows, *key)), right])
+        loss, right = (sums / samples).tolist()
+        return {"loss": loss} if self._accuracy is None else {"loss": loss, "accuracy": right}
+
+    def _key(self, *number: int) -> tuple[Any, ...]:
+        """Return the key of draws for a loss that takes one; depends on the numbers alone."""
+        if not self._takes_key:
+            return ()
+        [word] = np.random.SeedSequence(self._seed, spawn_key=number).generate_state(1)
+        return (jax.random.key(int(word)),)
+
+
+def _takes_key(loss: Callable[..., Any]) -> bool:
+    """Return whether a loss takes a key beside the parameters and the batch.
+
+    Raises:
+        ConfigError: if it takes neither two arguments nor three.
+    """
+    try:
+        signature = inspect.signature(loss)
+    except ValueError:  # without one, such as what is written in C
+        return False
+    for arguments in range(2, 4):
+        try:
+            signature.bind(*range(arguments))
+        except TypeError:
+            continue
+        return arguments == 3
+    raise ConfigError(
+        f"the loss takes {signature}, expected loss(params, batch), or loss(params, batch, key)"
+    )
+
+
+def _scalar(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a loss that says so where it is none.
+
+    Raises:
+        ConfigError: as it is compiled, if it returns anything but a scalar of float32.
+    """
+
+    def checked(*arguments: Any) -> Any:
+        found = loss(*arguments)
+        shape, kind = getattr(found, "shape", None), getattr(found, "dtype", None)
+        if shape != () or kind != np.float32:
+            said = type(found).__name__ if kind is None else f"{kind} of shape {shape}"
+            raise ConfigError(f"the loss returned {said}, expected a scalar of float32")
+        return found
+
+    return checked
+
+
+def _arrays(data: Any, name: str) -> tuple[AnyArray, ...]:
+    """Return arrays of the same number of samples.
+
+    Raises:
+        ConfigError: if they are none.
+    """
+    if not isinstance(data, list | tuple):
+        raise ConfigError(
+            f"{name} is {type(data).__name__}, expected a tuple of arrays such as (x, y)"
+        )
+    found = tuple(np.asarray(it) for it in data)
+    if not found or not all(it.ndim and it.dtype.kind in "fiub" for it in found):
+        raise ConfigError(f"{name} must be arrays with a row for each sample, such as (x, y)")
+    if len(lengths := {len(it) for it in found}) > 1:
+        raise ConfigError(f"{name} has arrays of {sorted(lengths)} samples, expected equal numbers")
+    if not len(found[0]):
+        raise ConfigError(f"{name} has no samples")
+    return found

@@ -1,0 +1,220 @@
+"""A loss of JAX's as a problem: against plain loops of JAX, and what it refuses."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+import psrt
+import psrt.jax
+from psrt import ConfigError, TrainConfig
+from psrt.data import BatchPlan
+from support.jax_models import (
+    CLASSES,
+    FEATURES,
+    HIDDEN,
+    SAMPLES,
+    accuracy,
+    data,
+    dropped,
+    initial,
+    loss,
+    plain,
+    problem,
+)
+
+BASE = {"epochs": 2, "lr": 0.2, "timeout_s": 20}
+#: Modes, with workers.
+MODES = {
+    "sync": {"mode": "sync", "servers": 2},
+    "async": {"mode": "async"},
+    "ssp": {"mode": "ssp", "staleness": 1},
+    "softsync": {"mode": "softsync", "softsync": 1},
+    "local-sgd": {"mode": "local-sgd", "local_steps": 2},
+    "easgd": {"mode": "easgd", "local_steps": 2},
+    "allreduce": {"mode": "allreduce", "allreduce": "ring"},
+    "gossip": {"mode": "gossip", "topology": "ring"},
+}
+
+
+def trained_by_hand(workers, epochs=2, batch_size=4, lr=0.2):
+    """Return the parameters after plain steps of JAX on what all workers see at a step."""
+    x, y = data()
+    params = initial()
+    plan = BatchPlan(SAMPLES, batch_size=batch_size, workers=workers, seed=3)
+    for epoch in range(epochs):
+        for step in range(plan.steps_per_epoch):
+            rows = np.concatenate([plan.indices(epoch, step, it) for it in range(workers)])
+            gradients = jax.grad(plain)(params, (x[rows], y[rows]))
+            params = jax.tree_util.tree_map(lambda p, g: p - lr * g, params, gradients)
+    return params
+
+
+def test_a_serial_run_is_a_plain_loop():
+    it = problem()
+    run = psrt.run(TrainConfig(mode="serial", **BASE), it)
+    expected = trained_by_hand(1)
+    for name, one, other in zip(
+        it.tensors(run.theta),
+        jax.tree_util.tree_leaves(it.params(run.theta)),
+        jax.tree_util.tree_leaves(expected),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert run.summary.test_loss == pytest.approx(float(plain(expected, data())), rel=1e-4)
+    assert run.summary.test_accuracy == pytest.approx(float(accuracy(expected, data())))
+
+
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_workers_together_are_a_plain_loop_of_large_batches(mode):
+    it = problem()
+    run = psrt.simulate(TrainConfig(**BASE | MODES[mode]), it, workers=3)
+    for one, other in zip(
+        jax.tree_util.tree_leaves(it.params(run.theta)),
+        jax.tree_util.tree_leaves(trained_by_hand(3)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_learns_and_is_repeated_to_the_bit(tmp_path, mode):
+    out = tmp_path / "run"
+    config = TrainConfig(**BASE | MODES[mode] | {"epochs": 4}, out=str(out), record=True)
+    run = psrt.simulate(config, problem(dropped, accuracy=None), workers=3)
+    start = float(loss(initial(), data()))
+    assert run.summary.test_loss < start
+    again = psrt.recorded_config(out)
+    replayed = psrt.simulate(again, problem(dropped, accuracy=None), workers=3)
+    np.testing.assert_array_equal(replayed.theta, run.theta)
+
+
+def test_what_is_drawn_depends_on_the_seed_the_worker_and_the_step_alone():
+    it, theta = problem(dropped), problem().initial()
+    out = np.empty_like(theta)
+
+    def losses(of, worker, epoch):
+        return [of.loss_and_grad(theta, batch, out) for batch in of.batches(worker, 2, epoch)]
+
+    first = losses(it, 0, 0)
+    losses(it, 1, 1)
+    assert losses(it, 0, 0) == first
+    batch = next(iter(it.batches(0, 2, 0)))
+    keys = [batch.key, (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    drawn = {it.loss_and_grad(theta, type(batch)(key, batch.indices), out) for key in keys}
+    assert len(drawn) == 4
+    other = problem(dropped, seed=4)
+    assert other.loss_and_grad(theta, batch, out) not in drawn
+
+
+def test_a_checkpoint_is_gone_on_from_to_the_bit(tmp_path):
+    config = {**BASE, "mode": "sync", "servers": 1}
+    whole = psrt.simulate(TrainConfig(**config), problem(dropped), workers=2)
+    part = TrainConfig(**config, out=str(tmp_path / "a"), checkpoint_every=3)
+    psrt.simulate(part, problem(dropped), workers=2)
+    cut = tmp_path / "a" / "checkpoints" / "00000009"
+    again = TrainConfig(**config, out=str(tmp_path / "b"), resume=str(cut))
+    resumed = psrt.simulate(again, problem(dropped), workers=2)
+    np.testing.assert_array_equal(resumed.theta, whole.theta)
+
+
+def test_matrices_lie_where_the_weights_are():
+    it = problem()
+    theta = it.initial()
+    named = it.tensors(theta)
+    found = {(m.rows, m.columns): m.of(theta) for m in it.matrices()}
+    np.testing.assert_array_equal(found[FEATURES, HIDDEN], named["[0]['weight']"])
+    np.testing.assert_array_equal(found[HIDDEN, CLASSES], named["[1]['weight']"])
+    kernel = {"conv": jnp.ones((3, 3, 2, 5), jnp.float32), "b": jnp.ones(5, jnp.float32)}
+    conv = psrt.jax.Problem(plain, kernel, data(), batch_size=4)
+    assert [(m.rows, m.columns) for m in conv.matrices()] == [(18, 5)]
+    config = TrainConfig(
+        **BASE | MODES["allreduce"], codec="low-rank", codec_rank=2, codec_everywhere=True
+    )
+    run = psrt.simulate(config, it, workers=2)
+    assert run.summary.test_loss < float(plain(initial(), data()))
+
+
+def test_labels_deal_out_samples():
+    config = TrainConfig(**BASE | MODES["async"], partition="by-label:1")
+    run = psrt.simulate(config, problem(), workers=3)
+    assert run.summary.samples == 2 * SAMPLES
+    targets = np.zeros((SAMPLES, 2), np.float32)
+    with pytest.raises(ConfigError, match="no label of each sample"):
+        psrt.jax.Problem(plain, initial(), (data()[0], targets), batch_size=4).labels()
+    given = psrt.jax.Problem(plain, initial(), data(), batch_size=4, labels=np.arange(SAMPLES))
+    np.testing.assert_array_equal(given.labels(), np.arange(SAMPLES))
+
+
+def test_another_data_set_or_version_is_another_problem():
+    x, y = data()
+    one = problem().fingerprint()
+    assert problem().fingerprint() == one
+    assert psrt.jax.Problem(plain, initial(), (x + 1, y), batch_size=4).fingerprint() != one
+
+
+def test_params_are_copies():
+    it = problem()
+    theta = it.initial()
+    params = it.params(theta)
+    theta[:] = 0
+    assert float(jnp.abs(params[0]["weight"]).max()) > 0
+    with pytest.raises(ConfigError, match=r"theta is of shape \(3,\), expected \(83,\)"):
+        it.params(theta[:3])
+
+
+def wide(params, batch):
+    return jnp.ones(2, jnp.float32) * params[0]["bias"].sum()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"loss": 3}, "the loss is int, expected a function"),
+        ({"loss": lambda params: 0}, "the loss takes (params), expected loss(params, batch)"),
+        ({"params": {"w": np.zeros(2)}}, "params['w'] is float64, expected a float32 array"),
+        ({"params": {"w": jnp.zeros(2, jnp.bfloat16)}}, "params['w'] is bfloat16, expected"),
+        ({"params": {"w": 1.0}}, "params['w'] is float, expected a float32 array"),
+        ({"params": []}, "params has no numbers"),
+        ({"train": np.zeros((4, 2))}, "train is ndarray, expected a tuple of arrays"),
+        ({"train": (np.zeros(4), np.zeros(3))}, "train has arrays of [3, 4] samples"),
+        ({"train": (np.zeros((0, 3)),)}, "train has no samples"),
+        ({"train": ("text",)}, "train must be arrays with a row for each sample"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+    ],
+)
+def test_what_cannot_be_is_one_line(change, line):
+    given = {"loss": plain, "params": initial(), "train": data(), "batch_size": 4} | change
+    with pytest.raises(ConfigError) as caught:
+        psrt.jax.Problem(**given)
+    assert str(caught.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("of", "line"),
+    [
+        (wide, "the loss returned float32 of shape (2,), expected a scalar of float32"),
+        (lambda params, batch: 1.0, "the loss returned float, expected a scalar of float32"),
+        (lambda params, batch: (plain(params, batch), 1), "the loss returned tuple, expected"),
+    ],
+)
+def test_a_loss_that_is_none_is_one_line(of, line):
+    with pytest.raises(ConfigError) as caught:
+        psrt.run(TrainConfig(mode="serial", **BASE), problem(of))
+    assert str(caught.value).startswith(line)
+
+
+def test_a_loop_of_ones_own_takes_trees_of_jax():
+    x, y = data()
+    plan = BatchPlan(SAMPLES, batch_size=4, workers=1, seed=3)
+    step = jax.jit(jax.value_and_grad(plain))
+    with psrt.Trainer(TrainConfig(mode="serial", **BASE), initial()) as trainer:
+        while trainer.epoch():
+            for i in range(plan.steps_per_epoch):
+                rows = plan.indices(trainer.epochs, i, 0)
+                found, gradients = step(trainer.parameters, (x[rows], y[rows]))
+                trainer.step(gradients, samples=len(rows), loss=float(found))
+    run = psrt.run(TrainConfig(mode="serial", **BASE), problem())
+    np.testing.assert_array_equal(trainer.theta, run.theta)
+    assert sorted(trainer.parameters[0]) == ["bias", "weight"]

@@ -52,7 +52,7 @@ def steps(page):
 
 
 #: What a page needs that psrt does not.
-NEEDS = {"docs/torch.md": "torch"}
+NEEDS = {"docs/torch.md": "torch", "docs/jax.md": "jax"}
 HAS = {page: importlib.util.find_spec(name) is not None for page, name in NEEDS.items()}
 #: All pages but the README take longer than `make test` has time for.
 MARKED = [

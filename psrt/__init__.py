@@ -7,6 +7,7 @@ them needs MPI before a job on several ranks begins:
 - ``run``: trains, on all ranks of an MPI job or alone; returns a ``Run`` with its ``Summary`` and
   its list of ``Record``;
 - ``Trainer``: the same in a loop of one's own, for numpy, torch and JAX;
+- ``ParameterServer``: named arrays on servers, pushed to and pulled from;
 - ``Problem``: the protocol for a model and data of your own;
 - ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
 - ``simulate``: the same in virtual time, at ``SimulationCosts``; gives a ``SimulatedRun``;
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from psrt.report import Record, Summary
     from psrt.runtime.problem import Problem
     from psrt.simulation import SimulationCosts
-    from psrt.trainer import Trainer
+    from psrt.trainer import ParameterServer, Trainer
 
 # MPI libraries read these when they start, so they are set before anything here can import mpi4py.
 # In a program that imports mpi4py first they are too late and do no harm.
@@ -57,6 +58,7 @@ __all__ = [
     "Communicator",
     "ConfigError",
     "DivergedError",
+    "ParameterServer",
     "Problem",
     "ProtocolError",
     "PsrtError",
@@ -100,7 +102,7 @@ _HOME = {
     "Problem": "psrt.runtime.problem",
     **dict.fromkeys(("SimulatedRun", "simulate"), "psrt.job.virtual"),
     "SimulationCosts": "psrt.simulation",
-    "Trainer": "psrt.trainer",
+    **dict.fromkeys(("ParameterServer", "Trainer"), "psrt.trainer"),
 }
 
 

@@ -91,6 +91,11 @@ class Member(Protocol):
         ...
 
     @property
+    def versions(self) -> Sequence[int]:
+        """By shard, the version of the parameters that it has; empty without servers."""
+        ...
+
+    @property
     def taken(self) -> int:
         """The number of batches of this epoch that are behind it."""
         ...

@@ -336,6 +336,11 @@ class Worker:
         """The number of batches of this epoch that are behind it, or are to be passed over."""
         return self._taken
 
+    @property
+    def versions(self) -> Sequence[int]:
+        """By shard, the version of the parameters that it has; empty without servers."""
+        return self.strategy.versions
+
     async def _boundary(self) -> None:
         """Save what this worker has if it is time, where that is part of a cut."""
         if self.at_boundary is not None:

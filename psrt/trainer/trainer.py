@@ -251,6 +251,11 @@ class Trainer:
         return int(self._member.taken)
 
     @property
+    def versions(self) -> tuple[int, ...]:
+        """By shard, how many updates are in the parameters here; empty without servers."""
+        return tuple(self._member.versions)
+
+    @property
     def theta(self) -> Vector:
         """(n,) float32, the parameters as this worker has them, to be read only.
 

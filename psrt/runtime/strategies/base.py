@@ -144,6 +144,8 @@ class Strategy(Protocol):
     ready: Callable[[int], None] | None = None
     #: Largest l2 norm of a gradient; None for any. If set, each step says the norm of its own.
     clip_norm: float | None = None
+    #: By shard, the version of the parameters that were read last; empty without servers.
+    versions: Sequence[int] = ()
     #: How this strategy sums over all ranks; None where it does not.
     plan: ReducePlan | None = None
     #: Bytes of the frames of a codec sent so far, and of the vectors that these stand for.

@@ -92,7 +92,7 @@ class PushPull(Strategy):
         #: When the present parameters were complete; None before the first step.
         self._since: float | None = None
         #: Version of each shard that ``theta`` holds.
-        self.versions = [0] * len(role_map.servers)
+        self.versions: list[int] = [0] * len(role_map.servers)
         #: Whether the parameters of the first step were read.
         self._has_read = False
         self._late = late

@@ -1,0 +1,180 @@
+"""``ParameterServer``: named arrays on servers, pushed to and pulled from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from psrt.arrays import AnyArray
+from psrt.config import TrainConfig
+from psrt.config.modes import modes_with
+from psrt.errors import ConfigError
+from psrt.job.result import Run
+from psrt.trainer.trainer import Trainer
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Modes in which gradients are pushed to servers.
+_MODES = modes_with(lambda mode: mode.needs_servers and not mode.averages)
+#: Pushes of a worker, at most: it leaves when it likes.
+_STEPS = 1 << 31
+
+
+class ParameterServer:
+    """Arrays by their names, in shards on servers: the face that ps-lite's and MXNet's users know.
+
+    ::
+
+        with psrt.ParameterServer(comm, {"w": (784, 10), "b": (10,)}, optimizer="adam") as server:
+            while not server.serves and more_to_do():
+                values = server.pull()
+                gradients = compute(values)
+                server.push(gradients, samples=64)
+
+    It is a ``Trainer``, whose promises are those of its mode: with ``mode="ssp"`` no value that is
+    pulled is older than ``staleness`` allows, with ``sync`` all workers push before any goes on. A
+    push brings the values that follow it along, so a pull after it sends nothing.
+
+    Source: Li, Andersen, Park, Smola et al., "Scaling Distributed Machine Learning with the
+    Parameter Server", OSDI 2014.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm | None,
+        shapes: Mapping[str, Sequence[int] | AnyArray],
+        *,
+        mode: str = "async",
+        **knobs: Any,
+    ) -> None:
+        """Set up; nothing is begun before the ``with`` block is entered.
+
+        Args:
+            comm: the ranks; None takes all of them.
+            shapes: the arrays by name: the shape of one that begins with zeros, or its values,
+                float32, of which those of rank 0 count.
+            mode: one with servers: ``async``, ``ssp``, ``softsync`` or ``sync``.
+            knobs: of ``TrainConfig``, such as ``optimizer``, ``lr``, ``servers``, ``staleness``.
+
+        Raises:
+            ConfigError: if the mode has no servers, or a knob cannot be.
+        """
+        if not shapes:
+            raise ConfigError("there are no arrays, expected shapes by name")
+        for name in ("epochs", "steps"):
+            if name in knobs:
+                raise ConfigError(f"{name} is for trainers: a worker pushes until it leaves")
+        config = TrainConfig(mode=mode, steps=_STEPS, **knobs)
+        if not config.scheme.needs_servers or config.scheme.averages:
+            raise ConfigError(f"mode must be {', '.join(_MODES)}, got {mode}")
+        self._zeros = {name: _array(name, it) for name, it in shapes.items()}
+        self._trainer = Trainer(config, self._zeros, comm=comm)
+
+    def __enter__(self) -> Self:
+        """Begin; collective. A server returns when all workers have left."""
+        self._trainer.__enter__()
+        self._trainer.epoch()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave; collective. An error within the block ends the whole job."""
+        self._trainer.__exit__(kind, error, traceback)
+
+    def push(
+        self,
+        gradients: Mapping[str, Any],
+        *,
+        samples: int = 1,
+    ) -> None:
+        """Push gradients, and wait as the mode says until this worker may go on.
+
+        Args:
+            gradients: arrays by name; the gradient of a name that is left out is zero.
+            samples: behind them: their weight in a mean over workers.
+
+        Raises:
+            ConfigError: if a name or a shape is not known, or this rank is a server.
+        """
+        for name in gradients:
+            self._check_known(name)
+        whole = {name: gradients.get(name, zeros) for name, zeros in self._zeros.items()}
+        self._trainer.step(whole, samples=samples)
+
+    def pull(
+        self, names: Sequence[str] | None = None, *, fresh: bool = False
+    ) -> dict[str, AnyArray]:
+        """Return values by name: views that must not be written, valid until the next call.
+
+        Args:
+            names: of those that are wanted; None returns all.
+            fresh: ask the servers, by a push of nothing; without it they are those that came with
+                this worker's last push.
+        """
+        for name in names or ():
+            self._check_known(name)
+        if fresh:
+            self._trainer.step(samples=0)
+        values: dict[str, AnyArray] = self._trainer.parameters
+        return dict(values) if names is None else {name: values[name] for name in names}
+
+    def push_pull(self, gradients: Mapping[str, Any], *, samples: int = 1) -> dict[str, AnyArray]:
+        """Push gradients and return the values that follow, as ``push`` and ``pull`` do."""
+        self.push(gradients, samples=samples)
+        return self.pull()
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank is a server, which has served when it enters the block."""
+        return self._trainer.serves
+
+    @property
+    def worker(self) -> int:
+        """This worker's number, from 0."""
+        return self._trainer.worker
+
+    @property
+    def workers(self) -> int:
+        """The number of workers; 0 at a server."""
+        return self._trainer.workers
+
+    @property
+    def clock(self) -> int:
+        """The number of this worker's pushes."""
+        return self._trainer.steps
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """By shard, how many updates are in the values that were pulled."""
+        return self._trainer.versions
+
+    @property
+    def result(self) -> Run | None:
+        """After the block, at rank 0, what came of it, as of ``psrt.run``."""
+        return self._trainer.result
+
+    def _check_known(self, name: str) -> None:
+        if name not in self._zeros:
+            raise ConfigError(
+                f"there is no array {name!r}, expected one of {', '.join(map(repr, self._zeros))}"
+            )
+
+
+def _array(name: str, given: Sequence[int] | AnyArray) -> AnyArray:
+    """Return the values to begin with: zeros of a shape, or those that are given."""
+    if isinstance(given, np.ndarray):
+        return given
+    try:
+        return np.zeros(tuple(given), np.float32)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{name!r} is {given!r}, expected a shape such as (784, 10), or an array"
+        ) from None

@@ -1,0 +1,86 @@
+"""Named arrays on servers: what is pushed is there, in the order that the mode promises."""
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt import ConfigError, ParameterServer
+from support.least_squares import schemes
+
+SHAPES = {"b": (3,), "w": (2, 3)}
+KNOBS = {"lr": 1.0, "timeout_s": 20}
+
+
+@pytest.mark.parametrize("flags", schemes("async", "ssp", "sync", "sync, 2 servers"))
+def test_every_push_counts_once(comm, flags):
+    """Each worker ticks off its own element of w, so the end says who pushed what."""
+    pushes = 5
+    shapes = {"b": (3,), "w": (comm.size, 3)}
+    with ParameterServer(comm, shapes, **KNOBS | flags) as server:
+        for push in range(0 if server.serves else pushes):
+            tick = np.zeros(shapes["w"], np.float32)
+            tick[server.worker] = -1
+            before = server.versions
+            found = server.push_pull({"w": tick}, samples=1)
+            assert server.clock == push + 1
+            assert all(a <= b for a, b in zip(before, server.versions, strict=True))
+            assert not found["b"].any()
+    if comm.rank == 0:
+        workers = server.result.summary.workers
+        ended = server.pull()["w"]
+        # In rounds an update is the mean over all workers.
+        part = 1 if flags["mode"] in ("async", "ssp") else 1 / workers
+        np.testing.assert_allclose(ended[:workers], np.full((workers, 3), pushes * part), rtol=1e-5)
+        assert not ended[workers:].any()
+    assert set(server.pull(["b"])) == {"b"}
+
+
+@pytest.mark.parametrize("flags", schemes("async"))
+def test_a_fresh_pull_sees_what_others_have_pushed(comm, flags):
+    begun = {"w": np.full((2, 2), 7, np.float32)}
+    with ParameterServer(comm, begun, **KNOBS | flags | {"servers": 1}) as server:
+        if not server.serves:
+            np.testing.assert_array_equal(server.pull()["w"], begun["w"])
+            with pytest.raises(ValueError, match="read-only"):
+                server.pull()["w"][:] = 0
+            if server.worker == 0:
+                server.push({"w": np.ones((2, 2), np.float32)})
+            else:
+                while server.pull(fresh=True)["w"][0, 0] == 7:
+                    pass
+                np.testing.assert_array_equal(server.pull()["w"], begun["w"] - 1)
+    np.testing.assert_array_equal(server.pull()["w"], begun["w"] - 1)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "knobs", "line"),
+    [
+        ({}, {}, "there are no arrays, expected shapes by name"),
+        ({"w": "text"}, {}, "'w' is 'text', expected a shape such as"),
+        ({"w": (2, -1)}, {}, "'w' is (2, -1), expected a shape such as"),
+        ({"w": np.zeros(3)}, {}, "the parameters['w'] are float64, expected float32 arrays"),
+        (SHAPES, {"mode": "allreduce"}, "mode must be sync, async, ssp, softsync, got allreduce"),
+        (SHAPES, {"mode": "easgd"}, "mode must be sync, async, ssp, softsync, got easgd"),
+        (SHAPES, {"steps": 3}, "steps is for trainers: a worker pushes until it leaves"),
+        (SHAPES, {"staleness": 2}, "staleness"),
+    ],
+)
+def test_what_cannot_be_is_one_line(shapes, knobs, line):
+    with pytest.raises(ConfigError) as caught:
+        ParameterServer(None, shapes, **knobs)
+    assert line in str(caught.value)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_unknown_name_is_one_line_and_nothing_is_pushed(comm):
+    with psrt.ParameterServer(comm, SHAPES, **KNOBS) as server:
+        if not server.serves:
+            with pytest.raises(
+                ConfigError, match="there is no array 'v', expected one of 'b', 'w'"
+            ):
+                server.push({"v": np.zeros(3, np.float32)})
+            with pytest.raises(ConfigError, match="there is no array 'v'"):
+                server.pull(["v"])
+            assert server.clock == 0
+            server.push({"b": -np.ones(3, np.float32)})
+    assert server.pull()["b"].all()

@@ -10,7 +10,7 @@ import pytest
 import psrt
 
 #: What a module may need and pure tests do without; importing MPI would start it.
-WITHOUT = ("mpi4py", "matplotlib", "torch")
+WITHOUT = ("mpi4py", "matplotlib", "torch", "jax")
 
 
 def modules():

@@ -121,6 +121,12 @@ class Parameters:
                 found.append(Matrix(span.start, shape[0], span.size // shape[0]))
         return found
 
+    def frozen(self) -> Iterator[tuple[str, AnyArray]]:
+        """Yield name and numbers of the module's other parameters."""
+        for name, tensor in self.module.named_parameters():
+            if not tensor.requires_grad:
+                yield name, as_array(tensor)
+
     def named(self, theta: Vector) -> dict[str, AnyArray]:
         """Return what ``module.state_dict()`` would have with the parameters in a vector (n,)."""
         place = {id(it): i for i, it in enumerate(self.tensors)}
@@ -140,11 +146,3 @@ def as_array(tensor: Any) -> AnyArray:
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
     return np.asarray(tensor.detach().numpy(), order="C")
-
-
-def frozen_of(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and tensor of what a module holds beside what is trained."""
-    for name, tensor in module.named_parameters():
-        if not tensor.requires_grad:
-            yield name, tensor
-    yield from module.named_buffers()

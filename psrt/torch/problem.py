@@ -18,10 +18,10 @@ from psrt.data import BatchPlan
 from psrt.data.keyed import Batch, Epoch
 from psrt.errors import ConfigError
 from psrt.partition import Span
-from psrt.torch.buffers import LOCAL, RULES, Buffers, brought_together
+from psrt.torch.buffers import LOCAL, RULES, Buffers, arrays_of, brought_together
 from psrt.torch.draws import DIGEST, EVALUATION, STEP, drawn_from
 from psrt.torch.gradient_parts import GradientParts
-from psrt.torch.parameters import Parameters, as_array, frozen_of
+from psrt.torch.parameters import Parameters
 from psrt.torch.rules import check_loss, said
 from psrt.torch.samples import samples_of
 
@@ -96,11 +96,12 @@ class Problem:
         self._test = None if test is None else samples_of(test, "test", collate)
         self._batch_size, self._seed, self._rule, self._labels = batch_size, seed, buffers, labels
         self._initial = self._parameters.values()
-        self._frozen = {name: it.detach().clone() for name, it in frozen_of(module)}
         self._initial_buffers = Buffers(module)
         self._buffers = self._initial_buffers.copy()
         self._parts = GradientParts(self._parameters)
         self._plans: dict[int, BatchPlan] = {}
+        #: Empty until it is asked for.
+        self._fingerprint = ""
         #: Whether this is what one worker trains on, whose vector outlives every call.
         self._is_of_worker = False
         self._is_checked = False
@@ -127,14 +128,17 @@ class Problem:
         return self._initial.copy()
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of torch's version, the data, frozen parameters and buffers."""
-        found = hashlib.sha256(f"torch {torch.__version__}\n".encode())
-        with drawn_from(self._seed, DIGEST):
-            found.update(self._train.digest().encode())
-        for name, tensor in self._frozen.items():
-            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            found.update(as_array(tensor).tobytes())
-        return found.hexdigest()
+        """Return the SHA-256 of torch's version, the data, frozen parameters and first buffers."""
+        if not self._fingerprint:
+            found = hashlib.sha256(f"torch {torch.__version__}\n".encode())
+            with drawn_from(self._seed, DIGEST):
+                found.update(self._train.digest().encode())
+            buffers = arrays_of(self._initial_buffers.state())
+            for name, array in (*self._parameters.frozen(), *buffers.items()):
+                found.update(f"{name} {array.dtype} {array.shape}".encode())
+                found.update(array.tobytes())
+            self._fingerprint = found.hexdigest()
+        return self._fingerprint
 
     def batch_plan(self, workers: int) -> tuple[int, int]:
         """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts."""

@@ -1,4 +1,4 @@
-"""What ``Gradients`` and ``broadcast`` ask of a ``psrt.Communicator``."""
+"""What psrt.torch asks of a ``psrt.Communicator``."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ class Communicator(Protocol):
 
     def all_reduce_async(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Work:
         """Begin to, and return at once."""
+        ...
+
+    def all_gather(self, buf: AnyArray) -> AnyArray:
+        """Fill an array with every rank's chunk of it."""
         ...
 
     def broadcast(self, buf: AnyArray, root: int = 0) -> AnyArray:

@@ -110,9 +110,10 @@ def test_frozen_are_left_alone_tied_are_there_once_unused_have_no_gradient():
     run = psrt.run(psrt.TrainConfig(lr=0.1, epochs=1), problem)
     assert torch.equal(module.frozen.weight, frozen)
     assert module.last.weight is module.first.weight
-    named = problem.tensors(run.theta)
+    named = problem.tensors(run.theta + 1)  # not what is in the module
     assert named.keys() == module.state_dict().keys()
-    np.testing.assert_array_equal(named["last.weight"], named["first.weight"])
+    for name in ("last.weight", "first.weight"):
+        np.testing.assert_array_equal(named[name], module.first.weight.detach() + 1)
 
 
 def test_a_parameter_is_a_view_of_theta_wherever_that_lies():

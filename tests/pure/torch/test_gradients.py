@@ -177,7 +177,8 @@ def test_unused_and_frozen_parameters():
         assert torch.equal(module[2].weight.grad, torch.zeros(3, 6))
         assert module[0].weight.grad.any()
         optimizer.zero_grad(set_to_none=to_none)
-    assert sum(size for _, size, _ in ranks.begun) == 2 * 42
+    optimizer.step()  # a rank whose loss uses nothing takes part
+    assert sum(size for _, size, _ in ranks.begun) == 3 * 42
 
 
 def test_several_groups():
@@ -218,7 +219,8 @@ def test_join_weighs_by_samples():
     assert gradients.ran_out
     (loss(module, batch()) * float("nan")).backward()
     optimizer.step()
-    same(found(module), expected(module), 0)  # whatever comes of a batch that counts nothing
+    for gradient in found(module):
+        np.testing.assert_array_equal(gradient, 0)  # whatever comes of a batch that counts nothing
     others_have(0, 0)
     with pytest.raises(StopIteration):
         next(turns)

@@ -179,6 +179,12 @@ def test_unused_and_frozen_parameters():
         optimizer.zero_grad(set_to_none=to_none)
     optimizer.step()  # a rank whose loss uses nothing takes part
     assert sum(size for _, size, _ in ranks.begun) == 3 * 42
+    module[2].requires_grad_(False)  # later than Gradients was made
+    optimizer.zero_grad()
+    loss(module[0], batch()).backward()
+    optimizer.step()
+    assert module[2].weight.grad is None
+    assert sum(size for _, size, _ in ranks.begun) == 4 * 42
 
 
 def test_several_groups():

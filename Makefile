@@ -100,7 +100,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 # --- installation -------------------------------------------------------------------------------
 
 .PHONY: help install train fuzz lint docs report-faults report-kills
-.PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
+.PHONY: test test-rest test-soak test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%)
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train bench-pipeline
 .PHONY: bench-parallelism bench-history bench-checkpoints bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
@@ -181,7 +181,7 @@ plots: compare study  ## both, into runs/compare and runs/staleness
 
 test:  ## all behaviour, in about six minutes: pure, under mpirun on 3 ranks, end to end
 	@$(MAKE) --no-print-directory test-pure test-parallel test-e2e \
-	  MARKED='not exhaustive' RANK_COUNTS='$(FEW_RANKS)'
+	  MARKED='not exhaustive and not soak' RANK_COUNTS='$(FEW_RANKS)'
 
 # What knows no MPI is tested once, and what 3, 7 or 8 ranks show that fewer do not is not the
 # library's: each is tried under one, and MPICH on 3 ranks in test-nolocal.
@@ -193,10 +193,13 @@ test-rest:  ## tests that `make test` leaves out: state spaces, grids, other num
 	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='$(filter-out 3 7,$(RANK_COUNTS))'
 	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
 
-test-all: test test-rest test-cluster test-slurm test-nolocal test-oracles  ## everything, with both MPIs
+test-soak:  ## what even test-rest leaves out of the largest grids, in about 20 minutes
+	@$(MAKE) --no-print-directory test-pure MARKED=soak
+
+test-all: test test-rest test-soak test-cluster test-slurm test-nolocal test-oracles  ## everything, with both MPIs
 
 test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
-	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive' tests/pure
+	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive and not soak' tests/pure
 
 test-pure: $(VENV)/.has-tests  ## tests without MPI
 	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/pure

@@ -13,15 +13,24 @@ def pytest_collection_modifyitems(items):
     """Make cases of tests marked ``one_in(n)`` exhaustive, all but the first and one in about n.
 
     By their names, so that those left are spread over all parameters, and stay when others come.
+    Where a test is marked ``rest_one_in(n)`` too, so many of its exhaustive cases are left, and the
+    others are a soak.
     """
-    seen = set()
+    first, first_of_rest = set(), set()
     for item in items:
+        test, number = item.nodeid.partition("[")[0], zlib.crc32(item.nodeid.encode())
         mark = item.get_closest_marker("one_in")
         if mark is not None and item.get_closest_marker("exhaustive") is None:
-            test = item.nodeid.partition("[")[0]
-            if test in seen and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
+            if test in first and number % mark.args[0]:
                 item.add_marker(pytest.mark.exhaustive)
-            seen.add(test)
+            first.add(test)
+        mark = item.get_closest_marker("rest_one_in")
+        if mark is not None and item.get_closest_marker("exhaustive") is not None:
+            # By other digits of the number than those that have decided above.
+            if test in first_of_rest and number // 1000 % mark.args[0]:
+                item.own_markers = [it for it in item.own_markers if it.name != "exhaustive"]
+                item.add_marker(pytest.mark.soak)
+            first_of_rest.add(test)
 
 
 def pytest_collection_finish():

@@ -219,7 +219,8 @@ def with_header(header, **changes):
         ),
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.rest_one_in(6)
+@pytest.mark.one_in(9)
 def test_a_header_with_numbers_that_cannot_be(good, mode, number, one_in):
     """One line or a finding, never a traceback: not with numbers that 64 bits cannot hold."""
     header, events = good(mode)

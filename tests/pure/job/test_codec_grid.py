@@ -136,6 +136,7 @@ def test_every_codec_runs_or_is_refused(scheme):
     assert ran or not SCHEMES[scheme][1]
 
 
+@pytest.mark.rest_one_in(4)
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("scheme", [it for it in SCHEMES if has(it, "replies")])
 def test_every_codec_goes_with_every_codec_of_replies(scheme):

@@ -170,6 +170,7 @@ def test_some_combinations_of_gossip_run_and_all_others_are_refused(outcome):
     assert walk(outcome, itertools.islice(combinations, 7, None, 61)) > 10
 
 
+@pytest.mark.rest_one_in(3)
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_every_combination_of_gossip_runs_or_is_refused(outcome, topology):

@@ -88,6 +88,7 @@ def test_a_rank_dies_before_any_event(name, part, folder):
             check_ticks(name, found, workers_of(name, found.crashed))
 
 
+@pytest.mark.rest_one_in(3)
 @pytest.mark.one_in(3 * PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", MODES)
@@ -104,6 +105,7 @@ def test_a_job_that_died_goes_on_from_its_last_checkpoint(name, part, folder):
         check_resumed(name, found, before, faults, saved)
 
 
+@pytest.mark.rest_one_in(3)
 @pytest.mark.one_in(3 * PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", MODES)
@@ -205,6 +207,7 @@ def test_no_checkpoint_has_a_worker_that_shards_do_not_know(name, every, folder)
         check_resumed(name, run(name, folder / "lost", faults, restarts=9, **saving), before, event)
 
 
+@pytest.mark.rest_one_in(4)
 @pytest.mark.one_in(60)
 @pytest.mark.parametrize("part", range(8))
 @pytest.mark.parametrize("how", ["full", "error", "torn"])

@@ -300,6 +300,7 @@ def test_each_push_counts_once_over_both_attempts(tmp_path):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("steps", [(9, 9, 9), (12, 3, 7), (1, 10, 2)])
+@pytest.mark.rest_one_in(3)
 @pytest.mark.exhaustive
 def test_it_does_so_from_every_step_in_many_orders(tmp_path, mode, steps):
     for seed in range(3):

@@ -249,6 +249,7 @@ def test_each_push_counts_once_with_other_workers(tmp_path, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.rest_one_in(3)
 @pytest.mark.exhaustive
 def test_it_does_so_from_every_cut(tmp_path, mode, group):
     for uneven in (False, True) if possible(mode, group) else ():

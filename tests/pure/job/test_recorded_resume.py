@@ -148,6 +148,7 @@ def test_where_workers_stop_it_is_a_legal_one(tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.rest_one_in(4)
 @pytest.mark.exhaustive
 def test_it_is_so_from_every_step(tmp_path, mode):
     run = trained(config_of(tmp_path / "run", mode, checkpoint_every=1))

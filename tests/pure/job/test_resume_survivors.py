@@ -71,7 +71,7 @@ class Samples:
     def evaluate(self, theta):
         return {}
 
-    def of_worker(self, attempt, worker, dead):
+    def samples_of(self, attempt, worker, dead):
         """Return what a worker took in an attempt in which another one died, in order."""
         left = [it for it in range(WORKERS) if it != dead]
         found = []
@@ -204,8 +204,8 @@ def check_before(problem, mode, table, cut, dead, died_at, run):
     table, torn = table[:, attempt], []
     left = []
     for worker, role in cut.roles.items():
-        left += problem.of_worker(attempt, worker, dead)[: role["clock"]]
-    own = problem.of_worker(attempt, dead, dead) if dead in cut.absent else []
+        left += problem.samples_of(attempt, worker, dead)[: role["clock"]]
+    own = problem.samples_of(attempt, dead, dead) if dead in cut.absent else []
     each = MODES[mode].get("local_steps", 1)
     for shard in range(2):
         mine = table[shard].copy()
@@ -254,7 +254,7 @@ def check_epoch(problem, cut, dead):
     of_both = [
         sample
         for worker, role in cut.roles.items()
-        for _, epoch, sample in problem.of_worker(0, worker, dead)[: role["clock"]]
+        for _, epoch, sample in problem.samples_of(0, worker, dead)[: role["clock"]]
         if epoch == place[0]
     ]
     if {problem.whose[0, place[0], it][1] for it in of_both} == {WORKERS - 1}:
@@ -339,7 +339,7 @@ def test_what_codecs_of_those_who_are_left_kept_back_is_still_to_come(tmp_path, 
     config = config_of(tmp_path / "run", mode, **codec)
     simulate(config, problem, workers=WORKERS, faults=(crash(1, 70),), seed=3)
     ((cut, *_), _) = cuts_of(tmp_path / "run")
-    own = {it: problem.of_worker(0, it, 1) for it in range(WORKERS)}
+    own = {it: problem.samples_of(0, it, 1) for it in range(WORKERS)}
     left = {it[1:] for worker, role in cut.roles.items() for it in own[worker][: role["clock"]]}
     problem.attempt = 1
     for workers in (3, 2):

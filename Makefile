@@ -103,7 +103,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 .PHONY: test test-rest test-soak test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%)
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train bench-pipeline
-.PHONY: bench-parallelism bench-history bench-checkpoints bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
+.PHONY: bench-parallelism bench-history bench-checkpoints bench-adapters bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
 .PHONY: compare compress decentralize study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
@@ -323,6 +323,9 @@ bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history
 
 bench-checkpoints: $(VENV)/.has-psrt  ## how long a checkpoint holds a rank up, and what they cost; 8 minutes
 	$(MPIRUN) -n 2 $(PY) apps/bench/checkpoints.py $(ARGS)
+
+bench-adapters: .venv-oracles/.has-torch  ## modules of torch under psrt beside DDP over gloo, in an environment with torch
+	.venv-oracles/bin/mpirun $(MPIRUN_FLAGS) -n 3 .venv-oracles/bin/python apps/bench/adapters.py $(ARGS)
 
 # As root. Without ARGS in half an hour; what is in runs/hosts already goes into the page again.
 bench-hosts: $(VENV)/.has-tests  ## all-reduces between hosts that this machine plays, into docs/hosts.md

@@ -135,23 +135,37 @@ def assemble(header: Header, parts: Sequence[Events], *, where: str = "history")
     """
     everything = np.concatenate(parts) if parts else np.zeros(0, EVENT)
     count, shard_count = len(header.workers), len(header.servers)
-    place = _PLACES[everything["kind"]]
-    workers, shards = (everything[name].astype(np.int64) for name in ("worker", "shard"))
+    # Workers first, then shards, then the rest: one sort, and one copy, for all.
+    split = _split(everything, owners(header, everything, where), count + shard_count + 1)
+    return History(header, tuple(split[:count]), tuple(split[count:-1]), split[-1])
+
+
+def owners(header: Header, events: Events, where: str) -> np.ndarray:
+    """Return whose each event is: a worker's number, or W plus that of a shard, or of none.
+
+    Args:
+        header: of the run, or of the cell that they are of.
+        events: without END.
+        where: names the history in error messages.
+
+    Raises:
+        ConfigError: if an event has a kind, worker or shard that the run did not have.
+    """
+    count, shard_count = len(header.workers), len(header.servers)
+    place = _PLACES[events["kind"]]
+    workers, shards = (events[name].astype(np.int64) for name in ("worker", "shard"))
     of_workers, of_servers = place == _AT_WORKER, place == _AT_SERVER
     strange = place == _NOWHERE
     strange |= of_workers & ((workers < 0) | (workers >= count))
     strange |= of_servers & ((shards < 0) | (shards >= shard_count))
     strange |= of_servers & ((workers < -1) | (workers >= count))
     if strange.any():
-        event = everything[int(np.flatnonzero(strange)[0])]
+        event = events[int(np.flatnonzero(strange)[0])]
         raise ConfigError(
             f"{where}: an event of kind {event['kind']}, worker {event['worker']}, shard "
             f"{event['shard']} in a run of {count} workers and {shard_count} shards"
         )
-    # Workers first, then shards, then the rest: one sort, and one copy, for all.
-    owner = np.select([of_workers, of_servers], [workers, count + shards], count + shard_count)
-    split = _split(everything, owner, count + shard_count + 1)
-    return History(header, tuple(split[:count]), tuple(split[count:-1]), split[-1])
+    return np.select([of_workers, of_servers], [workers, count + shards], count + shard_count)
 
 
 def _split(events: Events, owner: np.ndarray, count: int) -> list[Events]:
@@ -197,7 +211,7 @@ def kept_of(path: Path, most: Mapping[Owner, int]) -> Iterator[tuple[Owner, Even
     left = dict(most)
     try:
         with open_regular(path) as file:
-            shape, dtype = _described(file)
+            shape, dtype = described(file)
             if dtype != EVENT or len(shape) != 1:
                 raise ConfigError(f"{path}: not a file of events")
             while any(left.values()):
@@ -238,7 +252,7 @@ def _load(path: Path, file: BinaryIO) -> tuple[Events, bool]:
     size = os.fstat(file.fileno()).st_size
     if not size:  # opened by a run that was killed at once
         return np.zeros(0, EVENT), False
-    shape, dtype = _described(file)
+    shape, dtype = described(file)
     if dtype != EVENT or len(shape) != 1:
         raise ConfigError(f"{path}: not a file of events")
     begin = file.tell()
@@ -256,7 +270,7 @@ def _load(path: Path, file: BinaryIO) -> tuple[Events, bool]:
     return loaded[:-1], True
 
 
-def _described(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def described(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Read numpy's header; return shape and type of the array.
 
     Raises:

@@ -31,6 +31,7 @@ from psrt.cli.flags import FlagParser, train_parser
 from psrt.cli.launch import launch_parser
 from psrt.cli.show import show_parser
 from psrt.cli.simulate import simulate_parser
+from psrt.cli.trace import trace_parser
 from psrt.codec import TABLE
 from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
@@ -64,6 +65,7 @@ def cli() -> str:
     lines += _command(show_parser(), "Beside the flags of `psrt train`:", own)
     lines += _command(doctor_parser())
     lines += _command(check_parser())
+    lines += _command(trace_parser())
     lines += _command(checkpoints_parser())
     lines += _command(bench_parser())
     lines += _command(schedule_parser("NAME"), "NAME is an all-reduce or another collective.")

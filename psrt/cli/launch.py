@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _ON_RANKS = ("train", "bench", "doctor")
 _PARTS = ("server", "worker")
 #: Commands of psrt that are one process.
-_WITHOUT_RANKS = ("simulate", "check", "checkpoints", "show", "explain")
+_WITHOUT_RANKS = ("simulate", "check", "checkpoints", "show", "explain", "trace")
 #: Runs a program as its main one, and ends the job with its status if it fails, where its own
 #: Python would wait for the other ranks, which wait for it.
 _RUNNER = ("-m", "mpi4py")

@@ -1,0 +1,88 @@
+"""``psrt trace``: the trace of a run, for a viewer of traces. Needs no MPI."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+from psrt.cli.flags import FlagParser
+from psrt.cli.printing import say
+from psrt.errors import ConfigError
+
+#: As in ``psrt.trace.trace``, which needs numpy.
+_FORMATS = ("perfetto", "json")
+_MOST_MB = 64.0
+_DESCRIPTION = """\
+Draw who did what when, from the history that --record keeps of a run, real or simulated: a track
+for each rank's computing, waiting, sums and updates, arrows from push to reply, and staleness, gaps
+and bytes as curves. Open the file at https://ui.perfetto.dev, which reads it in the browser, or in
+chrome://tracing."""
+
+
+def trace_parser() -> FlagParser:
+    """Return the parser."""
+    parser = FlagParser(prog="psrt trace", description=_DESCRIPTION)
+    parser.add_argument("run", metavar="RUN", help="output folder (--out) of the run")
+    parser.add_argument(
+        "-o",
+        "--out",
+        metavar="FILE",
+        help="file to write (default: the run's name with .pftrace or .trace.json.gz, here)",
+    )
+    parser.add_argument(
+        "--steps", metavar="A:B", help="only while workers made steps A to B − 1 (default: all)"
+    )
+    parser.add_argument("--ranks", metavar="0,3-5", help="only these ranks (default: all)")
+    parser.add_argument(
+        "--format",
+        choices=_FORMATS,
+        help="perfetto, which needs psrt[trace], or json, Chrome's trace events, gzipped (default: "
+        "perfetto where it can be)",
+    )
+    parser.add_argument(
+        "--max-mb",
+        metavar="MB",
+        default=_MOST_MB,
+        help="size of the trace, unpacked, at most; what comes later is cut off (default: 64)",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was drawn as JSON")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the trace and return the exit status.
+
+    Raises:
+        ConfigError: if there is no history, or nothing to draw, or the file cannot be written.
+        SystemExit: after ``--help`` was printed.
+    """
+    given = trace_parser().parse(argv)
+    most = _megabytes(given.max_mb)
+    from psrt.trace import trace_run  # numpy only now: --help needs none
+
+    traced = trace_run(
+        given.run,
+        given.out,
+        steps=given.steps,
+        ranks=given.ranks,
+        format=given.format,
+        most_bytes=most,
+    )
+    say(json.dumps(traced.document()) if given.json else "\n".join(traced.lines()))
+    return 0
+
+
+def _megabytes(text: str | float) -> float:
+    """Return a size in bytes.
+
+    Raises:
+        ConfigError: if the text is none.
+    """
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0.01 <= found <= 1e6:
+        raise ConfigError(f"max-mb must be a number from 0.01 to 1e6, got {text!r}")
+    return found * 1e6

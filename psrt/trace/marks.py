@@ -1,0 +1,84 @@
+"""What a trace consists of, for the writers. Pure.
+
+A rank has *lanes*: ``compute``, ``wait``, ``sum``, ``update``, and ``messages`` for single events.
+The slices of a lane never overlap. Times are whole nanoseconds since the run began.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+#: Lanes in the order in which they are drawn; others, as of fragments, come behind.
+COMPUTE, WAIT, SUM, UPDATE, STEP, MESSAGES = (
+    "compute", "wait", "sum", "update", "step", "messages",
+)  # fmt: skip
+LANES = (COMPUTE, WAIT, SUM, UPDATE, STEP, MESSAGES)
+
+#: What is said about a slice or mark, by name.
+Facts = dict[str, int | float | str]
+
+
+class Slice(NamedTuple):
+    """Something that a rank did for a time."""
+
+    rank: int
+    lane: str
+    name: str
+    start: int
+    stop: int
+    facts: Facts
+
+
+class Mark(NamedTuple):
+    """Something that happened at a rank, on its lane ``messages``."""
+
+    rank: int
+    name: str
+    at: int
+    facts: Facts
+
+
+class Count(NamedTuple):
+    """A number of a rank from some time on."""
+
+    rank: int
+    name: str
+    at: int
+    value: float
+
+
+class Chain(NamedTuple):
+    """Events of which each led to the next, in order of time: two or more."""
+
+    name: str
+    marks: tuple[Mark, ...]
+
+
+class Writer(Protocol):
+    """Writes a trace; says what the ranks are, and their lanes, when they first come up."""
+
+    #: Bytes so far, unpacked.
+    size: int
+    #: Bytes that a mark takes at most, with its part of a flow.
+    mark_bytes: int
+
+    def slice(self, it: Slice) -> None:
+        """Write a slice; those of a lane come in order."""
+
+    def marks(self, marks: tuple[Mark, ...], flows: tuple[Chain, ...]) -> None:
+        """Write marks, and the flows between them."""
+
+    def count(self, it: Count) -> None:
+        """Write a number."""
+
+    def close(self) -> None:
+        """Write what ends the file, and leave it open."""
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a time as a whole number of nanoseconds, 0 before the beginning.
+
+    >>> nanoseconds(1.5e-6), nanoseconds(-1e-9)
+    (1500, 0)
+    """
+    return max(0, round(seconds * 1e9))

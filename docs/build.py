@@ -17,6 +17,7 @@ from psrt.__main__ import COMMANDS
 from psrt.cli.bench import bench_parser
 from psrt.cli.check import check_parser
 from psrt.cli.checkpoints import checkpoints_parser
+from psrt.cli.compare import compare_parser as runs_parser
 from psrt.cli.doctor import doctor_parser
 from psrt.cli.explain_flags import (
     codec_parser,
@@ -27,6 +28,7 @@ from psrt.cli.explain_flags import (
     schedule_parser,
     timeline_parser,
 )
+from psrt.cli.export import export_parser
 from psrt.cli.flags import FlagParser, train_parser
 from psrt.cli.launch import launch_parser
 from psrt.cli.show import show_parser
@@ -66,6 +68,8 @@ def cli() -> str:
     lines += _command(doctor_parser())
     lines += _command(check_parser())
     lines += _command(trace_parser())
+    lines += _command(runs_parser())
+    lines += _command(export_parser())
     lines += _command(checkpoints_parser())
     lines += _command(bench_parser())
     lines += _command(schedule_parser("NAME"), "NAME is an all-reduce or another collective.")

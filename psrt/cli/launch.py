@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 _ON_RANKS = ("train", "bench", "doctor")
 _PARTS = ("server", "worker")
 #: Commands of psrt that are one process.
-_WITHOUT_RANKS = ("simulate", "check", "checkpoints", "show", "explain", "trace")
+_WITHOUT_RANKS = (
+    *("simulate", "check", "checkpoints", "show", "explain"),
+    *("trace", "compare", "export"),
+)
 #: Runs a program as its main one, and ends the job with its status if it fails, where its own
 #: Python would wait for the other ranks, which wait for it.
 _RUNNER = ("-m", "mpi4py")

@@ -1,0 +1,54 @@
+"""``psrt compare``: what differs between runs, in configuration and outcome. Needs no MPI."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from psrt.cli.flags import FlagParser
+from psrt.cli.printing import say
+from psrt.errors import ConfigError
+
+_DESCRIPTION = """\
+Compare runs by what they left in their folders: the knobs that differ, and what came out, beside
+each other, with the difference from the first run. Of a run that is not over it takes the last
+line of its metrics. Where runs were recorded it also says what else differs, as versions and
+data."""
+
+
+def compare_parser() -> FlagParser:
+    """Return the parser."""
+    parser = FlagParser(prog="psrt compare", description=_DESCRIPTION)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="output folders (--out) of the runs")
+    parser.add_argument(
+        "--target", metavar="A", help="also the time until the test accuracy was A, as 0.95"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the table and return the exit status.
+
+    Raises:
+        ConfigError: if a folder is not that of a run.
+        SystemExit: after ``--help`` was printed.
+    """
+    given = compare_parser().parse(argv)
+    target = None if given.target is None else _accuracy(given.target)
+    from psrt.report.strict_json import dumps
+    from psrt.runs.comparison import compare  # numpy only now: --help needs none
+
+    found = compare(given.runs, target)
+    say(dumps(found.document()) if given.json else "\n".join(found.lines()))
+    return 0
+
+
+def _accuracy(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= 1:
+        raise ConfigError(f"target must be a number above 0 and at most 1, got {text!r}")
+    return found

@@ -1,0 +1,74 @@
+"""``psrt export``: the metrics of runs for other tools. Needs no MPI."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from psrt.cli.flags import FlagParser
+from psrt.cli.printing import say
+from psrt.errors import ConfigError
+from psrt.files import check_writable, write_text
+from psrt.units import plural
+
+CSV, TENSORBOARD = "csv", "tensorboard"
+_DESCRIPTION = """\
+Write what runs left in their folders for other tools, also while they train:
+
+  psrt export csv runs/a runs/b -o metrics.csv
+  psrt export tensorboard runs/a runs/b --to boards
+  tensorboard --logdir boards
+
+csv has a line for each record of metrics.jsonl. tensorboard, which needs psrt[tensorboard], has a
+folder for each run: scalars by step and by time, histograms of staleness, and the configuration."""
+
+
+def export_parser() -> FlagParser:
+    """Return the parser."""
+    parser = FlagParser(prog="psrt export", description=_DESCRIPTION)
+    parser.add_argument("format", choices=(CSV, TENSORBOARD), help="csv, or tensorboard")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="output folders (--out) of the runs")
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", help="of csv: the file to write (default: stdout)"
+    )
+    parser.add_argument(
+        "--to", metavar="DIR", help="of tensorboard: the folder below which runs are written"
+    )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the files and return the exit status.
+
+    Raises:
+        ConfigError: if a folder is not that of a run, or the output cannot be written.
+        SystemExit: after ``--help`` was printed.
+    """
+    given = export_parser().parse(argv)
+    if given.format == CSV:
+        if given.to is not None:
+            raise ConfigError("--to has no effect with csv, which takes -o FILE")
+        return _csv(given.runs, given.out)
+    if given.out is not None:
+        raise ConfigError("--out has no effect with tensorboard, which takes --to DIR")
+    if given.to is None:
+        raise ConfigError("tensorboard needs --to DIR, the folder below which runs are written")
+    from psrt.runs.tensorboard import export  # numpy only now: --help needs none
+
+    for folder in export(given.runs, given.to):
+        say(str(folder))
+    return 0
+
+
+def _csv(runs: Sequence[str], out: str | None) -> int:
+    from psrt.runs.metrics_csv import write_csv
+
+    check_writable(out)
+    text = io.StringIO(newline="")
+    rows = write_csv(runs, text)
+    if out is None:
+        say(text.getvalue().rstrip("\n"))
+    else:
+        write_text(out, text.getvalue())
+        say(f"{out}: {plural(rows, 'record')} of {plural(len(runs), 'run')}")
+    return 0

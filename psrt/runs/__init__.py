@@ -1,0 +1,1 @@
+"""What runs left in their folders: read, compared, exported, watched. No MPI."""

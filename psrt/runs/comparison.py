@@ -1,0 +1,239 @@
+"""What differs between runs: their configurations, and what came out. Pure, but for reading."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from psrt.config import TrainConfig
+from psrt.config.knobs import dashed, knobs_of, shown
+from psrt.errors import ConfigError
+from psrt.history.differences import differences
+from psrt.history.header import Header
+from psrt.history.reading import read_header
+from psrt.report.files import SIMULATION
+from psrt.report.metrics import seconds_to_accuracy
+from psrt.runs.folder import RunFolder, labels, read_run
+from psrt.units import size_text, time_text
+
+#: Where a run writes, and whether it may, is no difference.
+_NOT_COMPARED = ("out", "overwrite")
+
+
+class Figure(NamedTuple):
+    """A row of what came out."""
+
+    name: str
+    #: Reads it from a run, None where that does not have it.
+    of: Callable[[RunFolder], Any]
+    #: Returns it for a person.
+    text: Callable[[Any], str] = "{:,.6g}".format
+    #: Whether a relation to the first run says something.
+    relative: bool = False
+
+
+def _of(*path: str) -> Callable[[RunFolder], Any]:
+    """Return what reads a field of the summary, or of the last record where there is none yet."""
+
+    def read(run: RunFolder) -> Any:
+        value: Any = run.summary
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if run.summary is None and run.records:
+            return run.records[-1].get(_IN_RECORDS.get(path, ""))
+        return value
+
+    return read
+
+
+#: Field of a summary → that of a record.
+_IN_RECORDS: dict[tuple[str, ...], str] = {
+    ("epochs",): "epoch", ("steps",): "step", ("samples",): "samples", ("seconds",): "seconds",
+    ("train_loss",): "loss", ("test_loss",): "test_loss", ("test_accuracy",): "accuracy",
+    ("samples_per_second",): "samples_per_second", ("bytes_sent",): "bytes_sent",
+    ("staleness", "mean"): "staleness_mean", ("staleness", "max"): "staleness_max",
+}  # fmt: skip
+
+
+def _waiting(run: RunFolder) -> float | None:
+    """Return the mean share of its time that a worker waited."""
+    shares = [row["share"] for row in (run.summary or {}).get("waiting", ())]
+    return sum(shares) / len(shares) if shares else None
+
+
+def _slowest(run: RunFolder) -> int | None:
+    """Return the worker that others waited for the longest."""
+    waits: dict[int, float] = {}
+    for row in (run.summary or {}).get("waiting", ()):
+        for worker, seconds in row.get("waiting_for", {}).items():
+            waits[int(worker)] = waits.get(int(worker), 0.0) + seconds
+    return max(waits, key=waits.__getitem__, default=None)
+
+
+def _stale(run: RunFolder, name: str) -> Any:
+    if run.summary is not None and not run.summary["staleness"]["histogram"]:
+        return None  # nothing was pushed
+    return _of("staleness", name)(run)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+FIGURES = (
+    Figure("ended", lambda run: run.summary is not None, lambda it: "yes" if it else "not yet"),
+    Figure(
+        "simulated",
+        lambda run: (run.path / SIMULATION).exists(),
+        lambda it: "yes" if it else "no",
+    ),
+    Figure("workers", _of("workers")),
+    Figure("servers", _of("servers")),
+    Figure("hosts", _of("hosts")),
+    Figure("epochs", _of("epochs")),
+    Figure("steps", _of("steps")),
+    Figure("seconds", _of("seconds"), time_text, relative=True),
+    Figure("samples/s", _of("samples_per_second"), "{:,.0f}".format, relative=True),
+    Figure("training loss", _of("train_loss"), "{:.4g}".format, relative=True),
+    Figure("test loss", _of("test_loss"), "{:.4g}".format, relative=True),
+    Figure("accuracy", _of("test_accuracy"), _percent),
+    Figure("staleness, mean", lambda run: _stale(run, "mean"), "{:.2f}".format),
+    Figure("staleness, max", lambda run: _stale(run, "max")),
+    Figure("waiting", _waiting, _percent),
+    Figure("waited for worker", _slowest),
+    Figure("dropped", _of("dropped")),
+    Figure("missing workers", lambda run: len((run.summary or {}).get("missing", ())) or None),
+    Figure("bytes sent", _of("bytes_sent"), size_text, relative=True),
+    Figure("parameters", _of("parameters")),
+    Figure("same bits", _of("parameters_sha256"), lambda it: it[:8]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The differences between runs, by run."""
+
+    runs: list[str]
+    #: Knob → values; only of those that differ.
+    config: dict[str, list[Any]]
+    #: Figure → values, None where a run does not have it.
+    outcome: dict[str, list[Any]]
+    #: What else differs from the first run, by what its history says; empty without one.
+    otherwise: list[list[str]]
+
+    def document(self) -> dict[str, Any]:
+        """Return the fields, for JSON."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table: a column for each run, and what is unequal to the first beside it."""
+        rows = [["", *self.runs]]
+        rows += [[dashed(name), *map(_value, its)] for name, its in self.config.items()]
+        if not self.config:
+            rows.append(["no knob differs"])
+        rows.append([])
+        known = {it.name: it for it in FIGURES}
+        for name, its in self.outcome.items():
+            rows.append([name, *_cells(known.get(name) or _to_accuracy(1.0), its)])
+        yield from _table(rows)
+        for name, phrases in zip(self.runs, self.otherwise, strict=True):
+            if phrases:
+                yield f"{name} has {', '.join(phrases)}, compared with {self.runs[0]}"
+
+
+def compare(runs: Sequence[str | Path], target: float | None = None) -> Comparison:
+    """Compare runs with the first one.
+
+    Args:
+        runs: their folders.
+        target: accuracy in (0, 1] to whose first reaching the time is compared; None: no such row.
+
+    Raises:
+        ConfigError: if there are fewer than two, or one is not the folder of a run.
+    """
+    if len(runs) < 2:
+        raise ConfigError("compare takes two runs or more")
+    names, read = labels(runs), [read_run(run) for run in runs]
+    figures = [*FIGURES, *([] if target is None else [_to_accuracy(target)])]
+    outcome = {it.name: [it.of(run) for run in read] for it in figures}
+    return Comparison(
+        names,
+        _knobs([run.config for run in read]),
+        {name: its for name, its in outcome.items() if any(it is not None for it in its)},
+        _otherwise([run.path for run in read]),
+    )
+
+
+def _to_accuracy(target: float) -> Figure:
+    return Figure(
+        f"time to {100 * target:g} %",
+        lambda run: seconds_to_accuracy(run.records, target),
+        time_text,
+        relative=True,
+    )
+
+
+def _knobs(configs: Sequence[TrainConfig]) -> dict[str, list[Any]]:
+    """Return the values of the knobs that differ."""
+    found = {}
+    for name in knobs_of(TrainConfig):
+        values = [getattr(config, name) for config in configs]
+        if name not in _NOT_COMPARED and any(value != values[0] for value in values):
+            found[name] = values
+    return found
+
+
+def _otherwise(runs: Sequence[Path]) -> list[list[str]]:
+    """Return what differs from the first run beside its knobs, where there are histories."""
+    headers: list[Header | None] = []
+    for run in runs:
+        try:
+            headers.append(read_header(run))
+        except ConfigError:
+            headers.append(None)  # not recorded, or by another psrt
+    first = headers[0]
+    if first is None:
+        return [[] for _ in runs]
+    # Knobs are compared already; ``differences`` wants the all-reduce that was chosen.
+    chosen = {"allreduce": first.algorithm} if first.algorithm_chosen else {}
+    config = first.config | chosen
+    return [
+        [] if it is None else differences(dataclasses.replace(it, config=config), first)
+        for it in headers
+    ]
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return value if isinstance(value, str) else shown(value)
+
+
+def _cells(figure: Figure, values: Sequence[Any]) -> Iterator[str]:
+    """Yield a row's values, with by how much they differ from the first where that is said."""
+    first = values[0]
+    for number, value in enumerate(values):
+        if value is None:
+            yield "–"
+            continue
+        text = figure.text(value)
+        if number and figure.relative and first and math.isfinite(change := value / first - 1):
+            text += f" ({change:+.0%})" if abs(change) < 10 else f" ({value / first:.3g} ×)"
+        yield text
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines, their columns below each other."""
+    columns = max(map(len, rows))
+    widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(columns)]
+    for row in rows:
+        first, *others = row or [""]
+        cells = [f"{first:<{widths[0]}}"]
+        cells += [f"{it:>{width}}" for it, width in zip(others, widths[1:], strict=False)]
+        yield "  ".join(cells).rstrip()

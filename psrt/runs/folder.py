@@ -1,0 +1,95 @@
+"""The files of a run's folder, of one that is over or under way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psrt.config import TrainConfig
+from psrt.config.toml import from_toml
+from psrt.errors import ConfigError
+from psrt.files import read_text
+from psrt.report.files import CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY
+from psrt.report.metrics import read_metrics
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """What is in a run's folder; some of it may not be there yet."""
+
+    path: Path
+    config: TrainConfig
+    #: Lines of ``metrics.jsonl``, in order.
+    records: list[dict[str, Any]]
+    #: Of a run that is over, else None.
+    summary: dict[str, Any] | None
+    #: Of a run on several ranks, else None.
+    progress: dict[str, Any] | None
+    #: Its ranks; empty where there is only one.
+    roster: list[dict[str, Any]]
+
+
+def read_run(run: str | Path) -> RunFolder:
+    """Read the folder of a run.
+
+    Raises:
+        ConfigError: if it is none, or one of its files is damaged.
+    """
+    path = Path(run)
+    if not path.exists():
+        raise ConfigError(f"no run at {path}")
+    if not (path / CONFIG).is_file():
+        raise ConfigError(f"{path} is not the folder of a run (--out): it has no {CONFIG}")
+    roster = _json(path / ROSTER, list) or []
+    if not all(isinstance(row, dict) for row in roster):
+        raise ConfigError(f"{path / ROSTER}: not a list of ranks")
+    return RunFolder(
+        path,
+        from_toml(read_text(str(path / CONFIG)), source=str(path / CONFIG)),
+        read_metrics(path / METRICS) if (path / METRICS).exists() else [],
+        _json(path / SUMMARY, dict),
+        _json(path / PROGRESS, dict),
+        roster,
+    )
+
+
+def labels(runs: Sequence[str | Path]) -> list[str]:
+    """Return short names of runs, each another one: as much of the ends of paths as that takes.
+
+    >>> labels(["runs/a", "runs/b"]), labels(["x/run", "y/run"])
+    (['a', 'b'], ['x/run', 'y/run'])
+
+    Raises:
+        ConfigError: if a run is named twice.
+    """
+    parts = [Path(run).resolve().parts for run in runs]
+    if len(set(parts)) < len(parts):
+        twice = next(run for run, it in zip(runs, parts, strict=True) if parts.count(it) > 1)
+        raise ConfigError(f"{twice} is named twice")
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        found = ["/".join(it[-length:]) for it in parts]
+        if len(set(found)) == len(found):
+            return found
+    return found
+
+
+def _json(path: Path, kind: type) -> Any:
+    """Return the value in a file; None if there is no file.
+
+    Raises:
+        ConfigError: if it is damaged, or of another kind.
+    """
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(read_text(str(path)))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, kind):
+        raise ConfigError(f"{path}: expected a JSON {kind.__name__}")
+    return value

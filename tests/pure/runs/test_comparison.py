@@ -1,0 +1,106 @@
+"""psrt compare: knobs that differ, figures beside each other, and what is no run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from psrt.__main__ import main
+from psrt.runs.comparison import compare
+from psrt.runs.folder import labels
+from support.run_folders import CONFIG, summary, write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    faster = summary(seconds=4.0, samples_per_second=1000.0, bytes_sent=100 << 20, waiting=[])
+    return [
+        write_run(tmp_path / "a", 4, summary=summary()),
+        write_run(tmp_path / "b", 4, CONFIG.replace("= 2", "= 5") + "seed = 7\n", summary=faster),
+        write_run(tmp_path / "c", 2),
+    ]
+
+
+def test_knobs_that_differ_and_figures_are_beside_each_other(runs, capsys):
+    assert main(["compare", *map(str, runs), "--target", "0.75"]) == 0
+    assert (
+        capsys.readouterr().out
+        == """\
+                          a                b              c
+staleness                 2                5              2
+seed                      0                7              0
+
+ended                   yes              yes        not yet
+simulated                no               no             no
+workers                   3                3              –
+servers                   1                1              –
+hosts                     1                1              –
+epochs                    4                4              2
+steps                    40               40             20
+seconds                 8 s       4 s (-50%)     4 s (-50%)
+samples/s               500    1,000 (+100%)      500 (+0%)
+training loss          0.25       0.25 (+0%)    0.5 (+100%)
+accuracy            93.75 %          93.75 %        75.00 %
+staleness, mean        1.50             1.50           1.50
+staleness, max            3                3              3
+waiting             37.50 %                –              –
+waited for worker         2                –              –
+dropped                   0                0              –
+bytes sent            1 MiB  100 MiB (100 ×)  4 KiB (-100%)
+parameters               10               10              –
+same bits          abababab         abababab              –
+time to 75 %            4 s        4 s (+0%)      4 s (+0%)
+"""
+    )
+
+
+def test_json_has_the_same(runs, capsys):
+    assert main(["compare", *map(str, runs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == ["a", "b", "c"]
+    assert found["config"] == {"staleness": [2, 5, 2], "seed": [0, 7, 0]}
+    assert found["outcome"]["steps"] == [40, 40, 20]
+    assert found["outcome"]["waiting"] == [0.375, None, None]
+    assert "test loss" not in found["outcome"]  # nobody has one
+
+
+def test_no_knob_differs(runs):
+    assert "no knob differs" in list(compare([runs[0], runs[2]]).lines())
+
+
+def test_what_histories_say_beside_knobs(tmp_path):
+    names = [str(tmp_path / name) for name in ("a", "b")]
+    for seed, name in enumerate(names):
+        words = ["--workers", "2", "--mode", "allreduce", "--steps", "2", "--record"]
+        words += ["--timing-only", "--parameters", str(6 + seed), "--seed", str(seed)]
+        assert main(["simulate", *words, "--out", name]) == 0
+    found = compare(names)
+    assert found.config == {"seed": [0, 1]}
+    assert found.otherwise == [[], ["7 parameters instead of 6"]]
+    assert list(found.lines())[-1] == "b has 7 parameters instead of 6, compared with a"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["{}/a"], "compare takes two runs or more"),
+        (["{}/a", "{}/a"], "{}/a is named twice"),
+        (["{}/a", "{}/x"], "no run at {}/x"),
+        (["{}/a", "{}"], "{} is not the folder of a run (--out): it has no config.toml"),
+        (["{}/a", "{}/d"],
+         "{}/d/summary.json: not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (["{}/a", "{}/b", "--target", "2"],
+         "target must be a number above 0 and at most 1, got '2'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_run_is_one_line(words, line, runs, tmp_path, capsys):
+    write_run(tmp_path / "d")
+    (tmp_path / "d/summary.json").write_text("")
+    assert main(["compare", *(word.replace("{}", str(tmp_path)) for word in words)]) == 2
+    assert capsys.readouterr().err == f"psrt: error: {line.replace('{}', str(tmp_path))}\n"
+
+
+def test_labels_are_as_short_as_they_can_be_and_differ():
+    assert labels(["x/a", "x/b", "y/b"]) == ["x/a", "x/b", "y/b"]
+    assert labels(["x/a"]) == ["a"]

@@ -1,0 +1,185 @@
+"""psrt export, and the scripts of docs/export.md: what other tools get is what runs left."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import struct
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from psrt.__main__ import main
+from support.run_folders import record, summary, write_run
+
+PAGE = Path(__file__).parents[3] / "docs/export.md"
+
+
+def test_csv_has_a_line_for_each_record_and_the_columns_of_all(tmp_path, capsys):
+    runs = [write_run(tmp_path / "a", 2), write_run(tmp_path / "b", 1)]
+    (runs[1] / "metrics.jsonl").write_text(json.dumps(record(1, own="x, y")) + "\n" + '{"half')
+    assert main(["export", "csv", *map(str, runs)]) == 0
+    text = capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["run"], row["step"], row["own"]) for row in rows] == [
+        ("a", "10", ""), ("a", "20", ""), ("b", "10", "x, y"),
+    ]  # fmt: skip
+    assert (rows[0]["loss"], rows[0]["test_loss"], rows[0]["epoch_end"]) == ("1.0", "", "True")
+    out = tmp_path / "m.csv"
+    assert main(["export", "csv", *map(str, runs), "-o", str(out)]) == 0
+    assert out.read_text() == text
+    assert capsys.readouterr().out == f"{out}: 3 records of 2 runs\n"
+
+
+def events_of(folder):
+    """Return the events of TensorBoard in a folder, by the framing of TFRecord."""
+    protos = pytest.importorskip("tensorboardX.proto.event_pb2")
+    (path,) = folder.iterdir()
+    data, found = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        found.append(protos.Event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    return [(event, value) for event in found for value in event.summary.value]
+
+
+def test_tensorboard_has_each_run_by_step_and_time(tmp_path, capsys):
+    progress = {"clock": 40, "seconds": 8.0, "loss": 0.25, "written": 1_700_000_008.0}
+    runs = [
+        write_run(tmp_path / "x/run", 2, progress=progress, summary=summary()),
+        write_run(tmp_path / "y/run", 1),
+    ]
+    to = tmp_path / "boards"
+    assert main(["export", "tensorboard", *map(str, runs), "--to", str(to)]) == 0
+    assert sorted(path.name for path in to.iterdir()) == ["x-run", "y-run"]
+    events = events_of(to / "x-run")
+    scalars = [
+        (value.tag, event.step, event.wall_time, value.simple_value)
+        for event, value in events
+        if value.WhichOneof("value") == "simple_value"
+    ]
+    losses = [it[1:] for it in scalars if it[0] == "loss/train"]
+    assert losses == [(10, 1_700_000_002.0, 1.0), (20, 1_700_000_004.0, 0.5)]
+    assert [it[3] for it in scalars if it[0] == "accuracy/test"] == [0.5, 0.75]
+    assert not [it for it in scalars if it[0] == "loss/test"]  # null
+    assert ("final/accuracy", 40, 1_700_000_004.0, 0.9375) in scalars
+    tags = {value.tag for _, value in events}
+    assert {"_hparams_/experiment", "_hparams_/session_start_info"} <= tags
+    parameters = next(v for _, v in events if v.tag == "_hparams_/session_start_info")
+    assert b"staleness" in parameters.metadata.plugin_data.content
+    histograms = {
+        value.tag: (event.step, value.histo) for event, value in events if value.HasField("histo")
+    }
+    assert set(histograms) == {"staleness", "staleness of worker/0", "staleness of worker/1"}
+    step, histo = histograms["staleness"]
+    assert (step, histo.num, histo.sum, histo.sum_squares) == (40, 4, 5, 13)
+    assert dict(zip(histo.bucket_limit, histo.bucket, strict=True)) == {
+        0.5: 2, 1.5: 0, 2.5: 1, 3.5: 1,
+    }  # fmt: skip
+
+
+def test_tensorboard_has_staleness_by_epoch_of_a_run_that_was_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr("psrt.runs.staleness._BLOCK", 7)
+    run, to = tmp_path / "run", tmp_path / "boards"
+    words = ["--mode", "async", "--servers", "2", "--workers", "3", "--epochs", "2", "--seed", "2"]
+    assert main(["simulate", *words, "--record", "--out", str(run)]) == 0
+    assert main(["export", "tensorboard", str(run), "--to", str(to)]) == 0
+    events = np.load(run / "history/events.npy")
+    ends = [json.loads(it) for it in (run / "metrics.jsonl").read_text().splitlines()]
+    found = {
+        event.step: value.histo
+        for event, value in events_of(to / "run")
+        if value.tag == "staleness"
+    }
+    assert list(found) == [it["step"] for it in ends]
+    for epoch, histo in enumerate(found.values()):
+        taus = events["tau"][(events["kind"] == 18) & (events["progress"] // 1 == epoch)]
+        assert (histo.num, histo.sum) == (len(taus), taus.sum())
+        assert (histo.min, histo.max) == (taus.min(), taus.max())
+    assert histo.max > 0
+
+
+def test_what_would_be_shown_twice_is_refused(tmp_path, capsys):
+    run, to = write_run(tmp_path / "run", 1), tmp_path / "boards"
+    assert main(["export", "tensorboard", str(run), "--to", str(to)]) == 0
+    assert main(["export", "tensorboard", str(run), "--to", str(to)]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"psrt: error: {to}/run has files of TensorBoard already")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["csv", "{}/none"], "no run at {}/none"),
+        (["csv", "{}/run", "-o", "{}/x/m"], "cannot write {}/x/m: No such file or directory"),
+        (["csv", "{}/run", "--to", "x"], "--to has no effect with csv, which takes -o FILE"),
+        (["tensorboard", "{}/run"],
+         "tensorboard needs --to DIR, the folder below which runs are written"),
+        (["tensorboard", "{}/run", "-o", "x"],
+         "--out has no effect with tensorboard, which takes --to DIR"),
+        (["tensorboard", "{}/run", "--to", "{}/run/config.toml"],
+         "cannot write {}/run/config.toml/run: Not a directory"),
+        (["cvs", "{}/run"], "format must be one of csv, tensorboard, got 'cvs'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_is_one_line(words, line, tmp_path, capsys):
+    write_run(tmp_path / "run", 1)
+    assert main(["export", *(word.replace("{}", str(tmp_path)) for word in words)]) == 2
+    assert capsys.readouterr().err == f"psrt: error: {line.replace('{}', str(tmp_path))}\n"
+
+
+def test_without_the_package_one_line_says_which_extra_has_it(tmp_path, capsys, monkeypatch):
+    run = write_run(tmp_path / "run", 1)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["export", "tensorboard", str(run), "--to", str(tmp_path / "x")]) == 2
+    assert "pip install 'psrt[tensorboard]'" in capsys.readouterr().err
+
+
+class Stub(ModuleType):
+    """Stands for a client of MLflow or Weights & Biases; keeps what it is called with."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.logged = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def start_run(self, run_name):
+        self.name = run_name
+        return self
+
+    def init(self, project, name, config):
+        self.name, self.config = name, config
+        return self
+
+    def log_artifact(self, path):
+        assert Path(path).is_file()
+
+    def log_metrics(self, numbers, step):
+        assert all(type(number) is float for number in numbers.values())
+        self.logged.append((step, numbers["loss"]))
+
+    def log(self, record, step):
+        self.logged.append((step, record["loss"]))
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_the_scripts_of_the_page_log_every_record(name, tmp_path, monkeypatch):
+    scripts = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (script,) = (it for it in scripts if f"import {name}" in it)
+    stub = Stub(name)
+    monkeypatch.setitem(sys.modules, name, stub)
+    monkeypatch.setattr(sys, "argv", ["script", str(write_run(tmp_path / "run", 3))])
+    exec(compile(script, str(PAGE), "exec"), {})
+    assert stub.name == "run"
+    assert stub.logged == [(10, 1.0), (20, 0.5), (30, 1 / 3)]
+    assert name == "mlflow" or stub.config["staleness"] == 2

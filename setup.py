@@ -26,6 +26,7 @@ setup(
         "plot": ["matplotlib>=3.8"],
         "trace": ["perfetto>=0.59"],
         "tensorboard": ["tensorboardX>=2.6"],
+        "watch": ["rich>=13"],
         "test": [
             "pytest>=8",
             "pytest-mpi>=0.6",
@@ -33,6 +34,7 @@ setup(
             "hypothesis>=6.100",
             "ml_dtypes>=0.4",
             "perfetto>=0.59",
+            "rich>=13",
             "tensorboardX>=2.6",
         ],
         "lint": ["ruff>=0.12", "mypy>=1.15", "import-linter>=2.3"],

@@ -34,6 +34,7 @@ from psrt.cli.launch import launch_parser
 from psrt.cli.show import show_parser
 from psrt.cli.simulate import simulate_parser
 from psrt.cli.trace import trace_parser
+from psrt.cli.watch import watch_parser
 from psrt.codec import TABLE
 from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
@@ -68,6 +69,7 @@ def cli() -> str:
     lines += _command(doctor_parser())
     lines += _command(check_parser())
     lines += _command(trace_parser())
+    lines += _command(watch_parser())
     lines += _command(runs_parser())
     lines += _command(export_parser())
     lines += _command(checkpoints_parser())

@@ -24,6 +24,7 @@ COMMANDS = {
     "check": "check that a recorded run kept the guarantees of its mode; needs no MPI",
     "compare": "a table of what differs between runs and what came out; needs no MPI",
     "export": "write the metrics of runs for TensorBoard, or as CSV; needs no MPI",
+    "watch": "follow a run under way by the files that it writes; needs no MPI",
     "trace": "draw who did what when, from a recorded run, for a viewer; needs no MPI",
     "checkpoints": "list what a run has saved, and whether it can be read; needs no MPI",
     "show": "print the configuration of a run with these flags, as TOML; needs no MPI",

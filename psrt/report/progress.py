@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from statistics import median
 
 from psrt.messages import Report
 from psrt.report.strict_json import dumps
@@ -28,15 +29,39 @@ class Progress:
         self._write, self._now = write, now
         self._due = -math.inf
         self._clock, self._seconds = 0, 0.0
+        #: By worker: its clock and time at its last report, and the seconds that it computed for a
+        #: step since the one before.
+        self._reported: dict[int, tuple[int, float]] = {}
+        self._pace: dict[int, float] = {}
 
     def add(self, report: Report) -> None:
         """Take note of a worker's report."""
         self._clock = max(self._clock, report.step)
         self._seconds = max(self._seconds, report.seconds)
+        self._keep_pace(report)
         now = self._now()
         if now < self._due and not report.last:
             return
         self._due = now + EVERY_S
         loss = report.loss if report.samples else math.nan
-        figures = {"clock": self._clock, "seconds": self._seconds, "loss": loss}
+        figures = {"clock": self._clock, "seconds": self._seconds, "loss": loss, **self._slowest()}
         self._write(dumps({**figures, "written": round(time.time(), 3)}) + "\n")
+
+    def _keep_pace(self, report: Report) -> None:
+        """Note how long a worker computes for a step: its time without waiting."""
+        before = self._reported.get(report.worker)
+        self._reported[report.worker] = report.step, report.seconds
+        if before is not None and report.step > before[0]:
+            busy = report.seconds - before[1] - report.waited
+            self._pace[report.worker] = max(0.0, busy) / (report.step - before[0])
+
+    def _slowest(self) -> dict[str, float]:
+        """Return who is slow, once at least two workers have reported twice."""
+        if len(self._pace) < 2:
+            return {}
+        worker = max(self._pace, key=self._pace.__getitem__)
+        return {
+            "slowest": worker,
+            "slowest_step_s": self._pace[worker],
+            "median_step_s": median(self._pace.values()),
+        }

@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+import socket
 import zlib
 
 import numpy as np
 import pytest
 
 from psrt.history import Kind
+from support.traces import check_trace, read_trace
 
 pytestmark = pytest.mark.xdist_group("replay")
 
@@ -16,6 +18,7 @@ SHORT = ["--dataset", "data.npz", "--steps", "25", "--batch-size", "8", "--hidde
 ASYNC = ["--mode", "async", "--servers", "2", *SHORT]
 DELAYS = ["--inject", "0:jitter:0.005", "--inject", "1:tail:0.001:1.5"]
 RANKS = 4
+PUSH_READ = ["push", "read"]
 
 
 def write_data(path, seed):
@@ -47,6 +50,21 @@ def sha256_of(folder):
 
 def verdict(done):
     return next(line for line in done.stdout.splitlines() if line.startswith("replay: "))
+
+
+def test_what_ranks_recorded_is_drawn(run):
+    done = run.psrt("trace", "run", "--format", "json", "-o", "it.trace.json.gz")
+    assert (done.status, done.stderr) == (0, "")
+    read = read_trace(run.folder / "it.trace.json.gz")
+    check_trace(read)
+    roles = ["server 0", "server 1", "worker 0", "worker 1"]
+    assert read.hosts == {f"rank {i}: {it}": socket.gethostname() for i, it in enumerate(roles)}
+    kinds = np.concatenate([np.load(it)["kind"] for it in run.folder.glob("run/history/*.npy")])
+    whole = [flow for flow in read.flows.values() if [it.name for _, it in flow][::4] == PUSH_READ]
+    assert len(whole) == (kinds == Kind.PUSH).sum()
+    done = run.psrt("watch", "run")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout.startswith("epoch ")
 
 
 def test_over_mpi_and_in_one_process(run):

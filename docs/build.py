@@ -18,6 +18,7 @@ from psrt.cli.bench import bench_parser
 from psrt.cli.check import check_parser
 from psrt.cli.checkpoints import checkpoints_parser
 from psrt.cli.compare import compare_parser as runs_parser
+from psrt.cli.completion import completion_parser
 from psrt.cli.doctor import doctor_parser
 from psrt.cli.explain_flags import (
     codec_parser,
@@ -82,6 +83,7 @@ def cli() -> str:
     lines += _command(pipeline_parser())
     lines += _command(pipeline_compare_parser())
     lines += _command(compare_parser())
+    lines += _command(completion_parser())
     return "\n".join(lines) + "\n"
 
 

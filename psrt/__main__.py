@@ -29,6 +29,7 @@ COMMANDS = {
     "checkpoints": "list what a run has saved, and whether it can be read; needs no MPI",
     "show": "print the configuration of a run with these flags, as TOML; needs no MPI",
     "explain": "draw how a collective, a mode, a codec or a topology works; needs no MPI",
+    "completion": "print a script by which bash or zsh completes commands and flags",
 }
 #: Subcommands implemented by `psrt.cli.train`.
 _ROLES = ("server", "worker")

@@ -38,7 +38,7 @@ _PARTS = ("server", "worker")
 #: Commands of psrt that are one process.
 _WITHOUT_RANKS = (
     *("simulate", "check", "checkpoints", "show", "explain"),
-    *("trace", "compare", "export", "watch"),
+    *("trace", "compare", "export", "watch", "completion"),
 )
 #: Runs a program as its main one, and ends the job with its status if it fails, where its own
 #: Python would wait for the other ranks, which wait for it.

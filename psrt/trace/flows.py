@@ -2,6 +2,7 @@
 
 - A push is received, maybe saved, applied or dropped; its worker is answered, and reads that. Where
   a worker is answered before its update, that and the reply are two chains.
+- A stop of a worker for a checkpoint is received, answered and read likewise.
 - An offer is taken by each of the neighbours that it was sent to.
 - A micro-batch that a stage sends comes to another one.
 
@@ -52,6 +53,8 @@ class Flows:
         self._offers: dict[tuple[int, ...], _Offer] = {}
         #: By micro-batch: those sent, and those that came.
         self._batches: dict[tuple[int, ...], tuple[deque[Mark], deque[Mark]]] = {}
+        #: By cell, worker and shard: a stop for a checkpoint, which is answered as a push is.
+        self._stops: dict[tuple[int, ...], list[Mark]] = {}
         #: Marks that are kept.
         self.held = 0
         #: Chains that are left away, since their times are not in order.
@@ -73,18 +76,22 @@ class Flows:
         """Hand on what is left."""
         for kept in self._pushes.values():
             self._end_push(kept)
+        for stop in self._stops.values():
+            self._end_stop(stop)
         for offer in self._offers.values():
             self._end_offer(offer)
         for queues in self._batches.values():
             for mark in (*queues[0], *queues[1]):
                 self._emit((mark,), ())
-        self._pushes, self._offers, self._batches = {}, {}, {}
+        self._pushes, self._offers, self._batches, self._stops = {}, {}, {}, {}
         self.held = 0
 
     def _add_push(self, event: Event, mark: Mark) -> None:
         kind = event.kind
-        if (event.flag == PARKED and kind in (Kind.RECEIVE, Kind.READ)) or event.worker < 0:
-            self._emit((mark,), ())  # of a stop for a checkpoint, or of an update without pushes
+        if self._add_stop(event, mark):
+            return
+        if event.worker < 0:
+            self._emit((mark,), ())  # of an update without pushes
             return
         # Replies and reads have the clock of the step after.
         clock = event.clock - (kind in (Kind.REPLY, Kind.READ))
@@ -102,6 +109,23 @@ class Flows:
             self.held -= len(kept)
             del self._pushes[key]
             self._end_push(kept)
+
+    def _add_stop(self, event: Event, mark: Mark) -> bool:
+        """Take an event of a stop for a checkpoint, and return whether it is one."""
+        kind, key = event.kind, (event.cell, event.worker, event.shard)
+        parked = event.flag == PARKED and kind in (Kind.RECEIVE, Kind.READ)
+        if not parked and not (kind == Kind.REPLY and len(self._stops.get(key, ())) == 1):
+            return False
+        stop = self._stops.setdefault(key, [])
+        stop.append(mark)
+        self.held += 1
+        if kind == Kind.READ:
+            self.held -= len(stop)
+            self._end_stop(self._stops.pop(key))
+        return True
+
+    def _end_stop(self, stop: list[Mark]) -> None:
+        self._emit(tuple(stop), tuple(self._chain("checkpoint", stop)))
 
     def _end_push(self, kept: dict[int, Mark]) -> None:
         used = next((kept[it] for it in _USED if it in kept), None)

@@ -11,6 +11,7 @@ import pytest
 
 from psrt.__main__ import main
 from psrt.history import EVENT, EventLog, Kind
+from psrt.history.events import PARKED
 from psrt.trace import trace_run
 from support.traces import check_trace, read_trace
 
@@ -25,6 +26,7 @@ RUNS = {
     "softsync": "--mode softsync --softsync 2 --servers 1 --workers 4",
     "easgd": "--mode easgd --asynchronous --servers 1 --workers 3 --local-steps 2",
     "local-sgd, servers": "--mode local-sgd --servers 1 --workers 3 --local-steps 2",
+    "checkpoints": "--mode ssp --staleness 2 --servers 2 --workers 3 --checkpoint-every 3",
     "allreduce": "--mode allreduce --workers 3",
     "local-sgd": "--mode local-sgd --workers 3 --local-steps 2",
     "fragments": "--mode local-sgd --workers 3 --local-steps 4 --sync-delay 3 --fragments 2",
@@ -44,6 +46,7 @@ QUICK = (
     "backup",
     "ssp",
     "softsync",
+    "checkpoints",
     "local-sgd, servers",
     "fragments",
     "gossip",
@@ -66,7 +69,7 @@ def made(tmp_path_factory):
         if name not in runs:
             runs[name] = tmp_path_factory.mktemp("run") / "run"
             words = ["simulate", "--steps", "9", "--seed", "3", "--record", *RUNS[name].split()]
-            if not any(it in RUNS[name] for it in ("parallel", "codec", "fragments")):
+            if not any(it in RUNS[name] for it in ("parallel", "codec", "fragments", "check")):
                 words += ["--timing-only", "--parameters", "12"]
             assert main([*words, "--out", str(runs[name])]) == 0
         return runs[name]
@@ -137,6 +140,8 @@ def test_every_message_leads_to_what_came_of_it(name, made, tmp_path):
     assert sum(n for way, n in ways.items() if way[-1] == "read") == kinds[Kind.REPLY]
     # Who goes on before its gradient is applied has it saved.
     assert ways["reply", "read"] == kinds[Kind.SAVE]
+    stops = (events["kind"] == Kind.RECEIVE) & (events["flag"] == PARKED)
+    assert ways["receive", "reply", "read"] == stops.sum()
     assert ways["offer", "take"] == kinds[Kind.TAKE]
     assert 2 * ways["send", "come"] == kinds[Kind.MESSAGE]
     for flow in read.flows.values():
@@ -172,6 +177,30 @@ def test_a_worker_computes_and_waits_in_turn_for_as_long_as_its_events_say(name,
     if name != "gossip":
         due = reduced - events["time"][events["kind"] == Kind.REDUCE].sum()
         assert summed == pytest.approx(due * 1e9)
+
+
+def test_a_stop_for_a_checkpoint_is_one_wait(made, tmp_path):
+    read, _ = traced(made("checkpoints"), tmp_path)
+    events = events_of(made("checkpoints"))
+    stops = events[(events["kind"] == Kind.READ) & (events["flag"] == PARKED)]
+    stops = stops[stops["shard"] == 0]
+    waits = [it.stop - it.start for it in read.slices if it.name == "checkpoint"]
+    assert len(waits) == len(stops) > 0
+    assert sum(waits) == pytest.approx(stops["seconds"].astype(float).sum() * 1e9, rel=1e-5)
+
+
+def test_a_stage_computes_from_its_last_event_to_a_pass(made, tmp_path):
+    read, _ = traced(made("slices"), tmp_path)
+    due = 0.0
+    for path in (made("slices") / "history").glob("*.npy"):
+        events = np.load(path)[:-1]
+        for worker in set(events["worker"].tolist()):
+            mine = events[events["worker"] == worker]
+            passes = np.flatnonzero(mine["kind"] == Kind.PASS)
+            due += (mine["time"][passes] - mine["time"][np.maximum(passes - 1, 0)]).sum()
+    passes = [it for it in read.slices if it.lane == "compute"]
+    assert sum(it.stop - it.start for it in passes) == pytest.approx(due * 1e9)
+    assert set(read.hosts) == {f"rank {i}: worker {i}, part {i}" for i in range(4)}
 
 
 def test_staleness_is_a_curve_of_each_shard(made, tmp_path):

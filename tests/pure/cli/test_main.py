@@ -90,6 +90,20 @@ def test_launch_knows_every_subcommand():
     assert sorted(known) == sorted(COMMANDS)
 
 
+def test_the_help_of_what_reads_runs_loads_nothing():
+    code = (
+        "import sys; from psrt.__main__ import main\n"
+        "for it in sys.argv[1:]: assert main([it, '--help']) == 0\n"
+        "loaded = {name.partition('.')[0] for name in sys.modules}\n"
+        "assert not {'numpy', 'mpi4py', 'perfetto', 'tensorboardX', 'rich'} & loaded"
+    )
+    commands = ["trace", "compare", "export", "watch", "completion"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *commands], check=True, capture_output=True, text=True
+    )
+    assert [f"usage: psrt {it}" in done.stdout for it in commands] == [True] * 5
+
+
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_lists_every_subcommand(flag, capsys):
     assert main([flag]) == 0

@@ -374,6 +374,16 @@ def test_a_run_without_a_history_says_what_would_keep_one(tmp_path, capsys):
     assert capsys.readouterr().err == line
 
 
+def test_json_says_what_was_drawn(made, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["trace", str(made("ssp")), "-o", str(out), "--format", "json", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["path"] == str(out)
+    assert found["nbytes"] == out.stat().st_size
+    assert found["events"] == len(events_of(made("ssp")))
+    assert found["slices"]["compute"] == 27
+
+
 def test_without_the_package_it_is_json(made, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,8 @@ from psrt.trace.marks import LANES, MESSAGES, Chain, Count, Facts, Mark, Slice
 
 #: All packets are of one sequence, whose first one says that nothing was said before.
 _SEQUENCE = 1
+#: Field 1, of which the length follows.
+_FIELD = b"\x0a"
 _UNITS = {"bytes": "bytes", "τ": "versions"}
 
 
@@ -164,7 +166,22 @@ class PerfettoWriter:
         return packet
 
     def _write(self, packet: Any) -> None:
-        # A trace is its packets one after the other, each as field 1 of the whole.
-        data = self._protos.Trace(packet=[packet]).SerializeToString()
-        self._file.write(data)
-        self.size += len(data)
+        # A trace is its packets one after the other, each as field 1 of the whole, behind its
+        # length: said here, since a message of the whole for each would copy it once more.
+        data = packet.SerializeToString()
+        head = _FIELD + _varint(len(data))
+        self._file.write(head + data)
+        self.size += len(head) + len(data)
+
+
+def _varint(number: int) -> bytes:
+    r"""Return a number in groups of seven bits, the lowest first.
+
+    >>> _varint(5), _varint(300)
+    (b'\x05', b'\xac\x02')
+    """
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])

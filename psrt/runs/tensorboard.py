@@ -6,7 +6,9 @@ configuration with the final figures, for the dashboard HPARAMS.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,61 +63,94 @@ def export(runs: Sequence[str | Path], to: str | Path) -> list[Path]:
                 "it, or choose another --to"
             )
     for run, folder in zip(read, folders, strict=True):
+        began = began_at(run)
+        path = folder / f"events.out.tfevents.{began:.0f}.psrt"
+        board = _Board(began)
+        _fill(board, run, began)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write(run, folder)
+            path.write_bytes(board.data)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
             raise ConfigError(f"cannot write {folder}: {error.strerror}") from None
     return folders
 
 
-def _write(run: RunFolder, folder: Path) -> None:
-    from tensorboardX import SummaryWriter
+class _Board:
+    """The events of a run, framed as TensorBoard reads them.
 
-    began = began_at(run)
-    with SummaryWriter(str(folder)) as writer:
-        for record in run.records:
-            for name, value in record.items():
-                if name in _PLACES or not _is_number(value):
-                    continue
-                tag = TAGS.get(name, f"more/{name}")
-                at = record.get("evaluated_seconds") if name in ("test_loss", "accuracy") else None
-                seconds = record["seconds"] if at is None else at
-                writer.add_scalar(tag, value, record["step"], began + seconds)
-        last = began + (run.records[-1]["seconds"] if run.records else 0.0)
-        for step, histogram in histograms(run).items():
-            _histogram(writer, "staleness", histogram, step, _time_of(run, step, began, last))
-        step = (run.summary or {}).get("steps", 0)
-        for worker, histogram in by_worker(run).items():
-            _histogram(writer, f"staleness of worker/{worker}", histogram, step, last)
-        _hparams(writer, run, step, last)
+    Not by the package's own writer, which has a thread and a hook at exit: what it cannot write it
+    says there, as a traceback.
+    """
+
+    def __init__(self, began: float) -> None:
+        from tensorboardX.proto import event_pb2, summary_pb2
+
+        self._event, self._protos = event_pb2.Event, summary_pb2
+        self.data = bytearray()
+        self._append(self._event(wall_time=began, file_version="brain.Event:2"))
+
+    def scalar(self, tag: str, value: float, step: int, walltime: float) -> None:
+        """Add a number."""
+        value_ = self._protos.Summary.Value(tag=tag, simple_value=value)
+        self.add(self._protos.Summary(value=[value_]), step, walltime)
+
+    def histogram(self, tag: str, histogram: Histogram, step: int, walltime: float) -> None:
+        """Add how often each τ was there: in buckets up to τ + 1/2."""
+        least, most, number, total, squares = moments(histogram)
+        taus = range(least, most + 1)
+        histo = self._protos.HistogramProto(
+            min=least, max=most, num=number, sum=total, sum_squares=squares,
+            bucket_limit=[tau + 0.5 for tau in taus],
+            bucket=[histogram.get(tau, 0) for tau in taus],
+        )  # fmt: skip
+        value = self._protos.Summary.Value(tag=tag, histo=histo)
+        self.add(self._protos.Summary(value=[value]), step, walltime)
+
+    def add(self, summary: Any, step: int, walltime: float) -> None:
+        """Add any summary."""
+        self._append(self._event(wall_time=walltime, step=step, summary=summary))
+
+    def _append(self, event: Any) -> None:
+        from tensorboardX.record_writer import masked_crc32c
+
+        data = event.SerializeToString()
+        length = struct.pack("<Q", len(data))
+        for part in (length, data):
+            self.data += part + struct.pack("<I", masked_crc32c(part))
 
 
-def _histogram(writer: Any, tag: str, histogram: Histogram, step: int, walltime: float) -> None:
-    """Write how often each τ was there: in buckets up to τ + 1/2."""
-    least, most, number, total, squares = moments(histogram)
-    taus = range(least, most + 1)
-    writer.add_histogram_raw(
-        tag, min=least, max=most, num=number, sum=total, sum_squares=squares,
-        bucket_limits=[tau + 0.5 for tau in taus],
-        bucket_counts=[histogram.get(tau, 0) for tau in taus],
-        global_step=step, walltime=walltime,
-    )  # fmt: skip
+def _fill(board: _Board, run: RunFolder, began: float) -> None:
+    for record in run.records:
+        for name, value in record.items():
+            if name in _PLACES or not _is_number(value):
+                continue
+            at = record.get("evaluated_seconds") if name in ("test_loss", "accuracy") else None
+            seconds = record["seconds"] if at is None else at
+            tag = TAGS.get(name, f"more/{name}")
+            board.scalar(tag, value, record["step"], began + seconds)
+    last = began + (run.records[-1]["seconds"] if run.records else 0.0)
+    for step, histogram in histograms(run).items():
+        board.histogram("staleness", histogram, step, _time_of(run, step, began, last))
+    step = (run.summary or {}).get("steps", 0)
+    for worker, histogram in by_worker(run).items():
+        board.histogram(f"staleness of worker/{worker}", histogram, step, last)
+    _hparams(board, run, step, last)
 
 
-def _hparams(writer: Any, run: RunFolder, step: int, walltime: float) -> None:
-    """Write the configuration, and the final figures as its metrics."""
+def _hparams(board: _Board, run: RunFolder, step: int, walltime: float) -> None:
+    """Add the configuration, and the final figures as its metrics."""
     from tensorboardX.summary import hparams
 
     summary = run.summary or {}
     figures = {tag: summary[name] for name, tag in _FINAL.items() if _is_number(summary.get(name))}
     knobs = {name: _plain(getattr(run.config, name)) for name in knobs_of(TrainConfig)}
-    # ``add_hparams`` of the writer would put them into a folder of their own, as one more run.
     known = {name: value for name, value in knobs.items() if value is not None}
     for part in hparams(known, figures):
-        writer.file_writer.add_summary(part, walltime=walltime)
+        board.add(part, step, walltime)
     for tag, value in figures.items():
-        writer.add_scalar(tag, value, step, walltime)
+        board.scalar(tag, value, step, walltime)
 
 
 def began_at(run: RunFolder) -> float:

@@ -36,13 +36,27 @@ def test_csv_has_a_line_for_each_record_and_the_columns_of_all(tmp_path, capsys)
     assert capsys.readouterr().out == f"{out}: 3 records of 2 runs\n"
 
 
+def masked(data):
+    """Return the checksum of TFRecord: CRC-32C, bit by bit, rotated and moved."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ 0x82F63B78 * (crc & 1)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) % (1 << 32)
+
+
 def events_of(folder):
     """Return the events of TensorBoard in a folder, by the framing of TFRecord."""
     protos = pytest.importorskip("tensorboardX.proto.event_pb2")
     (path,) = folder.iterdir()
     data, found = path.read_bytes(), []
     while data:
-        (length,) = struct.unpack("<Q", data[:8])
+        length, crc = struct.unpack("<QI", data[:12])
+        assert crc == masked(data[:8])
+        (crc,) = struct.unpack("<I", data[12 + length : 16 + length])
+        assert crc == masked(data[12 : 12 + length])
         found.append(protos.Event.FromString(data[12 : 12 + length]))
         data = data[16 + length :]
     return [(event, value) for event in found for value in event.summary.value]
@@ -102,6 +116,22 @@ def test_tensorboard_has_staleness_by_epoch_of_a_run_that_was_recorded(tmp_path,
         assert (histo.num, histo.sum) == (len(taus), taus.sum())
         assert (histo.min, histo.max) == (taus.min(), taus.max())
     assert histo.max > 0
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_part(tmp_path, monkeypatch, capsys):
+    run, to = write_run(tmp_path / "run", 1), tmp_path / "boards"
+
+    def half(path, data):
+        with open(path, "wb") as file:
+            file.write(data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    assert main(["export", "tensorboard", str(run), "--to", str(to)]) == 2
+    assert capsys.readouterr().err == (
+        f"psrt: error: cannot write {to}/run: No space left on device\n"
+    )
+    assert list((to / "run").iterdir()) == []
 
 
 def test_what_would_be_shown_twice_is_refused(tmp_path, capsys):

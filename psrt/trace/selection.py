@@ -87,8 +87,8 @@ class Window:
     def look(self, events: Events) -> None:
         """Take note of the events of a block."""
         kind, clock = events["kind"], events["clock"]
-        if len(events):
-            self.longest = max(self.longest, float(np.nanmax(events["seconds"])))
+        spans = events["seconds"][np.isfinite(events["seconds"])]
+        self.longest = max(self.longest, float(spans.max(initial=0.0)))
         first, stop = self.steps
         inside = (clock >= first) & (clock < stop)
         steps, pushes = (kind == Kind.STEP) | (kind == Kind.PASS), kind == Kind.PUSH
@@ -109,7 +109,7 @@ class Window:
             ConfigError: if nobody made any of the steps.
         """
         found = self.counted if self.counted[0] < math.inf else self.pushed
-        if found[0] == math.inf:
+        if not (math.isfinite(found[0]) and math.isfinite(found[1])):
             first, stop = self.steps
             steps = f"{first}:{stop if stop < _MOST else ''}"
             made = f"0 to {self.last}" if self.last >= 0 else "none at all"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.errors import ConfigError
-from psrt.history.header import Header
+from psrt.history.events import Kind
 from psrt.history.log import Events
 from psrt.history.reading import folder_of, owners, read_header
 from psrt.history.stream import Extent, blocks_of, extent_of
@@ -19,6 +19,10 @@ from psrt.trace.clocks import HostClocks
 
 #: Events in memory at a time, of all files, and the fewest of one.
 _HELD, _FEWEST = 1 << 16, 64
+#: No run takes that long, in seconds: nanoseconds are counted in 64 bits.
+_LONGEST_S = 1e9
+#: Kinds whose ``seconds`` are none, but a bound of roundings.
+_BOUNDS = (Kind.RESIDUAL, Kind.SUM_KEEP, Kind.DRAW)
 
 
 class Event(NamedTuple):
@@ -42,6 +46,15 @@ class Event(NamedTuple):
     #: Number of the part of the model that is cut, else 0.
     cell: int
     rank: int
+
+
+def times_are_sound(events: Events) -> bool:
+    """Return whether all times and durations are some that a run may have."""
+    spans = events["seconds"][~np.isin(events["kind"], _BOUNDS)]
+    return all(
+        bool(np.isfinite(it).all() and (np.abs(it) < _LONGEST_S).all())
+        for it in (events["time"], spans)
+    )
 
 
 class Source:
@@ -86,22 +99,21 @@ class Source:
         cell = self.cells[number]
         # Whoever has no number of its own is the first worker.
         ranks = np.array([*cell.workers, *cell.servers, cell.workers[0]])
+        servers = np.array(cell.servers, int)
         for block in blocks_of(extent, events):
             rank = ranks[owners(cell, block, str(self.folder))]
+            if not times_are_sound(block):
+                raise ConfigError(f"{extent.path}: an event has a time or duration that is none")
             final = (block["worker"] < 0) & (block["shard"] >= 0)  # a shard's last event
-            if final.any():
-                rank[final] = self._servers(cell)[block["shard"][final]]
+            if (block["shard"][final] >= len(cell.servers)).any():
+                raise ConfigError(f"{extent.path}: the end of a shard that the run did not have")
+            rank[final] = servers[block["shard"][final]]
             self._correct(block, rank)
             # Numpy's ``tolist`` makes Python's own numbers of a block in one go.
             yield from (
                 Event._make((*event, number, at))
                 for event, at in zip(block.tolist(), rank.tolist(), strict=True)
             )
-
-    def _servers(self, cell: Header) -> np.ndarray:
-        if not cell.servers:
-            raise ConfigError(f"{self.folder}: an event of a shard in a run without servers")
-        return np.array(cell.servers)
 
     def _correct(self, block: Events, ranks: np.ndarray) -> None:
         """Put the times of a block on the clock of the first host."""

@@ -93,7 +93,7 @@ class Spans:
             shards: of each cell.
             of_rank: by cell, the number of shards of each rank that has any.
         """
-        self._slice, self._mark, self._count = slice_, mark, count
+        self._slice, self._mark, self._write_count = slice_, mark, count
         self._shards, self._of_rank = shards, of_rank
         self._workers: dict[tuple[int, int], _Worker] = {}
         #: By rank and lane, the end of the last slice.
@@ -131,6 +131,11 @@ class Spans:
             self._sent(event, now, event.samples)
         if kind in MARKED:
             self._mark(event, _mark_of(event, now))
+
+    def _count(self, it: Count) -> None:
+        """Hand on a number, unless there is none, as where a run diverges."""
+        if math.isfinite(it.value):
+            self._write_count(it)
 
     def _lane(self, rank: int, lane: str, name: str, start: int, stop: int, facts: Facts) -> None:
         """Hand on a slice, from where the last one of its lane ended at the earliest."""
@@ -210,8 +215,7 @@ class Spans:
         name += " of hosts" if event.flag & HOST else ""
         self._lane(event.rank, SUM, name, now if began is None else began, now, facts)
         self._waited(event, now, worker)
-        if not math.isnan(event.gap):
-            self._count(Count(event.rank, "gap", now, event.gap))
+        self._count(Count(event.rank, "gap", now, event.gap))
 
     def _exchanged(self, event: Event, now: int, worker: _Worker) -> None:
         if event.flag & CAME and worker.last is not None:
@@ -231,8 +235,7 @@ class Spans:
             self._lane(event.rank, UPDATE, "update", start, now, facts)
         if event.worker >= 0:
             self._count(Count(event.rank, f"τ{of}", now, event.tau))
-        if not math.isnan(event.gap):
-            self._count(Count(event.rank, f"gap{of}", now, event.gap))
+        self._count(Count(event.rank, f"gap{of}", now, event.gap))
 
     def _sent(self, event: Event, now: int, nbytes: float) -> None:
         total = self._bytes[event.rank] = self._bytes.get(event.rank, 0.0) + nbytes

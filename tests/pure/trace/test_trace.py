@@ -349,6 +349,43 @@ def test_a_damaged_history_is_one_line(nature, made, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "line"),
+    [
+        ("time", np.nan, "an event has a time or duration that is none"),
+        ("time", 1e300, "an event has a time or duration that is none"),
+        ("seconds", np.inf, "an event has a time or duration that is none"),
+        ("shard", 99, "the end of a shard that the run did not have"),
+        ("kind", 200, "an event of kind 200"),
+    ],
+)
+def test_an_event_that_cannot_be_is_one_line(field, value, line, made, tmp_path, capsys):
+    run = rewritten(made("ssp"), tmp_path)
+    events = np.load(made("ssp") / "history/events.npy")[:-1].copy()
+    assert events["kind"][-1] == Kind.FINAL
+    events[field][-1] = value
+    with EventLog(run / "history/events.npy") as log:
+        log.keep(events, (False, 0))
+    for words in ([], ["--steps", "2:4"]):
+        command = ["trace", str(run), "-o", str(tmp_path / "out"), "--format", "json"]
+        status = main([*command, *words])
+        assert status == 2 or words  # what comes after the steps is not read
+        found = capsys.readouterr().err
+        assert status == 0 or (line in found and found.count("\n") == 1)
+
+
+def test_a_number_that_is_none_is_not_drawn(made, tmp_path):
+    run = rewritten(made("codec"), tmp_path)
+    events = np.load(made("codec") / "history/events.npy")[:-1].copy()
+    applied = np.flatnonzero((events["kind"] == Kind.APPLY) & ~np.isnan(events["gap"]))
+    events["gap"][applied[0]] = np.inf  # of a run that diverges
+    with EventLog(run / "history/events.npy") as log:
+        log.keep(events, (False, 0))
+    read, _ = traced(run, tmp_path)
+    gaps = [value for (_, name), its in read.numbers.items() if name == "gap" for _, value in its]
+    assert len(gaps) == len(applied) - 1
+
+
+@pytest.mark.parametrize(
     ("words", "line"),
     [
         (["--steps", "20:30"], "--steps 20:30: no worker made such a step, but 0 to 8"),

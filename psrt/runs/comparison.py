@@ -17,7 +17,7 @@ from psrt.history.header import Header
 from psrt.history.reading import read_header
 from psrt.report.files import SIMULATION
 from psrt.report.metrics import seconds_to_accuracy
-from psrt.runs.folder import RunFolder, labels, read_run
+from psrt.runs.folder import RunFolder, as_written, labels, read_run
 from psrt.units import size_text, time_text
 
 #: Where a run writes, and whether it may, is no difference.
@@ -159,7 +159,11 @@ def compare(runs: Sequence[str | Path], target: float | None = None) -> Comparis
         raise ConfigError("compare takes two runs or more")
     names, read = labels(runs), [read_run(run) for run in runs]
     figures = [*FIGURES, *([] if target is None else [_to_accuracy(target)])]
-    outcome = {it.name: [it.of(run) for run in read] for it in figures}
+    outcome: dict[str, list[Any]] = {it.name: [] for it in figures}
+    for run in read:
+        with as_written(run.path):
+            for it in figures:
+                outcome[it.name].append(it.of(run))
     return Comparison(
         names,
         _knobs([run.config for run in read]),

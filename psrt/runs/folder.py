@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from psrt.config import TrainConfig
 from psrt.config.toml import from_toml
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, PsrtError
 from psrt.files import read_text
 from psrt.report.files import CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY
 from psrt.report.metrics import read_metrics
@@ -54,6 +55,22 @@ def read_run(run: str | Path) -> RunFolder:
         _json(path / PROGRESS, dict),
         roster,
     )
+
+
+@contextlib.contextmanager
+def as_written(run: str | Path) -> Iterator[None]:
+    """Read values of a run's files that are there and of their kind, as psrt writes them.
+
+    Raises:
+        ConfigError: if one is not.
+    """
+    try:
+        yield
+    except PsrtError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{run}: a file of it is not as psrt writes it ({found})") from None
 
 
 def labels(runs: Sequence[str | Path]) -> list[str]:

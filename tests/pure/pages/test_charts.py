@@ -1,0 +1,143 @@
+"""Charts draw the numbers that they are given: peaks are kept, bars are as long as told."""
+
+import math
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies
+
+from psrt.pages.bars import bar_chart
+from psrt.pages.heat_map import heat_map
+from psrt.pages.lines import Line, line_chart
+from psrt.pages.scale import Scale
+from psrt.pages.thin import thin
+
+FINITE = strategies.floats(-1e300, 1e300)
+NUMBERS = strategies.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(strategies.lists(FINITE, min_size=1, max_size=30), strategies.booleans())
+def test_every_value_has_its_place_on_an_axis(values, zero):
+    scale = Scale.of(values, 0.0, 100.0, zero=zero)
+    places = [scale(it) for it in values]
+    assert all(-1e-6 <= it <= 100 + 1e-6 for it in places)
+    for a, b in zip(sorted(values), sorted(values)[1:], strict=False):
+        assert scale(a) <= scale(b)
+
+
+@given(FINITE, FINITE)
+def test_ticks_are_few_round_and_on_the_axis(a, b):
+    scale = Scale.of([a, b], 0.0, 1.0)
+    ticks = scale.ticks()
+    width = scale.high / 2 - scale.low / 2
+    assert len(ticks) <= 13
+    assert all(scale.low - 1e-6 * width <= it <= scale.high + 1e-6 * width for it in ticks)
+    assert ticks == sorted(set(ticks))
+
+
+def test_a_logarithmic_axis_where_values_reach_far():
+    assert Scale.of([1e-4, 1.0], 0, 100, log=True).log
+    assert not Scale.of([0.5, 1.0], 0, 100, log=True).log
+    assert not Scale.of([0.0, 1.0], 0, 100, log=True).log
+    scale = Scale.of([1e-4, 1.0], 0, 100, log=True)
+    assert [scale(it) for it in (1e-4, 1e-2, 1.0)] == [0, 50, 100]
+
+
+@given(
+    strategies.lists(strategies.tuples(NUMBERS, NUMBERS), max_size=200), strategies.integers(4, 40)
+)
+def test_thinning_keeps_ends_and_peaks(points, most):
+    x, y = np.array(points or np.zeros((0, 2))).reshape(-1, 2).T
+    kept_x, kept_y = thin(x, y, most)
+    known = sorted(
+        (it for it in points if math.isfinite(it[0]) and math.isfinite(it[1])), key=lambda it: it[0]
+    )
+    assert len(kept_x) <= most
+    assert set(zip(kept_x.tolist(), kept_y.tolist(), strict=True)) <= set(known)
+    assert (np.diff(kept_x) >= 0).all()
+    if known:
+        assert kept_x[0] == known[0][0]
+        assert kept_x[-1] == known[-1][0]
+        ys = [it[1] for it in known]
+        assert (min(kept_y), max(kept_y)) == (min(ys), max(ys))
+
+
+def test_a_line_is_drawn_where_its_numbers_are():
+    x, y = np.arange(5.0), np.array([0.0, 3.0, 1.0, np.nan, 4.0])
+    figure = line_chart("t", "step", "loss", [Line("a", x, y, 0)], most=800)
+    (path,) = re.findall(r'<path d="M([^"]*)" fill="none"', figure.svg)
+    drawn = np.array([point.split() for point in path.split("L")], float)
+    assert len(drawn) == 4
+    across, up = drawn.T
+    known = np.isfinite(y)
+    for got, true in ((across, x[known]), (-up, y[known])):
+        share = (got - got.min()) / (got.max() - got.min())
+        assert share == pytest.approx((true - true.min()) / (true.max() - true.min()), abs=1e-3)
+    assert figure.data["series"][0]["x"] == [0, 1, 2, 4]
+    assert figure.data["series"][0]["y"] == [0, 3, 1, 4]
+
+
+def test_of_nothing_there_is_no_chart():
+    nothing = np.full(3, np.nan)
+    assert line_chart("t", "step", "loss", [Line("a", np.arange(3.0), nothing)], most=800) is None
+    assert line_chart("t", "step", "loss", [], most=800) is None
+    assert heat_map("t", np.full((2, 2), np.nan), ["0", "1"], ["0", "1"], "r", "c", str) is None
+
+
+def test_lines_differ_by_colour_and_then_by_dashes():
+    x = np.arange(3.0)
+    figure = line_chart(
+        "t", "step", "loss", [Line(str(i), x, x + i, i) for i in range(21)], most=800
+    )
+    strokes = re.findall(r'stroke="(var\(--s\d\))"[^>]*?(stroke-dasharray="[^"]*")?/>', figure.svg)
+    assert len(set(strokes)) == 21
+
+
+def test_bars_are_as_long_as_their_values():
+    rows = [("a", [1.0, 2.0, 0.0]), ("b", [0.0, 0.5, 0.0])]
+    figure = bar_chart("t", rows, ("x", "y", "z"), lambda it: f"{it:g} s")
+    found = re.findall(
+        r'<rect x="([\d.]+)"[^>]* width="([\d.]+)"[^>]*fill="var\(--s(\d)\)"', figure.svg
+    )
+    assert [style for _, _, style in found] == ["0", "1", "1"]
+    lengths = [float(width) for _, width, _ in found]
+    assert lengths == pytest.approx([lengths[0], 2 * lengths[0], 0.5 * lengths[0]], abs=0.2)
+    assert float(found[1][0]) == pytest.approx(float(found[0][0]) + lengths[0], abs=0.2)
+    assert figure.legend == [("x", 0), ("y", 1)]
+    assert ">3 s<" in figure.svg
+
+
+def test_a_cell_is_the_darker_the_more():
+    values = np.array([[0.0, 1.0], [4.0, np.nan]])
+    figure = heat_map("t", values, ["a", "b"], ["c", "d"], "row", "column", lambda it: f"{it:g}")
+    paths = re.findall(
+        r'<path d="([^"]*)" fill="var\(--heat\)" fill-opacity="([\d.]+)"', figure.svg
+    )
+    corners = {
+        (float(x), float(y)): float(opacity)
+        for path, opacity in paths
+        for x, y in re.findall(r"M([\d.]+) ([\d.]+)h", path)
+    }
+    assert len(corners) == 2
+    (upper_right, lower_left) = sorted(corners, key=lambda it: it[1])
+    assert upper_right[0] > lower_left[0]
+    assert corners[upper_right] == 0.25
+    assert corners[lower_left] == 1.0
+    assert figure.caption == "The darkest is 4."
+    assert [f">{it}<" in figure.svg for it in "014"] == [True, True, True]
+
+
+def test_texts_in_charts_are_escaped():
+    evil, x = """<img a="'">&lt;""", np.arange(3.0)
+    figures = [
+        line_chart(evil, evil, evil, [Line(evil, x, x)], most=9),
+        bar_chart(evil, [(evil, [1.0])], (evil,), lambda it: evil),
+        heat_map(evil, np.ones((1, 1)), [evil], [evil], evil, evil, lambda it: evil),
+    ]
+    for figure in figures:
+        drawn = ElementTree.fromstring(figure.svg)
+        assert {it.tag for it in drawn.iter()} <= {"svg", "path", "line", "rect", "circle", "text"}
+        assert evil in drawn.get("aria-label")
+        assert [it.text for it in drawn.iter("text")].count(evil) >= 2

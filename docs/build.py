@@ -32,6 +32,7 @@ from psrt.cli.explain_flags import (
 from psrt.cli.export import export_parser
 from psrt.cli.flags import FlagParser, train_parser
 from psrt.cli.launch import launch_parser
+from psrt.cli.report import report_parser
 from psrt.cli.show import show_parser
 from psrt.cli.simulate import simulate_parser
 from psrt.cli.trace import trace_parser
@@ -74,6 +75,7 @@ def cli() -> str:
     lines += _command(runs_parser())
     lines += _command(export_parser())
     lines += _command(checkpoints_parser())
+    lines += _command(report_parser())
     lines += _command(bench_parser())
     lines += _command(schedule_parser("NAME"), "NAME is an all-reduce or another collective.")
     timelines = [timeline_parser(name) for name, mode in MODES.items() if not mode.single]

@@ -27,6 +27,7 @@ COMMANDS = {
     "watch": "follow a run under way by the files that it writes; needs no MPI",
     "trace": "draw who did what when, from a recorded run, for a viewer; needs no MPI",
     "checkpoints": "list what a run has saved, and whether it can be read; needs no MPI",
+    "report": "write a page about runs, or several side by side, as HTML; needs no MPI",
     "show": "print the configuration of a run with these flags, as TOML; needs no MPI",
     "explain": "draw how a collective, a mode, a codec or a topology works; needs no MPI",
     "completion": "print a script by which bash or zsh completes commands and flags",

@@ -37,7 +37,7 @@ _ON_RANKS = ("train", "bench", "doctor")
 _PARTS = ("server", "worker")
 #: Commands of psrt that are one process.
 _WITHOUT_RANKS = (
-    *("simulate", "check", "checkpoints", "show", "explain"),
+    *("simulate", "check", "checkpoints", "report", "show", "explain"),
     *("trace", "compare", "export", "watch", "completion"),
 )
 #: Runs a program as its main one, and ends the job with its status if it fails, where its own

@@ -1,0 +1,67 @@
+"""``psrt report``: a page about runs, from the files that they left behind. Needs no MPI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from psrt.cli.flags import FlagParser
+from psrt.cli.printing import say
+from psrt.errors import ConfigError
+from psrt.files import check_writable, write_text
+from psrt.units import plural, size_text
+
+#: What names a page.
+_ENDINGS = (".html", ".htm")
+
+_DESCRIPTION = """\
+Write a page about a run, or about several side by side: what was run and how to run it again, how
+it ended, what psrt check says, loss and accuracy, staleness, waiting, bytes, consensus, pipelines,
+checkpoints, environment. It is one file that needs no network and opens in any browser. Of a run
+that was killed, or whose files are damaged, it shows what is whole, and says what is not. Needs
+jinja2, psrt's extra report: pip install 'jinja2>=3.1'.
+
+  psrt report runs/ssp
+  psrt report runs/ssp runs/sync -o compared.html"""
+
+
+def report_parser() -> FlagParser:
+    """Return the parser."""
+    parser = FlagParser(prog="psrt report", description=_DESCRIPTION)
+    parser.add_argument("run", metavar="RUN", nargs="+", help="output folder (--out) of a run")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="report.html",
+        help="write the page to this file (default: report.html)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the file if there is one already"
+    )
+    parser.add_argument(
+        "--check", action="store_true",
+        help="check histories of more than 128 MiB, too: it takes some times their size of memory",
+    )  # fmt: skip
+    parser.synonyms = {"out": "output"}
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write a page and return the exit status.
+
+    Raises:
+        ConfigError: if a folder is no run, the page cannot be written, or jinja2 is missing.
+        SystemExit: after ``--help`` was printed.
+    """
+    given = report_parser().parse(argv)
+    path = given.output
+    if not path.lower().endswith(_ENDINGS):
+        raise ConfigError(f"-o {path}: a page ends in .html")
+    if os.path.lexists(path) and not given.overwrite:
+        raise ConfigError(f"{path} is there already; --overwrite replaces it, -o names another")
+    check_writable(path)
+    from psrt.pages.run.page import page_of  # numpy only now: --help needs none
+
+    page = page_of(given.run, check=given.check)
+    write_text(path, page)
+    size = size_text(len(page.encode()))
+    say(f"{path}: {plural(len(given.run), 'run')}, {size}; open it in a browser")
+    return 0

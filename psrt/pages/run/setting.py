@@ -1,0 +1,120 @@
+"""What was run, and how to run it again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from psrt.config import TrainConfig
+from psrt.pages.parts import Code, Heading, Note, Part, Section, Table
+from psrt.pages.run.again import OF_A_FOLDER, command, own_knobs, plain, text_of
+from psrt.pages.run.folder import RunFolder
+from psrt.pages.words import NONE
+
+#: Characters of a value that are shown.
+_LONGEST = 200
+
+
+def section(runs: Sequence[RunFolder]) -> Section:
+    """Return the section: of each run its command, and its knobs that are not at their defaults."""
+    parts: list[Part] = []
+    for style, run in enumerate(runs):
+        if len(runs) > 1:
+            parts.append(Heading(run.name, style))
+        parts += _of_one(run, whole=len(runs) == 1)
+    return Section("run", "What was run", parts)
+
+
+def differences(runs: Sequence[RunFolder]) -> Section:
+    """Return the section on what differs between several runs."""
+    configs = [_knobs(run) for run in runs]
+    names = dict.fromkeys(name for config in configs for name in config)
+    rows = []
+    for name in names:
+        cells = [_shown(config[name]) if name in config else NONE for config in configs]
+        if name not in OF_A_FOLDER and len(set(cells)) > 1:
+            rows.append((name.replace("_", "-"), *cells))
+    rows += _of_environment(runs)
+    if not rows:
+        note = Note("Nothing: they have the same configuration, ranks and versions.")
+        return Section("differences", "What differs", [note])
+    head = ("", *(run.name for run in runs))
+    return Section("differences", "What differs", [Table(rows, head, styles=range(len(runs)))])
+
+
+def _of_one(run: RunFolder, *, whole: bool) -> Iterator[Part]:
+    if run.config is None:
+        yield Note("Its configuration cannot be read, so no command can be given.", "missing")
+        if run.knobs:
+            rows = [(name, _shown(value)) for name, value in run.knobs.items()]
+            yield Table(rows, caption=f"As {run.name}/config.toml has it")
+        return
+    line = command(run)
+    if _is_own(run):
+        yield Note(
+            "A problem of the user's own: its script, which calls psrt.run, is not recorded. The "
+            "configuration was that of this command."
+        )
+    if line is not None:
+        yield Code(line, "Run it again")
+    if _replays(run):
+        start = "psrt train" if run.ranks == 1 else f"psrt launch -n {run.ranks or 'N'} train"
+        yield Code(f"{start} --replay {run.name}", "Repeat it to the bit, from its history")
+    if run.ranks is None:
+        yield Note("The number of ranks is not recorded: N stands for it.", "missing")
+    own = own_knobs(run.config, run.ranks)
+    rows = [
+        (name.replace("_", "-"), _shown(plain(name, it)))
+        for name, it in own.items()
+        if name not in OF_A_FOLDER
+    ]
+    if rows and whole:
+        yield Table(rows, caption="Not at their defaults")
+    yield Note(f"All of it: {run.name}/config.toml, which --config takes.")
+
+
+def _replays(run: RunFolder) -> bool:
+    """Return whether its history can be repeated, as far as one can see without reading it."""
+    if run.header is None or run.virtual or _is_own(run) or run.summary is None:
+        return False
+    return not (run.checkpoints or run.header.resumed or run.summary.missing)
+
+
+def _is_own(run: RunFolder) -> bool:
+    """Return whether the model was not psrt's own, as far as the names of its tensors say."""
+    return bool(run.tensors) and not all(name.startswith("layers.") for name in run.tensors)
+
+
+def _knobs(run: RunFolder) -> dict[str, Any]:
+    if run.config is None:
+        return run.knobs
+    found = {it.name: getattr(run.config, it.name) for it in dataclasses.fields(TrainConfig)}
+    return {name: plain(name, value) for name, value in found.items() if value is not None}
+
+
+def _of_environment(runs: Sequence[RunFolder]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each thing that differs and is no knob."""
+    for name, cells in {
+        "ranks": [NONE if run.ranks is None else f"{run.ranks:,}" for run in runs],
+        "virtual time": ["yes" if run.virtual else "no" for run in runs],
+        "compute": [NONE if run.simulation is None else run.simulation.compute for run in runs],
+        "link": [NONE if run.simulation is None else run.simulation.link for run in runs],
+        "hosts": [NONE if run.summary is None else f"{run.summary.hosts:,}" for run in runs],
+        "MPI": [NONE if run.summary is None else run.summary.mpi or NONE for run in runs],
+        "psrt": [NONE if run.header is None else run.header.psrt for run in runs],
+        "code": [NONE if run.header is None else run.header.code_sha256[:12] for run in runs],
+        "numpy": [NONE if run.header is None else run.header.numpy for run in runs],
+        "data": [NONE if run.header is None else run.header.data_sha256[:12] for run in runs],
+    }.items():
+        if len(set(cells) - {NONE}) > 1 or (len(set(cells)) > 1 and name in ("ranks", "compute")):
+            yield (name, *cells)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = text_of(value)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(value)
+    text = text or NONE
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -1,0 +1,217 @@
+"""Of what is damaged a page says what is wrong; the rest is whole; no text becomes HTML."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+from psrt.errors import ConfigError
+from psrt.pages.run.page import MOST_NBYTES, page_of
+from support.pages import RUNS, Page
+
+EVIL = "</script></style></svg><img src=x onerror=alert(1)>"
+
+
+def write(run, name, text):
+    (run / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def told(run):
+    """Return the page of a run, and what it says of damage."""
+    page = Page(page_of([str(run)]))
+    return page, page.sections["outcome"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("config.toml", "mode = ", "config.toml: not TOML: "),
+        ("config.toml", 'mode = "ssp"\nwarp = 3\n', "; was it written by another version of psrt?"),
+        ("config.toml", b"\xff\xfe", "not a text in UTF-8"),
+        ("config.toml", None, "config.toml is missing: what was run is not known"),
+        ("summary.json", "{", "summary.json: summary is not JSON"),
+        ("summary.json", "[]", "summary.json: summary is not an object of fields"),
+        ("summary.json", "{}", "summary.json: summary lacks "),
+        ("metrics.jsonl", "{}\n", "metrics.jsonl: line 1 left out: not a record of metrics"),
+        ("metrics.jsonl", "\0" * 300_000, "metrics.jsonl: its last line was cut off"),
+        ("metrics.jsonl", '{"step": 1', "metrics.jsonl: its last line was cut off"),
+        ("metrics.jsonl", '{"step": "1"}\n{"step": 2}\n[]\n', "line 1, and 1 more left out"),
+        ("metrics.jsonl", '{"step": 2}\n{"step": 1}\n', "its steps are not in order"),
+        ("simulation.json", "{}", "simulation.json: not what psrt writes: 'servers'"),
+        ("roster.json", '[{"rank": 0}]', "roster.json: not what psrt writes"),
+        ("roster.json", "7", "roster.json: not what psrt writes"),
+        ("progress.json", "nan?", "progress.json: not JSON"),
+        ("model.safetensors", "x", "model.safetensors: not a file of tensors"),
+        ("history/header.json", "{}", "header.json: of format None; this psrt reads"),
+        ("history/header.json", None, "unfinished run: it ended before its header was"),
+        ("history/events.npy", None, "events.npy is missing"),
+        ("history/events.npy", "rubbish", "events.npy: damaged: "),
+    ],
+)  # fmt: skip
+def test_damage_is_told_and_the_rest_is_shown(copied, name, text, line):
+    run = copied("ssp")
+    if text is None:
+        (run / name).unlink()
+    else:
+        write(run, name, text)
+    page, outcome = told(run)
+    assert line in outcome
+    assert str(run) not in outcome
+    assert ("Training loss, by steps" in page.text) == (name != "metrics.jsonl")
+    assert "Staleness τ of" in page.sections["staleness"]
+
+
+def test_a_folder_or_a_pipe_in_place_of_a_file(copied):
+    import os
+
+    run = copied("ssp")
+    for name in ("summary.json", "metrics.jsonl"):
+        (run / name).unlink()
+    (run / "summary.json").mkdir()
+    os.mkfifo(run / "metrics.jsonl")
+    _, outcome = told(run)
+    assert "summary.json: cannot be read: Is a directory" in outcome
+    assert "metrics.jsonl cannot be read: not a regular file" in outcome
+
+
+def test_events_whose_checksum_is_wrong_are_drawn_and_not_checked(copied):
+    run = copied("ssp")
+    path = run / "history" / "events.npy"
+    data = bytearray(path.read_bytes())
+    data[-64 * 9] ^= 1
+    path.write_bytes(data)
+    page, _ = told(run)
+    assert "Not checked: " in page.sections["check"]
+    assert "its checksum does not match its events" in page.sections["check"]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_listed(copied):
+    run = copied("codec")
+    newest = max((run / "checkpoints").iterdir())
+    write(newest, "manifest.json", "{")
+    page, _ = told(run)
+    assert "cannot be read: " in page.value("checkpoints", newest.name)
+
+
+def spoiled(value, rng):
+    """Return what JSON made, with one leaf of it replaced."""
+    if isinstance(value, dict) and value:
+        key = rng.choice(sorted(value))
+        return {**value, key: spoiled(value[key], rng)}
+    if isinstance(value, list) and value:
+        place = rng.randrange(len(value))
+        return [spoiled(it, rng) if i == place else it for i, it in enumerate(value)]
+    return rng.choice(
+        [
+            EVIL,
+            None,
+            -1,
+            10**400,
+            -1e308,
+            1e308,
+            [],
+            {},
+            True,
+            "",
+            [EVIL],
+            {EVIL: EVIL},
+            float("nan"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_whatever_files_say_there_is_a_page(copied, kind):
+    whatever_files_say(copied(kind), range(12))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", RUNS)
+def test_whatever_many_files_say_there_is_a_page(copied, kind):
+    whatever_files_say(copied(kind), range(1000, 1150))
+
+
+def whatever_files_say(run, seeds):
+    files = [run / name for name in ("summary.json", "simulation.json", "metrics.jsonl")]
+    texts = {path: path.read_text() for path in files}
+    shutil.rmtree(run / "history")  # its header has a checksum
+    tags = {tag for tag, _ in Page(page_of([str(run)])).elements}
+    for seed in seeds:
+        rng = random.Random(seed)
+        for path, text in texts.items():
+            if path.suffix == ".jsonl":
+                lines = [json.loads(it) for it in text.splitlines()]
+                lines = [spoiled(it, rng) if rng.random() < 0.3 else it for it in lines]
+                path.write_text("".join(json.dumps(it) + "\n" for it in lines))
+            else:
+                value = json.loads(text)
+                for _ in range(rng.randrange(3)):
+                    value = spoiled(value, rng)
+                path.write_text(json.dumps(value))
+        html = page_of([str(run)])
+        page = Page(html)
+        assert {tag for tag, _ in page.elements} <= tags | {"h3", "p"}, seed
+        assert len(html.encode()) <= MOST_NBYTES
+
+
+def test_texts_of_all_files_are_escaped(copied):
+    """Every text that a file may hold, in the places that psrt itself writes them to."""
+    run = copied("codec")
+    tags = [tag for tag, _ in Page(page_of([str(run)])).elements]
+    summary = json.loads((run / "summary.json").read_text())
+    summary |= {"mode": EVIL, "mpi": EVIL, "shards_why": EVIL, "allreduce_why": EVIL}
+    summary |= {"allreduce": EVIL, "parameters_sha256": EVIL}
+    missing = {"worker": 1, "rank": 2, "host": EVIL, "pid": 3, "clock": 4}
+    summary["missing"] = [missing]
+    write(run, "summary.json", json.dumps(summary))
+    simulation = json.loads((run / "simulation.json").read_text())
+    simulation |= {name: EVIL for name, it in simulation.items() if isinstance(it, str)}
+    simulation["faults"] = [EVIL]
+    write(run, "simulation.json", json.dumps(simulation))
+    roster = [{"rank": 0, "role": EVIL, "host": EVIL, "pid": 1}]
+    write(run, "roster.json", json.dumps(roster))
+    config = (run / "config.toml").read_text()
+    write(run, "config.toml", config + f"warp = {json.dumps(EVIL)}\n{json.dumps(EVIL)} = 1\n")
+    manifest = next((run / "checkpoints").iterdir()) / "manifest.json"
+    values = json.loads(manifest.read_text())
+    write(run, f"checkpoints/{manifest.parent.name}/manifest.json",
+          json.dumps(values | {"created": EVIL, "parent": EVIL}))  # fmt: skip
+    html = page_of([str(run)])
+    page = Page(html)
+    assert html.count("&lt;img src=x") > 15
+    assert "<img" not in html
+    more = {tag for tag, _ in page.elements} - set(tags)
+    assert more <= {"h3", "p", "caption"}
+    assert not [name for _, attributes in page.elements for name in attributes if name[:2] == "on"]
+
+
+def test_a_folder_named_like_a_tag(copied, tmp_path):
+    run = copied("ssp").rename(tmp_path / "<img src=x onerror=alert(1)>&amp;")
+    page, _ = told(run)
+    assert "img" not in {tag for tag, _ in page.elements}
+    assert "<img src=x onerror=alert(1)>&amp;" in page.text
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "no run at .*run: psrt train --out .*run makes one"),
+        (lambda path: path.write_text(""), "run is a file, expected the output folder"),
+        (
+            lambda path: path.mkdir(),
+            "run holds no run: expected a folder that psrt train --out made",
+        ),
+    ],
+)
+def test_what_is_no_run_is_one_line(tmp_path, make, message):
+    make(tmp_path / "run")
+    with pytest.raises(ConfigError, match=message):
+        page_of([str(tmp_path / "run")])
+
+
+def test_a_name_that_no_file_can_have():
+    with pytest.raises(ConfigError, match=r"no run at|cannot be read"):
+        page_of(["a\0b"])
+    with pytest.raises(ConfigError, match=r"no run at|cannot be read"):
+        page_of(["a" * 5000])

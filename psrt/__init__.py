@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from psrt.version import __version__
 
 if TYPE_CHECKING:
+    from psrt import torch as torch
     from psrt.config import TrainConfig, from_toml, resolve, to_toml
     from psrt.errors import (
         ConfigError,
@@ -109,16 +110,17 @@ _HOME = {
 #: Subpackages that need what psrt does not: not part of ``from psrt import *``.
 _ADAPTERS = ("jax", "torch")
 
+if not TYPE_CHECKING:  # to which it would say that every name is there
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for (PEP 562)."""
-    if name in _ADAPTERS:
-        return importlib.import_module(f"psrt.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first asked for (PEP 562)."""
+        if name in _ADAPTERS:
+            return importlib.import_module(f"psrt.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

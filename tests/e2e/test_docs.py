@@ -16,7 +16,7 @@ ELSEWHERE = (
     *("make ", ". ", "export ", "pip ", "pre-commit ", "cd ", "apt-get "),
     *("module ", "srun ", "sbatch ", "salloc ", "squeue ", "scancel ", "ssh-"),
     *("mpirun --hostfile ", "psrt launch --hostfile ", "python3 -m venv ", "env/bin/"),
-    "~/psrt-env/",
+    *("~/psrt-env/", "apptainer ", "mpirun -n 4 apptainer "),
 )
 #: Scripts whose work other tests do on smaller examples.
 LONG = ("apps/compare_modes.py", "apps/staleness_study.py --out", "psrt bench")

@@ -101,7 +101,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 .PHONY: help install train fuzz lint docs report-faults report-kills
 .PHONY: test test-rest test-soak test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
-.PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%)
+.PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%) test-browser test-packaging release
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train bench-pipeline
 .PHONY: bench-parallelism bench-history bench-checkpoints bench-adapters bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
 .PHONY: compare compress decentralize study calibrate plots clean distclean
@@ -121,8 +121,9 @@ $(VENV)/.has-psrt: EXTRAS = $(MPI)
 $(VENV)/.has-tests: EXTRAS = $(MPI),plot,report,test
 $(VENV)/.has-lint: EXTRAS = $(MPI),plot,report,test,lint
 $(VENV)/.has-plot: EXTRAS = $(MPI),plot
-$(VENV)/.has-psrt $(VENV)/.has-tests $(VENV)/.has-lint $(VENV)/.has-plot: setup.py | $(PY)
-	@echo "installing psrt[$(EXTRAS)] into $(VENV)"
+$(VENV)/.has-release: EXTRAS = $(MPI),test,lint,release
+$(addprefix $(VENV)/.has-,psrt tests lint plot release): setup.py | $(PY)
+	@echo "installing psrt-mpi[$(EXTRAS)] into $(VENV)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@$(SETTLE)
 	@touch $@
@@ -196,7 +197,7 @@ test-rest:  ## tests that `make test` leaves out: state spaces, grids, other num
 test-soak:  ## what even test-rest leaves out of the largest grids, in about 20 minutes
 	@$(MAKE) --no-print-directory test-pure MARKED=soak
 
-test-all: test test-rest test-soak test-cluster test-slurm test-nolocal test-oracles test-browser  ## everything, with both MPIs
+test-all: test test-rest test-soak test-cluster test-slurm test-nolocal test-oracles test-browser test-packaging  ## everything, with both MPIs
 
 test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
 	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive and not soak' tests/pure
@@ -282,11 +283,19 @@ $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
 	@.venv-oracles/bin/python -c 'import jax, torch.distributed'
 	@touch $@
 
+# With the network: builds, and what is installed from the wheel, take their packages from PyPI.
+test-packaging: $(VENV)/.has-release  ## sdist and wheel: built, checked, and at work where only they are
+	$(PY) .ci/release.py --rehearse
+	$(TIMEOUT) 600 $(PY) -m pytest -rs $(DURATIONS) tests/packaging </dev/null
+
+release: $(VENV)/.has-release  ## build what PyPI gets, if all names one version; ARGS=--upload uploads it
+	$(PY) .ci/release.py $(ARGS)
+
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs, FAULTS=10000 in which much goes wrong, CASES=100000 damaged files; a failure says its SEED
 	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_FAULTS=$(FAULTS) PSRT_FUZZ_CASES=$(CASES) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz
 
 # Not what you keep beside them, such as a script of your own.
-LINTED = psrt apps tests docs setup.py
+LINTED = psrt apps tests docs .ci/release.py setup.py
 
 lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 	$(VENV)/bin/ruff check $(LINTED)

@@ -1,4 +1,7 @@
-"""Packaging of psrt: one pure-Python package; the MPI comes from the cluster or from an extra."""
+"""Packaging of psrt: one pure-Python package; the MPI comes from the cluster or from an extra.
+
+On PyPI the name ``psrt`` is another project's, so the distribution is ``psrt-mpi``.
+"""
 
 import pathlib
 import re
@@ -7,14 +10,51 @@ from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "psrt/version.py").read_text()).group(1)
+#: A picture or a link of Markdown that leads to a file of the repository.
+PICTURE = re.compile(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n\n?", re.MULTILINE)
+LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]*\)")
+
+
+def standalone(page):
+    """Return a page without pictures and links that lead nowhere outside of the repository."""
+    return LINK.sub(r"\1", PICTURE.sub("", page))
+
 
 setup(
-    name="psrt",
+    name="psrt-mpi",
     version=VERSION,
     description="MPI parameter-server and all-reduce runtime for data-parallel training on numpy",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=standalone((ROOT / "README.md").read_text(encoding="utf-8")),
     long_description_content_type="text/markdown",
-    license="MIT",
+    author="The psrt developers",
+    # The digits that come along are under a licence of their own: psrt/data/DIGITS.md.
+    license_expression="MIT AND CC-BY-4.0",
+    license_files=["LICENSE", "psrt/data/DIGITS.md"],
+    keywords=[
+        "all-reduce",
+        "asynchronous SGD",
+        "data-parallel training",
+        "distributed training",
+        "gossip",
+        "gradient compression",
+        "MPI",
+        "parameter server",
+        "stale-synchronous parallel",
+    ],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Education",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.11",
     packages=find_packages(include=["psrt", "psrt.*"]),
     package_data={
@@ -43,6 +83,10 @@ setup(
             "tensorboardX>=2.6",
         ],
         "lint": ["ruff>=0.12", "mypy>=1.15", "import-linter>=2.3"],
+        "docs": ["sphinx>=8.1", "myst-parser>=4", "furo>=2024.8", "sphinx-copybutton>=0.5"],
+        "release": ["build>=1.2", "twine>=6.1"],
+        # What people use, but no MPI.
+        "all": ["psrt-mpi[plot]"],
     },
     entry_points={"console_scripts": ["psrt = psrt.__main__:main"]},
 )

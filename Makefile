@@ -99,7 +99,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 # --- installation -------------------------------------------------------------------------------
 
-.PHONY: help install train fuzz lint docs report-faults report-kills
+.PHONY: help install train fuzz lint docs docs-site report-faults report-kills
 .PHONY: test test-rest test-soak test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%) test-browser test-packaging release
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train bench-pipeline
@@ -122,7 +122,8 @@ $(VENV)/.has-tests: EXTRAS = $(MPI),plot,report,test
 $(VENV)/.has-lint: EXTRAS = $(MPI),plot,report,test,lint
 $(VENV)/.has-plot: EXTRAS = $(MPI),plot
 $(VENV)/.has-release: EXTRAS = $(MPI),test,lint,release
-$(addprefix $(VENV)/.has-,psrt tests lint plot release): setup.py | $(PY)
+$(VENV)/.has-docs: EXTRAS = $(MPI),test,docs
+$(addprefix $(VENV)/.has-,psrt tests lint plot release docs): setup.py | $(PY)
 	@echo "installing psrt-mpi[$(EXTRAS)] into $(VENV)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@$(SETTLE)
@@ -306,6 +307,14 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 docs: $(VENV)/.has-psrt  ## generate the pages of docs/ that come from the code
 	$(PY) docs/build.py
 
+# A warning is an error: a link that leads nowhere, a page that nothing leads to, a name that is not there.
+# All anew, else navigation has the old titles of pages that did not change.
+SPHINX = $(PY) -m sphinx --fresh-env --write-all --quiet --fail-on-warning --keep-going --nitpicky
+docs-site: $(VENV)/.has-docs  ## the pages as a site in docs/_build/html; its examples and links tried
+	$(SPHINX) -b html docs docs/_build/html
+	$(SPHINX) -b doctest docs docs/_build/doctest
+	$(PY) -m pytest -rs tests/site
+
 # --- benchmarks ---------------------------------------------------------------------------------
 
 bench: bench-step bench-allreduce bench-call bench-codec bench-ps bench-train bench-pipeline bench-parallelism bench-history bench-checkpoints bench-simulate  ## all benchmarks; they need an idle machine
@@ -369,7 +378,7 @@ bench-simulate: $(VENV)/.has-psrt  ## events per second of simulations and of ch
 # --- cleaning up --------------------------------------------------------------------------------
 
 clean:  ## delete caches and build leftovers; keeps the environments and runs/
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
+	rm -rf build dist docs/_build *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
 	find psrt apps tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and delete the environments

@@ -168,7 +168,7 @@ class VirtualLauncher(Launcher):
         """Set up; see ``simulate``.
 
         Args:
-            workers: W.
+            workers: their number, W.
             seed: of the delays and the order of events.
             costs: the time of computing and sending, or a function from the role map to it.
             world: the class of the simulator.

@@ -169,7 +169,7 @@ class Communicator(NonblockingCalls):
             This rank's chunk, a flat view of ``buf``, which is where it stays.
 
         Raises:
-            as ``all_reduce``.
+            PsrtError: as ``all_reduce``.
         """
         self._calls.find("reduce_scatter", buf, op).run()
         return self._chunk(buf)
@@ -184,7 +184,7 @@ class Communicator(NonblockingCalls):
             ``buf``.
 
         Raises:
-            as ``all_reduce``.
+            PsrtError: as ``all_reduce``.
         """
         self._calls.find("all_gather", buf).run()
         return buf
@@ -200,7 +200,7 @@ class Communicator(NonblockingCalls):
             ``buf``.
 
         Raises:
-            as ``all_reduce``.
+            PsrtError: as ``all_reduce``.
         """
         self._calls.find("broadcast", buf, root=root).run()
         return buf
@@ -217,7 +217,7 @@ class Communicator(NonblockingCalls):
             ``buf``.
 
         Raises:
-            as ``all_reduce``.
+            PsrtError: as ``all_reduce``.
         """
         self._calls.find("reduce", buf, op, root=root).run()
         return buf
@@ -235,7 +235,7 @@ class Communicator(NonblockingCalls):
             This rank's chunk, a view, as ``reduce_scatter`` returns it.
 
         Raises:
-            as ``all_reduce``.
+            PsrtError: as ``all_reduce``.
         """
         self._calls.find("scatter", buf, root=root).run()
         return self._chunk(buf)
@@ -253,7 +253,7 @@ class Communicator(NonblockingCalls):
             ``buf``.
 
         Raises:
-            as ``all_reduce``.
+            PsrtError: as ``all_reduce``.
         """
         self._calls.find("gather", buf, root=root).run()
         return buf
@@ -272,7 +272,7 @@ class Communicator(NonblockingCalls):
             ``out``, or ``buf`` where that is None; block i is what rank i had for this rank.
 
         Raises:
-            as ``all_reduce``; ConfigError also if these are not ``size`` equal blocks.
+            PsrtError: as ``all_reduce``; ConfigError also if these are not ``size`` equal blocks.
         """
         self._calls.find("all_to_all", buf, out=out).run()
         return buf if out is None else out

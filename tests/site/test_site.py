@@ -1,0 +1,100 @@
+"""The site that `make docs-site` has built: links lead somewhere, pages are in its navigation.
+
+Links to other sites cannot be followed from here; of them only the form is looked at.
+"""
+
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import psrt
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "docs/_build/html"
+#: Pages that Sphinx makes of its own accord.
+OWN = {"genindex.html", "search.html", "py-modindex.html"}
+#: What no page of one's own starts, such as a link that a copy of the theme has.
+SCHEMES = ("", "https")
+
+
+class Page(HTMLParser):
+    """The links, the anchors and the navigation of a page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.anchors, self.navigation = [], set(), []
+        self._in_navigation = False
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found[key] for key in ("id", "name") if found.get(key)}
+        if tag == "div" and "sidebar-tree" in found.get("class", ""):
+            self._in_navigation = True
+        for key in ("href", "src"):
+            if found.get(key):
+                self.links.append(found[key])
+                if self._in_navigation and tag == "a":
+                    self.navigation.append(found[key])
+
+    def handle_endtag(self, tag):
+        if tag == "aside":
+            self._in_navigation = False
+
+
+@cache
+def page(path):
+    return Page(path)
+
+
+@pytest.fixture(scope="module")
+def pages():
+    found = sorted(SITE.glob("*.html"))
+    assert len(found) >= len(list((ROOT / "docs").glob("*.md"))), "make docs-site builds it"
+    return found
+
+
+def leads_nowhere(path, link):
+    """Whether a link of a page is to a file, or an anchor, that the site does not have."""
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return False
+    there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    if not there.is_file():
+        return True
+    if not parts.fragment or there.suffix != ".html" or path.name in OWN:
+        return False
+    return unquote(parts.fragment) not in page(there).anchors
+
+
+def test_every_link_leads_somewhere(pages):
+    links = [(path, link) for path in pages for link in page(path).links]
+    assert [f"{path.name}: {link}" for path, link in links if leads_nowhere(path, link)] == []
+
+
+def test_links_to_other_sites_are_encrypted(pages):
+    links = {link for path in pages for link in page(path).links if not link.startswith("data:")}
+    assert {link for link in links if urlsplit(link).scheme not in SCHEMES} == set()
+
+
+def test_the_index_leads_to_every_page(pages):
+    navigation = {urlsplit(link).path for link in page(SITE / "index.html").navigation}
+    missing = {path.name for path in pages} - navigation - OWN - {"index.html"}
+    assert missing == set()
+
+
+def test_every_public_name_is_in_the_reference():
+    anchors = page(SITE / "api.html").anchors
+    assert {f"psrt.{name}" for name in psrt.__all__} - anchors == set()
+
+
+def test_nothing_is_fetched_from_elsewhere(pages):
+    """A page works without a network: styles, scripts and pictures are the site's own."""
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        assert '<script src="http' not in text, path.name
+        assert '<link rel="stylesheet" type="text/css" href="http' not in text, path.name
+        assert '<img src="http' not in text, path.name

@@ -39,13 +39,15 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_preserve_defaults = True
+# Libraries that adapters need, and their docstrings do not.
+autodoc_mock_imports = ["torch", "jax"]
 toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 napoleon_custom_sections = ["Source"]
 napoleon_use_ivar = True
 # Types of other projects, whose indexes are on the network, and psrt's that are not public.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(numpy|collections\.abc|os|MPI)\..*"),
+    (r"py:.*", r"(numpy|collections\.abc|os|MPI|torch|jax|nn)\..*"),
     (r"py:.*", r"(PathLike|AnyArray|Say|Work|OutputError|CrashError)"),
     (r"py:.*", r"psrt\.\w+\..*"),
 ]
@@ -77,11 +79,25 @@ def navigation(page: str) -> str:
     return _SECTION.sub(section, page)
 
 
+def others(page: str) -> str:
+    """Return the directives of the public names that a page leaves out."""
+    lines = []
+    for name in psrt.__all__:
+        if not re.search(rf":: (psrt\.)?{name}\b", page):
+            kind = "class" if isinstance(getattr(psrt, name), type) else "function"
+            lines.append(f".. auto{kind}:: psrt.{name}\n")
+    return "\n".join(["Others\n------\n", *lines]) if lines else ""
+
+
 def _read(app: object, name: str, content: list[str]) -> None:
     text = content[0]
     for path, page in FROM_ROOT.items():
         text = text.replace(f"]({path})", f"]({page})")
-    content[0] = navigation(text) if name == "index" else text
+    if name == "index":
+        text = navigation(text)
+    if name == "api":
+        text += f"\n{others(text)}"
+    content[0] = text
 
 
 def _public(app: Any, env: Any, node: Any, content: Any) -> Any:
@@ -100,10 +116,13 @@ def _long(app: object, tree: nodes.document, page: object) -> None:
             code["classes"].append("long")
 
 
-def _attribute(app: object, what: str, name: str, it: object, options: object, lines: Any) -> None:
-    """Keep napoleon from taking what stands before a colon in a comment for a type."""
+def _untyped(app: object, what: str, name: str, it: object, options: object, lines: Any) -> None:
+    """Keep napoleon from taking what stands before a colon for a type: types are annotations."""
     if what in ("attribute", "property") and lines:
         lines[0] = f": {lines[0]}"
+    for i, line in enumerate(lines[:-1]):
+        if line in ("Returns:", "Yields:"):
+            lines[i + 1] = re.sub(r"(\S)", r": \1", lines[i + 1], count=1)
 
 
 def setup(app: Any) -> None:
@@ -111,4 +130,4 @@ def setup(app: Any) -> None:
     app.connect("source-read", _read)
     app.connect("missing-reference", _public)
     app.connect("doctree-resolved", _long)
-    app.connect("autodoc-process-docstring", _attribute, priority=1)
+    app.connect("autodoc-process-docstring", _untyped, priority=1)

@@ -46,7 +46,7 @@ def loss(module: Any, batch: Any) -> Any:
 
 def problem_of(module: Any, **more: Any) -> Any:
     """Return the module on the data, in batches of 8."""
-    asked = {"batch_size": 8, "accuracy": psrt.torch.accuracy} | more
+    asked: dict[str, Any] = {"batch_size": 8, "accuracy": psrt.torch.accuracy, **more}
     return psrt.torch.Problem(module, loss, data(), data(1, 30), **asked)
 
 

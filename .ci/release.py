@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -58,9 +59,16 @@ def _git(*words: str) -> list[str]:
 
 
 def _build(folder: Path) -> list[Path]:
-    """Build sdist and wheel, the wheel from the sdist, and have twine read what PyPI would."""
+    """Build sdist and wheel, the wheel from the sdist, and have twine read what PyPI would.
+
+    Of the files of the repository only: setuptools would also take what earlier builds had.
+    """
     shutil.rmtree(folder, ignore_errors=True)
-    _python("build", "--outdir", str(folder), str(ROOT))
+    with tempfile.TemporaryDirectory() as name:
+        for path in _git("ls-files"):
+            (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, Path(name) / path)
+        _python("build", "--outdir", str(folder), name)
     built = sorted(folder.iterdir())
     _python("twine", "check", "--strict", *map(str, built))
     return built

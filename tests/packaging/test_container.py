@@ -18,6 +18,14 @@ DEFINITION = (ROOT / "hostfiles/psrt.def").read_text(encoding="utf-8")
 #: Where ranks find the MPI of this environment, which plays the host's.
 MPI_DIR = Path(sys.executable).parents[1]
 
+#: Prints the MPI library that mpi4py loads.
+LOADED = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(*{line.split()[-1] for line in open("/proc/self/maps") if "/libmpi.so" in line})
+"""
+
 
 def section(name):
     (text,) = re.findall(rf"^%{name}\n((?: {{4}}.*\n|\n)*)", DEFINITION, re.MULTILINE)
@@ -56,13 +64,26 @@ def test_it_has_psrt_and_no_mpi(image):
     assert not re.search("openmpi|mpich|impi", packages)
 
 
-def test_ranks_find_the_mpi_that_is_bound(image):
+@pytest.fixture
+def host_mpi():
     if not list((MPI_DIR / "lib").glob("libmpi.so*")):
         pytest.skip("the MPI of this environment is another's")
+    return MPI_DIR
+
+
+def test_the_mpi_that_is_bound_is_the_one_that_is_loaded(image, host_mpi):
+    """Without mpirun, which would lead its ranks to it."""
+    text = f"{section('environment')}\npython -c '{LOADED}'"
+    done = shell(image, text, MPI_DIR=str(host_mpi))
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(host_mpi.resolve())
+
+
+def test_ranks_start_by_the_mpi_that_is_bound(image, host_mpi):
     run = section("environment") + "\n" + section("runscript")
     (image / "exec").write_text(f"#!/bin/sh\n{run}\n")
     os.chmod(image / "exec", 0o755)
-    mpirun = f"{MPI_DIR}/bin/mpirun --oversubscribe --bind-to none -n 3 ./exec"
-    done = shell(image, f"{mpirun} train --epochs 1 --out run", MPI_DIR=str(MPI_DIR))
+    mpirun = f"{host_mpi}/bin/mpirun --oversubscribe --bind-to none -n 3 ./exec"
+    done = shell(image, f"{mpirun} train --epochs 1 --out run", MPI_DIR=str(host_mpi))
     assert done.returncode == 0, done.stderr
     assert "1 server, 2 workers" in done.stdout

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from psrt.version import __version__
 
 if TYPE_CHECKING:
+    from psrt import jax as jax
     from psrt import torch as torch
     from psrt.config import TrainConfig, from_toml, resolve, to_toml
     from psrt.errors import (

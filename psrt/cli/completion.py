@@ -91,6 +91,7 @@ def _parsers() -> dict[str, list[FlagParser]]:
         export,
         flags,
         launch,
+        report,
         show,
         simulate,
         trace,
@@ -112,6 +113,7 @@ def _parsers() -> dict[str, list[FlagParser]]:
         "watch": [watch.watch_parser()],
         "trace": [trace.trace_parser()],
         "checkpoints": [checkpoints.checkpoints_parser()],
+        "report": [report.report_parser()],
         "show": [show.show_parser()],
         "explain": [
             explain_flags.schedule_parser("ring"),

@@ -252,7 +252,7 @@ def blocks_of(folder: Path, name: str) -> Iterator[Events]:
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size:  # else opened by a run that was killed at once
-                shape, dtype = _described(file)
+                shape, dtype = described(file)
                 if dtype != EVENT or len(shape) != 1:
                     raise ConfigError(f"{path}: not a file of events")
                 while len(block := np.fromfile(file, EVENT, _BLOCK)):

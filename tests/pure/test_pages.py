@@ -16,7 +16,8 @@ PAGES = [
 TO_BE_MADE = ("psrt/collective/schedules/chain.py",)
 #: A page that shows another.
 INCLUDED = re.compile(r"```\{include\} (\S+)")
-KINDS = ("sh", "console", "python", "text", "diff")
+#: Those in ``py`` need what is not installed; tests/pure/runs/test_export.py has stubs of it.
+KINDS = ("sh", "console", "python", "py", "text", "diff")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 

@@ -19,8 +19,8 @@ Write what runs left in their folders for other tools, also while they train:
   psrt export tensorboard runs/a runs/b --to boards
   tensorboard --logdir boards
 
-csv has a line for each record of metrics.jsonl. tensorboard, which needs psrt[tensorboard], has a
-folder for each run: scalars by step and by time, histograms of staleness, and the configuration."""
+csv has a line for each record of metrics.jsonl. tensorboard, which needs psrt-mpi[tensorboard], has
+a folder for each run: scalars by step and by time, histograms of staleness, the configuration."""
 
 
 def export_parser() -> FlagParser:

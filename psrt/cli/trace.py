@@ -37,8 +37,8 @@ def trace_parser() -> FlagParser:
     parser.add_argument(
         "--format",
         choices=_FORMATS,
-        help="perfetto, which needs psrt[trace], or json, Chrome's trace events, gzipped (default: "
-        "perfetto where it can be)",
+        help="perfetto, which needs psrt-mpi[trace], or json, Chrome's trace events, gzipped "
+        "(default: perfetto where it can be)",
     )
     parser.add_argument(
         "--max-mb",

@@ -233,36 +233,6 @@ def kept_of(path: Path, most: Mapping[Owner, int]) -> Iterator[tuple[Owner, Even
         raise ConfigError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
 
 
-def blocks_of(folder: Path, name: str) -> Iterator[Events]:
-    """Yield the events of one file some at a time, without its END, also of an unfinished run.
-
-    Checksums are not looked at: whether a history is whole says ``read_history``, which takes the
-    memory of all of it.
-
-    Args:
-        folder: of the history.
-        name: of the file, as its header has it.
-
-    Raises:
-        ConfigError: if it is none, or is missing.
-    """
-    path = folder / name
-    if Path(name).name != name:
-        raise ConfigError(f"{folder / HEADER}: names a file outside its folder: {name!r}")
-    try:
-        with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size:  # else opened by a run that was killed at once
-                shape, dtype = described(file)
-                if dtype != EVENT or len(shape) != 1:
-                    raise ConfigError(f"{path}: not a file of events")
-                while len(block := np.fromfile(file, EVENT, _BLOCK)):
-                    yield block[block["kind"] != Kind.END]
-    except FileNotFoundError:
-        raise ConfigError(f"{path} is missing") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
-
-
 def _read_file(folder: Path, name: str) -> tuple[Events, bool]:
     """Return the events of one file, without its END, and whether it is whole."""
     path = folder / name

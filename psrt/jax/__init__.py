@@ -8,8 +8,10 @@ from __future__ import annotations
 
 try:
     import jax as _jax
-except ImportError as error:
-    raise ImportError("psrt.jax needs JAX, which pip installs: pip install 'jax[cpu]'") from error
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "psrt.jax needs JAX, which pip installs: pip install 'jax[cpu]'", name="jax"
+    ) from error
 
 from psrt.jax.problem import Problem
 

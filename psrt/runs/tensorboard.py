@@ -52,7 +52,9 @@ def export(runs: Sequence[str | Path], to: str | Path) -> list[Path]:
             of TensorBoard already where one is written.
     """
     if importlib.util.find_spec(_PACKAGE) is None:
-        raise ConfigError("export tensorboard needs tensorboardX: pip install 'psrt[tensorboard]'")
+        raise ConfigError(
+            "export tensorboard needs tensorboardX: pip install 'psrt-mpi[tensorboard]'"
+        )
     names = [name.replace("/", "-") for name in labels(runs)]
     read = [read_run(run) for run in runs]
     folders = [Path(to) / name for name in names]

@@ -93,7 +93,7 @@ def trace_run(
     format = format or default_format()
     if format == "perfetto" and importlib.util.find_spec(_PACKAGE) is None:
         raise ConfigError(
-            "--format perfetto needs the package perfetto: pip install 'psrt[trace]', or take "
+            "--format perfetto needs the package perfetto: pip install 'psrt-mpi[trace]', or take "
             "--format json"
         )
     window = None if steps is None else Window(steps_of(steps))

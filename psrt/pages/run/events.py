@@ -17,13 +17,15 @@ import numpy.typing as npt
 from psrt.errors import ConfigError
 from psrt.history import Header, Kind
 from psrt.history.log import Events
-from psrt.history.reading import blocks_of
+from psrt.history.stream import blocks_of, extent_of
 from psrt.pages.thin import Floats
 
 #: Equal parts of a run, in which its events are added up.
 _PARTS = 48
 #: Staleness from here on counts as this.
 _MOST_TAU = 4096
+#: Events that are read at once.
+_AT_ONCE = 1 << 15
 #: Events that end a wait of ``seconds``.
 _WAITS = (Kind.READ, Kind.REDUCED, Kind.MIXED, Kind.OFFER, Kind.LEAVE)
 #: Events of which τ is the staleness: of servers' updates, and of averages in pairs.
@@ -105,7 +107,7 @@ def _cells(header: Header) -> list[tuple[str, ...]]:
 def _blocks(folder: Path, cells: list[tuple[str, ...]]) -> Iterator[tuple[int, str, Events]]:
     for number, names in enumerate(cells):
         for name in names:
-            for block in blocks_of(folder, name):
+            for block in blocks_of(extent_of(folder, name), _AT_ONCE):
                 yield number, name, block
 
 
@@ -152,7 +154,7 @@ def _add_passes(figures: EventFigures, folder: Path, name: str, number: int, cel
     """
     last: dict[int, float] = {}
     first: dict[int, float] = {}
-    for block in blocks_of(folder, name):
+    for block in blocks_of(extent_of(folder, name), _AT_ONCE):
         for worker in np.unique(block["worker"][np.isin(block["kind"], (Kind.PASS, Kind.MESSAGE))]):
             mine = block[block["worker"] == worker]
             who = int(worker) * cells + number

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.history import EVENT, EventLog, Header, Kind, read_history, reading
+from psrt.history import EVENT, EventLog, Header, Kind, read_history
 from psrt.history.folder import write_header
 from psrt.history.header import sealed
-from psrt.history.reading import assemble, blocks_of
+from psrt.history.reading import assemble
+from psrt.history.stream import blocks_of, extent_of
 
 #: (kind, time, worker, clock, version, shard) of two workers and two shards.
 ROWS = [
@@ -324,23 +325,25 @@ def test_fields_keep_their_bits(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_blocks_have_the_events_in_their_order(run, size, monkeypatch):
-    monkeypatch.setattr(reading, "_BLOCK", size)
+def test_blocks_have_the_events_in_their_order(run, size):
     folder = run / "history"
     for name, rows in (("a.npy", ROWS[:4]), ("b.npy", ROWS[4:])):
-        blocks = list(blocks_of(folder, name))
+        blocks = list(blocks_of(extent_of(folder, name), size))
         assert max(map(len, blocks)) <= size
         found = np.concatenate(blocks)
         assert [(it["kind"], it["time"]) for it in found] == [(row[0], row[1]) for row in rows]
 
 
 def test_blocks_of_an_unfinished_file_go_as_far_as_it_does(run):
-    path = run / "history" / "a.npy"
+    folder, path = run / "history", run / "history" / "a.npy"
+    whole = extent_of(folder, "a.npy")
+    assert (whole.count, whole.whole) == (4, True)
     data = path.read_bytes()
     path.write_bytes(data[:-70])
-    assert sum(map(len, blocks_of(run / "history", "a.npy"))) == 3
+    with pytest.raises(ConfigError, match="damaged"):  # it had an end
+        extent_of(folder, "a.npy")
     path.write_bytes(b"")
-    assert list(blocks_of(run / "history", "a.npy")) == []
+    assert extent_of(folder, "a.npy").count == 0
 
 
 @pytest.mark.parametrize(
@@ -350,4 +353,4 @@ def test_blocks_of_an_unfinished_file_go_as_far_as_it_does(run):
 def test_blocks_of_what_is_no_file_of_events_are_refused(run, name, message):
     (run / "history" / "h").write_text("no events")
     with pytest.raises(ConfigError, match=message):
-        list(blocks_of(run / "history", name))
+        extent_of(run / "history", name)

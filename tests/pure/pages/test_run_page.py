@@ -1,16 +1,19 @@
 """The page about runs: its numbers are those of the files, as read by code that is not psrt's."""
 
+import io
 import json
 import math
 import shlex
 import shutil
+import zlib
 
 import numpy as np
 import pytest
 
 from psrt.__main__ import main
 from psrt.errors import ConfigError
-from psrt.history import reading
+from psrt.history import EVENT, reading
+from psrt.history.log import end_of_file
 from psrt.pages.run.events import read_figures
 from psrt.pages.run.folder import read_run
 from psrt.pages.run.page import MOST_NBYTES, page_of
@@ -174,8 +177,10 @@ def test_a_run_under_way_is_shown_as_far_as_it_is(copied):
     (run / "summary.json").unlink()
     (run / "progress.json").write_text('{"clock": 17, "seconds": 2.5, "loss": 0.5}')
     path = run / "history" / "events.npy"
-    data = path.read_bytes()
-    path.write_bytes(data[: -64 * 5])
+    events = np.load(path)
+    unfinished = io.BytesIO()
+    np.save(unfinished, events[:0])  # as long as a run has not ended its header says
+    path.write_bytes(unfinished.getvalue() + events[:-5].tobytes())
     page = Page(page_of([str(run)]))
     assert "at step 17 after 2.5 s" in page.value("outcome", "state")
     assert "Not checked: " in page.sections["check"]
@@ -250,7 +255,16 @@ def test_events_are_read_some_at_a_time(made, tmp_path):
         folder = tmp_path / str(times)
         folder.mkdir()
         events = np.load(source / "events.npy")
-        np.save(folder / "events.npy", np.tile(events[:-1], 16 * times))
+        many = np.tile(events[:-1], 16 * times)
+        crc = zlib.crc32(many.view(np.uint8).data)
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            head, np.lib.format.header_data_from_array_1_0(np.empty(len(many) + 1, EVENT))
+        )
+        crc = zlib.crc32(head.getvalue(), crc)
+        (folder / "events.npy").write_bytes(
+            head.getvalue() + many.tobytes() + end_of_file(len(many), crc)
+        )
         tracemalloc.start()
         figures = read_figures(folder, run.header)
         peaks.append(tracemalloc.get_traced_memory()[1])

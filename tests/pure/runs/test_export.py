@@ -167,7 +167,7 @@ def test_without_the_package_one_line_says_which_extra_has_it(tmp_path, capsys, 
     run = write_run(tmp_path / "run", 1)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["export", "tensorboard", str(run), "--to", str(tmp_path / "x")]) == 2
-    assert "pip install 'psrt[tensorboard]'" in capsys.readouterr().err
+    assert "pip install 'psrt-mpi[tensorboard]'" in capsys.readouterr().err
 
 
 class Stub(ModuleType):

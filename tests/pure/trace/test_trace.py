@@ -429,7 +429,7 @@ def test_without_the_package_it_is_json(made, tmp_path, capsys, monkeypatch):
     assert path.name == "run.trace.json.gz"
     check_trace(read_trace(path))
     assert main(["trace", str(made("ssp")), "--format", "perfetto"]) == 2
-    assert "pip install 'psrt[trace]'" in capsys.readouterr().err
+    assert "pip install 'psrt-mpi[trace]'" in capsys.readouterr().err
 
 
 def test_events_are_taken_in_order_of_time_from_blocks_of_any_size(made, tmp_path, monkeypatch):

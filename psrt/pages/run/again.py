@@ -55,20 +55,31 @@ def own_knobs(config: TrainConfig, ranks: int | None) -> dict[str, Any]:
     return found
 
 
-def command(run: RunFolder) -> str | None:
-    """Return the line that runs it again; None if too little is known.
+def call(config: TrainConfig, ranks: int | None) -> str:
+    """Return the call that runs a problem of the user's own with this config.
 
     Args:
-        run: whose config is known.
+        config: resolved.
+        ranks: of the run; None where they are not known.
     """
-    if run.config is None:
-        return None
-    knobs = own_knobs(run.config, run.ranks)
+    knobs = own_knobs(config, ranks)
+    named = [f"{name}={plain(name, it)!r}" for name, it in knobs.items() if name not in OF_A_FOLDER]
+    return f"psrt.run(psrt.TrainConfig({', '.join(named)}), problem)"
+
+
+def command(run: RunFolder, config: TrainConfig) -> str:
+    """Return the line that runs it again.
+
+    Args:
+        run: a run of psrt's own model.
+        config: of it.
+    """
+    knobs = own_knobs(config, run.ranks)
     # Said even where it is what the number of ranks makes of it.
-    flags = {"mode": run.config.mode, **knobs} if run.config.mode else knobs
+    flags = {"mode": config.mode, **knobs} if config.mode else knobs
     words = [word for name, value in flags.items() if name not in OF_A_FOLDER for word in
              _flag(name, value)]  # fmt: skip
-    if run.config.record:
+    if config.record:
         words.append("--record")
     words += ["--out", "runs/again"]
     if run.simulation is not None:

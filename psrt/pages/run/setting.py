@@ -8,9 +8,10 @@ from typing import Any
 
 from psrt.config import TrainConfig
 from psrt.pages.parts import Code, Heading, Note, Part, Section, Table
-from psrt.pages.run.again import OF_A_FOLDER, command, own_knobs, plain, text_of
+from psrt.pages.run.again import OF_A_FOLDER, call, command, own_knobs, plain, text_of
 from psrt.pages.run.folder import RunFolder
 from psrt.pages.words import NONE
+from psrt.units import plural
 
 #: Characters of a value that are shown.
 _LONGEST = 200
@@ -50,14 +51,12 @@ def _of_one(run: RunFolder, *, whole: bool) -> Iterator[Part]:
             rows = [(name, _shown(value)) for name, value in run.knobs.items()]
             yield Table(rows, caption=f"As {run.name}/config.toml has it")
         return
-    line = command(run)
     if _is_own(run):
-        yield Note(
-            "A problem of the user's own: its script, which calls psrt.run, is not recorded. The "
-            "configuration was that of this command."
-        )
-    if line is not None:
-        yield Code(line, "Run it again")
+        ranks = "N ranks" if run.ranks is None else plural(run.ranks, "rank")
+        yield Note("A problem of the user's own, whose script is not recorded.")
+        yield Code(call(run.config, run.ranks), f"Run it again: in that script, on {ranks}")
+    else:
+        yield Code(command(run, run.config), "Run it again")
     if _replays(run):
         start = "psrt train" if run.ranks == 1 else f"psrt launch -n {run.ranks or 'N'} train"
         yield Code(f"{start} --replay {run.name}", "Repeat it to the bit, from its history")

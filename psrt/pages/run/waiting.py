@@ -39,7 +39,8 @@ def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
         "Time spent waiting, by steps", "step", "% of the workers' time",
         lines_of(runs, "waiting_share", "step", times=100.0), most=detail.points, zero=True,
     )  # fmt: skip
-    if figure is not None:
+    shares = [run.metrics["waiting_share"] for run in runs if run.metrics is not None]
+    if figure is not None and any((it > 0).any() for it in shares):
         parts.append(figure)
     for style, run in enumerate(runs):
         own = list(_of_one(run, detail))

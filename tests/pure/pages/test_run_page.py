@@ -61,6 +61,23 @@ def test_the_command_makes_the_same_run(made, kind, tmp_path):
     assert {**again, "shards_why": before["shards_why"]} == before  # now "as asked"
 
 
+def test_a_problem_of_ones_own_is_run_again_in_its_script(tmp_path):
+    from own_model import Logistic
+
+    knobs = {"mode": "async", "servers": 1, "epochs": 2, "lr": 0.25}
+    config = TrainConfig(**knobs, out=str(tmp_path / "run"))
+    first = simulate(config, Logistic(), workers=2)
+    (line,) = Page(page_of([str(tmp_path / "run")])).codes["run"]
+    again = []
+
+    def run(config, problem):
+        again.append(simulate(config, problem, workers=2))
+
+    psrt = SimpleNamespace(TrainConfig=TrainConfig, run=run)
+    exec(line, {"psrt": psrt, "problem": Logistic()})
+    assert again[0].summary.parameters_sha256 == first.summary.parameters_sha256
+
+
 def test_charts_of_a_run_with_servers(made):
     run = made("ssp")
     page, summary, lines = Page(page_of([str(run)])), summary_of(run), lines_of(run)
@@ -211,8 +228,13 @@ def test_a_page_stays_small(made, tmp_path, count, runs):
     stays_small(made("ssp"), tmp_path, count, runs)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("count", "runs"), [(1_000_000, 1), (20_000, 21)])
+@pytest.mark.parametrize(
+    ("count", "runs"),
+    [
+        pytest.param(1_000_000, 1, marks=pytest.mark.soak),
+        pytest.param(4_000, 21, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_page_of_long_runs_stays_small(made, tmp_path, count, runs):
     stays_small(made("ssp"), tmp_path, count, runs)
 

@@ -7,7 +7,7 @@ killed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,15 +17,15 @@ import numpy.typing as npt
 from psrt.errors import ConfigError
 from psrt.history import Header, Kind
 from psrt.history.log import Events
-from psrt.history.stream import blocks_of, extent_of
+from psrt.history.stream import Extent, blocks_of, extent_of
 from psrt.pages.thin import Floats
 
+#: Events that are read at once.
+_BLOCK = 1 << 16
 #: Equal parts of a run, in which its events are added up.
 _PARTS = 48
 #: Staleness from here on counts as this.
 _MOST_TAU = 4096
-#: Events that are read at once.
-_AT_ONCE = 1 << 15
 #: Events that end a wait of ``seconds``.
 _WAITS = (Kind.READ, Kind.REDUCED, Kind.MIXED, Kind.OFFER, Kind.LEAVE)
 #: Events of which τ is the staleness: of servers' updates, and of averages in pairs.
@@ -63,7 +63,7 @@ def read_figures(folder: Path, header: Header) -> EventFigures:
         header: of it.
 
     Raises:
-        ConfigError: if a file is missing or is none.
+        ConfigError: if a file is missing or damaged.
     """
     cells = _cells(header)
     workers = len(header.workers)
@@ -71,23 +71,29 @@ def read_figures(folder: Path, header: Header) -> EventFigures:
         raise ConfigError(f"{folder}: the events of {workers:,} workers are not drawn")
     figures = EventFigures(0, math.inf, 0.0, *_nothing(workers))
     figures.computed, figures.spanned = np.zeros(workers), np.zeros(workers)
-    for _, _, block in _blocks(folder, cells):
+
+    def look(block: Events) -> None:
         figures.events += len(block)
         times = block["time"][np.isfinite(block["time"])]
         figures.began = min(figures.began, float(times.min(initial=math.inf)))
         figures.ended = max(figures.ended, float(times.max(initial=0.0)))
+
+    extents = [
+        (number, extent_of(folder, name, look))
+        for number, names in enumerate(cells)
+        for name in names
+    ]
     figures.began = min(figures.began, figures.ended)
     shards = [max(1, len(header.of_cell(i).spans)) for i in range(len(header.cells))]
     shards = shards or [max(1, len(header.spans))]
-    for number, _, block in _blocks(folder, cells):
+    for number, block in _blocks(extents):
         worker = block["worker"].astype(np.int64) * len(cells) + number
         known = (block["worker"] >= 0) & (worker < workers) & np.isfinite(block["time"])
         block, worker = block[known], worker[known]
         _add_waits(figures, block, worker, shards[number])
         _add_staleness(figures, block, worker)
-    for number, names in enumerate(cells):
-        for name in names if header.cells else ():
-            _add_passes(figures, folder, name, number, len(cells))
+    for number, extent in extents if header.cells else ():
+        _add_passes(figures, extent, number, len(cells))
     return figures
 
 
@@ -104,11 +110,11 @@ def _cells(header: Header) -> list[tuple[str, ...]]:
     return [header.of_cell(i).files for i in range(len(header.cells))] or [header.files]
 
 
-def _blocks(folder: Path, cells: list[tuple[str, ...]]) -> Iterator[tuple[int, str, Events]]:
-    for number, names in enumerate(cells):
-        for name in names:
-            for block in blocks_of(extent_of(folder, name), _AT_ONCE):
-                yield number, name, block
+def _blocks(extents: Iterable[tuple[int, Extent]]) -> Iterator[tuple[int, Events]]:
+    """Yield the events of all files some at a time, and of which cell they are."""
+    for number, extent in extents:
+        for block in blocks_of(extent, _BLOCK):
+            yield number, block
 
 
 def _add_waits(
@@ -146,7 +152,7 @@ def _add_staleness(figures: EventFigures, block: Events, worker: npt.NDArray[np.
         figures.histogram[int(one)] = longer
 
 
-def _add_passes(figures: EventFigures, folder: Path, name: str, number: int, cells: int) -> None:
+def _add_passes(figures: EventFigures, extent: Extent, number: int, cells: int) -> None:
     """Add up how long the workers of a file computed micro-batches.
 
     An event is written when its pass is over, and one worker does one thing at a time: so a pass
@@ -154,7 +160,7 @@ def _add_passes(figures: EventFigures, folder: Path, name: str, number: int, cel
     """
     last: dict[int, float] = {}
     first: dict[int, float] = {}
-    for block in blocks_of(extent_of(folder, name), _AT_ONCE):
+    for block in blocks_of(extent, _BLOCK):
         for worker in np.unique(block["worker"][np.isin(block["kind"], (Kind.PASS, Kind.MESSAGE))]):
             mine = block[block["worker"] == worker]
             who = int(worker) * cells + number

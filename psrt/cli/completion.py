@@ -116,7 +116,7 @@ def _parsers() -> dict[str, list[FlagParser]]:
         "report": [report.report_parser()],
         "show": [show.show_parser()],
         "explain": [
-            explain_flags.schedule_parser("ring"),
+            explain_flags.schedule_parser("a collective"),  # they all have the same flags
             *(explain_flags.timeline_parser(mode) for mode in explain.TIMELINES),
             explain_flags.codec_parser(),
             explain_flags.gossip_parser(),

@@ -26,7 +26,7 @@ def thin(x: Floats, y: Floats, most: int) -> tuple[Floats, Floats]:
     """
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]
-    if (np.diff(x) < 0).any():
+    if (x[1:] < x[:-1]).any():  # a difference might overflow
         order = np.argsort(x, kind="stable")
         x, y = x[order], y[order]
     if len(x) <= most:

@@ -56,7 +56,7 @@ def test_thinning_keeps_ends_and_peaks(points, most):
     )
     assert len(kept_x) <= most
     assert set(zip(kept_x.tolist(), kept_y.tolist(), strict=True)) <= set(known)
-    assert (np.diff(kept_x) >= 0).all()
+    assert (kept_x[1:] >= kept_x[:-1]).all()
     if known:
         assert kept_x[0] == known[0][0]
         assert kept_x[-1] == known[-1][0]

@@ -29,7 +29,7 @@ setup(
     author="The psrt developers",
     # The digits that come along are under a licence of their own: psrt/data/DIGITS.md.
     license_expression="MIT AND CC-BY-4.0",
-    license_files=["LICENSE", "psrt/data/DIGITS.md"],
+    license_files=["LICENSE", "psrt/data/DIGITS.md", "psrt/pages/vendor/uPlot.LICENSE"],
     keywords=[
         "all-reduce",
         "asynchronous SGD",

@@ -266,7 +266,7 @@ test-nolocal:  ## the parallel tests under MPICH on 3 ranks that share no memory
 test-oracles: test-torch-alone $(ORACLE_RANKS:%=test-torch-%)  ## psrt.torch, psrt.jax, and low rank against torch's own, in an environment with both
 
 # What knows no MPI, and apps that start ranks themselves.
-test-torch-alone: .venv-oracles/.has-torch
+test-torch-alone: .venv-oracles/.has-torch  ## what of that needs no mpirun around it
 	$(TIMEOUT) 300 .venv-oracles/bin/python -m pytest -rs $(DURATIONS) -n 2 --dist loadfile \
 	  tests/pure/codec/test_torch.py tests/pure/torch tests/pure/jax tests/e2e/torch \
 	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/torch.md]' \

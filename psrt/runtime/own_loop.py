@@ -158,10 +158,9 @@ class OwnLoop:
         batch.write(out)
         return batch.loss
 
-    def tell(self, figures: Mapping[str, float]) -> None:
-        """Take what the loop has found on held-out data, with the parameters that there are."""
-        assert self.member is not None, "a server evaluates nothing"
-        self._told = fingerprint(self.member.theta), figures
+    def tell(self, theta: Vector, figures: Mapping[str, float]) -> None:
+        """Take what the loop has found on held-out data, with parameters (n,)."""
+        self._told = fingerprint(theta), figures
 
     def evaluate(self, theta: Vector) -> Mapping[str, float]:
         """Return figures of these parameters; none if the loop has said something of others only.

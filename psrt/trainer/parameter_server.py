@@ -71,8 +71,9 @@ class ParameterServer:
         config = TrainConfig(mode=mode, steps=_STEPS, **knobs)
         if not config.scheme.needs_servers or config.scheme.averages:
             raise ConfigError(f"mode must be {', '.join(_MODES)}, got {mode}")
-        self._zeros = {name: _array(name, it) for name, it in shapes.items()}
-        self._trainer = Trainer(config, self._zeros, comm=comm)
+        begun = {name: _array(name, it) for name, it in shapes.items()}
+        self._zeros = {name: np.zeros_like(it) for name, it in begun.items()}
+        self._trainer = Trainer(config, begun, comm=comm)
 
     def __enter__(self) -> Self:
         """Begin; collective. A server returns when all workers have left."""
@@ -110,15 +111,16 @@ class ParameterServer:
         self._trainer.step(whole, samples=samples)
 
     def pull(
-        self, names: Sequence[str] | None = None, *, fresh: bool = False
+        self, names: str | Sequence[str] | None = None, *, fresh: bool = False
     ) -> dict[str, AnyArray]:
-        """Return values by name: views that must not be written, valid until the next call.
+        """Return values by name: views that must not be written; they change with the next push.
 
         Args:
             names: of those that are wanted; None returns all.
             fresh: ask the servers, by a push of nothing; without it they are those that came with
                 this worker's last push.
         """
+        names = (names,) if isinstance(names, str) else names
         for name in names or ():
             self._check_known(name)
         if fresh:

@@ -29,6 +29,10 @@ class Parameters(Protocol):
         """Return the parameters as they were given, with the values of ``theta`` (n,)."""
         ...
 
+    def release(self) -> None:
+        """At the end, let what the user has given have memory of its own."""
+        ...
+
     def writer(self, gradients: Any) -> Callable[[Vector], None]:
         """Return what writes a step's gradients into a vector (n,).
 
@@ -55,10 +59,13 @@ def parameters_of(given: Any) -> Parameters:
 
         if isinstance(given, torch.nn.Module):
             return TorchParameters(given)
-        if not isinstance(given, np.ndarray | Mapping) and hasattr(given, "__iter__"):
-            given = list(given) if isinstance(given, Iterator) else given
-            if given and all(isinstance(it, torch.nn.Parameter) for it in given):
-                return TorchParameters(given)
+        if isinstance(given, torch.nn.Parameter):
+            return TorchParameters([given])
+        if isinstance(given, Iterator):
+            given = list(given)
+        is_list = isinstance(given, list | tuple) and bool(given)
+        if is_list and all(isinstance(it, torch.nn.Parameter) for it in given):
+            return TorchParameters(given)
     return TreeParameters(given)
 
 
@@ -109,7 +116,12 @@ class TreeParameters:
         Raises:
             ConfigError: if its leaves are no float32 arrays, or there are none.
         """
-        named, self._structure = _flat(tree)
+        #: JAX, if it was there: it says what is a tree, and what a leaf.
+        self._jax = sys.modules.get("jax")
+        try:
+            named, self._structure = _flat(tree, self._jax)
+        except (TypeError, ValueError) as error:  # names that have no order
+            raise ConfigError(f"the parameters are no tree: {error}") from None
         for name, leaf in named:
             if getattr(leaf, "dtype", None) != np.float32:
                 kind = getattr(leaf, "dtype", type(leaf).__name__)
@@ -136,9 +148,15 @@ class TreeParameters:
         whole.flags.writeable = False
         return self._structure([it.of(whole) for it in self._places])
 
+    def release(self) -> None:
+        """Do nothing: the views are of memory that stays."""
+
     def writer(self, gradients: Any) -> Callable[[Vector], None]:
         """Return what writes a tree of the same shapes; nothing is copied before."""
-        named, _ = _flat(gradients)
+        try:
+            named, _ = _flat(gradients, self._jax)
+        except (TypeError, ValueError):
+            named = []
         if [name for name, _ in named] != [it.name for it in self._places]:
             raise ConfigError("the gradients are no tree like that of the parameters")
         found = [np.asarray(it) for _, it in named]
@@ -157,15 +175,14 @@ class TreeParameters:
         return write
 
 
-def _flat(tree: Any) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]:
+def _flat(tree: Any, jax: Any) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]:
     """Return the leaves of a tree with their paths, and what makes such a tree of other leaves."""
-    jax = sys.modules.get("jax")
     if jax is not None:
         named, structure = jax.tree_util.tree_flatten_with_path(tree)
         names = [(jax.tree_util.keystr(path), leaf) for path, leaf in named]
         return names, lambda leaves: jax.tree_util.tree_unflatten(structure, leaves)
-    named = list(_leaves(tree))
-    return named, lambda leaves: _rebuilt(tree_of(tree), iter(leaves))
+    containers = tree_of(tree)
+    return list(_leaves(tree)), lambda leaves: _rebuilt(containers, iter(leaves))
 
 
 def tree_of(tree: Any) -> Any:

@@ -42,6 +42,10 @@ class TorchParameters:
             it.grad = None
         return self._given
 
+    def release(self) -> None:
+        """Let the parameters have memory of their own, as before."""
+        self._parameters.release()
+
     def writer(self, gradients: Any) -> Callable[[Vector], None]:
         """Return what writes the gradients that backward passes have left in the parameters.
 
@@ -54,6 +58,12 @@ class TorchParameters:
                 "step(samples=…)"
             )
         self._parameters.check()
+        for name, it in zip(self._parameters.names, self._parameters.tensors, strict=True):
+            if it.grad is not None and it.grad.layout != torch.strided:
+                raise ConfigError(
+                    f"the gradient of {name} is {it.grad.layout}, expected one with all elements, "
+                    "as after Embedding(sparse=False)"
+                )
         return self._write
 
     def _write(self, out: Vector) -> None:

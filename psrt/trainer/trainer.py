@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from operator import index
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
@@ -23,6 +26,9 @@ from psrt.trainer.parameters import parameters_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+#: Steps of an epoch, or samples of a step, are fewer.
+_MOST = 1 << 62
 
 
 class Trainer:
@@ -78,7 +84,7 @@ class Trainer:
         self._loop = OwnLoop(
             given.initial,
             given.matrices(),
-            evaluate=evaluate and (lambda theta: evaluate(given.bind(theta))),
+            evaluate=evaluate and self._evaluated_by(evaluate),
             state=state,
             load_state=load_state,
         )
@@ -87,10 +93,23 @@ class Trainer:
         #: The job of this rank, suspended, while it is under way.
         self._job: Coroutine[Any, Next | None, Run | None] | None = None
         self._is_in_epoch = self._is_over = False
+        #: (n,) the parameters as the loop has them: a copy, for what the ranks share is gone when
+        #: the job ends, and with it whatever else would look at it.
         self._theta: Vector | None = None
         self._parameters: Any = None
         #: The result at rank 0, once the run is over; None elsewhere.
         self.result: Run | None = None
+
+    def _evaluated_by(
+        self, evaluate: Callable[[Any], Mapping[str, float]]
+    ) -> Callable[[Vector], Mapping[str, float]]:
+        """Return what evaluates parameters (n,): with them in the form that was given."""
+
+        def found(theta: Vector) -> Mapping[str, float]:
+            self._take(theta)
+            return evaluate(self._parameters)
+
+        return found
 
     # --- the run --------------------------------------------------------------------------------
 
@@ -121,7 +140,12 @@ class Trainer:
         elif self._job is not None:
             job = self._job
             self._over()
-            job.throw(error)
+            try:
+                job.throw(error)
+            except RuntimeError as raised:
+                # A coroutine that a StopIteration ends raises this instead.
+                if raised.__cause__ is not error:
+                    raise
 
     def epoch(self, steps: int = 0) -> bool:
         """End the epoch that this worker is in, if any, and begin the next one.
@@ -134,8 +158,7 @@ class Trainer:
             Whether there is one: False if training is over, as ``TrainConfig.epochs`` and ``steps``
             say, and at a server.
         """
-        if steps < 0:
-            raise ConfigError(f"an epoch has {steps} steps, expected a number, or 0 for unknown")
+        steps = _whole("steps of an epoch", steps)
         if self._is_in_epoch:
             self._is_in_epoch = False
             self._resume(Ending.EPOCH)
@@ -168,10 +191,9 @@ class Trainer:
         self._check_entered()
         if not self._is_in_epoch:
             raise ConfigError("step() is part of an epoch: while trainer.epoch(): …")
-        if samples < 0:
-            raise ConfigError(f"a step has {samples} samples, expected at least 0")
+        samples = _whole("samples of a step", samples)
         write = self._given.writer(gradients) if samples else _nothing
-        known = float("nan") if loss is None else float(loss)
+        known = float("nan") if loss is None else _number("loss", loss)
         self._resume(OwnBatch(samples, known, loss is None, write))
         return self._is_in_epoch
 
@@ -191,14 +213,23 @@ class Trainer:
             self._job.send(found)
         except StopIteration as stop:
             self._over()
-            self.result, self._theta = stop.value, self._loop.final
-            assert self._theta is not None, "a run that has ended says what with"
-            self._parameters = self._given.bind(self._theta)
+            self.result = stop.value
+            # Where workers have died, those that are left have what they had last.
+            if self._loop.final is not None:
+                self._take(self._loop.final)
+            self._given.release()
         except BaseException:
             self._over()
             raise
         else:
-            self._parameters = self._given.bind(self._member.theta)
+            self._take(self._member.theta)
+
+    def _take(self, theta: Vector) -> None:
+        """Let the loop have these parameters."""
+        if self._theta is None:
+            self._theta = np.empty_like(theta)
+        np.copyto(self._theta, theta)
+        self._parameters = self._given.bind(self._theta)
 
     def _over(self) -> None:
         """Let nothing be resumed any more."""
@@ -212,6 +243,8 @@ class Trainer:
 
     @property
     def _member(self) -> Any:
+        if not self._is_over:
+            self._check_entered()
         if self._loop.member is None:
             raise ConfigError("this rank serves, it has no part in the loop")
         return self._loop.member
@@ -219,6 +252,8 @@ class Trainer:
     @property
     def serves(self) -> bool:
         """Whether this rank is a server, without a part in the loop."""
+        if not self._is_over:
+            self._check_entered()
         return self._loop.member is None
 
     @property
@@ -259,10 +294,13 @@ class Trainer:
     def theta(self) -> Vector:
         """(n,) float32, the parameters as this worker has them, to be read only.
 
-        Valid until the next ``step()``; after the run those that it has ended with.
+        It changes with the next ``step()``; after the run it is what that has ended with.
         """
-        found = self._member.theta if self._theta is None else self._theta
-        whole: Vector = found.view()
+        if self._theta is None:
+            if not self._is_over:
+                self._check_entered()
+            raise ConfigError("workers have died: rank 0 and those that are left have parameters")
+        whole: Vector = self._theta.view()
         whole.flags.writeable = False
         return whole
 
@@ -270,7 +308,7 @@ class Trainer:
     def parameters(self) -> Any:
         """The parameters in the form in which they were given, with their present values.
 
-        Arrays are views that must not be written, and valid until the next ``step()``.
+        Arrays are views that must not be written, and change with the next ``step()``.
         """
         return self._parameters
 
@@ -284,8 +322,41 @@ class Trainer:
             loss: mean loss.
             accuracy: share of what was right, in [0, 1].
         """
+        if self._is_over:
+            raise ConfigError(
+                "training is over: say metrics() before the epoch() that returns False"
+            )
+        self._check_entered()
         known = {"loss": loss, "accuracy": accuracy}
-        self._loop.tell({name: float(it) for name, it in known.items() if it is not None})
+        found = {name: _number(name, it) for name, it in known.items() if it is not None}
+        self._loop.tell(self.theta, found)
+
+
+def _whole(what: str, value: Any) -> int:
+    """Return a number of steps or samples.
+
+    Raises:
+        ConfigError: if it is no whole number, or one that cannot be.
+    """
+    try:
+        found = index(value)
+    except TypeError:
+        raise ConfigError(f"{what}: got {value!r}, expected a whole number") from None
+    if not 0 <= found < _MOST:
+        raise ConfigError(f"{what}: got {found}, expected a whole number from 0 on")
+    return found
+
+
+def _number(what: str, value: Any) -> float:
+    """Return a figure.
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # torch's, of what requires a gradient
+        raise ConfigError(f"{what}: got {type(value).__name__}, expected a number") from None
 
 
 def _nothing(out: Vector) -> None:

@@ -52,6 +52,16 @@ def test_a_fresh_pull_sees_what_others_have_pushed(comm, flags):
     np.testing.assert_array_equal(server.pull()["w"], begun["w"] - 1)
 
 
+@pytest.mark.mpi(min_size=2)
+def test_a_name_that_is_left_out_has_a_gradient_of_zeros(comm):
+    begun = {"w": np.full(2, 3, np.float32), "b": (1,)}
+    with ParameterServer(comm, begun, mode="sync", **KNOBS) as server:
+        if not server.serves:
+            server.push({"b": np.ones(1, np.float32)})
+    np.testing.assert_array_equal(server.pull()["w"], begun["w"])
+    np.testing.assert_array_equal(server.pull("b")["b"], [-1])
+
+
 @pytest.mark.parametrize(
     ("shapes", "knobs", "line"),
     [

@@ -128,6 +128,19 @@ def test_it_goes_on_from_a_checkpoint_to_the_same_bits(comm, shared_folder, flag
         assert resumed.serves or again.steps >= counter.steps
 
 
+@pytest.mark.parametrize("flags", schemes("async", "local-sgd", "node"))
+def test_what_was_kept_of_the_block_may_be_looked_at_after_it(comm, flags):
+    """The memory that ranks share is gone then."""
+    config = TrainConfig(**BASE | flags)
+    with psrt.Trainer(config, [np.zeros(5, np.float32)], comm=comm) as trainer:
+        kept = [] if trainer.serves else [trainer.theta, *trainer.parameters]
+        while trainer.epoch():
+            kept += [trainer.theta, *trainer.parameters]
+            trainer.step([np.ones(5, np.float32)], samples=1)
+    assert np.isfinite([it.sum() for it in kept]).all()
+    assert all(np.array_equal(it, trainer.theta) for it in kept)
+
+
 @pytest.mark.parametrize("flags", schemes("sync", "auto"))
 def test_a_tree_is_its_leaves_one_behind_the_other(comm, flags):
     problem = UnevenSquares()

@@ -38,7 +38,12 @@ def test_workers_together_are_torch_alone_on_large_batches(comm, flags):
     expected = trained_alone(plain(), batch=8 * workers, epochs=2, lr=0.1)
     np.testing.assert_allclose(parameters_of(module), expected, rtol=1e-4, atol=1e-5)
     # In memory of their own now: that which the ranks shared is gone.
-    assert not trainer.theta.flags.writeable
+    before = trainer.theta.copy()
+    with torch.no_grad():
+        module[0].weight += 1
+    np.testing.assert_array_equal(trainer.theta, before)
+    with torch.no_grad():
+        module[0].weight -= 1
     ended = comm.allgather(parameters_of(module).tobytes())
     assert len(set(ended)) == 1
 

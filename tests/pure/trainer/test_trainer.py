@@ -54,6 +54,7 @@ def test_without_a_loss_none_is_in_the_metrics():
     with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
         while trainer.epoch():
             trainer.step(np.ones(1, np.float32), samples=1)
+    assert not np.shares_memory(trainer.theta, trainer.result.theta)
     assert np.isnan(trainer.result.summary.train_loss)
     assert all(np.isnan(it.loss) for it in trainer.result.records)
 
@@ -124,9 +125,12 @@ def test_calls_out_of_order_are_one_line():
         trainer.step(one, samples=1)
     with pytest.raises(ConfigError, match="a Trainer trains once"), trainer:
         pass
-    with pytest.raises(ConfigError, match="-1 samples"):
+    with pytest.raises(ConfigError, match="samples of a step: got -1"):
         one_step(one, one, samples=-1)
-    with pytest.raises(ConfigError, match="-2 steps"), Trainer(CONFIG, one) as trainer:
+    with (
+        pytest.raises(ConfigError, match="steps of an epoch: got -2"),
+        Trainer(CONFIG, one) as trainer,
+    ):
         trainer.epoch(steps=-2)
 
 
@@ -154,3 +158,53 @@ def test_knobs_that_its_loop_makes_meaningless_are_refused():
     ):
         pass
     assert psrt.Trainer is Trainer
+
+
+@pytest.mark.parametrize("samples", [0.5, 2.5, None, "3", 1 << 70])
+def test_samples_are_a_whole_number(samples):
+    with pytest.raises(ConfigError, match="samples of a step: got"):
+        one_step(np.ones(1, np.float32), np.zeros(1, np.float32), samples=samples)
+
+
+def test_numpys_numbers_are_numbers_of_steps():
+    with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
+        assert trainer.epoch(np.int64(3))
+        trainer.step(np.ones(1, np.float32), samples=np.int32(2), loss=np.float32(1))
+        with pytest.raises(ConfigError, match=r"steps of an epoch: got 2\.5"):
+            trainer.epoch(2.5)
+        with pytest.raises(ConfigError, match="loss: got str, expected a number"):
+            trainer.step(np.ones(1, np.float32), samples=1, loss="low")
+    assert trainer.result.summary.samples == 2
+
+
+def test_what_is_looked_at_too_early_or_too_late_is_one_line():
+    trainer = Trainer(CONFIG, np.zeros(1, np.float32))
+    for name in ("serves", "steps", "theta"):
+        with pytest.raises(ConfigError, match="a Trainer is entered first"):
+            getattr(trainer, name)
+    with pytest.raises(ConfigError, match="a Trainer is entered first"):
+        trainer.metrics(loss=1.0)
+    with trainer:
+        trainer.epoch()
+        trainer.step(np.ones(1, np.float32), samples=1)
+    with pytest.raises(ConfigError, match="training is over: say metrics"):
+        trainer.metrics(loss=1.0)
+
+
+def test_an_iterator_that_ends_in_the_loop_is_the_users_own_error():
+    with pytest.raises(StopIteration), Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
+        next(iter(() if trainer.epoch() else (1,)))
+
+
+def test_the_form_is_that_which_was_given_whatever_becomes_of_the_list():
+    given = [np.zeros(2, np.float32)]
+    with Trainer(CONFIG, given) as trainer:
+        given.append(np.zeros(3, np.float32))
+        while trainer.epoch():
+            trainer.step([np.ones(2, np.float32)], samples=1)
+    assert len(trainer.parameters) == 1
+
+
+def test_names_without_an_order_are_one_line():
+    with pytest.raises(ConfigError, match="the parameters are no tree"):
+        Trainer(CONFIG, {1: np.zeros(1, np.float32), "a": np.zeros(1, np.float32)})

@@ -12,8 +12,7 @@ import numpy as np
 
 from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
-from psrt.data import BatchPlan
-from psrt.data.keyed import Batch, Epoch
+from psrt.data.keyed import Batch, KeyedBatches
 from psrt.errors import ConfigError
 from psrt.jax.tree import Tree
 
@@ -23,7 +22,7 @@ _TEST_BATCH = 256
 _STEP, _EVALUATION = range(2)
 
 
-class Problem:
+class Problem(KeyedBatches):
     """A loss over any tree of parameters; see ``psrt.Problem`` for its methods.
 
     Gradients are taken over the tree, whose leaves are views of psrt's own vector, and are copied
@@ -68,19 +67,16 @@ class Problem:
         """
         if not callable(loss):
             raise ConfigError(f"the loss is {type(loss).__name__}, expected a function")
-        for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0)):
-            if value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
         self._tree = Tree(params)
         self._initial = self._tree.flat(params)
         self._train = _arrays(train, "train")
+        super().__init__(len(self._train[0]), batch_size=batch_size, seed=seed)
         self._test = None if test is None else _arrays(test, "test")
-        self._batch_size, self._seed, self._labels = batch_size, seed, labels
+        self._labels = labels
         self._takes_key = _takes_key(loss)
         self._loss = jax.jit(loss)
         self._loss_and_grad = jax.jit(jax.value_and_grad(_scalar(loss)))
         self._accuracy = None if accuracy is None else jax.jit(accuracy)
-        self._plans: dict[int, BatchPlan] = {}
 
     def initial(self) -> Vector:
         """Return the (n,) parameters to start from."""
@@ -105,10 +101,6 @@ class Problem:
             found.update(np.ascontiguousarray(it).data)
         return found.hexdigest()
 
-    def batch_plan(self, workers: int) -> tuple[int, int]:
-        """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts."""
-        return len(self._train[0]), self._batch_size
-
     def labels(self) -> AnyArray:
         """Return the label of each training sample, (N,) whole numbers.
 
@@ -121,28 +113,6 @@ class Problem:
                 "the problem has no label of each sample: give Problem(…, labels=), whole numbers"
             )
         return found
-
-    def batches(
-        self,
-        worker: int,
-        workers: int,
-        epoch: int,
-        samples: Sequence[AnyArray] | None = None,
-    ) -> Epoch:
-        """Return worker ``worker``'s slices of the epoch's global batches, or given samples."""
-        if samples is not None:
-            return Epoch(worker, epoch, len(samples), samples.__getitem__)
-        if workers not in self._plans:
-            self._plans[workers] = BatchPlan(
-                len(self._train[0]), batch_size=self._batch_size, workers=workers, seed=self._seed
-            )
-        plan = self._plans[workers]
-        steps = plan.steps_per_epoch
-        return Epoch(worker, epoch, steps, lambda step: plan.indices(epoch, step, worker))
-
-    def samples(self, batch: Batch) -> int:
-        """Return the number of samples of a batch."""
-        return len(batch.indices)
 
     def matrices(self) -> list[Matrix]:
         """Return the places of weights with two axes or more."""

@@ -25,7 +25,10 @@ from psrt.transport.port import RoleMap
 from psrt.version import __version__
 
 #: Packages and modules of psrt that do not touch a run's numbers.
-_ELSEWHERE = ("bench", "cli", "doctor", "explain", "history", "pages", "report", "version.py")
+_ELSEWHERE = (
+    *("bench", "cli", "doctor", "explain", "history", "pages", "report", "runs", "trace"),
+    "version.py",
+)
 #: The part of the simulation that only fits costs to recorded runs.
 _CALIBRATION = ("simulation", "calibration")
 

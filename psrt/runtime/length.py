@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sized
+from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Length:
         return clock > self.steps or epochs > self.epochs or (epochs == self.epochs and batches > 0)
 
 
-def share_of(batches: Iterable[Any]) -> float:
+def share_of(batches: object) -> float:
     """Return the share of an epoch that a batch is; 0 where nobody knows how many there are.
 
     >>> share_of([1, 2, 3, 4]), share_of(iter([1]))

@@ -34,10 +34,8 @@ class OwnBatch:
 
     #: Number of its samples.
     samples: int
-    #: Its mean loss; nan where nobody says.
-    loss: float
-    #: Whether nobody says.
-    is_silent: bool
+    #: Its mean loss; None where nobody says.
+    loss: float | None
     #: Writes the gradient (n,).
     write: Callable[[Vector], None]
     #: When the role asked for it, on the port's clock.
@@ -63,9 +61,6 @@ class OwnBatches:
 
     def __len__(self) -> int:
         return self._steps
-
-    def __iter__(self) -> Generator[None, None, None]:
-        raise TypeError("the batches of a loop of one's own are waited for")
 
     async def next(self, now: Callable[[], float]) -> OwnBatch | Ending:
         """Wait for the next batch, or the end of the epoch or of training."""
@@ -154,9 +149,9 @@ class OwnLoop:
         return batch.samples
 
     def loss_and_grad(self, theta: Vector, batch: OwnBatch, out: Vector) -> float:
-        """Write the gradient that the loop has computed."""
+        """Write the gradient that the loop has computed; return nan where its loss is not said."""
         batch.write(out)
-        return batch.loss
+        return math.nan if batch.loss is None else batch.loss
 
     def tell(self, theta: Vector, figures: Mapping[str, float]) -> None:
         """Take what the loop has found on held-out data, with parameters (n,)."""

@@ -297,7 +297,7 @@ class Worker:
         """Take the steps of an epoch; return whether it was completed."""
         own = batches if isinstance(batches, OwnBatches) else None
         try:
-            following = iter(() if own is not None else batches)
+            following = iter(()) if isinstance(batches, OwnBatches) else iter(batches)
         except TypeError:
             raise not_iterable(batches) from None
         share = share_of(batches)
@@ -380,7 +380,7 @@ class Worker:
             if self._is_timed:
                 computed_s = self._port.now() - began + step.computed
             try:
-                finite = math.isfinite(loss) or (self._own_loop is not None and batch.is_silent)
+                finite = math.isfinite(loss) or (self._own_loop is not None and batch.loss is None)
             except TypeError:
                 raise not_a_loss(loss) from None
             if not finite:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +14,7 @@ import torch
 from psrt.arrays import AnyArray, Vector
 from psrt.checkpoint import Tree
 from psrt.codec.matrices import Matrix
-from psrt.data import BatchPlan
-from psrt.data.keyed import Batch, Epoch
+from psrt.data.keyed import Batch, KeyedBatches
 from psrt.errors import ConfigError
 from psrt.partition import Span
 from psrt.torch.buffers import LOCAL, RULES, Buffers, arrays_of, brought_together
@@ -29,7 +28,7 @@ from psrt.torch.samples import samples_of
 _TEST_BATCH = 256
 
 
-class Problem:
+class Problem(KeyedBatches):
     """A module of torch with a loss and data; see ``psrt.Problem`` for its methods.
 
     The module computes in psrt's own vector of parameters and its gradients go straight to psrt's
@@ -82,10 +81,6 @@ class Problem:
         """
         if not callable(loss):
             raise ConfigError(f"the loss is {said(loss)}, expected a function of module and batch")
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
-        if seed < 0:
-            raise ConfigError(f"seed must be at least 0, got {seed}")
         if buffers not in RULES:
             raise ConfigError(f"buffers must be {' or '.join(RULES)}, got {buffers!r}")
         self._parameters = Parameters(module)
@@ -93,13 +88,13 @@ class Problem:
         self.module = module
         self._loss, self._accuracy = loss, accuracy
         self._train = samples_of(train, "train", collate)
+        super().__init__(len(self._train), batch_size=batch_size, seed=seed)
         self._test = None if test is None else samples_of(test, "test", collate)
-        self._batch_size, self._seed, self._rule, self._labels = batch_size, seed, buffers, labels
+        self._rule, self._labels = buffers, labels
         self._initial = self._parameters.values()
         self._initial_buffers = Buffers(module)
         self._buffers = self._initial_buffers.copy()
         self._parts = GradientParts(self._parameters)
-        self._plans: dict[int, BatchPlan] = {}
         #: Empty until it is asked for.
         self._fingerprint = ""
         #: Whether this is what one worker trains on, whose vector outlives every call.
@@ -140,10 +135,6 @@ class Problem:
             self._fingerprint = found.hexdigest()
         return self._fingerprint
 
-    def batch_plan(self, workers: int) -> tuple[int, int]:
-        """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts."""
-        return len(self._train), self._batch_size
-
     def labels(self) -> AnyArray:
         """Return the label of each training sample, (N,) whole numbers.
 
@@ -159,28 +150,6 @@ class Problem:
         if labels.shape[:1] != (len(self._train),):
             raise ConfigError(f"{labels.shape[0]} labels of {len(self._train)} samples")
         return labels
-
-    def batches(
-        self,
-        worker: int,
-        workers: int,
-        epoch: int,
-        samples: Sequence[AnyArray] | None = None,
-    ) -> Epoch:
-        """Return worker ``worker``'s slices of the epoch's global batches, or given samples."""
-        if samples is not None:
-            return Epoch(worker, epoch, len(samples), samples.__getitem__)
-        if workers not in self._plans:
-            self._plans[workers] = BatchPlan(
-                len(self._train), batch_size=self._batch_size, workers=workers, seed=self._seed
-            )
-        plan = self._plans[workers]
-        steps = plan.steps_per_epoch
-        return Epoch(worker, epoch, steps, lambda step: plan.indices(epoch, step, worker))
-
-    def samples(self, batch: Batch) -> int:
-        """Return the number of samples of a batch."""
-        return len(batch.indices)
 
     def gradient_spans(self) -> tuple[Span, ...]:
         """Return the parameters' spans, the last parameter first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,7 +11,6 @@ from psrt.arrays import AnyArray
 from psrt.config import TrainConfig
 from psrt.config.modes import modes_with
 from psrt.errors import ConfigError
-from psrt.job.result import Run
 from psrt.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ _MODES = modes_with(lambda mode: mode.needs_servers and not mode.averages)
 _STEPS = 1 << 31
 
 
-class ParameterServer:
+class ParameterServer(Trainer):
     """Arrays by their names, in shards on servers: the face that ps-lite's and MXNet's users know.
 
     ::
@@ -73,22 +71,13 @@ class ParameterServer:
             raise ConfigError(f"mode must be {', '.join(_MODES)}, got {mode}")
         begun = {name: _array(name, it) for name, it in shapes.items()}
         self._zeros = {name: np.zeros_like(it) for name, it in begun.items()}
-        self._trainer = Trainer(config, begun, comm=comm)
+        super().__init__(config, begun, comm=comm)
 
     def __enter__(self) -> Self:
         """Begin; collective. A server returns when all workers have left."""
-        self._trainer.__enter__()
-        self._trainer.epoch()
+        super().__enter__()
+        self.epoch()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Leave; collective. An error within the block ends the whole job."""
-        self._trainer.__exit__(kind, error, traceback)
 
     def push(
         self,
@@ -108,7 +97,7 @@ class ParameterServer:
         for name in gradients:
             self._check_known(name)
         whole = {name: gradients.get(name, zeros) for name, zeros in self._zeros.items()}
-        self._trainer.step(whole, samples=samples)
+        self.step(whole, samples=samples)
 
     def pull(
         self, names: str | Sequence[str] | None = None, *, fresh: bool = False
@@ -124,8 +113,8 @@ class ParameterServer:
         for name in names or ():
             self._check_known(name)
         if fresh:
-            self._trainer.step(samples=0)
-        values: dict[str, AnyArray] = self._trainer.parameters
+            self.step(samples=0)
+        values: dict[str, AnyArray] = self.parameters
         return dict(values) if names is None else {name: values[name] for name in names}
 
     def push_pull(self, gradients: Mapping[str, Any], *, samples: int = 1) -> dict[str, AnyArray]:
@@ -134,34 +123,9 @@ class ParameterServer:
         return self.pull()
 
     @property
-    def serves(self) -> bool:
-        """Whether this rank is a server, which has served when it enters the block."""
-        return self._trainer.serves
-
-    @property
-    def worker(self) -> int:
-        """This worker's number, from 0."""
-        return self._trainer.worker
-
-    @property
-    def workers(self) -> int:
-        """The number of workers; 0 at a server."""
-        return self._trainer.workers
-
-    @property
     def clock(self) -> int:
         """The number of this worker's pushes."""
-        return self._trainer.steps
-
-    @property
-    def versions(self) -> tuple[int, ...]:
-        """By shard, how many updates are in the values that were pulled."""
-        return self._trainer.versions
-
-    @property
-    def result(self) -> Run | None:
-        """After the block, at rank 0, what came of it, as of ``psrt.run``."""
-        return self._trainer.result
+        return self.steps
 
     def _check_known(self, name: str) -> None:
         if name not in self._zeros:

@@ -193,8 +193,8 @@ class Trainer:
             raise ConfigError("step() is part of an epoch: while trainer.epoch(): …")
         samples = _whole("samples of a step", samples)
         write = self._given.writer(gradients) if samples else _nothing
-        known = float("nan") if loss is None else _number("loss", loss)
-        self._resume(OwnBatch(samples, known, loss is None, write))
+        known = None if loss is None else _number("loss", loss)
+        self._resume(OwnBatch(samples, known, write))
         return self._is_in_epoch
 
     def leave(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from psrt.checkpoint import Manifest
-from psrt.pages.parts import Heading, Note, Part, Section, Table
+from psrt.pages.parts import Note, Part, Section, Table
 from psrt.pages.run.folder import RunFolder
+from psrt.pages.run.of_each import of_each
 from psrt.pages.words import nbytes, seconds
 from psrt.units import plural
 
@@ -16,12 +17,7 @@ _LISTED = 50
 
 def section(runs: Sequence[RunFolder]) -> Section:
     """Return the section."""
-    parts: list[Part] = []
-    for style, run in enumerate(runs):
-        own = list(_of_one(run))
-        if own and len(runs) > 1:
-            parts.append(Heading(run.name, style))
-        parts += own
+    parts = list(of_each(runs, _of_one))
     if not parts:
         parts.append(
             Note(

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from psrt.config import TrainConfig
-from psrt.pages.parts import Code, Heading, Note, Part, Section, Table
+from psrt.pages.parts import Code, Note, Part, Section, Table
 from psrt.pages.run.again import OF_A_FOLDER, call, command, own_knobs, plain, text_of
 from psrt.pages.run.folder import RunFolder
+from psrt.pages.run.of_each import of_each
 from psrt.pages.words import NONE
 from psrt.units import plural
 
@@ -19,12 +20,8 @@ _LONGEST = 200
 
 def section(runs: Sequence[RunFolder]) -> Section:
     """Return the section: of each run its command, and its knobs that are not at their defaults."""
-    parts: list[Part] = []
-    for style, run in enumerate(runs):
-        if len(runs) > 1:
-            parts.append(Heading(run.name, style))
-        parts += _of_one(run, whole=len(runs) == 1)
-    return Section("run", "What was run", parts)
+    parts = of_each(runs, lambda run: _of_one(run, whole=len(runs) == 1))
+    return Section("run", "What was run", list(parts))
 
 
 def differences(runs: Sequence[RunFolder]) -> Section:

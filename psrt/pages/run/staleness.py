@@ -10,9 +10,10 @@ from psrt.pages.bars import bar_chart
 from psrt.pages.detail import Detail
 from psrt.pages.heat_map import group_names, grouped, heat_map
 from psrt.pages.lines import line_chart
-from psrt.pages.parts import Figure, Heading, Note, Part, Section
+from psrt.pages.parts import Figure, Note, Part, Section
 from psrt.pages.run.folder import RunFolder
 from psrt.pages.run.learning import lines_of
+from psrt.pages.run.of_each import of_each
 from psrt.pages.run.over_time import over_time
 from psrt.pages.thin import Floats
 from psrt.pages.words import number, percent
@@ -40,11 +41,7 @@ def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
         ),
     ]  # fmt: skip
     parts = [it for it in shared if it is not None]
-    for style, run in enumerate(runs):
-        own = list(_of_one(run, detail))
-        if own and len(runs) > 1:
-            parts.append(Heading(run.name, style))
-        parts += own
+    parts += of_each(runs, lambda run: _of_one(run, detail))
     if not parts:
         parts.append(Note("No gradient was stale: none was pushed to a server.", "missing"))
     return Section("staleness", "Staleness", parts)

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from psrt.errors import ConfigError
 from psrt.history.check import RULES, Outcome
 from psrt.history.check.run import check_run
-from psrt.pages.parts import Code, Heading, Note, Part, Section, Table
+from psrt.pages.parts import Code, Note, Part, Section, Table
 from psrt.pages.run.folder import RunFolder
+from psrt.pages.run.of_each import of_each
 from psrt.units import plural, size_text
 
 #: Largest history that is checked unless asked: a check takes some times the memory.
@@ -24,12 +25,8 @@ def section(runs: Sequence[RunFolder], *, always: bool = False) -> Section:
         runs: in their order.
         always: whether to check histories of any size.
     """
-    parts: list[Part] = []
-    for style, run in enumerate(runs):
-        if len(runs) > 1:
-            parts.append(Heading(run.name, style))
-        parts += _of_one(run, always)
-    return Section("check", "Check of the history", parts)
+    parts = of_each(runs, lambda run: _of_one(run, always))
+    return Section("check", "Check of the history", list(parts))
 
 
 def _of_one(run: RunFolder, always: bool) -> Iterator[Part]:

@@ -3,7 +3,8 @@
 Every rank tells at regular intervals whether it is busy, waits or pauses, and for how long. Then
 
 - a rank whose process has ended before its part was over is *dead*, at once;
-- a rank that has told nothing for the time-out is *silent*: stopped, or cut off;
+- a rank that has told nothing for the time-out is *silent*: stopped, cut off, or locked up; it is
+  busy if its process is seen at work;
 - a rank that waits longer than the time-out, while no other has been busy or got on, is *stuck*:
   whoever computes is not late, and that may be any of those it waits for, directly or not;
 - a rank that has been busy with one thing for the limit of busy work is *stuck*, too.
@@ -19,12 +20,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from psrt.faults.processes import Sight
 from psrt.faults.roster import Roster, how_it_ended
 
 #: A story does not mention waits shorter than this, in seconds.
 _SHORT_S = 1.0
-#: States of a process, as the kernel calls them, in which it can go on by itself.
-_ABLE = "RSD"
 _STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "Z": "dead", "X": "dead"}
 #: Ranks that a message describes one by one.
 _MOST = 6
@@ -107,8 +107,8 @@ class _Rank:
     condition: Condition | None = None
     ended: bool = False
     gone: bool = False
-    #: The state of its process, as somebody on its host sees it; empty if nobody does.
-    process: str = ""
+    #: Its process while it is silent, as somebody on its host sees it.
+    process: Sight = field(default_factory=Sight)
 
 
 @dataclass
@@ -143,16 +143,16 @@ class Detector:
         entry = self._ranks.get(rank)
         if entry is None:
             return  # not watched yet
-        entry.heard_at, entry.condition, entry.process = now, condition, ""
+        entry.heard_at, entry.condition, entry.process = now, condition, Sight()
         # Short steps count as much as long ones: of two ranks that answer each other many times a
         # second, either may be seen waiting every time, but never for long.
         got_on_at = now if isinstance(condition, Busy) else now - condition.seconds
         self._got_on_at = max(self._got_on_at, got_on_at)
 
-    def looked_up(self, rank: int, process: str) -> None:
-        """Note the state of a silent rank's process, a letter as in ``/proc/PID/stat``."""
+    def looked_up(self, rank: int, state: str, cpu_s: float, now: float) -> None:
+        """Note how the process of a silent rank looks, as ``processes.look`` returns it."""
         if rank in self._ranks:
-            self._ranks[rank].process = process
+            self._ranks[rank].process.seen(state, cpu_s, now)
 
     def ended(self, rank: int) -> None:
         """Note that a rank has done its part."""
@@ -212,7 +212,7 @@ class Detector:
         self._got_on_at = now
         for entry in self._ranks.values():
             entry.heard_at = now
-            entry.condition = None
+            entry.condition, entry.process = None, Sight()
 
     def forget(self, ranks: Iterable[int], now: float) -> None:
         """Go on without these ranks, which whoever waits may have waited for until now."""
@@ -221,10 +221,9 @@ class Detector:
             self._ranks[rank].gone = True
 
     def _may_be_busy(self, rank: int, now: float) -> bool:
-        """Return whether a silent process runs, as one does that computes without its threads."""
+        """Return whether a silent process is at work, as far as anyone can see."""
         entry = self._ranks[rank]
-        able = entry.process != "" and entry.process in _ABLE
-        return able and now - entry.heard_at < self.busy_s
+        return entry.process.may_work(now, self.timeout_s) and now - entry.heard_at < self.busy_s
 
     def _silent(self, ranks: list[int]) -> Verdict:
         for rank in ranks:
@@ -232,7 +231,7 @@ class Detector:
         told = []
         for rank in ranks[:_MOST]:
             entry = self._ranks[rank]
-            why = _STATES.get(entry.process, "silent")
+            why = _STATES.get(entry.process.state, "silent")
             told.append(f"{self.roster.name(rank)} is {why}{_at(entry)}")
         more = "" if len(ranks) <= _MOST else f", and {len(ranks) - _MOST} more"
         return Verdict(
@@ -276,8 +275,12 @@ class Detector:
         silent, waits, others = [], [], []
         for rank, entry in self._living():
             name, doing = self.roster.name(rank), entry.condition
-            if entry.process in _STATES or now - entry.heard_at > max(2.0, self.timeout_s / 4):
-                silent.append(f"{name} is {_STATES.get(entry.process, 'silent')}{_at(entry)}")
+            state = entry.process.state
+            if state in _STATES or now - entry.heard_at > max(2.0, self.timeout_s / 4):
+                is_what = _STATES.get(state, "silent")
+                if entry.process.worked_at > -math.inf:
+                    is_what = f"at work, and silent for up to {self.busy_s:g} s (--busy-timeout-s)"
+                silent.append(f"{name} is {is_what}{_at(entry)}")
             elif isinstance(doing, Waiting):
                 if doing.seconds > min(_SHORT_S, self.timeout_s / 4):
                     waits.append(f"{name} waits for {doing.waiting_for}")

@@ -12,13 +12,11 @@ from psrt.errors import JobOverError
 from psrt.faults.connection import Address, Connection
 from psrt.faults.detector import Detector, Verdict, condition_of
 from psrt.faults.listener import Listener
-from psrt.faults.processes import exit_code, state_of
+from psrt.faults.processes import exit_code, look
 from psrt.faults.roster import Roster
 from psrt.faults.vitals import Vitals
-from psrt.faults.watcher import LAST_S, End, Tell, Watcher
+from psrt.faults.watcher import LAST_S, MISSED, End, Tell, Watcher
 
-#: A rank is looked up by its neighbours when it has missed this many beats.
-_MISSED = 2.5
 #: How long the hub waits for a lower rank to have failed, too, before it tells the first one's
 #: error: where all fail alike, always the same one speaks.
 _GRACE_S = 0.1
@@ -183,8 +181,8 @@ class Hub(Watcher):
         with self._lock:
             if "is" in message:
                 self._detector.heard(caller.rank, condition_of(message), now)
-            for rank, state in message.get("processes", {}).items():
-                self._detector.looked_up(int(rank), str(state))
+            for rank, (state, cpu_s) in message.get("processes", {}).items():
+                self._detector.looked_up(int(rank), str(state), float(cpu_s), now)
             if "failed" in message:
                 self._note_failure(caller.rank, End(*message["failed"]))
         if "died" in message:
@@ -236,12 +234,12 @@ class Hub(Watcher):
 
     def _look_up(self, now: float) -> None:
         """Find out what has become of the processes that are silent."""
-        for rank in self._detector.quiet(now, _MISSED * self.beat_s):
+        for rank in self._detector.quiet(now, MISSED * self.beat_s):
             member, neighbours = self.roster[rank], self.roster.on_host_of(rank)
             if member is None:
                 continue
             if 0 in neighbours:
-                self._detector.looked_up(rank, state_of(member.pid))
+                self._detector.looked_up(rank, *look(member.pid), now)
             else:
                 self._send({"look up": {rank: member.pid}}, neighbours, droppable=True)
 

@@ -13,10 +13,10 @@ from typing import Any
 from psrt.errors import JobOverError
 from psrt.faults.connection import MOST_TEXT, Address, not_for_children
 from psrt.faults.detector import told_of
-from psrt.faults.processes import exit_code, pidfds, state_of
+from psrt.faults.processes import Sight, exit_code, look, pidfds
 from psrt.faults.roster import Roster, how_it_ended
 from psrt.faults.vitals import Vitals
-from psrt.faults.watcher import ENDS_WITHIN_S, LAST_S, End, Tell, Watcher
+from psrt.faults.watcher import ENDS_WITHIN_S, LAST_S, MISSED, End, Tell, Watcher
 
 #: How long ranks of other hosts leave it to those of rank 0's to tell that it has died.
 _LATER_S = 0.4
@@ -65,6 +65,8 @@ class Line(Watcher):
         self._busy_s = float("inf")
         self._first_is_done = self._is_unwatched = False
         self._heard_at = time.monotonic()
+        #: Rank 0's process while it is silent.
+        self._first = Sight()
         self._lost_at = float("inf")
         self._pids = dict(neighbours)
         #: Processes that have ended: their ranks.
@@ -154,10 +156,10 @@ class Line(Watcher):
                 self._lost_at = min(self._lost_at, time.monotonic())
 
     def _heard(self, message: Mapping[str, Any]) -> None:
-        self._heard_at = time.monotonic()
+        self._heard_at, self._first = time.monotonic(), Sight()
         if "look up" in message:
-            states = {rank: state_of(int(pid)) for rank, pid in message["look up"].items()}
-            self._say({"processes": states})
+            seen = {rank: look(int(pid)) for rank, pid in message["look up"].items()}
+            self._say({"processes": seen})
         if "dealt" in message:
             epoch, *ranks = map(int, message["dealt"])
             self._left_out[epoch] = frozenset(ranks)
@@ -178,14 +180,15 @@ class Line(Watcher):
         if self.over is not None or self._first_is_done or self._is_unwatched:
             return
         silent_s = now - self._heard_at
-        if silent_s > self.timeout_s:
-            state = state_of(self._pids[0]) if 0 in self._pids else ""
-            if state not in ("R", "S", "D") or silent_s > self._busy_s:
-                self._tell_of_the_first(silent=True)
+        if silent_s > MISSED * self.beat_s and 0 in self._pids:
+            self._first.seen(*look(self._pids[0]), now)
+        may_work = self._first.may_work(now, self.timeout_s) and silent_s < self._busy_s
+        if silent_s > self.timeout_s and not may_work:
+            self._tell_of_the_first(silent=True)
         self._say(told_of(self.vitals.condition(now)), droppable=True)
 
     def _came_back(self, now: float) -> None:
-        self._heard_at = now
+        self._heard_at, self._first = now, Sight()
 
     def _tell_of_the_first(self, *, how: int | None = None, silent: bool = False) -> None:
         """Tell that rank 0 is dead or silent; one rank of each host does."""

@@ -28,6 +28,8 @@ from psrt.faults.vitals import Vitals
 BEAT_S = 1.0
 #: With more ranks than this the beat is slower in proportion: rank 0 must read all of them.
 _FAST_RANKS = 100
+#: The process of a rank that has missed this many beats is looked at from outside.
+MISSED = 2.5
 #: Who has missed this many beats itself was stopped.
 _AWAY = 4
 #: How long a rank is given to end by itself once the job is over, in seconds: its files are worth

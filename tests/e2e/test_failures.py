@@ -50,6 +50,23 @@ def test_an_exception_on_one_rank_ends_the_job_and_is_told_once(launch, mode):
     assert "[rank 2]" in done.stderr
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_waits_for_ever_and_holds_the_interpreter_is_named(launch, rank):
+    """As two threads do that wait for each other: its own watch cannot run."""
+    fault = (
+        "from mpi4py import MPI\n"
+        f"        if MPI.COMM_WORLD.rank == {rank} and self.calls == 3:\n"
+        "            __import__('ctypes').PyDLL(None).pause()"
+    )
+    text = PROBLEM.format(fault=fault, mode="allreduce")
+    (launch.folder / "job.py").write_text(text.replace("epochs=1000", "steps=9, timeout_s=2"))
+    done = launch.ranks(3, "job.py", timeout_s=60)
+    assert done.status == 4, done.stderr
+    (line,) = done.errors
+    assert "no sign of life within 2 s (--timeout-s)" in line
+    assert f"(rank {rank}, " in line
+
+
 def test_steps_that_send_nothing_are_not_one_long_piece_of_work(launch):
     text = PROBLEM.format(fault="__import__('time').sleep(0.3)", mode="local-sgd")
     text = text.replace("epochs=1000", "local_steps=8, steps=8, timeout_s=3, busy_timeout_s=1.2")

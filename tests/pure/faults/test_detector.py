@@ -33,8 +33,11 @@ class Story:
     def silent(self, rank):
         self.doing.pop(rank)
 
-    def passes(self, seconds, *, process=None):
-        """Let time pass; return what is told meanwhile, with when."""
+    def passes(self, seconds, *, process="", cores=0.0):
+        """Let time pass; return what is told meanwhile, with when.
+
+        Silent processes look as given, and have computed on so many cores.
+        """
         told = []
         end = self.now + seconds
         while self.now < end:
@@ -43,7 +46,7 @@ class Story:
                 condition = kind(self.now - self.since[rank], f"clock {rank}", *text)
                 self.detector.heard(rank, condition, self.now)
             for rank in self.detector.quiet(self.now, 2.5 * BEAT_S):
-                self.detector.looked_up(rank, process or "")
+                self.detector.looked_up(rank, process, cores * self.now, self.now)
             verdict = self.detector.judge(self.now)
             if verdict is not None:
                 told.append((self.now, verdict))
@@ -138,15 +141,34 @@ def test_a_silent_rank_is_named_after_the_time_out_even_if_others_work(story, pr
     assert story.passes(TIMEOUT_S) == [], "it is said once"
 
 
-@pytest.mark.parametrize("process", "RSD")
-def test_a_silent_process_that_runs_may_be_busy_without_its_threads(story, process):
+@pytest.mark.parametrize(("process", "cores"), [("R", 0), ("D", 0), ("S", 0.02)])
+def test_a_silent_process_that_runs_may_be_busy_without_its_threads(story, process, cores):
+    """Asleep, it is while threads of its compute, as a library does whose caller waits."""
     for rank in (0, 1, 3):
         story.does(rank, Waiting, "worker 1")
     story.silent(2)
-    assert "silent" not in {kind for _, kind in kinds(story.passes(BUSY_S - 10, process=process))}
+    told = story.passes(BUSY_S - 10, process=process, cores=cores)
+    assert {kind for _, kind in kinds(told)} == {"stall"}
+    assert ("worker 1 (rank 2, node1, pid 102) is at work, and silent for up to 600 s" in
+            told[0][1].text) == (cores > 0)  # fmt: skip
     assert ("silent", (2,)) in [
-        (v.kind, v.ranks) for _, v in story.passes(TIMEOUT_S + 20, process=process)
+        (v.kind, v.ranks) for _, v in story.passes(TIMEOUT_S + 20, process=process, cores=cores)
     ]
+
+
+def test_a_silent_process_that_sleeps_and_computes_nothing_is_silent(story):
+    """As one does whose thread waits for another while it holds the interpreter."""
+    for rank in (0, 1, 3):
+        story.does(rank, Waiting, "worker 1")
+    story.silent(2)
+    told = story.passes(TIMEOUT_S - 10, process="S", cores=0.02)
+    last_worked = story.now
+    story.detector.looked_up(2, "S", 0.02 * story.now, story.now)
+    told += [
+        it for it in story.passes(TIMEOUT_S + 5, process="S", cores=0) if it[1].kind != "stall"
+    ]
+    assert [(v.kind, v.ranks) for _, v in told if v.kind != "stall"] == [("silent", (2,))]
+    assert told[-1][0] == pytest.approx(last_worked + TIMEOUT_S, abs=2)
 
 
 def test_the_hub_s_own_absence_is_nobody_s_fault(story):

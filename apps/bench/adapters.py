@@ -99,8 +99,7 @@ class Turns:
     def ddp(self, comm: Any, steps: int) -> float:
         """Train it under DDP."""
         group = GlooGroup(comm)
-        module = torch.nn.parallel.DistributedDataParallel(self._module())
-        seconds = self._loop(module, steps, comm.rank)
+        seconds = self._loop(group.parallel(self._module()), steps, comm.rank)
         group.close()
         return seconds
 

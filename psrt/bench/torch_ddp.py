@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import time
@@ -27,8 +28,15 @@ class GlooGroup:
             "gloo", init_method=f"file://{self._path}", rank=comm.rank, world_size=comm.size
         )
 
+    def parallel(self, module: Any) -> Any:
+        """Return the module under DDP. Who calls this must have forgotten it before ``close``."""
+        return torch.nn.parallel.DistributedDataParallel(module)
+
     def close(self) -> None:
         """End it."""
+        # A module that outlives the group ends gloo's thread while it holds the interpreter, which
+        # that thread may wait for: for ever. DDP refers to itself, so only the collector ends it.
+        gc.collect()
         torch.distributed.destroy_process_group()
         if self._comm.rank == 0 and os.path.exists(self._path):
             os.unlink(self._path)
@@ -46,7 +54,7 @@ class TorchDDP:
         for inputs, outputs in pairwise(sizes):
             layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
         model = torch.nn.Sequential(*layers[:-1])
-        self._model = torch.nn.parallel.DistributedDataParallel(model)
+        self._model = self._group.parallel(model)
         self._optimizer = torch.optim.SGD(model.parameters(), lr=lr)
         self._x = torch.randn(batch_size, sizes[0])
         self._y = torch.randint(0, sizes[-1], (batch_size,))
@@ -62,4 +70,5 @@ class TorchDDP:
 
     def close(self) -> None:
         """End the process group."""
+        del self._model, self._optimizer
         self._group.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from psrt.cli.explain_flags import (
     with_defaults,
 )
 from psrt.cli.flags import value_given
+from psrt.cli.page_file import check_page_file, write_page
 from psrt.cli.printing import say
 from psrt.codec.table import TABLE
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
@@ -37,10 +39,12 @@ from psrt.files import check_writable
 from psrt.pipeline import FORMS as PIPELINE_FORMS
 from psrt.pipeline import PIPELINES, pipeline_of
 from psrt.topology.names import FORMS
+from psrt.units import plural
 
 if TYPE_CHECKING:
     from psrt.explain.explanation import Explanation
     from psrt.explain.svg import Canvas
+    from psrt.pages.play.film import Film
 
 #: Modes with several workers.
 #: Gossip has a page of its own, of its graph.
@@ -130,11 +134,17 @@ def _schedule(what: str, argv: list[str]) -> None:
     explanation = _explanation(what, given)
     from psrt.explain import drawing, output
 
+    def film() -> Film:
+        from psrt.pages.play import collective
+
+        return collective.film_of(explanation)
+
     _publish(
         given,
         document=lambda: output.as_document(explanation),
         text=lambda: output.as_text(explanation, everything=given.all),
         canvas=lambda: drawing.draw(explanation),
+        film=film,
     )
 
 
@@ -343,8 +353,15 @@ def _compare(what: str, argv: list[str]) -> None:
 
 
 def _checked(given: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags after a check that the drawing's file can be written."""
+    """Return the flags after a check that drawing and page can be written."""
     check_writable(given.svg)
+    if getattr(given, "html", None) is not None:
+        from psrt.pages.frame import check_installed
+
+        check_page_file(given.html, "--html", overwrite=given.overwrite)
+        check_installed()
+    elif getattr(given, "overwrite", False):
+        raise ConfigError("--overwrite replaces the file of --html, which is not given")
     return given
 
 
@@ -354,11 +371,23 @@ def _publish(
     document: Callable[[], dict[str, Any]],
     text: Callable[[], str],
     canvas: Callable[[], Canvas],
+    film: Callable[[], Film] | None = None,
 ) -> None:
-    """Write the drawing if one is asked for, then print the document or the text."""
+    """Write the drawing and the page if they are asked for, then print the document or the text."""
     if given.svg is not None:
         canvas().save(given.svg)
+    line = "" if film is None or given.html is None else _written(given.html, film())
     say(_json(document()) if given.json else text())
+    if line:
+        # What programs read is the document alone.
+        print(f"\n{line}", file=sys.stderr) if given.json else say(f"\n{line}")
+
+
+def _written(path: str, film: Film) -> str:
+    """Write the page of a film and return the line that says so."""
+    from psrt.pages.play.page import page_of
+
+    return write_page(path, page_of(film), plural(len(film.frames), "step"))
 
 
 def _json(document: dict[str, Any]) -> str:

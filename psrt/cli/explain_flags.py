@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psrt.cli.flags import FlagParser, value_given
+from psrt.cli.page_file import add_overwrite
 from psrt.codec.table import TABLE
 from psrt.collective import OPS
 from psrt.config.knobs import Knob, dashed, knobs_of, read_by_worker, read_flag
@@ -55,6 +56,7 @@ def schedule_parser(what: str) -> FlagParser:
     add("--all", action="store_true", help="print every round, however many there are")
     _add_costs(parser)
     _add_outputs(parser)
+    _add_page(parser)
     return parser
 
 
@@ -310,3 +312,11 @@ def _add_costs(parser: FlagParser) -> None:
 def _add_outputs(parser: FlagParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--svg", metavar="FILE", help="also draw to this file")
+
+
+def _add_page(parser: FlagParser) -> None:
+    parser.add_argument(
+        "--html", metavar="FILE",
+        help="also write a page to this file that plays it step by step, in any browser",
+    )  # fmt: skip
+    add_overwrite(parser, "FILE of --html")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from psrt.cli.flags import FlagParser
+from psrt.cli.page_file import add_overwrite, check_page_file, write_page
 from psrt.cli.printing import say
-from psrt.errors import ConfigError
-from psrt.files import check_writable, write_text
-from psrt.units import plural, size_text
-
-#: What names a page.
-_ENDINGS = (".html", ".htm")
+from psrt.units import plural
 
 _DESCRIPTION = """\
 Write a page about a run, or about several side by side: what was run and how to run it again, how
@@ -33,9 +28,7 @@ def report_parser() -> FlagParser:
         "-o", "--output", metavar="FILE", default="report.html",
         help="write the page to this file (default: report.html)",
     )  # fmt: skip
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the file if there is one already"
-    )
+    add_overwrite(parser)
     parser.add_argument(
         "--check", action="store_true",
         help="check histories of more than 128 MiB, too: it takes some times their size of memory",
@@ -52,16 +45,9 @@ def main(argv: Sequence[str]) -> int:
         SystemExit: after ``--help`` was printed.
     """
     given = report_parser().parse(argv)
-    path = given.output
-    if not path.lower().endswith(_ENDINGS):
-        raise ConfigError(f"-o {path}: a page ends in .html")
-    if os.path.lexists(path) and not given.overwrite:
-        raise ConfigError(f"{path} is there already; --overwrite replaces it, -o names another")
-    check_writable(path)
+    check_page_file(given.output, "-o", overwrite=given.overwrite)
     from psrt.pages.run.page import page_of  # numpy only now: --help needs none
 
     page = page_of(given.run, check=given.check)
-    write_text(path, page)
-    size = size_text(len(page.encode()))
-    say(f"{path}: {plural(len(given.run), 'run')}, {size}; open it in a browser")
+    say(write_page(given.output, page, plural(len(given.run), "run")))
     return 0

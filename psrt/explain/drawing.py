@@ -34,17 +34,19 @@ class Boxes:
     def __init__(self, explanation: Explanation) -> None:
         self._explanation = explanation
         self._count = len(explanation.trace.cells.spans)
-        self._abreast = self._columns()
-        self._rows = max(1, -(-self._count // self._abreast))
-        self._writes = self._count <= _WRITTEN
-        labels = [self._label(held) for held in _ever(explanation)] if self._writes else []
+        #: Boxes in a row, and whether there is text in them.
+        self.columns = self._columns()
+        self.writes = self._count <= _WRITTEN
+        self._rows = max(1, -(-self._count // self.columns))
+        labels = [self.label(held) for held in _ever(explanation)] if self.writes else []
         # Bold letters are wider by a ninth.
         widest = 1.12 * max((text_width(text, 11) for text in labels), default=0.0)
-        self._width = max(26.0, widest + 10) if self._writes else 10.0
-        self._height = 24.0 if self._writes else 13.0 if self._rows == 1 else 10.0
+        #: Of a box, in pixels.
+        self.box_width = max(26.0, widest + 10) if self.writes else 10.0
+        self.box_height = 24.0 if self.writes else 13.0 if self._rows == 1 else 10.0
         #: Of a strip, in pixels.
-        self.width = self._width * self._abreast
-        self.height = self._height * self._rows
+        self.width = self.box_width * self.columns
+        self.height = self.box_height * self._rows
 
     def _columns(self) -> int:
         """Return the number of boxes in a row."""
@@ -77,7 +79,7 @@ class Boxes:
         if self._rows > 1 or self._count == 1:
             return
         for i in range(self._count):
-            x = middle - self.width / 2 + self._width * (i + 0.5)
+            x = middle - self.width / 2 + self.box_width * (i + 0.5)
             canvas.text(x, y - 6, cell_name(i, cells.in_vector), size=7, fill="#888888")
 
     def fill(self, held: Content | None) -> str:
@@ -95,19 +97,19 @@ class Boxes:
     def _box(
         self, canvas: Canvas, left: float, y: float, i: int, held: Content | None, *, firm: bool
     ) -> None:
-        x = left + self._width * (i % self._abreast)
-        y += self._height * (i // self._abreast)
+        x = left + self.box_width * (i % self.columns)
+        y += self.box_height * (i // self.columns)
         canvas.rect(
-            x, y, self._width, self._height, fill=self.fill(held),
+            x, y, self.box_width, self.box_height, fill=self.fill(held),
             stroke="#444444" if firm else _GREY, line=1.3 if firm else 0.7, dashed=held is None,
         )  # fmt: skip
-        if self._writes and held is not None:
+        if self.writes and held is not None:
             canvas.text(
-                x + self._width / 2, y + self._height / 2, self._label(held),
+                x + self.box_width / 2, y + self.box_height / 2, self.label(held),
                 size=11, fill="#111111" if firm else "#777777", bold=firm,
             )  # fmt: skip
 
-    def _label(self, held: Content) -> str:
+    def label(self, held: Content) -> str:
         """Return the text of a box: its numbers, or the ranks that the sum contains."""
         explanation = self._explanation
         if explanation.numbered:

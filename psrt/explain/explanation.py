@@ -38,7 +38,7 @@ from itertools import islice
 
 from psrt.arrays import ITEMSIZE
 from psrt.collective import OPS, Algorithm, Schedule, Step
-from psrt.collective.analysis.cost import Bounds, Price, price
+from psrt.collective.analysis.cost import Bounds, Price, arrivals, price
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 from psrt.explain.inputs import Example
@@ -66,6 +66,8 @@ class Totals:
     #: Seconds for messages, for bytes and for combining: each with the other two costs at 0.
     parts: Bounds
     bounds: Bounds
+    #: By round, the predicted time at which its messages and all before have arrived, in seconds.
+    arrivals: tuple[float, ...]
 
     @property
     def moved(self) -> int:
@@ -124,6 +126,7 @@ def total(
         bounds=Bounds(
             bound.rounds * costs.alpha, bound.moved * costs.beta, bound.combined * costs.gamma
         ),
+        arrivals=arrivals(plan, itemsize, costs, overlap=overlap),
     )
 
 

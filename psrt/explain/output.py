@@ -30,6 +30,7 @@ from dataclasses import asdict
 from typing import Any
 
 from psrt.arrays import ITEMSIZE
+from psrt.collective.costs import LinkCosts
 from psrt.explain.explanation import Explanation, Totals, overlaps
 from psrt.explain.trace import Content, Hop
 from psrt.explain.words import (
@@ -234,7 +235,7 @@ def ending_text(explanation: Explanation) -> str:
 def totals_text(explanation: Explanation) -> str:
     """Return the table of totals next to their lower bounds."""
     totals, size = explanation.totals, explanation.size
-    price, least, costs = totals.price, totals.least, totals.costs
+    price, least = totals.price, totals.least
     pairs = size * (size - 1)
     each = f", {price.messages // size} a rank" if size > 1 and price.messages % size == 0 else ""
     lines = [
@@ -267,13 +268,18 @@ def totals_text(explanation: Explanation) -> str:
     for row in rows:
         cells = [row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in range(1, 6))]
         lines.append("   ".join(cells).rstrip())
-    lines.append(
-        f"at α = {time_text(costs.alpha)} a message, β = {_rate(costs.beta)} on the wire, "
-        f"γ = {_rate(costs.gamma)} combined"
-    )
+    lines.append(f"at {costs_text(totals.costs)}")
     if overlaps(explanation.schedule):
         lines.append("received bytes are combined while the next ones are in flight")
     return "\n".join(lines)
+
+
+def costs_text(costs: LinkCosts) -> str:
+    """Return α, β and γ."""
+    return (
+        f"α = {time_text(costs.alpha)} a message, β = {_rate(costs.beta)} on the wire, "
+        f"γ = {_rate(costs.gamma)} combined"
+    )
 
 
 def _result(explanation: Explanation, rank: int) -> str:

@@ -28,5 +28,15 @@ def scripts() -> tuple[str, ...]:
     return _text(VENDOR / "uPlot.iife.min.js"), _text(TEMPLATES / "charts.js")
 
 
+def player() -> str:
+    """Return the script of a page that plays a film."""
+    return _text(TEMPLATES / "play.js")
+
+
+def player_style() -> str:
+    """Return what such a page has of style beside that of every page."""
+    return _text(TEMPLATES / "play.css")
+
+
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")

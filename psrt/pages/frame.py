@@ -36,7 +36,12 @@ def check_installed() -> None:
 
 
 def render(
-    title: str, lead: str, sections: Sequence[Section], *, scripts: Sequence[str] | None = None
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    *,
+    scripts: Sequence[str] | None = None,
+    style: str = "",
 ) -> str:
     """Return a page.
 
@@ -47,6 +52,7 @@ def render(
         lead: a line below it.
         sections: in their order.
         scripts: that run at the end, in their order; None for those that enlarge charts.
+        style: beside that of every page.
 
     Raises:
         ConfigError: if jinja2 is not installed.
@@ -67,7 +73,7 @@ def render(
         title=title,
         lead=lead,
         sections=sections,
-        style=assets.style(),
+        style=assets.style() + style,
         scripts=scripts,
         data=embedded([dict(figure.data) for figure in figures]),
         policy=_policy(scripts),

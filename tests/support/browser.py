@@ -20,7 +20,7 @@ class Browser:
     """Opens files, each in a process of its own, and never goes to a network."""
 
     def __init__(self, program: str, folder: Path) -> None:
-        self._program, self._folder = program, folder
+        self.program, self._folder = program, folder
 
     @classmethod
     def found(cls, folder: Path) -> Browser:
@@ -34,7 +34,7 @@ class Browser:
         """Open a page; return its stdout and the lines of its console."""
         done = subprocess.run(
             [
-                self._program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                self.program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                 "--force-device-scale-factor=1", "--virtual-time-budget=3000",
                 "--enable-logging=stderr", "--proxy-server=127.0.0.1:9",
                 f"--user-data-dir={self._folder / 'profile'}", *flags, page.as_uri(),

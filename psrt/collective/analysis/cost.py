@@ -45,6 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from psrt.collective.analysis.rendezvous import RankState, run
 from psrt.collective.costs import LinkCosts
@@ -149,6 +150,31 @@ def price(
     )
 
 
+def arrivals(
+    schedules: Sequence[Iterable[Step]], itemsize: int, costs: LinkCosts, *, overlap: bool = False
+) -> tuple[float, ...]:
+    """Return by round, from the first on, when its messages and all before have arrived.
+
+    A message's round is the number of messages in the longest chain that ends with it. What the
+    last ones bring is still to be combined then.
+
+    Args:
+        schedules: the steps of each rank.
+        itemsize: bytes of an element.
+        costs: of the machine.
+        overlap: whether a rank combines beside its next step, where spans allow.
+
+    >>> from psrt.collective.schedules.ring import ring_steps
+    >>> ring = [ring_steps(rank, 2, 1000) for rank in range(2)]
+    >>> arrivals(ring, 4, LinkCosts(alpha=1.0, beta=0.001, gamma=0.0))
+    (3.0, 6.0)
+    """
+    clocks = _RoundClocks(len(schedules), itemsize, costs, overlap)
+    run(schedules, clocks)
+    latest = (clocks.ends[number] for number in sorted(clocks.ends))
+    return tuple(accumulate(latest, max))
+
+
 class _Clocks:
     """A clock per rank: when each step begins and ends. A ``Memory`` of times."""
 
@@ -182,7 +208,7 @@ class _Clocks:
     def carry(self, sender: RankState, receiver: RankState) -> None:
         """Add the time of a message, from the moment when both ends have posted it."""
         a, b = sender.rank, receiver.rank
-        end = max(self._now[a], self._now[b]) + self._alpha + sender.step.send.size * self._beta
+        end = self._arrival(sender, receiver)
         self._end[a], self._end[b] = max(self._end[a], end), max(self._end[b], end)
 
     def end(self, rank: RankState) -> None:
@@ -200,10 +226,28 @@ class _Clocks:
             self._settle(r)
         return max(self._now, default=0.0)
 
+    def _arrival(self, sender: RankState, receiver: RankState) -> float:
+        posted = max(self._now[sender.rank], self._now[receiver.rank])
+        return posted + self._alpha + sender.step.send.size * self._beta
+
     def _settle(self, r: int) -> None:
         """Do a pending fold, with no step at the same time."""
         self._now[r] += self._fold[r].size * self._gamma
         self._fold[r] = NOTHING
+
+
+class _RoundClocks(_Clocks):
+    """Clocks that remember the latest arrival of each round."""
+
+    def __init__(self, size: int, itemsize: int, costs: LinkCosts, overlap: bool) -> None:
+        super().__init__(size, itemsize, costs, overlap)
+        self.ends: dict[int, float] = {}
+
+    def carry(self, sender: RankState, receiver: RankState) -> None:
+        """Note the time of a message's end, too."""
+        number = max(sender.round, receiver.round) + 1
+        self.ends[number] = max(self.ends.get(number, 0.0), self._arrival(sender, receiver))
+        super().carry(sender, receiver)
 
 
 def _touches(step: Step, span: Span) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -185,6 +186,42 @@ def test_compare_plots(ran, monkeypatch):
     assert calls == [((2, 4, 8), "a.png")]
 
 
+PLAYED = ["ring"]
+
+
+@pytest.mark.parametrize("what", PLAYED)
+def test_html_writes_a_page_and_says_where(what, ran, tmp_path, capsys):
+    page = tmp_path / "a.html"
+    text = ran(*what.split(), "--html", str(page))
+    assert text.startswith(ran(*what.split()))
+    assert re.search(rf"\n{re.escape(str(page))}: \d+ steps, [0-9.]+ KiB; open it in a brow", text)
+    assert page.read_text().startswith("<!doctype html>")
+    # What programs read is the document alone.
+    assert explain.main([*what.split(), "--html", str(page), "--overwrite", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["format"].startswith("psrt explain ")
+    assert err.endswith("open it in a browser\n")
+
+
+@pytest.mark.parametrize("what", PLAYED)
+def test_a_page_that_is_there_is_replaced_if_asked(what, tmp_path):
+    page = tmp_path / "a.html"
+    page.write_text("mine")
+    assert refusal(*what.split(), "--html", str(page)) == (
+        f"{page} is there already; --overwrite replaces it, --html names another"
+    )
+    assert page.read_text() == "mine"
+
+
+def test_pages_need_an_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    page = tmp_path / "a.html"
+    assert refusal("ring", "--html", str(page)) == (
+        "pages need jinja2, psrt's extra report: pip install 'jinja2>=3.1'"
+    )
+    assert not page.exists()
+
+
 def test_a_reader_that_has_seen_enough():
     command = f"{shlex.quote(sys.executable)} -m psrt explain ring --ranks 64 --all"
     done = subprocess.run(
@@ -252,6 +289,10 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
         ("compare --bytes x", "bytes must be a number of bytes"),
         ("compare --svg a.svg", "unknown flag --svg"),
         ("ring --svg .", "cannot write .: Is a directory"),
+        ("ring --html none/a.html", "cannot write none/a.html: No such file or directory"),
+        ("ring --html a.svg", "--html a.svg: a page ends in .html"),
+        ("ring --overwrite", "--overwrite replaces the file of --html, which is not given"),
+        ("ring --ranks 33 --html a.html", "html plays at most 32 ranks, got 33"),
         ("ssp --svg none/a.svg", "cannot write none/a.svg: No such file or directory"),
         ("compare --plot .", "cannot write .: Is a directory"),
         ("compare --plot none/a.png", "cannot write none/a.png: No such file or directory"),

@@ -1,0 +1,112 @@
+"""Places of ranks on a circle, with what each of them holds outside it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from psrt.pages.play.film import Node, Strip
+
+#: Radius of a rank, room between it and what it holds, and around everything.
+RADIUS = 17.0
+_GAP, _MARGIN = 8.0, 14.0
+#: Least width and height of a picture: a smaller one would be enlarged.
+_SMALLEST = 330.0
+#: Least radius of the circle, and the factor by which it grows until nothing overlaps.
+_LEAST, _GROWS = 112.0, 1.06
+
+
+def circle(
+    names: Sequence[str], strip: Strip, counts: Sequence[int], *, order: Sequence[int] = ()
+) -> tuple[tuple[Node, ...], tuple[float, float]]:
+    """Return the places of ranks on a circle, clockwise from its top, and the size of the picture.
+
+    The circle is as large as it must be for ranks and what they hold not to overlap.
+
+    Args:
+        names: by rank.
+        strip: of what ranks hold.
+        counts: by rank, the number of its cells.
+        order: the ranks in the order of the circle; empty: by number.
+    """
+    size = len(names)
+    order = order or range(size)
+    if size == 1:
+        return placed([(0.0, 0.0)], [(0.0, -1.0)], names, strip, counts)
+    angles = {rank: 2 * math.pi * place / size for place, rank in enumerate(order)}
+    ways = [(math.sin(angles[rank]), -math.cos(angles[rank])) for rank in range(size)]
+    radius = max(_LEAST, 2.6 * RADIUS * size / math.pi)
+    while True:
+        places = [(radius * x, radius * y) for x, y in ways]
+        boxes = [_box(it, way, strip, n) for it, way, n in zip(places, ways, counts, strict=True)]
+        near = min(
+            _apart(it, box) for i, it in enumerate(places) for j, box in enumerate(boxes) if i != j
+        )
+        if near > RADIUS + _GAP / 2 and not _overlap(boxes):
+            return placed(places, ways, names, strip, counts)
+        radius *= _GROWS
+
+
+def placed(
+    places: Sequence[tuple[float, float]],
+    ways: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    strip: Strip,
+    counts: Sequence[int],
+) -> tuple[tuple[Node, ...], tuple[float, float]]:
+    """Return nodes at some places, each with what it holds beside it, and the size of the picture.
+
+    Args:
+        places: by rank.
+        ways: by rank, where from there its cells are: a direction of length 1.
+        names: by rank.
+        strip: of what ranks hold.
+        counts: by rank, the number of its cells.
+    """
+    boxes = [_box(it, way, strip, n) for it, way, n in zip(places, ways, counts, strict=True)]
+    left = min(min(x - RADIUS for x, _ in places), min(box[0] for box in boxes)) - _MARGIN
+    top = min(min(y - RADIUS for _, y in places), min(box[1] for box in boxes)) - _MARGIN
+    right = max(max(x + RADIUS for x, _ in places), max(box[2] for box in boxes)) + _MARGIN
+    bottom = max(max(y + RADIUS for _, y in places), max(box[3] for box in boxes)) + _MARGIN
+    across, down = max(0.0, _SMALLEST - right + left) / 2, max(0.0, _SMALLEST - bottom + top) / 2
+    left, right, top, bottom = left - across, right + across, top - down, bottom + down
+    nodes = tuple(
+        Node(name, *(round(it, 1) for it in (x - left, y - top, box[0] - left, box[1] - top)))
+        for name, (x, y), box in zip(names, places, boxes, strict=True)
+    )
+    return nodes, (round(right - left, 1), round(bottom - top, 1))
+
+
+_Box = tuple[float, float, float, float]
+
+
+def _box(place: tuple[float, float], way: tuple[float, float], strip: Strip, count: int) -> _Box:
+    """Return left, top, right and bottom of what a rank holds, just outside of it."""
+    width = strip.width * min(count, strip.columns)
+    height = strip.height * -(-count // strip.columns)
+    away = RADIUS
+    while True:
+        x, y = place[0] + way[0] * away, place[1] + way[1] * away
+        box = x - width / 2, y - height / 2, x + width / 2, y + height / 2
+        if _apart(place, box) >= RADIUS + _GAP:
+            return box
+        away += 2
+
+
+def _apart(place: tuple[float, float], box: _Box) -> float:
+    """Return the distance of a point from a box."""
+    x, y = place
+    return math.hypot(max(box[0] - x, 0, x - box[2]), max(box[1] - y, 0, y - box[3]))
+
+
+def _overlap(boxes: Sequence[_Box]) -> bool:
+    """Return whether two boxes, or what is close to them, have a point in common."""
+    return any(
+        one[0] < other[2] + _GAP
+        and other[0] < one[2] + _GAP
+        and one[1] < other[3] + _GAP
+        and other[1] < one[3] + _GAP
+        for i, one in enumerate(boxes)
+        for other in boxes[:i]
+        if one[0] < one[2] and other[0] < other[2]
+    )

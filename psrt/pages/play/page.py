@@ -1,0 +1,59 @@
+"""The page that plays a film: the player, and below it a table of its steps, for those without."""
+
+from __future__ import annotations
+
+from psrt.errors import ConfigError
+from psrt.pages import assets
+from psrt.pages.frame import render
+from psrt.pages.parts import Figure, Note, Part, Section, Table
+from psrt.pages.play.film import Film, thinned
+
+#: Most bytes of a page.
+MOST_NBYTES = 1_000_000
+#: Frames that a page is made of at first; fewer where it would be too large.
+_MOST_FRAMES = 400
+_WITHOUT = "The steps are in the table below; playing them takes JavaScript."
+
+
+def page_of(film: Film) -> str:
+    """Return the page, as HTML.
+
+    Where the film is too long for a page it is thinned, and the page says so.
+
+    Raises:
+        ConfigError: if jinja2 is not installed, or even two frames are too large.
+    """
+    most = _MOST_FRAMES
+    while True:
+        page = _page(thinned(film, most))
+        if len(page.encode()) <= MOST_NBYTES:
+            return page
+        if most <= 2:
+            raise ConfigError(
+                f"html would take more than {MOST_NBYTES // 1_000_000} MB: explain it of fewer "
+                "ranks or steps"
+            )
+        most = max(2, most // 2)
+
+
+def _page(film: Film) -> str:
+    parts: list[Part] = [
+        *(Note(note, "missing") for note in film.notes),
+        Figure(film.title, _WITHOUT, data=film.data(), wide=True),
+    ]
+    if film.costs:
+        rows = [(it.name, it.whole, it.least) for it in film.costs]
+        parts.append(Table(rows, head=("", "in all", "at least"), caption="Cost", numbers=True))
+    if film.facts:
+        parts.append(Table(film.facts))
+    steps = [
+        (it.label, it.caption, "; ".join(message.line for message in it.messages))
+        for it in film.frames
+    ]
+    table = Table(
+        steps, head=("step", "", "who sends what to whom"), caption="All steps", folded=True
+    )
+    sections = [Section("play", "Step by step", parts), Section("steps", "As a table", [table])]
+    return render(
+        film.title, film.lead, sections, scripts=(assets.player(),), style=assets.player_style()
+    )

@@ -1,0 +1,259 @@
+// Plays a film of psrt.pages.play: one frame at a time, forward and back, by buttons and by keys.
+// Everything is drawn with colours of the page's style, so it is right in light and in dark.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const films = JSON.parse(document.getElementById("charts").textContent);
+  const PAUSE = 1400; // milliseconds of a frame
+  const RADIUS = 17; // as psrt.pages.play.layout.RADIUS
+
+  function tag(name, attributes, ...children) {
+    const svg = ["svg", "g", "path", "rect", "circle", "line", "text", "polygon", "title"].includes(name);
+    const it = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+    for (const [key, value] of Object.entries(attributes || {})) it.setAttribute(key, value);
+    it.append(...children);
+    return it;
+  }
+  const colour = (style) => `var(--s${style % 7})`;
+  const wide = (text, size) => 0.62 * size * text.length;
+  const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+
+  // By rank, the cells after a frame; and which of them that frame has changed.
+  function heldAfter(film, number) {
+    const held = film.start.map((cells) => cells.slice());
+    const changed = film.start.map(() => new Set());
+    film.frames.slice(0, number + 1).forEach((frame, i) => {
+      for (const [rank, index, ...cell] of frame.changes || []) {
+        held[rank][index] = cell;
+        if (i === number) changed[rank].add(index);
+      }
+    });
+    return [held, changed];
+  }
+
+  function strip(film, rank, held, changed, left, top) {
+    const [width, height, columns] = film.strip;
+    const group = tag("g", { class: "strip", "data-rank": rank });
+    const firm = (i) => (changed.has(i) ? 1 : 0);
+    const order = held.map((_, i) => i).sort((a, b) => firm(a) - firm(b)); // firm edges on top
+    for (const i of order) {
+      const [text, style, strength] = held[i];
+      const x = left + width * (i % columns), y = top + height * Math.floor(i / columns);
+      const place = { x, y, width, height };
+      if (style >= 0) group.append(tag("rect", { ...place, fill: colour(style), "fill-opacity": strength }));
+      const look = (style < 0 ? " empty" : "") + (firm(i) ? " changed" : "");
+      group.append(tag("rect", { ...place, class: "cell" + look }));
+      if (text) group.append(tag("text", { x: x + width / 2, y: y + height / 2, class: "held", "data-cell": i }, text));
+    }
+    return group;
+  }
+
+  // A bent arrow from rim to rim, so that one there and one back are beside each other.
+  function arrow(from, to, style, label, bend, room) {
+    const [x, y] = from, [toX, toY] = to;
+    const length = Math.hypot(toX - x, toY - y) || 1;
+    const [dx, dy] = [(toX - x) / length, (toY - y) / length];
+    const middle = [(x + toX) / 2 + dy * bend * length, (y + toY) / 2 - dx * bend * length];
+    const rim = ([a, b], away) => {
+      const d = Math.hypot(middle[0] - a, middle[1] - b) || 1;
+      return [a + (middle[0] - a) / d * away, b + (middle[1] - b) / d * away];
+    };
+    const start = rim(from, room), tip = rim(to, room + 1), neck = rim(to, room + 9);
+    const side = [(tip[1] - neck[1]) * 0.5, (neck[0] - tip[0]) * 0.5];
+    const at = (t) => [0, 1].map((k) => (1 - t) ** 2 * start[k] + 2 * t * (1 - t) * middle[k] + t * t * neck[k]);
+    const group = tag("g", { class: "arrow" },
+      tag("path", { d: `M${start}Q${middle} ${neck}`, class: "message", pathLength: 1, stroke: colour(style) }),
+      tag("polygon", { points: `${tip} ${neck[0] + side[0]},${neck[1] + side[1]} ${neck[0] - side[0]},${neck[1] - side[1]}`, class: "head", fill: colour(style) }));
+    if (label) group.append(written(label, ...at(length < 260 ? 0.5 : 0.3)));
+    return group;
+  }
+
+  function written(text, x, y) {
+    const width = wide(text, 11) + 6;
+    return tag("g", { class: "label" },
+      tag("rect", { x: x - width / 2, y: y - 8, width, height: 16, rx: 3, class: "ground" }),
+      tag("text", { x, y }, text));
+  }
+
+  function drawPlane(film, number, svg) {
+    const frame = film.frames[number], [held, changed] = heldAfter(film, number);
+    svg.setAttribute("viewBox", `0 0 ${film.size[0]} ${film.size[1]}`);
+    const place = (rank) => film.nodes[rank].slice(1, 3);
+    for (const i of frame.edges || film.edges.keys()) {
+      const [a, b] = film.edges[i];
+      svg.append(tag("line", { x1: place(a)[0], y1: place(a)[1], x2: place(b)[0], y2: place(b)[1], class: "edge" }));
+    }
+    const messages = (frame.messages || []).filter((it) => it[0] !== it[1]);
+    const arrows = messages.map(([source, target, label, , style]) =>
+      arrow(place(source), place(target), style, label, 0.09, RADIUS + 2));
+    svg.append(...arrows);
+    film.nodes.forEach(([name, x, y, left, top], rank) => {
+      svg.append(tag("circle", { cx: x, cy: y, r: RADIUS, class: "node" }), tag("text", { x, y, class: "name" }, name));
+      svg.append(strip(film, rank, held[rank], changed[rank], left, top));
+    });
+    svg.append(...arrows.flatMap((it) => [...it.querySelectorAll(".label")])); // above all lines
+  }
+
+  // Time runs to the right: bars that are over are in full colour, those to come are pale.
+  function drawLanes(film, number, svg) {
+    const frame = film.frames[number], [held, changed] = heldAfter(film, number);
+    const LEFT = 150, WIDTH = 1000, HIGH = 30, TOP = 24;
+    const [cell, , columns] = film.strip;
+    const most = Math.max(0, ...held.map((it) => Math.min(it.length, columns)));
+    const left = LEFT + most * cell + (most ? 14 : 0), room = WIDTH - left - 14;
+    const scale = room / film.window;
+    const from = clamp(frame.time - 0.75 * film.window, 0, Math.max(0, film.end - film.window));
+    const x = (time) => left + (time - from) * scale;
+    const y = (lane) => TOP + HIGH * lane;
+    const bottom = y(film.lanes.length);
+    svg.setAttribute("viewBox", `0 0 ${WIDTH} ${bottom + 26}`);
+    film.lanes.forEach(([name, what], lane) => {
+      const first = lane === 0 || film.lanes[lane - 1][0] !== name;
+      svg.append(tag("rect", { x: left, y: y(lane) + 2, width: room, height: HIGH - 4, class: "lane" }));
+      if (first) svg.append(tag("text", { x: 4, y: y(lane) + HIGH / 2, class: "name left" }, name));
+      if (what) svg.append(tag("text", { x: 86, y: y(lane) + HIGH / 2, class: "soft left" }, what));
+    });
+    const apart = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((it) => it * scale >= 28) || 5000;
+    for (let mark = Math.ceil(from / apart) * apart; x(mark) <= left + room + 0.5; mark += apart) {
+      svg.append(tag("line", { x1: x(mark), x2: x(mark), y1: TOP, y2: bottom, class: "tick" }),
+        tag("text", { x: x(mark), y: bottom + 12, class: "soft" }, String(mark)));
+    }
+    svg.append(tag("text", { x: 4, y: bottom + 12, class: "soft left" }, film.unit));
+    for (const [lane, start, stop, text, style, strength, height] of film.bars) {
+      const begin = Math.max(x(start), left), end = Math.min(x(stop), left + room);
+      if (end <= begin) continue;
+      const when = start >= frame.time ? " later" : stop > frame.time ? " now" : "";
+      const tall = (HIGH - 8) * height, top = y(lane) + (HIGH - tall) / 2;
+      const group = tag("g", { class: "bar" + when }, tag("rect", { x: begin, y: top, width: end - begin, height: tall, rx: 2, fill: colour(style), "fill-opacity": strength }));
+      if (text && wide(text, 10) < end - begin) group.append(tag("text", { x: (begin + end) / 2, y: y(lane) + HIGH / 2, class: "bar-text" }, text));
+      svg.append(group);
+    }
+    svg.append(tag("line", { x1: x(frame.time), x2: x(frame.time), y1: TOP - 8, y2: bottom + 4, class: "moment" }));
+    const inside = (time) => clamp(x(time), left, left + room);
+    const arrows = (frame.messages || []).filter((it) => it[0] !== it[1]).map(([source, target, label, , style, start, stop]) =>
+      arrow([inside(start), y(film.laneOf[source]) + HIGH / 2], [inside(stop), y(film.laneOf[target]) + HIGH / 2], style, label, 0, 4));
+    svg.append(...arrows, ...arrows.flatMap((it) => [...it.querySelectorAll(".label")]));
+    held.forEach((cells, rank) => svg.append(strip(film, rank, cells, changed[rank], LEFT, y(film.laneOf[rank]) + 3)));
+  }
+
+  class Player {
+    constructor(box, film) {
+      this.film = film;
+      this.number = 0;
+      this.timer = null;
+      const button = (name, text, act) => {
+        const it = tag("button", { type: "button", class: name, "aria-label": name, title: name }, text);
+        it.addEventListener("click", act);
+        return it;
+      };
+      const last = film.frames.length - 1;
+      this.first = button("first", "|◀", () => this.go(0));
+      this.back = button("back", "◀", () => this.go(this.number - 1));
+      this.play = button("play", "", () => this.toggle());
+      this.forward = button("forward", "▶", () => this.go(this.number + 1));
+      this.end = button("last", "▶|", () => this.go(last));
+      this.slider = tag("input", { type: "range", min: 0, max: last, step: 1, value: 0, "aria-label": "step" });
+      this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
+      this.where = tag("output");
+      this.svg = tag("svg", { role: "img" });
+      this.said = tag("p", { class: "said", "aria-live": "polite" });
+      this.lines = tag("ul", { class: "lines" });
+      this.spent = tag("tbody");
+      const table = tag("table", { class: "spent" },
+        tag("thead", {}, tag("tr", {}, ...["cost", "so far", "in all", "at least", ""].map((it) => tag("th", { scope: "col" }, it)))),
+        this.spent);
+      const controls = tag("div", { class: "controls", role: "group", "aria-label": "player" },
+        this.first, this.back, this.play, this.forward, this.end, this.slider, this.where);
+      const legend = tag("p", { class: "legend" }, ...film.legend.map(([name, style, strength]) =>
+        tag("span", {}, tag("svg", { class: "swatch", viewBox: "0 0 24 8", "aria-hidden": "true" },
+          tag("rect", { width: 24, height: 8, fill: colour(style), "fill-opacity": strength })), " " + name)));
+      const keys = tag("p", { class: "keys" }, "keys: space plays and pauses, ← and → go a step, Home and End to the ends");
+      box.replaceChildren(this.svg, legend, controls, this.said, this.lines, ...(film.costs.length ? [table] : []), keys);
+      box.parentElement.classList.add("film");
+      this.show();
+    }
+
+    go(number) {
+      this.stop();
+      this.step(number);
+    }
+
+    step(number) {
+      const to = clamp(number, 0, this.film.frames.length - 1);
+      if (to !== this.number) {
+        this.number = to;
+        this.show();
+      }
+    }
+
+    toggle() {
+      if (this.timer !== null) { this.stop(); return; }
+      const last = this.film.frames.length - 1;
+      if (this.number === last) this.step(0);
+      this.timer = setInterval(() => {
+        this.step(this.number + 1);
+        if (this.number === last) this.stop();
+      }, PAUSE);
+      this.buttons();
+    }
+
+    stop() {
+      clearInterval(this.timer);
+      this.timer = null;
+      this.buttons();
+    }
+
+    buttons() {
+      const last = this.film.frames.length - 1, plays = this.timer !== null;
+      this.first.disabled = this.back.disabled = this.number === 0;
+      this.forward.disabled = this.end.disabled = this.number === last;
+      this.play.textContent = plays ? "❚❚ pause" : "▶ play";
+      this.play.setAttribute("aria-label", plays ? "pause" : "play");
+      root.dataset.plays = String(plays);
+    }
+
+    show() {
+      const film = this.film, frame = film.frames[this.number];
+      this.svg.replaceChildren();
+      (film.lanes.length ? drawLanes : drawPlane)(film, this.number, this.svg);
+      this.svg.setAttribute("aria-label", `${frame.label}: ${frame.caption}`);
+      this.slider.value = this.number;
+      this.slider.setAttribute("aria-valuetext", frame.label);
+      this.where.textContent = `${frame.label} · ${this.number + 1} of ${film.frames.length}`;
+      this.said.textContent = frame.caption;
+      this.lines.replaceChildren(...(frame.messages || []).map((it) => tag("li", {}, it[3])));
+      this.spent.replaceChildren(...film.costs.map((it, i) => this.cost(it, (frame.costs || [])[i] || ["", 0])));
+      root.dataset.step = String(this.number);
+      this.buttons();
+    }
+
+    cost([name, whole, least, share], [text, part]) {
+      const percent = (value) => `${(100 * clamp(value, 0, 1)).toFixed(2)}%`;
+      const bar = tag("i"), bound = tag("b", { title: `at least ${least}` });
+      bar.style.width = percent(part);
+      bound.style.left = percent(share);
+      const meter = tag("div", { class: "meter", "aria-hidden": "true" }, bar, ...(least ? [bound] : []));
+      return tag("tr", {}, tag("th", { scope: "row" }, name), tag("td", {}, text), tag("td", {}, whole), tag("td", {}, least), tag("td", {}, meter));
+    }
+
+    key(event) {
+      const last = this.film.frames.length - 1;
+      const act = { " ": () => this.toggle(), ArrowLeft: () => this.go(this.number - 1), ArrowRight: () => this.go(this.number + 1), Home: () => this.go(0), End: () => this.go(last) }[event.key];
+      const has = event.target.closest("button, summary, a"); // which a space presses
+      if (!act || event.ctrlKey || event.altKey || event.metaKey || (event.key === " " && has)) return;
+      event.preventDefault();
+      act();
+    }
+  }
+
+  try {
+    if (window.top !== window.self) root.classList.add("embedded");
+    for (const box of document.querySelectorAll("[data-chart]")) {
+      const player = new Player(box, films[Number(box.dataset.chart)]);
+      document.addEventListener("keydown", (event) => player.key(event));
+    }
+  } catch (error) { // the table has everything, too
+    root.dataset.error = String(error);
+    console.error(error);
+  }
+})();

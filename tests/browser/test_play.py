@@ -1,0 +1,164 @@
+"""A page that plays an explanation, in a real browser: pressed, looked at, and read."""
+
+import json
+
+import pytest
+
+from psrt.pages.play import collective, page
+from support.browser import Browser
+from support.browser_tab import tab_of
+from support.explanations import EXAMPLE, explained
+
+#: By rank, the texts of its cells.
+HELD = """[...document.querySelectorAll('.strip')].map((strip) =>
+  [...strip.querySelectorAll('[data-cell]')].sort((a, b) => a.dataset.cell - b.dataset.cell)
+    .map((it) => it.textContent).join(' '))"""
+STEP = "Number(document.documentElement.dataset.step)"
+SAID = "document.querySelector('.said').textContent"
+#: The film of each kind of explanation.
+FILMS = {
+    "ring": lambda: collective.film_of(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))),
+    "broadcast": lambda: collective.film_of(explained("broadcast", size=5)),
+}
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tab")
+    with tab_of(Browser.found(folder).program, folder) as tab:
+        tab.colours("light")
+        yield tab
+
+
+@pytest.fixture
+def opened(tab, tmp_path):
+    """Returns the tab with the page of a film in it."""
+
+    def show(kind):
+        path = tmp_path / "page.html"
+        path.write_text(page.page_of(FILMS[kind]()))
+        tab.console.clear()
+        tab.requests.clear()
+        tab.open(path)
+        return tab
+
+    return show
+
+
+@pytest.mark.parametrize("kind", FILMS)
+def test_every_step_is_drawn_without_a_word_and_without_a_network(opened, kind):
+    tab, film = opened(kind), FILMS[kind]()
+    for number, frame in enumerate(film.frames):
+        assert tab.ask(STEP) == number
+        assert tab.ask(SAID) == frame.caption
+        arrows = [it for it in frame.messages if it.source != it.target]
+        assert tab.ask("document.querySelectorAll('.arrow').length") == len(arrows)
+        lines = tab.ask("[...document.querySelectorAll('.lines li')].map((it) => it.textContent)")
+        assert lines == [it.line for it in frame.messages]
+        tab.press("ArrowRight")
+    assert tab.ask(STEP) == len(film.frames) - 1
+    assert tab.console == []
+    assert [it for it in tab.requests if not it.startswith("file:")] == []
+
+
+def test_the_worked_example_ends_with_its_sums(opened):
+    tab = opened("ring")
+    assert tab.ask(HELD) == ["17 11 1 9", "5 13 23 14", "3 6 10 8", "12 7 2 12"]
+    tab.press("End")
+    assert tab.ask(HELD) == ["37 37 36 43"] * 4
+    assert tab.ask(SAID) == "all ranks end with (37, 37, 36, 43)"
+
+
+def test_keys_go_to_every_step(opened):
+    tab = opened("ring")
+    for keys, number in (
+        (["ArrowRight"], 1), (["ArrowRight", "ArrowRight"], 3), (["ArrowLeft"], 2), (["End"], 7),
+        (["ArrowRight"], 7), (["Home"], 0), (["ArrowLeft"], 0),
+    ):  # fmt: skip
+        tab.press(*keys)
+        assert tab.ask(STEP) == number
+        assert tab.ask("document.querySelector('.controls input').value") == str(number)
+
+
+def test_a_space_plays_to_the_end_and_stops(opened):
+    tab = opened("ring")
+    tab.press("End", "ArrowLeft", " ")
+    assert tab.ask("document.documentElement.dataset.plays") == "true"
+    tab.wait(f"{STEP} === 7")
+    tab.wait("document.documentElement.dataset.plays === 'false'")
+    tab.press(" ")  # at the end it begins anew
+    assert tab.ask(STEP) == 0
+    tab.press(" ")
+    assert tab.ask("document.documentElement.dataset.plays") == "false"
+
+
+def test_buttons_do_the_same(opened):
+    tab = opened("ring")
+    for name, number in (("forward", 1), ("last", 7), ("back", 6), ("first", 0)):
+        tab.ask(f"document.querySelector('.controls .{name}').click()")
+        assert tab.ask(STEP) == number
+    tab.ask("document.querySelector('.controls .play').click()")
+    tab.wait(f"{STEP} === 1")
+
+
+COLOURS = """(() => {
+  const of = (selector, key) => getComputedStyle(document.querySelector(selector))[key];
+  return [
+    of("body", "backgroundColor"), of(".held", "fill"), of(".message", "stroke"),
+    of(".node", "fill"),
+  ];
+})()"""
+
+
+def test_dark_has_other_colours_than_light(opened):
+    tab = opened("ring")
+    tab.press("ArrowRight")
+    light = tab.ask(COLOURS)
+    tab.colours("dark")
+    dark = tab.ask(COLOURS)
+    tab.colours("light")
+    assert tab.ask(COLOURS) == light
+    assert [one == other for one, other in zip(light, dark, strict=True)] == [False] * 4
+    assert light[0] == "rgb(255, 255, 255)"
+
+
+def test_without_scripts_every_step_is_read(tab, opened):
+    tab.scripts(run=False)
+    try:
+        opened("ring")
+        assert tab.ask("document.querySelector('.controls')") is None
+        assert "in the table below" in tab.ask("document.querySelector('.chart').innerText")
+        rows = "[...document.querySelectorAll('#steps tbody tr')].map((it) => it.innerText)"
+        tab.ask("document.querySelector('#steps summary').click()")
+        texts = tab.ask(rows)
+    finally:
+        tab.scripts(run=True)
+    assert len(texts) == 8
+    assert "B → D: chunk 3 (31)" in texts[3]
+    assert "(37, 37, 36, 43)" in texts[-1]
+
+
+def test_it_fits_a_narrow_screen(opened):
+    tab = opened("ring")
+    tab.size(400, 900)
+    wide = tab.ask("document.documentElement.scrollWidth")
+    tab.size(1000, 900)
+    assert wide <= 400
+
+
+SEEN = """JSON.stringify(['h1', '.film svg', '.controls'].map((it) =>
+  document.querySelector(it).getClientRects().length))"""
+
+
+def test_in_a_frame_there_is_only_the_player(tab, tmp_path):
+    (tmp_path / "page.html").write_text(page.page_of(FILMS["ring"]()))
+    (tmp_path / "outer.html").write_text("<iframe src='page.html' width=800 height=700></iframe>")
+    tab.open(tmp_path / "outer.html")
+    frames = tab.call("Page.getFrameTree")["frameTree"]["childFrames"]
+    world = tab.call("Page.createIsolatedWorld", frameId=frames[0]["frame"]["id"])
+    found = tab.call(
+        "Runtime.evaluate",
+        expression=SEEN,
+        contextId=world["executionContextId"],
+    )
+    assert json.loads(found["result"]["value"]) == [0, 1, 1]

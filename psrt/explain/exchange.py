@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -98,15 +98,16 @@ class Exchange:
 
     def hidden(self) -> float:
         """Return the share of the time of a worker's pushes and reads in which it computes."""
-        busy = self._of(FORWARD, BACKWARD)
-        moved = self._of(PUSH, READ)
-        whole = sum(bar.stop - bar.start for bar in moved)
-        both = sum(
-            max(0.0, min(one.stop, other.stop) - max(one.start, other.start))
-            for one in moved
-            for other in busy
-            if one.number == other.number
-        )
+        both = whole = 0.0
+        for worker in range(self.workers):
+            moved = [bar for bar in self._of(PUSH, READ) if bar.number == worker]
+            # A worker computes one layer at a time: its computing until t is a broken line.
+            busy = [bar for bar in self._of(FORWARD, BACKWARD) if bar.number == worker]
+            bends = [time for bar in busy for time in (bar.start, bar.stop)]
+            spent = [0.0, *accumulate((bar.stop - bar.start) * k for bar in busy for k in (1, 0))]
+            ends = [[bar.start, bar.stop] for bar in moved]
+            both += float(np.diff(np.interp(ends, bends, spent[: len(bends)])).sum())
+            whole += sum(bar.stop - bar.start for bar in moved)
         return both / whole if whole else 0.0
 
     def _of(self, *what: str) -> list[Bar]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -134,17 +135,12 @@ def _schedule(what: str, argv: list[str]) -> None:
     explanation = _explanation(what, given)
     from psrt.explain import drawing, output
 
-    def film() -> Film:
-        from psrt.pages.play import collective
-
-        return collective.film_of(explanation)
-
     _publish(
         given,
         document=lambda: output.as_document(explanation),
         text=lambda: output.as_text(explanation, everything=given.all),
         canvas=lambda: drawing.draw(explanation),
-        film=film,
+        film=lambda: _film("collective", explanation),
     )
 
 
@@ -318,6 +314,7 @@ def _pipeline(what: str, argv: list[str]) -> None:
         document=lambda: pipeline_output.as_document(found),
         text=lambda: pipeline_output.as_text(found),
         canvas=lambda: pipeline_output.draw(found),
+        film=lambda: _film("pipeline", found),
     )
 
 
@@ -383,11 +380,18 @@ def _publish(
         print(f"\n{line}", file=sys.stderr) if given.json else say(f"\n{line}")
 
 
+def _film(kind: str, found: object) -> Film:
+    """Return the film of an explanation."""
+    made: Film = import_module(f"psrt.pages.play.{kind}").film_of(found)
+    return made
+
+
 def _written(path: str, film: Film) -> str:
-    """Write the page of a film and return the line that says so."""
+    """Write the page of a film and return the lines that say so, and what was left out."""
     from psrt.pages.play.page import page_of
 
-    return write_page(path, page_of(film), plural(len(film.frames), "step"))
+    page, shown = page_of(film)
+    return "\n".join([write_page(path, page, plural(len(shown.frames), "step")), *shown.notes])
 
 
 def _json(document: dict[str, Any]) -> str:

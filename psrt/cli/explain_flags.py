@@ -182,6 +182,7 @@ def pipeline_parser() -> FlagParser:
         help="compute the gradients of weights of all micro-batches in one product, at the end",
     )  # fmt: skip
     _add_outputs(parser)
+    _add_page(parser)
     return parser
 
 

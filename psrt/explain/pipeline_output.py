@@ -178,7 +178,7 @@ def _chunk(chunk: int) -> str:
     return chr(ord("a") + chunk) if chunk < 26 else f".{chunk}"
 
 
-def _cells(run: Run, chunks: int) -> list[str]:
+def cells_of(run: Run, chunks: int) -> list[str]:
     """Return what is written in the columns of a computation."""
     kind, m, chunk, _ = run.step
     units = round(run.end - run.start)
@@ -196,7 +196,7 @@ def _bands(found: Explained) -> Iterator[str]:
     for runs in found.price.runs:
         row = ["."] * total
         for run in runs:
-            row[round(run.start) : round(run.end)] = _cells(run, found.chunks)
+            row[round(run.start) : round(run.end)] = cells_of(run, found.chunks)
         rows.append(row)
     names = [f"stage {stage}" for stage in range(found.stages)]
     label = max(map(len, names)) + 1
@@ -316,7 +316,7 @@ def _draw_legend(canvas: Canvas, found: Explained) -> None:
 
 def _draw_run(canvas: Canvas, run: Run, chunks: int, left: float, top: float, cell: float) -> None:
     """Draw a computation: a rectangle for each of its parts, with the number in it."""
-    texts = _cells(run, chunks)
+    texts = cells_of(run, chunks)
     # What is one product is one rectangle.
     parts = [(texts[0], len(texts))] if len(set(texts)) == 1 else [(it, 1) for it in texts]
     x = left + run.start * cell

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from psrt.pages.play import collective, page
+from psrt.explain.pipeline import explained as piped
+from psrt.pages.play import collective, page, pipeline
+from psrt.pipeline import pipeline_of
 from support.browser import Browser
 from support.browser_tab import tab_of
 from support.explanations import EXAMPLE, explained
@@ -18,6 +20,7 @@ SAID = "document.querySelector('.said').textContent"
 #: The film of each kind of explanation.
 FILMS = {
     "ring": lambda: collective.film_of(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))),
+    "pipeline": lambda: pipeline.film_of(piped(pipeline_of("zero-bubble")[0], 3, 4)),
     "broadcast": lambda: collective.film_of(explained("broadcast", size=5)),
 }
 
@@ -36,7 +39,7 @@ def opened(tab, tmp_path):
 
     def show(kind):
         path = tmp_path / "page.html"
-        path.write_text(page.page_of(FILMS[kind]()))
+        path.write_text(page.page_of(FILMS[kind]())[0])
         tab.console.clear()
         tab.requests.clear()
         tab.open(path)
@@ -128,7 +131,7 @@ def test_without_scripts_every_step_is_read(tab, opened):
         opened("ring")
         assert tab.ask("document.querySelector('.controls')") is None
         assert "in the table below" in tab.ask("document.querySelector('.chart').innerText")
-        rows = "[...document.querySelectorAll('#steps tbody tr')].map((it) => it.innerText)"
+        rows = "[...document.querySelectorAll('#steps details tbody tr')].map((it) => it.innerText)"
         tab.ask("document.querySelector('#steps summary').click()")
         texts = tab.ask(rows)
     finally:
@@ -151,7 +154,7 @@ SEEN = """JSON.stringify(['h1', '.film svg', '.controls'].map((it) =>
 
 
 def test_in_a_frame_there_is_only_the_player(tab, tmp_path):
-    (tmp_path / "page.html").write_text(page.page_of(FILMS["ring"]()))
+    (tmp_path / "page.html").write_text(page.page_of(FILMS["ring"]())[0])
     (tmp_path / "outer.html").write_text("<iframe src='page.html' width=800 height=700></iframe>")
     tab.open(tmp_path / "outer.html")
     frames = tab.call("Page.getFrameTree")["frameTree"]["childFrames"]

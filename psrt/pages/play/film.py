@@ -80,7 +80,7 @@ class Frame:
     changes: tuple[Change, ...] = ()
     #: By row of the costs.
     costs: tuple[SoFar, ...] = ()
-    #: Where there are lanes, the moment.
+    #: Where there are lanes, the moment; what is shown has happened since that of the frame before.
     time: float = 0.0
     #: Edges that messages may take in this frame, by their numbers; empty: all.
     edges: tuple[int, ...] = ()
@@ -147,6 +147,8 @@ class Film:
     legend: tuple[tuple[str, int, float], ...] = ()
     #: Further sentences below: figures of the whole.
     facts: tuple[tuple[str, str], ...] = ()
+    #: How to read it, in sentences.
+    reading: tuple[str, ...] = ()
     #: What was left out, if anything was.
     notes: tuple[str, ...] = ()
     #: In the plane.
@@ -156,10 +158,11 @@ class Film:
     size: tuple[float, float] = (0.0, 0.0)
     #: Lines between nodes, along which messages may go.
     edges: tuple[tuple[int, int], ...] = ()
-    #: In time: the lanes, the lane of each rank's messages, and the bars.
+    #: In time: the lanes, the lane of each rank's messages, the bars, and the names of its cells.
     lanes: tuple[Lane, ...] = ()
     lane_of: tuple[int, ...] = ()
     bars: tuple[Bar, ...] = ()
+    columns: tuple[str, ...] = ()
     #: Units of time that are seen at once, the time at the end, and what a unit is.
     window: float = 0.0
     end: float = 0.0
@@ -188,6 +191,7 @@ class Film:
             "lanes": self.lanes,
             "laneOf": self.lane_of,
             "bars": [_short(it) for it in self.bars],
+            "columns": self.columns,
             "window": self.window,
             "end": self.end,
             "unit": self.unit,
@@ -243,3 +247,42 @@ def _last(changes: Sequence[Change]) -> tuple[Change, ...]:
     """Return the last change of each cell."""
     found = {(it.rank, it.at): it for it in changes}
     return tuple(found.values())
+
+
+def coarse(film: Film, most: int) -> Film:
+    """Return a film of about so many bars at most, all of them seen at once, which says so.
+
+    Each lane is cut into as many pieces of the same length, and a piece shows what lasts longest in
+    it; pieces that follow each other and show the same are one bar.
+
+    Args:
+        film: of any number of bars.
+        most: bars.
+    """
+    if len(film.bars) <= most:
+        return film
+    pieces = max(1, most // len(film.lanes))
+    length = film.end / pieces
+    longest: dict[tuple[int, int], tuple[float, Bar]] = {}
+    for bar in film.bars:
+        first, last = int(bar.start / length), min(int(bar.stop / length), pieces - 1)
+        for piece in range(first, last + 1):
+            share = min(bar.stop, (piece + 1) * length) - max(bar.start, piece * length)
+            if share > longest.get((bar.lane, piece), (0.0, bar))[0]:
+                longest[bar.lane, piece] = share, bar
+    bars: list[Bar] = []
+    for (lane, piece), (_, bar) in sorted(longest.items(), key=lambda it: it[0]):
+        start = piece * length
+        found = Bar(lane, start, start + length, "", bar.style, bar.strength, bar.height)
+        before = bars[-1] if bars else found
+        if before._replace(start=0, stop=0) == found._replace(start=0, stop=0) and (
+            start - length / 2 < before.stop < start + length / 2
+        ):
+            bars[-1] = before._replace(stop=found.stop)
+        else:
+            bars.append(found)
+    note = (
+        f"Of {len(film.bars)} bars each piece of {length:.3g} {film.unit} shows the one that lasts "
+        "longest in it."
+    )
+    return replace(film, bars=tuple(bars), window=film.end, notes=(*film.notes, note))

@@ -6,28 +6,31 @@ from psrt.errors import ConfigError
 from psrt.pages import assets
 from psrt.pages.frame import render
 from psrt.pages.parts import Figure, Note, Part, Section, Table
-from psrt.pages.play.film import Film, thinned
+from psrt.pages.play.film import Film, coarse, thinned
 
 #: Most bytes of a page.
 MOST_NBYTES = 1_000_000
 #: Frames that a page is made of at first; fewer where it would be too large.
 _MOST_FRAMES = 400
+#: Bars of lanes, which are narrower than a hair where they are more.
+_MOST_BARS = 8000
 _WITHOUT = "The steps are in the table below; playing them takes JavaScript."
 
 
-def page_of(film: Film) -> str:
-    """Return the page, as HTML.
+def page_of(film: Film) -> tuple[str, Film]:
+    """Return the page, as HTML, and the film that it plays.
 
-    Where the film is too long for a page it is thinned, and the page says so.
+    Where the film is too long for a page that is a thinned one, whose notes say so.
 
     Raises:
         ConfigError: if jinja2 is not installed, or even two frames are too large.
     """
-    most = _MOST_FRAMES
+    film, most = coarse(film, _MOST_BARS), _MOST_FRAMES
     while True:
-        page = _page(thinned(film, most))
+        shown = thinned(film, most)
+        page = _page(shown)
         if len(page.encode()) <= MOST_NBYTES:
-            return page
+            return page, shown
         if most <= 2:
             raise ConfigError(
                 f"html would take more than {MOST_NBYTES // 1_000_000} MB: explain it of fewer "
@@ -39,11 +42,8 @@ def page_of(film: Film) -> str:
 def _page(film: Film) -> str:
     parts: list[Part] = [
         *(Note(note, "missing") for note in film.notes),
-        Figure(film.title, _WITHOUT, data=film.data(), wide=True),
+        Figure(film.title, _WITHOUT, caption=" ".join(film.reading), data=film.data(), wide=True),
     ]
-    if film.costs:
-        rows = [(it.name, it.whole, it.least) for it in film.costs]
-        parts.append(Table(rows, head=("", "in all", "at least"), caption="Cost", numbers=True))
     if film.facts:
         parts.append(Table(film.facts))
     steps = [
@@ -53,7 +53,12 @@ def _page(film: Film) -> str:
     table = Table(
         steps, head=("step", "", "who sends what to whom"), caption="All steps", folded=True
     )
-    sections = [Section("play", "Step by step", parts), Section("steps", "As a table", [table])]
+    rows = [(it.name, it.whole, it.least) for it in film.costs]
+    costs = Table(rows, head=("", "in all", "at least"), caption="Cost", numbers=True)
+    sections = [
+        Section("play", "Step by step", parts),
+        Section("steps", "As a table", [costs, table]),
+    ]
     return render(
         film.title, film.lead, sections, scripts=(assets.player(),), style=assets.player_style()
     )

@@ -14,7 +14,7 @@
     it.append(...children);
     return it;
   }
-  const colour = (style) => `var(--s${style % 7})`;
+  const colour = (style) => (style < 0 ? "var(--ink)" : `var(--s${style % 7})`);
   const wide = (text, size) => 0.62 * size * text.length;
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
@@ -97,21 +97,23 @@
   // Time runs to the right: bars that are over are in full colour, those to come are pale.
   function drawLanes(film, number, svg) {
     const frame = film.frames[number], [held, changed] = heldAfter(film, number);
-    const LEFT = 150, WIDTH = 1000, HIGH = 30, TOP = 24;
+    const LEFT = film.lanes.some((it) => it[1]) ? 150 : 86, WIDTH = 1000, TOP = 24;
+    const high = clamp(300 / film.lanes.length, 24, 58), tallest = Math.min(high - 6, 26), moment = frame.time || 0;
     const [cell, , columns] = film.strip;
+    const since = number ? film.frames[number - 1].time || 0 : moment;
     const most = Math.max(0, ...held.map((it) => Math.min(it.length, columns)));
     const left = LEFT + most * cell + (most ? 14 : 0), room = WIDTH - left - 14;
     const scale = room / film.window;
-    const from = clamp(frame.time - 0.75 * film.window, 0, Math.max(0, film.end - film.window));
+    const from = clamp(moment - 0.75 * film.window, 0, Math.max(0, film.end - film.window));
     const x = (time) => left + (time - from) * scale;
-    const y = (lane) => TOP + HIGH * lane;
+    const y = (lane) => TOP + high * lane;
     const bottom = y(film.lanes.length);
     svg.setAttribute("viewBox", `0 0 ${WIDTH} ${bottom + 26}`);
     film.lanes.forEach(([name, what], lane) => {
       const first = lane === 0 || film.lanes[lane - 1][0] !== name;
-      svg.append(tag("rect", { x: left, y: y(lane) + 2, width: room, height: HIGH - 4, class: "lane" }));
-      if (first) svg.append(tag("text", { x: 4, y: y(lane) + HIGH / 2, class: "name left" }, name));
-      if (what) svg.append(tag("text", { x: 86, y: y(lane) + HIGH / 2, class: "soft left" }, what));
+      svg.append(tag("rect", { x: left, y: y(lane) + 2, width: room, height: high - 4, class: "lane" }));
+      if (first) svg.append(tag("text", { x: 4, y: y(lane) + high / 2, class: "name left" }, name));
+      if (what) svg.append(tag("text", { x: 86, y: y(lane) + high / 2, class: "soft left" }, what));
     });
     const apart = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((it) => it * scale >= 28) || 5000;
     for (let mark = Math.ceil(from / apart) * apart; x(mark) <= left + room + 0.5; mark += apart) {
@@ -122,18 +124,24 @@
     for (const [lane, start, stop, text, style, strength, height] of film.bars) {
       const begin = Math.max(x(start), left), end = Math.min(x(stop), left + room);
       if (end <= begin) continue;
-      const when = start >= frame.time ? " later" : stop > frame.time ? " now" : "";
-      const tall = (HIGH - 8) * height, top = y(lane) + (HIGH - tall) / 2;
+      const when = start >= moment ? " later" : stop > since ? " now" : "";
+      const tall = tallest * height, top = y(lane) + (high - tall) / 2;
       const group = tag("g", { class: "bar" + when }, tag("rect", { x: begin, y: top, width: end - begin, height: tall, rx: 2, fill: colour(style), "fill-opacity": strength }));
-      if (text && wide(text, 10) < end - begin) group.append(tag("text", { x: (begin + end) / 2, y: y(lane) + HIGH / 2, class: "bar-text" }, text));
+      if (text && wide(text, 10) < end - begin) group.append(tag("text", { x: (begin + end) / 2, y: y(lane) + high / 2, class: "bar-text" }, text));
       svg.append(group);
     }
-    svg.append(tag("line", { x1: x(frame.time), x2: x(frame.time), y1: TOP - 8, y2: bottom + 4, class: "moment" }));
+    svg.append(tag("line", { x1: x(moment), x2: x(moment), y1: TOP - 8, y2: bottom + 4, class: "moment" }));
     const inside = (time) => clamp(x(time), left, left + room);
-    const arrows = (frame.messages || []).filter((it) => it[0] !== it[1]).map(([source, target, label, , style, start, stop]) =>
-      arrow([inside(start), y(film.laneOf[source]) + HIGH / 2], [inside(stop), y(film.laneOf[target]) + HIGH / 2], style, label, 0, 4));
+    const arrows = (frame.messages || []).filter((it) => it[0] !== it[1]).map(([source, target, label, , , start, stop]) => {
+      const down = film.laneOf[target] > film.laneOf[source] ? 1 : -1;
+      const edge = (rank, way) => y(film.laneOf[rank]) + high / 2 + way * (tallest / 2 + 1);
+      const it = arrow([inside(start), edge(source, down)], [inside(stop), edge(target, -down)], -1, "", 0, 0);
+      if (label) it.append(written(label, inside(start) + 8 + wide(label, 11) / 2, edge(source, down) + 9 * down));
+      return it;
+    });
     svg.append(...arrows, ...arrows.flatMap((it) => [...it.querySelectorAll(".label")]));
-    held.forEach((cells, rank) => svg.append(strip(film, rank, cells, changed[rank], LEFT, y(film.laneOf[rank]) + 3)));
+    film.columns.forEach((name, i) => svg.append(tag("text", { x: LEFT + cell * (i + 0.5), y: TOP - 10, class: "soft" }, name)));
+    held.forEach((cells, rank) => svg.append(strip(film, rank, cells, changed[rank], LEFT, y(film.laneOf[rank]) + (high - film.strip[1]) / 2)));
   }
 
   class Player {
@@ -155,7 +163,7 @@
       this.slider = tag("input", { type: "range", min: 0, max: last, step: 1, value: 0, "aria-label": "step" });
       this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
       this.where = tag("output");
-      this.svg = tag("svg", { role: "img" });
+      this.svg = tag("svg", { role: "img", class: film.lanes.length > 10 ? "long" : "" });
       this.said = tag("p", { class: "said", "aria-live": "polite" });
       this.lines = tag("ul", { class: "lines" });
       this.spent = tag("tbody");

@@ -186,7 +186,7 @@ def test_compare_plots(ran, monkeypatch):
     assert calls == [((2, 4, 8), "a.png")]
 
 
-PLAYED = ["ring"]
+PLAYED = ["ring", "pipeline"]
 
 
 @pytest.mark.parametrize("what", PLAYED)

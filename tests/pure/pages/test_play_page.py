@@ -36,9 +36,10 @@ def test_a_short_film_stays_whole(film):
 
 
 def test_a_page_that_would_be_too_large_is_thinned(film, monkeypatch):
-    whole = page.page_of(film)
+    whole = page.page_of(film)[0]
     monkeypatch.setattr(page, "MOST_NBYTES", len(whole.encode()) - 1)
-    thin = page.page_of(film)
+    thin, shown = page.page_of(film)
+    assert len(shown.frames) == 5
     assert len(thin.encode()) < len(whole.encode())
     # 6, the first of 400, 200, … that is less than 8, leaves every second one, and the last.
     assert "Of 8 steps 5 are shown, one in 2" in Page(thin).text
@@ -48,16 +49,16 @@ def test_a_page_that_would_be_too_large_is_thinned(film, monkeypatch):
 
 
 def test_without_scripts_there_is_a_table_of_all_steps(film):
-    found = Page(page.page_of(film))
-    rows = found.tables["steps"][0]
+    found = Page(page.page_of(film)[0])
+    rows = found.tables["steps"][1]
     assert [row[0] for row in rows[1:]] == [it.label for it in film.frames]
     assert "C → A: chunk 0 (37)   A: 37" in rows[5][2]
     assert "all ranks end with (37, 37, 36, 43)" in rows[8][1]
-    assert ["rounds", "6", "2"] in found.tables["play"][0]
+    assert ["rounds", "6", "2"] in found.tables["steps"][0]
 
 
 def test_what_the_player_reads_is_the_film(film):
-    found = dict(Page(page.page_of(film)).scripts)
+    found = dict(Page(page.page_of(film)[0]).scripts)
     [data] = json.loads(found["application/json"])
     assert data["names"] == ["A", "B", "C", "D"]
     assert len(data["frames"]) == len(film.frames)
@@ -71,5 +72,5 @@ def test_what_the_player_reads_is_the_film(film):
 def test_names_of_ranks_do_nothing():
     evil = "</script><img src=x onerror=alert(1)>"
     example = Example((evil, "B"), EXAMPLE.values[:2])
-    found = Page(page.page_of(film_of(explained("ring", example=example))))
+    found = Page(page.page_of(film_of(explained("ring", example=example)))[0])
     assert not [tag for tag, _ in found.elements if tag == "img"]

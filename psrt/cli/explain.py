@@ -201,6 +201,7 @@ def _timeline(what: str, argv: list[str]) -> None:
         document=lambda: timeline_output.as_document(found),
         text=lambda: timeline_output.as_text(found),
         canvas=lambda: timeline_output.draw(found),
+        film=lambda: _film("timeline", found),
     )
 
 
@@ -218,6 +219,7 @@ def _exchange(what: str, given: argparse.Namespace) -> None:
         document=lambda: exchange_output.as_document(found),
         text=lambda: exchange_output.as_text(found),
         canvas=lambda: exchange_output.draw(found),
+        film=lambda: _film("exchange", found),
     )
 
 

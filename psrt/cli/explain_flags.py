@@ -87,6 +87,7 @@ def timeline_parser(mode: str) -> FlagParser:
         if name in _SHOWN:
             _add_knob(parser, name, knob.help if _fits(knob, mode) else argparse.SUPPRESS)
     _add_outputs(parser)
+    _add_page(parser)
     return parser
 
 

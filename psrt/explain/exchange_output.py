@@ -42,13 +42,14 @@ from psrt.units import plural
 
 _COMPUTING = FORWARD, BACKWARD
 _FORWARD, _BACKWARD, _QUEUED = "░", "█", "·"
-_MODEL = (
+#: What costs what, in a sentence.
+MODEL = (
     f"computing a gradient takes 1; the pushes of all workers keep a server's link busy for "
     f"{PUSHES:g}, so do its replies, and their updates the server for {UPDATES:g}"
 )
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """One line of the picture."""
 
     #: Whose it is, where it is the first of several; and what it shows.
@@ -57,7 +58,7 @@ class _Row(NamedTuple):
     bars: list[Bar]
 
 
-def _rows(exchange: Exchange) -> list[_Row]:
+def rows_of(exchange: Exchange) -> list[Row]:
     """Return the rows from top to bottom: of each worker three, of each server one."""
 
     def bars(number: int, *what: str) -> list[Bar]:
@@ -66,12 +67,12 @@ def _rows(exchange: Exchange) -> list[_Row]:
     rows = []
     for worker in range(exchange.workers):
         rows += [
-            _Row(f"worker {worker}", "computes", bars(worker, *_COMPUTING)),
-            _Row("", "pushes", bars(worker, PUSH)),
-            _Row("", "reads", bars(worker, READ)),
+            Row(f"worker {worker}", "computes", bars(worker, *_COMPUTING)),
+            Row("", "pushes", bars(worker, PUSH)),
+            Row("", "reads", bars(worker, READ)),
         ]
     for server in range(exchange.servers):
-        rows.append(_Row(f"server {server}", "updates", bars(server, UPDATE)))
+        rows.append(Row(f"server {server}", "updates", bars(server, UPDATE)))
     return rows
 
 
@@ -94,7 +95,7 @@ def as_text(exchange: Exchange, *, width: int = 100) -> str:
         exchange: what to draw.
         width: of the time axis, in characters.
     """
-    rows, scale = _rows(exchange), width / exchange.seconds
+    rows, scale = rows_of(exchange), width / exchange.seconds
     who = max(len(row.who) for row in rows)
     lines = [
         f"{row.who:{who}}  {row.label:8}  {_text_of(row.bars, scale, width)}".rstrip()
@@ -110,7 +111,7 @@ def as_text(exchange: Exchange, *, width: int = 100) -> str:
         f"server's link, or that is updated   {_QUEUED} handed over, but the link is busy"
     )
     parts = [" · ".join(described(exchange)), *lines]
-    parts += [f"{'':{who}}  {'':8}  {axis}".rstrip(), "", legend, _MODEL, "", lesson(exchange)]
+    parts += [f"{'':{who}}  {'':8}  {axis}".rstrip(), "", legend, MODEL, "", lesson(exchange)]
     return "\n".join(parts)
 
 
@@ -145,10 +146,10 @@ _RAMP = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (233, 216, 6
 
 def draw(exchange: Exchange) -> Canvas:
     """Return the drawing."""
-    rows, title, text = _rows(exchange), " · ".join(described(exchange)), lesson(exchange)
+    rows, title, text = rows_of(exchange), " · ".join(described(exchange)), lesson(exchange)
     height = _TOP + sum(map(_height, rows)) + 122
     left = _MARGIN + _NAMES + _LABELS
-    width = max(left + _LENGTH, *(text_width(line, 12) for line in (_MODEL, text))) + _MARGIN
+    width = max(left + _LENGTH, *(text_width(line, 12) for line in (MODEL, text))) + _MARGIN
     canvas = Canvas(width, height, title)
     canvas.text(_MARGIN, 30, title, size=16, anchor="start", bold=True)
     bottom = _TOP + sum(map(_height, rows))
@@ -165,16 +166,16 @@ def draw(exchange: Exchange) -> Canvas:
             _draw_bar(canvas, exchange, bar, y, _bar_height(row))
         y += _bar_height(row) + _GAP
     _legend(canvas, exchange, bottom + 48)
-    canvas.text(_MARGIN, bottom + 76, _MODEL, anchor="start", size=11, fill=_SOFT)
+    canvas.text(_MARGIN, bottom + 76, MODEL, anchor="start", size=11, fill=_SOFT)
     canvas.text(_MARGIN, bottom + 100, text, anchor="start", bold=True, fill=_INK)
     return canvas
 
 
-def _bar_height(row: _Row) -> float:
+def _bar_height(row: Row) -> float:
     return _TALL if row.label == "computes" else _LOW
 
 
-def _height(row: _Row) -> float:
+def _height(row: Row) -> float:
     return _bar_height(row) + _GAP + (_BETWEEN if row.who else 0.0)
 
 

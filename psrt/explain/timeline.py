@@ -18,27 +18,22 @@ the ports of a `RecordingWorld` record the calls.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
-from psrt.arrays import AnyVector, Vector
+from psrt.arrays import Vector
 from psrt.config import TrainConfig, resolve
-from psrt.history import EventLog, Kind
+from psrt.explain.recording import Log, Passage, RecordingWorld, SumLog, Transfer
 from psrt.job.virtual import simulate
-from psrt.messages import Message, Params, Report, Sketch
 from psrt.partition import Span, even_spans
-from psrt.simulation import SimulationCosts, Simulator
-from psrt.simulation.port import VirtualPort
+from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
-from psrt.transport.port import NO_PAYLOAD
 from psrt.units import plural
 
-T = TypeVar("T")
 #: The activities of a worker: computing, or one of the causes of ``WAITING``, as in a summary.
 COMPUTE, WORKERS, MESSAGES = "compute", "workers", "messages"
 WAITING = WORKERS, MESSAGES
@@ -59,155 +54,6 @@ class Stretch:
     def seconds(self) -> float:
         """Its length."""
         return self.stop - self.start
-
-
-class Transfer(NamedTuple):
-    """What becomes of one worker's part of a mean of a fragment; times in virtual seconds."""
-
-    #: Number of the fragment.
-    fragment: int
-    #: When this worker sent its part, and when the last worker did.
-    sent: float
-    complete: float
-    #: When this worker took the mean.
-    taken: float
-    #: The worker that was the last to send its part.
-    last: int
-
-
-class _SumLog(EventLog):
-    """Keeps when workers send and take fragments, and writes nothing."""
-
-    def __init__(self) -> None:
-        self.origin = 0.0
-        self.queue = []
-        #: By worker: the time and the fragment of each part that was sent; and taken, the time.
-        self.sent: dict[int, list[tuple[float, int]]] = {}
-        self.taken: dict[int, list[float]] = {}
-
-    def add(
-        self, kind: int, time: float, worker: int, clock: int, version: int, shard: int = -1,
-        *rest: Any, **more: Any,
-    ) -> None:  # fmt: skip
-        """Keep an event of a sum."""
-        if self.queue:
-            self.drain()
-        if kind == Kind.REDUCE:
-            self.sent.setdefault(worker, []).append((time, shard))
-        elif kind == Kind.REDUCED:
-            self.taken.setdefault(worker, []).append(time)
-
-    def transfers(self, workers: int) -> list[list[Transfer]]:
-        """Return by worker the sums that it took part in; its k-th is the k-th of each other."""
-        self.drain()
-        found: list[list[Transfer]] = [[] for _ in range(workers)]
-        for k, (_, fragment) in enumerate(self.sent[0]):
-            sent = [self.sent[i][k][0] for i in range(workers)]
-            last = max(range(workers), key=sent.__getitem__)
-            for i in range(workers):
-                found[i].append(Transfer(fragment, sent[i], sent[last], self.taken[i][k], last))
-        return found
-
-
-@dataclass(slots=True)
-class Log:
-    """The calls at the port of one worker."""
-
-    #: Start and stop of each step's computing, in order.
-    busy: list[tuple[float, float]] = field(default_factory=list)
-    #: Time of each reply, the worker whose push triggered it, and the time that push was sent.
-    answers: list[tuple[float, int, float]] = field(default_factory=list)
-    #: Of streaming local SGD, the sums that it took part in, in order.
-    sums: list[Transfer] = field(default_factory=list)
-    #: Time at which messages of sums were taken → of that which was sent last, when and by whom.
-    hops: dict[float, tuple[float, int]] = field(default_factory=dict)
-    #: Time at which the worker finished.
-    done: float = 0.0
-
-
-class RecordingWorld(Simulator):
-    """A simulator whose ports record their calls."""
-
-    def __init__(self, role_map: RoleMap, **rest: Any) -> None:
-        super().__init__(role_map, **rest)
-        #: By worker number.
-        self.logs = [Log() for _ in role_map.workers]
-        #: By worker and shard, the times at which messages were sent that are not handled yet.
-        self.sent: dict[tuple[int, int], deque[float]] = {}
-        #: By rank of the worker and shard, for each reply in flight: the worker whose message
-        #: triggered it, and the time that was sent.
-        self.causes: dict[tuple[int, int], deque[tuple[int, float]]] = {}
-        #: By rank, receiver and sum, the times at which messages of sums were sent, not yet taken.
-        self.posted: dict[tuple[int, int, int], deque[float]] = {}
-        self.ports = [RecordingPort(self, rank) for rank in range(role_map.size)]
-
-
-class RecordingPort(VirtualPort):
-    """A port that records its calls in its simulator."""
-
-    def __init__(self, world: RecordingWorld, rank: int) -> None:
-        super().__init__(world, rank)
-        self._records = world
-        worker = self.role_map.worker_of(rank)
-        #: None at a server.
-        self._log = None if worker is None else world.logs[worker]
-        #: At a server: the worker whose message is being handled, and the time it was sent.
-        self._cause = 0, 0.0
-
-    async def compute(self, work: Callable[..., T], *args: object) -> T:
-        """Record the start of a step."""
-        if self._log is not None:
-            self._log.busy.append((self.now(), self.now()))
-        return await super().compute(work, *args)
-
-    async def pause(self, seconds: float) -> None:
-        """Extend the step; a straggler's delay is part of it."""
-        if self._log is not None and self._log.busy:
-            self._log.busy[-1] = self._log.busy[-1][0], self.now() + seconds
-        await super().pause(seconds)
-
-    def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
-        """Record the time of a worker's message, and the cause of a server's reply."""
-        if type(message) is Params:
-            self._records.causes.setdefault((to, message.shard), deque()).append(self._cause)
-        else:
-            sent = self._records.sent.setdefault((self.rank, message.shard), deque())
-            sent.append(self.now())
-        super().send(to, message, region)
-
-    async def receive(self) -> Message:
-        """Record a reply, or the cause of the replies to come."""
-        message = await super().receive()
-        if isinstance(message, Params):
-            cause = self._records.causes[self.rank, message.shard].popleft()
-            if self._log is not None:
-                self._log.answers.append((self.now(), *cause))
-        else:
-            sender = self.role_map.workers[message.worker]
-            self._cause = message.worker, self._records.sent[sender, message.shard].popleft()
-        return message
-
-    def post(self, to: int, key: int, numbers: AnyVector | None, nbytes: int) -> None:
-        """Record the time of a message of a sum."""
-        self._records.posted.setdefault((self.rank, to, key), deque()).append(self.now())
-        super().post(to, key, numbers, nbytes)
-
-    def take_span(self, source: int, key: int) -> Sequence[Any]:
-        """Record when a message of a sum is taken, and when it was sent."""
-        found = super().take_span(source, key)
-        if found and self._log is not None:
-            sender = self.role_map.worker_of(source)
-            assert sender is not None, "sums are among workers"
-            sent = self._records.posted[source, self.rank, key].popleft()
-            hops, now = self._log.hops, self.now()
-            hops[now] = max(hops.get(now, (sent, sender)), (sent, sender))
-        return found
-
-    def report(self, report: Report | Sketch) -> None:
-        """Record the end of a worker at its last report."""
-        if isinstance(report, Report) and report.last and self._log is not None:
-            self._log.done = self.now()
-        super().report(report)
 
 
 def stretches(logs: Sequence[Log], *, served: bool) -> list[list[Stretch]]:
@@ -339,6 +185,8 @@ class Timeline:
     staleness: tuple[float, int] | None
     #: Of streaming local SGD, by worker: the sums that it took part in, in order.
     sums: tuple[tuple[Transfer, ...], ...] = ()
+    #: In order of their arrival; workers count as ranks, then servers.
+    passages: tuple[Passage, ...] = ()
 
     @property
     def workers(self) -> int:
@@ -386,7 +234,7 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
             worlds.append(self)
 
     problem = _Layered() if config.streams else _Bowl()
-    log = _SumLog() if config.streams else None
+    log = SumLog() if config.streams else None
     found = simulate(config, problem, workers=workers, seed=config.seed, world=World, log=log)
     world = worlds[0]
     sums = [] if log is None else log.transfers(workers)
@@ -403,7 +251,15 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
         if config.scheme.averages and config.scheme.rounds
         else _staleness(histograms),
         sums=tuple(map(tuple, sums)),
+        passages=tuple(_numbered(world.passages, world.role_map)),
     )
+
+
+def _numbered(passages: Sequence[Passage], role_map: RoleMap) -> Iterator[Passage]:
+    """Yield passages with workers and servers, counted in this order, in place of ranks."""
+    numbers = {rank: i for i, rank in enumerate((*role_map.workers, *role_map.server_ranks))}
+    for it in passages:
+        yield it._replace(source=numbers[it.source], target=numbers[it.target])
 
 
 def lesson(timeline: Timeline) -> str:

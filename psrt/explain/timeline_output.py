@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from psrt.explain.recording import Transfer
 from psrt.explain.svg import Canvas, text_width
 from psrt.explain.timeline import (
     COMPUTE,
@@ -34,7 +35,6 @@ from psrt.explain.timeline import (
     WORKERS,
     Stretch,
     Timeline,
-    Transfer,
     described,
     lesson,
 )

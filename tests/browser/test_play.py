@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from psrt.config import TrainConfig
+from psrt.explain.exchange import run as exchanged
 from psrt.explain.pipeline import explained as piped
-from psrt.pages.play import collective, page, pipeline
+from psrt.explain.timeline import run
+from psrt.pages.play import collective, exchange, page, pipeline, timeline
 from psrt.pipeline import pipeline_of
 from support.browser import Browser
 from support.browser_tab import tab_of
@@ -21,6 +24,12 @@ SAID = "document.querySelector('.said').textContent"
 FILMS = {
     "ring": lambda: collective.film_of(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))),
     "pipeline": lambda: pipeline.film_of(piped(pipeline_of("zero-bubble")[0], 3, 4)),
+    "timeline": lambda: timeline.film_of(
+        run(TrainConfig(mode="ssp", steps=3, staleness=1), workers=3, slow={1: 3.0})
+    ),
+    "exchange": lambda: exchange.film_of(
+        exchanged(TrainConfig(mode="sync", steps=1, shards_per_server=2), workers=2, slow={})
+    ),
     "broadcast": lambda: collective.film_of(explained("broadcast", size=5)),
 }
 

@@ -41,7 +41,7 @@
       const x = left + width * (i % columns), y = top + height * Math.floor(i / columns);
       const place = { x, y, width, height };
       if (style >= 0) group.append(tag("rect", { ...place, fill: colour(style), "fill-opacity": strength }));
-      const look = (style < 0 ? " empty" : "") + (firm(i) ? " changed" : "");
+      const look = (style < 0 && !text ? " empty" : "") + (firm(i) ? " changed" : "");
       group.append(tag("rect", { ...place, class: "cell" + look }));
       if (text) group.append(tag("text", { x: x + width / 2, y: y + height / 2, class: "held", "data-cell": i }, text));
     }
@@ -124,7 +124,7 @@
     for (const [lane, start, stop, text, style, strength, height] of film.bars) {
       const begin = Math.max(x(start), left), end = Math.min(x(stop), left + room);
       if (end <= begin) continue;
-      const when = start >= moment ? " later" : stop > since ? " now" : "";
+      const when = start >= moment ? " later" : stop > since && height > 0.5 ? " now" : "";
       const tall = tallest * height, top = y(lane) + (high - tall) / 2;
       const group = tag("g", { class: "bar" + when }, tag("rect", { x: begin, y: top, width: end - begin, height: tall, rx: 2, fill: colour(style), "fill-opacity": strength }));
       if (text && wide(text, 10) < end - begin) group.append(tag("text", { x: (begin + end) / 2, y: y(lane) + high / 2, class: "bar-text" }, text));

@@ -281,6 +281,7 @@ def _gossip(what: str, argv: list[str]) -> None:
         document=lambda: gossip_output.as_document(found),
         text=lambda: gossip_output.as_text(found),
         canvas=lambda: gossip_output.draw(found),
+        film=lambda: _film("gossip", found),
     )
 
 
@@ -354,12 +355,12 @@ def _compare(what: str, argv: list[str]) -> None:
 def _checked(given: argparse.Namespace) -> argparse.Namespace:
     """Return the flags after a check that drawing and page can be written."""
     check_writable(given.svg)
-    if getattr(given, "html", None) is not None:
+    if given.html is not None:
         from psrt.pages.frame import check_installed
 
         check_page_file(given.html, "--html", overwrite=given.overwrite)
         check_installed()
-    elif getattr(given, "overwrite", False):
+    elif given.overwrite:
         raise ConfigError("--overwrite replaces the file of --html, which is not given")
     return given
 
@@ -370,12 +371,12 @@ def _publish(
     document: Callable[[], dict[str, Any]],
     text: Callable[[], str],
     canvas: Callable[[], Canvas],
-    film: Callable[[], Film] | None = None,
+    film: Callable[[], Film],
 ) -> None:
     """Write the drawing and the page if they are asked for, then print the document or the text."""
     if given.svg is not None:
         canvas().save(given.svg)
-    line = "" if film is None or given.html is None else _written(given.html, film())
+    line = "" if given.html is None else _written(given.html, film())
     say(_json(document()) if given.json else text())
     if line:
         # What programs read is the document alone.

@@ -56,7 +56,6 @@ def schedule_parser(what: str) -> FlagParser:
     add("--all", action="store_true", help="print every round, however many there are")
     _add_costs(parser)
     _add_outputs(parser)
-    _add_page(parser)
     return parser
 
 
@@ -87,7 +86,6 @@ def timeline_parser(mode: str) -> FlagParser:
         if name in _SHOWN:
             _add_knob(parser, name, knob.help if _fits(knob, mode) else argparse.SUPPRESS)
     _add_outputs(parser)
-    _add_page(parser)
     return parser
 
 
@@ -183,7 +181,6 @@ def pipeline_parser() -> FlagParser:
         help="compute the gradients of weights of all micro-batches in one product, at the end",
     )  # fmt: skip
     _add_outputs(parser)
-    _add_page(parser)
     return parser
 
 
@@ -314,6 +311,7 @@ def _add_costs(parser: FlagParser) -> None:
 def _add_outputs(parser: FlagParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--svg", metavar="FILE", help="also draw to this file")
+    _add_page(parser)
 
 
 def _add_page(parser: FlagParser) -> None:

@@ -43,6 +43,8 @@ class Explained:
     colours: tuple[int, ...] | None
     #: Why there are none; empty if there are.
     no_colours: str
+    #: Of the simulation.
+    seed: int
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
@@ -95,7 +97,7 @@ def explained(
     )
     colours, why = _colours(graphs_of(found, tuple(hosts)))
     is_exact = not push_sum and found.contraction == 0
-    return Explained(found, tuple(hosts), nbytes, rounds, is_exact, colours, why)
+    return Explained(found, tuple(hosts), nbytes, rounds, is_exact, colours, why, seed)
 
 
 def graphs_of(found: Topology, hosts: tuple[int, ...]) -> tuple[Graph, ...]:

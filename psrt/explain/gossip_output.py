@@ -184,7 +184,7 @@ def _matrices(found: Explained) -> Iterator[str]:
 
 
 def _matrix(matrix: Weights) -> Iterator[str]:
-    cells = [[_weight(it) for it in row] for row in matrix.tolist()]
+    cells = [[weight_text(it) for it in row] for row in matrix.tolist()]
     width = max(2, *(len(cell) for row in cells for cell in row)) + 1
     size = len(cells)
     yield "M".rjust(4) + "".join(str(j).rjust(width) for j in range(size))
@@ -192,10 +192,10 @@ def _matrix(matrix: Weights) -> Iterator[str]:
         yield str(i).rjust(4) + "".join(cell.rjust(width) for cell in row)
 
 
-def _weight(value: float) -> str:
+def weight_text(value: float) -> str:
     """Return a weight as a fraction where that is short.
 
-    >>> _weight(1 / 3), _weight(0.0), _weight(0.123456)
+    >>> weight_text(1 / 3), weight_text(0.0), weight_text(0.123456)
     ('1/3', '.', '0.123')
     """
     if value == 0:
@@ -255,7 +255,7 @@ def _graph(
     canvas: Canvas, found: Explained, graph: Graph, left: float, top: float, side: float
 ) -> None:
     """Draw ranks, or hosts with their ranks, and edges into a square."""
-    places = _places(found, left, top, side)
+    places = places_of(found, left, top, side)
     # Of a grid, the longest way between neighbours: its first two are some.
     step = math.dist(*places[:2]) if _is_grid(found) else side
     for i, j in sorted(graph.edges):
@@ -301,7 +301,7 @@ def _ways(
     ]
 
 
-def _places(found: Explained, left: float, top: float, side: float) -> list[tuple[float, float]]:
+def places_of(found: Explained, left: float, top: float, side: float) -> list[tuple[float, float]]:
     """Return where each rank or host is: a grid, or a circle from its top; a star's hub inside."""
     size, radius = found.graphs[0].size, side / 2
     x, y = left + radius, top + radius
@@ -336,7 +336,7 @@ def _heat(canvas: Canvas, matrix: Weights, left: float, top: float, cell: float)
             )  # fmt: skip
             if value and cell >= 24:
                 canvas.text(
-                    left + cell * (j + 0.5), top + cell * (i + 0.5), _weight(value),
+                    left + cell * (j + 0.5), top + cell * (i + 0.5), weight_text(value),
                     size=9, fill="white" if value / most > 0.6 else _INK,
                 )  # fmt: skip
 

@@ -9,7 +9,8 @@ eigenvalue is how fast it shrinks in the long run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
 
 import numpy as np
 
@@ -81,18 +82,36 @@ def simulated_rounds(
     Returns:
         The rounds, 0 where there is one rank; None if there is no end to it.
     """
+    start = None
+    limit = _MOST * len(matrices)
+    rounds = simulated(matrices, push_sum=push_sum, seed=seed, elements=elements)
+    for turn, values in enumerate(islice(rounds, limit)):
+        left = disagreement(values)
+        start = left if start is None else start
+        if left <= start * share:
+            return turn
+    return None
+
+
+def simulated(
+    matrices: Sequence[Weights], *, push_sum: bool = False, seed: int = 0, elements: int = 64
+) -> Iterator[Weights]:
+    """Yield what ranks have at the start and after each round, without end: (N, elements) each.
+
+    Args:
+        matrices: (N, N) of each round of the period.
+        push_sum: whether ranks also mix a 1, and divide by what it has become.
+        seed: of the numbers, normally distributed.
+        elements: of each rank.
+    """
     size = len(matrices[0])
     values = np.random.default_rng(seed).standard_normal((size, elements))
     weight = np.ones((size, 1))
-    start = disagreement(values)
-    for turn in range(_MOST * len(matrices)):
-        if disagreement(values / weight) <= start * share:
-            return turn
-        matrix = matrices[turn % len(matrices)]
+    for matrix in cycle(matrices):
+        yield values / weight
         values = matrix @ values
         if push_sum:
             weight = matrix @ weight
-    return None
 
 
 def disagreement(values: Weights) -> float:

@@ -6,9 +6,10 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.explain.exchange import run as exchanged
+from psrt.explain.gossip import explained as mixed
 from psrt.explain.pipeline import explained as piped
 from psrt.explain.timeline import run
-from psrt.pages.play import collective, exchange, page, pipeline, timeline
+from psrt.pages.play import collective, exchange, gossip, page, pipeline, timeline
 from psrt.pipeline import pipeline_of
 from support.browser import Browser
 from support.browser_tab import tab_of
@@ -30,6 +31,7 @@ FILMS = {
     "exchange": lambda: exchange.film_of(
         exchanged(TrainConfig(mode="sync", steps=1, shards_per_server=2), workers=2, slow={})
     ),
+    "gossip": lambda: gossip.film_of(mixed("star", 4, nbytes=4)),
     "broadcast": lambda: collective.film_of(explained("broadcast", size=5)),
 }
 

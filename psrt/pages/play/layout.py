@@ -17,7 +17,12 @@ _LEAST, _GROWS = 112.0, 1.06
 
 
 def circle(
-    names: Sequence[str], strip: Strip, counts: Sequence[int], *, order: Sequence[int] = ()
+    names: Sequence[str],
+    strip: Strip,
+    counts: Sequence[int],
+    *,
+    order: Sequence[int] = (),
+    least: float = _LEAST,
 ) -> tuple[tuple[Node, ...], tuple[float, float]]:
     """Return the places of ranks on a circle, clockwise from its top, and the size of the picture.
 
@@ -28,6 +33,7 @@ def circle(
         strip: of what ranks hold.
         counts: by rank, the number of its cells.
         order: the ranks in the order of the circle; empty: by number.
+        least: radius of the circle.
     """
     size = len(names)
     order = order or range(size)
@@ -35,7 +41,7 @@ def circle(
         return placed([(0.0, 0.0)], [(0.0, -1.0)], names, strip, counts)
     angles = {rank: 2 * math.pi * place / size for place, rank in enumerate(order)}
     ways = [(math.sin(angles[rank]), -math.cos(angles[rank])) for rank in range(size)]
-    radius = max(_LEAST, 2.6 * RADIUS * size / math.pi)
+    radius = max(least, 2.6 * RADIUS * size / math.pi)
     while True:
         places = [(radius * x, radius * y) for x, y in ways]
         boxes = [_box(it, way, strip, n) for it, way, n in zip(places, ways, counts, strict=True)]

@@ -49,7 +49,7 @@
   }
 
   // A bent arrow from rim to rim, so that one there and one back are beside each other.
-  function arrow(from, to, style, label, bend, room) {
+  function arrow(from, to, style, label, bend, room, where) {
     const [x, y] = from, [toX, toY] = to;
     const length = Math.hypot(toX - x, toY - y) || 1;
     const [dx, dy] = [(toX - x) / length, (toY - y) / length];
@@ -64,7 +64,7 @@
     const group = tag("g", { class: "arrow" },
       tag("path", { d: `M${start}Q${middle} ${neck}`, class: "message", pathLength: 1, stroke: colour(style) }),
       tag("polygon", { points: `${tip} ${neck[0] + side[0]},${neck[1] + side[1]} ${neck[0] - side[0]},${neck[1] - side[1]}`, class: "head", fill: colour(style) }));
-    if (label) group.append(written(label, ...at(length < 260 ? 0.5 : 0.3)));
+    if (label) group.append(written(label, ...at(where)));
     return group;
   }
 
@@ -84,8 +84,13 @@
       svg.append(tag("line", { x1: place(a)[0], y1: place(a)[1], x2: place(b)[0], y2: place(b)[1], class: "edge" }));
     }
     const messages = (frame.messages || []).filter((it) => it[0] !== it[1]);
-    const arrows = messages.map(([source, target, label, , style]) =>
-      arrow(place(source), place(target), style, label, 0.09, RADIUS + 2));
+    const ways = new Set(messages.map((it) => `${it[0]} ${it[1]}`));
+    const arrows = messages.map(([source, target, label, , style]) => {
+      const [from, to] = [place(source), place(target)];
+      // In the middle of a short arrow, but near the sender where others may cross or come back.
+      const alone = !ways.has(`${target} ${source}`) && Math.hypot(to[0] - from[0], to[1] - from[1]) < 260;
+      return arrow(from, to, style, label, 0.09, RADIUS + 2, alone ? 0.5 : 0.3);
+    });
     svg.append(...arrows);
     film.nodes.forEach(([name, x, y, left, top], rank) => {
       svg.append(tag("circle", { cx: x, cy: y, r: RADIUS, class: "node" }), tag("text", { x, y, class: "name" }, name));
@@ -135,7 +140,7 @@
     const arrows = (frame.messages || []).filter((it) => it[0] !== it[1]).map(([source, target, label, , , start, stop]) => {
       const down = film.laneOf[target] > film.laneOf[source] ? 1 : -1;
       const edge = (rank, way) => y(film.laneOf[rank]) + high / 2 + way * (tallest / 2 + 1);
-      const it = arrow([inside(start), edge(source, down)], [inside(stop), edge(target, -down)], -1, "", 0, 0);
+      const it = arrow([inside(start), edge(source, down)], [inside(stop), edge(target, -down)], -1, "", 0, 0, 0);
       if (label) it.append(written(label, inside(start) + 8 + wide(label, 11) / 2, edge(source, down) + 9 * down));
       return it;
     });

@@ -85,9 +85,11 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
   psrt explain sync --shards-per-server 4
   psrt explain codec sign --steps 2
   psrt explain gossip --topology exponential --ranks 16 --svg graph.svg
+  psrt explain butterfly --ranks 8 --html butterfly.html
   psrt explain pipeline --stages 4 --micro-batches 8 --pipeline-schedule zero-bubble
   psrt explain compare --ranks 2:1024 --bytes 1K:1G
 
+With --html FILE all but the comparisons are played step by step in a page that any browser opens.
 psrt explain WHAT --help lists the flags of each."""
 
 
@@ -225,7 +227,7 @@ def _exchange(what: str, given: argparse.Namespace) -> None:
 
 def _codec(what: str, argv: list[str]) -> None:
     """Explain a codec."""
-    given = codec_parser().parse(argv)
+    given = _checked(codec_parser().parse(argv))
     from psrt.explain import codec, codec_output
 
     row, wanted = TABLE[given.codec], given.error_feedback
@@ -254,7 +256,12 @@ def _codec(what: str, argv: list[str]) -> None:
         steps=read_flag("steps", WHOLE, given.steps or "1", min=1, max=9),
         seed=read_flag("seed", WHOLE, given.seed or "0", min=0),
     )
-    say(_json(codec_output.as_document(found)) if given.json else codec_output.as_text(found))
+    _publish(
+        given,
+        document=lambda: codec_output.as_document(found),
+        text=lambda: codec_output.as_text(found),
+        film=lambda: _film("codec", found),
+    )
 
 
 def _gossip(what: str, argv: list[str]) -> None:
@@ -354,7 +361,7 @@ def _compare(what: str, argv: list[str]) -> None:
 
 def _checked(given: argparse.Namespace) -> argparse.Namespace:
     """Return the flags after a check that drawing and page can be written."""
-    check_writable(given.svg)
+    check_writable(vars(given).get("svg"))
     if given.html is not None:
         from psrt.pages.frame import check_installed
 
@@ -370,11 +377,11 @@ def _publish(
     *,
     document: Callable[[], dict[str, Any]],
     text: Callable[[], str],
-    canvas: Callable[[], Canvas],
     film: Callable[[], Film],
+    canvas: Callable[[], Canvas] | None = None,
 ) -> None:
     """Write the drawing and the page if they are asked for, then print the document or the text."""
-    if given.svg is not None:
+    if canvas is not None and given.svg is not None:
         canvas().save(given.svg)
     line = "" if given.html is None else _written(given.html, film())
     say(_json(document()) if given.json else text())

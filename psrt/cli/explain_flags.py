@@ -131,6 +131,7 @@ def codec_parser() -> FlagParser:
     for name in CODEC_KNOBS:
         _add_knob(parser, name, knobs_of(TrainConfig)[name].help)
     add("--json", action="store_true", help="print the same as JSON, for programs")
+    _add_page(parser)
     return parser
 
 

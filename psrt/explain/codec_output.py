@@ -24,6 +24,7 @@ from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.table import TABLE
 from psrt.config.checks import flag
 from psrt.explain.codec import CodedVectors, Step
+from psrt.explain.codec_bits import Field
 
 FORMAT = "psrt explain codec 1"
 #: Bits in a line.
@@ -59,7 +60,7 @@ def _numbers(vector: Vector) -> list[float | None]:
 def as_text(found: CodedVectors) -> str:
     """Return what people read."""
     lines = [f"{found.codec}: {TABLE[found.codec].summary}"]
-    if flags := list(_flags(found)):
+    if flags := list(flags_of(found)):
         lines.append(f"with {' '.join(flags)}")
     for i, step in enumerate(found.steps):
         if len(found.steps) > 1:
@@ -68,7 +69,7 @@ def as_text(found: CodedVectors) -> str:
     return "\n".join(lines)
 
 
-def _flags(found: CodedVectors) -> Iterator[str]:
+def flags_of(found: CodedVectors) -> Iterator[str]:
     """Yield the flags that give the same again."""
     for name, value in found.knobs.items():
         if value is not None:
@@ -104,11 +105,19 @@ def _wire(step: Step) -> Iterator[str]:
         f"on the wire: {HEADER_BYTES} bytes of header and {step.nbytes - HEADER_BYTES} of payload, "
         f"where the vector has {ITEMSIZE * n}"
     )
-    for at, size, bits, meaning in step.fields:
-        first, last = at // 8, (at + size - 1) // 8
-        where = f"{first}" if first == last else f"{first}-{last}"
-        if size % 8 or at % 8:
-            where += f".{at % 8}"
+    for field in step.fields:
+        where, bits, meaning = place_of(field), field.bits, field.meaning
         lines = [bits[i : i + _WIDTH].rstrip() for i in range(0, len(bits), _WIDTH)]
         yield f"  {where:>7}  {lines[0]:<{_WIDTH}}  {meaning}"
         yield from (f"  {'':>7}  {line}" for line in lines[1:])
+
+
+def place_of(field: Field) -> str:
+    """Return the bytes of a field, and where it begins in the first, if it is not all of them.
+
+    >>> place_of(Field(32, 32, "", "")), place_of(Field(35, 3, "", ""))
+    ('4-7', '4.3')
+    """
+    first, last = field.at // 8, (field.at + field.size - 1) // 8
+    where = f"{first}" if first == last else f"{first}-{last}"
+    return f"{where}.{field.at % 8}" if field.size % 8 or field.at % 8 else where

@@ -59,7 +59,7 @@ class SoFar(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """One row of the costs: what the whole film costs, beside its bound."""
+    """One row of the costs: what the whole film costs, beside ``Film.bound`` of it."""
 
     name: str
     whole: str
@@ -143,6 +143,8 @@ class Film:
     #: The first one is the start.
     frames: tuple[Frame, ...]
     costs: tuple[Cost, ...] = ()
+    #: What they are beside.
+    bound: str = "at least"
     #: (name, number of a colour, strength) of what colours stand for.
     legend: tuple[tuple[str, int, float], ...] = ()
     #: Further sentences below: figures of the whole.
@@ -183,6 +185,7 @@ class Film:
             "start": self.start,
             "frames": [_frame(it) for it in self.frames],
             "costs": self.costs,
+            "bound": self.bound,
             "legend": self.legend,
             "nodes": self.nodes,
             "strip": self.strip,

@@ -54,7 +54,7 @@ def _page(film: Film) -> str:
         steps, head=("step", "", "who sends what to whom"), caption="All steps", folded=True
     )
     rows = [(it.name, it.whole, it.least) for it in film.costs]
-    costs = Table(rows, head=("", "in all", "at least"), caption="Cost", numbers=True)
+    costs = Table(rows, head=("", "in all", film.bound), caption="Cost", numbers=True)
     sections = [
         Section("play", "Step by step", parts),
         Section("steps", "As a table", [costs, table]),

@@ -173,7 +173,7 @@
       this.lines = tag("ul", { class: "lines" });
       this.spent = tag("tbody");
       const table = tag("table", { class: "spent" },
-        tag("thead", {}, tag("tr", {}, ...["cost", "so far", "in all", "at least", ""].map((it) => tag("th", { scope: "col" }, it)))),
+        tag("thead", {}, tag("tr", {}, ...["cost", "so far", "in all", film.bound, ""].map((it) => tag("th", { scope: "col" }, it)))),
         this.spent);
       const controls = tag("div", { class: "controls", role: "group", "aria-label": "player" },
         this.first, this.back, this.play, this.forward, this.end, this.slider, this.where);
@@ -242,9 +242,10 @@
 
     cost([name, whole, least, share], [text, part]) {
       const percent = (value) => `${(100 * clamp(value, 0, 1)).toFixed(2)}%`;
-      const bar = tag("i"), bound = tag("b", { title: `at least ${least}` });
-      bar.style.width = percent(part);
-      bound.style.left = percent(share);
+      const bar = tag("i"), bound = tag("b", { title: `${this.film.bound} ${least}` });
+      const full = Math.max(1, share);
+      bar.style.width = percent(part / full);
+      bound.style.left = percent(share / full);
       const meter = tag("div", { class: "meter", "aria-hidden": "true" }, bar, ...(least ? [bound] : []));
       return tag("tr", {}, tag("th", { scope: "row" }, name), tag("td", {}, text), tag("td", {}, whole), tag("td", {}, least), tag("td", {}, meter));
     }

@@ -186,7 +186,7 @@ def test_compare_plots(ran, monkeypatch):
     assert calls == [((2, 4, 8), "a.png")]
 
 
-PLAYED = ["ring", "pipeline", "ssp --steps 2", "sync --shards-per-server 2", "gossip"]
+PLAYED = ["ring", "pipeline", "ssp --steps 2", "sync --shards-per-server 2", "gossip", "codec sign"]
 
 
 @pytest.mark.parametrize("what", PLAYED)

@@ -6,13 +6,18 @@ of ``index.md`` becomes a part of the navigation, and two pages of the repositor
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import mpi4py
 from docutils import nodes
 
 import psrt
+from psrt.cli.explain import main as explain
 
 # The communicator is imported for its docstrings; nothing here starts MPI.
 mpi4py.rc.initialize = False
@@ -63,9 +68,11 @@ html_css_files = ["psrt.css"]
 html_copy_source = False
 html_show_sphinx = False
 
+HERE = Path(__file__).parent
 #: Files of the repository's root that are pages of the site, and what they are called there.
 FROM_ROOT = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md"}
 _SECTION = re.compile(r"^## (.+)\n((?:.*\n)*?)(?=^## |\Z)", re.MULTILINE)
+_PLAY = re.compile(r"^<!-- play (\d+): (.+) -->$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([\w-]+)\.(?:md|rst)\)")
 
 
@@ -79,6 +86,33 @@ def navigation(page: str) -> str:
     return _SECTION.sub(section, page)
 
 
+def played(page: str, name: str, site: Path) -> str:
+    """Return a page with what each of its comments ``<!-- play HEIGHT: WORDS -->`` asks for.
+
+    That is a page of ``psrt explain WORDS --html``, in a frame of that height in pixels.
+
+    Args:
+        page: Markdown.
+        name: of the page.
+        site: the folder that the site is built into.
+    """
+    numbers = itertools.count(1)
+
+    def frame(match: re.Match[str]) -> str:
+        address = f"play/{name}-{next(numbers)}.html"
+        words = [str(HERE / it) if (HERE / it).is_file() else it for it in match[2].split()]
+        (site / "play").mkdir(parents=True, exist_ok=True)
+        with contextlib.redirect_stdout(io.StringIO()):
+            explain([*words, "--html", str(site / address), "--overwrite"])
+        return (
+            f'<iframe class="play" src="{address}" title="psrt explain {match[2]}, step by step" '
+            f'height="{match[1]}" loading="lazy"></iframe>\n\n'
+            f'<p class="play"><a href="{address}">on a page of its own</a></p>'
+        )
+
+    return _PLAY.sub(frame, page)
+
+
 def others(page: str) -> str:
     """Return the directives of the public names that a page leaves out."""
     lines = []
@@ -89,8 +123,10 @@ def others(page: str) -> str:
     return "\n".join(["Others\n------\n", *lines]) if lines else ""
 
 
-def _read(app: object, name: str, content: list[str]) -> None:
+def _read(app: Any, name: str, content: list[str]) -> None:
     text = content[0]
+    if app.builder.format == "html":
+        text = played(text, name, Path(app.outdir))
     for path, page in FROM_ROOT.items():
         text = text.replace(f"]({path})", f"]({page})")
     if name == "index":

@@ -31,3 +31,8 @@ def test_markdown_of_a_docstring():
         "A `Step`, 2\\*\\*k.\n\n    a**b"
     )
     assert markdown("==\nb\n==\n\n**Yes.** End") == "```text\n==\nb\n==\n```\n\n**Yes.** End"
+
+
+def test_the_worked_example_has_the_numbers_that_it_prints():
+    numbers = (DOCS / "_static/worked-example.csv").read_text(encoding="utf-8")
+    assert f"```text\n{numbers}```" in (DOCS / "collectives.md").read_text(encoding="utf-8")

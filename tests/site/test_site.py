@@ -3,6 +3,7 @@
 Links to other sites cannot be followed from here; of them only the form is looked at.
 """
 
+import re
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs/_build/html"
 #: Pages that Sphinx makes of its own accord.
 OWN = {"genindex.html", "search.html", "py-modindex.html"}
+#: What asks for a page that plays an explanation: a comment, which GitHub does not show.
+PLAY = re.compile(r"^<!-- play \d+: (.+) -->$", re.MULTILINE)
 #: What no page of one's own starts, such as a link that a copy of the theme has.
 SCHEMES = ("", "https")
 
@@ -73,6 +76,22 @@ def leads_nowhere(path, link):
 def test_every_link_leads_somewhere(pages):
     links = [(path, link) for path in pages for link in page(path).links]
     assert [f"{path.name}: {link}" for path, link in links if leads_nowhere(path, link)] == []
+
+
+def test_what_a_page_plays_is_in_it(pages):
+    """Each comment of a page that asks for it has become a frame with the page that plays it."""
+    asked = 0
+    for path in pages:
+        source = ROOT / "docs" / f"{path.stem}.md"
+        words = PLAY.findall(source.read_text(encoding="utf-8")) if source.is_file() else []
+        asked += len(words)
+        text = path.read_text(encoding="utf-8")
+        assert len(re.findall(r'<iframe class="play" ', text)) == len(words), path.name
+        for i, title in enumerate(words, 1):
+            address = f"play/{path.stem}-{i}.html"
+            assert f'src="{address}" title="psrt explain {title}, step by step"' in text
+            assert (SITE / address).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert asked >= 5
 
 
 def test_links_to_other_sites_are_encrypted(pages):

@@ -141,6 +141,21 @@ def test_dark_has_other_colours_than_light(opened):
     assert light[0] == "rgb(255, 255, 255)"
 
 
+@pytest.mark.parametrize("kind", FILMS)
+def test_every_colour_is_one_of_the_page(opened, kind):
+    """So it is another one in the dark: no drawing has a colour of its own."""
+    tab, found = opened(kind), set()
+    for _ in FILMS[kind]().frames:
+        found |= set(
+            tab.ask("""[...document.querySelectorAll('.chart [fill], .chart [stroke]')]
+          .flatMap((it) => [it.getAttribute('fill'), it.getAttribute('stroke')])""")
+        )
+        tab.press("ArrowRight")
+    found -= {None}
+    assert len(found) >= 2
+    assert [it for it in found if not it.startswith("var(--")] == []
+
+
 def test_without_scripts_every_step_is_read(tab, opened):
     tab.scripts(run=False)
     try:
@@ -154,11 +169,13 @@ def test_without_scripts_every_step_is_read(tab, opened):
         tab.scripts(run=True)
     assert len(texts) == 8
     assert "B → D: chunk 3 (31)" in texts[3]
+    assert "C: 37 37 36 43" in texts[6]
     assert "(37, 37, 36, 43)" in texts[-1]
 
 
-def test_it_fits_a_narrow_screen(opened):
-    tab = opened("ring")
+@pytest.mark.parametrize("kind", FILMS)
+def test_it_fits_a_narrow_screen(opened, kind):
+    tab = opened(kind)
     tab.size(400, 900)
     wide = tab.ask("document.documentElement.scrollWidth")
     tab.size(1000, 900)

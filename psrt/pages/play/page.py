@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from psrt.errors import ConfigError
 from psrt.pages import assets
 from psrt.pages.frame import render
@@ -46,13 +48,8 @@ def _page(film: Film) -> str:
     ]
     if film.facts:
         parts.append(Table(film.facts))
-    steps = [
-        (it.label, it.caption, "; ".join(message.line for message in it.messages))
-        for it in film.frames
-    ]
-    table = Table(
-        steps, head=("step", "", "who sends what to whom"), caption="All steps", folded=True
-    )
+    head = "step", "", "who sends what to whom", "what ranks hold then, where it has changed"
+    table = Table(list(_rows(film)), head=head, caption="All steps", folded=True)
     rows = [(it.name, it.whole, it.least) for it in film.costs]
     costs = Table(rows, head=("", "in all", film.bound), caption="Cost", numbers=True)
     sections = [
@@ -62,3 +59,19 @@ def _page(film: Film) -> str:
     return render(
         film.title, film.lead, sections, scripts=(assets.player(),), style=assets.player_style()
     )
+
+
+def _rows(film: Film) -> Iterator[tuple[str, str, str, str]]:
+    """Yield a row for each step: its name, what happens, messages, and what ranks then hold."""
+    held = [list(cells) for cells in film.start]
+    for i, it in enumerate(film.frames):
+        for rank, at, cell in it.changes:
+            held[rank][at] = cell
+        ranks = range(len(held)) if i == 0 else sorted({change.rank for change in it.changes})
+        texts = [(film.names[rank], " ".join(cell.text for cell in held[rank])) for rank in ranks]
+        yield (
+            it.label,
+            it.caption,
+            "; ".join(message.line for message in it.messages),
+            "; ".join(f"{name}: {text}" for name, text in texts if text.strip()),
+        )

@@ -34,7 +34,7 @@
   function strip(film, rank, held, changed, left, top) {
     const [width, height, columns] = film.strip;
     const group = tag("g", { class: "strip", "data-rank": rank });
-    const firm = (i) => (changed.has(i) ? 1 : 0);
+    const firm = (i) => (changed.has(i) && (held[i][0] || held[i][1] >= 0) ? 1 : 0); // not what is gone
     const order = held.map((_, i) => i).sort((a, b) => firm(a) - firm(b)); // firm edges on top
     for (const i of order) {
       const [text, style, strength] = held[i];

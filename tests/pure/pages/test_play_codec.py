@@ -68,6 +68,12 @@ def test_bytes_are_beside_those_of_the_vector(pair):
     shares = [frame.costs[0].share for frame in film.frames]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0, 1)
+    # After each field of the first frame, the bytes up to its end.
+    bits = [field.at + field.size for field in found.steps[0].fields]
+    wire = [frame for frame in film.frames if frame.label == "step 0: on the wire"]
+    if len(wire) == len(bits):
+        assert [it.costs[0].share * sent * 8 for it in wire] == pytest.approx(bits)
+    assert wire[-1].costs[0].share * sent == pytest.approx(found.steps[0].nbytes)
 
 
 def test_feedback_of_the_first_step_is_added_in_the_second():

@@ -53,6 +53,9 @@ def test_without_scripts_there_is_a_table_of_all_steps(film):
     rows = found.tables["steps"][1]
     assert [row[0] for row in rows[1:]] == [it.label for it in film.frames]
     assert "C → A: chunk 0 (37)   A: 37" in rows[5][2]
+    assert rows[1][3] == "A: 17 11 1 9; B: 5 13 23 14; C: 3 6 10 8; D: 12 7 2 12"
+    assert rows[2][3].startswith("A: 17 11 1 17; B: 22 13 23 14; ")
+    assert rows[7][3] == "; ".join(f"{name}: 37 37 36 43" for name in "ABCD")
     assert "all ranks end with (37, 37, 36, 43)" in rows[8][1]
     assert ["rounds", "6", "2"] in found.tables["steps"][0]
 

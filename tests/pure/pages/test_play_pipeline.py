@@ -56,6 +56,14 @@ def test_what_stages_keep_is_what_the_proof_counts(row, shape):
     assert film.holds(-1) == film.holds(0)
 
 
+def test_deferred_weights_keep_all_until_the_last_product():
+    found = explained(PIPELINES["gpipe"], 2, 4, deferred=True)
+    film = film_of(found)
+    assert [int(cells[0].text) for cells in film.holds(-2)] == [4, 0]
+    assert [int(cells[0].text) for cells in film.holds(-1)] == [0, 0]
+    assert [bar.text for bar in film.bars if bar.text.startswith("W")] == ["W*", "W*"]
+
+
 def test_bars_are_the_passes():
     film = film_of(explained(PIPELINES["1f1b"], 2, 2))
     of_first = [(bar.text, bar.start, bar.stop) for bar in film.bars if bar.lane == 0]

@@ -38,7 +38,7 @@ from itertools import islice
 
 from psrt.arrays import ITEMSIZE
 from psrt.collective import OPS, Algorithm, Schedule, Step
-from psrt.collective.analysis.cost import Bounds, Price, arrivals, price
+from psrt.collective.analysis.cost import Bounds, Price, price, price_by_round
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 from psrt.explain.inputs import Example
@@ -117,7 +117,7 @@ def total(
         return price(plan, itemsize, LinkCosts(0.0, beta, gamma), overlap=overlap).seconds
 
     bound = least(schedule, len(plan), n * itemsize)
-    priced = price(plan, itemsize, costs, overlap=overlap)
+    priced, arrivals = price_by_round(plan, itemsize, costs, overlap=overlap)
     return Totals(
         price=priced,
         least=bound,
@@ -126,7 +126,7 @@ def total(
         bounds=Bounds(
             bound.rounds * costs.alpha, bound.moved * costs.beta, bound.combined * costs.gamma
         ),
-        arrivals=arrivals(plan, itemsize, costs, overlap=overlap),
+        arrivals=arrivals,
     )
 
 

@@ -137,7 +137,10 @@ def price(
     >>> found.rounds, found.sent_max, found.seconds
     (6, 6000, 12.0)
     """
-    clocks = _Clocks(len(schedules), itemsize, costs, overlap)
+    return _priced(schedules, itemsize, _Clocks(len(schedules), itemsize, costs, overlap))
+
+
+def _priced(schedules: Sequence[Iterable[Step]], itemsize: int, clocks: _Clocks) -> Price:
     traffic = run(schedules, clocks)
     return Price(
         seconds=clocks.latest(),
@@ -150,29 +153,23 @@ def price(
     )
 
 
-def arrivals(
+def price_by_round(
     schedules: Sequence[Iterable[Step]], itemsize: int, costs: LinkCosts, *, overlap: bool = False
-) -> tuple[float, ...]:
-    """Return by round, from the first on, when its messages and all before have arrived.
+) -> tuple[Price, tuple[float, ...]]:
+    """Return the price, and by round when its messages and all before have arrived, in seconds.
 
     A message's round is the number of messages in the longest chain that ends with it. What the
-    last ones bring is still to be combined then.
-
-    Args:
-        schedules: the steps of each rank.
-        itemsize: bytes of an element.
-        costs: of the machine.
-        overlap: whether a rank combines beside its next step, where spans allow.
+    last ones bring is still to be combined then. Arguments and errors are those of ``price``.
 
     >>> from psrt.collective.schedules.ring import ring_steps
     >>> ring = [ring_steps(rank, 2, 1000) for rank in range(2)]
-    >>> arrivals(ring, 4, LinkCosts(alpha=1.0, beta=0.001, gamma=0.0))
+    >>> price_by_round(ring, 4, LinkCosts(alpha=1.0, beta=0.001, gamma=0.0))[1]
     (3.0, 6.0)
     """
     clocks = _RoundClocks(len(schedules), itemsize, costs, overlap)
-    run(schedules, clocks)
+    found = _priced(schedules, itemsize, clocks)
     latest = (clocks.ends[number] for number in sorted(clocks.ends))
-    return tuple(accumulate(latest, max))
+    return found, tuple(accumulate(latest, max))
 
 
 class _Clocks:

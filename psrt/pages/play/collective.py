@@ -86,15 +86,14 @@ def _frames(explanation: Explanation, boxes: Boxes) -> Iterator[Frame]:
     """Yield the start, a frame for each round, and the result."""
     trace, size = explanation.trace, explanation.size
     moved, combined = [[0] * size, [0] * size], [0] * size
-    rounds = list(trace.by_round())
-    label = f"{plural(size, 'rank')}, each with its own numbers" if trace.folds else "at the start"
-    if not rounds or rounds[0][0]:
-        yield Frame("start", f"{label}.", costs=_so_far(explanation, 0, moved, combined))
-    for number, hops in rounds:
+    own = f"{plural(size, 'rank')}, each with its own numbers."
+    first = own if trace.folds else "Nothing has been sent."
+    yield Frame("start", first, costs=_so_far(explanation, 0, moved, combined))
+    for number, hops in trace.by_round():
         for hop in hops:
             _count(explanation, hop, moved, combined)
         yield Frame(
-            label=f"round {number}" if number else "start",
+            label=f"round {number}" if number else "before round 1",
             caption=_caption(hops),
             messages=tuple(_message(explanation, boxes, hop) for hop in hops),
             changes=tuple(

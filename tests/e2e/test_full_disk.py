@@ -112,6 +112,7 @@ def test_a_model_that_does_not_fit_is_not_lost_for_a_script(launch):
     [
         ["explain", "ring", "--svg", "a.svg"],
         ["explain", "ssp", "--svg", "a.svg"],
+        ["explain", "ring", "--html", "a.html"],
         ["bench", "allreduce", "--json", "a.json"],
     ],
 )

@@ -13,7 +13,7 @@ from psrt.explain.output import costs_text, ending_text
 from psrt.explain.trace import Content, Hop
 from psrt.explain.words import COMPLETE, hop_text, members, ranges
 from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
-from psrt.pages.play.layout import circle
+from psrt.pages.play.layout import circle, radius_of
 from psrt.units import plural, size_text, time_text
 
 #: Most ranks on a circle that one can tell apart, and most cells of all of them.
@@ -60,6 +60,7 @@ def film_of(explanation: Explanation) -> Film:
             ("time", f"in the α-β-γ model: {costs_text(totals.costs)}"),
         ),
         nodes=nodes,
+        radius=radius_of(explanation.names),
         strip=strip,
         size=size,
     )  # fmt: skip

@@ -155,6 +155,7 @@ class Film:
     notes: tuple[str, ...] = ()
     #: In the plane.
     nodes: tuple[Node, ...] = ()
+    radius: float = 17.0
     strip: Strip = _STRIP
     #: Width and height of the plane.
     size: tuple[float, float] = (0.0, 0.0)
@@ -188,6 +189,7 @@ class Film:
             "bound": self.bound,
             "legend": self.legend,
             "nodes": self.nodes,
+            "radius": self.radius,
             "strip": self.strip,
             "size": self.size,
             "edges": self.edges,

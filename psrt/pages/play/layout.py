@@ -5,15 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from psrt.explain.svg import text_width
 from psrt.pages.play.film import Node, Strip
 
-#: Radius of a rank, room between it and what it holds, and around everything.
-RADIUS = 17.0
+#: Radius of a rank, and of one with a long name at most.
+RADIUS, _LARGEST = 17.0, 44.0
+#: Room between a rank and what it holds, and around everything.
 _GAP, _MARGIN = 8.0, 14.0
 #: Least width and height of a picture: a smaller one would be enlarged.
 _SMALLEST = 330.0
 #: Least radius of the circle, and the factor by which it grows until nothing overlaps.
 _LEAST, _GROWS = 112.0, 1.06
+
+
+def radius_of(names: Sequence[str]) -> float:
+    """Return the radius of ranks with these names inside; longer names are cut.
+
+    >>> radius_of(["A", "B"]), radius_of(["first", "second"])
+    (17.0, 30.2)
+    """
+    widest = max(text_width(name, 13) for name in names)
+    return round(min(_LARGEST, max(RADIUS, widest / 2 + 6)), 1)
 
 
 def circle(
@@ -35,20 +47,22 @@ def circle(
         order: the ranks in the order of the circle; empty: by number.
         least: radius of the circle.
     """
-    size = len(names)
+    size, room = len(names), radius_of(names)
     order = order or range(size)
     if size == 1:
         return placed([(0.0, 0.0)], [(0.0, -1.0)], names, strip, counts)
     angles = {rank: 2 * math.pi * place / size for place, rank in enumerate(order)}
     ways = [(math.sin(angles[rank]), -math.cos(angles[rank])) for rank in range(size)]
-    radius = max(least, 2.6 * RADIUS * size / math.pi)
+    radius = max(least, 2.6 * room * size / math.pi)
     while True:
         places = [(radius * x, radius * y) for x, y in ways]
-        boxes = [_box(it, way, strip, n) for it, way, n in zip(places, ways, counts, strict=True)]
+        boxes = [
+            _box(it, way, strip, n, room) for it, way, n in zip(places, ways, counts, strict=True)
+        ]
         near = min(
             _apart(it, box) for i, it in enumerate(places) for j, box in enumerate(boxes) if i != j
         )
-        if near > RADIUS + _GAP / 2 and not _overlap(boxes):
+        if near > room + _GAP / 2 and not _overlap(boxes):
             return placed(places, ways, names, strip, counts)
         radius *= _GROWS
 
@@ -69,11 +83,12 @@ def placed(
         strip: of what ranks hold.
         counts: by rank, the number of its cells.
     """
-    boxes = [_box(it, way, strip, n) for it, way, n in zip(places, ways, counts, strict=True)]
-    left = min(min(x - RADIUS for x, _ in places), min(box[0] for box in boxes)) - _MARGIN
-    top = min(min(y - RADIUS for _, y in places), min(box[1] for box in boxes)) - _MARGIN
-    right = max(max(x + RADIUS for x, _ in places), max(box[2] for box in boxes)) + _MARGIN
-    bottom = max(max(y + RADIUS for _, y in places), max(box[3] for box in boxes)) + _MARGIN
+    room = radius_of(names)
+    boxes = _boxes(places, ways, strip, counts, room)
+    left = min(min(x - room for x, _ in places), min(box[0] for box in boxes)) - _MARGIN
+    top = min(min(y - room for _, y in places), min(box[1] for box in boxes)) - _MARGIN
+    right = max(max(x + room for x, _ in places), max(box[2] for box in boxes)) + _MARGIN
+    bottom = max(max(y + room for _, y in places), max(box[3] for box in boxes)) + _MARGIN
     across, down = max(0.0, _SMALLEST - right + left) / 2, max(0.0, _SMALLEST - bottom + top) / 2
     left, right, top, bottom = left - across, right + across, top - down, bottom + down
     nodes = tuple(
@@ -86,15 +101,30 @@ def placed(
 _Box = tuple[float, float, float, float]
 
 
-def _box(place: tuple[float, float], way: tuple[float, float], strip: Strip, count: int) -> _Box:
+def _boxes(
+    places: Sequence[tuple[float, float]],
+    ways: Sequence[tuple[float, float]],
+    strip: Strip,
+    counts: Sequence[int],
+    room: float,
+) -> list[_Box]:
+    return [
+        _box(place, way, strip, count, room)
+        for place, way, count in zip(places, ways, counts, strict=True)
+    ]
+
+
+def _box(
+    place: tuple[float, float], way: tuple[float, float], strip: Strip, count: int, room: float
+) -> _Box:
     """Return left, top, right and bottom of what a rank holds, just outside of it."""
     width = strip.width * min(count, strip.columns)
     height = strip.height * -(-count // strip.columns)
-    away = RADIUS
+    away = room
     while True:
         x, y = place[0] + way[0] * away, place[1] + way[1] * away
         box = x - width / 2, y - height / 2, x + width / 2, y + height / 2
-        if _apart(place, box) >= RADIUS + _GAP:
+        if _apart(place, box) >= room + _GAP:
             return box
         away += 2
 

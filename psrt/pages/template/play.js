@@ -5,7 +5,6 @@
   const root = document.documentElement;
   const films = JSON.parse(document.getElementById("charts").textContent);
   const PAUSE = 1400; // milliseconds of a frame
-  const RADIUS = 17; // as psrt.pages.play.layout.RADIUS
 
   function tag(name, attributes, ...children) {
     const svg = ["svg", "g", "path", "rect", "circle", "line", "text", "polygon", "title"].includes(name);
@@ -89,11 +88,14 @@
       const [from, to] = [place(source), place(target)];
       // In the middle of a short arrow, but near the sender where others may cross or come back.
       const alone = !ways.has(`${target} ${source}`) && Math.hypot(to[0] - from[0], to[1] - from[1]) < 260;
-      return arrow(from, to, style, label, 0.09, RADIUS + 2, alone ? 0.5 : 0.3);
+      return arrow(from, to, style, label, 0.09, film.radius + 2, alone ? 0.5 : 0.3);
     });
     svg.append(...arrows);
     film.nodes.forEach(([name, x, y, left, top], rank) => {
-      svg.append(tag("circle", { cx: x, cy: y, r: RADIUS, class: "node" }), tag("text", { x, y, class: "name" }, name));
+      const fits = Math.floor((2 * film.radius - 8) / wide("m", 13));
+      const short = name.length > Math.max(fits, 3) ? name.slice(0, fits - 1) + "…" : name;
+      svg.append(tag("circle", { cx: x, cy: y, r: film.radius, class: "node" }, tag("title", {}, name)),
+        tag("text", { x, y, class: "name" }, short));
       svg.append(strip(film, rank, held[rank], changed[rank], left, top));
     });
     svg.append(...arrows.flatMap((it) => [...it.querySelectorAll(".label")])); // above all lines

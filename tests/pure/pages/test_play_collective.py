@@ -4,8 +4,8 @@ import pytest
 
 from psrt.collective import SCHEDULES
 from psrt.errors import ConfigError
+from psrt.explain.inputs import Example
 from psrt.pages.play.collective import film_of
-from psrt.pages.play.layout import RADIUS
 from support.explanations import EXAMPLE, explained
 
 SIZES = (1, 2, 5, 8)
@@ -65,9 +65,17 @@ def test_a_round_takes_its_time():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "size"), [("ring", 4), ("ring", 32), ("all-to-all", 12)])
-def test_nothing_on_the_circle_overlaps(name, size):
-    film = film_of(explained(name, size=size, n=size * size))
+@pytest.mark.parametrize(
+    "shown",
+    [
+        explained("ring", size=4, n=16), explained("ring", size=32, n=1024),
+        explained("all-to-all", size=12, n=144),
+        explained("ring", example=Example(("a machine", "of", "some rack or other"), ((1,),) * 3)),
+    ],
+    ids=["4", "32", "table", "names"],
+)  # fmt: skip
+def test_nothing_on_the_circle_overlaps(shown):
+    film = film_of(shown)
     columns = min(film.strip.columns, len(film.start[0]))
     wide, high = (
         columns * film.strip.width,
@@ -79,7 +87,7 @@ def test_nothing_on_the_circle_overlaps(name, size):
         for j, other in enumerate(film.nodes):
             x = min(max(other.x, one.left), one.left + wide)
             y = min(max(other.y, one.top), one.top + high)
-            assert (x - other.x) ** 2 + (y - other.y) ** 2 > RADIUS**2
+            assert (x - other.x) ** 2 + (y - other.y) ** 2 > film.radius**2
             if i != j:
                 assert abs(one.left - other.left) > wide or abs(one.top - other.top) > high
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from psrt.cli.explain_files import checked, film_of, json_of, publish
 from psrt.cli.explain_flags import (
     CODEC_KNOBS,
     MOST_VALUES,
@@ -25,7 +24,6 @@ from psrt.cli.explain_flags import (
     with_defaults,
 )
 from psrt.cli.flags import value_given
-from psrt.cli.page_file import check_page_file, write_page
 from psrt.cli.printing import say
 from psrt.codec.table import TABLE
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
@@ -36,16 +34,12 @@ from psrt.config.suggest import did_you_mean
 from psrt.config.train import TrainConfig
 from psrt.config.values import BYTES, REAL, WHOLE
 from psrt.errors import ConfigError
-from psrt.files import check_writable
 from psrt.pipeline import FORMS as PIPELINE_FORMS
 from psrt.pipeline import PIPELINES, pipeline_of
 from psrt.topology.names import FORMS
-from psrt.units import plural
 
 if TYPE_CHECKING:
     from psrt.explain.explanation import Explanation
-    from psrt.explain.svg import Canvas
-    from psrt.pages.play.film import Film
 
 #: Modes with several workers.
 #: Gossip has a page of its own, of its graph.
@@ -131,18 +125,18 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
 
 def _schedule(what: str, argv: list[str]) -> None:
     """Explain an all-reduce or a phase."""
-    given = _checked(schedule_parser(what).parse(argv))
+    given = checked(schedule_parser(what).parse(argv))
     if given.json and given.all:
         raise ConfigError("--json is always complete; leave --all out")
     explanation = _explanation(what, given)
     from psrt.explain import drawing, output
 
-    _publish(
+    publish(
         given,
         document=lambda: output.as_document(explanation),
         text=lambda: output.as_text(explanation, everything=given.all),
         canvas=lambda: drawing.draw(explanation),
-        film=lambda: _film("collective", explanation),
+        film=lambda: film_of("collective", explanation),
     )
 
 
@@ -187,7 +181,7 @@ def _explanation(what: str, given: argparse.Namespace) -> Explanation:
 
 def _timeline(what: str, argv: list[str]) -> None:
     """Explain a mode."""
-    given = with_defaults(what, _checked(timeline_parser(what).parse(argv)))
+    given = with_defaults(what, checked(timeline_parser(what).parse(argv)))
     if given.shards_per_server is not None:
         _exchange(what, given)
         return
@@ -198,12 +192,12 @@ def _timeline(what: str, argv: list[str]) -> None:
     workers = read_flag("workers", WHOLE, given.workers, min=1, max=most)
     slow = slow_of(given, workers)
     found = timeline.run(config, workers=workers, slow=slow)
-    _publish(
+    publish(
         given,
         document=lambda: timeline_output.as_document(found),
         text=lambda: timeline_output.as_text(found),
         canvas=lambda: timeline_output.draw(found),
-        film=lambda: _film("timeline", found),
+        film=lambda: film_of("timeline", found),
     )
 
 
@@ -216,18 +210,18 @@ def _exchange(what: str, given: argparse.Namespace) -> None:
 
     workers = read_flag("workers", WHOLE, given.workers, min=1, max=exchange.MOST_WORKERS)
     found = exchange.run(config, workers=workers, slow=slow_of(given, workers))
-    _publish(
+    publish(
         given,
         document=lambda: exchange_output.as_document(found),
         text=lambda: exchange_output.as_text(found),
         canvas=lambda: exchange_output.draw(found),
-        film=lambda: _film("exchange", found),
+        film=lambda: film_of("exchange", found),
     )
 
 
 def _codec(what: str, argv: list[str]) -> None:
     """Explain a codec."""
-    given = _checked(codec_parser().parse(argv))
+    given = checked(codec_parser().parse(argv))
     from psrt.explain import codec, codec_output
 
     row, wanted = TABLE[given.codec], given.error_feedback
@@ -256,17 +250,17 @@ def _codec(what: str, argv: list[str]) -> None:
         steps=read_flag("steps", WHOLE, given.steps or "1", min=1, max=9),
         seed=read_flag("seed", WHOLE, given.seed or "0", min=0),
     )
-    _publish(
+    publish(
         given,
         document=lambda: codec_output.as_document(found),
         text=lambda: codec_output.as_text(found),
-        film=lambda: _film("codec", found),
+        film=lambda: film_of("codec", found),
     )
 
 
 def _gossip(what: str, argv: list[str]) -> None:
     """Explain a topology."""
-    given = _checked(gossip_parser().parse(argv))
+    given = checked(gossip_parser().parse(argv))
     from psrt.explain import gossip, gossip_output
 
     hosts: list[int] = []
@@ -283,12 +277,12 @@ def _gossip(what: str, argv: list[str]) -> None:
         seed=read_flag("seed", WHOLE, given.seed or "0", min=0),
         hosts=hosts,
     )
-    _publish(
+    publish(
         given,
         document=lambda: gossip_output.as_document(found),
         text=lambda: gossip_output.as_text(found),
         canvas=lambda: gossip_output.draw(found),
-        film=lambda: _film("gossip", found),
+        film=lambda: film_of("gossip", found),
     )
 
 
@@ -300,7 +294,7 @@ def _pipeline(what: str, argv: list[str]) -> None:
 
         rows = pipeline.compared(*_sizes(given))
         say(
-            _json(pipeline_output.compared_document(rows))
+            json_of(pipeline_output.compared_document(rows))
             if given.json
             else pipeline_output.compared_text(rows)
         )
@@ -314,17 +308,17 @@ def _pipeline(what: str, argv: list[str]) -> None:
             else f"cannot explain pipeline {argv[0]!r}{guess}, only compare, and schedules by "
             "--pipeline-schedule"
         )
-    given = _checked(pipeline_parser().parse(argv))
+    given = checked(pipeline_parser().parse(argv))
     from psrt.explain import pipeline, pipeline_output
 
     row, chunks = pipeline_of(given.pipeline_schedule)
     found = pipeline.explained(row, *_sizes(given), chunks, deferred=given.defer_weights)
-    _publish(
+    publish(
         given,
         document=lambda: pipeline_output.as_document(found),
         text=lambda: pipeline_output.as_text(found),
         canvas=lambda: pipeline_output.draw(found),
-        film=lambda: _film("pipeline", found),
+        film=lambda: film_of("pipeline", found),
     )
 
 
@@ -356,55 +350,4 @@ def _compare(what: str, argv: list[str]) -> None:
     found = compare.compare(read_ranks(given.ranks), read_sizes(given.bytes), costs_of(given))
     if given.plot is not None:
         compare.plot(found, given.plot)
-    say(_json(compare.as_document(found)) if given.json else compare.as_text(found))
-
-
-def _checked(given: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags after a check that drawing and page can be written."""
-    check_writable(vars(given).get("svg"))
-    if given.html is not None:
-        from psrt.pages.frame import check_installed
-
-        check_page_file(given.html, "--html", overwrite=given.overwrite)
-        check_installed()
-    elif given.overwrite:
-        raise ConfigError("--overwrite replaces the file of --html, which is not given")
-    return given
-
-
-def _publish(
-    given: argparse.Namespace,
-    *,
-    document: Callable[[], dict[str, Any]],
-    text: Callable[[], str],
-    film: Callable[[], Film],
-    canvas: Callable[[], Canvas] | None = None,
-) -> None:
-    """Write the drawing and the page if they are asked for, then print the document or the text."""
-    if canvas is not None and given.svg is not None:
-        canvas().save(given.svg)
-    line = "" if given.html is None else _written(given.html, film())
-    say(_json(document()) if given.json else text())
-    if line:
-        # What programs read is the document alone.
-        print(f"\n{line}", file=sys.stderr) if given.json else say(f"\n{line}")
-
-
-def _film(kind: str, found: object) -> Film:
-    """Return the film of an explanation."""
-    made: Film = import_module(f"psrt.pages.play.{kind}").film_of(found)
-    return made
-
-
-def _written(path: str, film: Film) -> str:
-    """Write the page of a film and return the lines that say so, and what was left out."""
-    from psrt.pages.play.page import page_of
-
-    page, shown = page_of(film)
-    return "\n".join([write_page(path, page, plural(len(shown.frames), "step")), *shown.notes])
-
-
-def _json(document: dict[str, Any]) -> str:
-    from psrt.report.strict_json import dumps
-
-    return dumps(document)
+    say(json_of(compare.as_document(found)) if given.json else compare.as_text(found))

@@ -116,8 +116,9 @@ def test_buttons_do_the_same(opened):
     for name, number in (("forward", 1), ("last", 7), ("back", 6), ("first", 0)):
         tab.ask(f"document.querySelector('.controls .{name}').click()")
         assert tab.ask(STEP) == number
-    tab.ask("document.querySelector('.controls .play').click()")
-    tab.wait(f"{STEP} === 1")
+    for plays in ("true", "false"):
+        tab.ask("document.querySelector('.controls .play').click()")
+        assert tab.ask("document.documentElement.dataset.plays") == plays
 
 
 COLOURS = """(() => {

@@ -115,15 +115,15 @@ class Tab:
         return dict(json.loads(message))
 
     def _note(self, event: dict[str, Any]) -> None:
-        method, told = event.get("method"), event.get("params", {})
+        method, parts = event.get("method"), event.get("params", {})
         if method == "Runtime.consoleAPICalled":
-            self.console.append(" ".join(str(it.get("value")) for it in told["args"]))
+            self.console.append(" ".join(str(it.get("value")) for it in parts["args"]))
         elif method == "Runtime.exceptionThrown":
-            self.console.append(str(told["exceptionDetails"]))
+            self.console.append(str(parts["exceptionDetails"]))
         elif method == "Log.entryAdded":
-            self.console.append(told["entry"]["text"])
+            self.console.append(parts["entry"]["text"])
         elif method == "Network.requestWillBeSent":
-            self.requests.append(told["request"]["url"])
+            self.requests.append(parts["request"]["url"])
 
 
 @contextmanager

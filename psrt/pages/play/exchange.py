@@ -46,7 +46,7 @@ def film_of(exchange: Exchange) -> Film:
     lane_of = [i for i, row in enumerate(rows) if row.who]
     heading, *rest = described(exchange)
     return Film(
-        title=heading,
+        title=f"{heading}: computing, pushes, updates and reads",
         lead=" · ".join(rest),
         names=tuple(names),
         start=tuple((Cell("0"), Cell("0")) for _ in names),

@@ -18,8 +18,8 @@ from psrt.units import size_text
 
 #: It ends once this share of the disagreement is left, or after so many rounds.
 _ENDS, _ROUNDS = 0.01, 100
-#: Most messages of a round that are told one by one, and that have a label each.
-_TOLD, _LABELLED = 160, 24
+#: Most messages of a round that are listed, and that have a label each.
+_LISTED, _LABELLED = 160, 24
 #: Colours of numbers above the mean and below it, of messages; and of a number at the mean.
 _ABOVE, _BELOW, _SENT = 1, 0, 2
 _STRIP = Strip(46.0, 22.0, 1)
@@ -44,8 +44,8 @@ def film_of(found: Explained) -> Film:
     who = "host" if found.hosts else "rank"
     notes = []
     most = max(len(graph.edges) for graph in found.graphs)
-    if most > _TOLD:
-        notes.append(f"A round has {most} messages: they are drawn as lines, and not told each.")
+    if most > _LISTED:
+        notes.append(f"A round has {most} messages: they are drawn as lines, and not listed.")
     if len(values) > _ROUNDS:
         notes.append(f"Only the first {_ROUNDS} rounds are played.")
     return Film(
@@ -161,7 +161,7 @@ def _caption(found: Explained, turn: int, left: float) -> str:
 
 
 def _messages(found: Explained, graph: Graph, matrix: Weights) -> Iterator[Message]:
-    if len(graph.edges) > _TOLD:
+    if len(graph.edges) > _LISTED:
         return
     shares = found.topology.push_sum
     for i, j in sorted(graph.edges):

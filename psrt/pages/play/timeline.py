@@ -40,7 +40,7 @@ def film_of(timeline: Timeline) -> Film:
     last = max([timeline.seconds, *(it.stop for it in timeline.passages)])
     columns = ("steps", "version") if servers else ("steps",)
     return Film(
-        title=heading,
+        title=f"{heading}: who computes, and who waits",
         lead=" · ".join(rest),
         names=tuple(names),
         start=tuple(

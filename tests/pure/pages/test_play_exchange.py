@@ -62,7 +62,7 @@ def test_bars_are_those_of_the_exchange(pair):
 
 
 def test_a_very_large_one_fits_a_page_and_says_what_is_left_out():
-    config = TrainConfig(mode="async", steps=16, shards_per_server=36)
+    config = TrainConfig(mode="async", steps=8, shards_per_server=36)
     page, shown = page_of(film_of(run(config, workers=16, slow={})))
     assert len(page.encode()) <= MOST_NBYTES
     assert len(shown.notes) == 2

@@ -82,9 +82,9 @@ def test_hosts_send_the_mean_of_their_ranks():
     assert film.holds(0)[1][0].text == f"{np.mean(start[2:5, 0]):+.2f}"
 
 
-def test_a_crowd_is_drawn_and_not_told():
+def test_a_crowd_is_drawn_and_not_listed():
     film = film_of(explained("full", 14, nbytes=4))
-    assert film.notes == ("A round has 182 messages: they are drawn as lines, and not told each.",)
+    assert film.notes == ("A round has 182 messages: they are drawn as lines, and not listed.",)
     assert film.frames[1].messages == ()
     assert len(film.frames[1].edges) == 91
     with pytest.raises(ConfigError, match="html plays at most 64 ranks, got 65"):

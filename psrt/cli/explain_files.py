@@ -1,0 +1,71 @@
+"""What ``psrt explain`` writes: a text or JSON, and a drawing and a page if asked for. No MPI."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from psrt.cli.page_file import check_page_file, write_page
+from psrt.cli.printing import say
+from psrt.errors import ConfigError
+from psrt.files import check_writable
+from psrt.units import plural
+
+if TYPE_CHECKING:
+    from psrt.explain.svg import Canvas
+    from psrt.pages.play.film import Film
+
+
+def checked(given: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags after a check that drawing and page can be written."""
+    check_writable(vars(given).get("svg"))
+    if given.html is not None:
+        from psrt.pages.frame import check_installed
+
+        check_page_file(given.html, "--html", overwrite=given.overwrite)
+        check_installed()
+    elif given.overwrite:
+        raise ConfigError("--overwrite replaces the file of --html, which is not given")
+    return given
+
+
+def publish(
+    given: argparse.Namespace,
+    *,
+    document: Callable[[], dict[str, Any]],
+    text: Callable[[], str],
+    film: Callable[[], Film],
+    canvas: Callable[[], Canvas] | None = None,
+) -> None:
+    """Write the drawing and the page if they are asked for, then print the document or the text."""
+    if canvas is not None and given.svg is not None:
+        canvas().save(given.svg)
+    line = "" if given.html is None else _written(given.html, film())
+    say(json_of(document()) if given.json else text())
+    if line:
+        # What programs read is the document alone.
+        print(line, file=sys.stderr) if given.json else say(f"\n{line}")
+
+
+def film_of(kind: str, found: object) -> Film:
+    """Return the film of an explanation."""
+    made: Film = import_module(f"psrt.pages.play.{kind}").film_of(found)
+    return made
+
+
+def _written(path: str, film: Film) -> str:
+    """Write the page of a film and return the lines that say so, and what was left out."""
+    from psrt.pages.play.page import page_of
+
+    page, shown = page_of(film)
+    return "\n".join([write_page(path, page, plural(len(shown.frames), "step")), *shown.notes])
+
+
+def json_of(document: dict[str, Any]) -> str:
+    """Return a document as JSON."""
+    from psrt.report.strict_json import dumps
+
+    return dumps(document)

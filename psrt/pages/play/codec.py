@@ -13,8 +13,9 @@ from psrt.codec.table import TABLE
 from psrt.explain.codec import CodedVectors, Step
 from psrt.explain.codec_bits import Field
 from psrt.explain.codec_output import flags_of, place_of
-from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
+from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar
 from psrt.pages.play.layout import RADIUS, placed
+from psrt.pages.play.scene import Strip
 from psrt.units import plural, size_text
 
 #: Colours of numbers from 0 up and below it; of what is sent, and of what is added and kept back.
@@ -54,7 +55,6 @@ def film_of(found: CodedVectors) -> Film:
     if found.error_feedback:
         places.append((across, max(high * 0.6, 110.0)))
         ways.append((0.0, 1.0))
-    nodes, size = placed(places, ways, names, strip, [n] * len(names))
     flags = " ".join(flags_of(found))
     plain = ITEMSIZE * n * len(found.steps)
     sent = sum(step.nbytes for step in found.steps)
@@ -64,6 +64,7 @@ def film_of(found: CodedVectors) -> Film:
         names=tuple(names),
         start=tuple((Cell(""),) * n for _ in names),
         frames=tuple(_frames(found, ranks)),
+        scene=placed(places, ways, names, strip, [n] * len(names)),
         costs=(Cost("bytes of frames", size_text(sent), size_text(plain), plain / sent),),
         bound="uncompressed",
         legend=tuple(_legend(found)),
@@ -74,9 +75,6 @@ def film_of(found: CodedVectors) -> Film:
             ("x̂", "what the receiver decodes"),
             *((("e", "what is kept back: x + e less x̂"),) * found.error_feedback),
         ),
-        nodes=nodes,
-        strip=strip,
-        size=size,
     )
 
 

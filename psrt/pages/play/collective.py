@@ -12,8 +12,9 @@ from psrt.explain.explanation import Explanation
 from psrt.explain.output import costs_text, ending_text
 from psrt.explain.trace import Content, Hop
 from psrt.explain.words import COMPLETE, hop_text, members, ranges
-from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
-from psrt.pages.play.layout import circle, radius_of
+from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar
+from psrt.pages.play.layout import circle
+from psrt.pages.play.scene import Strip
 from psrt.units import plural, size_text, time_text
 
 #: Most ranks on a circle that one can tell apart, and most cells of all of them.
@@ -41,7 +42,6 @@ def film_of(explanation: Explanation) -> Film:
     boxes = Boxes(explanation)
     strip = Strip(boxes.box_width, boxes.box_height, _columns(explanation, boxes))
     counts = [cells] * explanation.size
-    nodes, size = circle(explanation.names, strip, counts, order=explanation.order or ())
     schedule, totals = explanation.schedule, explanation.totals
     kind = f", {_article(schedule.kind)}" if schedule.kind != schedule.name else ""
     return Film(
@@ -52,6 +52,7 @@ def film_of(explanation: Explanation) -> Film:
             tuple(_cell(explanation, boxes, it) for it in held) for held in explanation.trace.start
         ),
         frames=tuple(_frames(explanation, boxes)),
+        scene=circle(explanation.names, strip, counts, order=explanation.order or ()),
         costs=tuple(_costs(explanation)),
         legend=tuple(_legend(explanation)),
         facts=(
@@ -59,10 +60,6 @@ def film_of(explanation: Explanation) -> Film:
             ("messages", f"{totals.price.messages}"),
             ("time", f"in the α-β-γ model: {costs_text(totals.costs)}"),
         ),
-        nodes=nodes,
-        radius=radius_of(explanation.names),
-        strip=strip,
-        size=size,
     )  # fmt: skip
 
 

@@ -20,8 +20,9 @@ from psrt.explain.exchange import (
 from psrt.explain.exchange import Bar as Busy
 from psrt.explain.exchange_output import MODEL, described, rows_of
 from psrt.explain.timeline_output import LETTERS
-from psrt.pages.play.film import Bar, Cell, Change, Cost, Film, Frame, Lane, Message, SoFar, Strip
+from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar
 from psrt.pages.play.moments import InOrder, moments
+from psrt.pages.play.scene import Bar, Lane, Lanes, Strip
 from psrt.units import plural
 
 #: What is closer than this is one frame, and what is seen at once, in the time of a gradient.
@@ -51,24 +52,27 @@ def film_of(exchange: Exchange) -> Film:
         names=tuple(names),
         start=tuple((Cell("0"), Cell("0")) for _ in names),
         frames=tuple(_frames(exchange, names)),
+        scene=Lanes(
+            lanes=tuple(
+                Lane(names[sum(at <= i for at in lane_of) - 1], row.label)
+                for i, row in enumerate(rows)
+            ),
+            lane_of=tuple(lane_of),
+            bars=tuple(
+                Bar(i, it.start, it.stop, _text(it), *_LOOKS[it.what])
+                for i, row in enumerate(rows)
+                for it in row.bars
+            ),
+            strip=Strip(30.0, 20.0, 2),
+            columns=("sent", "got"),
+            window=min(_WINDOW, exchange.seconds),
+            end=exchange.seconds,
+            unit="gradients",
+        ),
         costs=tuple(_costs(exchange)),
         legend=tuple((_LEGEND[what], *look) for what, look in _LOOKS.items()),
         facts=(("in short", lesson(exchange)),),
         reading=(f"Numbers in bars are shards. {MODEL[0].upper()}{MODEL[1:]}.",),
-        lanes=tuple(
-            Lane(names[sum(at <= i for at in lane_of) - 1], row.label) for i, row in enumerate(rows)
-        ),
-        lane_of=tuple(lane_of),
-        strip=Strip(30.0, 20.0, 2),
-        bars=tuple(
-            Bar(i, it.start, it.stop, _text(it), *_LOOKS[it.what])
-            for i, row in enumerate(rows)
-            for it in row.bars
-        ),
-        columns=("sent", "got"),
-        window=min(_WINDOW, exchange.seconds),
-        end=exchange.seconds,
-        unit="gradients",
     )
 
 

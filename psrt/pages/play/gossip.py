@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle, islice
 
 from psrt.errors import ConfigError
 from psrt.explain.gossip import Explained
 from psrt.explain.gossip_output import MOST_DRAWN, facts, places_of, title, weight_text
-from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, Node, SoFar, Strip
+from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar
 from psrt.pages.play.layout import RADIUS, circle, placed
+from psrt.pages.play.scene import Node, Plane, Strip
 from psrt.topology import Graph
 from psrt.topology.mixing import Weights
 from psrt.topology.spectrum import disagreement, simulated
@@ -38,9 +40,7 @@ def film_of(found: Explained) -> Film:
     values = _values(found)
     names = tuple(map(str, range(found.graphs[0].size)))
     heading, _, doc = title(found).partition(": ")
-    nodes, size = _nodes(found, names)
     edges = sorted({(min(edge), max(edge)) for graph in found.graphs for edge in graph.edges})
-    frames = tuple(_frames(found, values, edges))
     who = "host" if found.hosts else "rank"
     notes = []
     most = max(len(graph.edges) for graph in found.graphs)
@@ -53,7 +53,8 @@ def film_of(found: Explained) -> Film:
         lead=doc,
         names=names,
         start=tuple((cell,) for cell in _cells(found, values[0], values[0])),
-        frames=frames,
+        frames=tuple(_frames(found, values, edges)),
+        scene=replace(_plane(found, names), edges=tuple(edges)),
         costs=tuple(_costs(found, values)),
         legend=(
             (f"what a {who} holds, above the mean", _ABOVE, 0.45),
@@ -66,10 +67,6 @@ def film_of(found: Explained) -> Film:
             "that of all of them.",
         ),
         notes=tuple(notes),
-        nodes=nodes,
-        strip=_STRIP,
-        size=size,
-        edges=tuple(edges),
     )
 
 
@@ -85,7 +82,7 @@ def _values(found: Explained) -> list[Weights]:
     return values
 
 
-def _nodes(found: Explained, names: Sequence[str]) -> tuple[tuple[Node, ...], tuple[float, float]]:
+def _plane(found: Explained, names: Sequence[str]) -> Plane:
     """Return places as the drawing has them: a grid, a star with its hub inside, or a circle."""
     name, count = found.topology.name, len(names)
     if name == "torus" and count > 1:
@@ -94,16 +91,15 @@ def _nodes(found: Explained, names: Sequence[str]) -> tuple[tuple[Node, ...], tu
         spread = [(x / step, y / step) for x, y in places]
         return placed(spread, [(math.sqrt(0.5),) * 2] * count, names, _STRIP, [1] * count)
     if name == "star" and count > 2:
-        around, size = circle(names[1:], _STRIP, [1] * (count - 1), least=_RADIUS)
-        x = sum(it.x for it in around) / len(around)
-        y = sum(it.y for it in around) / len(around)
-        # What it holds is between its first two edges.
-        angle = math.pi / len(around)
-        away = RADIUS + 0.7 * _STRIP.width
+        around = circle(names[1:], _STRIP, [1] * (count - 1), least=_RADIUS)
+        x = sum(it.x for it in around.nodes) / (count - 1)
+        y = sum(it.y for it in around.nodes) / (count - 1)
+        # What the hub holds is between its first two edges.
+        angle, away = math.pi / (count - 1), RADIUS + 0.7 * _STRIP.width
         left = x + away * math.sin(angle) - _STRIP.width / 2
         top = y - away * math.cos(angle) - _STRIP.height / 2
-        hub = Node(names[0], *(round(it, 1) for it in (x, y, left, top)))
-        return (hub, *around), size
+        hub = Node(names[0], round(x, 1), round(y, 1), round(left, 1), round(top, 1))
+        return replace(around, nodes=(hub, *around.nodes))
     return circle(names, _STRIP, [1] * count, least=_RADIUS)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from psrt.explain.svg import text_width
-from psrt.pages.play.film import Node, Strip
+from psrt.pages.play.scene import Node, Plane, Strip
 
 #: Radius of a rank, and of one with a long name at most.
 RADIUS, _LARGEST = 17.0, 44.0
@@ -35,8 +35,8 @@ def circle(
     *,
     order: Sequence[int] = (),
     least: float = _LEAST,
-) -> tuple[tuple[Node, ...], tuple[float, float]]:
-    """Return the places of ranks on a circle, clockwise from its top, and the size of the picture.
+) -> Plane:
+    """Return ranks on a circle, clockwise from its top.
 
     The circle is as large as it must be for ranks and what they hold not to overlap.
 
@@ -56,11 +56,12 @@ def circle(
     radius = max(least, 2.6 * room * size / math.pi)
     while True:
         places = [(radius * x, radius * y) for x, y in ways]
-        boxes = [
-            _box(it, way, strip, n, room) for it, way, n in zip(places, ways, counts, strict=True)
-        ]
+        boxes = _boxes(places, ways, strip, counts, room)
         near = min(
-            _apart(it, box) for i, it in enumerate(places) for j, box in enumerate(boxes) if i != j
+            _apart(place, box)
+            for i, place in enumerate(places)
+            for j, box in enumerate(boxes)
+            if i != j
         )
         if near > room + _GAP / 2 and not _overlap(boxes):
             return placed(places, ways, names, strip, counts)
@@ -73,8 +74,8 @@ def placed(
     names: Sequence[str],
     strip: Strip,
     counts: Sequence[int],
-) -> tuple[tuple[Node, ...], tuple[float, float]]:
-    """Return nodes at some places, each with what it holds beside it, and the size of the picture.
+) -> Plane:
+    """Return ranks at some places, each with what it holds beside it.
 
     Args:
         places: by rank.
@@ -85,17 +86,16 @@ def placed(
     """
     room = radius_of(names)
     boxes = _boxes(places, ways, strip, counts, room)
-    left = min(min(x - room for x, _ in places), min(box[0] for box in boxes)) - _MARGIN
-    top = min(min(y - room for _, y in places), min(box[1] for box in boxes)) - _MARGIN
-    right = max(max(x + room for x, _ in places), max(box[2] for box in boxes)) + _MARGIN
-    bottom = max(max(y + room for _, y in places), max(box[3] for box in boxes)) + _MARGIN
+    boxes += [(x - room, y - room, x + room, y + room) for x, y in places]
+    left, top = (min(box[i] for box in boxes) - _MARGIN for i in (0, 1))
+    right, bottom = (max(box[i] for box in boxes) + _MARGIN for i in (2, 3))
     across, down = max(0.0, _SMALLEST - right + left) / 2, max(0.0, _SMALLEST - bottom + top) / 2
     left, right, top, bottom = left - across, right + across, top - down, bottom + down
     nodes = tuple(
         Node(name, *(round(it, 1) for it in (x - left, y - top, box[0] - left, box[1] - top)))
-        for name, (x, y), box in zip(names, places, boxes, strict=True)
+        for name, (x, y), box in zip(names, places, boxes, strict=False)
     )
-    return nodes, (round(right - left, 1), round(bottom - top, 1))
+    return Plane(nodes, room, strip, round(right - left, 1), round(bottom - top, 1))
 
 
 _Box = tuple[float, float, float, float]

@@ -8,7 +8,8 @@ from psrt.errors import ConfigError
 from psrt.pages import assets
 from psrt.pages.frame import render
 from psrt.pages.parts import Figure, Note, Part, Section, Table
-from psrt.pages.play.film import Film, coarse, thinned
+from psrt.pages.play.film import Film
+from psrt.pages.play.thin import coarse, thinned
 
 #: Most bytes of a page.
 MOST_NBYTES = 1_000_000

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from psrt.explain.pipeline import Explained
 from psrt.explain.pipeline_output import cells_of, facts, legend, title
-from psrt.pages.play.film import Bar, Cell, Change, Cost, Film, Frame, Lane, Message, SoFar
+from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar
+from psrt.pages.play.scene import Bar, Lane, Lanes, Strip
 from psrt.pipeline import ALL, Kind, PipelineStep
 from psrt.pipeline.step import COMPUTING, SENDING, WEIGHT_PASSES
 from psrt.units import plural
@@ -43,19 +44,22 @@ def film_of(found: Explained) -> Film:
         names=names,
         start=tuple((_held(0),) for _ in names),
         frames=tuple(_frames(found, messages, alive)),
+        scene=Lanes(
+            lanes=tuple(map(Lane, names)),
+            lane_of=tuple(range(found.stages)),
+            bars=tuple(_bars(found)),
+            strip=Strip(26.0, 24.0, 1),
+            columns=("alive",),
+            window=min(_WINDOW, total),
+            end=total,
+            unit="units",
+        ),
         costs=tuple(_costs(found, len(messages))),
         legend=(
             *((_NAMES[letter], style, _STRENGTHS[0]) for letter, style in _STYLES.items()),
             ("activations that a stage keeps", _ALIVE, 0.3),
         ),
         facts=tuple(facts(found)),
-        lanes=tuple(map(Lane, names)),
-        lane_of=tuple(range(found.stages)),
-        bars=tuple(_bars(found)),
-        columns=("alive",),
-        window=min(_WINDOW, total),
-        end=total,
-        unit="units",
         reading=tuple(legend(found)),
     )
 

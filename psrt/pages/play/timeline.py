@@ -12,8 +12,9 @@ from itertools import groupby
 from psrt.explain.recording import Passage
 from psrt.explain.timeline import COMPUTE, WORKERS, Stretch, Timeline, described, lesson
 from psrt.messages import Leave, Mix, Params, Push
-from psrt.pages.play.film import Bar, Cell, Change, Cost, Film, Frame, Lane, Message, SoFar, Strip
+from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar
 from psrt.pages.play.moments import InOrder, moments
+from psrt.pages.play.scene import Bar, Lane, Lanes, Strip
 from psrt.units import plural
 
 #: What is closer than this is one frame, in usual steps: some latencies.
@@ -48,20 +49,22 @@ def film_of(timeline: Timeline) -> Film:
             for rank in range(len(names))
         ),
         frames=tuple(_frames(timeline, names, last)),
+        scene=Lanes(
+            lanes=tuple(lanes),
+            lane_of=tuple(lane_of),
+            bars=tuple(_bars(timeline, lane_of)),
+            strip=Strip(44.0, 22.0, len(columns)),
+            columns=columns,
+            window=min(_WINDOW, last),
+            end=last,
+            unit="usual steps",
+        ),
         costs=tuple(_costs(timeline)),
         legend=(
             ("computes a step", 0, _COMPUTES[0]),
             ("thin: waits, in the colour of the worker that it waits for", 1, _WAITS[0]),
         ),
         facts=(("in short", lesson(timeline)),),
-        lanes=tuple(lanes),
-        lane_of=tuple(lane_of),
-        strip=Strip(44.0, 22.0, len(columns)),
-        bars=tuple(_bars(timeline, lane_of)),
-        columns=columns,
-        window=min(_WINDOW, last),
-        end=last,
-        unit="usual steps",
     )  # fmt: skip
 
 

@@ -30,8 +30,8 @@
     return [held, changed];
   }
 
-  function strip(film, rank, held, changed, left, top) {
-    const [width, height, columns] = film.strip;
+  function strip(scene, rank, held, changed, left, top) {
+    const [width, height, columns] = scene.strip;
     const group = tag("g", { class: "strip", "data-rank": rank });
     const firm = (i) => (changed.has(i) && (held[i][0] || held[i][1] >= 0) ? 1 : 0); // not what is gone
     const order = held.map((_, i) => i).sort((a, b) => firm(a) - firm(b)); // firm edges on top
@@ -75,11 +75,11 @@
   }
 
   function drawPlane(film, number, svg) {
-    const frame = film.frames[number], [held, changed] = heldAfter(film, number);
-    svg.setAttribute("viewBox", `0 0 ${film.size[0]} ${film.size[1]}`);
-    const place = (rank) => film.nodes[rank].slice(1, 3);
-    for (const i of frame.edges || film.edges.keys()) {
-      const [a, b] = film.edges[i];
+    const scene = film.scene, frame = film.frames[number], [held, changed] = heldAfter(film, number);
+    svg.setAttribute("viewBox", `0 0 ${scene.width} ${scene.height}`);
+    const place = (rank) => scene.nodes[rank].slice(1, 3);
+    for (const i of frame.edges || scene.edges.keys()) {
+      const [a, b] = scene.edges[i];
       svg.append(tag("line", { x1: place(a)[0], y1: place(a)[1], x2: place(b)[0], y2: place(b)[1], class: "edge" }));
     }
     const messages = (frame.messages || []).filter((it) => it[0] !== it[1]);
@@ -88,36 +88,36 @@
       const [from, to] = [place(source), place(target)];
       // In the middle of a short arrow, but near the sender where others may cross or come back.
       const alone = !ways.has(`${target} ${source}`) && Math.hypot(to[0] - from[0], to[1] - from[1]) < 260;
-      return arrow(from, to, style, label, 0.09, film.radius + 2, alone ? 0.5 : 0.3);
+      return arrow(from, to, style, label, 0.09, scene.radius + 2, alone ? 0.5 : 0.3);
     });
     svg.append(...arrows);
-    film.nodes.forEach(([name, x, y, left, top], rank) => {
-      const fits = Math.floor((2 * film.radius - 8) / wide("m", 13));
+    scene.nodes.forEach(([name, x, y, left, top], rank) => {
+      const fits = Math.floor((2 * scene.radius - 8) / wide("m", 13));
       const short = name.length > Math.max(fits, 3) ? name.slice(0, fits - 1) + "…" : name;
-      svg.append(tag("circle", { cx: x, cy: y, r: film.radius, class: "node" }, tag("title", {}, name)),
+      svg.append(tag("circle", { cx: x, cy: y, r: scene.radius, class: "node" }, tag("title", {}, name)),
         tag("text", { x, y, class: "name" }, short));
-      svg.append(strip(film, rank, held[rank], changed[rank], left, top));
+      svg.append(strip(scene, rank, held[rank], changed[rank], left, top));
     });
     svg.append(...arrows.flatMap((it) => [...it.querySelectorAll(".label")])); // above all lines
   }
 
   // Time runs to the right: bars that are over are in full colour, those to come are pale.
   function drawLanes(film, number, svg) {
-    const frame = film.frames[number], [held, changed] = heldAfter(film, number);
-    const LEFT = film.lanes.some((it) => it[1]) ? 150 : 86, WIDTH = 1000, TOP = 24;
-    const high = clamp(300 / film.lanes.length, 24, 58), tallest = Math.min(high - 6, 26), moment = frame.time || 0;
-    const [cell, , columns] = film.strip;
+    const scene = film.scene, frame = film.frames[number], [held, changed] = heldAfter(film, number);
+    const LEFT = scene.lanes.some((it) => it[1]) ? 150 : 86, WIDTH = 1000, TOP = 24;
+    const high = clamp(300 / scene.lanes.length, 24, 58), tallest = Math.min(high - 6, 26), moment = frame.time || 0;
+    const [cell, , columns] = scene.strip;
     const since = number ? film.frames[number - 1].time || 0 : moment;
     const most = Math.max(0, ...held.map((it) => Math.min(it.length, columns)));
     const left = LEFT + most * cell + (most ? 14 : 0), room = WIDTH - left - 14;
-    const scale = room / film.window;
-    const from = clamp(moment - 0.75 * film.window, 0, Math.max(0, film.end - film.window));
+    const scale = room / scene.window;
+    const from = clamp(moment - 0.75 * scene.window, 0, Math.max(0, scene.end - scene.window));
     const x = (time) => left + (time - from) * scale;
     const y = (lane) => TOP + high * lane;
-    const bottom = y(film.lanes.length);
+    const bottom = y(scene.lanes.length);
     svg.setAttribute("viewBox", `0 0 ${WIDTH} ${bottom + 26}`);
-    film.lanes.forEach(([name, what], lane) => {
-      const first = lane === 0 || film.lanes[lane - 1][0] !== name;
+    scene.lanes.forEach(([name, what], lane) => {
+      const first = lane === 0 || scene.lanes[lane - 1][0] !== name;
       svg.append(tag("rect", { x: left, y: y(lane) + 2, width: room, height: high - 4, class: "lane" }));
       if (first) svg.append(tag("text", { x: 4, y: y(lane) + high / 2, class: "name left" }, name));
       if (what) svg.append(tag("text", { x: 86, y: y(lane) + high / 2, class: "soft left" }, what));
@@ -127,8 +127,8 @@
       svg.append(tag("line", { x1: x(mark), x2: x(mark), y1: TOP, y2: bottom, class: "tick" }),
         tag("text", { x: x(mark), y: bottom + 12, class: "soft" }, String(mark)));
     }
-    svg.append(tag("text", { x: 4, y: bottom + 12, class: "soft left" }, film.unit));
-    for (const [lane, start, stop, text, style, strength, height] of film.bars) {
+    svg.append(tag("text", { x: 4, y: bottom + 12, class: "soft left" }, scene.unit));
+    for (const [lane, start, stop, text, style, strength, height] of scene.bars) {
       const begin = Math.max(x(start), left), end = Math.min(x(stop), left + room);
       if (end <= begin) continue;
       const when = start >= moment ? " later" : stop > since && height > 0.5 ? " now" : "";
@@ -140,15 +140,15 @@
     svg.append(tag("line", { x1: x(moment), x2: x(moment), y1: TOP - 8, y2: bottom + 4, class: "moment" }));
     const inside = (time) => clamp(x(time), left, left + room);
     const arrows = (frame.messages || []).filter((it) => it[0] !== it[1]).map(([source, target, label, , , start, stop]) => {
-      const down = film.laneOf[target] > film.laneOf[source] ? 1 : -1;
-      const edge = (rank, way) => y(film.laneOf[rank]) + high / 2 + way * (tallest / 2 + 1);
+      const down = scene.laneOf[target] > scene.laneOf[source] ? 1 : -1;
+      const edge = (rank, way) => y(scene.laneOf[rank]) + high / 2 + way * (tallest / 2 + 1);
       const it = arrow([inside(start), edge(source, down)], [inside(stop), edge(target, -down)], -1, "", 0, 0, 0);
       if (label) it.append(written(label, inside(start) + 8 + wide(label, 11) / 2, edge(source, down) + 9 * down));
       return it;
     });
     svg.append(...arrows, ...arrows.flatMap((it) => [...it.querySelectorAll(".label")]));
-    film.columns.forEach((name, i) => svg.append(tag("text", { x: LEFT + cell * (i + 0.5), y: TOP - 10, class: "soft" }, name)));
-    held.forEach((cells, rank) => svg.append(strip(film, rank, cells, changed[rank], LEFT, y(film.laneOf[rank]) + (high - film.strip[1]) / 2)));
+    scene.columns.forEach((name, i) => svg.append(tag("text", { x: LEFT + cell * (i + 0.5), y: TOP - 10, class: "soft" }, name)));
+    held.forEach((cells, rank) => svg.append(strip(scene, rank, cells, changed[rank], LEFT, y(scene.laneOf[rank]) + (high - scene.strip[1]) / 2)));
   }
 
   class Player {
@@ -170,7 +170,7 @@
       this.slider = tag("input", { type: "range", min: 0, max: last, step: 1, value: 0, "aria-label": "step" });
       this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
       this.where = tag("output");
-      this.svg = tag("svg", { role: "img", class: film.lanes.length > 10 ? "long" : "" });
+      this.svg = tag("svg", { role: "img", class: film.scene.lanes?.length > 10 ? "long" : "" });
       this.said = tag("p", { class: "said", "aria-live": "polite" });
       this.lines = tag("ul", { class: "lines" });
       this.spent = tag("tbody");
@@ -230,7 +230,7 @@
     show() {
       const film = this.film, frame = film.frames[this.number];
       this.svg.replaceChildren();
-      (film.lanes.length ? drawLanes : drawPlane)(film, this.number, this.svg);
+      (film.scene.lanes ? drawLanes : drawPlane)(film, this.number, this.svg);
       this.svg.setAttribute("aria-label", `${frame.label}: ${frame.caption}`);
       this.slider.value = this.number;
       this.slider.setAttribute("aria-valuetext", frame.label);

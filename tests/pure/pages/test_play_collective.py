@@ -76,18 +76,18 @@ def test_a_round_takes_its_time():
 )  # fmt: skip
 def test_nothing_on_the_circle_overlaps(shown):
     film = film_of(shown)
-    columns = min(film.strip.columns, len(film.start[0]))
+    columns = min(film.scene.strip.columns, len(film.start[0]))
     wide, high = (
-        columns * film.strip.width,
-        -(-len(film.start[0]) // columns) * film.strip.height,
+        columns * film.scene.strip.width,
+        -(-len(film.start[0]) // columns) * film.scene.strip.height,
     )
-    for i, one in enumerate(film.nodes):
-        assert 0 <= one.left <= one.left + wide <= film.size[0]
-        assert 0 <= one.top <= one.top + high <= film.size[1]
-        for j, other in enumerate(film.nodes):
+    for i, one in enumerate(film.scene.nodes):
+        assert 0 <= one.left <= one.left + wide <= film.scene.width
+        assert 0 <= one.top <= one.top + high <= film.scene.height
+        for j, other in enumerate(film.scene.nodes):
             x = min(max(other.x, one.left), one.left + wide)
             y = min(max(other.y, one.top), one.top + high)
-            assert (x - other.x) ** 2 + (y - other.y) ** 2 > film.radius**2
+            assert (x - other.x) ** 2 + (y - other.y) ** 2 > film.scene.radius**2
             if i != j:
                 assert abs(one.left - other.left) > wide or abs(one.top - other.top) > high
 

@@ -51,14 +51,14 @@ def test_it_ends_with_what_was_sent_and_got(pair):
 
 def test_bars_are_those_of_the_exchange(pair):
     exchange, film = pair
-    assert sorted((it.start, it.stop) for it in film.bars) == (
+    assert sorted((it.start, it.stop) for it in film.scene.bars) == (
         sorted((it.start, it.stop) for it in exchange.bars)
     )
-    assert [(it.name, it.what) for it in film.lanes[:4]] == [
+    assert [(it.name, it.what) for it in film.scene.lanes[:4]] == [
         ("worker 0", "computes"), ("worker 0", "pushes"), ("worker 0", "reads"),
         ("worker 1", "computes"),
     ]  # fmt: skip
-    assert film.lane_of == (0, 3, *range(6, 6 + exchange.servers))
+    assert film.scene.lane_of == (0, 3, *range(6, 6 + exchange.servers))
 
 
 def test_a_very_large_one_fits_a_page_and_says_what_is_left_out():

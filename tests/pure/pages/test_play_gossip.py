@@ -25,7 +25,7 @@ def test_messages_are_the_edges_of_each_round(pair):
     for turn, frame in enumerate(film.frames[1:]):
         graph = found.graphs[turn % len(found.graphs)]
         assert [(it.source, it.target) for it in frame.messages] == sorted(graph.edges)
-        edges = {film.edges[i] for i in frame.edges}
+        edges = {film.scene.edges[i] for i in frame.edges}
         assert edges == {(min(edge), max(edge)) for edge in graph.edges}
 
 
@@ -76,7 +76,7 @@ def test_weights_are_those_of_the_matrix():
 def test_hosts_send_the_mean_of_their_ranks():
     found = explained("ring", 7, nbytes=4, hosts=(2, 3, 2))
     film = film_of(found)
-    assert len(film.nodes) == 3
+    assert len(film.scene.nodes) == 3
     assert film.frames[1].messages[0].line == "host 0 → host 1: the mean of its ranks"
     start = next(simulated(found.topology.matrices))
     assert film.holds(0)[1][0].text == f"{np.mean(start[2:5, 0]):+.2f}"
@@ -99,6 +99,6 @@ def test_one_that_takes_long_is_played_in_part():
 
 def test_a_grid_begins_at_its_upper_left():
     film = film_of(explained("torus", 12, nbytes=4))
-    assert len({it.y for it in film.nodes[:4]}) == 1
-    assert film.nodes[0].x < film.nodes[1].x
-    assert film.nodes[0].y < film.nodes[4].y
+    assert len({it.y for it in film.scene.nodes[:4]}) == 1
+    assert film.scene.nodes[0].x < film.scene.nodes[1].x
+    assert film.scene.nodes[0].y < film.scene.nodes[4].y

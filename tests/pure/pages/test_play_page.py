@@ -8,7 +8,7 @@ from psrt.errors import ConfigError
 from psrt.explain.inputs import Example
 from psrt.pages.play import page
 from psrt.pages.play.collective import film_of
-from psrt.pages.play.film import thinned
+from psrt.pages.play.thin import thinned
 from support.explanations import EXAMPLE, explained
 from support.pages import Page
 

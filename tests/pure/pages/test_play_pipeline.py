@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from psrt.explain.pipeline import explained
-from psrt.pages.play.film import coarse
 from psrt.pages.play.pipeline import film_of
+from psrt.pages.play.thin import coarse
 from psrt.pipeline import PIPELINES
 from psrt.pipeline.step import SENDING
 
@@ -61,12 +61,12 @@ def test_deferred_weights_keep_all_until_the_last_product():
     film = film_of(found)
     assert [int(cells[0].text) for cells in film.holds(-2)] == [4, 0]
     assert [int(cells[0].text) for cells in film.holds(-1)] == [0, 0]
-    assert [bar.text for bar in film.bars if bar.text.startswith("W")] == ["W*", "W*"]
+    assert [bar.text for bar in film.scene.bars if bar.text.startswith("W")] == ["W*", "W*"]
 
 
 def test_bars_are_the_passes():
     film = film_of(explained(PIPELINES["1f1b"], 2, 2))
-    of_first = [(bar.text, bar.start, bar.stop) for bar in film.bars if bar.lane == 0]
+    of_first = [(bar.text, bar.start, bar.stop) for bar in film.scene.bars if bar.lane == 0]
     assert of_first == [
         ("F0", 0, 1), ("F1", 1, 2), ("B0", 3, 4), ("W0", 4, 5), ("B1", 6, 7), ("W1", 7, 8),
     ]  # fmt: skip
@@ -83,13 +83,13 @@ def test_costs_are_the_price_beside_the_bound():
 def test_many_bars_are_thinned_and_that_is_said():
     film = film_of(explained(PIPELINES["1f1b"], 4, 32))
     thin = coarse(film, 200)
-    assert len(thin.bars) <= 200 < len(film.bars)
-    assert thin.notes[-1].startswith(f"Of {len(film.bars)} bars each piece of ")
-    assert thin.window == film.end
+    assert len(thin.scene.bars) <= 200 < len(film.scene.bars)
+    assert thin.notes[-1].startswith(f"Of {len(film.scene.bars)} bars each piece of ")
+    assert thin.scene.window == film.scene.end
     # In its first piece stage 0 is going forward, at the end backward to the weights.
-    of_first = [bar for bar in thin.bars if bar.lane == 0]
-    assert (of_first[0].start, of_first[0].style) == (0, film.bars[0].style)
-    assert of_first[-1].stop == pytest.approx(film.end)
+    of_first = [bar for bar in thin.scene.bars if bar.lane == 0]
+    assert (of_first[0].start, of_first[0].style) == (0, film.scene.bars[0].style)
+    assert of_first[-1].stop == pytest.approx(film.scene.end)
     for one, other in pairwise(of_first):
         assert one.stop <= other.start + 1e-9
-    assert coarse(film, len(film.bars)) is film
+    assert coarse(film, len(film.scene.bars)) is film

@@ -53,7 +53,7 @@ def test_it_ends_with_what_all_have_done(pair):
 def test_bars_are_the_stretches(pair):
     timeline, film = pair
     for worker, line in enumerate(timeline.lines):
-        bars = [it for it in film.bars if it.lane == film.lane_of[worker]]
+        bars = [it for it in film.scene.bars if it.lane == film.scene.lane_of[worker]]
         assert [(it.start, it.stop) for it in bars] == [(it.start, it.stop) for it in line]
         computes = [it.text for it in bars if it.height == 1]
         assert computes == [str(it.waiting_for + 1) for it in line if it.what == COMPUTE]
@@ -96,11 +96,13 @@ def test_fragments_have_lanes_of_their_own():
     config = TrainConfig(**MODES["local-sgd"])
     timeline = run(config, workers=3, slow={1: 3.0})
     film = film_of(timeline)
-    assert [it.what for it in film.lanes[:3]] == ["computes", "fragment 0", "fragment 1"]
-    assert film.lane_of == (0, 3, 6)
+    assert [it.what for it in film.scene.lanes[:3]] == ["computes", "fragment 0", "fragment 1"]
+    assert film.scene.lane_of == (0, 3, 6)
     for worker, sums in enumerate(timeline.sums):
         for fragment in range(2):
-            bars = [it for it in film.bars if it.lane == film.lane_of[worker] + 1 + fragment]
+            bars = [
+                it for it in film.scene.bars if it.lane == film.scene.lane_of[worker] + 1 + fragment
+            ]
             parts = [it for it in sums if it.fragment == fragment]
             assert sum(it.stop - it.start for it in bars) == pytest.approx(
                 sum(it.taken - it.sent for it in parts)

@@ -32,7 +32,9 @@
 
   function strip(scene, rank, held, changed, left, top) {
     const [width, height, columns] = scene.strip;
-    const group = tag("g", { class: "strip", "data-rank": rank });
+    const [across, down] = [Math.min(held.length, columns), Math.ceil(held.length / columns)];
+    const ground = { x: left, y: top, width: width * across, height: height * down, fill: "var(--ground)" };
+    const group = tag("g", { class: "strip", "data-rank": rank }, tag("rect", ground));
     const firm = (i) => (changed.has(i) && (held[i][0] || held[i][1] >= 0) ? 1 : 0); // not what is gone
     const order = held.map((_, i) => i).sort((a, b) => firm(a) - firm(b)); // firm edges on top
     for (const i of order) {
@@ -90,7 +92,8 @@
       const alone = !ways.has(`${target} ${source}`) && Math.hypot(to[0] - from[0], to[1] - from[1]) < 260;
       return arrow(from, to, style, label, 0.09, scene.radius + 2, alone ? 0.5 : 0.3);
     });
-    svg.append(...arrows);
+    // Labels are above all lines, ranks and what they hold above labels.
+    svg.append(...arrows, ...arrows.flatMap((it) => [...it.querySelectorAll(".label")]));
     scene.nodes.forEach(([name, x, y, left, top], rank) => {
       const fits = Math.floor((2 * scene.radius - 8) / wide("m", 13));
       const short = name.length > Math.max(fits, 3) ? name.slice(0, fits - 1) + "…" : name;
@@ -98,7 +101,6 @@
         tag("text", { x, y, class: "name" }, short));
       svg.append(strip(scene, rank, held[rank], changed[rank], left, top));
     });
-    svg.append(...arrows.flatMap((it) => [...it.querySelectorAll(".label")])); // above all lines
   }
 
   // Time runs to the right: bars that are over are in full colour, those to come are pale.

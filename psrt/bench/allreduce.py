@@ -52,6 +52,7 @@ from psrt.mpi.agreement import raise_on_all
 from psrt.mpi.communicator import Communicator
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.pieces import pieces, unannounced_bytes
+from psrt.progress import PROGRESS
 from psrt.units import plural, size_text
 
 _K, _M = 1 << 10, 1 << 20
@@ -121,13 +122,13 @@ def measure(
     track, began = RankTrack(comm), perf_counter()
     say = say if comm.rank == 0 else lambda line: None
     now = 0.0  # since then, the same on every rank
-    for place, layout in enumerate(layouts):
+    for place, layout in PROGRESS.each(list(enumerate(layouts)), "measures", "layout"):
         end = now + (limit_s - now) / (len(layouts) - place)
         here = f"{plural(len(layout.ranks), 'rank')} on {plural(len(layout.hosts), 'host')}"
         left_out: set[Name] = set()
         last: Outcome | None = None
         took = 0.0
-        for nbytes in sorted(sizes_on(layout, sizes)):
+        for nbytes in PROGRESS.each(sorted(sizes_on(layout, sizes)), "measures", "size"):
             if took and now + took > end:
                 say(
                     f"left out: {here} from {size_text(nbytes)} on, for time ({limit_s:g} s in all)"

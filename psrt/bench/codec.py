@@ -15,6 +15,7 @@ from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.bench.figures import Column, Row, Summary, spread
 from psrt.codec import CODECS, Codec, Encoder, Matrix, make_codec, make_encoder
 from psrt.codec.randomness import draws
+from psrt.progress import PROGRESS
 
 #: Knobs other than the defaults: what a threshold sends depends on the numbers, here 1 %.
 _KNOBS: dict[str, dict[str, Any]] = {"threshold": {"threshold": 2.5758}}
@@ -41,7 +42,7 @@ def measure(*, n: int = 1 << 20, rounds: int = 9) -> list[dict[str, Any]]:
         A row for each codec, times in seconds.
     """
     vector = np.random.default_rng(0).standard_normal(n).astype(np.float32)
-    return [_row(name, vector, rounds) for name in CODECS]
+    return [_row(name, vector, rounds) for name in PROGRESS.each(list(CODECS), "measures", "codec")]
 
 
 def _row(name: str, vector: Vector, rounds: int) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from psrt.pipeline.balance import balanced
 from psrt.pipeline.cost import Bound, bound
 from psrt.pipeline.registry import PIPELINES
 from psrt.pipeline.schedule import PipelineSchedule
+from psrt.progress import PROGRESS
 
 #: 784-1024×6-10.
 SIZES = (784, *[1024] * 6, 10)
@@ -121,7 +122,7 @@ def measure(
         At rank 0 a row per batch and way; an empty list elsewhere.
     """
     rows = []
-    for batch in batches:
+    for batch in PROGRESS.each(batches, "measures", "batch"):
         rows += _of_batch(comm, tuple(sizes), batch, micro_batches, rounds, turn_s)
     return rows if comm.rank == 0 else []
 

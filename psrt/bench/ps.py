@@ -31,6 +31,7 @@ from psrt.mpi.cores import kept_on
 from psrt.mpi.port import MpiPort
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import even_spans
+from psrt.progress import PROGRESS
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer
@@ -216,20 +217,20 @@ def measure(
         ProtocolError: on every rank, if a push was lost or doubled.
     """
     rows: list[dict[str, Any]] = []
-    for servers, workers in layouts:
-        if servers + workers <= comm.size:
-            for size in sizes:
-                work = partial(
-                    _compare,
-                    servers=servers,
-                    mode=mode,
-                    shards_per_server=shards_per_server,
-                    n=size // 4,
-                    rounds=rounds,
-                    turn_s=turn_s,
-                )
-                row = run_on(comm, range(servers + workers), work)
-                rows += [] if row is None else [row]
+    fitting = [it for it in layouts if sum(it) <= comm.size]
+    cases = [(*layout, size) for layout in fitting for size in sizes]
+    for servers, workers, size in PROGRESS.each(cases, "measures", "case"):
+        work = partial(
+            _compare,
+            servers=servers,
+            mode=mode,
+            shards_per_server=shards_per_server,
+            n=size // 4,
+            rounds=rounds,
+            turn_s=turn_s,
+        )
+        row = run_on(comm, range(servers + workers), work)
+        rows += [] if row is None else [row]
     return rows if comm.rank == 0 else []
 
 

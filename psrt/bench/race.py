@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from psrt.bench.figures import Summary
 from psrt.errors import ConfigError
+from psrt.progress import PROGRESS
 
 Key = TypeVar("Key", bound=Hashable)
 #: Makes that many calls in a row and returns the seconds that count on this rank, in all: 0 where
@@ -149,7 +150,7 @@ def race(
         plans[key] = plan(about_s, candidate, rounds, pace)
     #: By candidate, how long its turns have taken on this rank, with what does not count.
     spent = [0.0] * len(order)
-    for number in range(-warmup, rounds):
+    for number in PROGRESS.each(range(-warmup, rounds), "measures", "round"):
         # Trials are over within a slice of the scheduler. Where ranks share cores and wait by
         # spinning, a turn was seen to take fifty times what they had promised.
         most = track.slowest(list(spent))

@@ -30,6 +30,7 @@ from psrt.model import MLP
 from psrt.mpi.cores import kept_on
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
+from psrt.progress import PROGRESS
 from psrt.runtime.problem import gradient_spans
 from psrt.transport import SoloPort, drive, quietly
 
@@ -196,7 +197,7 @@ def measure(
         allow; an empty list elsewhere.
     """
     rows = []
-    for model, sizes in (models or MODELS).items():
+    for model, sizes in PROGRESS.each(list((models or MODELS).items()), "measures", "model"):
         found, shards, least_s = _race(comm, sizes, shards_per_server, rounds, turn_s)
         for name in found.rounds[0]:
             workers = workers_of(name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
+from psrt.cli.progress import add_flags, shown
 from psrt.config.knobs import dashed, knobs_of, read, read_flag
 from psrt.config.names import AUTO
 from psrt.config.train import TrainConfig
@@ -134,7 +135,9 @@ def run(
     if comm is None:
         for path in paths:
             check_writable(path)
-        _publish(measure(given, None), given.json)
+        with shown(given):
+            report = measure(given, None)
+        _publish(report, given.json)
         return
     from psrt.mpi.agreement import raise_on_all
     from psrt.mpi.monitor import watched
@@ -143,7 +146,8 @@ def run(
         with raise_on_all(comm):
             for path in paths if comm.rank == 0 else ():
                 check_writable(path)
-        report = measure(given, comm)
+        with shown(given):
+            report = measure(given, comm)
         with raise_on_all(comm):
             if comm.rank == 0:
                 _publish(report, given.json)
@@ -213,6 +217,7 @@ def _add_flags(parser: FlagParser) -> None:
     parser.add_argument(
         "--rounds", metavar="N", type=int, default=9, help="number of turns of each candidate (9)"
     )
+    add_flags(parser)
 
 
 def _check(given: argparse.Namespace) -> None:

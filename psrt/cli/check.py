@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
+from psrt.cli.progress import add_flags, shown
 
 _DESCRIPTION = """\
 Check the history of a run, which --record writes, against the guarantees of its mode: when a
@@ -21,6 +22,7 @@ def check_parser() -> FlagParser:
     parser = FlagParser(prog="psrt check", description=_DESCRIPTION)
     parser.add_argument("run", metavar="RUN", help="output folder (--out) of the run")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flags(parser)
     return parser
 
 
@@ -34,7 +36,8 @@ def main(argv: Sequence[str]) -> int:
     given = check_parser().parse(argv)
     from psrt.history.check.run import check_run  # numpy only now: --help needs none
 
-    outcome = check_run(given.run)
+    with shown(given):
+        outcome = check_run(given.run)
     text = json.dumps(outcome.document()) if given.json else "\n".join(outcome.lines())
     say(text)
     return 0 if outcome.ok else 1

@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import flush, say
+from psrt.cli.progress import add_flags, shown
 from psrt.config.knobs import Knob, read
 from psrt.config.values import REAL
 from psrt.doctor.facts import Facts
@@ -18,6 +19,7 @@ from psrt.doctor.watch import Watch
 from psrt.errors import TransportError, line_of
 from psrt.files import check_writable, write_text
 from psrt.mpirun import started_rank
+from psrt.progress import PROGRESS
 
 _DESCRIPTION = """\
 Look at the ranks of a job and at their hosts, and say what would fail or slow it, with a cure for
@@ -46,6 +48,7 @@ def doctor_parser() -> FlagParser:
     add("--out", metavar="DIR", help="see whether every rank could use this folder as its --out")
     add("--json", metavar="FILE", help="also write it as JSON to this file; - prints that instead")
     add("--timeout-s", metavar="SECONDS", help=f"{_TIMEOUT.help} (default: {_DEFAULT_S:g})")
+    add_flags(parser)
     return parser
 
 
@@ -70,7 +73,8 @@ def main(argv: Sequence[str]) -> int:
     from psrt.doctor.gather import end_all, gather  # starts MPI
 
     try:
-        facts = gather(watch, out=given.out, timeout_s=timeout_s)
+        with shown(given), PROGRESS.doing("looks at ranks and hosts"):
+            facts = gather(watch, out=given.out, timeout_s=timeout_s)
     except TransportError as error:
         time.sleep(0 if first else _AFTER_FIRST_S)
         print(f"psrt: {line_of(error)}", file=sys.stderr)

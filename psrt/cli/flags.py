@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from psrt.cli.process import print_once
+from psrt.cli.progress import add_flags
 from psrt.config import MODES, Knob, TrainConfig, did_you_mean, read_toml
 from psrt.config.knobs import dashed, knobs_of, read, shown, synonyms_of
 from psrt.config.values import SWITCH
@@ -137,6 +138,7 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
         metavar="FILE",
         help="read a TOML file, such as the config.toml of a run; flags override it",
     )
+    add_flags(parser)
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, knob in knobs_of(TrainConfig).items():
         if knob.group not in groups:

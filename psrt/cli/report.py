@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from psrt.cli.flags import FlagParser
 from psrt.cli.page_file import add_overwrite, check_page_file, write_page
 from psrt.cli.printing import say
+from psrt.cli.progress import add_flags, shown
 from psrt.units import plural
 
 _DESCRIPTION = """\
@@ -34,6 +35,7 @@ def report_parser() -> FlagParser:
         help="check histories of more than 128 MiB, too: it takes some times their size of memory",
     )  # fmt: skip
     parser.synonyms = {"out": "output"}
+    add_flags(parser)
     return parser
 
 
@@ -48,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
     check_page_file(given.output, "-o", overwrite=given.overwrite)
     from psrt.pages.run.page import page_of  # numpy only now: --help needs none
 
-    page = page_of(given.run, check=given.check)
+    with shown(given):
+        page = page_of(given.run, check=given.check)
     say(write_page(given.output, page, plural(len(given.run), "run")))
     return 0

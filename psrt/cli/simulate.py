@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
 from psrt.cli.printing import say
+from psrt.cli.progress import Shown
 from psrt.config import TrainConfig
 from psrt.config.faults import KINDS, read_fault
 from psrt.config.knobs import Knob, dashed, knobs_of, read, read_by_worker
@@ -70,12 +71,17 @@ def main(argv: Sequence[str]) -> int:
         DivergedError: if the loss diverges.
         SystemExit: after ``--help`` was printed.
     """
-    config, scenario = parse_simulate(argv)
-    if started_ranks() > 1:
-        raise ConfigError("psrt simulate runs all ranks in one process: start it without mpirun")
-    from psrt.job.scenario import run_in_virtual_time
+    given = simulate_parser().parse(argv)
+    with Shown() as progress:
+        progress.begin(given)
+        config, scenario = scenario_of(given)
+        if started_ranks() > 1:
+            raise ConfigError(
+                "psrt simulate runs all ranks in one process: start it without mpirun"
+            )
+        from psrt.job.scenario import run_in_virtual_time
 
-    run_in_virtual_time(config, scenario, say=say)
+        run_in_virtual_time(config, scenario, say=say)
     return 0
 
 
@@ -192,7 +198,11 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
         ConfigError: for invalid flags; one line.
         SystemExit: after ``--help`` was printed to stdout.
     """
-    namespace = simulate_parser().parse(argv)
+    return scenario_of(simulate_parser().parse(argv))
+
+
+def scenario_of(namespace: argparse.Namespace) -> tuple[TrainConfig, Scenario]:
+    """Return what parsed flags ask for, as ``parse_simulate`` does."""
     given = vars(namespace)
     for name in _REAL_TIME:
         if name in given:

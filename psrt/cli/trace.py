@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
+from psrt.cli.progress import add_flags, shown
 from psrt.errors import ConfigError
 
 #: As in ``psrt.trace.trace``, which needs numpy.
@@ -47,6 +48,7 @@ def trace_parser() -> FlagParser:
         help="size of the trace, unpacked, at most; what comes later is cut off (default: 64)",
     )
     parser.add_argument("--json", action="store_true", help="print what was drawn as JSON")
+    add_flags(parser)
     return parser
 
 
@@ -61,14 +63,15 @@ def main(argv: Sequence[str]) -> int:
     most = _megabytes(given.max_mb)
     from psrt.trace import trace_run  # numpy only now: --help needs none
 
-    traced = trace_run(
-        given.run,
-        given.out,
-        steps=given.steps,
-        ranks=given.ranks,
-        format=given.format,
-        most_bytes=most,
-    )
+    with shown(given):
+        traced = trace_run(
+            given.run,
+            given.out,
+            steps=given.steps,
+            ranks=given.ranks,
+            format=given.format,
+            most_bytes=most,
+        )
     say(json.dumps(traced.document()) if given.json else "\n".join(traced.lines()))
     return 0
 

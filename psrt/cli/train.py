@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from psrt.cli.flags import parse_train
+from psrt.cli.flags import config_of, train_parser
 from psrt.cli.printing import say
+from psrt.cli.progress import Shown
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.faults.parent import parent_of_this
@@ -42,13 +43,16 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
             f"psrt {role} is one part of a job: "
             f"{launch_line(_USUAL_RANKS, 'train --servers 1')} starts both"
         )
-    config = parse_train(argv)
+    given = train_parser().parse(argv)
+    config = config_of(given)
     if config.mode is not None and config.scheme.needs_servers:
         raise ConfigError(
             f"--mode {config.mode} needs at least a server and a worker, one rank each: "
             f"{again(_ranks(config))}"
         )
-    run_job(LocalLauncher() if config.mode else _Alone(), config, say=say)
+    with Shown() as it:
+        it.begin(given)
+        run_job(LocalLauncher() if config.mode else _Alone(), config, say=say)
     return 0
 
 
@@ -77,12 +81,20 @@ def _among_ranks(argv: Sequence[str], role: str | None) -> None:
     from psrt.mpi.agreement import same_everywhere
     from psrt.mpi.monitor import watched
 
+    def parsed() -> TrainConfig:
+        given = train_parser().parse(argv)
+        progress.begin(given)
+        return config_of(given)
+
     comm = world()
-    if comm.size == 1:
-        if role is not None:
-            raise ConfigError(f"psrt {role} needs ranks of the other role: start both with mpirun")
-        run(parse_train(argv), comm=comm, say=say)
-        return
-    with watched(comm):
-        same_everywhere(comm, "\0".join(argv), "flags")
-        run_over_mpi(comm, lambda: parse_train(argv), role=role, say=say)
+    with Shown() as progress:
+        if comm.size == 1:
+            if role is not None:
+                raise ConfigError(
+                    f"psrt {role} needs ranks of the other role: start both with mpirun"
+                )
+            run(parsed(), comm=comm, say=say)
+            return
+        with watched(comm):
+            same_everywhere(comm, "\0".join(argv), "flags")
+            run_over_mpi(comm, parsed, role=role, say=say)

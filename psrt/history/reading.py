@@ -19,6 +19,7 @@ from psrt.history.events import EVENT, EVENT_BYTES, PARKED, SERVER_KINDS, WORKER
 from psrt.history.folder import ANY_RANK_FILE, EVENTS, FOLDER, HEADER
 from psrt.history.header import Header
 from psrt.history.log import Events, Owner, end_of_file
+from psrt.progress import PROGRESS
 from psrt.units import plural
 
 #: Events that are read at once where a run goes on.
@@ -86,7 +87,8 @@ def read_cells(run: str | PathLike[str]) -> tuple[Header, list[History]]:
         ConfigError: if there is none, or it is damaged, unfinished, or of another format.
     """
     folder, header = folder_of(run), read_header(run)
-    files = {name: _read_file(folder, name) for name in header.files}
+    names = PROGRESS.each(header.files, "reads", "file")
+    files = {name: _read_file(folder, name) for name in names}
     if not all(whole for _, whole in files.values()):
         raise ConfigError(_unfinished(folder, list(files.values())))
     cells = [header.of_cell(i) for i in range(len(header.cells))] or [header]

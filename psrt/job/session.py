@@ -25,6 +25,7 @@ from psrt.history import EventLog
 from psrt.history.log import Owner
 from psrt.history.pair_replay import PairScript, PairSequencer
 from psrt.history.replay import Script, Sequencer
+from psrt.job.amount import Training
 from psrt.job.build import server_role, worker_role
 from psrt.job.checkpoints import saver_for
 from psrt.job.codecs import say_codec
@@ -48,6 +49,7 @@ from psrt.job.result import (
 from psrt.job.resuming import CONTROL
 from psrt.job.setup import Setup, set_up
 from psrt.partition import Span
+from psrt.progress import PROGRESS
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.own_loop import OwnLoop
 from psrt.runtime.problem import Problem
@@ -145,7 +147,9 @@ class _Session:
             was_stopped = False
             if saver is not None:
                 saver.begin()
-            await launcher.run(roles, lambda: recorder is None or recorder.finished)
+            training = Training(setup.config, launcher, roles, recorder)
+            with PROGRESS.doing("trains" if launcher.numerics else "simulates", training):
+                await launcher.run(roles, lambda: recorder is None or recorder.finished)
             if saver is not None:
                 saver.finish()
                 # Where one process has all workers park, it alone knows.
@@ -155,7 +159,8 @@ class _Session:
             for sequencer in self._sequencers:
                 sequencer.finish()
             recording.end(roles, is_whole=not was_stopped)
-        result = self._conclude(roles, recording, plan)
+        with PROGRESS.doing("concludes"):
+            result = self._conclude(roles, recording, plan)
         if isinstance(setup.problem, OwnLoop):
             setup.problem.final = launcher.everywhere(result and result.theta, setup.role_map.n)
         if saver is not None:

@@ -10,7 +10,7 @@ from psrt.messages import Report, Sketch
 from psrt.report.console import epoch_line
 from psrt.report.files import OutputFolder
 from psrt.report.metrics_aggregator import MetricsAggregator, Record
-from psrt.report.progress import Progress
+from psrt.report.progress import ProgressFile
 
 
 class MetricsWriter:
@@ -40,7 +40,7 @@ class MetricsWriter:
         if earlier:
             self._aggregator.go_on(earlier[-1])
         self._metrics = folder.metrics(earlier) if folder is not None else None
-        self._progress = Progress(folder.write_progress) if progress and folder else None
+        self._progress = ProgressFile(folder.write_progress) if progress and folder else None
         self._say = say
         #: Why the metrics could not all be written; None if they could.
         self.failed: OutputError | None = None

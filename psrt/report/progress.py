@@ -14,7 +14,7 @@ from psrt.report.strict_json import dumps
 EVERY_S = 1.0
 
 
-class Progress:
+class ProgressFile:
     """Rewrites the text of ``progress.json`` at reports, at most once a second."""
 
     def __init__(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from psrt.progress import amount_text, hours, seconds_left
 from psrt.runs.folder import RunFolder
 from psrt.units import time_text
 
@@ -41,13 +42,10 @@ class State:
         """Yield what to show: names and values."""
         of = "" if self.epochs is None else f" of {self.epochs:g}"
         yield "epoch", f"{self.epoch}{of}"
-        if self.fraction is None:
-            yield "step", f"{self.clock}"
-        else:
-            yield "step", f"{self.clock} of {self.steps} ({100 * self.fraction:.0f} %)"
-        yield "time", _hours(self.seconds)
+        yield "step", amount_text(self.clock, self.steps)
+        yield "time", hours(self.seconds)
         if self.left is not None:
-            yield "left", _hours(self.left)
+            yield "left", hours(self.left)
         if self.loss is not None:
             yield "loss", f"{self.loss:.4g}"
         if self.accuracy is not None:
@@ -75,7 +73,6 @@ def state_of(run: RunFolder) -> State:
     clock = max(last.get("step", 0), progress.get("clock", 0))
     seconds = max(last.get("seconds", 0.0), progress.get("seconds", 0.0))
     steps = _steps(run)
-    left = None if not (steps and clock) else seconds * max(0, steps - clock) / clock
     loss = progress.get("loss")
     slowest = None
     if "slowest" in progress:
@@ -88,7 +85,7 @@ def state_of(run: RunFolder) -> State:
         epoch=last.get("epoch", 0),
         epochs=run.config.epochs,
         seconds=seconds,
-        left=left,
+        left=seconds_left(clock, steps, seconds),
         loss=last.get("loss") if loss is None else loss,
         accuracy=accuracies[-1] if accuracies else None,
         samples_per_second=last.get("samples_per_second"),
@@ -107,14 +104,3 @@ def _steps(run: RunFolder) -> int | None:
         return None
     whole: int = round(run.config.epochs * ends[-1]["step"] / ends[-1]["epoch"])
     return whole
-
-
-def _hours(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds.
-
-    >>> _hours(7.4), _hours(125), _hours(3725)
-    ('0:07', '2:05', '1:02:05')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -87,6 +87,8 @@ class ShardServer:
         #: By worker, the steps of it whose gradients have come; not of those before a checkpoint
         #: that the run goes on from.
         self._last = [0] * len(self._ranks)
+        #: Epochs of the worker that is furthest.
+        self.progress = 0.0
         #: The worker whose message is being handled.
         self._cause = -1
         self._slowest = 0
@@ -146,6 +148,11 @@ class ShardServer:
     def bytes(self, earlier: tuple[int, int]) -> None:
         self._earlier = earlier
 
+    @property
+    def clocks(self) -> Sequence[int]:
+        """The steps that each worker has pushed: of those who train, or of all once nobody does."""
+        return list(self.policy.clock.values()) or self._last
+
     def take(self, message: Message) -> None:
         """Note the receipt of a message, before the policy handles it."""
         now = self._port.now()
@@ -158,6 +165,8 @@ class ShardServer:
             # No update passes a pending push by, so this τ is also its τ when it is applied.
             self._tau[worker] = self.policy.staleness(message)
             self._received_at[worker] = now
+            if message.progress > self.progress:
+                self.progress = message.progress
             if message.samples:
                 self._last[worker] = message.clock + 1
         elif type(message) is Park:

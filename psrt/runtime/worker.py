@@ -121,6 +121,8 @@ class Worker:
         self._skip = 0
         #: Batches of this epoch that are behind this worker: it has taken or skipped them.
         self._taken = 0
+        #: The share of this epoch that a batch is.
+        self._share = 0.0
         #: The number of workers that this epoch was dealt out to.
         self._among = self._workers
         #: Called between two steps, with the clock, where this worker's state is part of a cut: all
@@ -300,7 +302,7 @@ class Worker:
             following = iter(()) if isinstance(batches, OwnBatches) else iter(batches)
         except TypeError:
             raise not_iterable(batches) from None
-        share = share_of(batches)
+        self._share = share = share_of(batches)
         drains = self._cut is not None and self._cut.drains
         empty = True
         for index in itertools.count():
@@ -335,6 +337,11 @@ class Worker:
     def taken(self) -> int:
         """The number of batches of this epoch that are behind it, or are to be passed over."""
         return self._taken
+
+    @property
+    def progress(self) -> float:
+        """Epochs so far, as far as a problem's batches have a length."""
+        return self.epoch + self._taken * self._share
 
     @property
     def versions(self) -> Sequence[int]:

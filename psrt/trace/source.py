@@ -15,6 +15,7 @@ from psrt.history.events import Kind
 from psrt.history.log import Events
 from psrt.history.reading import folder_of, owners, read_header
 from psrt.history.stream import Extent, blocks_of, extent_of
+from psrt.progress import PROGRESS
 from psrt.trace.clocks import HostClocks
 
 #: Events in memory at a time, of all files, and the fewest of one.
@@ -76,10 +77,10 @@ class Source:
         #: The job, or the parts of its model, each with files of its own.
         self.cells = [self.header.of_cell(i) for i in range(len(self.header.cells))]
         self.cells = self.cells or [self.header]
+        files = [(number, it) for number, cell in enumerate(self.cells) for it in cell.files]
         self._files = [
             (number, extent_of(self.folder, name, look))
-            for number, cell in enumerate(self.cells)
-            for name in cell.files
+            for number, name in PROGRESS.each(files, "reads", "file")
         ]
         #: Events of all files, and files without an end.
         self.events = sum(it.count for _, it in self._files)

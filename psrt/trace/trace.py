@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from psrt.errors import ConfigError, OutputError
 from psrt.files import read_text
+from psrt.progress import PROGRESS, Amount
 from psrt.trace.chrome import ChromeWriter
 from psrt.trace.flows import Flows
 from psrt.trace.marks import Chain, Count, Mark, Slice, Writer, nanoseconds
@@ -109,7 +110,8 @@ def trace_run(
         writer: Writer = (PerfettoWriter if format == "perfetto" else ChromeWriter)(
             file, _names(source)
         )
-        drawing.draw(writer, most_bytes)
+        with PROGRESS.doing("draws", lambda: Amount(drawing.drawn, source.events, "event")):
+            drawing.draw(writer, most_bytes)
     drawing.traced.nbytes = path.stat().st_size
     return drawing.traced
 
@@ -125,6 +127,8 @@ class _Drawing:
         ranks: frozenset[int] | None,
     ) -> None:
         self._source, self.traced, self._ranks = source, traced, ranks
+        #: Events that are behind.
+        self.drawn = 0
         #: Nanoseconds that are drawn.
         self._start, self._stop = 0, 1 << 62
         #: After which time nothing ends that has begun before.
@@ -154,6 +158,7 @@ class _Drawing:
         notes = self.traced.notes
         last = 0.0
         for event in self._source:
+            self.drawn += 1
             if self._ranks is not None and event.rank not in self._ranks:
                 continue
             if event.time > self._over:

@@ -2,16 +2,16 @@
 
 import pytest
 
-TRAIN = ["train", "--epochs", "1", "--hidden", "4"]
+TRAIN = ["train", "--epochs", "1", "--hidden", "4", "--quiet"]
 #: What each command may print, over all of its kinds of output.
 COMMANDS = {
     "help": ["--help"],
     "train": TRAIN,
     "train, help": ["train", "--help"],
-    "simulate": ["simulate", "--mode", "ssp", "--epochs", "1", "--workers", "3"],
+    "simulate": ["simulate", "--mode", "ssp", "--epochs", "1", "--workers", "3", "--quiet"],
     "simulate, help": ["simulate", "--help"],
-    "check": ["check", "run"],
-    "check, json": ["check", "run", "--json"],
+    "check": ["check", "run", "--quiet"],
+    "check, json": ["check", "run", "--json", "--quiet"],
     "show": ["show", "--mode", "ssp", "--out", "größe"],
     "explain, help": ["explain", "--help"],
     "explain ring": ["explain", "ring", "--ranks", "4"],

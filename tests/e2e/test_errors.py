@@ -220,8 +220,8 @@ def test_a_name_of_two_lines_makes_one(launch):
     "words",
     [
         ["train", "--config", "/dev/full"],
-        ["train", "--hidden", "100000000", "--dataset", "synthetic:40x100000x2"],
-        ["simulate", "--mode", "async", "--servers", "99999999"],
+        ["train", "--hidden", "100000000", "--dataset", "synthetic:40x100000x2", "--quiet"],
+        ["simulate", "--mode", "async", "--servers", "99999999", "--quiet"],
     ],
 )
 def test_more_than_there_is_memory_for(launch, words):

@@ -37,8 +37,8 @@ except psrt.PsrtError as error:
         print(error, error.run.theta.size)
     sys.exit(error.exit_status)
 """
-LARGE = ["--hidden", "256", "--epochs", "1", "--out", "run"]
-MANY = ["--hidden", "4", "--log-every", "1", "--epochs", "4", "--out", "run"]
+LARGE = ["--hidden", "256", "--epochs", "1", "--out", "run", "--quiet"]
+MANY = ["--hidden", "4", "--log-every", "1", "--epochs", "4", "--out", "run", "--quiet"]
 
 
 def limited(launch, limit, *words):
@@ -125,8 +125,8 @@ def test_what_commands_write(launch, words):
     "words",
     [
         ["--help"],
-        ["train", "--epochs", "1", "--hidden", "4", "--out", "run"],
-        ["simulate", "--epochs", "1", "--hidden", "4"],
+        ["train", "--epochs", "1", "--hidden", "4", "--out", "run", "--quiet"],
+        ["simulate", "--epochs", "1", "--hidden", "4", "--quiet"],
         ["show"],
         ["explain", "ring"],
         ["explain", "ssp", "--help"],
@@ -146,7 +146,7 @@ def test_stdout_that_is_full(launch, words, buffered):
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed(launch, closed):
-    words = ["train", "--epochs", "1", "--hidden", "4", "--out", "run"]
+    words = ["train", "--epochs", "1", "--hidden", "4", "--out", "run", "--quiet"]
     done = launch.command("sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "psrt", *words)
     assert (done.status, done.stderr) == (0, "")
     assert (launch.folder / "run/summary.json").exists()

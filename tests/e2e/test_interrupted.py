@@ -12,9 +12,9 @@ LONG = ["--epochs", "100000", "--hidden", "8", "--out", "run", "--record"]
 RANKS = ["--mode", "sync", *LONG]
 #: Commands that go on for a long time, and whether they are one process.
 COMMANDS = {
-    "train": (1, ["-m", "psrt", "train", *LONG]),
-    "simulate": (1, ["-m", "psrt", "simulate", "--mode", "async", *LONG]),
-    "train, 3 ranks": (3, ["-m", "psrt", "train", *RANKS]),
+    "train": (1, ["-m", "psrt", "train", *LONG, "--quiet"]),
+    "simulate": (1, ["-m", "psrt", "simulate", "--mode", "async", *LONG, "--quiet"]),
+    "train, 3 ranks": (3, ["-m", "psrt", "train", *RANKS, "--quiet"]),
 }
 
 
@@ -61,7 +61,7 @@ def test_it_ends_at_once_and_keeps_what_there_is(launch, command, number):
 
 
 def test_a_bench_ends_at_once(launch):
-    flags = "--mode async --workers 5000 --timing-only --parameters 1000 --steps 100000"
+    flags = "--mode async --workers 5000 --timing-only --parameters 1000 --steps 100000 --quiet"
     process = launch.start("-m", "psrt", "simulate", *flags.split())
     time.sleep(3)
     process.send_signal(signal.SIGINT)

@@ -96,7 +96,7 @@ def test_a_simulation_like_a_simulation_is_the_same(runs):
     ],
 )
 def test_what_cannot_be_is_one_line(runs, flags, message):
-    done = runs.psrt("simulate", *flags.split())
+    done = runs.psrt("simulate", *flags.split(), "--quiet")
     assert (done.status, done.stdout) == (2, "")
     assert done.stderr.startswith(f"psrt: error: {message}")
     assert done.stderr.count("\n") == 1

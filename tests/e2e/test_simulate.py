@@ -20,7 +20,7 @@ def test_a_thousand_workers_without_numerics(launch):
         "simulate", "--mode", "ssp", "--staleness", "3", "--workers", 1000, "--servers", 8,
         "--timing-only", "--parameters", 100_000, "--steps", 5, "--compute", "lognormal:0.01:0.5",
         "--link", "5e-5:1e9", "--inject", "7:slow:3", "--crash", "9:0.02",
-        "--record", "--out", "big",
+        "--record", "--out", "big", "--quiet",
     )  # fmt: skip
     assert (done.status, done.stderr) == (0, "")
     assert "mode       ssp, 8 servers, 1,000 workers" in done.stdout
@@ -28,7 +28,7 @@ def test_a_thousand_workers_without_numerics(launch):
     simulation = json.loads((launch.folder / "big" / "simulation.json").read_text())
     assert simulation["crashed"] == [9]
     assert simulation["events"] > 1000 * 5 * 8 * 2
-    checked = launch.psrt("check", "big")
+    checked = launch.psrt("check", "big", "--quiet")
     assert (checked.status, checked.stderr) == (0, "")
 
 
@@ -40,7 +40,7 @@ def test_the_same_seed_in_another_process_is_the_same_run(launch, mode):
     flags = ["--workers", 6, *mode, "--epochs", 3, "--record", "--out", "run", "--overwrite"]
     runs = []
     for seed in (1, 1, 2):
-        done = launch.psrt("simulate", *flags, "--seed", seed)
+        done = launch.psrt("simulate", *flags, "--seed", seed, "--quiet")
         assert (done.status, done.stderr) == (0, "")
         runs.append(files_of(folder))
     assert runs[0] == runs[1]
@@ -58,7 +58,7 @@ def test_the_same_seed_in_another_process_is_the_same_run(launch, mode):
     ],
 )
 def test_an_error_is_one_line(launch, flags, status, message):
-    done = launch.psrt("simulate", *flags.split())
+    done = launch.psrt("simulate", *flags.split(), "--quiet")
     assert done.status == status
     assert done.stderr.startswith(f"psrt: error: {message}")
     assert done.stderr.count("\n") == 1
@@ -67,7 +67,7 @@ def test_an_error_is_one_line(launch, flags, status, message):
 def test_a_reader_that_has_seen_enough_does_not_stop_the_run(launch):
     shell = (
         f"{sys.executable} -m psrt simulate --workers 3 --timing-only --parameters 9 "
-        "--steps 2000 --log-every 1 --out run | head -n 1; exit ${PIPESTATUS[0]}"
+        "--steps 2000 --log-every 1 --out run --quiet | head -n 1; exit ${PIPESTATUS[0]}"
     )
     done = launch.command("bash", "-c", shell)
     assert (done.status, done.stderr) == (0, "")

@@ -57,6 +57,7 @@ from psrt.history.events import MISSED, Kind
 from psrt.history.folder import FOLDER
 from psrt.history.header import Header
 from psrt.history.reading import History, read_cells
+from psrt.progress import PROGRESS, Amount
 
 #: Beside ``history/``.
 _METRICS = "metrics.jsonl"
@@ -259,6 +260,11 @@ class _Case:
 
     def check(self) -> None:
         """Check step by step: events alone, their order, then all else."""
+        checked = self.findings.checked
+        with PROGRESS.doing("checks", lambda: Amount(sum(checked.values()), None, "check")):
+            self._check()
+
+    def _check(self) -> None:
         findings = self.findings
         workers, *shards, finals = self.tables
         check_times(workers, "worker", findings)

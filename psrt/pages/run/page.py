@@ -23,6 +23,7 @@ from psrt.pages.run import (
     waiting,
 )
 from psrt.pages.run.folder import RunFolder, read_run
+from psrt.progress import PROGRESS
 from psrt.units import plural
 
 #: Most bytes of a page.
@@ -45,10 +46,15 @@ def page_of(names: Sequence[str], *, check: bool = False) -> str:
     check_installed()
     if len(names) > MOST_RUNS:
         raise ConfigError(f"a page shows {MOST_RUNS} runs at most, got {len(names)}")
-    runs = [read_run(name) for name in names]
+    runs = [read_run(name) for name in PROGRESS.each(names, "reads", "run")]
     for i, run in enumerate(runs):
         if any(run.path.resolve() == other.path.resolve() for other in runs[:i]):
             raise ConfigError(f"{run.name} is given twice")
+    with PROGRESS.doing("writes the page"):
+        return _written(runs, check)
+
+
+def _written(runs: Sequence[RunFolder], check: bool) -> str:
     before = [
         outcome.section(runs),
         *([setting.differences(runs)] if len(runs) > 1 else []),

@@ -4,7 +4,7 @@ import json
 
 from psrt.messages import Report
 from psrt.report.files import PROGRESS, OutputFolder
-from psrt.report.progress import Progress
+from psrt.report.progress import ProgressFile
 
 
 def report(worker, step, loss=0.5, seconds=1.0, samples=8, last=False, waited=0.0):
@@ -25,7 +25,7 @@ def report(worker, step, loss=0.5, seconds=1.0, samples=8, last=False, waited=0.
 
 def test_it_is_written_at_most_once_a_second_and_at_the_last_report():
     written, now = [], [0.0]
-    progress = Progress(lambda text: written.append(json.loads(text)), now=lambda: now[0])
+    progress = ProgressFile(lambda text: written.append(json.loads(text)), now=lambda: now[0])
     for at, step in ((0.0, 1), (0.5, 2), (0.9, 3), (1.1, 4)):
         now[0] = at
         progress.add(report(0, step, seconds=at))
@@ -36,7 +36,7 @@ def test_it_is_written_at_most_once_a_second_and_at_the_last_report():
 
 def test_the_slowest_worker_is_the_one_that_computes_longest_for_a_step():
     written, now = [], [0.0]
-    progress = Progress(lambda text: written.append(json.loads(text)), now=lambda: now[0])
+    progress = ProgressFile(lambda text: written.append(json.loads(text)), now=lambda: now[0])
     for worker in range(3):
         now[0] += 1.0
         progress.add(report(worker, 10, seconds=1.0, waited=0.5))

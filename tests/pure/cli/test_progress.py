@@ -1,0 +1,133 @@
+"""--quiet and --verbose: a line on a terminal that goes, lines elsewhere that stay."""
+
+import argparse
+import contextlib
+import threading
+
+import pytest
+
+from psrt.__main__ import main
+from psrt.cli import printing
+from psrt.cli.progress import Shown
+from psrt.progress import Progress
+
+
+class Steps:
+    """A progress whose lines are due whenever the test lets one come."""
+
+    def __init__(self):
+        self.wanted, self.began = threading.Semaphore(0), []
+
+    def begin(self, **how):
+        self.began.append(how)
+
+    def due_s(self):
+        self.wanted.acquire()
+        return 0.0
+
+    def line(self):
+        return "trains: step 1 of 2"
+
+
+class Stream:
+    def __init__(self):
+        self.written, self.came = [], threading.Semaphore(0)
+
+    def __call__(self, text):
+        self.written.append(text)
+        self.came.release()
+
+
+def shown(live, **flags):
+    steps, stream = Steps(), Stream()
+    return steps, stream, Shown(steps, write=stream, live=live), argparse.Namespace(**flags)
+
+
+def let_one_come(steps, stream):
+    steps.wanted.release()
+    assert stream.came.acquire(timeout=60)
+
+
+def test_lines_stay_where_there_is_no_terminal():
+    steps, stream, it, flags = shown(live=False)
+    with it:
+        it.begin(flags)
+        let_one_come(steps, stream)
+        let_one_come(steps, stream)
+        steps.wanted.release()
+    assert stream.written[:2] == ["psrt: trains: step 1 of 2\n"] * 2
+    assert "\r" not in "".join(stream.written)
+
+
+def test_a_terminal_has_one_line_that_makes_room_and_goes(capsys):
+    steps, stream, it, flags = shown(live=True)
+    with it:
+        it.begin(flags)
+        let_one_come(steps, stream)
+        printing.say("a result")
+        assert stream.written == ["\r\x1b[Ktrains: step 1 of 2", "\r\x1b[K"]
+        let_one_come(steps, stream)
+        let_one_come(steps, stream)
+        steps.wanted.release()
+    assert stream.written[-1] == "\r\x1b[K"
+    assert printing.above is contextlib.nullcontext
+    assert capsys.readouterr().out == "a result\n"
+
+
+@pytest.mark.parametrize(
+    ("rank", "flags", "began"),
+    [
+        ("0", {}, [{"live": False, "verbose": False}]),
+        ("0", {"verbose": True}, [{"live": False, "verbose": True}]),
+        ("0", {"quiet": True}, []),
+        ("1", {"verbose": True}, []),
+    ],
+)
+def test_only_the_first_rank_speaks_unless_it_is_to_be_quiet(monkeypatch, rank, flags, began):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    steps, _, it, given = shown(live=False, **flags)
+    with it:
+        it.begin(given)
+        steps.wanted.release()
+    assert steps.began == began
+
+
+def test_a_stream_that_takes_no_more_ends_only_the_lines():
+    def full(text):
+        raise OSError(28, "No space left on device")
+
+    steps = Steps()
+    it = Shown(steps, write=full, live=True)
+    with it:
+        it.begin(argparse.Namespace())
+        steps.wanted.release()
+        it._thread.join(60)
+        assert not it._thread.is_alive()
+
+
+def test_nothing_is_said_of_what_is_soon_over():
+    stream = Stream()
+    with Shown(Progress(lambda: 0.0), write=stream, live=True) as it:
+        it.begin(argparse.Namespace())
+    assert stream.written == []
+
+
+@pytest.mark.parametrize("command", ["train", "simulate", "check run", "bench ps", "trace run"])
+def test_one_of_the_two(capsys, command):
+    assert main([*command.split(), "--quiet", "--verbose"]) == 2
+    assert "--verbose: not allowed with argument --quiet" in capsys.readouterr().err
+
+
+def test_the_output_is_the_same_either_way(capsys, tmp_path, monkeypatch):
+    """Of a simulation, which tells its own time in one line only."""
+    monkeypatch.chdir(tmp_path)
+    job = ["simulate", "--workers", "2", "--steps", "3", "--hidden", "4", "--mode", "async"]
+    outs, errs = {}, {}
+    for flag in ("--quiet", "--verbose"):
+        assert main([*job, flag]) == 0
+        out, errs[flag] = capsys.readouterr()
+        outs[flag] = [line for line in out.splitlines() if not line.startswith("events")]
+    assert outs["--quiet"] == outs["--verbose"]
+    assert errs["--quiet"] == ""
+    assert all(line.startswith("psrt: ") for line in errs["--verbose"].splitlines())

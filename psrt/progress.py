@@ -93,6 +93,8 @@ class Progress:
         self._now = now
         #: Those under way, the outermost first; replaced, never changed, as another thread reads.
         self._parts: tuple[_Part, ...] = ()
+        #: What it does where nobody says.
+        self._otherwise = "sets up"
         self.begin(live=live, verbose=verbose)
 
     def begin(self, *, live: bool = False, verbose: bool = False) -> None:
@@ -111,7 +113,7 @@ class Progress:
         """
         around, found = self._parts, _look(look)
         part = _Part(what, look, self._now(), found.done if found else 0.0)
-        self._parts = (*around, part)
+        self._parts, self._otherwise = (*around, part), "goes on"
         try:
             yield
         finally:
@@ -141,7 +143,7 @@ class Progress:
         self._due = self._next(seconds)
         parts = self._parts
         found = [amount for it in parts if (amount := _look(it.look)) is not None]
-        text = parts[0].what if parts else "sets up"
+        text = parts[0].what if parts else self._otherwise
         if found:
             counts = (f"{it.noun} {amount_text(it.done, it.total)}" for it in found)
             text += f": {', '.join(counts)}"

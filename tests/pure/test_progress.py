@@ -54,7 +54,7 @@ def test_a_line_that_is_late_puts_the_next_one_off():
     progress, clock = started()
     clock.time += 7.0
     assert progress.due_s() == 0.0
-    progress.line()
+    assert progress.line() == "sets up  time 0:07"
     assert progress.due_s() == 3.0
 
 
@@ -101,17 +101,17 @@ def test_parts_of_parts_count():
     assert lines[3] == (
         "measures: size 1 of 4 (25 %), round 1 of 2 (50 %)  0.05 sizes/s  time 0:20  left 0:33"
     )
-    assert progress.line() == "sets up  time 0:40"
+    assert progress.line() == "goes on  time 0:40"
 
 
 def test_each_ends_where_the_loop_does():
     progress, _ = started()
     for _ in progress.each("abcd", "reads", "file"):
         break
-    assert progress.line().startswith("sets up")
+    assert progress.line().startswith("goes on")
     with pytest.raises(ValueError, match="here"), progress.doing("writes"):
         raise ValueError("here")
-    assert progress.line().startswith("sets up")
+    assert progress.line().startswith("goes on")
 
 
 def test_what_cannot_be_read_just_now_is_left_out():

@@ -117,8 +117,8 @@ def test_synchronous_runs_repeat_to_the_bit_whatever_carries_them(launch):
     assert first == digest(3, "--mode", "sync", "--verbose")
     # Rank 0 says how far it is, no other, and that is all.
     assert told[0] == []
-    assert told[1][0] == "psrt: sets up  time 0:00"
-    assert sum("time 0:00" in line for line in told[1]) == 1
+    assert told[1][0].startswith("psrt: sets up  time 0:")
+    assert told[1].count(told[1][0]) == 1
     assert first == digest(4, "--mode", "sync", "--servers", "2", "--no-shared-memory")
     assert first == digest(5, "--mode", "sync", "--servers", "3", "--placement", "last")
     assert first != digest(3, "--mode", "sync", "--seed", "1")

@@ -93,6 +93,8 @@ class Progress:
         self._now = now
         #: Those under way, the outermost first; replaced, never changed, as another thread reads.
         self._parts: tuple[_Part, ...] = ()
+        #: Makes room on a terminal for what else is to be printed there.
+        self.above: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         #: What it does where nobody says.
         self._otherwise = "sets up"
         self.begin(live=live, verbose=verbose)
@@ -111,13 +113,14 @@ class Progress:
             what: in words that begin with a verb, such as ``checks``.
             look: returns how far it is; called by another thread.
         """
-        around, found = self._parts, _look(look)
+        found = _look(look)
         part = _Part(what, look, self._now(), found.done if found else 0.0)
-        self._parts, self._otherwise = (*around, part), "goes on"
+        self._parts, self._otherwise = (*self._parts, part), "goes on"
         try:
             yield
         finally:
-            self._parts = around
+            # Not as they were before: loops that an error has left are closed at any later time.
+            self._parts = tuple(it for it in self._parts if it is not part)
 
     def each(self, items: Sequence[T], what: str, noun: str) -> Iterator[T]:
         """Yield items, and count those that are done.

@@ -7,7 +7,9 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+
+from psrt.progress import PROGRESS
 
 #: Replacement of a character that the terminal or file cannot encode.
 _PLAIN = str.maketrans(
@@ -25,8 +27,6 @@ _ERRORS = "psrt.plain"
 
 #: The error at which stdout took no more; None if there was none.
 _refused: OSError | None = None
-#: Makes room on a terminal that shows how far a command is; see ``psrt.cli.progress``.
-above: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
 
 def prepare_streams() -> None:
@@ -46,7 +46,7 @@ def say(text: str) -> None:
     A reader that closes the pipe early, such as ``head``, is not an error. A full disk behind
     stdout does not stop the job either; ``refused`` returns that error afterwards.
     """
-    with _writing(), above():
+    with _writing(), PROGRESS.above():
         print(text, flush=True)
 
 

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from psrt.cli import printing
 from psrt.mpirun import started_rank
 from psrt.progress import PROGRESS, Progress
 
@@ -69,7 +68,7 @@ class Shown:
             return
         self._progress.begin(live=self._live, verbose=getattr(given, "verbose", False))
         if self._live:
-            printing.above = self.above
+            self._progress.above = self.above
         self._thread = threading.Thread(target=self._run, name="psrt-progress", daemon=True)
         self._thread.start()
 
@@ -116,7 +115,7 @@ class Shown:
         self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
             self._clear()
-        printing.above = contextlib.nullcontext
+        self._progress.above = contextlib.nullcontext
 
 
 @contextlib.contextmanager

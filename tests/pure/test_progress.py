@@ -114,6 +114,16 @@ def test_each_ends_where_the_loop_does():
     assert progress.line().startswith("goes on")
 
 
+def test_a_loop_that_an_error_has_left_takes_nothing_away_when_it_is_closed():
+    progress, _ = started()
+    left = progress.each("abcd", "reads", "file")
+    next(left)
+    with progress.doing("trains"):
+        left.close()
+        assert progress.line().startswith("trains")
+    assert progress.line().startswith("goes on")
+
+
 def test_what_cannot_be_read_just_now_is_left_out():
     progress, _ = started()
 

@@ -59,18 +59,19 @@ def test_lines_stay_where_there_is_no_terminal():
     assert "\r" not in "".join(stream.written)
 
 
-def test_a_terminal_has_one_line_that_makes_room_and_goes(capsys):
+def test_a_terminal_has_one_line_that_makes_room_and_goes(capsys, monkeypatch):
     steps, stream, it, flags = shown(live=True)
     with it:
         it.begin(flags)
         let_one_come(steps, stream)
+        monkeypatch.setattr(printing, "PROGRESS", steps)
         printing.say("a result")
         assert stream.written == ["\r\x1b[Ktrains: step 1 of 2", "\r\x1b[K"]
         let_one_come(steps, stream)
         let_one_come(steps, stream)
         steps.wanted.release()
     assert stream.written[-1] == "\r\x1b[K"
-    assert printing.above is contextlib.nullcontext
+    assert steps.above is contextlib.nullcontext
     assert capsys.readouterr().out == "a result\n"
 
 

@@ -1,4 +1,4 @@
-"""What keeping a history costs: training with ``--record`` against training without.
+"""What keeping a history costs, or the last events: training with ``--record`` against without.
 
 mpirun -n 3 python apps/bench/history.py
 """
@@ -20,6 +20,7 @@ from psrt.bench.ranks import RankTrack, run_on
 from psrt.bench.train import MODELS, SCHEMES, FixedBatch, Scheme, workers_of
 from psrt.cli.bench import Report, run_script
 from psrt.history import EventLog
+from psrt.history.ring import EventRing
 
 #: Layers → samples of a batch: the model that `psrt train` has by default, and the two of
 #: ``bench train``.
@@ -39,13 +40,14 @@ def measure(
 
     Args:
         comm: at least 3 ranks; more have no part in it.
-        rounds: turns with and without a history.
+        rounds: turns without a history, with the last events only, and with one.
         turn_s: how long one turn is to take, in seconds.
         models: layer sizes by name.
 
     Returns:
         At rank 0 a row per model and scheme: microseconds of a step without a history, its length
-        with one over that, and the events of a step; an empty list elsewhere.
+        with the last events, and with a history, over that, and the events of a step; an empty
+        list elsewhere.
     """
     rows = []
     for model, sizes in (models or _MODELS).items():
@@ -61,6 +63,7 @@ def measure(
                         "model": model,
                         "scheme": name,
                         "step_us": readings.summary("plain", 1e6),
+                        "ring_over_plain": readings.ratio("ring", "plain"),
                         "recorded_over_plain": readings.ratio("recorded", "plain"),
                         "events_per_step": events / workers_of(name),
                     }
@@ -71,9 +74,9 @@ def measure(
 def _race(
     comm: MPI.Comm, *, problem: FixedBatch, knobs: dict[str, Any], rounds: int, turn_s: float
 ) -> tuple[Readings[str], float]:
-    """Return the seconds of a step without and with a history, and the events of all ranks."""
+    """Return the seconds of a step, without a history and with, and the events of all ranks."""
     scheme, track = Scheme(comm, problem, knobs), RankTrack(comm)
-    events = np.zeros(1)
+    events, ring = np.zeros(1), EventRing()
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.npy"
@@ -86,7 +89,11 @@ def _race(
             path.unlink()
             return seconds
 
-        candidates = {"plain": Candidate(scheme.run), "recorded": Candidate(recorded)}
+        candidates = {
+            "plain": Candidate(scheme.run),
+            "ring": Candidate(partial(scheme.run, log=ring)),
+            "recorded": Candidate(recorded),
+        }
         steps = calls_in_a_turn(trial(scheme.run, track), Pace(turn_s, fewest=20))
         found = race(candidates, rounds, track=track, calls=steps, warmup=1)
     scheme.close()
@@ -98,6 +105,7 @@ COLUMNS: tuple[Column, ...] = (
     ("model", "model"),
     ("scheme", "scheme"),
     ("step µs", spread("step_us", digits=0)),
+    ("with the last events / without", spread("ring_over_plain", digits=3)),
     ("with a history / without", spread("recorded_over_plain", digits=3)),
     ("events a step", lambda row: f"{row['events_per_step']:.1f}"),
 )

@@ -60,6 +60,10 @@ def check(config: TrainConfig) -> None:
     _check_injections(config)
     if config.record and config.out is None:
         raise ConfigError("--record has no effect without --out DIR, where the history goes")
+    if config.last_events is not None and config.record:
+        raise ConfigError(
+            f"--last-events {config.last_events} has no effect with --record, which keeps all"
+        )
     if config.gather is not None and not config.record:
         raise ConfigError(f"{flag('gather', config.gather)} has no effect without --record")
     _check_overlap(config)

@@ -553,6 +553,12 @@ class TrainConfig:
         numeric=False, of_run=False,
         synonyms=("history",),
     )
+    last_events: int | None = knob(
+        None, WHOLE, _RUN,
+        "without --record keep the last N events of each rank in memory, 64 bytes each, and write "
+        "them if the job ends by an error; 0: none",
+        min=0, max=1 << 24, default_text="65536", numeric=False, of_run=False, real_time=True,
+    )
     gather: bool | None = knob(
         None, SWITCH, _RUN,
         "bring the history of ranks that do not see --out to rank 0, at the end of the run",

@@ -13,6 +13,10 @@ from collections.abc import Callable, Hashable, Iterator
 from psrt.faults.detector import Busy, Condition, Paused, Waiting
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 class Vitals:
     """One rank's signs of life."""
 
@@ -39,6 +43,8 @@ class Vitals:
         self.doing = doing
         #: Returns how far it is, such as ``clock 412``.
         self.where: Callable[[], str] = lambda: ""
+        #: Called by the watching thread when the job is over and the main one may be stuck.
+        self.last_words: Callable[[], None] = nothing
         #: Returns something that changes whenever the rank gets on.
         self.pulse: Callable[[], Hashable] = lambda: 0
 

@@ -36,6 +36,8 @@ _AWAY = 4
 #: closing. Then its thread ends the process, whatever the main one is doing. Rank 0's comes first:
 #: the status that the launcher returns is that of the first process to end.
 ENDS_WITHIN_S, _LATER_ENDS_WITHIN_S = 1.0, 3.0
+#: After which part of that time a main thread that does not end by itself is taken to be stuck.
+_LAST_WORDS_S = 0.2
 #: How long the last messages are given to leave, in seconds.
 LAST_S = 1.0
 
@@ -85,7 +87,7 @@ class Watcher:
         #: Whether that has been told, by rank 0 at least.
         self.told = False
         self._over_at = 0.0
-        self._stopped = False
+        self._stopped = self._has_spoken = False
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         # Not select(), which knows no more than 1,024 descriptors.
@@ -141,9 +143,16 @@ class Watcher:
         if now >= self._deadline():
             self._at_deadline(now)
         ends = float("inf") if self.over is None else self._over_at + self.ends_within_s
+        words = float("inf")
+        if self.over is not None and not self._has_spoken:
+            words = self._over_at + _LAST_WORDS_S
+        if now >= words:
+            self._has_spoken, words = True, float("inf")
+            with contextlib.suppress(Exception):
+                self.vitals.last_words()
         if self.over is not None and now >= ends:
             leave(self.over.status)
-        wait = max(0.0, min(self._due, ends, self._deadline()) - now)
+        wait = max(0.0, min(self._due, ends, words, self._deadline()) - now)
         ready = self._selector.select(wait)
         if time.monotonic() > now + wait + _AWAY * self.beat_s:
             self._came_back(time.monotonic())

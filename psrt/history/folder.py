@@ -10,6 +10,8 @@ from psrt.history.header import Header
 
 #: Folder of the history within that of a run, and its header.
 FOLDER, HEADER = "history", "header.json"
+#: The folder of the last events of a run without a history, within that of the run.
+LAST_EVENTS = "last-events"
 #: The one file of events of a run that is a single process.
 EVENTS = "events.npy"
 #: Matches those of an MPI job, one for each rank.

@@ -12,7 +12,7 @@ from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
-FORMAT = 11
+FORMAT = 12
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
 #: Largest value of a codec's knob, such as a threshold.
@@ -100,6 +100,9 @@ class Header:
     #: Of a model that is cut: by cell, slices changing fastest, its own values of ``OF_CELL``; see
     #: ``of_cell``. Empty where each worker has all of the model.
     cells: tuple[dict[str, Any], ...] = ()
+    #: Whether the files have only the last events of each rank, from whichever one on. Times are of
+    #: the clocks of the hosts then, as these were set, and ranks that were killed have no file.
+    is_end: bool = False
     format: int = field(default=FORMAT)
 
     @property
@@ -252,7 +255,8 @@ class Header:
         if not all(map(_is_digest, (self.initial_sha256, self.code_sha256))):
             raise ConfigError("has digests that are not SHA-256")
         if not all(
-            isinstance(flag, bool) for flag in (self.simulated, self.numerics, self.disturbed)
+            isinstance(flag, bool)
+            for flag in (self.simulated, self.numerics, self.disturbed, self.is_end)
         ):
             raise ConfigError("does not say what was simulated")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("mode"), str):

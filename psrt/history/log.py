@@ -61,6 +61,9 @@ class EventLog:
 
     #: Whether events are counted by who makes them.
     is_counted = False
+    #: Whether events hold digests and sums of vectors, by which they can be checked. These cost as
+    #: much as the vectors are long.
+    is_exact = True
 
     def __init__(
         self,

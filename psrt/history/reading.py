@@ -16,7 +16,7 @@ import numpy as np
 from psrt.errors import ConfigError
 from psrt.files import open_regular, read_text
 from psrt.history.events import EVENT, EVENT_BYTES, PARKED, SERVER_KINDS, WORKER_KINDS, Kind
-from psrt.history.folder import ANY_RANK_FILE, EVENTS, FOLDER, HEADER
+from psrt.history.folder import ANY_RANK_FILE, EVENTS, FOLDER, HEADER, LAST_EVENTS
 from psrt.history.header import Header
 from psrt.history.log import Events, Owner, end_of_file
 from psrt.progress import PROGRESS
@@ -87,6 +87,11 @@ def read_cells(run: str | PathLike[str]) -> tuple[Header, list[History]]:
         ConfigError: if there is none, or it is damaged, unfinished, or of another format.
     """
     folder, header = folder_of(run), read_header(run)
+    if header.is_end:
+        raise ConfigError(
+            f"{folder}: only the end of a history, the last events before an error; psrt trace "
+            "draws it, all else needs a run with --record"
+        )
     names = PROGRESS.each(header.files, "reads", "file")
     files = {name: _read_file(folder, name) for name in names}
     if not all(whole for _, whole in files.values()):
@@ -187,7 +192,7 @@ def folder_of(run: str | PathLike[str]) -> Path:
         ConfigError: if there is none.
     """
     run = Path(run)
-    for folder in (run / FOLDER, run):
+    for folder in (run / FOLDER, run, run / LAST_EVENTS):
         if (folder / HEADER).exists():
             return folder
         if (folder / EVENTS).exists() or any(folder.glob(ANY_RANK_FILE)):

@@ -160,7 +160,9 @@ def _shard_server(
     shard = Shard(
         port.versions[number],
         initial,
-        _shared_updater(config, initial.size, workers, rate, codec, watched=log is not None),
+        _shared_updater(
+            config, initial.size, workers, rate, codec, watched=log is not None and log.is_exact
+        ),
         payload=partial(port.payload, number) if decoder is None else decoder.gradient,
         workers=workers,
         by_samples=mode.rounds,
@@ -514,7 +516,7 @@ def _push_codecs(
 
 
 def _sum_codec(codec: JobCodec, port: Port, events: WorkerEventRecorder | None) -> SumCodec:
-    watch = None if events is None else RecordedFrames(events, port.now)
+    watch = None if events is None or not events.is_exact else RecordedFrames(events, port.now)
     return codec.of_sums(port, watch)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
 from psrt.job.replay import Replay
 from psrt.job.shards import ServedJob
 from psrt.messages import Report, Sketch
+from psrt.progress import PROGRESS
 from psrt.report import Summary
 from psrt.runtime.mean import Mean
 from psrt.runtime.problem import Problem
@@ -309,6 +311,11 @@ class Launcher(ABC):
     def remarks(self, summary: Summary) -> Sequence[str]:
         """Return the lines printed after the summary's."""
         return ()
+
+    def warn(self, text: str) -> None:
+        """Print a line on stderr, from any process and any thread."""
+        with contextlib.suppress(OSError, ValueError), PROGRESS.above():
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:  # noqa: B027 - most have nothing to free
         """Free resources; collective, at the end of a run without errors."""

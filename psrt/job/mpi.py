@@ -36,7 +36,7 @@ from psrt.mpi.files import receive_file, send_file
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.pieces import pieces
 from psrt.mpi.lost import Living, survives
-from psrt.mpi.monitor import Monitor, watched
+from psrt.mpi.monitor import Monitor, warn, watched
 from psrt.mpi.port import MpiPort
 from psrt.mpi.stage_links import MpiStageLinks
 from psrt.mpi.tags import FETCH
@@ -186,6 +186,10 @@ class MpiLauncher(Launcher):
         gone = found() or ()
         workers = self._role_map.workers
         return [worker for worker, rank in enumerate(workers) if rank not in gone]
+
+    def warn(self, text: str) -> None:
+        """Print a line on stderr, and see that it is read."""
+        warn(text)
 
     def roster(self) -> str:
         """Return who is where."""

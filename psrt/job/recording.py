@@ -17,10 +17,12 @@ import numpy as np
 
 from psrt.config import to_toml
 from psrt.errors import ConfigError, OutputError, PsrtError
+from psrt.faults.vitals import HERE, nothing
 from psrt.history import EventLog, Header
 from psrt.history.folder import FOLDER, mark_of, write_header
 from psrt.history.log import Owner
 from psrt.history.reading import kept_of, read_header
+from psrt.job.last_events import LastEvents
 from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.provenance import cell_fields, history_header
 from psrt.job.result import Say
@@ -71,6 +73,8 @@ class Recording:
         self._header: Header | None = None
         #: When the attempts to go on with this run began, in seconds since it began.
         self._resumed: tuple[float, ...] = ()
+        #: The last events, where there is no history; None keeps none.
+        self._last: LastEvents | None = None
         #: Why the history could not be completed.
         self._failed: list[OutputError] = []
         config = setup.config
@@ -80,6 +84,8 @@ class Recording:
                     self.folder = _prepared(setup)
             if config.record:
                 self._open_log(say)
+            elif config.last_events != 0 and not launcher.simulated:
+                self._last = LastEvents(launcher, setup, self._names)
             with launcher.agree():
                 if launcher.first:
                     earlier: list[Record] = []
@@ -155,6 +161,11 @@ class Recording:
     def log_of(self, rank: int) -> EventLog | None:
         """Return where the events of a rank of this process go; None if nothing is recorded."""
         return self.logs[self._names[rank]] if self.logs else None
+
+    @property
+    def ring(self) -> EventLog | None:
+        """The last events of this process, where there is no history; None keeps none."""
+        return None if self._last is None else self._last.ring
 
     def _await_files(self, history: Path, blind: Sequence[str], say: Say) -> None:
         """Prepare for the files of processes that do not see the folder.
@@ -246,6 +257,8 @@ class Recording:
             if roster and self.folder is not None:
                 self.folder.write_text(ROSTER, roster)
         self._begun = True
+        if self._last is not None:
+            HERE.last_words = self._last.begin
         if self.folder is not None:
             self.folder.commit()
 
@@ -416,9 +429,13 @@ class Recording:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        HERE.last_words = nothing
         if error is not None:
             if self._begun:
                 self._cut_off()
+                # Who closes a loop of his own ends the job, and not by an error.
+                if self._last is not None and not isinstance(error, GeneratorExit):
+                    self._last.write()
             else:
                 self._undo()
         elif self.recorder is not None:

@@ -205,7 +205,8 @@ class _Session:
             if algorithm is not None:
                 config = replace(setup.config, allreduce=algorithm)
             initial = launcher.spread(port, setup.initial, setup.cut)
-            shards, log = role_map.shards_of(port.rank), recording.log_of(rank) or self._log
+            shards = role_map.shards_of(port.rank)
+            log = recording.log_of(rank) or self._log or recording.ring
             if not shards:
                 if role_map.held_theta is None:
                     np.copyto(port.theta, initial)

@@ -73,6 +73,8 @@ class Setup:
     resumption: Resumption | None
     #: Of a run that goes on, at the first process: where it writes, which no other run may use.
     folder: OutputFolder | None
+    #: The time of day at the first process when the job was set up, in seconds; 0 in virtual time.
+    began: float
 
     def codec_at(self, rank: int) -> JobCodec | None:
         """Return the codec of what a rank sends or receives: of its part of the parameters."""
@@ -142,10 +144,14 @@ def set_up(
             clock = None if launcher.simulated else time.perf_counter
             plan = cut_plan(config, problem, n, initial=initial, clock=clock)
             dealt = "" if deal is None else deal.sha256()
+            began = 0.0 if launcher.simulated else time.time()
+            chosen = shards and [*shards]
             shared = json.dumps(
-                [n, layers, shards and [*shards], machine.to_json(), matrices, dealt, edges, plan]
+                [n, layers, chosen, machine.to_json(), matrices, dealt, edges, plan, began]
             )
-    n, layers, chosen, costs, matrices, dealt, edges, plan = json.loads(launcher.share(shared))
+    n, layers, chosen, costs, matrices, dealt, edges, plan, began = json.loads(
+        launcher.share(shared)
+    )
     if chosen is not None:
         shards = ShardChoice(*chosen)
         config = replace(config, shards_per_server=shards.shards)
@@ -209,6 +215,7 @@ def set_up(
         replay,
         resumption,
         folder,
+        began,
     )
 
 

@@ -424,6 +424,11 @@ def _tell(text: str, status: int = 0) -> None:
         wait_until_read(sys.stderr)
 
 
+def warn(text: str) -> None:
+    """Print a line on stderr, and see that it is read: this process may end next."""
+    _tell(f"{text}\n")
+
+
 def wait_until_read(stream: TextIO) -> None:
     """Wait until whoever is behind ``stream`` has read all of it, if it is a pipe or terminal."""
     deadline = time.monotonic() + _READ_S

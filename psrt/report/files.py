@@ -155,12 +155,14 @@ class OutputFolder:
         """
         parts = [self.path / (name + _PART) for name in FILES]
         written = [self.path / name for name in (*FILES, *folders)]
-        for path in (*written, *parts, *history.files(self.history)):
+        ends = history.files(self.path / history.LAST_EVENTS)
+        for path in (*written, *parts, *history.files(self.history), *ends):
             if os.path.lexists(path):
                 kept = self._aside / path.relative_to(self.path)
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(kept)
         history.clear(self.history)
+        history.clear(self.path / history.LAST_EVENTS)
 
     @property
     def _aside(self) -> Path:
@@ -280,7 +282,7 @@ class OutputFolder:
                 f"output folder {self.path} can be written to by others; expected one of your own, "
                 "or chmod go-w"
             )
-        for path in (self._aside, self.history):
+        for path in (self._aside, self.history, self.path / history.LAST_EVENTS):
             if (path.is_symlink() or path.is_dir()) and not is_own_folder(path):
                 raise ConfigError(
                     f"{path} is no folder of your own: a link, or others can write to it"

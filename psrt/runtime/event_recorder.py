@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from psrt.arrays import AnyVector, Vector
 from psrt.history import EventLog, Kind
 from psrt.history.events import (
     BACKWARD,
@@ -32,7 +33,8 @@ from psrt.messages import Leave, Params, Push
 from psrt.partition import Span
 from psrt.pipeline.step import Kind as StepKind
 from psrt.pipeline.step import PipelineStep
-from psrt.runtime.conserved import Content
+from psrt.runtime.checksum import digest
+from psrt.runtime.conserved import Content, content_of
 from psrt.runtime.elastic import Drawn, ForceSums
 from psrt.runtime.push_codec import Digests
 from psrt.runtime.shard import Note
@@ -93,12 +95,22 @@ class _Recorder:
 
     def __init__(self, log: EventLog, owner: Owner) -> None:
         self._add = log.adder(owner)
+        #: Whether digests and sums of vectors are recorded.
+        self.is_exact = log.is_exact
         #: Makes the noted calls.
         self.drain = log.drain
         #: Calls noted so far, of all recorders of the log.
         self.noted = log.queue
         #: Notes a call: takes a tuple of a method and its arguments.
         self.note = log.queue.append
+
+    def content(self, vector: Vector) -> Content:
+        """Return what is recorded of a vector."""
+        return content_of(vector) if self.is_exact else Content()
+
+    def digest(self, vector: AnyVector) -> int:
+        """Return the digest that is recorded of a vector."""
+        return digest(vector) if self.is_exact else 0
 
 
 class ShardEventRecorder(_Recorder):

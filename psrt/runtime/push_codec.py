@@ -34,6 +34,10 @@ class Digests(NamedTuple):
     sums: Conserved = Conserved()
 
 
+#: Of what is recorded without digests.
+NO_DIGESTS = Digests(0, 0)
+
+
 class PushEncoder:
     """Makes the frames of one worker's pushes."""
 

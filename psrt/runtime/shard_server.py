@@ -14,7 +14,7 @@ from psrt.history.log import QUEUED
 from psrt.messages import Leave, Message, Params, Park, Push
 from psrt.runtime.event_recorder import ShardEventRecorder
 from psrt.runtime.leases import Leases
-from psrt.runtime.push_codec import PushDecoder
+from psrt.runtime.push_codec import NO_DIGESTS, PushDecoder
 from psrt.runtime.reply_codec import ReplyEncoder
 from psrt.runtime.shard import Shard
 from psrt.stats import Stats
@@ -207,7 +207,7 @@ class ShardServer:
         """Decode the frame of a push, and note what it was."""
         decoder.decode(push)
         events = self._events
-        if events is not None:
+        if events is not None and events.is_exact:
             events.note((events.decoded, push, *decoder.digests(push.worker), self._port.now()))
 
     @property
@@ -335,7 +335,7 @@ class ShardServer:
         shard.read_by(worker, replies.held[worker])
         if events is not None:
             events.note((events.served, serve, shard.version, now))
-            digests = replies.digests(worker, frame)
+            digests = replies.digests(worker, frame) if events.is_exact else NO_DIGESTS
             events.note((events.answered, serve, frame.size, digests, now))
         shard.stats.frame_bytes += frame.size
         shard.stats.framed_bytes += ITEMSIZE * self._port.role_map.spans[self.number].size

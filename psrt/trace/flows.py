@@ -57,6 +57,8 @@ class Flows:
         self._stops: dict[tuple[int, ...], list[Mark]] = {}
         #: Marks that are kept.
         self.held = 0
+        #: What was not complete at the end.
+        self.cut = 0
         #: Chains that are left away, since their times are not in order.
         self.disordered = 0
 
@@ -74,6 +76,8 @@ class Flows:
 
     def close(self) -> None:
         """Hand on what is left."""
+        self.cut += len(self._pushes) + len(self._stops) + len(self._offers)
+        self.cut += sum(map(len, (one for queues in self._batches.values() for one in queues)))
         for kept in self._pushes.values():
             self._end_push(kept)
         for stop in self._stops.values():

@@ -78,6 +78,11 @@ class Source:
         self.cells = [self.header.of_cell(i) for i in range(len(self.header.cells))]
         self.cells = self.cells or [self.header]
         files = [(number, it) for number, cell in enumerate(self.cells) for it in cell.files]
+        #: Of the last events of a run, the files of ranks that could not write theirs.
+        self.missing: list[str] = []
+        if self.header.is_end:
+            self.missing = [it for _, it in files if not (self.folder / it).exists()]
+            files = [it for it in files if it[1] not in self.missing]
         self._files = [
             (number, extent_of(self.folder, name, look))
             for number, name in PROGRESS.each(files, "reads", "file")

@@ -178,6 +178,13 @@ class _Drawing:
 
     def _note(self, last: float) -> None:
         notes, source = self.traced.notes, self._source
+        if source.header.is_end:
+            notes.append(
+                "the end of a run: the last events of each rank"
+                + (f", but for {', '.join(source.missing)}" if source.missing else "")
+            )
+            if cut := self._flows.cut:
+                notes.append(f"{plural(cut, 'flow')} whose other end is cut off")
         if source.cut:
             notes.append(
                 f"unfinished run: {source.cut} of {plural(len(source.header.files), 'file')} "

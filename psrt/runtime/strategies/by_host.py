@@ -11,8 +11,6 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.history.events import HOST
-from psrt.runtime.checksum import digest
-from psrt.runtime.conserved import content_of
 from psrt.runtime.strategies.base import Step, StepResult
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.strategies.neighbours import Arrived
@@ -147,9 +145,9 @@ class Leader(Gossip):
         to = self._neighbours.send(at, region, self._ranks)
         if (events := self._events) is not None:
             for it in came:
-                note = now, at, it.worker, digest(it.vector), float(factor)
+                note = now, at, it.worker, events.digest(it.vector), float(factor)
                 events.note((events.took, *note))
-            note_mean = now, at, content_of(mean), to, float(self._ranks), self._tell(), HOST
+            note_mean = now, at, events.content(mean), to, float(self._ranks), self._tell(), HOST
             events.note((events.offered, *note_mean))
         return True
 
@@ -165,7 +163,7 @@ class Leader(Gossip):
         neighbours.send_to(self._part.members(at), at, _RESULT)
         if (events := self._events) is not None:
             ranks, waited = float(self._ranks), self._tell()
-            note = now, at, content_of(result), waited, math.nan, ranks, 0.0, HOST
+            note = now, at, events.content(result), waited, math.nan, ranks, 0.0, HOST
             events.note((events.mixed, *note))
 
     def _mix_mean(self, at: int, arrived: Arrived) -> None:
@@ -175,20 +173,20 @@ class Leader(Gossip):
         mean, result = self._offers[at % _MEANS], self._offers[_RESULT]
         self._move(result, mean, arrived.vector, factor)
         if (events := self._events) is not None:
-            came = digest(arrived.vector)
+            came = events.digest(arrived.vector)
             note = self._port.now(), at, arrived.worker, came, float(factor), HOST
             events.note((events.took, *note))
 
     def _note_own(self, now: float) -> None:
         """Record what this worker has itself, which is sent to nobody."""
         if (events := self._events) is not None:
-            note = now, self.updates, content_of(self._theta), 0, 1.0, self._tell()
+            note = now, self.updates, events.content(self._theta), 0, 1.0, self._tell()
             events.note((events.offered, *note))
 
     def _note_result(self) -> None:
         """Record what this worker goes on with, for which it has waited already."""
         if (events := self._events) is not None:
-            note = self._port.now(), self.updates, content_of(self._theta), 0.0, math.nan
+            note = self._port.now(), self.updates, events.content(self._theta), 0.0, math.nan
             events.note((events.mixed, *note))
 
     def _count(self, began: float) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.codec import Encoder, draws
 from psrt.errors import CodecError
-from psrt.runtime.conserved import content_of
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.strategies.neighbours import Arrived
@@ -76,7 +75,7 @@ class Choco(Gossip):
         self.frame_bytes += to * frame.size
         self.framed_bytes += to * ITEMSIZE * self._port.role_map.n
         if (events := self._events) is not None:
-            content = content_of(self._offer)
+            content = events.content(self._offer)
             events.note((events.offered, now, self.updates, content, to, weight, waited))
 
     def _encoded(self) -> Bytes:
@@ -100,7 +99,7 @@ class Choco(Gossip):
             self._send(began)
         began = self._port.now()
         if (events := self._events) is not None:
-            events.note((events.owned, began, self.updates, content_of(self._theta)))
+            events.note((events.owned, began, self.updates, events.content(self._theta)))
         await self._neighbours.collect(self.updates, self._mix_in)
         return self._note_mixed(began)
 

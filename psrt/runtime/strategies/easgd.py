@@ -145,14 +145,14 @@ class ElasticAverager(Averager):
             np.multiply(self._sent, self._alpha, out=drawn)
         else:
             force(x, met, self._alpha, drawn)
-        if events is not None:
+        if events is not None and events.is_exact:
             apart = np.subtract(x, met, dtype=np.float64)
             if self._is_framed and not self._is_sent_met:
                 apart = self._sent.astype(np.float64)
             digests = self._digests(met)
         self._renew()
         self._move()
-        if events is not None:
+        if events is not None and events.is_exact:
             self._note(step, apart, digests, events)
 
     def _renew(self) -> None:

@@ -12,8 +12,6 @@ from psrt.arrays import Vector
 from psrt.history.log import QUEUED
 from psrt.optim import BLOCK, clip_factor
 from psrt.partition import block_spans
-from psrt.runtime.checksum import digest
-from psrt.runtime.conserved import content_of
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import LocalSteps, Step, StepResult, WaitBreakdown
 from psrt.runtime.strategies.neighbours import Arrived, Neighbours
@@ -165,7 +163,7 @@ class Gossip(LocalSteps):
         to = self._neighbours.send(self.updates, self._region, weight)
         if (events := self._events) is not None:
             for vector, flag in self._vectors(self._offer):
-                content = content_of(vector)
+                content = events.content(vector)
                 events.note((events.offered, now, self.updates, content, to, weight, waited, flag))
                 waited = 0.0  # the next one waits no more
 
@@ -194,7 +192,7 @@ class Gossip(LocalSteps):
         waited = now - began
         if events is not None:
             for vector, flag in self._vectors(self._theta):
-                note = now, self.updates, content_of(vector), waited, math.nan, 1.0, 0.0, flag
+                note = now, self.updates, events.content(vector), waited, math.nan, 1.0, 0.0, flag
                 events.note((events.mixed, *note))
                 waited = 0.0
         return now - began
@@ -217,7 +215,7 @@ class Gossip(LocalSteps):
         if (events := self._events) is not None:
             now = self._port.now()
             for vector, flag in self._vectors(arrived.vector):
-                note = now, self.updates, arrived.worker, digest(vector), float(factor), flag
+                note = now, self.updates, arrived.worker, events.digest(vector), float(factor), flag
                 events.note((events.took, *note))
         return factor
 

@@ -15,8 +15,6 @@ from psrt.history.events import ANSWER
 from psrt.messages import Leave, Message, Mix, Park
 from psrt.optim import BLOCK
 from psrt.partition import block_spans
-from psrt.runtime.checksum import digest
-from psrt.runtime.conserved import content_of
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import LocalSteps, Step, StepResult, WaitBreakdown
 from psrt.runtime.strategies.pair_cut import PairCut
@@ -289,7 +287,7 @@ class PairGossip(LocalSteps):
         port.send(self._ranks[offer.neighbour], Mix(worker, clock, offer.number), region)
         if (events := self._events) is not None:
             events.offered(
-                now, clock, content_of(sent), 1,
+                now, clock, events.content(sent), 1,
                 flag=flag, neighbour=offer.neighbour, number=offer.number,
             )  # fmt: skip
         return sent
@@ -315,7 +313,7 @@ class PairGossip(LocalSteps):
             np.add(here, np.multiply(part, _HALF, out=part), out=here)
         gap = math.sqrt(squares / theta.size) if theta.size else math.nan
         if events is not None:
-            now, content = self._port.now(), content_of(theta)
+            now, content = self._port.now(), events.content(theta)
             events.mixed(now, clock, content, waited, gap, neighbour=offer.neighbour)
         self.updates += 1
         self._count(tau, gap)
@@ -326,9 +324,9 @@ class PairGossip(LocalSteps):
         """Record what is averaged into, where that is not what was sent, and what came."""
         now, asks = self._port.now(), self._pairs.asks
         if asks:
-            events.owned(now, clock, content_of(self._theta))
+            events.owned(now, clock, events.content(self._theta))
         events.took(
-            now, clock, offer.neighbour, digest(theirs), float(_HALF),
+            now, clock, offer.neighbour, events.digest(theirs), float(_HALF),
             flag=ANSWER * asks, number=offer.number, staleness=tau,
         )  # fmt: skip
 

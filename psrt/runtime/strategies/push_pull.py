@@ -17,7 +17,7 @@ from psrt.messages import Leave, Params, Park, Push
 from psrt.optim import clip_factor
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
-from psrt.runtime.push_codec import PushEncoder
+from psrt.runtime.push_codec import NO_DIGESTS, PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
 from psrt.sharding import memory
@@ -197,7 +197,9 @@ class PushPull(Strategy):
         gradient = port.role_map.spans[shard].of(self._gradient)
         frame = encoder.encode(push, gradient)
         if events is not None:
-            digests = encoder.digests(shard, gradient, frame)
+            digests = NO_DIGESTS
+            if events.is_exact:
+                digests = encoder.digests(shard, gradient, frame)
             # At the time of the push: those of a step's shards have one.
             events.note((events.encoded, push, frame.size, digests, now))
         self.frame_bytes += frame.size
@@ -307,7 +309,7 @@ class PushPull(Strategy):
         """Add what a reply brings to the parameters, and note what it was."""
         decoder.read(reply)
         events = self._events
-        if events is not None:
+        if events is not None and events.is_exact:
             nbytes, digests = decoder.digests(reply.shard)
             events.note((events.decoded, reply, nbytes, digests, self._port.now()))
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.runtime.conserved import content_of
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.strategies.neighbours import Arrived
@@ -70,7 +69,7 @@ class PushSum(Gossip):
     def _note_mixed(self, began: float) -> float:
         now, events = self._port.now(), self._events
         if events is not None:
-            x, divided = content_of(self._theta), content_of(self._divided)
+            x, divided = events.content(self._theta), events.content(self._divided)
             note = now, self.updates, x, now - began, math.nan, self._weight, divided.total
             events.note((events.mixed, *note))
         return now - began

@@ -11,7 +11,6 @@ from psrt.arrays import Vector
 from psrt.history.events import TRACKED
 from psrt.optim import BLOCK, clip_factor
 from psrt.partition import block_spans
-from psrt.runtime.conserved import content_of
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.updater import Contribution
@@ -63,7 +62,7 @@ class Tracking(Gossip):
         if step.samples:
             self._track(step.norm)
         if (events := self._events) is not None:
-            now, y, own = self._port.now(), content_of(self._tracked), content_of(self._own)
+            now, y, own = self._port.now(), events.content(self._tracked), events.content(self._own)
             events.note((events.tracked, now, step.clock, y, own))
         if step.samples:
             term = Contribution(self._tracked)

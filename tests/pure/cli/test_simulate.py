@@ -236,7 +236,7 @@ def test_help_tells_every_flag_that_means_something(capsys):
         "workers", "compute", "link", "server-apply", "codec-speed", "crash", "timing-only",
         "parameters", "checkpoint-cost", "restart-cost",
     )  # fmt: skip
-    absent = ("timeout-s", "busy-timeout-s", "gather", "bind-cores")
+    absent = ("timeout-s", "busy-timeout-s", "last-events", "gather", "bind-cores")
     for name in (*(name.replace("_", "-") for name in knobs_of(TrainConfig)), *ours):
         found = re.findall(rf"^  --{name}[ ,]", text, re.MULTILINE)
         assert len(found) == (name not in absent), name

@@ -12,9 +12,9 @@ def those(has):
 
 def test_which_knobs_touch_no_numbers():
     assert those(lambda knob: not knob.numeric) == {
-        "out", "overwrite", "record", "replay", "timeout_s", "busy_timeout_s", "log_every",
-        "inject", "shared_memory", "placement", "machine_costs", "check_every",
-        "consensus_every",
+        "out", "overwrite", "record", "last_events", "replay", "timeout_s",
+        "busy_timeout_s", "log_every", "inject", "shared_memory", "placement", "machine_costs",
+        "check_every", "consensus_every",
         "gather", "bind_cores", "stages", "checkpoint_every", "mtbf", "keep", "resume", "survive",
     }  # fmt: skip
 
@@ -22,7 +22,7 @@ def test_which_knobs_touch_no_numbers():
 def test_which_knobs_are_of_how_a_run_was_watched():
     watched = those(lambda knob: not knob.of_run)
     assert watched == {
-        "out", "overwrite", "record", "gather", "replay", "inject", "machine_costs",
+        "out", "overwrite", "record", "last_events", "gather", "replay", "inject", "machine_costs",
         "checkpoint_every", "mtbf", "keep", "resume", "survive",
     }  # fmt: skip
     assert all(not KNOBS[name].numeric for name in watched)
@@ -32,6 +32,7 @@ def test_which_knobs_are_about_real_time():
     assert those(lambda knob: knob.real_time) == {
         "timeout_s",
         "busy_timeout_s",
+        "last_events",
         "gather",
         "bind_cores",
         "mtbf",

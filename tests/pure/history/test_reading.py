@@ -233,7 +233,7 @@ def rewritten(run, change):
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("format", 1, "of format 1, which an older psrt wrote; this psrt reads 11"),
+        ("format", 1, "of format 1, which an older psrt wrote; this psrt reads 12"),
         ("format", None, "of format None"),
         ("workers", [], "0 workers"),
         ("workers", [2, "3"], "not whole numbers"),

@@ -1,0 +1,185 @@
+"""The last events of a process, and where they are written when its job ends by an error.
+
+A run without ``--record`` keeps them in memory. Nothing is sent for it: each process writes its own
+file, and the header if nobody else of its host has. So the files of a job on several hosts may be
+in a folder for each host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from psrt.config import to_toml
+from psrt.errors import ConfigError, PsrtError
+from psrt.files import is_own_folder, read_text
+from psrt.history import EventLog, Header
+from psrt.history.folder import HEADER, LAST_EVENTS
+from psrt.history.header import OF_CELL
+from psrt.history.log import Events
+from psrt.history.ring import LAST, EventRing
+from psrt.job.cells import Cell
+from psrt.job.launcher import Launcher
+from psrt.job.setup import Setup
+from psrt.report.files import CONFIG
+from psrt.version import __version__
+
+#: A disk that hangs must not keep a job from its end, in seconds.
+_WRITE_S = 2.0
+#: Readings of two clocks side by side.
+_READINGS = 5
+
+
+class LastEvents:
+    """The ring of a process, which is written into a file once."""
+
+    def __init__(self, launcher: Launcher, setup: Setup, names: tuple[str, ...]) -> None:
+        """Set up.
+
+        Args:
+            launcher: of a process that is one rank, in real time.
+            setup: of the job.
+            names: by rank, the name of the file with its events.
+        """
+        self._launcher, self._setup, self._names = launcher, setup, names
+        most = setup.config.last_events
+        (self._rank,) = launcher.here(len(setup.hosts))
+        #: The events.
+        self.ring = EventRing(LAST if most is None else most)
+        self._lock, self._pid = threading.Lock(), os.getpid()
+        #: Writes them.
+        self._thread: threading.Thread | None = None
+
+    def write(self) -> None:
+        """Write them and say where, unless there are none; never raise, and never take long."""
+        self.begin()
+        if self._thread is not None:
+            self._thread.join(_WRITE_S)
+
+    def begin(self) -> None:
+        """Begin to write them, once; any thread may, as that of a rank whose main one is stuck.
+
+        A process that the user's code has forked has none of its own.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock, contextlib.suppress(RuntimeError):  # of an interpreter that ends
+            if self._thread is None:
+                thread = threading.Thread(target=self._write, daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _write(self) -> None:
+        why: object = "there is no folder for them"
+        try:
+            events = self.ring.last()
+            if not len(events):
+                return
+            events["time"] += _wall_ahead_s() - self._setup.began
+            for folder in self._folders():
+                try:
+                    self._write_into(folder, events)
+                except (OSError, PsrtError) as error:
+                    why = getattr(error, "strerror", None) or error
+                    continue
+                self._say(folder)
+                return
+        except Exception as error:  # of what must not hide the error that ends the job
+            why = error
+        self._launcher.warn(f"psrt: the last events of rank {self._rank} are lost: {why}")
+
+    def _folders(self) -> list[Path]:
+        """Return where to try: in the run's folder, if this process sees it, else a temporary one.
+
+        A folder of the same name on another host is none of this run.
+        """
+        found, config = [], self._setup.config
+        if config.out is not None:
+            with contextlib.suppress(PsrtError):
+                if read_text(str(Path(config.out) / CONFIG)) == to_toml(config):
+                    found.append(Path(config.out) / LAST_EVENTS)
+        began = self._setup.began
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(began))
+        name = f"psrt-{LAST_EVENTS}-{stamp}-{int(began * 1e6) % 1_000_000:06d}"
+        return [*found, Path(tempfile.gettempdir()) / name]
+
+    def _write_into(self, folder: Path, events: Events) -> None:
+        folder.mkdir(mode=0o755, exist_ok=True)
+        if not is_own_folder(folder):
+            raise ConfigError(f"{folder} is no folder of your own")
+        path = folder / self._names[self._rank]
+        try:
+            with EventLog(path) as log:
+                log.keep(events, (False, self._rank))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        part = folder / f".{HEADER}-{self._rank}"
+        part.write_text(self._header().to_json(), encoding="utf-8")
+        part.replace(folder / HEADER)  # whole, and the same of all of them
+
+    def _header(self) -> Header:
+        """Return what a trace needs to know, without the digests by which a run is repeated."""
+        setup, launcher = self._setup, self._launcher
+        role_map, cut, names = setup.role_map, setup.cut, self._names
+        return Header(
+            config=dataclasses.asdict(setup.config),
+            n=role_map.n,
+            workers=role_map.workers,
+            servers=role_map.servers,
+            spans=tuple((span.start, span.stop) for span in role_map.spans if role_map.servers),
+            initial_sha256="",
+            data_sha256="",
+            code_sha256="",
+            psrt=__version__,
+            numpy=np.__version__,
+            files=tuple(dict.fromkeys(names)),
+            hosts=setup.hosts,
+            numerics=launcher.numerics,
+            cells=() if cut is None else tuple(_cell(it, names) for it in cut.cells),
+            is_end=True,
+        )
+
+    def _say(self, folder: Path) -> None:
+        """Say where they are: the first rank does, and of another host the lowest one of it."""
+        hosts, rank = self._setup.hosts, self._rank
+        if rank not in (0, hosts.index(hosts[rank])):
+            return
+        is_in_run = folder.parent == Path(self._setup.config.out or "")
+        if is_in_run and rank:
+            return
+        where = f" on {socket.gethostname()}" if len(set(hosts)) > 1 and not is_in_run else ""
+        self._launcher.warn(f"psrt: what led to the end of the job: psrt trace {folder}{where}")
+
+
+def _cell(cell: Cell, names: tuple[str, ...]) -> dict[str, object]:
+    """Return what a cell of a model that is cut says of itself in the header; see ``OF_CELL``."""
+    role_map = cell.role_map
+    fields: dict[str, object] = dict.fromkeys(OF_CELL)
+    return fields | {
+        "n": role_map.n,
+        "workers": [cell.ranks[rank] for rank in role_map.workers],
+        "servers": [cell.ranks[rank] for rank in role_map.servers],
+        "spans": [[*span] for span in role_map.spans if role_map.servers],
+        "initial_sha256": "",
+        "files": [*dict.fromkeys(names[rank] for rank in cell.ranks)],
+        "matrices": [],
+        "layers": [],
+    }
+
+
+def _wall_ahead_s() -> float:
+    """Return what the time of day is ahead of the ports' clock: all hosts know that one."""
+    readings = []
+    for _ in range(_READINGS):
+        before, wall, after = time.perf_counter(), time.time(), time.perf_counter()
+        readings.append((after - before, wall - (before + after) / 2))
+    return min(readings)[1]

@@ -348,7 +348,7 @@ bench-pipeline: $(VENV)/.has-psrt  ## models cut across ranks against one proces
 bench-parallelism: $(VENV)/.has-psrt  ## one model on two ranks in every way to share it out: time, memory, bytes
 	$(MPIRUN) -n 2 $(PY) apps/bench/parallelism.py $(ARGS)
 
-bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history
+bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history, and of the last events
 	$(MPIRUN) -n 3 $(PY) apps/bench/history.py $(ARGS)
 
 bench-checkpoints: $(VENV)/.has-psrt  ## how long a checkpoint holds a rank up, and what they cost; 8 minutes

@@ -162,6 +162,7 @@ def test_a_history_costs_a_share_of_a_step(comm):
     rows = history.measure(comm, rounds=1, turn_s=0.0, models=SMALL)
     assert [row["scheme"] for row in rows] == ([] if comm.rank else list(history._SCHEMES))
     assert all(row["recorded_over_plain"].readings == 1 for row in rows)
+    assert all(row["ring_over_plain"].readings == 1 for row in rows)
     assert all(row["events_per_step"] > 1 for row in rows)
 
 

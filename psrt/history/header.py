@@ -85,6 +85,9 @@ class Header:
     #: When the run went on from a checkpoint, each time, in seconds since it began; what happened
     #: after that checkpoint until then is not in its history.
     resumed: tuple[float, ...] = ()
+    #: Whether the loop was the user's own: it need not say a loss, and computes a gradient before
+    #: psrt learns that there is a step.
+    own_loop: bool = False
     #: Whether the run was a simulation.
     simulated: bool = False
     #: Whether it computed anything; a simulation need not.
@@ -256,7 +259,13 @@ class Header:
             raise ConfigError("has digests that are not SHA-256")
         if not all(
             isinstance(flag, bool)
-            for flag in (self.simulated, self.numerics, self.disturbed, self.is_end)
+            for flag in (
+                self.simulated,
+                self.numerics,
+                self.disturbed,
+                self.is_end,
+                self.own_loop,
+            )
         ):
             raise ConfigError("does not say what was simulated")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("mode"), str):

@@ -18,6 +18,7 @@ from psrt.history import Header
 from psrt.history.header import OF_CELL
 from psrt.job.cells import Cell
 from psrt.report import parameters_sha256
+from psrt.runtime.own_loop import OwnLoop
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.topology import Topology
@@ -124,6 +125,7 @@ def history_header(
         edges="" if topology is None else topology.edges,
         hosts=hosts,
         clocks=clocks,
+        own_loop=isinstance(problem, OwnLoop),
         simulated=simulated,
         numerics=numerics,
         disturbed=disturbed,

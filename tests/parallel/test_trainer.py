@@ -1,5 +1,7 @@
 """A loop of the user's own over MPI: the same bits as ``psrt.run`` of the same batches."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,29 @@ def test_what_it_did_is_checked_and_repeated_in_virtual_time(comm, shared_folder
         workers = own.result.summary.workers
         again = psrt.simulate(psrt.recorded_config(out), UnevenSquares(), workers=workers)
         np.testing.assert_array_equal(again.theta, own.result.theta)
+
+
+MIXED = [
+    pytest.param({"mode": "gossip"} | more, id=f"gossip {more}")
+    for more in ({}, {"gradient_tracking": True})
+]
+
+
+@pytest.mark.parametrize("flags", [*schemes("ssp"), *MIXED])
+def test_what_says_no_loss_and_computes_before_psrt_learns_of_it_is_checked(
+    comm, shared_folder, flags
+):
+    """Neighbours are offered the parameters when the gradient is there already."""
+    if comm.size < 2:
+        pytest.skip("alone nothing is offered")
+    config = TrainConfig(**BASE | flags, out=str(shared_folder), record=True)
+    theta = np.ones(3, np.float32)
+    with psrt.Trainer(config, theta, comm=comm) as trainer:
+        while trainer.epoch():
+            time.sleep(0.002)
+            trainer.step(trainer.theta, samples=1)
+    if comm.rank == 0:
+        assert check_run(shared_folder).ok, check_run(shared_folder)
 
 
 @pytest.mark.parametrize("flags", schemes("sync", "local-sgd", "async"))

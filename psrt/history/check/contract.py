@@ -68,6 +68,8 @@ class Contract:
     described: str = ""
     #: How the data is cut; None where the problem cuts it by itself.
     plan: DataPlan | None = None
+    #: Whether the loop was the user's own, see ``Header``.
+    own_loop: bool = False
     #: Whether it was a run in virtual time, and workers that were made to die in it, unless they
     #: had left by then; in real time, those that went missing, whose own events nobody knows.
     simulated: bool = False
@@ -186,6 +188,7 @@ def contract_of(header: Header) -> Contract:
         epochs=real_knob(header, "epochs", math.inf),
         described=mode.described(header.knob),
         plan=_data_plan(header),
+        own_loop=header.own_loop,
         simulated=header.simulated,
         crashes=header.crashes,
         ends_late=header.disturbed and header.knob("parallel") is not None,

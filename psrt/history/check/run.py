@@ -427,6 +427,7 @@ class _Case:
             numerics=header.numerics,
             gap=self.gap,
             apart=measured,
+            silent=contract.own_loop,
             forgotten=forgotten(header, self.nbytes) if contract.pairs else 0,
         )
         if contract.plan is not None and not self.died:

@@ -108,6 +108,8 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
     # A step begins some time after the event of its worker before it: in virtual time at once.
     later = same_as_before(table["worker"])[steps]
     begins = np.where(later, steps - 1, -1)
+    if contract.own_loop:
+        begins = _before_offers(table, begins)
     timed = later | contract.one_clock  # else the first one's clock is not that of the run
     exact = timed & contract.exact_times
     if contract.streams:
@@ -122,6 +124,21 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
     if not contract.simulated:
         require_some_time(findings, table, steps)
     check_steps(contract, table, steps, leave, findings)
+
+
+def _before_offers(table: Table, at: Ints) -> Ints:
+    """Return by position the last event of that worker up to it that is no offer; −1 for none.
+
+    In a loop of the user's own a worker learns of a step when its gradient is there, and offers
+    what it has only then.
+    """
+    found = at.copy()
+    while True:
+        offers = (found >= 0) & (table["kind"][found] == Kind.OFFER)
+        if not offers.any():
+            return found
+        first = ~same_as_before(table["worker"])[found]
+        found[offers] = np.where(first, -1, found - 1)[offers]
 
 
 def check_steps(

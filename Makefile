@@ -45,6 +45,7 @@ E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goe
 # make test-oracles TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH = torch==2.13.0
 JAX = jax[cpu]==0.10.2
+SKLEARN = scikit-learn==1.9.1
 ORACLE_RANKS = 1 2 3 4
 # Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
 MARKED =
@@ -279,9 +280,10 @@ $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
 # Of its own: nothing else needs torch, and what takes it where it is there would take longer.
 .venv-oracles/.has-torch: setup.py
 	@$(MAKE) --no-print-directory VENV=.venv-oracles .venv-oracles/.has-tests
-	@echo "installing $(TORCH) and $(JAX) into .venv-oracles"
+	@echo "installing $(TORCH), $(JAX) and $(SKLEARN) into .venv-oracles"
 	@.venv-oracles/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH) '$(JAX)'
-	@.venv-oracles/bin/python -c 'import jax, torch.distributed'
+	@.venv-oracles/bin/python -m pip install --quiet --disable-pip-version-check '$(SKLEARN)'
+	@.venv-oracles/bin/python -c 'import jax, sklearn, torch.distributed'
 	@touch $@
 
 # With the network: builds, and what is installed from the wheel, take their packages from PyPI.

@@ -96,8 +96,9 @@ class Policy:
             gate: a worker may start clock c only if the slowest has finished c − gate steps.
             late: a push staler than this is dropped.
             rounds: whether an update is a round shared by all workers: its pushes are summed in
-                worker order, an empty push counts towards the quorum, and a worker that the round
-                did not wait for continues at the round's clock, so no clock is below the version.
+                worker order, an empty push counts towards the quorum, which has none but those only
+                if nobody else is to come, and a worker that the round did not wait for continues at
+                the round's clock, so no clock is below the version.
         """
         self._workers, self._quorum = workers, quorum
         self._gate = gate
@@ -361,11 +362,19 @@ class Policy:
         live, pending = len(self.clock), len(self.pending)
         if not live:
             return pending > 0  # saved gradients of workers that left are still applied
-        if pending and pending >= self._quorum(live):
+        if pending and pending >= self._quorum(live) and self._has_gradient(live):
             return True
         # All live workers are past this round: another shard finished it with a push of a worker
         # that died before its push reached this one. No more pushes of this round will arrive.
         return self._rounds and self.slowest > self.version
+
+    def _has_gradient(self, live: int) -> bool:
+        """Return whether a pending push has samples, or none can be expected to.
+
+        With backups a round need not wait for all. A worker without data, which computes nothing,
+        would make rounds by itself, for which the gradients of all others come too late.
+        """
+        return len(self.pending) >= live or any(push.samples for push in self.pending)
 
     def _serve(self, decisions: list[Decision]) -> None:
         """Answer every waiting worker that the gate lets through."""

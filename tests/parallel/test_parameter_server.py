@@ -1,5 +1,7 @@
 """Named arrays on servers: what is pushed is there, in the order that the mode promises."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,21 @@ def test_a_fresh_pull_sees_what_others_have_pushed(comm, flags):
                     pass
                 np.testing.assert_array_equal(server.pull()["w"], begun["w"] - 1)
     np.testing.assert_array_equal(server.pull()["w"], begun["w"] - 1)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_who_only_pulls_does_not_outrun_who_computes(comm):
+    """With backups a round need not wait for all, but for a gradient."""
+    with ParameterServer(comm, {"w": (2,)}, mode="sync", servers=1, backup=1, **KNOBS) as server:
+        if not server.serves and server.worker == 0:
+            for _ in range(100):
+                if server.pull(fresh=True)["w"].any():
+                    break
+            assert server.pull()["w"].any()
+        for _ in range(0 if server.serves or server.worker == 0 else 3):
+            time.sleep(0.01)
+            server.push({"w": -np.ones(2, np.float32)})
+    np.testing.assert_array_equal(server.pull()["w"], [3, 3])
 
 
 @pytest.mark.mpi(min_size=2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from psrt.messages import Leave, Push
@@ -64,6 +64,11 @@ class Mode:
         if self.rounds:
             return max(1, live - self.knobs.get("backup", 0))
         return max(1, live // self.knobs["softsync"]) if self.name == "softsync" else 1
+
+    def is_due(self, pushes: Sequence[Push], live: int) -> bool:
+        """Tell whether they make an update: enough, and a gradient among them if any can come."""
+        enough = len(pushes) >= (self.quorum(live) if live else 1)
+        return enough and (len(pushes) >= live or any(push.samples for push in pushes))
 
     def policy(self, workers: int) -> Policy:
         return policy_for(self.name, workers, **self.knobs)
@@ -132,7 +137,7 @@ class Shard:
     def on_apply(self, pushes: tuple[Push, ...]) -> None:
         live = len(self.finished)
         nobody_comes = self.owed.keys() == self.finished.keys()  # or there is nobody
-        demand(len(pushes) == self.mode.quorum(live) or nobody_comes, f"{len(pushes)} of {live}")
+        demand(self.mode.is_due(pushes, live) or nobody_comes, f"{len(pushes)} of {live}")
         in_order = [push for push, _, _ in self.due if push in pushes]
         if self.mode.rounds:
             in_order.sort(key=lambda push: push.worker)
@@ -201,8 +206,8 @@ class Shard:
         demand(self.policy.version == self.version, f"counts {self.policy.version} versions")
         clocks = self.policy.clock.values()
         demand(not self.mode.rounds or min(clocks, default=self.version) >= self.version, "clock")
-        quorum = self.mode.quorum(len(self.finished)) if self.finished else 1
-        demand(len(self.due) < quorum, f"not applied: {self.due}")
+        due = [push for push, _, _ in self.due]
+        demand(not self.mode.is_due(due, len(self.finished)), f"not applied: {self.due}")
         for push, _, kept in self.due:
             safe = kept or self.owed.get(push.worker) is push
             demand(safe, f"{push} is answered, not applied and not kept")

@@ -24,6 +24,8 @@ class Likeness:
 
     def __init__(self, mode: Mode):
         self.rounds, self.gated = mode.rounds, mode.gate < math.inf
+        #: Whether it matters that a push that waits has samples.
+        self.backups = mode.rounds and mode.late < math.inf
         self.oldest = math.inf if mode.rounds else mode.late + 1
         self.ids: dict[Any, int] = {}
         self.names: list[Any] = []
@@ -100,7 +102,10 @@ class Likeness:
         clock = policy.clock.get(worker)
         if policy.pending:
             pending = tuple(
-                (self.since(push.clock, base), self.since(push.version, base)) * self.rounds
+                (
+                    *(self.since(push.clock, base), self.since(push.version, base)) * self.rounds,
+                    *(push.samples,) * self.backups,
+                )
                 for push in policy.pending
                 if push.worker == worker
             )

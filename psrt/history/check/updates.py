@@ -314,9 +314,12 @@ def _check_quorum(
     table = shard.table
     # What there is after each event: running sums of what each event adds and takes away.
     live = contract.workers - np.cumsum(table.are(Kind.LEFT))
-    pending = _pending(shard, outcomes)
+    pending = _pending(shard, outcomes, outcomes.waits)
+    full = _pending(shard, outcomes, outcomes.waits & (shard.pushes.samples > 0))
     stuck = _stuck(shard, outcomes)
-    _check_sizes(contract, shard, live, pending, stuck, findings)
+    # With backups, those without samples do not make an update by themselves.
+    bears = (full > 0) | (pending >= live)
+    _check_sizes(contract, shard, live, pending, stuck, bears, findings)
     ends = np.flatnonzero(np.diff(shard.message, append=len(table)) > 0)
     need = np.where(live[ends] > 0, contract.quorum(live[ends]), 1)
     text = (
@@ -324,7 +327,12 @@ def _check_quorum(
         "mode needs {need}"
     )
     findings.on(table, ends).require(
-        QUORUM, pending[ends] < need, text, waits=pending[ends], live=live[ends], need=need
+        QUORUM,
+        (pending[ends] < need) | ~bears[ends],
+        text,
+        waits=pending[ends],
+        live=live[ends],
+        need=need,
     )
     # Nobody can be expected to push any more where each has pushed and has no answer.
     text = "shard {shard} lets all of its {live} live workers wait"
@@ -334,7 +342,13 @@ def _check_quorum(
 
 
 def _check_sizes(
-    contract: Contract, shard: Shard, live: Ints, pending: Ints, stuck: Ints, findings: Findings
+    contract: Contract,
+    shard: Shard,
+    live: Ints,
+    pending: Ints,
+    stuck: Ints,
+    bears: Bools,
+    findings: Findings,
 ) -> None:
     """Check of how many gradients each update is made."""
     table, heads = shard.table, shard.updates
@@ -361,15 +375,22 @@ def _check_sizes(
         alive=alive,
         need=need,
     )
+    text = (
+        "shard {shard} made version {version} without a gradient, of {size} workers that had no "
+        "samples, while another of {alive} was still to come"
+    )
+    findings.on(table, heads).require(
+        QUORUM, bears[before] | nobody_comes, text, size=size, alive=alive
+    )
 
 
-def _pending(shard: Shard, outcomes: PushOutcomes) -> Ints:
-    """Return the number of gradients that wait for an update after each event."""
-    change = np.zeros(len(shard.table), np.int64)
-    change[shard.pushes.at[outcomes.waits]] = 1
-    change[shard.table.are(Kind.APPLY) & (shard.table["worker"] >= 0)] = -1
-    lost = outcomes.waits & (outcomes.dropped < len(shard.table))
-    change[outcomes.dropped[lost]] = -1
+def _pending(shard: Shard, outcomes: PushOutcomes, waits: Bools) -> Ints:
+    """Return how many of the pushes in ``waits`` wait for an update after each event."""
+    end = len(shard.table)
+    change = np.zeros(end, np.int64)
+    change[shard.pushes.at[waits]] = 1
+    over = np.minimum(outcomes.applied, outcomes.dropped)[waits]
+    change[over[over < end]] = -1
     return np.cumsum(change)
 
 

@@ -113,6 +113,13 @@ class QuorumOneLess(Policy):
         return len(self.pending) >= max(1, self._quorum(len(self.clock)) - 1)
 
 
+class RoundsOfNothing(Policy):
+    """Does not wait for a gradient where a quorum has none."""
+
+    def _has_gradient(self, live):
+        return True
+
+
 class QuorumCountsAWorkerTwice(Policy):
     """Whoever is there twice counts for two more."""
 
@@ -349,6 +356,7 @@ MUTANTS = [
     Mutant(QuorumOneMore, "one backup", "quorum"),
     Mutant(QuorumOneLess, "softsync 1", "quorum"),
     Mutant(QuorumOneLess, "sync", "quorum|rounds|request-reply alternation"),
+    Mutant(RoundsOfNothing, "one backup", "quorum", empty=((0, 2), (1, 2))),
     Mutant(QuorumCountsAWorkerTwice, "softsync 1", "quorum", steps=(6, 6, 6, 6)),
     Mutant(QuorumOfAllThatEverWere, "softsync 1", "quorum", steps=UNEVEN),
     Mutant(LeavesOneOut, "softsync 1", "quorum|exactly once|saved gradients"),

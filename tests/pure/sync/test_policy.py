@@ -163,6 +163,20 @@ class TestBackups:
             *(B1, [Apply((B1,)), Serve(1, 2)]),
         )
 
+    def test_workers_without_samples_make_no_round_by_themselves(self):
+        """They compute nothing, so they would be faster than any gradient."""
+        empty, again = push(0, 0, 0, samples=0), push(0, 1, 1, samples=0)
+        other = push(1, 1, 1, samples=0)
+        play(
+            policy_for("sync", 2, backup=1),
+            *(empty, []),
+            *(B0, [Apply((empty, B0)), Serve(0, 1), Serve(1, 1)]),
+            *(again, []),
+            *(other, [Apply((again, other)), Serve(0, 2), Serve(1, 2)]),  # nobody has any
+            *(push(0, 2, 2, samples=0), []),
+            *(leave(1), [Apply((push(0, 2, 2, samples=0),)), Serve(0, 3)]),
+        )
+
     def test_none_are_sync(self):
         assert policy_for("sync", 3, backup=0)._late == policy_for("sync", 3)._late == math.inf
         play(

@@ -29,6 +29,13 @@ class TooMany(Policy):
         return len(self.pending) >= min(len(self.clock), self._quorum(len(self.clock)) + 1)
 
 
+class RoundsOfNothing(Policy):
+    """Does not wait for a gradient where a quorum has none."""
+
+    def _has_gradient(self, live):
+        return True
+
+
 class CountsTwice(Policy):
     """Counts the worker that pushed last twice."""
 
@@ -256,6 +263,7 @@ MUTANTS = [
     (TooFew, "softsync", {"softsync": 1}),
     (TooMany, "sync", {"backup": 1}),
     (TooMany, "softsync", {"softsync": 2}),
+    (RoundsOfNothing, "sync", {"backup": 1}),
     (CountsTwice, "sync", {}),
     (CountsTwice, "softsync", {"softsync": 1}),
     (GateTooWide, "ssp", {"staleness": 0}),

@@ -11,7 +11,7 @@ import numpy as np
 
 from psrt.arrays import ITEMSIZE, Vector
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, DivergedError, OutputError, ProtocolError
+from psrt.errors import DivergedError, OutputError, ProtocolError
 from psrt.faults import Member
 from psrt.job.shards import ShardChoice
 from psrt.report import (
@@ -134,7 +134,6 @@ def summarize(
         missing: the workers, by number, that others went on without, and whose stats are empty.
 
     Raises:
-        ConfigError: if no worker had a batch.
         DivergedError: if a parameter ended as nan or infinite.
         ProtocolError: if ranks without servers ended with different parameters.
     """
@@ -156,10 +155,6 @@ def summarize(
     total.seconds = round(total.seconds, 6)
     more = total.figures()
     counted = {name: more.pop(name) for name in FIELDS if name in more}
-    if not (total.steps or died or missing):
-        raise ConfigError(
-            "nothing was trained: batches() gave no worker any batch; expected at least one"
-        )
     if not np.isfinite(theta).all():  # the loss may not look at all of them
         raise DivergedError(
             "diverged: the parameters at the end are nan or infinite; try a smaller --lr, or scale "

@@ -53,7 +53,7 @@ from psrt.progress import PROGRESS
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.own_loop import OwnLoop
 from psrt.runtime.problem import Problem
-from psrt.runtime.problem_rules import checked_figures
+from psrt.runtime.problem_rules import checked_figures, nothing_trained
 from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
@@ -325,10 +325,16 @@ class _Session:
         recording: Recording,
         plan: ReducePlan | None,
     ) -> Run:
-        """Evaluate θ and sum up the run, at the first process."""
+        """Evaluate θ and sum up the run, at the first process.
+
+        Raises:
+            ConfigError: if no worker has taken a step.
+        """
         setup, launcher, recorder = self._setup, self._launcher, recording.recorder
         assert setup.problem is not None
         assert recorder is not None
+        if not (any(one.steps for one in stats) or launcher.died or launcher.missing):
+            raise nothing_trained(setup.problem)
         summary = summarize(
             setup.config,
             stats,

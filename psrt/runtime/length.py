@@ -20,6 +20,11 @@ class Length:
         """Return whether no step is left after so many of them, and so many epochs."""
         return progress >= self.epochs or clock >= self.steps
 
+    @property
+    def ends_within(self) -> bool:
+        """Whether the last epoch is to be a part of one."""
+        return self.epochs < math.inf and self.epochs % 1 > 0
+
     def passed(self, clock: float, epochs: int, batches: int) -> bool:
         """Return whether the end lies before so many steps, or epochs and batches of the next.
 

@@ -107,6 +107,7 @@ class OwnLoop:
         evaluate: Callable[[Vector], Mapping[str, float]] | None = None,
         state: Callable[[], Any] | None = None,
         load_state: Callable[[Any], None] | None = None,
+        nothing: str,
     ) -> None:
         """Set up.
 
@@ -117,11 +118,13 @@ class OwnLoop:
                 says them.
             state: returns what a checkpoint keeps of the loop; None keeps nothing.
             load_state: takes it back.
+            nothing: what is said where no worker has taken a step.
         """
         self.initial = initial
         self._matrices = matrices
         self._evaluate = evaluate
         self.state, self.load_state = state, load_state
+        self.nothing = nothing
         #: The worker of this rank; None at one of servers.
         self.member: Member | None = None
         #: This worker's place among those that the epoch is dealt out to, and their number.

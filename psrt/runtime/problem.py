@@ -62,7 +62,7 @@ class Problem(Protocol):
 
         Worker i should get the i-th slice of what all workers see at a step. The numbers of
         batches may differ among workers. Where the result has a length, learning-rate schedules
-        move on within the epoch, too.
+        move on within the epoch, too, and a run may end within one.
 
         Args:
             worker: its number, in ``[0, workers)``.

@@ -7,7 +7,7 @@ hot path asks nothing: what is wrong with a loss or a batch shows in the ``TypeE
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,27 @@ def sample_counter(problem: object) -> Callable[[Any], int]:
 def not_iterable(batches: object) -> ConfigError:
     """Return the error for batches that cannot be gone through."""
     return ConfigError(f"batches() returned {_said(batches)}, expected an iterable of batches")
+
+
+def uncounted(batches: object, epochs: float) -> ConfigError:
+    """Return the error for a run that is to end within an epoch of batches that nobody counts."""
+    where = "epoch() was not told its steps: epoch(steps=…)"
+    if not isinstance(batches, Sized):
+        where = f"batches() returned {_said(batches)}, which has no length"
+    return ConfigError(
+        f"--epochs {epochs:g} ends within an epoch, and {where}; give a whole number of epochs, or "
+        "--steps"
+    )
+
+
+def nothing_trained(problem: object) -> ConfigError:
+    """Return the error for a run in which no worker has taken a step."""
+    own = getattr(problem, "nothing", None)  # of a loop of the user's own
+    if isinstance(own, str):
+        return ConfigError(own)
+    return ConfigError(
+        "nothing was trained: batches() gave no worker any batch; expected at least one"
+    )
 
 
 def not_a_loss(loss: object) -> ConfigError:

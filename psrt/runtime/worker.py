@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from psrt.runtime.problem_rules import (
     not_iterable,
     reading_only,
     sample_counter,
+    uncounted,
 )
 from psrt.runtime.strategies.base import Step, StepResult, Strategy
 from psrt.stats import Stats
@@ -303,6 +304,9 @@ class Worker:
         except TypeError:
             raise not_iterable(batches) from None
         self._share = share = share_of(batches)
+        is_counted = share > 0 or (own is None and isinstance(batches, Sized))
+        if self._length.ends_within and not is_counted:
+            raise uncounted(batches, self._length.epochs)
         drains = self._cut is not None and self._cut.drains
         empty = True
         for index in itertools.count():

@@ -11,7 +11,7 @@ from psrt.arrays import AnyArray
 from psrt.config import TrainConfig
 from psrt.config.modes import modes_with
 from psrt.errors import ConfigError
-from psrt.trainer.trainer import Trainer
+from psrt.trainer.trainer import Trainer, Words
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -40,6 +40,14 @@ class ParameterServer(Trainer):
     Source: Li, Andersen, Park, Smola et al., "Scaling Distributed Machine Learning with the
     Parameter Server", OSDI 2014.
     """
+
+    _words = Words(
+        once="a ParameterServer serves once: make another one",
+        not_entered="a ParameterServer is entered first: with psrt.ParameterServer(…) as server:",
+        over="the servers are done: push() and pull(fresh=True) are for the with block; pull() "
+        "returns what they ended with",
+        nothing="nothing was pushed by any worker",
+    )
 
     def __init__(
         self,

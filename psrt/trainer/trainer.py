@@ -12,7 +12,7 @@ from functools import partial
 from operator import index
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 
 #: Steps of an epoch, or samples of a step, are fewer.
 _MOST = 1 << 62
+_SERVES = "this rank serves, it has no part in the loop"
+
+
+class Words(NamedTuple):
+    """What a user is told who calls it out of turn, in the words of what was made."""
+
+    once: str
+    not_entered: str
+    over: str
+    #: Where nobody has taken a step.
+    nothing: str
 
 
 class Trainer:
@@ -46,6 +57,13 @@ class Trainer:
 
     After the block the parameters are those that the run has ended with, on every rank.
     """
+
+    _words = Words(
+        once="a Trainer trains once: make another one",
+        not_entered="a Trainer is entered first: with psrt.Trainer(…) as trainer:",
+        over="training is over: leave the loop when step() returns False",
+        nothing="nothing was trained: no worker called step() before it left",
+    )
 
     def __init__(
         self,
@@ -87,6 +105,7 @@ class Trainer:
             evaluate=evaluate and self._evaluated_by(evaluate),
             state=state,
             load_state=load_state,
+            nothing=self._words.nothing,
         )
         problem: Any = self._loop  # one whose batches are waited for
         self._start = partial(any_job, config, problem, comm=comm, resume=resume, say=say)
@@ -120,7 +139,7 @@ class Trainer:
             ConfigError: on every rank, if the job is impossible.
         """
         if self._is_over or self._job is not None:
-            raise ConfigError("a Trainer trains once: make another one")
+            raise ConfigError(self._words.once)
         self._job = self._start()
         self._resume(None)
         return self
@@ -187,7 +206,8 @@ class Trainer:
             ConfigError: if these are no gradients of the parameters, or there is no epoch.
         """
         if self._is_over:
-            raise ConfigError("training is over: leave the loop when step() returns False")
+            # Of a server first of all: it never was in the loop.
+            raise ConfigError(_SERVES if self._loop.member is None else self._words.over)
         self._check_entered()
         if not self._is_in_epoch:
             raise ConfigError("step() is part of an epoch: while trainer.epoch(): …")
@@ -237,7 +257,7 @@ class Trainer:
 
     def _check_entered(self) -> None:
         if self._job is None:
-            raise ConfigError("a Trainer is entered first: with psrt.Trainer(…) as trainer:")
+            raise ConfigError(self._words.not_entered)
 
     # --- what a loop may ask --------------------------------------------------------------------
 
@@ -246,7 +266,7 @@ class Trainer:
         if not self._is_over:
             self._check_entered()
         if self._loop.member is None:
-            raise ConfigError("this rank serves, it has no part in the loop")
+            raise ConfigError(_SERVES)
         return self._loop.member
 
     @property
@@ -296,11 +316,7 @@ class Trainer:
 
         It changes with the next ``step()``; after the run it is what that has ended with.
         """
-        if self._theta is None:
-            if not self._is_over:
-                self._check_entered()
-            raise ConfigError("workers have died: rank 0 and those that are left have parameters")
-        whole: Vector = self._theta.view()
+        whole: Vector = self._known_theta().view()
         whole.flags.writeable = False
         return whole
 
@@ -310,7 +326,15 @@ class Trainer:
 
         Arrays are views that must not be written, and change with the next ``step()``.
         """
+        self._known_theta()
         return self._parameters
+
+    def _known_theta(self) -> Vector:
+        if self._theta is None:
+            if not self._is_over:
+                self._check_entered()
+            raise ConfigError("workers have died: rank 0 and those that are left have parameters")
+        return self._theta
 
     def metrics(self, *, loss: float | None = None, accuracy: float | None = None) -> None:
         """Say what was found on held-out data with the present parameters, before ``epoch()``.

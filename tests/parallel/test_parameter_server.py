@@ -111,3 +111,28 @@ def test_an_unknown_name_is_one_line_and_nothing_is_pushed(comm):
             assert server.clock == 0
             server.push({"b": -np.ones(3, np.float32)})
     assert server.pull()["b"].all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_comes_out_of_turn_is_told_in_its_own_words(comm):
+    server = ParameterServer(comm, SHAPES, **KNOBS | {"servers": 1})
+    for fresh in (True, False):
+        with pytest.raises(ConfigError, match=r"entered first: with psrt\.ParameterServer"):
+            server.pull(fresh=fresh)
+    with server:
+        if server.serves:
+            with pytest.raises(ConfigError, match="this rank serves"):
+                server.push({"b": np.ones(3, np.float32)})
+        else:
+            server.push({"b": -np.ones(3, np.float32)})
+    told = "this rank serves" if server.serves else r"the servers are done: push\(\) and pull\("
+    with pytest.raises(ConfigError, match=told):
+        server.pull(fresh=True)
+    assert server.pull("b")["b"].all()
+    with pytest.raises(ConfigError, match="a ParameterServer serves once"), server:
+        pass
+    with (
+        pytest.raises(ConfigError, match=r"^nothing was pushed by any worker$"),
+        ParameterServer(comm, SHAPES, **KNOBS),
+    ):
+        pass

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from psrt.errors import DivergedError
+from psrt.errors import ConfigError, DivergedError
 from psrt.runtime.delays import Delays
 from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
@@ -122,8 +122,12 @@ class TestLength:
         assert (worker.clock, worker.epoch) == (6, 1)
 
     def test_without_a_length_progress_is_in_whole_epochs(self):
-        _, scheme, _ = work(Batches(sized=False), epochs=1.5)
+        _, scheme, _ = work(Batches(sized=False), epochs=2)
         assert [step.progress for step in scheme.steps] == [0.0] * 4 + [1.0] * 4
+
+    def test_without_a_length_a_part_of_an_epoch_is_refused(self):
+        with pytest.raises(ConfigError, match=r"--epochs 1\.5 ends within .* has no length"):
+            work(Batches(sized=False), epochs=1.5)
 
     @pytest.mark.parametrize(("steps", "epoch"), [(1, 0), (3, 0), (4, 1), (5, 1), (8, 2), (9, 2)])
     def test_steps(self, steps, epoch):

@@ -59,6 +59,29 @@ def test_without_a_loss_none_is_in_the_metrics():
     assert all(np.isnan(it.loss) for it in trainer.result.records)
 
 
+def test_a_part_of_an_epoch_needs_the_number_of_its_steps():
+    config = TrainConfig(mode="serial", epochs=1.5, lr=1.0)
+    with Trainer(config, np.zeros(1, np.float32)) as trainer:
+        while trainer.epoch(steps=4):
+            for _ in range(4):
+                if not trainer.step(np.ones(1, np.float32), samples=1):
+                    break
+    assert trainer.steps == 6
+    with (
+        pytest.raises(ConfigError, match=r"--epochs 1\.5 ends within an epoch, and epoch\(\) was"),
+        Trainer(config, np.zeros(1, np.float32)) as trainer,
+    ):
+        trainer.epoch()
+
+
+def test_who_never_takes_a_step_is_told_in_the_words_of_a_loop():
+    with (
+        pytest.raises(ConfigError, match=r"^nothing was trained: no worker called step\(\)"),
+        Trainer(CONFIG, np.zeros(1, np.float32)) as trainer,
+    ):
+        trainer.epoch()
+
+
 class Pair(NamedTuple):
     weight: np.ndarray
     bias: np.ndarray

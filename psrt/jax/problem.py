@@ -14,7 +14,7 @@ from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
 from psrt.data.keyed import Batch, KeyedBatches
 from psrt.errors import ConfigError
-from psrt.jax.tree import Tree
+from psrt.runtime.array_tree import ArrayTree, LastViews
 
 #: Samples of a batch of the test set, at least.
 _TEST_BATCH = 256
@@ -67,7 +67,8 @@ class Problem(KeyedBatches):
         """
         if not callable(loss):
             raise ConfigError(f"the loss is {type(loss).__name__}, expected a function")
-        self._tree = Tree(params)
+        self._tree = ArrayTree(params, called="params")
+        self._parameters, self._gradients = LastViews(self._tree), LastViews(self._tree)
         self._initial = self._tree.flat(params)
         self._train = _arrays(train, "train")
         super().__init__(len(self._train[0]), batch_size=batch_size, seed=seed)
@@ -120,14 +121,20 @@ class Problem(KeyedBatches):
 
     def tensors(self, theta: Vector) -> dict[str, AnyArray]:
         """Return the leaves by their paths, as views of a vector (n,)."""
-        return dict(zip(self._tree.names, self._tree.views(theta), strict=True))
+        names = [name or "parameters" for name in self._tree.names]
+        return dict(zip(names, self._tree.views(theta), strict=True))
 
     def loss_and_grad(self, theta: Vector, batch: Batch, out: Vector) -> float:
         """Write the gradient of the batch's mean loss into ``out`` and return that loss."""
         rows = tuple(it[batch.indices] for it in self._train)
         key = self._key(_STEP, *batch.key)
-        loss, gradients = self._loss_and_grad(self._tree.on(theta), rows, *key)
-        self._tree.put(gradients, out)  # waits for all that reads θ
+        params = self._tree.made(self._parameters.of(theta))
+        loss, gradients = self._loss_and_grad(params, rows, *key)
+        # Waits for all that reads θ.
+        for it, view in zip(
+            jax.tree_util.tree_leaves(gradients), self._gradients.of(out), strict=True
+        ):
+            np.copyto(view, np.asarray(it))
         return float(loss)
 
     def evaluate(self, theta: Vector) -> dict[str, float]:

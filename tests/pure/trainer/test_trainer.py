@@ -7,6 +7,7 @@ import pytest
 
 import psrt
 from psrt import ConfigError, TrainConfig, Trainer
+from psrt.trainer.parameters import parameters_of
 
 CONFIG = TrainConfig(mode="serial", epochs=2, lr=0.5)
 
@@ -111,8 +112,8 @@ def test_a_tree_keeps_its_form():
     [
         (np.zeros(3), "the parameters are float64, expected float32 arrays"),
         ({"w": [1.0]}, "the parameters['w'][0] are float, expected float32 arrays"),
-        ([], "there are no parameters"),
-        (np.zeros(0, np.float32), "initial() must return a flat float32 vector"),
+        ([], "the parameters have no numbers, expected a tree"),
+        (np.zeros(0, np.float32), "the parameters have no numbers"),
         (np.array([np.nan], np.float32), "initial() returned parameters that are nan"),
     ],
 )
@@ -226,6 +227,19 @@ def test_the_form_is_that_which_was_given_whatever_becomes_of_the_list():
         while trainer.epoch():
             trainer.step([np.ones(2, np.float32)], samples=1)
     assert len(trainer.parameters) == 1
+
+
+def test_gradients_may_be_in_a_tuple_where_the_parameters_are_in_a_list():
+    with Trainer(CONFIG, [np.zeros(2, np.float32)]) as trainer:
+        trainer.epoch()
+        trainer.step((np.ones(2, np.float64),), samples=1)
+    np.testing.assert_array_equal(trainer.parameters[0], [-0.5, -0.5])
+
+
+def test_a_kernel_is_a_matrix_with_a_column_for_each_output():
+    kernel = np.zeros((3, 3, 2, 5), np.float32)
+    found = parameters_of({"b": np.zeros(5, np.float32), "w": kernel}).matrices()
+    assert [(it.start, it.rows, it.columns) for it in found] == [(5, 18, 5)]
 
 
 def test_names_without_an_order_are_one_line():

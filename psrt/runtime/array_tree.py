@@ -1,0 +1,212 @@
+"""A tree of arrays as one flat vector: where each leaf lies, and the tree on top of a vector.
+
+What is a tree, JAX says where it is loaded; else lists, tuples and dictionaries are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from psrt.arrays import AnyArray, Vector
+from psrt.codec.matrices import Matrix
+from psrt.errors import ConfigError
+from psrt.partition import Span
+
+
+class ArrayTree:
+    """The leaves of a tree of float32 arrays, one behind the other; an array alone is one, too."""
+
+    def __init__(self, tree: Any, *, called: str) -> None:
+        """Look at it; its values are not kept.
+
+        Args:
+            tree: of numpy's or JAX's arrays.
+            called: what it is in messages, in the plural.
+
+        Raises:
+            ConfigError: if it is none, a leaf is no float32 array, or there are no numbers.
+        """
+        try:
+            named, flat, self._made = _looked_at(tree)
+        except (TypeError, ValueError) as error:  # names that have no order
+            raise ConfigError(f"{called} are no tree: {error}") from None
+        #: Returns the leaves of a tree like this one; None if it is another one.
+        self.leaves: Callable[[Any], Sequence[Any] | None] = flat
+        #: By leaf: its path, its shape, and where it lies.
+        self.names = [name for name, _ in named]
+        for name, leaf in named:
+            kind = getattr(leaf, "dtype", None)
+            if kind != np.float32:
+                found = type(leaf).__name__ if kind is None else kind
+                raise ConfigError(f"{called}{name} are {found}, expected float32 arrays")
+        self.shapes: list[tuple[int, ...]] = [tuple(leaf.shape) for _, leaf in named]
+        stops = np.cumsum([0, *(np.prod(it, dtype=np.int64) for it in self.shapes)]).tolist()
+        self.spans = [Span(a, b) for a, b in itertools.pairwise(stops)]
+        #: Elements of the vector.
+        self.n: int = stops[-1]
+        if not self.n:
+            raise ConfigError(f"{called} have no numbers, expected a tree of float32 arrays")
+
+    def flat(self, tree: Any) -> Vector:
+        """Return the leaves of such a tree one behind the other, (n,) float32, copied."""
+        leaves = self.leaves(tree)
+        assert leaves is not None, "the tree that was looked at"
+        return np.concatenate([np.asarray(it).reshape(-1) for it in leaves])
+
+    def views(self, vector: Vector) -> Sequence[AnyArray]:
+        """Return the leaves as views of a vector (n,)."""
+        return [
+            span.of(vector).reshape(shape)
+            for span, shape in zip(self.spans, self.shapes, strict=True)
+        ]
+
+    def on(self, vector: Vector) -> Any:
+        """Return the tree whose leaves are views of a vector (n,).
+
+        JAX takes the memory of those that are aligned as it is, and copies the others: whatever is
+        computed from them must be done before the vector changes.
+        """
+        return self.made(self.views(vector))
+
+    def made(self, leaves: Sequence[Any]) -> Any:
+        """Return the tree with these leaves."""
+        return self._made(leaves)
+
+    def matrices(self) -> list[Matrix]:
+        """Return those of two axes or more, all but the last of them together.
+
+        So a kernel of a convolution in JAX's order (height, width, in, out) is a matrix with a
+        column for each output channel, as a dense layer's (in, out) is.
+
+        >>> tree = ArrayTree({"w": np.zeros((2, 3, 4), np.float32)}, called="these")
+        >>> tree.matrices()
+        [Matrix(start=0, rows=6, columns=4)]
+        """
+        found = []
+        for span, shape in zip(self.spans, self.shapes, strict=True):
+            if len(shape) > 1 and min(shape[-1], span.size // max(1, shape[-1])) > 1:
+                found.append(Matrix(span.start, span.size // shape[-1], shape[-1]))
+        return found
+
+
+class LastViews:
+    """The leaves as views of a vector, which is the same one step by step."""
+
+    def __init__(self, tree: ArrayTree, *, writeable: bool = True) -> None:
+        """Set up; without ``writeable`` nobody can write to them."""
+        self._tree, self._writeable = tree, writeable
+        self._vector: Vector | None = None
+        self._views: Sequence[AnyArray] = ()
+
+    def of(self, vector: Vector) -> Sequence[AnyArray]:
+        """Return the leaves on a vector (n,)."""
+        if vector is not self._vector:
+            whole = vector.view()
+            whole.flags.writeable = self._writeable
+            self._vector, self._views = vector, self._tree.views(whole)
+        return self._views
+
+    def forget(self) -> None:
+        """Hold on to no vector."""
+        self._vector, self._views = None, ()
+
+
+_Looked = tuple[
+    Sequence[tuple[str, Any]],
+    Callable[[Any], Sequence[Any] | None],
+    Callable[[Sequence[Any]], Any],
+]
+
+
+def _looked_at(tree: Any) -> _Looked:
+    """Return the leaves with their paths, what finds those of a like tree, and what makes one."""
+    jax: Any = sys.modules.get("jax")
+    if jax is None:
+        containers = _containers(tree)
+        return (
+            list(_named(tree)),
+            lambda other: _flat(containers, other),
+            lambda leaves: _rebuilt(containers, iter(leaves)),
+        )
+    named, structure = jax.tree_util.tree_flatten_with_path(tree)
+    paths = [path for path, _ in named]  # not the leaves, whose memory may be large
+
+    def flat(other: Any) -> Sequence[Any] | None:
+        leaves, its = jax.tree_util.tree_flatten(other)
+        # Of the same names all the same: a tuple for a list will do.
+        if its != structure and paths != [
+            path for path, _ in jax.tree_util.tree_flatten_with_path(other)[0]
+        ]:
+            return None
+        found: Sequence[Any] = leaves
+        return found
+
+    return (
+        [(jax.tree_util.keystr(path), leaf) for path, leaf in named],
+        flat,
+        lambda leaves: jax.tree_util.tree_unflatten(structure, leaves),
+    )
+
+
+def _containers(tree: Any) -> Any:
+    """Return a tree without its leaves, so that nothing is held on to."""
+    if isinstance(tree, Mapping):
+        return {key: _containers(tree[key]) for key in sorted(tree)}
+    if isinstance(tree, list | tuple):
+        return _like(tree, [_containers(it) for it in tree])
+    return None
+
+
+def _named(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
+        for key in sorted(tree):
+            yield from _named(tree[key], f"{path}[{key!r}]")
+    elif isinstance(tree, list | tuple):
+        for i, it in enumerate(tree):
+            yield from _named(it, f"{path}[{i}]")
+    else:
+        yield path, tree
+
+
+def _flat(shape: Any, tree: Any) -> Sequence[Any] | None:
+    """Return the leaves of a tree with these containers; None if it has others."""
+    found: list[Any] = []
+    return found if _gathered(shape, tree, found) else None
+
+
+def _gathered(shape: Any, tree: Any, found: list[Any]) -> bool:
+    """Append the leaves; return whether the tree has these containers."""
+    if shape is None:
+        found.append(tree)
+        return not isinstance(tree, Mapping | list | tuple)
+    if isinstance(shape, dict):
+        return (
+            isinstance(tree, Mapping)
+            and tree.keys() == shape.keys()
+            and all(_gathered(it, tree[key], found) for key, it in shape.items())
+        )
+    return (
+        isinstance(tree, list | tuple)
+        and len(tree) == len(shape)
+        and all(_gathered(it, other, found) for it, other in zip(shape, tree, strict=True))
+    )
+
+
+def _rebuilt(shape: Any, leaves: Iterator[Any]) -> Any:
+    if isinstance(shape, dict):
+        return {key: _rebuilt(it, leaves) for key, it in shape.items()}
+    if isinstance(shape, list | tuple):
+        return _like(shape, [_rebuilt(it, leaves) for it in shape])
+    return next(leaves)
+
+
+def _like(container: Any, items: list[Any]) -> Any:
+    """Return a list or tuple of that kind."""
+    if isinstance(container, tuple) and hasattr(container, "_fields"):
+        return type(container)(*items)
+    return type(container)(items)

@@ -103,7 +103,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 .PHONY: help install train fuzz lint docs docs-site report-faults report-kills
 .PHONY: test test-rest test-soak test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%) test-browser test-packaging release
-.PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train bench-pipeline
+.PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-keyed bench-train bench-pipeline
 .PHONY: bench-parallelism bench-history bench-checkpoints bench-adapters bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
 .PHONY: compare compress decentralize study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
@@ -319,7 +319,7 @@ docs-site: $(VENV)/.has-docs  ## the pages as a site in docs/_build/html; its ex
 
 # --- benchmarks ---------------------------------------------------------------------------------
 
-bench: bench-step bench-allreduce bench-call bench-codec bench-ps bench-train bench-pipeline bench-parallelism bench-history bench-checkpoints bench-simulate  ## all benchmarks; they need an idle machine
+bench: bench-step bench-allreduce bench-call bench-codec bench-ps bench-keyed bench-train bench-pipeline bench-parallelism bench-history bench-checkpoints bench-simulate  ## all benchmarks; they need an idle machine
 
 bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix products
 	$(PY) apps/bench/step.py $(ARGS)
@@ -340,6 +340,9 @@ bench-targets: $(VENV)/.has-psrt  ## bench-allreduce, and whether it meets its t
 
 bench-ps: $(VENV)/.has-psrt  ## push and pull against the simplest loop
 	$(MPIRUN) -n 5 $(PY) -m psrt bench ps $(ARGS)
+
+bench-keyed: $(VENV)/.has-psrt  ## many arrays by name, pushed and pulled, against mpi4py: ps-lite's benchmark
+	$(MPIRUN) -n 3 $(PY) apps/bench/keyed.py $(ARGS)
 
 bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one process
 	$(MPIRUN) -n 3 $(PY) -m psrt bench train $(ARGS)

@@ -183,7 +183,8 @@ def _gathered(shape: Any, tree: Any, found: list[Any]) -> bool:
     """Append the leaves; return whether the tree has these containers."""
     if shape is None:
         found.append(tree)
-        return not isinstance(tree, Mapping | list | tuple)
+        # Asked in this order, since whether it is a mapping takes as long as all the rest.
+        return isinstance(tree, np.ndarray) or not isinstance(tree, Mapping | list | tuple)
     if isinstance(shape, dict):
         return (
             isinstance(tree, Mapping)
@@ -198,11 +199,11 @@ def _gathered(shape: Any, tree: Any, found: list[Any]) -> bool:
 
 
 def _rebuilt(shape: Any, leaves: Iterator[Any]) -> Any:
+    if shape is None:
+        return next(leaves)
     if isinstance(shape, dict):
         return {key: _rebuilt(it, leaves) for key, it in shape.items()}
-    if isinstance(shape, list | tuple):
-        return _like(shape, [_rebuilt(it, leaves) for it in shape])
-    return next(leaves)
+    return _like(shape, [_rebuilt(it, leaves) for it in shape])
 
 
 def _like(container: Any, items: list[Any]) -> Any:

@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
 from psrt.runtime.array_tree import ArrayTree, LastViews
+
+_FLOAT32 = {np.dtype(np.float32)}
 
 
 class Parameters(Protocol):
@@ -106,14 +108,25 @@ class TreeParameters:
         if leaves is None:
             raise ConfigError("the gradients are no tree like that of the parameters")
         found = [np.asarray(it) for it in leaves]
-        for name, shape, it in zip(self._tree.names, self._tree.shapes, found, strict=True):
-            if it.shape != shape:
-                raise ConfigError(f"the gradients{name} are of shape {it.shape}, expected {shape}")
-            if it.dtype != np.float32 and not np.can_cast(it.dtype, np.float32, "same_kind"):
-                raise ConfigError(f"the gradients{name} are {it.dtype}, expected float32")
+        if {it.dtype for it in found} != _FLOAT32 or [
+            it.shape for it in found
+        ] != self._tree.shapes:
+            self._check(found)
 
         def write(out: Vector) -> None:
             for view, it in zip(self._written.of(out), found, strict=True):
                 np.copyto(view, it, casting="same_kind")
 
         return write
+
+    def _check(self, found: Sequence[AnyArray]) -> None:
+        """Check, leaf by leaf, that gradients can be written.
+
+        Raises:
+            ConfigError: if one is of another shape, or no real number.
+        """
+        for name, shape, it in zip(self._tree.names, self._tree.shapes, found, strict=True):
+            if it.shape != shape:
+                raise ConfigError(f"the gradients{name} are of shape {it.shape}, expected {shape}")
+            if not np.can_cast(it.dtype, np.float32, "same_kind"):
+                raise ConfigError(f"the gradients{name} are {it.dtype}, expected float32")

@@ -6,6 +6,7 @@ import time
 
 import call
 import history
+import keyed
 import numpy as np
 import pytest
 
@@ -52,6 +53,26 @@ def test_ps_measures_servers_of_several_shards(comm, mode):
     )
     found = [(row["mode"], row["shards_per_server"]) for row in rows]
     assert found == [(mode, 3)] * (comm.rank == 0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_keyed_arrays_go_back_and_forth(comm):
+    rows = keyed.measure(comm, grid=((1, 64), (3, 4096)), rounds=2, turn_s=0.002)
+    found = [(row["workers"], row["keys"], row["bytes"]) for row in rows]
+    assert found == [(comm.size - 1, 1, 64), (comm.size - 1, 3, 4096)] * (comm.rank == 0)
+    assert all(row["mpi_over_keyed"].readings == 2 for row in rows)
+    assert not rows or " Gb/s" in table(rows, keyed.COLUMNS)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_keyed_arrays_that_lose_a_push_are_an_error_on_every_rank(comm, monkeypatch):
+    def lossy(comm, keys, size):
+        run = keyed.mpi_trips(comm, keys, size)
+        return lambda trips: run(trips - 1)
+
+    monkeypatch.setattr(keyed, "keyed_trips", lossy)
+    with pytest.raises(ProtocolError, match="keyed lost or doubled a push"):
+        keyed.measure(comm, grid=((2, 64),), rounds=1, turn_s=0.001)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -139,7 +139,8 @@ def test_a_disk_that_hangs_does_not_keep_the_job_from_its_end(temporary, monkeyp
     ends, ended = threading.Event(), []
     monkeypatch.setattr(last_events, "_WRITE_S", 0.01)
     monkeypatch.setattr(last_events.LastEvents, "_say", lambda *_: None)
-    monkeypatch.setattr(last_events.LastEvents, "_write_into", lambda *_: ended.append(ends.wait(10)))
+    hangs = lambda *_: ended.append(ends.wait(10))  # noqa: E731
+    monkeypatch.setattr(last_events.LastEvents, "_write_into", hangs)
     try:
         run(fails, ZeroDivisionError)
         assert ended == []

@@ -199,8 +199,10 @@ class Trainer:
             loss: the mean loss, for the metrics; one that is nan or infinite ends the run.
 
         Returns:
-            Whether another step may follow in this epoch: False where ``TrainConfig.steps`` are
-            done, or the run was told to save and stop.
+            Whether this was a step of the run, so that another may follow in this epoch. The call
+            after the last of ``TrainConfig.steps``, or after the run was told to save and stop,
+            returns False, and its gradient is of no effect: until then the loop may still say
+            ``metrics`` of the last step.
 
         Raises:
             ConfigError: if these are no gradients of the parameters, or there is no epoch.

@@ -18,7 +18,7 @@ from psrt.optim import make_staleness_rate
 from psrt.transport import SoloPort, drive
 from support.cases import pairs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rest_one_in(3)]
 
 #: 90 samples: the last global batch of an epoch is smaller, and not the same for all workers.
 BASE = TrainConfig(

@@ -26,6 +26,8 @@ from support.faults import (
     undisturbed,
 )
 
+pytestmark = pytest.mark.rest_one_in(3)
+
 #: Parts of a grid, each of which has every so-many-th event.
 PARTS = 20
 

@@ -27,6 +27,8 @@ from psrt.transport.coded_sum import CodedSum, SumCodec
 from support.cases import each, pairs
 from support.histories import altered, codec_knobs
 
+pytestmark = pytest.mark.rest_one_in(3)
+
 #: The last batch of an epoch is smaller, so the divisor changes; three layers.
 KNOBS = {
     "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 2, "lr": 0.05,

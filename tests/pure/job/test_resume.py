@@ -23,6 +23,8 @@ from psrt.job.virtual import simulate
 from psrt.report.files import METRICS, SUMMARY, OutputFolder
 from support.cases import each
 
+pytestmark = pytest.mark.rest_one_in(3)
+
 #: 24 steps; the last batch of an epoch is smaller. Several buckets and matrices.
 KNOBS = {
     "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 4, "lr": 0.05,

@@ -26,6 +26,8 @@ from psrt.job.virtual import simulate
 from psrt.partition import Span
 from psrt.runtime.worker import Worker
 
+pytestmark = pytest.mark.rest_one_in(3)
+
 WORKERS, EPOCHS, SAMPLES, ATTEMPTS = 3, 2, 12, 3
 MODES = {
     "sync": {"mode": "sync", "servers": 2},

@@ -20,6 +20,8 @@ from psrt.sharding import Sharing, memory
 from psrt.simulation import SimulationCosts
 from support.uneven import Uneven
 
+pytestmark = pytest.mark.rest_one_in(3)
+
 #: 371 parameters in three layers of 200, 147 and 24, and buckets of the last two and the first. The
 #: last batch of an epoch is smaller: 60 samples are no multiple of 5 for each worker.
 KNOBS = {

@@ -15,6 +15,8 @@ from psrt.sharding import Sharing, memory
 from psrt.simulation import SimulationCosts
 from support.uneven import Uneven
 
+pytestmark = pytest.mark.rest_one_in(3)
+
 #: Layers of 200, 147, 72 and 30 parameters. The last batch of an epoch is smaller.
 KNOBS = {
     "dataset": "synthetic:60x9x3", "hidden": (20, 7, 9), "batch_size": 5, "epochs": 2,

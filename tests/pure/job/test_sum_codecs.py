@@ -27,6 +27,8 @@ from psrt.ways import Way
 from support.cases import pairs
 from support.histories import altered, codec_knobs
 
+pytestmark = pytest.mark.rest_one_in(3)
+
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
 KNOBS = {
     "dataset": "synthetic:46x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,

@@ -6,6 +6,8 @@ from psrt.config import TrainConfig
 from psrt.optim.registry import OPTIMIZERS
 from support.resuming import differences, trained
 
+pytestmark = pytest.mark.rest_one_in(3)
+
 #: 24 steps in four epochs; the last batch of each is smaller.
 KNOBS = {
     "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 4, "lr": 0.05,

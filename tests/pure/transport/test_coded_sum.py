@@ -16,6 +16,8 @@ from psrt.transport.sums_in_frames import sum_in_frames
 from support.cases import pairs
 from support.sums import Ranks, normal
 
+pytestmark = pytest.mark.rest_one_in(3)
+
 every_codec = pytest.mark.parametrize("name", CODECS)
 both_ways = pytest.mark.parametrize("way", ["all-pairs", "naive"])
 every_way = pytest.mark.parametrize("way", ["all-pairs", "naive", "ring"])

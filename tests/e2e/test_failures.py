@@ -61,7 +61,8 @@ def test_a_rank_that_waits_for_ever_and_holds_the_interpreter_is_named(launch, r
     text = PROBLEM.format(fault=fault, mode="allreduce")
     (launch.folder / "job.py").write_text(text.replace("epochs=1000", "steps=9, timeout_s=2"))
     done = launch.ranks(3, "job.py", timeout_s=60)
-    assert done.status == 4, done.stderr
+    # MPICH's mpirun has the status of rank 0, which it has to kill where that is the one.
+    assert done.status in ((4,) if rank else (4, 9)), done.stderr
     (line,) = done.errors
     assert "no sign of life within 2 s (--timeout-s)" in line
     assert f"(rank {rank}, " in line

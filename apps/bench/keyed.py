@@ -51,7 +51,9 @@ def mpi_trips(comm: MPI.Comm, keys: int, size: int) -> Trips:
     def serve(trips: int) -> None:
         pushed, status = np.empty(size, np.float32), MPI.Status()
         for _ in range(trips * keys * (comm.size - 1)):
-            comm.Recv(pushed, MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+            # In MPICH 5.0.2 over UCX a receive from anyone may wait for ever; a probe does not.
+            comm.Probe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+            comm.Recv(pushed, status.source, status.tag)
             value = values[status.tag]
             value -= np.float32(LR) * pushed
             comm.Send(value, status.source, status.tag)

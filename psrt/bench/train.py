@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,8 @@ SCHEMES: dict[str, tuple[int, dict[str, Any]]] = {
 #: The scheme of a rank alone, which the others are compared with; and those that end as it does.
 _REFERENCE = next(name for name, (_, knobs) in SCHEMES.items() if MODES[knobs["mode"]].single)
 _SUMS = [name for name, (_, knobs) in SCHEMES.items() if MODES[knobs["mode"]].sums]
+#: Every run compiles its sums anew, at most a few buckets, and a port has room for 256.
+_RUNS_OF_A_PORT = 32
 TORCH = "torch ddp"
 _LR = 0.01
 
@@ -125,9 +128,12 @@ class Scheme:
             layers=layers,
         )
         memory = theta_memory(self._config(1))
-        self.port = (
-            SoloPort(role_map.n) if comm.size == 1 else MpiPort(comm, role_map, theta_memory=memory)
+        self._open = (
+            partial(SoloPort, role_map.n)
+            if comm.size == 1
+            else partial(MpiPort, comm, role_map, theta_memory=memory)
         )
+        self.port, self._runs = self._open(), 0
 
     def _config(self, steps: int) -> TrainConfig:
         config = TrainConfig(steps=steps, lr=_LR, batch_size=BATCH, **self._knobs)
@@ -139,6 +145,10 @@ class Scheme:
         Returns:
             The seconds that a worker took, 0 at a server.
         """
+        if self._runs == _RUNS_OF_A_PORT:
+            self.close()
+            self.port, self._runs = self._open(), 0
+        self._runs += 1
         if self._cpu is None:
             return self._train(steps, log)
         train = self._train if self._size > 1 else self._cpu.metered(self._train)

@@ -25,6 +25,21 @@ from psrt.mpi.agreement import raise_on_all
 SMALL = {"tiny": (12, 8, 4)}
 
 
+@pytest.mark.mpi(min_size=2)
+def test_a_scheme_trains_as_often_as_one_likes(comm):
+    """Each time it compiles its sums, and a port has room for 256."""
+    ranks, knobs = train.SCHEMES["allreduce"]
+
+    def trains(part):
+        scheme = train.Scheme(part, train.FixedBatch(SMALL["tiny"]), knobs)
+        seconds = [scheme.run(1) for _ in range(300)]
+        scheme.close()
+        return seconds
+
+    seconds = run_on(comm, range(ranks), trains)
+    assert seconds is None or min(seconds) > 0
+
+
 @pytest.mark.mpi(min_size=3)
 def test_ps_compares_every_layout_that_fits(comm):
     layouts = ((1, 1), (1, 2), (2, 1), (50, 50))

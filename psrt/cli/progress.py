@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +19,8 @@ from psrt.progress import PROGRESS, Progress
 
 #: Back to the first column, and erase from there on.
 _CLEAR = "\r\x1b[K"
+#: Of a terminal that does not say how wide it is.
+_COLUMNS = 80
 #: A blocked stderr must not keep a command from ending, in seconds.
 _JOIN_S = 1.0
 
@@ -52,10 +53,10 @@ class Shown:
         Args:
             progress: what is shown.
             write: takes what is to be printed; None writes to stderr.
-            live: whether it is a terminal, with one line; None: if stderr is one.
+            live: whether it is a terminal, with one line; None: if stderr is one that can erase.
         """
         self._progress, self._write = progress, write or _write
-        self._live = sys.stderr.isatty() if live is None else live
+        self._live = _is_drawn_on() if live is None else live
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         #: Held while something is printed.
@@ -89,7 +90,7 @@ class Shown:
             if self._stop.is_set():
                 return
             if self._live:
-                self._write(_CLEAR + line[: shutil.get_terminal_size().columns - 1])
+                self._write(_CLEAR + line[: _columns() - 1])
                 self._drawn = True
             else:
                 self._write(f"psrt: {line}\n")
@@ -124,6 +125,21 @@ def shown(given: argparse.Namespace) -> Iterator[None]:
     with Shown() as it:
         it.begin(given)
         yield
+
+
+def _is_drawn_on() -> bool:
+    """Return whether stderr is a terminal that knows how to erase a line; a dumb one does not."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _columns() -> int:
+    """Return the width of the terminal that is drawn on: stdout may be a file, or none.
+
+    A line that is longer than it would go on in the next one, where nothing erases it.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS
+    return _COLUMNS
 
 
 def _write(text: str) -> None:

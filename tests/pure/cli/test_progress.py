@@ -2,6 +2,12 @@
 
 import argparse
 import contextlib
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
 import threading
 
 import pytest
@@ -73,6 +79,42 @@ def test_a_terminal_has_one_line_that_makes_room_and_goes(capsys, monkeypatch):
     assert stream.written[-1] == "\r\x1b[K"
     assert steps.above is contextlib.nullcontext
     assert capsys.readouterr().out == "a result\n"
+
+
+@contextlib.contextmanager
+def a_terminal(columns):
+    """Have a terminal at stderr, of that many columns; yield what reads what comes to it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with pytest.MonkeyPatch.context() as patch, open(theirs, "w") as stream:
+        patch.setattr(sys, "stderr", stream)
+        yield lambda: os.read(ours, 4096).decode()
+    os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted"),
+    [(10, "trains: s"), (80, "trains: step 1 of 2"), (0, "trains: step 1 of 2")],
+)
+def test_a_line_is_as_wide_as_the_terminal_it_is_on(monkeypatch, columns, wanted):
+    """Which is that of stderr: stdout may be a file."""
+    monkeypatch.setenv("COLUMNS", "12")
+    steps = Steps()
+    with a_terminal(columns) as read, Shown(steps) as it:
+        it.begin(argparse.Namespace())
+        steps.wanted.release()
+        assert read() == f"\r\x1b[K{wanted}"
+        steps.wanted.release()
+
+
+def test_a_dumb_terminal_has_lines_that_stay(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    steps = Steps()
+    with a_terminal(80) as read, Shown(steps) as it:
+        it.begin(argparse.Namespace())
+        steps.wanted.release()
+        assert read() == "psrt: trains: step 1 of 2\r\n"
+        steps.wanted.release()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ class Axes(NamedTuple):
 
     >>> axes_of("pipeline:2")
     Axes(data=0, pipeline=2, tensor=1)
+    >>> str(axes_of("pipeline:2")), str(axes_of("tensor:2,pipeline:1,data:1"))
+    ('pipeline:2', 'data:1,tensor:2')
     """
 
     #: Copies of the model, each trained on data of its own: D.
@@ -33,8 +35,11 @@ class Axes(NamedTuple):
         return self.pipeline * self.tensor
 
     def __str__(self) -> str:
-        given = [(name, size) for name, size in self._asdict().items() if size]
-        return ",".join(f"{name}:{size}" for name, size in given)
+        given = {"data": self.data} if self.data else {}
+        # A model that is not cut has one stage, which says that much.
+        given |= {"pipeline": self.pipeline} if self.pipeline > 1 or self.tensor == 1 else {}
+        given |= {"tensor": self.tensor} if self.tensor > 1 else {}
+        return ",".join(f"{name}:{size}" for name, size in given.items())
 
 
 def axes_of(text: str) -> Axes:

@@ -91,7 +91,9 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
     axes, servers = config.axes, config.servers
     servers = mode.default_servers * axes.cells if servers is None else servers
     workers = ranks - servers
-    of_ranks = f"{plural(ranks, 'rank')}" + (f" without {servers} servers" if servers else "")
+    of_ranks = plural(ranks, "rank") + (
+        f" for it and {plural(servers, 'server')}" if servers else ""
+    )
     if not axes.data and (workers < 1 or workers % axes.cells):
         raise ConfigError(
             f"--parallel {config.parallel} is of {axes.cells} ranks or a multiple, got {of_ranks}"

@@ -127,9 +127,9 @@ def topology_text(row: Mapping[str, Any], *, is_cut: bool = False) -> str:
 def cut_text(row: Mapping[str, Any]) -> str:
     """Return how a model is cut.
 
-    >>> row = {"parallel": "data:1,pipeline:2,tensor:1", "schedule": "1f1b", "micro_batches": 8}
+    >>> row = {"parallel": "data:1,pipeline:2", "schedule": "1f1b", "micro_batches": 8}
     >>> cut_text(row | {"layers": [2, 1], "parameters": [9, 8]})
-    'data:1,pipeline:2,tensor:1, 1f1b of 8 micro-batches, layers 2 + 1, parameters 9 + 8'
+    'data:1,pipeline:2, 1f1b of 8 micro-batches, layers 2 + 1, parameters 9 + 8'
     """
     lists = [f"{name} {' + '.join(map(str, row[name]))}" for name in ("layers", "parameters")]
     number = row["micro_batches"]

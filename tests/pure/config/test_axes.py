@@ -72,11 +72,13 @@ def test_a_schedule_and_its_chunks():
 @pytest.mark.parametrize(
     ("ranks", "knobs", "wanted"),
     [
-        (4, {"parallel": "pipeline:2"}, "data:2,pipeline:2,tensor:1"),
-        (1, {"parallel": "pipeline:1"}, "data:1,pipeline:1,tensor:1"),
+        (4, {"parallel": "pipeline:2"}, "data:2,pipeline:2"),
+        (1, {"parallel": "pipeline:1"}, "data:1,pipeline:1"),
         (6, {"parallel": "tensor:2,pipeline:3"}, "data:1,pipeline:3,tensor:2"),
-        (6, {"parallel": "pipeline:2", "mode": "sync"}, "data:2,pipeline:2,tensor:1"),
-        (6, {"parallel": "pipeline:2", "servers": 4}, "data:1,pipeline:2,tensor:1"),
+        (6, {"parallel": "tensor:2"}, "data:3,tensor:2"),
+        (2, {"parallel": "data:2"}, "data:2,pipeline:1"),
+        (6, {"parallel": "pipeline:2", "mode": "sync"}, "data:2,pipeline:2"),
+        (6, {"parallel": "pipeline:2", "servers": 4}, "data:1,pipeline:2"),
     ],
 )
 def test_copies_are_what_the_ranks_allow(ranks, knobs, wanted):
@@ -100,7 +102,12 @@ def test_modes_and_micro_batches_by_default():
         (4, {"parallel": "pipeline:3"}, "is of 3 ranks or a multiple, got 4 ranks"),
         (4, {"parallel": "data:2,pipeline:3"}, "is of 6 ranks, got 4 ranks"),
         (5, {"parallel": "pipeline:2", "servers": 3}, "each of the 2 parts"),
-        (3, {"parallel": "pipeline:2", "servers": 2}, "got 3 ranks without 2 servers"),
+        (
+            3,
+            {"parallel": "pipeline:2", "mode": "sync"},
+            "--parallel pipeline:2 is of 2 ranks or a multiple, got 3 ranks for it and 2 servers",
+        ),
+        (4, {"parallel": "pipeline:2", "servers": 1}, "got 4 ranks for it and 1 server"),
         (4, {"parallel": "pipeline:2", "mode": "serial"}, "has no effect with --mode serial"),
         (4, {"micro_batches": 2}, "--micro-batches 2 has no effect without --parallel"),
         (4, {"recompute": True}, "--recompute has no effect without --parallel"),
@@ -108,7 +115,7 @@ def test_modes_and_micro_batches_by_default():
         (
             4,
             {"parallel": "pipeline:2", "stages": "1,1,1"},
-            "--stages 1,1,1 has 3 numbers, --parallel pipeline:2,tensor:1 has 2 stages",
+            "--stages 1,1,1 has 3 numbers, --parallel pipeline:2 has 2 stages",
         ),
         (
             4,

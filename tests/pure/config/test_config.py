@@ -228,7 +228,7 @@ def a_value(name):
     given |= {"codec_chunk": 64, "codec_kept": 32, "codec_reply": "sign"}
     given |= {"codec_threshold": 0.1, "codec_rank": 2, "codec_momentum": 0.9}
     given |= {"codec_clip_norm": 1.0, "codec_warmup_epochs": 2, "codec_scaled": False}
-    given |= {"parallel": "pipeline:2,tensor:1", "micro_batches": 4, "stages": "1,2"}
+    given |= {"parallel": "pipeline:2", "micro_batches": 4, "stages": "1,2"}
     given |= {"error_feedback": True, "consensus_rate": 0.5}
     return given[name]
 

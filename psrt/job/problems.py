@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from psrt.data import Deal, dataset_size, deal, load_dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.partition import Span
+from psrt.runtime.own_loop import NamedShape, OwnLoop
 from psrt.runtime.problem import Problem, Supervised, labels_of
 from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.timing_chain import TimingOnlyChain
@@ -193,8 +196,39 @@ def initial_parameters(problem: Problem) -> Vector:
             f"{initial.shape}"
         )
     if not np.isfinite(initial).all():
-        raise ConfigError("initial() returned parameters that are nan or infinite")
+        raise ConfigError("the initial parameters are nan or infinite")
     return initial
+
+
+def arrays_of(problem: Problem | None) -> list[NamedShape] | None:
+    """Return what the parameters of a loop of the user's own are made of; else None."""
+    return [*problem.arrays] if isinstance(problem, OwnLoop) else None
+
+
+def check_arrays(problem: Problem | None, rank: int, first: Sequence[Sequence[Any]] | None) -> None:
+    """Raise unless a rank's parameters are those of rank 0: all of them are one vector.
+
+    Args:
+        problem: of the rank.
+        rank: that one.
+        first: what ``arrays_of`` says at rank 0, which may have been JSON since.
+
+    Raises:
+        ConfigError: if they are not.
+    """
+    mine = arrays_of(problem)
+    if mine is None or first is None:
+        return
+    for here, there in itertools.zip_longest(mine, first):
+        if here is None or there is None or (here[0], [*here[1]]) != (there[0], [*there[1]]):
+            raise ConfigError(
+                f"the parameters differ between ranks: rank {rank} has {_array_text(here)} where "
+                f"rank 0 has {_array_text(there)}"
+            )
+
+
+def _array_text(array: Sequence[Any] | None) -> str:
+    return "no more" if array is None else f"{array[0]} of shape {(*array[1],)}".lstrip()
 
 
 def machine_costs(config: TrainConfig) -> MachineCosts:

@@ -24,7 +24,7 @@ from psrt.job.codecs import JobCodec, job_codec
 from psrt.job.cut import Cut, CutPlan, cut_of, cut_plan
 from psrt.job.gossip import role_map_with_peers, topology_for
 from psrt.job.launcher import Launcher
-from psrt.job.problems import machine_costs
+from psrt.job.problems import arrays_of, check_arrays, machine_costs
 from psrt.job.provenance import data_sha256
 from psrt.job.replay import Replay
 from psrt.job.resuming import Resumption, found, pinned
@@ -147,9 +147,12 @@ def set_up(
             began = 0.0 if launcher.simulated else time.time()
             chosen = shards and [*shards]
             shared = json.dumps(
-                [n, layers, chosen, machine.to_json(), matrices, dealt, edges, plan, began]
+                [
+                    *(n, layers, chosen, machine.to_json(), matrices, dealt, edges, plan, began),
+                    arrays_of(problem),
+                ]
             )
-    n, layers, chosen, costs, matrices, dealt, edges, plan, began = json.loads(
+    n, layers, chosen, costs, matrices, dealt, edges, plan, began, arrays = json.loads(
         launcher.share(shared)
     )
     if chosen is not None:
@@ -157,6 +160,7 @@ def set_up(
         config = replace(config, shards_per_server=shards.shards)
     codec = job_codec(config, [Matrix(*it) for it in matrices])
     with launcher.agree():
+        check_arrays(problem, launcher.here(len(hosts))[0], arrays)
         # Copies of a model that is cut mix part by part: all parts have the same neighbours.
         nodes = workers if plan is None else workers[:: config.axes.cells]
         topology = topology_for(config, [hosts[rank] for rank in nodes], edges=edges)

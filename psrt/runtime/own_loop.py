@@ -96,6 +96,10 @@ class Member(Protocol):
         ...
 
 
+#: What an array of the parameters is called, and its shape.
+NamedShape = tuple[str, tuple[int, ...]]
+
+
 class OwnLoop:
     """What is trained in a loop of the user's own; a ``Problem`` but for its batches."""
 
@@ -103,6 +107,7 @@ class OwnLoop:
         self,
         initial: Callable[[], Vector],
         matrices: Sequence[Matrix],
+        arrays: Sequence[NamedShape],
         *,
         evaluate: Callable[[Vector], Mapping[str, float]] | None = None,
         state: Callable[[], Any] | None = None,
@@ -114,6 +119,7 @@ class OwnLoop:
         Args:
             initial: returns the (n,) parameters to start from.
             matrices: those among them.
+            arrays: what they are made of, in order.
             evaluate: returns figures on held-out data, of parameters (n,); None where the loop
                 says them.
             state: returns what a checkpoint keeps of the loop; None keeps nothing.
@@ -122,6 +128,7 @@ class OwnLoop:
         """
         self.initial = initial
         self._matrices = matrices
+        self.arrays = arrays
         self._evaluate = evaluate
         self.state, self.load_state = state, load_state
         self.nothing = nothing

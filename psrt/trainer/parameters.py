@@ -12,6 +12,7 @@ from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
 from psrt.runtime.array_tree import ArrayTree, LastViews
+from psrt.runtime.own_loop import NamedShape
 
 _FLOAT32 = {np.dtype(np.float32)}
 
@@ -25,6 +26,10 @@ class Parameters(Protocol):
 
     def matrices(self) -> Sequence[Matrix]:
         """Return the matrices among them."""
+        ...
+
+    def arrays(self) -> Sequence[NamedShape]:
+        """Return what they are made of, in the order in which they lie."""
         ...
 
     def bind(self, theta: Vector) -> Any:
@@ -93,6 +98,10 @@ class TreeParameters:
     def matrices(self) -> Sequence[Matrix]:
         """Return those of two or more axes, by the last one."""
         return self._tree.matrices()
+
+    def arrays(self) -> Sequence[NamedShape]:
+        """Return the path of each leaf, and its shape."""
+        return list(zip(self._tree.names, self._tree.shapes, strict=True))
 
     def bind(self, theta: Vector) -> Any:
         """Return the tree with views of ``theta``, which must not be written."""

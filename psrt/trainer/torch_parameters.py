@@ -11,6 +11,7 @@ import torch
 from psrt.arrays import Vector
 from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
+from psrt.runtime.own_loop import NamedShape
 from psrt.torch.parameters import Parameters
 
 
@@ -34,6 +35,12 @@ class TorchParameters:
     def matrices(self) -> Sequence[Matrix]:
         """Return those of two or more axes."""
         return self._parameters.matrices()
+
+    def arrays(self) -> Sequence[NamedShape]:
+        """Return the name of each, and its shape."""
+        parameters = self._parameters
+        shapes = (tuple(it.shape) for it in parameters.tensors)
+        return list(zip(parameters.names, shapes, strict=True))
 
     def bind(self, theta: Vector) -> Any:
         """Make the parameters views of ``theta`` and return them; gradients are forgotten."""

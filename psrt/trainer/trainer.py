@@ -102,6 +102,7 @@ class Trainer:
         self._loop = OwnLoop(
             given.initial,
             given.matrices(),
+            given.arrays(),
             evaluate=evaluate and self._evaluated_by(evaluate),
             state=state,
             load_state=load_state,

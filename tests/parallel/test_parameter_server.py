@@ -136,3 +136,33 @@ def test_what_comes_out_of_turn_is_told_in_its_own_words(comm):
         ParameterServer(comm, SHAPES, **KNOBS),
     ):
         pass
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    ("shapes", "found"),
+    [
+        (
+            {"b": (3,), "w": (2, 4)},
+            "['w'] of shape (2, 4) where rank 0 has ['w'] of shape (2, 3)",
+        ),
+        (
+            {"b": (3,), "w": (3, 2)},
+            "['w'] of shape (3, 2) where rank 0 has ['w'] of shape (2, 3)",
+        ),
+        (
+            {"b": (3,), "x": (2, 3)},
+            "['x'] of shape (2, 3) where rank 0 has ['w'] of shape (2, 3)",
+        ),
+        ({"b": (3,)}, "no more where rank 0 has ['w'] of shape (2, 3)"),
+        (SHAPES | {"z": ()}, "['z'] of shape () where rank 0 has no more"),
+    ],
+)
+def test_arrays_that_differ_between_ranks_are_refused_on_all(comm, shapes, found):
+    """They would be summed as the one vector that they are made of, whatever each is called."""
+    last = comm.size - 1
+    given = shapes if comm.rank == last else SHAPES
+    server = ParameterServer(comm, given, mode="sync", **KNOBS)
+    with pytest.raises(ConfigError, match="the parameters differ between ranks") as caught, server:
+        pass
+    assert f"rank {last} has {found}" in str(caught.value)

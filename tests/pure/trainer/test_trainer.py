@@ -114,7 +114,7 @@ def test_a_tree_keeps_its_form():
         ({"w": [1.0]}, "the parameters['w'][0] are float, expected float32 arrays"),
         ([], "the parameters have no numbers, expected a tree"),
         (np.zeros(0, np.float32), "the parameters have no numbers"),
-        (np.array([np.nan], np.float32), "initial() returned parameters that are nan"),
+        (np.array([np.nan], np.float32), "the initial parameters are nan"),
     ],
 )
 def test_what_are_no_parameters_is_one_line(parameters, line):

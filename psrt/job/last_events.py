@@ -52,6 +52,11 @@ class LastEvents:
         self._launcher, self._setup, self._names = launcher, setup, names
         most = setup.config.last_events
         (self._rank,) = launcher.here(len(setup.hosts))
+        #: The run's folder, wherever the user's code may go from here; None if there is none.
+        self._out: Path | None = None
+        if setup.config.out is not None:
+            with contextlib.suppress(OSError):  # the current folder is gone
+                self._out = Path(setup.config.out).absolute()
         #: The events.
         self.ring = EventRing(LAST if most is None else most)
         self._lock, self._pid = threading.Lock(), os.getpid()
@@ -102,10 +107,10 @@ class LastEvents:
         A folder of the same name on another host is none of this run.
         """
         found, config = [], self._setup.config
-        if config.out is not None:
+        if self._out is not None:
             with contextlib.suppress(PsrtError):
-                if read_text(str(Path(config.out) / CONFIG)) == to_toml(config):
-                    found.append(Path(config.out) / LAST_EVENTS)
+                if read_text(str(self._out / CONFIG)) == to_toml(config):
+                    found.append(self._out / LAST_EVENTS)
         began = self._setup.began
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(began))
         name = f"psrt-{LAST_EVENTS}-{stamp}-{int(began * 1e6) % 1_000_000:06d}"
@@ -153,11 +158,12 @@ class LastEvents:
         hosts, rank = self._setup.hosts, self._rank
         if rank not in (0, hosts.index(hosts[rank])):
             return
-        is_in_run = folder.parent == Path(self._setup.config.out or "")
+        is_in_run = folder.parent == self._out
         if is_in_run and rank:
             return
+        shown = Path(self._setup.config.out or "") / LAST_EVENTS if is_in_run else folder
         where = f" on {socket.gethostname()}" if len(set(hosts)) > 1 and not is_in_run else ""
-        self._launcher.warn(f"psrt: what led to the end of the job: psrt trace {folder}{where}")
+        self._launcher.warn(f"psrt: what led to the end of the job: psrt trace {shown}{where}")
 
 
 def _cell(cell: Cell, names: tuple[str, ...]) -> dict[str, object]:

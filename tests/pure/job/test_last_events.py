@@ -1,6 +1,7 @@
 """The last events of a run without --record: written when it ends by an error, and only then."""
 
 import dataclasses
+import os
 import tempfile
 import threading
 
@@ -81,6 +82,19 @@ def test_they_are_in_the_folder_of_the_run(tmp_path, temporary, capsys, fault, e
     assert (events["time"] >= 0).all()
     assert (events["time"] < 60).all()  # since the run was set up
     said = f"psrt: what led to the end of the job: psrt trace {out / LAST_EVENTS}\n"
+    assert capsys.readouterr().err == said
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_step_may_go_to_another_folder(tmp_path, temporary, capsys, monkeypatch):
+    def goes_away():
+        os.chdir(temporary)
+        return fails()
+
+    monkeypatch.chdir(tmp_path)
+    run(goes_away, ZeroDivisionError, out="run")
+    assert (tmp_path / "run" / LAST_EVENTS / "events.npy").exists()
+    said = f"psrt: what led to the end of the job: psrt trace run/{LAST_EVENTS}\n"
     assert capsys.readouterr().err == said
     assert list(temporary.iterdir()) == []
 

@@ -9,7 +9,9 @@ import atexit
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +37,27 @@ def _in_time() -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
+@contextlib.contextmanager
+def _ends_at_once() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end this process in C, as MPI starts.
+
+    Python would answer once MPI has started, which may be never: it waits for all ranks, and the
+    same signal has ended those that were not here yet. MPICH's mpirun does not end the others.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {it: handler for it in numbers if callable(handler := signal.getsignal(it))}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 # psrt calls MPI from one thread, and locks it never needs cost time at each call.
 mpi4py.rc.thread_level = "funneled"
 
@@ -45,7 +68,10 @@ _is_ours = "mpi4py.MPI" not in sys.modules
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "suspicious MPI execution environment")
     try:
-        with _in_time() if _is_ours else contextlib.nullcontext():
+        with contextlib.ExitStack() as starting:
+            if _is_ours:
+                starting.enter_context(_in_time())
+                starting.enter_context(_ends_at_once())
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise ConfigError(

@@ -1,5 +1,6 @@
 """Runs that fail on the way: the job ends, with the right status, and says once what happened."""
 
+import signal
 import time
 
 import pytest
@@ -48,6 +49,34 @@ def test_an_exception_on_one_rank_ends_the_job_and_is_told_once(launch, mode):
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert done.stderr.count("ZeroDivisionError: a fault of my own") == 1
     assert "[rank 2]" in done.stderr
+
+
+def test_ctrl_c_ends_ranks_that_wait_in_mpi_for_one_that_it_has_ended(launch):
+    (launch.folder / "job.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "from psrt.cli.process import run_command\n"
+        "from psrt.mpirun import started_rank\n"
+        "def command():\n"
+        "    os.environ['PSRT_START_TIMEOUT_S'] = '40'\n"
+        "    pathlib.Path(f'here-{started_rank()}').touch()\n"
+        "    if started_rank() == 1:\n"
+        "        time.sleep(60)\n"
+        "    from psrt.mpi.start import world\n"
+        "    return world().size\n"
+        "sys.exit(run_command(command, 'psrt'))\n"
+    )
+    process = launch.start("job.py", ranks=3)
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(launch.folder.glob("here-*"))) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1)  # until two of them are where MPI starts
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode != 0
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -238,7 +238,8 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
         raise ConfigError(f"--servers {servers} leaves no worker among {ranks} ranks")
     workers = config.axes.data or workers
     if config.softsync is not None and config.softsync > workers:
-        raise ConfigError(f"--softsync {config.softsync} is more than the {workers} workers")
+        there = plural(workers, "worker")
+        raise ConfigError(f"--softsync {config.softsync} is more than the {there}")
     if config.backup is not None and config.backup >= workers:
         raise ConfigError(
             f"--backup {config.backup} leaves no worker to wait for, there are {workers}"

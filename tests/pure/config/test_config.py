@@ -631,6 +631,7 @@ def test_every_knob_of_the_mode_is_set_and_no_other(mode):
         ({"servers": 4}, 4, "--servers 4 leaves no worker among 4 ranks"),
         ({"mode": "local-sgd", "servers": 2}, 2, "--servers 2 leaves no worker among 2 ranks"),
         ({"mode": "softsync", "softsync": 3}, 3, "--softsync 3 is more than the 2 workers"),
+        ({"mode": "softsync", "softsync": 5}, 2, "--softsync 5 is more than the 1 worker"),
         ({"backup": 2}, 3, "--backup 2 leaves no worker to wait for, there are 2"),
         (
             {"mode": "easgd", "elastic": 1.51},

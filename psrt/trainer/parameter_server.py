@@ -69,6 +69,8 @@ class ParameterServer(Trainer):
         Raises:
             ConfigError: if the mode has no servers, or a knob cannot be.
         """
+        if not isinstance(shapes, Mapping):
+            raise ConfigError(f"got {type(shapes).__name__}, expected shapes by name: a dictionary")
         if not shapes:
             raise ConfigError("there are no arrays, expected shapes by name")
         for name in ("epochs", "steps"):

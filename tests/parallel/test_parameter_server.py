@@ -83,6 +83,7 @@ def test_a_name_that_is_left_out_has_a_gradient_of_zeros(comm):
     ("shapes", "knobs", "line"),
     [
         ({}, {}, "there are no arrays, expected shapes by name"),
+        ([(2,)], {}, "got list, expected shapes by name: a dictionary"),
         ({"w": "text"}, {}, "'w' is 'text', expected a shape such as"),
         ({"w": (2, -1)}, {}, "'w' is (2, -1), expected a shape such as"),
         ({"w": np.zeros(3)}, {}, "the parameters['w'] are float64, expected float32 arrays"),

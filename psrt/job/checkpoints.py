@@ -66,7 +66,7 @@ def saver_for(
     if config.checkpoint_every is None or config.out is None:
         return None
     disk, resumption = launcher.disk, setup.resumption
-    checkpoints = Checkpoints(disk, Path(config.out))
+    checkpoints = Checkpoints(disk, Path(config.out).absolute())
     attempt = 0 if resumption is None else resumption.attempt
     began = 0 if resumption is None else resumption.manifest.step
     meeting: Meeting | None = None

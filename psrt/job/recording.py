@@ -115,7 +115,7 @@ class Recording:
         host = self._setup.hosts[launcher.here(len(self._setup.hosts))[0]]
         self._origin = origin = origin + clocks.get(host, (0.0, 0.0))[0]
         self._add_clocks(clocks, 0.0)
-        history = Path(self._setup.config.out or "") / FOLDER
+        history = Path(self._setup.config.out or "").absolute() / FOLDER
         mark = Path()
         with launcher.agree():
             if launcher.first:

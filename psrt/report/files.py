@@ -173,7 +173,11 @@ class OutputFolder:
         return self._aside / name
 
     def commit(self) -> None:
-        """Delete the earlier run that this one replaces; the run is about to begin."""
+        """Delete the earlier run that this one replaces; the run is about to begin.
+
+        From here on it does not matter what the current folder is: the user's code may change it.
+        """
+        self.path = self.path.absolute()
         if not self._aside.is_dir():
             return
         gone = self.path / (_ASIDE + _PART)

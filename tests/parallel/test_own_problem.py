@@ -1,5 +1,6 @@
 """A user's own problem over MPI, and data that is dealt out unevenly."""
 
+import os
 import time
 
 import numpy as np
@@ -130,6 +131,31 @@ def test_a_problem_needs_no_more_than_its_four_methods(comm):
         assert run.theta.dtype == np.float32
         assert run.records[-1].epoch == 3
         assert run.records[-1].samples == run.summary.samples
+
+
+class Wanders(UnevenSquares):
+    """Each step leaves the current folder."""
+
+    def batches(self, worker, workers, epoch):
+        return [np.arange(8)] * 20
+
+    def loss_and_grad(self, theta, batch, out):
+        os.chdir("/")
+        return super().loss_and_grad(theta, batch, out)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_a_run_stays_in_its_folder_if_a_step_leaves_the_current_one(
+    comm, shared_folder, monkeypatch, mode
+):
+    monkeypatch.chdir(shared_folder)
+    config = config_of({"mode": mode}, out="run", record=True, checkpoint_every=20)
+    psrt.run(config, Wanders(), comm=comm)
+    run = shared_folder / "run"
+    assert (run / "model.safetensors").exists()
+    assert len(list((run / "history").glob("rank-*.npy"))) == comm.size
+    assert list((run / "checkpoints").glob("0*"))
 
 
 @pytest.mark.mpi(min_size=2)

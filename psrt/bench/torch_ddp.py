@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import tempfile
@@ -38,8 +39,10 @@ class GlooGroup:
         # that thread may wait for: for ever. DDP refers to itself, so only the collector ends it.
         gc.collect()
         torch.distributed.destroy_process_group()
-        if self._comm.rank == 0 and os.path.exists(self._path):
-            os.unlink(self._path)
+        if self._comm.rank == 0:
+            # The last rank that leaves torch's store deletes its file, at any time from here on.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
 
 
 class TorchDDP:

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -420,6 +420,26 @@ class Recording:
         if self.recorder is not None:
             self.recorder.close()
 
+    @contextlib.contextmanager
+    def concluding(self) -> Iterator[None]:
+        """Keep the last events at hand: while this rank waits for the end, another may fail."""
+        if self._last is not None:
+            HERE.last_words = self._last.begin
+        try:
+            yield
+        except BaseException as error:
+            if not (isinstance(error, PsrtError) and error.agreed):  # of a result, not of a step
+                self._say_last(error)
+            raise
+        finally:
+            HERE.last_words = nothing
+
+    def _say_last(self, error: BaseException) -> None:
+        """Write the last events, if there are any, before an error ends the job."""
+        # Who closes a loop of his own ends the job, and not by an error.
+        if self._last is not None and not isinstance(error, GeneratorExit):
+            self._last.write()
+
     def __enter__(self) -> Recording:
         return self
 
@@ -433,9 +453,7 @@ class Recording:
         if error is not None:
             if self._begun:
                 self._cut_off()
-                # Who closes a loop of his own ends the job, and not by an error.
-                if self._last is not None and not isinstance(error, GeneratorExit):
-                    self._last.write()
+                self._say_last(error)
             else:
                 self._undo()
         elif self.recorder is not None:

@@ -159,7 +159,7 @@ class _Session:
             for sequencer in self._sequencers:
                 sequencer.finish()
             recording.end(roles, is_whole=not was_stopped)
-        with PROGRESS.doing("concludes"):
+        with PROGRESS.doing("concludes"), recording.concluding():
             result = self._conclude(roles, recording, plan)
         if isinstance(setup.problem, OwnLoop):
             setup.problem.final = launcher.everywhere(result and result.theta, setup.role_map.n)

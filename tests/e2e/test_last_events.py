@@ -90,6 +90,18 @@ def test_every_rank_has_written_what_it_did_before(launch, what, mode, status):
     assert "only the end of a history" in checked.errors[0]
 
 
+def test_so_has_who_is_through_and_waits_for_the_others(launch):
+    raises = "import time; time.sleep(1); raise ZeroDivisionError('mine')"
+    late = JOB.replace('return {"loss": 0.0}', raises).replace("epochs=100", "epochs=1")
+    (launch.folder / "job.py").write_text(late.replace("* 1000", "* 5"))
+    done = launch.ranks(RANKS, "job.py", "", "async")
+    assert done.status == 1, done.stderr
+    events = traced(launch, said(done.stderr))
+    assert list(events) == FILES
+    own = events[FILES[2]]
+    assert own["clock"][own["kind"] == Kind.PUSH].tolist() == list(range(5))
+
+
 @pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGINT), (3, signal.SIGTERM)])
 def test_a_signal(launch, ranks, number):
     flags = ["--epochs", "100000", "--hidden", "8", "--out", "run", "--last-events", "500"]

@@ -281,4 +281,4 @@ def _collected(failed: list[OutputError]) -> Iterator[None]:
 
 def table_of(summary: Summary, folder: OutputFolder | None) -> str:
     """Return the table that sums up a run."""
-    return final_table(asdict(summary), folder.path if folder is not None else None)
+    return final_table(asdict(summary), folder.given if folder is not None else None)

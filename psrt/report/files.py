@@ -57,6 +57,8 @@ class OutputFolder:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
+        #: The folder as it was named, which is what people are told.
+        self.given = self.path
         #: Closes the folder, which is locked while it is open.
         self._unlock: Callable[[], object] | None = None
 

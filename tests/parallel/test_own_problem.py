@@ -151,7 +151,10 @@ def test_a_run_stays_in_its_folder_if_a_step_leaves_the_current_one(
 ):
     monkeypatch.chdir(shared_folder)
     config = config_of({"mode": mode}, out="run", record=True, checkpoint_every=20)
-    psrt.run(config, Wanders(), comm=comm)
+    said = []
+    psrt.run(config, Wanders(), comm=comm, say=said.append)
+    if comm.rank == 0:
+        assert said[-1].splitlines()[-1].split() == ["files", "run"]
     run = shared_folder / "run"
     assert (run / "model.safetensors").exists()
     assert len(list((run / "history").glob("rank-*.npy"))) == comm.size

@@ -16,7 +16,8 @@ def did_you_mean(
     Args:
         name: as it was given.
         known: all valid names.
-        synonyms: synonym → name; a synonym takes precedence over a name with a similar spelling.
+        synonyms: synonym → name; a synonym takes precedence over a name with a similar spelling,
+            a name over a synonym whose spelling is as similar.
         prefix: shown before the suggested name.
 
     >>> did_you_mean("stalenes", ["seed", "staleness"], prefix="--")
@@ -25,6 +26,8 @@ def did_you_mean(
     ' (did you mean staleness?)'
     >>> did_you_mean("learning-rate", ["lr", "staleness-rate"], {"learning-rate": "lr"})
     ' (did you mean lr?)'
+    >>> did_you_mean("rign", ["ring", "codec sign"], {"sign": "codec sign"})
+    ' (did you mean ring?)'
     >>> did_you_mean("workers", ["servers", "seed"])
     ''
     """
@@ -34,6 +37,12 @@ def did_you_mean(
     longer = [other for other in known if other.startswith(name) and len(other) <= 2 * len(name)]
     near = [synonyms[name]] if synonyms.get(name) in known else sorted(longer, key=len)
     # Below 0.7 are words that only share an ending, such as workers and servers.
-    near = near or difflib.get_close_matches(name, [*known, *synonyms], n=1, cutoff=0.7)
+    if not near:
+
+        def closeness(other: str) -> tuple[float, bool]:
+            return difflib.SequenceMatcher(None, other, name).ratio(), other in known
+
+        close = difflib.get_close_matches(name, [*known, *synonyms], cutoff=0.7)
+        near = sorted(close, key=closeness, reverse=True)
     found = next((synonyms.get(it, it) for it in near), None)
     return f" (did you mean {prefix}{found}?)" if found in known else ""

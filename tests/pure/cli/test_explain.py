@@ -247,6 +247,7 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
         ("", "explain what? for example: psrt explain ring"),
         ("--ranks 4 ring", "explain what? for example: psrt explain ring"),
         ("rnig", "cannot explain 'rnig' (did you mean ring?), only butterfly, "),
+        ("rign", "cannot explain 'rign' (did you mean ring?), only butterfly, "),
         ("serial", "cannot explain 'serial'"),
         ("sgin", "cannot explain 'sgin' (did you mean codec sign?), only butterfly, "),
         ("ring 4", "unexpected argument '4'"),

@@ -428,7 +428,8 @@ class Recording:
         try:
             yield
         except BaseException as error:
-            if not (isinstance(error, PsrtError) and error.agreed):  # of a result, not of a step
+            agreed = isinstance(error, PsrtError) and error.agreed
+            if not (agreed or isinstance(error, OutputError)):  # of a result, not of a step
                 self._say_last(error)
             raise
         finally:

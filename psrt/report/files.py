@@ -334,7 +334,7 @@ class OutputFolder:
             yield part
             os.replace(part, self.path / name)
         except (OSError, SafetensorError) as error:
-            raise OutputError(f"cannot write {self.path / name}: {reason_of(error)}") from None
+            raise OutputError(f"cannot write {self.given / name}: {reason_of(error)}") from None
         finally:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)

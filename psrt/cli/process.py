@@ -40,6 +40,11 @@ def run_command(command: Callable[[], int], name: str) -> int:
                 status = command()
             except SystemExit as done:  # after argparse has printed a help
                 status = done.code if isinstance(done.code, int) else 0
+            except RuntimeError as error:
+                # So Python 3.11 wraps what interrupts ``__set_name__``, as in an import.
+                if isinstance(error.__cause__, KeyboardInterrupt):
+                    raise error.__cause__ from None
+                raise
             flush()
         line = refused()
         if line is None:

@@ -50,7 +50,9 @@ def test_what_is_no_bug_is_one_line(capsys, error, status, line):
     assert capsys.readouterr() == ("", line + "\n")
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), OSError(errno.EBADF, "odd")])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError(), RuntimeError(), OSError(errno.EBADF, "odd")]
+)
 def test_a_bug_is_raised(error):
     with pytest.raises(type(error)):
         run_command(raising(error), "psrt")
@@ -65,6 +67,17 @@ def test_a_signal_ends_it(capsys, number):
         for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(each, handler)
     assert capsys.readouterr().err == "name: interrupted\n"
+
+
+def test_a_signal_while_a_class_is_made(capsys):
+    """As in an import: Python 3.11 makes another error of it."""
+
+    class Attribute:
+        def __set_name__(self, owner, name):
+            raise KeyboardInterrupt(signal.SIGTERM)
+
+    assert run_command(lambda: type("Made", (), {"it": Attribute()}), "psrt") == 143
+    assert capsys.readouterr().err == "psrt: interrupted\n"
 
 
 def test_a_signal_between_the_making_of_a_coroutine_and_its_await(capsys):

@@ -199,7 +199,7 @@ def test_the_same_seed_the_same_timeline(name):
 
 
 def test_what_the_workers_do_not_allow():
-    with pytest.raises(ConfigError, match="--softsync 2 is more than the 1 worker"):
+    with pytest.raises(ConfigError, match=r"--softsync 2 is more than the 1 worker$"):
         timeline("softsync", workers=1, slow={})
 
 

@@ -68,7 +68,10 @@ def left_out(theta, batch, out):
     ("methods", "message"),
     [
         ({"evaluate": None}, r"the problem, a Broken, has no evaluate\(\)"),
-        ({"initial": lambda: np.full(3, np.nan, np.float32)}, r"parameters are nan or"),
+        (
+            {"initial": lambda: np.full(3, np.nan, np.float32)},
+            r"^the initial parameters are nan or infinite$",
+        ),
         ({"initial": lambda: np.ones(3)}, r"initial\(\) must return a flat float32 .* float64"),
         ({"initial": lambda: np.ones((3, 1), np.float32)}, r"initial\(\) must .* \(3, 1\)"),
         (

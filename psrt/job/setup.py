@@ -145,12 +145,9 @@ def set_up(
             plan = cut_plan(config, problem, n, initial=initial, clock=clock)
             dealt = "" if deal is None else deal.sha256()
             began = 0.0 if launcher.simulated else time.time()
-            chosen = shards and [*shards]
+            chosen, arrays = shards and [*shards], arrays_of(problem)
             shared = json.dumps(
-                [
-                    *(n, layers, chosen, machine.to_json(), matrices, dealt, edges, plan, began),
-                    arrays_of(problem),
-                ]
+                [n, layers, chosen, machine.to_json(), matrices, dealt, edges, plan, began, arrays]
             )
     n, layers, chosen, costs, matrices, dealt, edges, plan, began, arrays = json.loads(
         launcher.share(shared)

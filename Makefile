@@ -31,6 +31,9 @@ SEED = 0
 # Of the parallel tests: numbers of ranks, those of `make test`, and seconds that one launch may take.
 RANK_COUNTS = 1 2 3 4 7 8
 FEW_RANKS = 3
+# Of those, what is left to test-soak: see test-rest.
+SOAK_RANKS = 4 8
+SOAK_RANKS_MPICH = 2 3 7
 LAUNCH_TIMEOUT = 600
 PARALLEL = tests/parallel
 # Those of them that are not about shared memory, less test_communicator_nonblocking, which takes the
@@ -192,15 +195,15 @@ test:  ## all behaviour, in about six minutes: pure, under mpirun on 3 ranks, en
 test-rest:  ## tests that `make test` leaves out: state spaces, grids, other numbers of ranks, MPICH
 	@$(MAKE) --no-print-directory test-pure MARKED=exhaustive
 	@$(MAKE) --no-print-directory test-parallel \
-	  RANK_COUNTS='$(filter-out $(FEW_RANKS) 4 8,$(RANK_COUNTS))'
+	  RANK_COUNTS='$(filter-out $(FEW_RANKS) $(SOAK_RANKS),$(RANK_COUNTS))'
 	@$(MAKE) --no-print-directory test-e2e MARKED=exhaustive
-	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='$(filter-out 2 3 7,$(RANK_COUNTS))'
+	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='$(filter-out $(SOAK_RANKS_MPICH),$(RANK_COUNTS))'
 	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
 
 test-soak:  ## what even test-rest leaves out: most of the largest grids, other numbers of ranks of each MPI
 	@$(MAKE) --no-print-directory test-pure MARKED=soak
-	@$(MAKE) --no-print-directory test-parallel RANK_COUNTS='4 8'
-	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='2 3 7'
+	@$(MAKE) --no-print-directory test-parallel RANK_COUNTS='$(SOAK_RANKS)'
+	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='$(SOAK_RANKS_MPICH)'
 
 test-all: test test-rest test-soak test-cluster test-slurm test-nolocal test-oracles test-browser test-packaging  ## everything, with both MPIs
 

@@ -23,6 +23,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from psrt.vendors import on_one_host as _on_one_host
+from psrt.vendors import settings as _settings
 from psrt.version import __version__
 
 if TYPE_CHECKING:
@@ -49,12 +51,7 @@ if TYPE_CHECKING:
 
 # MPI libraries read these when they start, so they are set before anything here can import mpi4py.
 # In a program that imports mpi4py first they are too late and do no harm.
-# Open MPI's one-sided component for UCX complains on every rank where there is no such hardware.
-os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-# Its transport for one-sided traffic over libfabric sleeps for a second; psrt does not use it.
-os.environ.setdefault("OMPI_MCA_btl", "^ofi")
-# One of UCX's transports on a host lets a user's group write to its memory; there are others.
-os.environ.setdefault("UCX_TLS", "^sysv")
+os.environ.update(_settings(os.environ, one_host=_on_one_host(os.environ)))
 
 __all__ = [
     "Communicator",

@@ -28,6 +28,8 @@ from psrt.mpirun.environment import pmi_for
 from psrt.mpirun.hostfile import Host, read_hostfile
 from psrt.mpirun.library import Library, loaded_library, mpirun_of
 from psrt.mpirun.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
+from psrt.mpirun.own_line import may_spread
+from psrt.vendors import settings
 
 if TYPE_CHECKING:
     from psrt.job.elastic import Size
@@ -186,8 +188,7 @@ def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
         say(str(line))
         return None
     _tell(f"{line}\n")
-    several_hosts = given.hostfile is not None or "SLURM_JOB_ID" in os.environ
-    parent = Parent(line.ranks, _tell, several_hosts=several_hosts)
+    parent = Parent(line.ranks, _tell, several_hosts=_spreads(given))
     return attempt(line.command, line.variables, parent, deaf_s=line.deaf_s)
 
 
@@ -210,6 +211,11 @@ def _supervised(given: argparse.Namespace, rest: list[str]) -> Ended | None:
         say(str(line_of(None, None)))
         return None
     return job.run(line_of, _tell)
+
+
+def _spreads(given: argparse.Namespace) -> bool:
+    """Return whether ranks may be on other hosts, as far as can be told here."""
+    return given.hostfile is not None or may_spread(given.flags.split())
 
 
 def _hosts(given: argparse.Namespace) -> tuple[Host, ...]:
@@ -290,7 +296,12 @@ def _line(
             path = [str(Path(psrt.__file__).parents[1]), os.environ.get("PYTHONPATH")]
             variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     else:
-        is_safe = {**os.environ, **variables}.get("PYTHONSAFEPATH") and words[0] != "-m"
+        environment = {**os.environ, **variables}
+        if not _spreads(given):  # psrt sees to it itself, but later than a script may start MPI
+            name = "OMPI_MCA_btl" if library.is_open_mpi else "UCX_TLS"
+            sets = settings(environment, one_host=True)
+            variables.update({name: sets[name]} if name in sets else {})
+        is_safe = environment.get("PYTHONSAFEPATH") and words[0] != "-m"
         python += [*_RUNNER, *(_SAFELY if is_safe else ())]
     try:
         flags = shlex.split(given.flags)

@@ -20,7 +20,7 @@ from psrt.job.supervise import supervise
 from psrt.mpirun.environment import start_limit_s
 from psrt.mpirun.hostfile import Host
 from psrt.mpirun.lines import Line
-from psrt.mpirun.own_line import OwnLine, own_line
+from psrt.mpirun.own_line import OwnLine, may_spread, own_line
 from psrt.mpirun.reach import unreachable
 
 #: Flags of the launcher that say where and how ranks start, as a line of the user's own does.
@@ -53,6 +53,7 @@ class Supervised:
             ConfigError: if it could not go on.
         """
         self._limit, self._hosts = limit, hosts
+        self._spreads = bool(hosts) or may_spread(given.flags.split())
         #: The user's own line; None where the command is started by one of psrt's.
         self.own: OwnLine | None = None if rest[0] == "train" else own_line(rest)
         if self.own is not None:
@@ -120,7 +121,7 @@ class Supervised:
         def start() -> Ended:
             line = line_of(self._there, self._size)
             tell(f"{line}\n")
-            several = bool(self._hosts) if self.own is None else self.own.spreads
+            several = self._spreads if self.own is None else self.own.spreads
             parent = Parent(line.ranks or _MANY, tell, several_hosts=several)
             stall = Stall(
                 parent,

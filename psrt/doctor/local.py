@@ -18,6 +18,7 @@ from psrt.doctor.facts import RankFacts
 from psrt.job.provenance import code_sha256
 from psrt.mpirun import spoken_pmi, started_by, started_ranks
 from psrt.mpirun.library import library_file
+from psrt.vendors import is_own
 from psrt.version import __version__
 
 #: What the libraries behind numpy call the number of their threads.
@@ -32,8 +33,6 @@ _THREADS_OF = (
 _LIBRARIES = ("openblas", "mkl_rt", "libblis")
 #: Variables that tell MPI which network to take, and how.
 _SETTINGS = ("OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl", "MPIR_CVAR_", "UCX_", "FI_")
-#: That which ``import psrt`` sets.
-_OWN = ("OMPI_MCA_btl", "^ofi")
 # ioctl: flags and address of a network interface, from linux/sockios.h and linux/if.h.
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
 _UP, _LOOPBACK = 0x1, 0x8
@@ -73,7 +72,7 @@ def local_facts(rank: int, mpi: Mapping[str, str]) -> RankFacts:
         settings={
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(_SETTINGS) and (name, value) != _OWN
+            if name.startswith(_SETTINGS) and not is_own(name, value)
         },
     )
 

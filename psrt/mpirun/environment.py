@@ -20,6 +20,12 @@ RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 #: Variables that only an MPI launcher sets. Slurm sets its own in any batch script, too, which is
 #: a single process: there the number of tasks decides.
 _MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
+#: Variables by which a launcher finds hosts that nobody has named to it: a batch system's, and
+#: those for a hostfile of the user's or of the site's.
+_HOSTS = (
+    "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_MCPU_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE",
+    "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE",
+)  # fmt: skip
 #: Seconds that MPI may take to start, and to end; ``PSRT_START_TIMEOUT_S`` overrides it.
 _START_S, _OVERRIDE = 300.0, "PSRT_START_TIMEOUT_S"
 
@@ -27,6 +33,11 @@ _START_S, _OVERRIDE = 300.0, "PSRT_START_TIMEOUT_S"
 def launched() -> bool:
     """Return whether this process was started as a rank of an MPI job."""
     return any(name in os.environ for name in _MARKS) or started_ranks() > 1
+
+
+def finds_hosts() -> bool:
+    """Return whether a launcher that this process starts may find several hosts by itself."""
+    return any(name in os.environ for name in _HOSTS)
 
 
 def started_ranks() -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from psrt.errors import ConfigError
+from psrt.mpirun.environment import finds_hosts
 from psrt.mpirun.library import is_open_mpi
 from psrt.mpirun.lines import DEAF_S, Line
 
@@ -51,9 +51,7 @@ class OwnLine:
         """Whether ranks may be on other hosts, as far as can be seen."""
         if self.launcher is None or Path(self.words[self.launcher]).name == "srun":
             return True
-        if "SLURM_JOB_ID" in os.environ:
-            return True
-        return any(word.partition("=")[0] in _HOSTS for word in self.words[: self.train])
+        return may_spread(self.words[: self.train])
 
     def line(self, exported: Sequence[str]) -> Line:
         """Return it as it is started.
@@ -72,6 +70,11 @@ class OwnLine:
             return Line(self.words, {}, deaf_s=DEAF_S)
         more = [word for variable in exported for word in ("-x", variable)]
         return Line(self.words, {}, unshown=more, unshown_at=self.launcher + 1)
+
+
+def may_spread(flags: Sequence[str]) -> bool:
+    """Return whether an mpirun with these flags may start ranks on other hosts."""
+    return finds_hosts() or any(flag.partition("=")[0] in _HOSTS for flag in flags)
 
 
 def own_line(words: Sequence[str]) -> OwnLine:

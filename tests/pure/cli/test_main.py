@@ -82,7 +82,7 @@ def test_little_is_imported_before_ctrl_c_is_caught():
     code = "import sys, psrt.__main__; print(*(name for name in sys.modules if 'psrt' in name))"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     names = {name for name in found.stdout.split() if not name.startswith("__editable__")}
-    assert names == {"psrt", "psrt.__main__", "psrt.version"}
+    assert names == {"psrt", "psrt.__main__", "psrt.vendors", "psrt.version"}
 
 
 def test_launch_knows_every_subcommand():

@@ -4,6 +4,7 @@ import pytest
 
 from psrt import mpirun
 from psrt.mpirun import launched, mismatch, started_rank, started_ranks
+from psrt.vendors import is_own, on_one_host, settings
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK": "2"}
 MPICH = {"PMI_SIZE": "4", "PMI_RANK": "2", "MPI_LOCALNRANKS": "4"}
@@ -65,3 +66,28 @@ def test_srun_is_told_the_language_of_the_library(environment, variables, librar
 def test_only_slurm_is_told_to_take_srun(environment):
     environment(MPICH)
     assert "srun" not in mismatch(1, "Some MPI", "its mpirun")
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_one_host"),
+    [
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, True),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, False),
+        (MPICH, True),
+        (MPICH | {"MPI_LOCALNRANKS": "1"}, False),
+        (SRUN | {"SLURM_STEP_NUM_NODES": "1"}, True),
+        (SRUN | {"SLURM_STEP_NUM_NODES": "2"}, False),
+        # It may be what starts ranks elsewhere, and they would have its variables.
+        ({}, False),
+        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"}, False),
+        # Of nested launchers the innermost counts.
+        (OPEN_MPI | SRUN | {"SLURM_STEP_NUM_NODES": "1"}, False),
+    ],
+)
+def test_ranks_on_one_host_do_without_tcp(variables, is_one_host):
+    assert on_one_host(variables) == is_one_host
+    own = settings(variables, one_host=is_one_host)
+    assert [text.endswith(",tcp") for text in own.values()] == [False, is_one_host, is_one_host]
+    assert all(is_own(*it) for it in own.items())
+    assert settings(dict.fromkeys(own, "mine"), one_host=is_one_host) == {}
+    assert not any(is_own(name, "mine") for name in own)

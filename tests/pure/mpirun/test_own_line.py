@@ -81,4 +81,6 @@ def test_where_ranks_are(flags, spreads, moves, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     line = own_line(["mpirun", *flags.split(), "psrt", "train", "--host", "--wdir"])
     assert (line.spreads, line.moves) == (spreads, moves)
+    monkeypatch.setenv("PBS_NODEFILE", "nodes")
+    assert line.spreads
     assert own_line(["srun", "psrt", "train"]).spreads

@@ -2,9 +2,14 @@
 
 import gc
 import importlib.util
+import os
+import tempfile
 import zlib
 
 import pytest
+
+# Else matplotlib would keep its list of fonts in the home of who runs the tests.
+os.environ.setdefault("MPLCONFIGDIR", f"{tempfile.gettempdir()}/psrt-tests-{os.geteuid()}")
 
 pytest.register_assert_rewrite("support")
 

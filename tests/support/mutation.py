@@ -165,7 +165,9 @@ class Mutator:
         elif what == 2:
             path.symlink_to(path.name)
         elif what == 3:
-            path.symlink_to(self.one(("/dev/zero", "/dev/full", "/etc/passwd", "/", "/nowhere")))
+            path.symlink_to(
+                self.one(("/dev/zero", "/dev/full", "/etc/passwd", "/", "nowhere/there"))
+            )
         elif what == 4:
             path.touch(0o000)
         elif what == 5:

@@ -181,7 +181,8 @@ def test_a_terminal_is_drawn_on_by_rich(tmp_path):
     rich = pytest.importorskip("rich.console")
     run = write_run(tmp_path / "run", 2, progress=PROGRESS, summary=whole_summary())
     out = io.StringIO()
-    console = rich.Console(file=out, force_terminal=True, width=100, color_system=None)
+    # Wider than any name of a temporary folder, which would go on in a line of its own.
+    console = rich.Console(file=out, force_terminal=True, width=1000, color_system=None)
     with Panel("run", console) as panel:
         panel.show(state_of(read_run(run)), "silent for 31 s")
         assert watch(run, panel, interval_s=1, silent_s=30) == OVER

@@ -238,8 +238,8 @@ def _schemes(
 def _torch(
     comm: MPI.Comm, sizes: tuple[int, ...], counts: dict[int, list[int]], **knobs: int
 ) -> Iterator[dict[str, Run | None]]:
-    """Set up torch's pipeline on the same cut, where torch is installed; collective."""
-    if not has_torch(comm):
+    """Set up torch's pipeline on the same cut, if there is one and torch; collective."""
+    if 1 not in counts or not has_torch(comm):
         yield {}
         return
     from psrt.bench.torch_pipeline import TorchPipeline

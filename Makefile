@@ -28,6 +28,8 @@ JOBS = 2000
 FAULTS = 10000
 CASES = 100000
 SEED = 0
+# How many times as long as on an idle machine tests may take before they are stopped: make test PATIENCE=3.
+PATIENCE = 1
 # Of the parallel tests: numbers of ranks, those of `make test`, and seconds that one launch may take.
 RANK_COUNTS = 1 2 3 4 7 8
 FEW_RANKS = 3
@@ -100,6 +102,13 @@ PY = $(VENV)/bin/python
 MPIRUN = $(VENV)/bin/mpirun $(MPIRUN_FLAGS)
 # Without a terminal to read from, and so that Ctrl-C still reaches what runs.
 TIMEOUT = timeout --foreground --kill-after=10
+# $1: seconds, $2: a command that may take as long.
+define within
+@echo "$@"
+@limit=$$(($1 * $(PATIENCE))); $(TIMEOUT) $$limit $2 </dev/null || { status=$$?; \
+  case $$status in 124 | 137) echo "$@ was stopped after $$limit s; on a busy machine give it more:" \
+    "make $@ PATIENCE=$$((3 * $(PATIENCE)))" >&2 ;; esac; exit $$status; }
+endef
 
 # --- installation -------------------------------------------------------------------------------
 
@@ -121,10 +130,10 @@ help:  ## list the commands
 install: $(VENV)/.has-psrt  ## make the environment .venv (MPI=mpich: .venv-mpich) with psrt and an MPI
 
 # Each stamp is younger than setup.py, or pip runs again.
-$(VENV)/.has-psrt: EXTRAS = $(MPI)
+$(VENV)/.has-psrt: EXTRAS = $(MPI),report
 $(VENV)/.has-tests: EXTRAS = $(MPI),plot,report,test
 $(VENV)/.has-lint: EXTRAS = $(MPI),plot,report,test,lint
-$(VENV)/.has-plot: EXTRAS = $(MPI),plot
+$(VENV)/.has-plot: EXTRAS = $(MPI),plot,report
 $(VENV)/.has-release: EXTRAS = $(MPI),test,lint,release
 $(VENV)/.has-docs: EXTRAS = $(MPI),test,docs
 $(addprefix $(VENV)/.has-,psrt tests lint plot release docs): setup.py | $(PY)
@@ -220,11 +229,11 @@ COLOR = $(if $(MAKE_TERMOUT),,--color=no)
 
 # -x: ranks that were out of step once may stay so; -s: what a rank says as it ends the job is seen.
 $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
-	$(TIMEOUT) $(LAUNCH_TIMEOUT) $(MPIRUN) -n $* \
-	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi $(PARALLEL) </dev/null
+	$(call within,$(LAUNCH_TIMEOUT),$(MPIRUN) -n $* \
+	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi $(PARALLEL))
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
-	$(TIMEOUT) 900 $(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E) </dev/null
+	$(call within,900,$(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E))
 
 # What the hosts that this machine plays need, and a Slurm on them. Where systemd runs, installing
 # daemons would start them: there the tests say what to install.
@@ -253,17 +262,17 @@ endef
 
 test-cluster: $(VENV)/.has-tests  ## tests of both MPIs on several hosts that this machine plays; as root
 	$(call installed_for_root,sshd ssh ip tc unshare,$(HOSTS))
-	$(TIMEOUT) 1200 $(PY) -m pytest -rs $(DURATIONS) tests/cluster </dev/null
+	$(call within,1200,$(PY) -m pytest -rs $(DURATIONS) tests/cluster)
 
 test-slurm: $(VENV)/.has-tests  ## tests of both MPIs in a Slurm of three nodes, on such hosts; as root
 	$(call installed_for_root,slurmctld slurmd srun munged sshd ssh ip tc unshare,$(SLURM) $(HOSTS))
-	$(TIMEOUT) 600 $(PY) -m pytest -rs $(DURATIONS) tests/slurm </dev/null
+	$(call within,600,$(PY) -m pytest -rs $(DURATIONS) tests/slurm)
 
 # Skipped where there is no browser. Chromium's shell is the smallest.
 .PHONY: test-browser
 test-browser: $(VENV)/.has-tests  ## tests of pages of HTML in a headless browser
 	$(call programs_for_root,chromium-headless-shell,chromium-headless-shell)
-	$(TIMEOUT) 300 $(PY) -m pytest -rs $(DURATIONS) tests/browser </dev/null
+	$(call within,300,$(PY) -m pytest -rs $(DURATIONS) tests/browser)
 
 # UCX remarks at the end on what a test of errors has left under way.
 test-nolocal:  ## the parallel tests under MPICH on 3 ranks that share no memory, as on three hosts
@@ -274,14 +283,15 @@ test-oracles: test-torch-alone $(ORACLE_RANKS:%=test-torch-%)  ## psrt.torch, ps
 
 # What knows no MPI, and apps that start ranks themselves.
 test-torch-alone: .venv-oracles/.has-torch  ## what of that needs no mpirun around it
-	$(TIMEOUT) 300 .venv-oracles/bin/python -m pytest -rs $(DURATIONS) -n 2 --dist loadfile \
+	$(call within,300,.venv-oracles/bin/python -m pytest -rs $(DURATIONS) -n 2 --dist loadfile \
 	  tests/pure/codec/test_torch.py tests/pure/torch tests/pure/jax tests/e2e/torch \
 	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/torch.md]' \
-	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/jax.md]'
+	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/jax.md]')
 
 $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
-	$(TIMEOUT) 300 .venv-oracles/bin/mpirun $(MPIRUN_FLAGS) -n $* \
-	  .venv-oracles/bin/python -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi tests/parallel/torch tests/parallel/jax </dev/null
+	$(call within,300,.venv-oracles/bin/mpirun $(MPIRUN_FLAGS) -n $* \
+	  .venv-oracles/bin/python -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi tests/parallel/torch tests/parallel/jax \
+	  $(if $(filter $(FEW_RANKS),$*),tests/parallel/test_bench.py))
 
 # Of its own: nothing else needs torch, and what takes it where it is there would take longer.
 .venv-oracles/.has-torch: setup.py
@@ -295,7 +305,7 @@ $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
 # With the network: builds, and what is installed from the wheel, take their packages from PyPI.
 test-packaging: $(VENV)/.has-release  ## sdist and wheel: built, checked, and at work where only they are
 	$(PY) .ci/release.py --rehearse
-	$(TIMEOUT) 600 $(PY) -m pytest -rs $(DURATIONS) tests/packaging </dev/null
+	$(call within,600,$(PY) -m pytest -rs $(DURATIONS) tests/packaging)
 
 release: $(VENV)/.has-release  ## build what PyPI gets, if all names one version; ARGS=--upload uploads it
 	$(PY) .ci/release.py $(ARGS)

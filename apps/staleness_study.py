@@ -27,6 +27,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from script import refuse_mpirun, run_script
 from studies import one_run, softsync, workers
@@ -49,7 +50,7 @@ def main(argv: Sequence[str]) -> None:
         STUDIES[asked.study].study(*flags.parse_known_args(list(argv)))
 
 
-def choice(**kwargs: object) -> FlagParser:
+def choice(**kwargs: Any) -> FlagParser:
     """Return a parser of the flags that say what to do."""
     flags = FlagParser(**kwargs)
     either = flags.add_mutually_exclusive_group()

@@ -34,6 +34,7 @@ COMMANDS = {
 }
 #: Subcommands implemented by `psrt.cli.train`.
 _ROLES = ("server", "worker")
+_HELP = {"-h", "--help", "--help-all"}
 #: What psrt depends on; a Python without them may find psrt itself in the current folder.
 _NEEDED = ("numpy", "mpi4py", "safetensors")
 #: As `psrt.errors.status_of` a KeyboardInterrupt, which may not be imported yet.
@@ -60,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(words: list[str]) -> int:
     from psrt.cli.process import print_once
 
-    if words[:1] in (["-h"], ["--help"]):
+    if words[:1] == ["help"] and words[1:] and words[1] in COMMANDS:
+        words = [words[1], "--help", *words[2:]]
+    if words[:1] in (["-h"], ["--help"], ["help"]):
         print_once(_help(), sys.stdout)
         return 0
     if words[:1] == ["--version"]:
@@ -84,14 +87,10 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _run(command: str, rest: list[str]) -> int:
-    from psrt.cli.process import print_once
-
-    if command in ("train", *_ROLES) and ("-h" in rest or "--help" in rest):
+    if command in ("train", *_ROLES) and _HELP & set(rest):
         from psrt.cli.flags import role_parser, train_parser  # before anything imports MPI
 
-        parser = role_parser(command) if command in _ROLES else train_parser()
-        print_once(parser.format_help(), sys.stdout)
-        return 0
+        (role_parser(command) if command in _ROLES else train_parser()).parse(rest)
     if command in _ROLES:
         return int(importlib.import_module("psrt.cli.train").main(rest, role=command))
     return int(importlib.import_module(f"psrt.cli.{command}").main(rest))

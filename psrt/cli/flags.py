@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from psrt.cli.process import print_once
 from psrt.cli.progress import add_flags
 from psrt.config import MODES, Knob, TrainConfig, did_you_mean, read_toml
-from psrt.config.knobs import dashed, knobs_of, read, shown, synonyms_of
-from psrt.config.values import SWITCH
+from psrt.config.knobs import Condition, dashed, knobs_of, read, shown, synonyms_of
+from psrt.config.values import SWITCH, WIDTHS
 from psrt.errors import ConfigError
 from psrt.files import read_text
 
@@ -44,6 +44,8 @@ LAUNCH_WORDS = ("restarts", "min-workers", "hostfile", "launcher", "bind-to")
 
 
 _MODES = "\n".join(f"{row.name:<10} {row.doc}" for row in MODES.values())
+#: Of a longer list of names a line of help tells those that are not in it.
+_MOST_NAMES = 7
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -53,12 +55,79 @@ class FlagParser(argparse.ArgumentParser):
     synonyms: dict[str, str]
     #: Name without a flag, without leading dashes → what to do instead.
     notes: dict[str, str]
+    #: Knobs by the names of their flags' values, where ``--help`` shows only the usual ones.
+    knobs: Mapping[str, Knob]
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, knobs: Mapping[str, Knob] | None = None, **kwargs: Any) -> None:
         super().__init__(
-            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=not knobs,
+            **kwargs,
         )
-        self.synonyms, self.notes = {}, {}
+        self.synonyms, self.notes, self.knobs = {}, {}, knobs or {}
+        if self.knobs:
+            self.add_argument(
+                *("-h", "--help"), action=_Help, nargs="?", metavar="TOPIC",
+                help="show the usual flags, or those of a topic: a heading, a flag, or a value "
+                "such as ssp, top-k or adam",
+            )  # fmt: skip
+            self.add_argument("--help-all", action=_Help, nargs=0, help="show every flag")
+
+    def help_on(self, topic: str | None) -> str:
+        """Return the help with the usual flags only, or with those of a topic.
+
+        Args:
+            topic: a part of a heading or of a flag's name, or a value of a knob: of a mode, say,
+                the knobs that it uses.
+
+        Raises:
+            ConfigError: if it is none of these.
+        """
+        if topic is None:
+            return self._help_with(self._is_usual) + (
+                f"\nThese are the usual flags. {self.prog} --help-all shows all of them, and\n"
+                "--help TOPIC those of a heading, a flag or a value, such as --help ssp.\n"
+            )
+        word = topic.lstrip("-").replace("_", "-").replace(" ", "-").lower()
+        text = self._help_with(lambda action, title: self._is_about(word, action, title))
+        if "\n  --" not in text:
+            headings = [str(it.title) for it in self._action_groups if it._group_actions]
+            known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+            choices = [name for it in self.knobs.values() for name in it.choices]
+            hint = did_you_mean(word, [*headings, *known, *choices])
+            raise ConfigError(
+                f"--help knows no topic {topic!r}{hint}; "
+                f"expected a heading ({', '.join(headings)}), a flag, or a value such as ssp"
+            )
+        return text
+
+    def _is_usual(self, action: argparse.Action, title: str) -> bool:
+        knob = self.knobs.get(action.dest)
+        return knob is None or knob.usual
+
+    def _is_about(self, word: str, action: argparse.Action, title: str) -> bool:
+        names = (title.replace(" ", "-"), *(name[2:] for name in action.option_strings))
+        if any(f"-{word}-" in f"-{name}-" for name in names):
+            return True
+        knob = self.knobs.get(action.dest)
+        return knob is not None and (
+            word in knob.choices or any(word in map(str, it.values) for it in _named(knob))
+        )
+
+    def _help_with(self, shown: Callable[[argparse.Action, str], bool]) -> str:
+        """Return the help, as `format_help` does, with some of the flags."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            chosen = [it for it in group._group_actions if shown(it, str(group.title))]
+            if any(it.help is not argparse.SUPPRESS for it in chosen):
+                formatter.start_section(group.title)
+                formatter.add_text(group.description)
+                formatter.add_arguments(chosen)
+                formatter.end_section()
+        return formatter.format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise the message that argparse would print before it ends the process."""
@@ -106,8 +175,19 @@ class FlagParser(argparse.ArgumentParser):
                 flag = word.partition("=")[0]
                 raise ConfigError(f"unknown flag {flag}{self._hint(flag)}")
         if unknown:
-            raise ConfigError(f"unexpected argument {unknown[0]!r}")
+            raise ConfigError(
+                f"unexpected argument {unknown[0]!r}{self._list_hint(argv, unknown[0])}"
+            )
         return namespace
+
+    def _list_hint(self, argv: Sequence[str], word: str) -> str:
+        """Return how a list is written, where a stray word follows the value of a flag of one."""
+        at = list(argv).index(word)
+        flag, value = (["", "", *argv])[at : at + 2]
+        knob = self.knobs.get(flag.removeprefix("--").replace("-", "_"))
+        if knob is None or not (knob.kind.several or knob.kind is WIDTHS):
+            return ""
+        return f" (did you mean {flag} {value},{word}?)"
 
     def _hint(self, flag: str) -> str:
         """Return a guess at which flag was meant, or say where all of them are listed."""
@@ -116,7 +196,20 @@ class FlagParser(argparse.ArgumentParser):
             return f" ({self.notes[word]})"
         known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
         guess = did_you_mean(word, known, self.synonyms, prefix="--")
-        return guess or f"; {self.prog} --help lists all of them"
+        every = "--help-all" if self.knobs else "--help"
+        return guess or f"; {self.prog} {every} lists all of them"
+
+
+class _Help(argparse.Action):
+    """``--help``, ``--help TOPIC`` and ``--help-all``: print what they ask for, and exit."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
+    ) -> NoReturn:
+        assert isinstance(parser, FlagParser)
+        is_all = self.nargs == 0
+        print_once(parser.format_help() if is_all else parser.help_on(values), sys.stdout)
+        parser.exit()
 
 
 def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> FlagParser:
@@ -129,6 +222,7 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
         description=description,
         usage=f"{prog} [--config FILE] [flags]",
         argument_default=argparse.SUPPRESS,
+        knobs=knobs_of(TrainConfig),
     )
     parser.synonyms = synonyms_of(TrainConfig)
     parser.notes = dict.fromkeys(RANK_WORDS, "psrt launch -n N starts N ranks, servers and workers")
@@ -230,10 +324,7 @@ def value_given(name: str, knob: Knob, given: Any) -> Any:
 def _help(name: str, knob: Knob) -> str:
     """Return the help line: the knob's own, where it applies, and its default."""
     # A rate's parameters apply where the rate does: the last condition is the narrowest.
-    # Conditions on numbers and switches are left to the text.
-    named = [it for it in knob.requires if isinstance(next(iter(it.values), ""), str)]
-    narrowest = named[-1:]
-    notes = [f"{dashed(it.field)} {', '.join(it.values)}" for it in narrowest]
+    notes = [f"{dashed(it.field)} {_listed(it)}" for it in _named(knob)[-1:]]
     default = knob.default_text
     if not default:
         # The class's own attribute is a slot; the default is in the field.
@@ -242,3 +333,18 @@ def _help(name: str, knob: Knob) -> str:
         default = value if isinstance(value, str) else shown(value)
     notes.append(f"default: {default}")
     return f"{knob.help} ({'; '.join(notes)})"
+
+
+def _named(knob: Knob) -> list[Condition]:
+    """Return where a knob applies by names; its text has numbers and switches."""
+    return [it for it in knob.requires if isinstance(next(iter(it.values), ""), str)]
+
+
+def _listed(condition: Condition) -> str:
+    """Return the values of a condition, or those that it excludes where these are fewer."""
+    values = tuple(condition.values)
+    known = knobs_of(TrainConfig)[condition.field].choices
+    others = [it for it in known if it not in values]
+    if len(values) <= _MOST_NAMES:
+        return ", ".join(values)
+    return f"any but {', '.join(others)}" if others else "any"

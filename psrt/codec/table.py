@@ -22,6 +22,8 @@ class Row:
     code: int
     #: In a few words.
     summary: str
+    #: Other names that a user may try.
+    synonyms: tuple[str, ...] = ()
     #: Its knobs with their defaults, by the names of its class's arguments.
     knobs: Mapping[str, float | None] = field(default_factory=dict)
     #: Whether the mean of what is decoded is the vector.
@@ -65,6 +67,7 @@ _ROWS = (
         name="float16",
         code=1,
         summary="IEEE half precision",
+        synonyms=("fp16", "half"),
         ways=(Way.STRAIGHT, Way.TWO_PHASES),
         ways_if_asked=(Way.GATHERED, Way.HOPS),
         times=((3, 1.72), (2, 0.9)),
@@ -73,12 +76,14 @@ _ROWS = (
         name="bfloat16",
         code=2,
         summary="the upper half of a float32",
+        synonyms=("bf16",),
         times=((6, 1.04), (3, 0.35)),
     ),
     Row(
         name="float8-e4m3",
         code=3,
         summary="8 bits, 3 of them mantissa, and a scale for each bucket",
+        synonyms=("fp8", "float8"),
         times=((24, 3.99), (8, 1.38)),
         knobs={"bucket": 128},
     ),
@@ -141,6 +146,7 @@ _ROWS = (
         name="sign",
         code=10,
         summary="signs, and the mean magnitude of each bucket",
+        synonyms=("signsgd", "1bit"),
         times=((8, 0.68), (5, 0.64)),
         knobs={"bucket": 1024},
         feeds_back=True,
@@ -181,6 +187,7 @@ _ROWS = (
         name="low-rank",
         code=14,
         summary="each matrix as the product of two thin ones",
+        synonyms=("powersgd",),
         ways=(Way.STRAIGHT,),
         # In two phases matrices are cut, each part with a P of its own.
         ways_if_asked=(Way.TWO_PHASES, Way.GATHERED, Way.HOPS),

@@ -52,7 +52,11 @@ def axes_of(text: str) -> Axes:
     for part in text.split(","):
         name, _, size = part.strip().partition(":")
         if name not in Axes._fields:
-            hint = did_you_mean(name, Axes._fields)
+            meant, _, size = name.partition("=")
+            is_equal = meant in Axes._fields and size.isdecimal()
+            hint = (
+                f" (did you mean {meant}:{size}?)" if is_equal else did_you_mean(name, Axes._fields)
+            )
             raise ValueError(f"must be of data:D, pipeline:P and tensor:T, like pipeline:2{hint}")
         if name in found:
             raise ValueError(f"must have {name} once")

@@ -57,6 +57,8 @@ class Knob:
     fallback: Any = None
     #: Other names for it, with dashes, that a user may try.
     synonyms: tuple[str, ...] = ()
+    #: Other word that a user may try → choice.
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Whether its value changes the trained numbers; if not, a replay may use another value.
     numeric: bool = True
     #: Whether it belongs to the run, so that a replay and ``simulate --like`` take it over; if not,
@@ -66,6 +68,8 @@ class Knob:
     real_time: bool = False
     #: Whether it shows in a timeline of a few steps, so that ``psrt explain`` has a flag for it.
     drawn: bool = False
+    #: Whether most people meet it, so that ``--help`` shows it; ``--help-all`` shows every knob.
+    usual: bool = False
     #: The default in words, where neither the field's default nor ``fallback`` is the whole truth.
     default_text: str = ""
 
@@ -136,7 +140,7 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
         raise _refusal(name, str(error), value) from None
     if knob.choices and value not in knob.choices:
         names = ", ".join(knob.choices)
-        hint = did_you_mean(value, knob.choices)
+        hint = did_you_mean(value, knob.choices, knob.words)
         raise ConfigError(f"{dashed(name)} must be one of {names}, got {value!r}{hint}")
     for words, bound, holds in (
         ("at least", knob.min, operator.ge),

@@ -30,6 +30,8 @@ class Mode:
     name: str
     #: One line for the help text.
     doc: str
+    #: Other names that a user may try.
+    synonyms: tuple[str, ...] = ()
     servers: Servers = Servers.NEVER
     #: Whether it is a single process.
     single: bool = False
@@ -178,6 +180,7 @@ _ROWS = (
     ),
     Mode(
         name="sync",
+        synonyms=("bsp",),
         saves=True,
         regroups=True,
         doc="every update averages the gradients of all workers, who wait for one another",
@@ -190,6 +193,7 @@ _ROWS = (
     ),
     Mode(
         name="async",
+        synonyms=("asp", "asgd", "hogwild"),
         saves=True,
         regroups=True,
         doc="every gradient is applied as soon as it arrives; no worker waits for another",
@@ -221,6 +225,7 @@ _ROWS = (
     ),
     Mode(
         name="local-sgd",
+        synonyms=("fedavg", "diloco"),
         saves=True,
         regroups=True,
         doc="workers train alone for --local-steps steps, then average their parameters",
@@ -252,6 +257,7 @@ _ROWS = (
     ),
     Mode(
         name="allreduce",
+        synonyms=("ddp", "ring"),
         saves=True,
         regroups=True,
         doc="as sync, but an all-reduce sums the gradients; there are no servers",
@@ -261,6 +267,7 @@ _ROWS = (
     ),
     Mode(
         name="gossip",
+        synonyms=("d-psgd", "dpsgd"),
         saves=True,
         doc="workers average with their neighbours on a graph; nobody waits for all",
         mixes=True,

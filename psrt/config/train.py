@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from psrt.codec.table import TABLE, codecs_with, differences_with
+from psrt.codec.table import TABLE, Row, codecs_with, differences_with
 from psrt.config import names
 from psrt.config.axes import (
     AXES,
@@ -65,6 +66,11 @@ def _usual(name: str, fallback: object) -> str:
     return "; ".join([shown(fallback), *own])
 
 
+def _words(rows: Mapping[str, Row] | Mapping[str, Mode]) -> dict[str, str]:
+    """Return a dict from each synonym of a row to the row's name."""
+    return {word: name for name, row in rows.items() for word in row.synonyms}
+
+
 #: Those by which servers may answer.
 _OF_REPLIES = tuple(row.name for row in TABLE.values() if row.sends_differences)
 #: Those whose loss may be added to what is sent next.
@@ -107,8 +113,9 @@ class TrainConfig:
     # fmt: off
     mode: str | None = knob(
         None, TEXT, _MODE, "synchronization scheme", choices=tuple(MODES),
-        default_text="serial on one rank, else sync",
+        default_text="serial on one rank, else sync", words=_words(MODES),
         synonyms=("sync", "scheme"),
+        usual=True,
     )
     servers: int | None = knob(
         None, WHOLE, _MODE, "number of ranks that are servers, each with a share of the parameters",
@@ -116,6 +123,7 @@ class TrainConfig:
         default_text=f"1 in {', '.join(modes_with(lambda row: row.needs_servers))}, else 0",
         drawn=True,
         synonyms=("num-servers", "parameter-servers"),
+        usual=True,
     )
     shards_per_server: int | str | None = knob(
         None, WHOLE_OR_AUTO, _MODE,
@@ -133,21 +141,24 @@ class TrainConfig:
         None, WHOLE, _MODE, "do not wait for the N slowest workers of a step",
         min=0, fallback=0, drawn=True,
         synonyms=("backups", "backup-workers"),
+        usual=True,
     )
     staleness: int | None = knob(
         None, WHOLE, _MODE, "number of steps that a worker may run ahead of the slowest",
         min=0, fallback=3, drawn=True,
         synonyms=("max-staleness", "slack"),
+        usual=True,
     )
     softsync: int | None = knob(
         None, WHOLE, _MODE,
         "average workers/K gradients per update; K from 1 to the number of workers",
-        metavar="K", min=1, fallback=1, drawn=True,
+        metavar="K", min=1, fallback=1, drawn=True, usual=True,
     )
     local_steps: int | None = knob(
         None, WHOLE, _MODE, "average the parameters every H steps",
         metavar="H", min=1, fallback=8, default_text=_usual("local_steps", 8), drawn=True,
         synonyms=("sync-every", "period", "communication-period", "tau"),
+        usual=True,
     )
     elastic: float | None = knob(
         None, REAL, _MODE,
@@ -298,6 +309,7 @@ class TrainConfig:
         requires=(Condition("mode", modes_with(lambda row: not row.single)),),
         default_text="each worker has the whole model",
         synonyms=("parallelism", "mesh", "pipeline-parallel", "tensor-parallel"),
+        usual=True,
     )
     pipeline_schedule: str | None = knob(
         None, PIPELINE_SCHEDULE, _CUT,
@@ -359,7 +371,7 @@ class TrainConfig:
 
     codec: str | None = knob(
         None, TEXT, _CODEC, "send vectors in fewer bytes; psrt explain codec NAME shows how",
-        metavar="NAME", choices=tuple(TABLE), default_text="as they are",
+        metavar="NAME", choices=tuple(TABLE), default_text="as they are", words=_words(TABLE),
         requires=(
             Condition("mode", modes_with(lambda row: row.codecs)),
             _IN_ROUNDS._replace(otherwise=_ALONE),
@@ -367,11 +379,13 @@ class TrainConfig:
             Condition("by_host", (False,)),
         ),
         synonyms=("compression", "compressor", "compress", "quantize"),
+        usual=True,
     )
     codec_reply: str | None = knob(
         None, TEXT, _CODEC, "send parameters, too, in fewer bytes: what has changed, by this "
         "codec; in an all-reduce, means",
         metavar="NAME", choices=_OF_REPLIES, default_text="as they are; means by --codec",
+        words=_words(TABLE),
         requires=(Condition("codec", tuple(TABLE)), _ANSWERED),
     )
     codec_reply_shared: bool | None = knob(
@@ -442,11 +456,13 @@ class TrainConfig:
         "sgd", TEXT, _OPTIMIZER, "rule that turns gradients into steps",
         choices=names.OPTIMIZER_NAMES,
         synonyms=("optim",),
+        usual=True,
     )
     lr: float | None = knob(
         None, REAL, _OPTIMIZER, "learning rate", exclusive_min=0, max=1e6,
         default_text=", ".join(f"{name} {lr}" for name, lr in names.DEFAULT_LR.items()),
         synonyms=("learning-rate", "rate", "eta"),
+        usual=True,
     )
     momentum: float | None = knob(
         None, REAL, _OPTIMIZER, "fraction of the velocity kept from step to step",
@@ -504,10 +520,12 @@ class TrainConfig:
         "x_train, y_train, x_test and y_test",
         metavar="NAME|PATH",
         synonyms=("data",),
+        usual=True,
     )
     hidden: tuple[int, ...] = knob(
         (128, 64), WIDTHS, _DATA, "widths of the hidden layers; none: a linear model",
         synonyms=("layers", "hidden-sizes", "hidden-units"),
+        usual=True,
     )
     activation: str = knob(
         "relu", TEXT, _DATA, "activation function between the layers",
@@ -520,6 +538,7 @@ class TrainConfig:
     batch_size: int = knob(
         32, WHOLE, _DATA, "number of samples per worker and step", min=1,
         synonyms=("batch", "bs", "minibatch"),
+        usual=True,
     )
     partition: str = knob(
         IID, PARTITION, _DATA,
@@ -532,6 +551,7 @@ class TrainConfig:
         None, REAL, _RUN, "number of passes over the training data", exclusive_min=0, max=1e9,
         default_text="10",
         synonyms=("num-epochs", "max-epochs"),
+        usual=True,
     )
     steps: int | None = knob(
         None, WHOLE, _RUN, "number of steps of each worker, instead of --epochs", min=1,
@@ -541,17 +561,20 @@ class TrainConfig:
     seed: int = knob(
         0, WHOLE, _RUN, "seed of the initial model, the order of the data and random delays", min=0,
         synonyms=("random-seed",),
+        usual=True,
     )
     out: str | None = knob(
         None, TEXT, _RUN, "write config, metrics, model and summary to this folder", metavar="DIR",
         default_text="nothing is written", numeric=False, of_run=False,
         synonyms=("output", "output-dir", "out-dir", "save"),
+        usual=True,
     )
     record: bool = knob(
         False, SWITCH, _RUN,
         "record every read, push and update in --out, for psrt check and --replay",
         numeric=False, of_run=False,
         synonyms=("history",),
+        usual=True,
     )
     last_events: int | None = knob(
         None, WHOLE, _RUN,
@@ -575,6 +598,7 @@ class TrainConfig:
         "auto: as often as costs least",
         metavar="N|Ns|auto", default_text="never", numeric=False, of_run=False,
         synonyms=("checkpoint", "save-every", "save-steps", "checkpoint-interval"),
+        usual=True,
     )
     mtbf: float | None = knob(
         None, REAL, _RUN,
@@ -596,6 +620,7 @@ class TrainConfig:
         " or begin where there is none",
         metavar="DIR|auto", default_text="a new run", numeric=False, of_run=False,
         synonyms=("resume-from", "restart", "load", "continue", "resume-from-checkpoint"),
+        usual=True,
     )
     survive: bool | None = knob(
         None, SWITCH, _RUN,

@@ -64,8 +64,8 @@ def test_the_last_of_two_flags_counts():
             "unknown flag --workers (psrt launch -n N starts N ranks, servers and workers)",
         ),
         (["--restarts", "3"], "unknown flag --restarts (psrt launch takes it, before train)"),
-        (["--crystal"], "unknown flag --crystal; psrt train --help lists all of them"),
-        (["-x"], "unknown flag -x; psrt train --help lists all of them"),
+        (["--crystal"], "unknown flag --crystal; psrt train --help-all lists all of them"),
+        (["-x"], "unknown flag -x; psrt train --help-all lists all of them"),
         (["fast"], "unexpected argument 'fast'"),
         (["--lr"], "--lr: expected one argument"),
         (["--lr", "--seed", "3"], "--lr: expected one argument"),
@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
 
 def test_help_tells_every_flag_once_under_its_group(capsys):
     with pytest.raises(SystemExit) as caught:
-        parse_train(["--help"])
+        parse_train(["--help-all"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
     for name, knob in knobs_of(TrainConfig).items():
@@ -169,6 +169,59 @@ def test_help_tells_every_flag_once_under_its_group(capsys):
     assert "default: sgd 0.1, momentum 0.05" in words
 
 
+def flags_of(capsys, *words):
+    with pytest.raises(SystemExit) as caught:
+        parse_train(["--help", *words])
+    assert caught.value.code == 0
+    return set(re.findall(r"^  --([\w-]+)[ ,\n]", capsys.readouterr().out, re.MULTILINE))
+
+
+def test_help_shows_the_usual_flags(capsys):
+    """And no list in it, or in that of all, has more names than a line has room for."""
+    shown = flags_of(capsys) - {"help-all", "config", "quiet", "verbose"}
+    usual = {it.replace("_", "-") for it, knob in knobs_of(TrainConfig).items() if knob.usual}
+    assert shown == usual
+    assert 12 <= len(usual) <= 20
+    for line in train_parser().format_help().replace("\n" + " " * 24, " ").splitlines():
+        assert all(it.count(",") < 9 for it in re.split("[;(]", line) if "default" not in it), line
+
+
+@pytest.mark.parametrize(
+    ("topic", "some", "none"),
+    [
+        ("compression", {"codec", "codec-density", "error-feedback"}, {"lr", "staleness"}),
+        ("ssp", {"mode", "staleness", "staleness-rate"}, {"backup", "softsync", "topology"}),
+        ("lr", {"lr", "outer-lr"}, {"mode", "codec"}),
+        ("top-k", {"codec", "codec-density"}, {"codec-levels", "lr"}),
+        ("weight_decay", {"weight-decay"}, {"lr"}),
+    ],
+)
+def test_help_on_a_topic(topic, some, none, capsys):
+    shown = flags_of(capsys, topic)
+    assert some <= shown
+    assert not none & shown
+
+
+def test_help_on_nothing_that_is_known():
+    assert "no topic 'kodec' (did you mean codec?)" in refusal("--help", "kodec")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("--hidden 128 64", "unexpected argument '64' (did you mean --hidden 128,64?)"),
+        ("--inject 1:slow:3 2:slow:4", "(did you mean --inject 1:slow:3,2:slow:4?)"),
+        ("--lr 1 2", "unexpected argument '2'"),
+        ("--parallel pipeline=2", "(did you mean pipeline:2?), got 'pipeline=2'"),
+        ("--codec fp16", "got 'fp16' (did you mean float16?)"),
+        ("--codec-reply bf16 --codec top-k", "got 'bf16' (did you mean bfloat16?)"),
+        ("--mode fedavg", "got 'fedavg' (did you mean local-sgd?)"),
+    ],
+)
+def test_what_a_user_of_other_tools_types(words, hint):
+    assert refusal(*words.split()).endswith(hint)
+
+
 def test_the_usage_names_the_command():
     assert train_parser("psrt worker").format_help().startswith("usage: psrt worker [--config")
 
@@ -177,6 +230,7 @@ def test_neither_numpy_nor_mpi_is_imported():
     code = (
         "import sys, psrt.cli.flags, psrt.cli.show, psrt.__main__\n"
         "assert psrt.__main__.main(['train', '--help']) == 0\n"
+        "assert psrt.__main__.main(['help', 'train', 'ssp']) == 0\n"
         "assert psrt.__main__.main(['show']) == 0\n"
         "print(*{'numpy', 'mpi4py', 'psrt.cli.train'} & set(sys.modules), file=sys.stderr)"
     )

@@ -227,7 +227,7 @@ def test_a_run_s_config_is_one_of_simulate(tmp_path, capsys):
 
 def test_help_tells_every_flag_that_means_something(capsys):
     with pytest.raises(SystemExit) as caught:
-        parse_simulate(["--help"])
+        parse_simulate(["--help-all"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert "--timeout-s" not in text
@@ -291,7 +291,7 @@ def test_help_needs_neither_numpy_nor_mpi():
 def test_a_run_needs_no_mpi():
     code = (
         "import sys; from psrt.__main__ import main\n"
-        f"main(['simulate', *{SMALL.split()}])\n"
+        f"main(['simulate', '--quiet', *{SMALL.split()}])\n"
         "print(*{'mpi4py', 'matplotlib'} & set(sys.modules), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

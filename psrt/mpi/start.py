@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,9 +20,12 @@ from pathlib import Path
 import mpi4py
 
 from psrt.errors import ConfigError
-from psrt.mpirun import mismatch
+from psrt.mpirun import mismatch, started_rank
 from psrt.mpirun.environment import start_limit_s
 from psrt.mpirun.library import INSTALL_ONE
+
+#: Seconds that processes which MPI keeps apart leave to the first one, for its line.
+_AFTER_FIRST_S = 1.0
 
 
 @contextlib.contextmanager
@@ -118,12 +122,16 @@ def world() -> MPI.Comm:
     """Return all ranks of the job.
 
     Raises:
-        ConfigError: if the launcher has started several, and MPI knows of this one only.
+        ConfigError: if the launcher has started several, and MPI knows of this one only; on all of
+            them, the first one first: the launcher may end the others with whoever fails.
     """
     comm = MPI.COMM_WORLD
     wrong = mismatch(comm.size, MPI.get_vendor()[0], _mpirun())
     if wrong is not None:
-        raise ConfigError(wrong)
+        time.sleep(0 if started_rank() == 0 else _AFTER_FIRST_S)
+        error = ConfigError(wrong)
+        error.agreed = True
+        raise error
     return comm
 
 

@@ -30,7 +30,7 @@ def test_it_is_told_once_and_nothing_is_written(launch, command, launcher):
     for word in ("started as one of 2 ranks", "sees one", "mpirun"):
         assert word in first.errors[0]
     assert ("srun --mpi=pm" in first.errors[0]) == ("SLURM_PROCID" in variables)
-    assert (second.stdout, second.stderr) == ("", "")
+    assert (second.status, second.stdout, second.stderr) == (2, "", "")
     assert not (launch.folder / "run").exists()
 
 

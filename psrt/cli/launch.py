@@ -126,6 +126,11 @@ def launch_parser() -> FlagParser:
         help="further flags of mpirun or srun, such as --flags='--mca plm_ssh_args \"-p 2222\"'",
     )
     add(
+        "--stdin",
+        action="store_true",
+        help="let rank 0 read the input of this command (default: no rank has any)",
+    )
+    add(
         "--restarts",
         metavar="N",
         help="start the job again when it dies, up to N times without a new checkpoint in between "
@@ -167,6 +172,8 @@ def main(argv: Sequence[str]) -> int:
             "and a module; psrt launch --help says more"
         )
     if given.restarts is not None:
+        if given.stdin:
+            raise ConfigError("--stdin has no effect with --restarts: input is there only once")
         ended = _supervised(given, rest)
     else:
         for flag in ("elastic", "min_workers"):
@@ -189,7 +196,7 @@ def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
         return None
     _tell(f"{line}\n")
     parent = Parent(line.ranks, _tell, several_hosts=_spreads(given))
-    return attempt(line.command, line.variables, parent, deaf_s=line.deaf_s)
+    return attempt(line.command, line.variables, parent, deaf_s=line.deaf_s, reads=given.stdin)
 
 
 def _supervised(given: argparse.Namespace, rest: list[str]) -> Ended | None:

@@ -115,15 +115,25 @@ def print_once(text: str, stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise ``KeyboardInterrupt``, with the signal's number, on every terminating signal."""
+    """Raise ``KeyboardInterrupt``, with the signal's number, on every terminating signal.
+
+    Those that this process was started to ignore stay ignored, such as SIGINT in the background of
+    a script. SIGCHLD alone does not: nobody could wait for a child.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = [signal.signal(number, _interrupt) for number in _SIGNALS]
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = {
+        number: signal.signal(number, _interrupt)
+        for number in _SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
+        for number, handler in before.items():
             if signal.getsignal(number) is _interrupt:
                 signal.signal(number, handler)
 
@@ -131,7 +141,8 @@ def _interruptible() -> Iterator[None]:
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     # A second signal kills at once, without waiting for the clean-up.
     for each in _SIGNALS:
-        signal.signal(each, signal.SIG_DFL)
+        if signal.getsignal(each) is _interrupt:
+            signal.signal(each, signal.SIG_DFL)
     # The signal may fall between the making of a coroutine and its await. Python would say so while
     # the stack unwinds, and the user would read of a bug where there is none.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)

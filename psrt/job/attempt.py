@@ -21,6 +21,7 @@ from pathlib import Path
 from psrt.errors import ConfigError, StoppedError
 from psrt.faults.parent import Parent
 from psrt.faults.watcher import End
+from psrt.job.signals import Signals
 
 #: Signals that end a job.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -31,8 +32,6 @@ _SAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: As which signals they are passed on: MPICH's mpirun would vanish at SIGHUP, and leave its ranks;
 #: Open MPI's at SIGQUIT, or would ignore it if a shell has begun to.
 _AS = {signal.SIGHUP: signal.SIGTERM, signal.SIGQUIT: signal.SIGTERM}
-#: ``si_code`` of a signal that the terminal sent, to every process in the foreground.
-_FROM_TERMINAL = 0x80
 #: Seconds that a job has to end when it is asked to, as long as Slurm gives one.
 _GRACE_S = 30.0
 #: Seconds that it has once it is over. Its ranks leave within 3 s; but an mpirun that has lost a
@@ -87,14 +86,16 @@ def attempt(
     deaf_s: float = 0.0,
     grace_s: float = _GRACE_S,
     saves: bool = False,
+    reads: bool = False,
     stall: Callable[[], str | None] | None = None,
 ) -> Ended:
     """Run a launcher to its end; signals to this process reach it.
 
     It stays in this process's group, so that it has the terminal: Ctrl-C there has reached it
-    already. When it was asked to end and has not within ``grace_s``, or is asked once more, or is
-    over by what its ranks told, or stalled, and goes on, it is killed with what it has started
-    here; if this process is killed, it is asked to end.
+    already. Where this process was started to ignore a signal, as by nohup, it has a group of its
+    own, since it would take that for itself. When it was asked to end and has not within
+    ``grace_s``, or is asked once more, or is over by what its ranks told, or stalled, and goes on,
+    it is killed with what it has started here; if this process is killed, it is asked to end.
 
     Args:
         words: the launcher's command.
@@ -104,71 +105,74 @@ def attempt(
             asked to end, it is killed.
         grace_s: seconds that it has to end.
         saves: whether it is asked, the first time, to save and stop by itself: then it has a
-            process group of its own, which Ctrl-C does not reach, and no input.
+            process group of its own, which Ctrl-C does not reach.
+        reads: whether it has the input of this process; otherwise it has none.
         stall: called about every second; returns why the job is to be ended, None while it gets on.
 
     Raises:
         ConfigError: if it cannot be started.
     """
     begin = time.monotonic()
-    watched = {*_PASSED, signal.SIGCHLD}
-    # Blocked, they wait until they are fetched below, with who sent them. A blocked SIGCHLD is not
-    # ignored, although that is what it is by default.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     libc = ctypes.CDLL(None)
-    try:
-        # What it has started becomes a child of this process when it dies.
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        environment = {**os.environ, **variables, **parent.variables}
-        process = _start(words, environment, before, libc, alone=saves)
-        own = threading.get_ident()
-        parent.start(lambda: signal.pthread_kill(own, signal.SIGCHLD))
-        asked: int | None = None
-        saving: int | None = None
-        stalled: str | None = None
-        deadline = math.inf
-        while process.poll() is None:
-            left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
-            info = signal.sigtimedwait(watched, left)
-            if parent.over is not None:
-                deadline = min(deadline, time.monotonic() + _OVER_S)
-            elif stall is not None and asked is None and stalled is None:
-                stalled = stall()
-                if stalled is not None:
-                    process.terminate()
-                    deadline = time.monotonic() + _OVER_S
-            is_deaf = parent.heard_at is None and time.monotonic() - begin < deaf_s
-            again = info is not None and info.si_signo in _ENDING and asked is not None
-            if again or time.monotonic() >= deadline:
-                process.kill()
-                deadline = math.inf
-            elif (
-                info is not None
-                and info.si_signo in _SAVING
-                and saves
-                and saving is None
-                and not is_deaf  # there is nothing to save yet
-            ):
-                saving = info.si_signo
-                process.send_signal(signal.SIGUSR1)
-            elif info is not None and info.si_signo != signal.SIGCHLD:
-                if info.si_signo in _ENDING:
-                    asked = info.si_signo
-                    deadline = time.monotonic() + (0.0 if is_deaf else grace_s)
-                if saves or info.si_code != _FROM_TERMINAL:
-                    number = signal.Signals(info.si_signo)
-                    process.send_signal(_AS.get(number, number))
-        ends_itself = asked is None and stalled is None and process.returncode >= 0
-        over = parent.close(blames=ends_itself)
-        status = process.returncode if over is None else over.status
-        if asked is None and status not in (0, StoppedError.exit_status):
-            asked = saving  # it could not save
-        if over is not None or stalled is not None or process.returncode:
-            _end_orphans()
-    finally:
-        parent.close(blames=False)
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # Held back, so that they wait until they are fetched below. SIGCHLD is not ignored then,
+    # although that is what it is by default.
+    with Signals({*_PASSED, signal.SIGCHLD}) as signals:
+        try:
+            # What it has started becomes a child of this process when it dies.
+            libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+            environment = {**os.environ, **variables, **parent.variables}
+            alone = saves or any(signal.getsignal(it) is signal.SIG_IGN for it in _PASSED)
+            input_ = None if reads else subprocess.DEVNULL
+            # By this signal a job is asked to save, whatever this process was started to ignore.
+            taken = {signal.SIGUSR1} if saves else set()
+            process = _start(words, environment, signals.before, libc, taken, alone, input_)
+            own = threading.get_ident()
+            parent.start(lambda: signal.pthread_kill(own, signal.SIGCHLD))
+            asked: int | None = None
+            saving: int | None = None
+            stalled: str | None = None
+            deadline = math.inf
+            while process.poll() is None:
+                left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
+                heard = signals.wait(left)
+                if parent.over is not None:
+                    deadline = min(deadline, time.monotonic() + _OVER_S)
+                elif stall is not None and asked is None and stalled is None:
+                    stalled = stall()
+                    if stalled is not None:
+                        process.terminate()
+                        deadline = time.monotonic() + _OVER_S
+                is_deaf = parent.heard_at is None and time.monotonic() - begin < deaf_s
+                again = heard is not None and heard.number in _ENDING and asked is not None
+                if again or time.monotonic() >= deadline:
+                    process.kill()
+                    deadline = math.inf
+                elif (
+                    heard is not None
+                    and heard.number in _SAVING
+                    and saves
+                    and saving is None
+                    and not is_deaf  # there is nothing to save yet
+                ):
+                    saving = heard.number
+                    process.send_signal(signal.SIGUSR1)
+                elif heard is not None and heard.number != signal.SIGCHLD:
+                    if heard.number in _ENDING:
+                        asked = heard.number
+                        deadline = time.monotonic() + (0.0 if is_deaf else grace_s)
+                    if alone or not heard.from_terminal:
+                        number = signal.Signals(heard.number)
+                        process.send_signal(_AS.get(number, number))
+            ends_itself = asked is None and stalled is None and process.returncode >= 0
+            over = parent.close(blames=ends_itself)
+            status = process.returncode if over is None else over.status
+            if asked is None and status not in (0, StoppedError.exit_status):
+                asked = saving  # it could not save
+            if over is not None or stalled is not None or process.returncode:
+                _end_orphans()
+        finally:
+            parent.close(blames=False)
+            libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
     return Ended(process.returncode, asked, time.monotonic() - begin, over, stalled)
 
 
@@ -206,8 +210,9 @@ def _start(
     environment: Mapping[str, str],
     mask: Set[signal.Signals | int],
     libc: ctypes.CDLL,
-    *,
+    taken: Set[int],
     alone: bool,
+    input_: int | None,
 ) -> subprocess.Popen[bytes]:
     # Loaded before the fork: nothing may be after it.
     parent = os.getpid()
@@ -218,7 +223,7 @@ def _start(
             os._exit(1)
         # A handler of Python's would take a signal, and be gone with it when the launcher begins.
         for number in _PASSED:
-            if callable(signal.getsignal(number)):
+            if callable(signal.getsignal(number)) or number in taken:
                 signal.signal(number, signal.SIG_DFL)
         # What the terminal sends from here on comes to both processes; what the parent was sent
         # before the fork came to it alone, and is not passed on.
@@ -233,7 +238,7 @@ def _start(
             env=dict(environment),
             preexec_fn=prepare,
             process_group=0 if alone else None,
-            stdin=subprocess.DEVNULL if alone else None,
+            stdin=input_,
         )
     except OSError as error:
         raise ConfigError(f"cannot start {words[0]}: {error.strerror}") from None

@@ -277,7 +277,8 @@ class Saver:
         """Begin to look at what the others want; SIGUSR1 asks to save and stop."""
         if self._looking is not None and self._threaded:
             self._looking.start()
-            if threading.current_thread() is threading.main_thread():
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
                 self._before = signal.signal(signal.SIGUSR1, self._asked)
 
     def _asked(self, *_: object) -> None:

@@ -229,10 +229,10 @@ def test_the_death_of_a_program_that_is_not_psrt_s_is_its_launcher_s(launch, scr
     assert done.errors == []
 
 
-def started(launch, script, *names):
+def started(launch, script, text=LISTENS, *before):
     """Start two ranks and return the process of psrt launch, and their pids."""
-    script(LISTENS)
-    process = launch.start("-m", "psrt", "launch", "-n", 2, "script.py")
+    script(text)
+    process = launch.start(*before, "-m", "psrt", "launch", "-n", 2, "script.py")
     files = [launch.folder / f"pid.{rank}" for rank in (0, 1)]
     end = time.monotonic() + 60
     while not all(file.exists() and file.read_text() for file in files):
@@ -267,6 +267,50 @@ def test_a_signal_ends_the_ranks_with_its_status(launch, script, number):
     assert "psrt: interrupted" in stderr
     assert "Traceback (most recent call last):\n  File" not in stderr.partition("script.py")[0]
     gone(pids)
+
+
+def test_no_rank_reads_what_is_on_stdin_unless_it_is_asked_to(launch, script):
+    """Of a loop of the shell over lines it would leave the first one."""
+    script("import sys; print(sys.argv[1], repr(sys.stdin.read()))")
+    psrt = f"{shlex.quote(sys.executable)} -m psrt launch -n 1"
+    loop = f"while read it; do {psrt} script.py $it; done"
+    asked = f"{psrt} --stdin script.py c"
+    done = launch.command("sh", "-c", f"printf 'a\\nb\\n' | {loop}; printf ' d' | {asked}")
+    assert done.stdout.splitlines() == ["a ''", "b ''", "c ' d'"], done.stderr
+
+
+#: Ignores what it is told by number, and becomes a command, in a group of processes of its own.
+IGNORES = """\
+import os, signal, sys
+os.setpgid(0, 0)
+for number in sys.argv[1].split(","):
+    signal.signal(int(number), signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+#: Ends with a status of its own once it may.
+ENDS = """\
+import os, pathlib, time
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
+end = time.monotonic() + 60
+while not pathlib.Path("may end").exists() and time.monotonic() < end:
+    time.sleep(0.02)
+os._exit(7)
+"""
+
+
+def test_what_was_ignored_at_the_start_stays_ignored(launch, script):
+    """Under nohup, in the background of a script, or by a parent that waits for nobody."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+    ignored = ",".join(str(int(it)) for it in (*numbers, signal.SIGCHLD))
+    process, _ = started(launch, script, ENDS, "-c", IGNORES, ignored)
+    for number in numbers:
+        os.killpg(process.pid, number)
+    (launch.folder / "may end").touch()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 7, stderr
+    assert "interrupted" not in stderr
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_launcher_once(launch, script):

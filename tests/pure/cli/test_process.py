@@ -18,6 +18,9 @@ from psrt.mpirun import RANKS, SIZES
 def _by_itself(monkeypatch):
     for name in (*SIZES, *RANKS):
         monkeypatch.delenv(name, raising=False)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)  # which a rank that leaves as all do ignores
 
 
 def raising(error):
@@ -48,6 +51,23 @@ def raising(error):
 def test_what_is_no_bug_is_one_line(capsys, error, status, line):
     assert run_command(raising(error), "psrt") == status
     assert capsys.readouterr() == ("", line + "\n")
+
+
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored():
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {it: signal.signal(it, signal.SIG_IGN) for it in (*numbers, signal.SIGCHLD)}
+
+    def command():
+        for number in numbers:
+            signal.raise_signal(number)
+        return os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)[1]
+
+    try:
+        assert run_command(command, "psrt") == 0
+        assert [signal.getsignal(it) for it in numbers] == [signal.SIG_IGN] * len(numbers)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from psrt.faults.parent import Parent
 from psrt.job.attempt import attempt
+from psrt.job.signals import Signals
 
 #: A launcher that takes no signal, and has its parent asked to end.
 DEAF = """\
@@ -30,7 +31,7 @@ def test_a_launcher_that_does_not_hear_is_killed(seconds):
 
 
 def test_the_end_of_a_launcher_is_seen_though_its_signal_is_lost(monkeypatch):
-    monkeypatch.setattr(signal, "sigtimedwait", lambda watched, left: time.sleep(min(left, 20)))
+    monkeypatch.setattr(Signals, "wait", lambda self, left: time.sleep(min(left, 20)))
     begin = time.monotonic()
     ended = attempt([sys.executable, "-c", ""], {}, Parent(1, print, several_hosts=False))
     assert ended.status == 0
@@ -52,6 +53,7 @@ ASKING = """\
 import sys
 from psrt.faults.parent import Parent
 from psrt.job.attempt import attempt
+from psrt.job.signals import Signals
 parent = Parent(1, print, several_hosts=False)
 parent.heard_at = 0.0
 ended = attempt([sys.executable, "-c", *sys.argv[1:]], {}, parent, deaf_s=20.0, saves=True)
@@ -105,3 +107,37 @@ def test_a_deaf_launcher_that_is_asked_to_save_is_killed():
     deaf = DEAF.replace("SIG_IGN)", "SIG_IGN); signal.signal(signal.SIGUSR1, signal.SIG_IGN)")
     ended = attempt([sys.executable, "-c", deaf], {}, parent, deaf_s=20.0, saves=True)
     assert (ended.returncode, ended.asked) == (-signal.SIGKILL, signal.SIGTERM)
+
+
+#: A launcher that has its parent stopped and continued, and sends it what is no order to end.
+STOPS = """\
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+for number in (0, signal.SIGWINCH, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD):
+    if number:
+        os.kill(os.getppid(), number)
+    for _ in range(2):
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(0.05)
+        os.kill(os.getppid(), signal.SIGCONT)
+        time.sleep(0.01)
+sys.exit(7)
+"""
+#: Looks after a launcher in waits that are over while it is stopped.
+CONTINUED = """\
+import sys
+import psrt.job.attempt as it
+from psrt.faults.parent import Parent
+it._LONGEST_S = 0.02
+ended = it.attempt([sys.executable, "-c", *sys.argv[2:]], {}, Parent(1, print, several_hosts=False),
+                   saves=sys.argv[1] == "saves")
+print(ended.status, ended.asked)
+"""
+
+
+@pytest.mark.parametrize("saves", ["saves", ""])
+def test_a_launcher_that_was_stopped_and_continued_goes_on(saves):
+    """What a wait tells that a stop has interrupted is no signal."""
+    words = [sys.executable, "-c", CONTINUED, saves, STOPS]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("7 None", 0), done.stderr

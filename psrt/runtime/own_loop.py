@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from psrt.arrays import Vector
 from psrt.codec.matrices import Matrix
+from psrt.errors import ConfigError
 from psrt.runtime.checksum import fingerprint
 
 
@@ -95,6 +96,11 @@ class Member(Protocol):
         """The number of batches of this epoch that are behind it."""
         ...
 
+    @property
+    def owns_theta(self) -> bool:
+        """Whether ``theta`` is this worker's alone between two steps, and may be written to."""
+        ...
+
 
 #: What an array of the parameters is called, and its shape.
 NamedShape = tuple[str, tuple[int, ...]]
@@ -113,6 +119,7 @@ class OwnLoop:
         state: Callable[[], Any] | None = None,
         load_state: Callable[[Any], None] | None = None,
         nothing: str,
+        may_be_zero: bool = False,
     ) -> None:
         """Set up.
 
@@ -125,6 +132,7 @@ class OwnLoop:
             state: returns what a checkpoint keeps of the loop; None keeps nothing.
             load_state: takes it back.
             nothing: what is said where no worker has taken a step.
+            may_be_zero: whether the first gradient may be zero in every element.
         """
         self.initial = initial
         self._matrices = matrices
@@ -132,6 +140,7 @@ class OwnLoop:
         self._evaluate = evaluate
         self.state, self.load_state = state, load_state
         self.nothing = nothing
+        self._may_be_zero = may_be_zero
         #: The worker of this rank; None at one of servers.
         self.member: Member | None = None
         #: This worker's place among those that the epoch is dealt out to, and their number.
@@ -162,6 +171,34 @@ class OwnLoop:
         """Write the gradient that the loop has computed; return nan where its loss is not said."""
         batch.write(out)
         return math.nan if batch.loss is None else batch.loss
+
+    def named(self, at: int) -> str:
+        """Return what the array with an element of the parameters is called; empty if by nothing.
+
+        Args:
+            at: the place of the element, in [0, n).
+        """
+        for name, shape in self.arrays:
+            at -= math.prod(shape)
+            if at < 0:
+                return name
+        raise AssertionError("an element of the parameters")
+
+    def check_first(self, batch: OwnBatch, gradient: Vector) -> None:
+        """Check that the first gradient is one: exactly zero, it would train nothing.
+
+        Where the loss is 0, as of a margin that is kept, it may be; where pushes are not said to be
+        of a loss, too.
+
+        Raises:
+            ConfigError: if it is not.
+        """
+        if self._may_be_zero or batch.loss == 0 or gradient.any():
+            return
+        raise ConfigError(
+            "the first gradient is exactly zero in every element: share it by step() after it was "
+            "computed and before it is set back, as by zero_grad()"
+        )
 
     def tell(self, theta: Vector, figures: Mapping[str, float]) -> None:
         """Take what the loop has found on held-out data, with parameters (n,)."""

@@ -7,6 +7,7 @@ hot path asks nothing: what is wrong with a loss or a batch shows in the ``TypeE
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
@@ -172,6 +173,35 @@ def check_written(gradient: Vector, by: str = "loss_and_grad()") -> None:
             f"{by} left {left.size} of {gradient.size} elements of out unwritten, the "
             f"first is {left[0]}; expected the whole gradient there, as by out[:] = …"
         )
+
+
+def first_not_finite(vector: Vector) -> int | None:
+    """Return the place of the first element that is nan or infinite; None without any.
+
+    It takes about as long as half a copy: a product with itself is finite if all elements are, but
+    where large ones overflow, and only then is each looked at.
+    """
+    if math.isfinite(np.dot(vector, vector)):
+        return None
+    found = np.flatnonzero(~np.isfinite(vector))
+    return int(found[0]) if found.size else None
+
+
+def tensor_with(problem: object, vector: Vector, at: int) -> str:
+    """Return the name of the tensor with an element of a vector (n,); empty without names.
+
+    Args:
+        problem: whose ``tensors`` are views of the vectors that it is given.
+        vector: parameters or a gradient.
+        at: the place of the element.
+    """
+    tensors = getattr(problem, "tensors", None)
+    named: Mapping[str, Any] = tensors(vector) if callable(tensors) else {}
+    element = vector[at : at + 1]
+    for name, it in named.items():
+        if isinstance(it, np.ndarray) and np.may_share_memory(it, element):
+            return name
+    return ""
 
 
 def reading_only(loss_and_grad: Callable[..., Any]) -> Callable[..., Any]:

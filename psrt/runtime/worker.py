@@ -14,6 +14,7 @@ from psrt.arrays import Vector
 from psrt.checkpoint import Tree, restore, state_of
 from psrt.errors import CheckpointError, DivergedError, FencedError
 from psrt.optim import square_sum
+from psrt.partition import Span
 from psrt.runtime.checksum import fingerprint
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
@@ -21,15 +22,17 @@ from psrt.runtime.length import Length, share_of
 from psrt.runtime.meter import Meter
 from psrt.runtime.own_loop import Ending, OwnBatches, OwnLoop
 from psrt.runtime.pipedream import PipeDream
-from psrt.runtime.problem import Problem
+from psrt.runtime.problem import Problem, gradient_spans
 from psrt.runtime.problem_rules import (
     check_written,
     checked_figures,
+    first_not_finite,
     mark_unwritten,
     not_a_loss,
     not_iterable,
     reading_only,
     sample_counter,
+    tensor_with,
     uncounted,
 )
 from psrt.runtime.strategies.base import Step, StepResult, Strategy
@@ -107,7 +110,10 @@ class Worker:
         takes_ready = strategy.ready is not None or callable(
             getattr(problem, "gradient_spans", None)
         )
-        self._hook = (strategy.ready,) if takes_ready else ()
+        ready = strategy.ready and self._part_ready
+        self._hook = (ready,) if takes_ready else ()
+        #: The parts in which the gradient comes, where it is on its way before it is whole.
+        self._parts = gradient_spans(problem, self._gradient.size) if ready else ()
         #: Whether the next gradient is checked: the first one, unless the problem is known.
         self.checks_gradient = True
         #: Gradient steps finished.
@@ -343,6 +349,11 @@ class Worker:
         return self._taken
 
     @property
+    def owns_theta(self) -> bool:
+        """Whether the parameters are this worker's alone between two steps."""
+        return self.strategy.owns_theta
+
+    @property
     def progress(self) -> float:
         """Epochs so far, as far as a problem's batches have a length."""
         return self.epoch + self._taken * self._share
@@ -405,6 +416,10 @@ class Worker:
                 if self.strategy.ready is None:  # else parts may already hold sums
                     own = () if self._cut is None else ("backward_weight() of the layers",)
                     check_written(self._gradient, *own)
+                if self._own_loop is not None:
+                    self._own_loop.check_first(batch, self._gradient)
+            if self.strategy.ready is None and self.strategy.compute is None:
+                self._check_finite(Span(0, self._gradient.size))
         elif isinstance(self._cut, PipeDream):
             # Nothing comes of this batch, but others are on their way through the stages.
             await self._cut.gradient(self._port.theta, batch, self._gradient)
@@ -424,6 +439,35 @@ class Worker:
         # All cells of a copy train on the same samples: the first one counts them.
         counts = self._cut is None or self._cut.is_first
         self.meter.add(loss, samples if counts else 0, self._of_stage(outcome, 1))
+
+    def _part_ready(self, i: int) -> None:
+        """Hand over a part of the gradient, before it is summed with those of others."""
+        if self.checks_gradient:
+            check_written(self._parts[i].of(self._gradient))
+        self._check_finite(self._parts[i])
+        assert self.strategy.ready is not None, "who hands over parts asks for them"
+        self.strategy.ready(i)
+
+    def _check_finite(self, span: Span) -> None:
+        """Check a span of this step's gradient.
+
+        Raises:
+            DivergedError: if an element is nan or infinite; others would only see their sum.
+        """
+        at = first_not_finite(span.of(self._gradient))
+        if at is None:
+            return
+        name, hint = "", "try a smaller --lr, or scale the inputs"
+        if self._own_loop is not None:
+            name = self._own_loop.named(span.start + at)
+            hint += "; step(samples=0) leaves a batch out"
+        elif self._cut is None:
+            name = tensor_with(self.problem, self._gradient, span.start + at)
+        found = f"{name and f' of {name}'} is {self._gradient[span.start + at]}"
+        raise DivergedError(
+            f"diverged: the gradient{found} at step {self.clock + 1} on worker "
+            f"{self._port.role_map.worker_name(self.number)}; {hint}"
+        )
 
     def _of_stage(self, outcome: StepResult, gradients: int) -> StepResult:
         """Return a result with the staleness of its gradients, where a stage counts it."""

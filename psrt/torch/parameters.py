@@ -51,6 +51,8 @@ class Parameters:
         self.n: int = stops[-1]
         #: Address of the vector that they are views of; None where they have their own memory.
         self._bound: int | None = None
+        #: Its parts, then.
+        self._parts: list[Any] = []
 
     def values(self) -> Vector:
         """Return a copy of what they hold, (n,) float32."""
@@ -83,9 +85,20 @@ class Parameters:
         address = address_of(theta)
         if address == self._bound:
             return
-        for tensor, part in zip(self.tensors, self.views(theta), strict=True):
+        self._parts = self.views(theta)
+        for tensor, part in zip(self.tensors, self._parts, strict=True):
             tensor.data = part
         self._bound = address
+
+    def gather(self) -> None:
+        """Where a parameter's ``data`` was replaced, copy that into the vector, of which it is one.
+
+        Other memory, or the same in another order: it is no view of its part any more.
+        """
+        for tensor, part in zip(self.tensors, self._parts, strict=True):
+            if tensor.data_ptr() != part.data_ptr() or tensor.stride() != part.stride():
+                part.copy_(tensor.data)
+                tensor.data = part
 
     def views(self, vector: Vector) -> list[Any]:
         """Return a tensor for each that is a view of a vector (n,), of its shape."""
@@ -100,7 +113,7 @@ class Parameters:
         if self._bound is not None:
             for tensor in self.tensors:
                 tensor.data = tensor.data.clone()
-            self._bound = None
+            self._bound, self._parts = None, []
 
     def load(self, theta: Vector) -> None:
         """Copy a vector (n,) into them, in memory of their own."""

@@ -49,6 +49,8 @@ class ParameterServer(Trainer):
         nothing="nothing was pushed by any worker",
     )
 
+    _pushes = True
+
     def __init__(
         self,
         comm: MPI.Comm | None,

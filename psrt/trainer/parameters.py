@@ -12,13 +12,19 @@ from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
 from psrt.runtime.array_tree import ArrayTree, LastViews
+from psrt.runtime.checksum import digest
 from psrt.runtime.own_loop import NamedShape
 
 _FLOAT32 = {np.dtype(np.float32)}
+#: How often the arrays that were given are looked at: as an epoch begins, and around two steps.
+_LOOKS = 4
 
 
 class Parameters(Protocol):
     """What a ``Trainer`` asks of the parameters it was given."""
+
+    #: Whether what the user has given is trained itself; else the loop asks for what is.
+    in_place: bool
 
     def initial(self) -> Vector:
         """Return the (n,) float32 parameters to start from."""
@@ -34,6 +40,15 @@ class Parameters(Protocol):
 
     def bind(self, theta: Vector) -> Any:
         """Return the parameters as they were given, with the values of ``theta`` (n,)."""
+        ...
+
+    def gather(self, theta: Vector) -> None:
+        """Bring what the loop has put in their place back into ``theta`` (n,), that of ``bind``.
+
+        Raises:
+            ConfigError: if the loop has put something there that cannot be trained, or trains what
+                it has given instead.
+        """
         ...
 
     def release(self) -> None:
@@ -79,6 +94,8 @@ def parameters_of(given: Any) -> Parameters:
 class TreeParameters:
     """A tree of float32 arrays; a single array is the smallest one."""
 
+    in_place = False
+
     def __init__(self, tree: Any) -> None:
         """Look at ``tree``.
 
@@ -87,10 +104,20 @@ class TreeParameters:
         """
         self._tree = ArrayTree(tree, called="the parameters")
         self._given: Any = tree
+        #: The arrays that were given and their digests, while these are looked at, and how often
+        #: they still are.
+        self._untouched: list[tuple[AnyArray | None, int]] = []
+        self._looks = _LOOKS
+        #: The tree that the loop has.
+        self._bound: Any = None
         self._read, self._written = LastViews(self._tree, writeable=False), LastViews(self._tree)
 
     def initial(self) -> Vector:
         """Return them one behind the other, in the order of the tree."""
+        leaves = self._tree.leaves(self._given)
+        assert leaves is not None, "the tree that was looked at"
+        arrays = (it if isinstance(it, np.ndarray) else None for it in leaves)
+        self._untouched = [(it, 0 if it is None else _digest(it)) for it in arrays]
         whole = self._tree.flat(self._given)
         self._given = None  # asked for once, as a run begins
         return whole
@@ -105,7 +132,29 @@ class TreeParameters:
 
     def bind(self, theta: Vector) -> Any:
         """Return the tree with views of ``theta``, which must not be written."""
-        return self._tree.made(self._read.of(theta))
+        self._bound = self._tree.made(self._read.of(theta))
+        return self._bound
+
+    def gather(self, theta: Vector) -> None:
+        """Bring leaves that were put in the place of others back into ``theta`` (n,).
+
+        In the first steps, see that the loop does not train the arrays that it has given.
+        """
+        views, leaves = self._read.of(theta), self._tree.leaves(self._bound)
+        if leaves is None or any(a is not b for a, b in zip(views, leaves, strict=True)):
+            self.writer(self._bound)(theta)
+        if not self._looks:
+            self._untouched = []
+            return
+        self._looks -= 1
+        named = zip(self._untouched, views, self._tree.names, strict=True)
+        for (given, before), view, name in named if self._untouched else ():
+            if given is None or _digest(given) == before or np.array_equal(given, view):
+                continue  # as it was, or what there is now was copied there
+            raise ConfigError(
+                f"the loop wrote to the parameters{name} that it gave: psrt trains a copy, which "
+                "the attribute parameters has; step() updates it"
+            )
 
     def release(self) -> None:
         """Let go of psrt's memory; the views of parameters are of memory that stays."""
@@ -139,3 +188,7 @@ class TreeParameters:
                 raise ConfigError(f"the gradients{name} are of shape {it.shape}, expected {shape}")
             if not np.can_cast(it.dtype, np.float32, "same_kind"):
                 raise ConfigError(f"the gradients{name} are {it.dtype}, expected float32")
+
+
+def _digest(array: AnyArray) -> int:
+    return digest(np.ascontiguousarray(array).reshape(-1))

@@ -18,6 +18,8 @@ from psrt.torch.parameters import Parameters
 class TorchParameters:
     """Those of a module, or of a list, that are trained."""
 
+    in_place = True
+
     def __init__(self, given: torch.nn.Module | Sequence[torch.nn.Parameter]) -> None:
         """Look at them.
 
@@ -49,6 +51,11 @@ class TorchParameters:
             it.grad = None
         return self._given
 
+    def gather(self, theta: Vector) -> None:
+        """Bring what was put in a parameter's ``data`` back into ``theta`` (n,)."""
+        self._parameters.check()
+        self._parameters.gather()
+
     def release(self) -> None:
         """Let the parameters have memory of their own, as before."""
         self._parameters.release()
@@ -64,7 +71,11 @@ class TorchParameters:
                 "gradients of torch parameters are taken from them: call backward(), then "
                 "step(samples=…)"
             )
-        self._parameters.check()
+        if all(it.grad is None for it in self._parameters.tensors):
+            raise ConfigError(
+                "no parameter has a gradient: call backward() before step(), which takes the "
+                "gradients and forgets them, without optimizer.step() and zero_grad() between"
+            )
         for name, it in zip(self._parameters.names, self._parameters.tensors, strict=True):
             if it.grad is not None and it.grad.layout != torch.strided:
                 raise ConfigError(

@@ -64,6 +64,8 @@ class Trainer:
         over="training is over: leave the loop when step() returns False",
         nothing="nothing was trained: no worker called step() before it left",
     )
+    #: Whether gradients need not be of a loss, but may be whatever is pushed.
+    _pushes = False
 
     def __init__(
         self,
@@ -107,6 +109,7 @@ class Trainer:
             state=state,
             load_state=load_state,
             nothing=self._words.nothing,
+            may_be_zero=self._pushes,
         )
         problem: Any = self._loop  # one whose batches are waited for
         self._start = partial(any_job, config, problem, comm=comm, resume=resume, say=say)
@@ -117,6 +120,8 @@ class Trainer:
         #: the job ends, and with it whatever else would look at it.
         self._theta: Vector | None = None
         self._parameters: Any = None
+        #: Whether the loop can have seen them.
+        self._was_read = self._given.in_place
         #: The result at rank 0, once the run is over; None elsewhere.
         self.result: Run | None = None
 
@@ -217,6 +222,11 @@ class Trainer:
         samples = _whole("samples of a step", samples)
         write = self._given.writer(gradients) if samples else _nothing
         known = None if loss is None else _number("loss", loss)
+        if samples and known is not None and self.steps and not self._was_read:
+            raise ConfigError(
+                "the loop gives a loss but never asked for parameters, which change with each "
+                "step: compute it with those of the attribute parameters"
+            )
         self._resume(OwnBatch(samples, known, write))
         return self._is_in_epoch
 
@@ -233,7 +243,11 @@ class Trainer:
         """Let the role go on until it asks for what comes next, or to its end."""
         assert self._job is not None, "nothing is resumed after its end"
         try:
-            self._job.send(found)
+            fault = self._hand_back()
+            if fault is None:
+                self._job.send(found)
+            else:  # so that it ends the job, wherever the loop is
+                self._job.throw(fault)
         except StopIteration as stop:
             self._over()
             self.result = stop.value
@@ -246,6 +260,35 @@ class Trainer:
             raise
         else:
             self._take(self._member.theta)
+
+    def _hand_back(self) -> ConfigError | None:
+        """Let the run have what the loop has written to the parameters, where it may do so.
+
+        The compare takes as long as a copy of them.
+
+        Returns:
+            What is wrong, if the parameters here are another's, too.
+        """
+        if self._theta is None or self._loop.member is None:
+            return None
+        try:
+            self._given.gather(self._theta)
+        except ConfigError as error:
+            return error
+        theta = self._member.theta
+        mine, run = self._theta.view(np.uint32), theta.view(np.uint32)
+        if np.array_equal(mine, run):
+            return None
+        if self._member.owns_theta:
+            np.copyto(theta, self._theta)
+            return None
+        name = self._loop.named(int(np.flatnonzero(mine != run)[0]))
+        return ConfigError(
+            f"the loop wrote to the parameters{name and f', to {name} first'}, which all workers "
+            "share: only the optimizer of the config changes them. In serial, local-sgd, easgd and "
+            "gossip in plain rounds each worker may write to its own; psrt.torch.Gradients leaves "
+            "parameters and optimizer to the loop"
+        )
 
     def _take(self, theta: Vector) -> None:
         """Let the loop have these parameters."""
@@ -320,6 +363,7 @@ class Trainer:
         It changes with the next ``step()``; after the run it is what that has ended with.
         """
         whole: Vector = self._known_theta().view()
+        self._was_read = True
         whole.flags.writeable = False
         return whole
 
@@ -330,6 +374,7 @@ class Trainer:
         Arrays are views that must not be written, and change with the next ``step()``.
         """
         self._known_theta()
+        self._was_read = True
         return self._parameters
 
     def _known_theta(self) -> Vector:

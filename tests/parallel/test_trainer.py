@@ -8,7 +8,7 @@ import pytest
 import psrt
 from psrt import TrainConfig
 from psrt.history.check.run import check_run
-from support.least_squares import UnevenSquares, schemes
+from support.least_squares import D, UnevenSquares, schemes
 
 BASE = {"lr": 0.05, "epochs": 3, "timeout_s": 20}
 SAME = schemes(
@@ -207,3 +207,40 @@ def test_figures_are_those_of_the_parameters_that_they_are_said_of(comm, flags):
         is_known = config.mode == "allreduce"
         assert result.summary.test_accuracy == (0.5 if is_known else None)
         assert result.summary.train_loss == 2.0
+
+
+OF_ITS_OWN = [
+    *schemes("local-sgd", "local-sgd, ring", "local-sgd, server"),
+    *(
+        pytest.param(
+            flags, marks=pytest.mark.mpi(min_size=2), id=" ".join(map(str, flags.values()))
+        )
+        for flags in (
+            {"mode": "local-sgd", "local_steps": 2, "sync_delay": 1},
+            {"mode": "local-sgd", "local_steps": 2, "outer_lr": 0.5, "eager": True},
+            {"mode": "easgd", "local_steps": 2},
+            {"mode": "easgd", "local_steps": 2, "asynchronous": True},
+            {"mode": "gossip"},
+            {"mode": "gossip", "order": "adapt-then-combine"},
+            {"mode": "gossip", "gradient_tracking": True},
+            {"mode": "gossip", "codec": "int8", "codec_everywhere": True},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("flags", OF_ITS_OWN)
+def test_what_a_loop_writes_to_parameters_of_its_own_counts_and_is_checked(
+    comm, shared_folder, flags
+):
+    config = TrainConfig(**BASE | flags, out=str(shared_folder), record=True)
+    with psrt.Trainer(config, {"w": np.ones(D, np.float32)}, comm=comm) as trainer:
+        while trainer.epoch():
+            for _ in range(4):
+                trainer.step({"w": np.full(D, trainer.worker - 9, np.float32)}, samples=1)
+                clipped = np.minimum(trainer.parameters["w"], 1.25)
+                trainer.parameters["w"] = clipped
+    if comm.rank == 0:
+        assert check_run(shared_folder).ok, check_run(shared_folder)
+        # The gradients alone would have led to at least 1 + 12 · 0.05 · 7.
+        assert trainer.theta.max() < 4

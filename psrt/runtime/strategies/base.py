@@ -183,6 +183,9 @@ class Strategy(Protocol):
     #: called between two steps with the clock, and the step of the newest checkpoint that this
     #: worker was parked for; returns that of the next one, as ``Params.cut``. None costs nothing.
     call: Callable[[int, int], int] | None = None
+    #: Whether the port's ``theta`` is this worker's alone between two steps, so that a loop of the
+    #: user's own may write to it.
+    owns_theta: bool = False
     #: Whether it goes on without a neighbour that fell silent.
     has_lost: bool = False
     #: Bytes received of messages that will come once more where a run goes on from here.
@@ -261,6 +264,7 @@ class LocalSteps(Strategy):
 
     saved: ClassVar[tuple[str, ...]] = ("_updater",)
     of_worker: ClassVar[tuple[str, ...]] = ("_updater",)
+    owns_theta = True
 
     def __init__(
         self,

@@ -29,6 +29,8 @@ class Member(Gossip):
     If that one has died, it goes on alone: it is the one that knew the other hosts.
     """
 
+    owns_theta = False  # a mean of what was sent before may be on its way there
+
     async def leave(self, clock: int) -> Sequence[StepResult]:
         """Tell whoever leads; nothing more comes of it."""
         if self._events is not None:
@@ -57,6 +59,8 @@ class Leader(Gossip):
     Those that lead wait for each other as neighbours do, and for members that are in an earlier
     round, which have been answered, or in the same one.
     """
+
+    owns_theta = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Set up; see ``Gossip``."""

@@ -77,6 +77,7 @@ class PairGossip(LocalSteps):
     # What was put aside comes once more; so does ``Leave`` of those that had left.
     saved: ClassVar[tuple[str, ...]] = ("vector", "_pairs", "taus", "gaps")
     by_element: ClassVar[tuple[str, ...]] = ("vector",)
+    owns_theta = False  # its sum is kept from one average to the next
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ class PushSum(Gossip):
     """
 
     saved = ("_weight",)
+    owns_theta = False  # what is mixed is x
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Set up; see ``Gossip``."""

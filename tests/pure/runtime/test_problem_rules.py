@@ -33,8 +33,8 @@ def broken(**methods):
     return type("Broken", (Sound,), {k: staticmethod(f) for k, f in methods.items()})()
 
 
-def train(problem):
-    config = TrainConfig(mode="serial", epochs=2, lr=0.1)
+def train(problem, lr=0.1):
+    config = TrainConfig(mode="serial", epochs=2, lr=lr)
     return psrt.run(config, problem)
 
 
@@ -155,14 +155,22 @@ def test_a_problem_has_its_article():
         train(broken(loss_and_grad=lambda *_: np.ones(30)))
 
 
-def test_a_gradient_that_is_no_number_ends_the_run_though_the_loss_is_one():
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (np.nan, "the gradient is nan at step 1 on worker 0"),
+        (-np.inf, "the gradient is -inf at step 1 on worker 0"),
+        (3e38, "the parameters at the end are nan or infinite"),
+    ],
+)
+def test_a_gradient_that_is_no_number_ends_the_run_though_the_loss_is_one(value, line):
     def poisoned(theta, batch, out):
-        out.fill(np.nan)
+        out.fill(value)
         return 0.5
 
     problem = broken(loss_and_grad=poisoned, evaluate=lambda theta: {"loss": 0.5})
-    with pytest.raises(DivergedError, match=r"the parameters at the end are nan or infinite"):
-        train(problem)
+    with pytest.raises(DivergedError, match=line):
+        train(problem, lr=2.0)
 
 
 @pytest.mark.parametrize("mode", ["serial", "sync", "local-sgd", "allreduce"])

@@ -204,8 +204,9 @@ class InParts(Batches):
     """Says so when a part of its gradient is ready."""
 
     def loss_and_grad(self, theta, batch, out, ready):
+        loss = super().loss_and_grad(theta, batch, out)
         ready(0)
-        return super().loss_and_grad(theta, batch, out)
+        return loss
 
 
 def test_a_strategy_that_wants_the_gradient_in_parts_is_told_of_them():

@@ -1,0 +1,184 @@
+"""Loops of torch that keep habits which psrt cannot honour, and those that it can."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import psrt
+from psrt import ConfigError, DivergedError, TrainConfig
+from support.torch_models import data, loss, plain
+
+#: One rank, whose parameters are all workers' in the one, and its own in the other.
+SHARED, OWN = "allreduce", "serial"
+
+
+def looped(body, mode=SHARED, module=None):
+    """Run a loop of three steps in two epochs; return the module, and the steps begun."""
+    module, count = module or plain(), 0
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with psrt.Trainer(TrainConfig(mode=mode, epochs=2, lr=0.1), module) as trainer:
+        while trainer.epoch():
+            for _ in range(3):
+                count += 1
+                body(trainer, module, optimizer, loss(module, data()))
+    return module, count
+
+
+def stepped(trainer, module, optimizer, found):
+    found.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    trainer.step(samples=1, loss=found.item())
+
+
+def set_back(trainer, module, optimizer, found):
+    found.backward()
+    optimizer.zero_grad()
+    trainer.step(samples=1)
+
+
+def set_to_zero(trainer, module, optimizer, found):
+    found.backward()
+    optimizer.zero_grad(set_to_none=False)
+    trainer.step(samples=1, loss=found.item())
+
+
+def without_backward(trainer, module, optimizer, found):
+    trainer.step(samples=1, loss=found.item())
+
+
+def trained_twice(trainer, module, optimizer, found):
+    found.backward()
+    optimizer.step()
+    trainer.step(samples=1)
+
+
+def closure(trainer, module, optimizer, found):
+    trainer.step(lambda: found, samples=1)
+
+
+def closed_over(trainer, module, optimizer, found):
+    def again():
+        optimizer.zero_grad()
+        value = loss(module, data())
+        value.backward()
+        return value
+
+    optimizer.step(again)
+    trainer.step(samples=1)
+
+
+def clamped(trainer, module, optimizer, found):
+    found.backward()
+    trainer.step(samples=1)
+    for it in module.parameters():
+        it.data.clamp_(-0.1, 0.1)
+
+
+def swapped(trainer, module, optimizer, found):
+    found.backward()
+    trainer.step(samples=1)
+    for it in module.parameters():
+        it.data = it.data.clamp(-0.1, 0.1)
+
+
+def loaded(trainer, module, optimizer, found):
+    found.backward()
+    trainer.step(samples=1)
+    with torch.no_grad():
+        clip = {name: it.clamp(-0.1, 0.1) for name, it in module.state_dict().items()}
+    module.load_state_dict(clip)
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (stepped, "no parameter has a gradient"),
+        (set_back, "no parameter has a gradient"),
+        (without_backward, "no parameter has a gradient"),
+        (set_to_zero, "the first gradient is exactly zero"),
+        (closure, r"taken from them: call backward\(\)"),
+        (trained_twice, r"wrote to the parameters, to 0\.weight first"),
+        (closed_over, r"wrote to the parameters, to 0\.weight first"),
+        (clamped, r"wrote to the parameters, to 0\.weight first"),
+        (swapped, r"wrote to the parameters, to 0\.weight first"),
+        (loaded, r"wrote to the parameters, to 0\.weight first"),
+    ],
+)
+def test_it_is_told_in_the_first_steps(body, line):
+    count = 0
+
+    def counted(*arguments):
+        nonlocal count
+        count += 1
+        body(*arguments)
+
+    with pytest.raises(ConfigError, match=line):
+        looped(counted)
+    assert count <= 2
+
+
+@pytest.mark.parametrize("body", [clamped, swapped, loaded])
+def test_what_is_written_to_parameters_of_its_own_counts(body):
+    module, count = looped(body, OWN)
+    assert count == 6
+    found = torch.cat([it.detach().reshape(-1) for it in module.parameters()])
+    assert float(found.abs().max()) == np.float32(0.1)
+
+
+def test_a_norm_that_an_embedding_keeps_to_is_kept_or_told():
+    def embedded(trainer, module, optimizer, found):
+        value = module[0](torch.arange(4)).square().sum()
+        value.backward()
+        trainer.step(samples=4, loss=value.item())
+
+    def table():
+        module = nn.Sequential(nn.Embedding(6, 3, max_norm=0.5))
+        module.forward = lambda x: x[:, :3]  # of the data
+        return module
+
+    with pytest.raises(ConfigError, match=r"wrote to the parameters, to 0\.weight first"):
+        looped(embedded, module=table())
+    own, _ = looped(embedded, OWN, module=table())
+    assert float(own[0].weight.detach()[:4].norm(dim=1).max()) <= 0.5 + 1e-6
+
+
+def test_a_gradient_that_is_no_number_names_the_parameter():
+    def broken(trainer, module, optimizer, found):
+        found.backward()
+        if trainer.steps:
+            module[2].bias.grad[1] = np.nan
+        trainer.step(samples=1)
+
+    with pytest.raises(DivergedError, match=r"gradient of 2\.bias is nan at step 2 on worker 0"):
+        looped(broken)
+
+
+class Broken(torch.autograd.Function):
+    """Passes numbers on, and makes their gradient nan at the third call."""
+
+    calls = 0
+
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        Broken.calls += 1
+        return gradient * (np.nan if Broken.calls == 3 else 1)
+
+
+@pytest.mark.parametrize("mode", [SHARED, OWN])
+def test_that_of_a_problem_too(mode):
+    Broken.calls = 0
+
+    def through(module, batch):
+        x, y = batch
+        return nn.functional.cross_entropy(module[2](Broken.apply(module[:2](x))), y)
+
+    problem = psrt.torch.Problem(plain(), through, data(), batch_size=8)
+    parts = {"bucket_bytes": 1} if mode == SHARED else {}
+    with pytest.raises(DivergedError, match=r"gradient of 0\.\w+ is nan at step 3 on worker 0"):
+        psrt.run(TrainConfig(mode=mode, epochs=1, **parts), problem)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
+import traceback
 
 
 class PsrtError(Exception):
@@ -145,6 +148,38 @@ def line_of(error: BaseException) -> str | None:
         return None
     # A name that the user gave may have line feeds in it.
     return "error: " + text.replace("\n", "\\n").replace("\r", "\\r")
+
+
+#: Modules that psrt calls itself: an error there is its own, or the machine's.
+_CALLED = {*sys.stdlib_module_names, "numpy", "mpi4py", "safetensors"}
+
+
+def users_traceback(error: BaseException) -> str | None:
+    """Return the traceback of an error in code that psrt has called, without psrt's own frames.
+
+    Returns:
+        None if it was raised by psrt, or in what it calls for itself; or asks for an end.
+    """
+    if isinstance(error, PsrtError) or not isinstance(error, Exception):
+        return None
+    names = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    roots = [str(name).partition(".")[0] for name in names]
+    while "psrt" in roots:
+        del roots[: roots.index("psrt") + 1]
+    if not roots or roots[0] in _CALLED:
+        return None
+    whole = traceback.TracebackException.from_exception(error)
+    _leave_out_psrt(whole)
+    return "".join(whole.format())
+
+
+def _leave_out_psrt(found: traceback.TracebackException | None) -> None:
+    if found is not None:
+        here = os.path.dirname(__file__) + os.sep
+        kept = [it for it in found.stack if not it.filename.startswith(here)]
+        found.stack = traceback.StackSummary.from_list(kept)
+        _leave_out_psrt(found.__cause__)
+        _leave_out_psrt(found.__context__)
 
 
 def status_of(error: BaseException) -> int:

@@ -33,6 +33,7 @@ from psrt.errors import (
     TransportError,
     line_of,
     status_of,
+    users_traceback,
 )
 from psrt.faults import Detector, Hub, Line, Member, Roster
 from psrt.faults.connection import Address
@@ -446,8 +447,9 @@ def describe(error: BaseException, rank: int) -> str:
         code = "" if error.code is None else repr(error.code)
         return f"psrt: error: rank {rank} called sys.exit({code})\n"
     is_bug = isinstance(error, ProtocolError) and not isinstance(error, ReplayError)
-    line = None if is_bug else line_of(error)
+    text = users_traceback(error)
+    line = None if is_bug or text is not None else line_of(error)
     if line is not None:
         return f"psrt: {line}\n"
-    text = "".join(traceback.format_exception(error))
+    text = text or "".join(traceback.format_exception(error))
     return "".join(f"[rank {rank}] {line}\n" for line in text.rstrip().splitlines())

@@ -23,6 +23,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from psrt.vendors import has_room as _has_room
 from psrt.vendors import on_one_host as _on_one_host
 from psrt.vendors import settings as _settings
 from psrt.version import __version__
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 # MPI libraries read these when they start, so they are set before anything here can import mpi4py.
 # In a program that imports mpi4py first they are too late and do no harm.
-os.environ.update(_settings(os.environ, one_host=_on_one_host(os.environ)))
+os.environ.update(_settings(os.environ, tcp=not (_on_one_host(os.environ) and _has_room())))
 
 __all__ = [
     "Communicator",

@@ -1,7 +1,8 @@
-"""What the MPI libraries read from the environment when they start. Pure."""
+"""What the MPI libraries read from the environment when they start."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 #: Open MPI's component for one-sided traffic over UCX complains on every rank where there is no
@@ -13,6 +14,9 @@ _WITHOUT = {"OMPI_MCA_btl": "^ofi", "UCX_TLS": "^sysv"}
 #: The one that ranks on one host do not need either. Its port is open to every user of the machine
 #: and of the network, and one who connects to it and falls silent holds the rank up.
 _PORT = ",tcp"
+#: Bytes free in /dev/shm below which ranks may need it after all: Open MPI's take no shared memory
+#: if there are not 16 MiB for each of them to begin with.
+_ROOM = 32 << 20
 #: Variables with the number of ranks of a job, and with that of the ranks of it on this host.
 _COUNTS = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -20,21 +24,21 @@ _COUNTS = (
 )
 
 
-def settings(environment: Mapping[str, str], *, one_host: bool) -> dict[str, str]:
+def settings(environment: Mapping[str, str], *, tcp: bool) -> dict[str, str]:
     """Return the variables to set; what the user has set is left as it is.
 
     Args:
         environment: the variables of this process.
-        one_host: whether all ranks are on this host.
+        tcp: whether ranks may talk over TCP.
 
-    >>> settings({"UCX_TLS": "all", "OMPI_MCA_osc": "rdma"}, one_host=False)
+    >>> settings({"UCX_TLS": "all", "OMPI_MCA_osc": "rdma"}, tcp=True)
     {'OMPI_MCA_btl': '^ofi'}
-    >>> settings({"UCX_TLS": "^sysv", "OMPI_MCA_osc": "rdma"}, one_host=True)
+    >>> settings({"UCX_TLS": "^sysv", "OMPI_MCA_osc": "rdma"}, tcp=False)
     {'OMPI_MCA_btl': '^ofi,tcp', 'UCX_TLS': '^sysv,tcp'}
     """
     # One that has its first value may have it of a parent of this process, such as `psrt launch`.
     return {
-        name: text + _PORT if one_host and name in _WITHOUT else text
+        name: text if tcp or name not in _WITHOUT else text + _PORT
         for name, text in (_ALWAYS | _WITHOUT).items()
         if environment.get(name, text) == text
     }
@@ -44,6 +48,15 @@ def is_own(name: str, text: str) -> bool:
     """Return whether this is a value that psrt sets."""
     own = (_ALWAYS | _WITHOUT).get(name)
     return own is not None and text.removesuffix(_PORT) == own
+
+
+def has_room() -> bool:
+    """Return whether ranks on this host have the memory to share that lets them do without TCP."""
+    try:
+        shared = os.statvfs("/dev/shm")
+    except OSError:
+        return False
+    return shared.f_bavail * shared.f_frsize >= _ROOM
 
 
 def on_one_host(environment: Mapping[str, str]) -> bool:

@@ -29,7 +29,7 @@ from psrt.mpirun.hostfile import Host, read_hostfile
 from psrt.mpirun.library import Library, loaded_library, mpirun_of
 from psrt.mpirun.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
 from psrt.mpirun.own_line import may_spread
-from psrt.vendors import settings
+from psrt.vendors import has_room, settings
 
 if TYPE_CHECKING:
     from psrt.job.elastic import Size
@@ -304,9 +304,11 @@ def _line(
             variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     else:
         environment = {**os.environ, **variables}
-        if not _spreads(given):  # psrt sees to it itself, but later than a script may start MPI
+        if (
+            not _spreads(given) and has_room()
+        ):  # psrt sees to it itself, but later than a script may start MPI
             name = "OMPI_MCA_btl" if library.is_open_mpi else "UCX_TLS"
-            sets = settings(environment, one_host=True)
+            sets = settings(environment, tcp=False)
             variables.update({name: sets[name]} if name in sets else {})
         is_safe = environment.get("PYTHONSAFEPATH") and words[0] != "-m"
         python += [*_RUNNER, *(_SAFELY if is_safe else ())]

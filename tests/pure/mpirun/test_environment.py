@@ -86,8 +86,8 @@ def test_only_slurm_is_told_to_take_srun(environment):
 )
 def test_ranks_on_one_host_do_without_tcp(variables, is_one_host):
     assert on_one_host(variables) == is_one_host
-    own = settings(variables, one_host=is_one_host)
+    own = settings(variables, tcp=not is_one_host)
     assert [text.endswith(",tcp") for text in own.values()] == [False, is_one_host, is_one_host]
     assert all(is_own(*it) for it in own.items())
-    assert settings(dict.fromkeys(own, "mine"), one_host=is_one_host) == {}
+    assert settings(dict.fromkeys(own, "mine"), tcp=not is_one_host) == {}
     assert not any(is_own(name, "mine") for name in own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from psrt.cli.progress import add_flags, shown
 from psrt.config.knobs import Knob, read
 from psrt.config.values import REAL
 from psrt.doctor.facts import Facts
-from psrt.doctor.findings import FAILS, Finding, judge
+from psrt.doctor.findings import FAILS, Finding, judge, verdict
+from psrt.doctor.preflight import here, is_first_here
 from psrt.doctor.watch import Watch
 from psrt.errors import TransportError, line_of
 from psrt.files import check_writable, write_text
@@ -69,6 +71,12 @@ def main(argv: Sequence[str]) -> int:
     first = started_rank() == 0
     if first and given.json not in (None, "-"):
         check_writable(given.json)
+    failures = here()
+    if failures:  # MPI would not start, or would not say why
+        if is_first_here():
+            publish_failures(argv, failures)
+        flush()
+        os._exit(1)
     watch = Watch(timeout_s, first=first)
     from psrt.doctor.gather import end_all, gather  # starts MPI
 
@@ -89,6 +97,21 @@ def main(argv: Sequence[str]) -> int:
         flush()
         end_all(status)
     return status
+
+
+def publish_failures(argv: Sequence[str], findings: Sequence[Finding]) -> None:
+    """Print what keeps ranks from starting, if anything does, as the flags of the doctor say.
+
+    Raises:
+        ConfigError: for invalid flags.
+    """
+    given = doctor_parser().parse(argv)
+    if not findings:
+        return
+    text = json.dumps({"ranks": [], "findings": [asdict(it) for it in findings]}, indent=2)
+    say(text if given.json == "-" else "\n".join(verdict(findings)))
+    if given.json not in (None, "-"):
+        write_text(given.json, text + "\n")
 
 
 def _publish(facts: Facts, findings: Sequence[Finding], path: str | None) -> None:

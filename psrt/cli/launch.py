@@ -29,6 +29,7 @@ from psrt.mpirun.hostfile import Host, read_hostfile
 from psrt.mpirun.library import Library, loaded_library, mpirun_of
 from psrt.mpirun.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
 from psrt.mpirun.own_line import may_spread
+from psrt.mpirun.reach import OTHER_WAYS
 from psrt.vendors import has_room, settings
 
 if TYPE_CHECKING:
@@ -195,8 +196,29 @@ def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
         say(str(line))
         return None
     _tell(f"{line}\n")
+    if is_ours and words[2:3] == ["doctor"] and not _may_start(given, words[3:], line):
+        return Ended(1, None, 0.0)
     parent = Parent(line.ranks, _tell, several_hosts=_spreads(given))
     return attempt(line.command, line.variables, parent, deaf_s=line.deaf_s, reads=given.stdin)
+
+
+def _may_start(given: argparse.Namespace, flags: list[str], line: Line) -> bool:
+    """Return whether the doctor's ranks would start, as far as can be told; print why not."""
+    from psrt.cli.doctor import publish_failures
+    from psrt.doctor.preflight import preflight
+
+    by_itself = given.hostfile is None and _spreads(given)  # the launcher knows the hosts
+    if by_itself or any(word in given.flags for word in OTHER_WAYS):
+        return True
+    found = preflight(
+        _hosts(given),
+        line.ranks,
+        is_open_mpi=loaded_library().is_open_mpi,
+        variables=line.variables,
+        folder=os.getcwd(),
+    )
+    publish_failures(flags, found)
+    return not found
 
 
 def _supervised(given: argparse.Namespace, rest: list[str]) -> Ended | None:

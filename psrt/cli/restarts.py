@@ -21,15 +21,13 @@ from psrt.mpirun.environment import start_limit_s
 from psrt.mpirun.hostfile import Host
 from psrt.mpirun.lines import Line
 from psrt.mpirun.own_line import OwnLine, may_spread, own_line
-from psrt.mpirun.reach import unreachable
+from psrt.mpirun.reach import OTHER_WAYS, unreachable
 
 #: Flags of the launcher that say where and how ranks start, as a line of the user's own does.
 _OF_STARTS = (
     "ranks", "hostfile", "launcher", "interface", "bind_to", "env", "flags", "elastic",
     "min_workers",
 )  # fmt: skip
-#: What in further flags makes mpirun reach hosts in a way that is not asked here.
-_OTHER_WAYS = ("ssh", "rsh", "launcher", "agent")
 
 #: Ranks that a line may start that does not say how many, as far as files are concerned.
 _MANY = 10_000
@@ -78,7 +76,7 @@ class Supervised:
                 f"--out {self._run}: ranks with a folder of their own need an absolute path"
             )
         self._start_s = start_limit_s()
-        other_ways = any(word in given.flags for word in _OTHER_WAYS)
+        other_ways = any(word in given.flags for word in OTHER_WAYS)
         self._asked_hosts = () if other_ways else hosts
         self._elastic = self._of_elastic(given, "batch_size" in asked)
         #: The hosts and the size of the next attempt; None: as they were asked for.

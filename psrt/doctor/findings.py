@@ -6,9 +6,11 @@ to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import median
+from textwrap import fill
 
 from psrt.doctor.facts import Facts, PairFacts, RankFacts
 from psrt.units import plural, size_text, time_text
@@ -26,6 +28,8 @@ _SLOW_ALPHA_S = 500e-6
 _SHM_PER_RANK = 64 << 20
 #: Seconds by which clocks may differ before times in logs mislead.
 _CLOCK_S = 1.0
+#: Columns that the text of a finding may take.
+_WIDTH = 100
 #: Hosts, or pairs of them, of which a rule tells the same.
 _MOST_ALIKE = 3
 #: Variables that name the network to take.
@@ -62,6 +66,15 @@ def judge(facts: Facts) -> list[Finding]:
             whats[_MOST_ALIKE:] = [f"and {len(whats) - _MOST_ALIKE} more like these"]
         found += [Finding(rule.severity, what, cure) for what in whats]
     return sorted(found, key=lambda finding: (FAILS, SLOW, NOTE).index(finding.severity))
+
+
+def verdict(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield what is wrong as lines for people, those with one cure together."""
+    if not findings:
+        yield "nothing found that would fail or slow a job"
+    for cure, alike in groupby(findings, key=lambda finding: finding.cure):
+        for head, text in (*((it.severity, it.what) for it in alike), ("cure", cure)):
+            yield fill(f"{head:<6} {text}", _WIDTH, subsequent_indent=" " * 7)
 
 
 def _singletons(facts: Facts) -> Iterator[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from textwrap import fill
+from collections.abc import Sequence
 
 from psrt.bench.figures import format_table
 from psrt.doctor.facts import Facts, PairFacts, RankFacts
-from psrt.doctor.findings import Finding
+from psrt.doctor.findings import Finding, verdict
 from psrt.units import plural, runs_of, size_text, time_text
 
 
@@ -31,15 +29,13 @@ def page(facts: Facts, findings: Sequence[Finding]) -> str:
     if facts.pairs:
         pairs = sorted(facts.pairs, key=lambda pair: pair.ranks)
         lines += ["", format_table(_PAIR_HEADINGS, [_pair(facts, pair) for pair in pairs])]
-    return "\n".join([*lines, "", *_verdict(findings)])
+    return "\n".join([*lines, "", *verdict(findings)])
 
 
 _HOST_HEADINGS = (
     "host", "ranks", "cores", "per rank", "BLAS threads", "/dev/shm free", "windows", "--out",
     "clock",
 )  # fmt: skip
-#: Columns that the text of a finding may take.
-_WIDTH = 100
 _PAIR_HEADINGS = ("hosts", "α", "β (ns/byte)", "message", "one way", "both ways", "each way")
 
 
@@ -99,11 +95,3 @@ def _ranges(numbers: Sequence[int]) -> str:
     """
     runs = runs_of(numbers)
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
-
-
-def _verdict(findings: Sequence[Finding]) -> Iterator[str]:
-    if not findings:
-        yield "nothing found that would fail or slow a job"
-    for cure, alike in groupby(findings, key=lambda finding: finding.cure):
-        for head, text in (*((it.severity, it.what) for it in alike), ("cure", cure)):
-            yield fill(f"{head:<6} {text}", _WIDTH, subsequent_indent=" " * 7)

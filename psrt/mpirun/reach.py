@@ -13,16 +13,48 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from psrt.errors import ConfigError
 from psrt.mpirun.hostfile import NAME
 
+#: What in further flags makes mpirun reach hosts in a way that is not asked here.
+OTHER_WAYS = ("ssh", "rsh", "launcher", "agent")
 #: Never a question, one try, and these seconds to connect.
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectionAttempts=1", "-o", "ConnectTimeout=5")
 #: Seconds that a host has to answer, and how many are asked at a time.
 _ANSWER_S, _AT_A_TIME = 15.0, 64
 #: The status of ssh's own errors; any other is that of the command, so the host has answered.
 _FAILED = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a host has made of a command."""
+
+    #: Its status, or that of ssh's own errors.
+    status: int
+    #: What it has printed, and the errors of it or of ssh.
+    said: str
+    error: str
+
+
+def ask(questions: Mapping[str, Sequence[str]]) -> Mapping[str, Answer]:
+    """Run a command on hosts, side by side, each in a folder like this one; return what came.
+
+    Args:
+        questions: name of a host → the words of its command.
+
+    Raises:
+        ConfigError: for a name that is none.
+    """
+    found: dict[str, Answer] = {}
+    hosts = list(questions)
+    for at in range(0, len(hosts), _AT_A_TIME):
+        asked = {it: _ask(command(it, questions[it])) for it in hosts[at : at + _AT_A_TIME]}
+        deadline = time.monotonic() + _ANSWER_S
+        found.update({host: _answer(process, deadline) for host, process in asked.items()})
+    return found
 
 
 def unreachable(hosts: Iterable[str], age_s: float) -> Mapping[str, str]:
@@ -35,16 +67,12 @@ def unreachable(hosts: Iterable[str], age_s: float) -> Mapping[str, str]:
     Raises:
         ConfigError: for a name that is none.
     """
-    others = [host for host in hosts if not is_this_host(host)]
-    found: dict[str, str] = {}
-    for at in range(0, len(others), _AT_A_TIME):
-        asked = {host: _ask(host, age_s) for host in others[at : at + _AT_A_TIME]}
-        deadline = time.monotonic() + _ANSWER_S
-        for host, process in asked.items():
-            why = _answer(process, deadline)
-            if why is not None:
-                found[host] = why
-    return found
+    answers = ask({host: _sweeping(age_s) for host in hosts if not is_this_host(host)})
+    return {
+        host: " ".join(answer.error.split())[-200:] or "ssh failed"
+        for host, answer in answers.items()
+        if answer.status == _FAILED
+    }
 
 
 def is_this_host(name: str) -> bool:
@@ -57,27 +85,28 @@ def is_this_host(name: str) -> bool:
     return name in ("localhost", own, own.partition(".")[0]) or name.startswith("127.")
 
 
-def question(host: str, age_s: float) -> Sequence[str]:
-    """Return the command that asks a host; its last word is for the shell there.
+def command(host: str, words: Sequence[str]) -> Sequence[str]:
+    """Return what runs a command on a host; its last word is for the shell there.
 
     Raises:
         ConfigError: for a name that is none.
     """
     if not NAME.fullmatch(host):
         raise ConfigError(f"{host!r} is no name or address of a host")
+    return [*_SSH, "--", host, f"cd {shlex.quote(os.getcwd())} && {shlex.join(words)}"]
+
+
+def _sweeping(age_s: float) -> Sequence[str]:
     # It is some seconds older when that host reads it.
-    sweep = shlex.join(
-        [sys.executable, "-P", "-m", "psrt.mpirun.segments", f"{age_s + _ANSWER_S:.0f}"]
-    )
-    return [*_SSH, "--", host, f"cd {shlex.quote(os.getcwd())} && {sweep}"]
+    return [sys.executable, "-P", "-m", "psrt.mpirun.segments", f"{age_s + _ANSWER_S:.0f}"]
 
 
-def _ask(host: str, age_s: float) -> subprocess.Popen[str] | str:
+def _ask(words: Sequence[str]) -> subprocess.Popen[str] | str:
     try:
         return subprocess.Popen(
-            question(host, age_s),
+            words,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
@@ -86,17 +115,14 @@ def _ask(host: str, age_s: float) -> subprocess.Popen[str] | str:
         return f"ssh: {error.strerror}"
 
 
-def _answer(process: subprocess.Popen[str] | str, deadline: float) -> str | None:
-    """Return why a host has not answered; None if it has."""
+def _answer(process: subprocess.Popen[str] | str, deadline: float) -> Answer:
     if isinstance(process, str):
-        return process
+        return Answer(_FAILED, "", process)
     try:
-        _, said = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+        said, error = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         with contextlib.suppress(OSError):
             process.communicate()
-        return f"no answer within {_ANSWER_S:g} s"
-    if process.returncode != _FAILED:
-        return None
-    return " ".join(said.split())[-200:] or "ssh failed"
+        return Answer(_FAILED, "", f"no answer within {_ANSWER_S:g} s")
+    return Answer(process.returncode, said, error)

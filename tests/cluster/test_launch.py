@@ -177,3 +177,31 @@ def test_the_doctor_names_hosts_that_do_not_reach_each_other(hosts, launch, vend
         assert "node02 and node03 do not exchange messages: no answer within 5 s" in done.stdout
     else:  # whose MPI_Init connects every rank with every other
         assert "psrt: error: waited 5 s for MPI to start on every rank" in done.stderr
+
+
+def test_the_doctor_names_what_keeps_ranks_from_starting_on_each_host(hosts, launch, vendor):
+    one, two, three = hosts.names
+    (hosts.folder / "odd").write_text(f"{one}:1\n{two}:2\n{three}:2\nghost:1\n10.99.0.99:1\n")
+    try:
+        hosts.run(two, "mount", "-o", "remount,size=16k", "/dev/shm")
+        hosts.run(three, "mount", "-o", "remount,ro", "/tmp")
+        done = launch("doctor", "--json", "found.json", hostfile="odd")
+        (hosts.folder / "odd").write_text(f"{one}:1\n{two}:2\n{three}:2\n")
+        hosts.run(two, "mount", "-t", "tmpfs", "tmpfs", VENDORS[vendor] / "bin")
+        hosts.run(three, "sh", "-c", "kill $(cat /run/sshd.pid)")
+        again = launch("doctor", hostfile="odd")
+    finally:
+        hosts.sweep()
+    assert (done.status, again.status) == (1, 1), done.stderr + again.stderr
+    found = json.loads((hosts.folder / "found.json").read_text())["findings"]
+    whats = [it["what"] for it in found if it["severity"] == "fails"]
+    assert [what.partition(":")[0] for what in whats] == [two, three, "ghost", "10.99.0.99"]
+    for what, says in zip(
+        whats, ("/dev/shm has 16 KiB", "Read-only", "not known here", "not answer"), strict=True
+    ):
+        assert says in what
+    assert all(it["cure"] for it in found)
+    said = " ".join(again.stdout.split())
+    assert f"{two}: it has no {VENDORS[vendor]}/bin/python" in said
+    assert f"{three}: nothing answers ssh there" in said
+    assert said.count("cure ") == 2

@@ -10,7 +10,7 @@ import pytest
 
 from psrt.errors import ConfigError
 from psrt.mpirun import reach
-from psrt.mpirun.reach import question, unreachable
+from psrt.mpirun.reach import command, unreachable
 
 #: In the place of ssh: what it does depends on the host, its last word but one.
 SSH = """#!/bin/sh
@@ -49,14 +49,14 @@ def test_without_ssh_nobody_answers(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ["-oProxyCommand=x", "a b", "a;b", "", "$(x)", "a\n"])
 def test_what_is_no_name_never_comes_to_ssh(name):
     with pytest.raises(ConfigError, match="is no name or address of a host"):
-        question(name, 1.0)
+        command(name, ["true"])
 
 
 def test_a_name_comes_after_all_flags():
-    words = question("node-1", 12.3)
+    words = command("node-1", ["a b", "c"])
     assert words[:3] == ["ssh", "-o", "BatchMode=yes"]
     assert words[-3:-1] == ["--", "node-1"]
-    assert words[-1].endswith("-P -m psrt.mpirun.segments 27")
+    assert words[-1].endswith(" && 'a b' c")
 
 
 def test_what_is_run_there_sweeps(tmp_path):

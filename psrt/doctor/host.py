@@ -1,0 +1,96 @@
+"""What on this host would keep MPI from starting; ``python -m`` it on others, with ssh.
+
+Imports nothing outside of the standard library: it may be what is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+#: Bytes that the job's files in the temporary folder take at least.
+_TEMPORARY = 1 << 16
+_SHARED = "/dev/shm"
+#: Bytes of it that ranks need to start, where they are several: Open MPI's whatever their number,
+#: MPICH's, and what each of these adds, also alone.
+_OPEN_MPI, _MPICH, _MPICH_RANK = 20 << 20, 6 << 20, 6 << 20
+_MODULES = ("numpy", "mpi4py", "psrt")
+
+_SAME = "install the same environment at the same path on every host"
+
+
+def look(ranks: int, *, is_open_mpi: bool) -> list[tuple[str, str]]:
+    """Return what is wrong on this host, each with its cure.
+
+    Args:
+        ranks: number of ranks that will share it.
+        is_open_mpi: whether they run on Open MPI.
+    """
+    return [*_modules(), *_temporary(), *_shared(ranks, is_open_mpi)]
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        yield f"{sys.executable} has no {', '.join(missing)}", _SAME
+
+
+def _temporary() -> Iterator[tuple[str, str]]:
+    # Not tempfile.gettempdir(), which finds another one where this is of no use; MPI does not.
+    given = next((name for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)), "")
+    folder = os.environ.get(given) or "/tmp"
+    there = folder
+    while not os.path.exists(there) and there != os.path.dirname(there):  # MPI makes it
+        there = os.path.dirname(there)
+    error = _refuses(there or ".", _TEMPORARY)
+    if error:
+        name = f"{folder} ({given})" if given else folder
+        yield (
+            f"the folder for temporary files, {name}, takes none: {error}",
+            "make room there, or export TMPDIR=DIR, a folder that you can write to on every host",
+        )
+
+
+def _shared(ranks: int, is_open_mpi: bool) -> Iterator[tuple[str, str]]:
+    needed = _MPICH + _MPICH_RANK * ranks
+    if is_open_mpi:
+        needed = _OPEN_MPI if ranks > 1 else 0
+    if not needed:
+        return
+    try:
+        it = os.statvfs(_SHARED)
+    except OSError as error:
+        yield f"there is no {_SHARED}: {error.strerror}", f"mount -t tmpfs tmpfs {_SHARED}"
+        return
+    free, whole = it.f_bavail * it.f_frsize, it.f_blocks * it.f_frsize
+    refused = _refuses(_SHARED, 1)
+    if free >= needed and refused:
+        yield f"{_SHARED} takes no files: {refused}", f"chmod 1777 {_SHARED}, as root"
+    elif free < needed:
+        yield (
+            f"{_SHARED} has {free / 1024:,.0f} KiB free of {whole / 1024:,.0f} KiB, and MPI needs "
+            f"{needed >> 20} MiB to start {ranks} {'rank' if ranks == 1 else 'ranks'}",
+            f"delete what killed jobs have left in {_SHARED}, or enlarge it: mount -o "
+            f"remount,size=8g {_SHARED}; docker run --shm-size=4g",
+        )
+
+
+def _refuses(folder: str, nbytes: int) -> str:
+    """Return why a folder takes no file of that size; empty if it does."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(nbytes))
+            file.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(look(int(sys.argv[1]), is_open_mpi=sys.argv[2] == "openmpi")))

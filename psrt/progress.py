@@ -95,8 +95,8 @@ class Progress:
         self._parts: tuple[_Part, ...] = ()
         #: Makes room on a terminal for what else is to be printed there.
         self.above: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-        #: What it does where nobody says.
-        self._otherwise = "sets up"
+        #: What it does where nobody says, and since when, if something is done already.
+        self._otherwise, self._idle_since = "sets up", -math.inf
         self.begin(live=live, verbose=verbose)
 
     def begin(self, *, live: bool = False, verbose: bool = False) -> None:
@@ -115,12 +115,13 @@ class Progress:
         """
         found = _look(look)
         part = _Part(what, look, self._now(), found.done if found else 0.0)
-        self._parts, self._otherwise = (*self._parts, part), "goes on"
+        self._parts, self._otherwise = (*self._parts, part), "finishes"
         try:
             yield
         finally:
             # Not as they were before: loops that an error has left are closed at any later time.
             self._parts = tuple(it for it in self._parts if it is not part)
+            self._idle_since = self._now()
 
     def each(self, items: Sequence[T], what: str, noun: str) -> Iterator[T]:
         """Yield items, and count those that are done.
@@ -137,8 +138,14 @@ class Progress:
                 done += 1
 
     def due_s(self) -> float:
-        """Return the seconds until the next line is due, at least 0."""
-        return max(0.0, self._began + self._due - self._now())
+        """Return the seconds until the next line is due, at least 0.
+
+        Between two parts, and after the last, which is mostly the end, none is due for a while.
+        """
+        due = self._began + self._due
+        if not self._parts:
+            due = max(due, self._idle_since + SILENT_S)
+        return max(0.0, due - self._now())
 
     def line(self) -> str:
         """Return the line about now, and have the next one come later."""

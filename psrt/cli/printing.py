@@ -47,7 +47,8 @@ def say(text: str) -> None:
     stdout does not stop the job either; ``refused`` returns that error afterwards.
     """
     with _writing(), PROGRESS.above():
-        print(text, flush=True)
+        # In one write, also where stdout has no buffer: a line of stderr may not come in between.
+        print(f"{text}\n", end="", flush=True)
 
 
 def flush() -> None:

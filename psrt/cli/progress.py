@@ -83,7 +83,8 @@ class Shown:
     def _run(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the disk is full
             while not self._stop.wait(self._progress.due_s()):
-                self._show(self._progress.line())
+                if not self._progress.due_s():  # still, after what was done in that time
+                    self._show(self._progress.line())
 
     def _show(self, line: str) -> None:
         with self._lock:

@@ -101,17 +101,17 @@ def test_parts_of_parts_count():
     assert lines[3] == (
         "measures: size 1 of 4 (25 %), round 1 of 2 (50 %)  0.05 sizes/s  time 0:20  left 0:33"
     )
-    assert progress.line() == "goes on  time 0:40"
+    assert progress.line() == "finishes  time 0:40"
 
 
 def test_each_ends_where_the_loop_does():
     progress, _ = started()
     for _ in progress.each("abcd", "reads", "file"):
         break
-    assert progress.line().startswith("goes on")
+    assert progress.line().startswith("finishes")
     with pytest.raises(ValueError, match="here"), progress.doing("writes"):
         raise ValueError("here")
-    assert progress.line().startswith("goes on")
+    assert progress.line().startswith("finishes")
 
 
 def test_a_loop_that_an_error_has_left_takes_nothing_away_when_it_is_closed():
@@ -121,7 +121,7 @@ def test_a_loop_that_an_error_has_left_takes_nothing_away_when_it_is_closed():
     with progress.doing("trains"):
         left.close()
         assert progress.line().startswith("trains")
-    assert progress.line().startswith("goes on")
+    assert progress.line().startswith("finishes")
 
 
 def test_what_cannot_be_read_just_now_is_left_out():
@@ -132,3 +132,13 @@ def test_what_cannot_be_read_just_now_is_left_out():
 
     with progress.doing("trains", look):
         assert progress.line() == "trains  time 0:00"
+
+
+def test_after_the_last_part_a_line_waits_for_more_than_the_end():
+    progress, clock = started()
+    with progress.doing("trains"):
+        clock.time += SILENT_S
+        assert progress.due_s() == 0.0
+    assert progress.due_s() == SILENT_S
+    clock.time += SILENT_S
+    assert progress.line() == "finishes  time 0:04"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.page_file import add_overwrite, check_page_file, write_page
@@ -26,8 +27,8 @@ def report_parser() -> FlagParser:
     parser = FlagParser(prog="psrt report", description=_DESCRIPTION)
     parser.add_argument("run", metavar="RUN", nargs="+", help="output folder (--out) of a run")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", default="report.html",
-        help="write the page to this file (default: report.html)",
+        "-o", "--output", metavar="FILE",
+        help="write the page to this file (default: report-RUN.html; report.html for several runs)",
     )  # fmt: skip
     add_overwrite(parser)
     parser.add_argument(
@@ -47,10 +48,16 @@ def main(argv: Sequence[str]) -> int:
         SystemExit: after ``--help`` was printed.
     """
     given = report_parser().parse(argv)
-    check_page_file(given.output, "-o", overwrite=given.overwrite)
+    output = given.output or _default(given.run)
+    check_page_file(output, "-o", overwrite=given.overwrite)
     from psrt.pages.run.page import page_of  # numpy only now: --help needs none
 
     with shown(given):
         page = page_of(given.run, check=given.check)
-    say(write_page(given.output, page, plural(len(given.run), "run")))
+    say(write_page(output, page, plural(len(given.run), "run")))
     return 0
+
+
+def _default(runs: Sequence[str]) -> str:
+    """Return a file that the page of the next run does not share."""
+    return f"report-{Path(runs[0]).absolute().name}.html" if len(runs) == 1 else "report.html"

@@ -32,10 +32,12 @@ def test_it_writes_a_page(run, told, tmp_path):
     assert Page(path.read_text()).sections["learning"]
 
 
-def test_the_file_is_report_html_unless_named(run, told, tmp_path, monkeypatch):
+def test_a_file_that_is_not_named_has_the_name_of_its_run(run, told, tmp_path, monkeypatch):
+    """So the pages of two runs do not meet; that of several runs is none of theirs."""
     monkeypatch.chdir(tmp_path)
     assert told(run)[0] == 0
-    assert [it.name for it in tmp_path.iterdir()] == ["report.html"]
+    assert told(f"{run}/.")[0] == 2  # is there already
+    assert f"report-{run.name}.html" in [it.name for it in tmp_path.iterdir()]
 
 
 def test_a_page_that_is_there_is_replaced_if_asked(run, told, tmp_path):

@@ -1,6 +1,7 @@
 """What is told of an error in code that psrt calls: the traceback of that code, and no more."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ class Broken(UnevenSquares):
 
 
 def missing():
-    open(os.path.join("nowhere", "x.npy"), "rb")
+    Path("nowhere", "x.npy").open("rb")
 
 
 def unread():
@@ -56,12 +57,13 @@ def test_it_is_that_of_the_users_code(where, fault):
 
 
 def test_a_loop_of_ones_own_is_the_users_code():
-    with (
-        pytest.raises(FileNotFoundError) as caught,
-        psrt.Trainer(psrt.TrainConfig(**OPEN), np.ones(1, np.float32)) as trainer,
-    ):
-        trainer.epoch()
-        missing()
+    def loop():
+        with psrt.Trainer(psrt.TrainConfig(**OPEN), np.ones(1, np.float32)) as trainer:
+            trainer.epoch()
+            missing()
+
+    with pytest.raises(FileNotFoundError) as caught:
+        loop()
     told = users_traceback(caught.value)
     assert os.path.dirname(psrt.__file__) not in told
     assert "in missing" in told

@@ -90,7 +90,8 @@ def test_a_temporary_folder_of_no_use(monkeypatch, tmp_path):
         monkeypatch.setenv("TMPDIR", str(text))
         found = look(2, is_open_mpi=True)
         assert ["takes none" in what and "(TMPDIR)" in what for what, _ in found] == [True] * fails
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("wb"))
+    full = Path("/dev/full")
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full.open("wb"))
     assert "No space left on device" in look(2, is_open_mpi=True)[0][0]
 
 

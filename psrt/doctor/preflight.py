@@ -19,6 +19,21 @@ _SAME = "install the same environment at the same path on every host"
 #: What ssh or the shell of the host has said → what that means, and its cure, both for ``{host}``.
 _CAUSES: Sequence[tuple[str, str, str]] = (
     (
+        r"No module named '?psrt",
+        "its {python} has no psrt, or another version",
+        _SAME,
+    ),
+    (
+        r"cd: |No such file or directory: '?{folder}|{folder}: No such file",
+        "it has no folder {folder}",
+        "start from a folder that every host has, such as one of a shared file system",
+    ),
+    (
+        r"{python}.*(not found|No such file|Permission denied)|No such file.*{python}",
+        "it has no {python}",
+        _SAME,
+    ),
+    (
         r"Could not resolve|Name or service not known|Temporary failure in name resolution",
         "its name is not known here",
         "correct the hostfile, or add {host} to DNS or to /etc/hosts of every host",
@@ -44,21 +59,6 @@ _CAUSES: Sequence[tuple[str, str, str]] = (
         "see whether it is up and whether a firewall lets ssh through: ping {host}, ssh -v {host}",
     ),
     (r"^ssh: No such file", "there is no ssh here", "install it: apt-get install openssh-client"),
-    (
-        r"No module named '?psrt",
-        "its {python} has no psrt, or another version",
-        _SAME,
-    ),
-    (
-        r"cd: |No such file or directory: '?{folder}|{folder}: No such file",
-        "it has no folder {folder}",
-        "start from a folder that every host has, such as one of a shared file system",
-    ),
-    (
-        r"{python}.*(not found|No such file|Permission denied)|No such file.*{python}",
-        "it has no {python}",
-        _SAME,
-    ),
 )
 
 

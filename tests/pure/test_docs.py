@@ -1,9 +1,12 @@
 """The pages that are made from the code say what it says."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
+
+from psrt.__main__ import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -36,3 +39,19 @@ def test_markdown_of_a_docstring():
 def test_the_worked_example_has_the_numbers_that_it_prints():
     numbers = (DOCS / "_static/worked-example.csv").read_text(encoding="utf-8")
     assert f"```text\n{numbers}```" in (DOCS / "collectives.md").read_text(encoding="utf-8")
+
+
+def test_the_report_of_a_check_on_the_page_is_todays(tmp_path, capsys):
+    """But for its numbers, which are those of one run."""
+    page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    shown = re.search(r"^```text\n(ssp .*?)^```", page, re.MULTILINE | re.DOTALL)[1]
+    run = str(tmp_path / "run")
+    words = "--mode ssp --staleness 2 --servers 2 --workers 2 --epochs 3 --record --quiet --out"
+    assert main(["simulate", *words.split(), run]) == 0
+    capsys.readouterr()
+    assert main(["check", run, "--quiet"]) == 0
+
+    def masked(text):
+        return re.sub(r" +[\d,.]+ +", " N ", re.sub(r"(?m)^.* in .* s$", "", text))
+
+    assert masked(shown) == masked(capsys.readouterr().out)

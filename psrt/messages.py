@@ -27,8 +27,6 @@ class Push(NamedTuple):
     samples: int
     #: The worker's progress in epochs, for learning-rate schedules.
     progress: float
-    #: l2 norm of the worker's whole gradient where clipping needs it, else 0.
-    norm: float
     #: The shard that it is for.
     shard: int = 0
 

@@ -170,7 +170,6 @@ def _shard_server(
         # A frame says how a worker differs from what it read, which may be an older centre.
         keeps_reads=answers_met and codec is not None,
         rate=rate,
-        clip_norm=None if mode.averages or codec is not None else config.clip_norm,
         gaps=mode.is_stale and initial.size > 0,
     )
     events = None if log is None else ShardEventRecorder(log, number)
@@ -277,6 +276,7 @@ def worker_role(
         ),
         Meter(port, number, log_every=config.log_every, sketch_every=config.consensus_every or 0),
         length=length_of(config),
+        clip_norm=config.clip_norm,
         dealt=None if deal is None else partial(_dealt, deal, worker),
         members=members,
         delays=_delays(config, number),
@@ -329,10 +329,10 @@ def _strategy(
     turns: Turns | None = None,
 ) -> Strategy:
     # Not n: without numerics the port's vectors are empty, and so is the optimizer's state.
-    n, clip_norm = port.theta.size, config.clip_norm
+    n = port.theta.size
     mode = config.scheme
     if mode.single:
-        return Serial(port, _updater(config, n), clip_norm=clip_norm, events=events)
+        return Serial(port, _updater(config, n), events=events)
     if topology is not None:
         return gossip(port, config, topology, _updater(config, n), codec, events, turns)
     if mode.sums_gradients:
@@ -349,7 +349,6 @@ def _strategy(
         _updater(config, n),
         averager,
         _averaging(config),
-        clip_norm=clip_norm,
         events=events,
     )
 
@@ -384,7 +383,6 @@ def _summing(
         partial(_updater, config),
         algorithm=config.allreduce or "auto",
         batch_size=config.batch_size,
-        clip_norm=config.clip_norm,
         spans=gradient_spans(problem, n) if config.overlap else (),
         bucket_bytes=config.bucket_bytes or 0,
         check_every=check_every,
@@ -444,7 +442,6 @@ def _pushing(
     encoder, decoder = _push_codecs(codec, port)
     return PushPull(
         port,
-        clip_norm=config.clip_norm,
         spans=gradient_spans(problem, port.role_map.n) if in_parts else (),
         late=problem if isinstance(problem, PipeDream) and config.scheme.weakens else None,
         parks=parks(config),
@@ -551,7 +548,6 @@ def _streaming(
         fragments,
         algorithm=config.allreduce or "auto",
         full=config.batch_size * local_steps,
-        clip_norm=config.clip_norm,
         control_algorithm=control_algorithm,
         codecs=codecs,
         events=events,

@@ -186,9 +186,7 @@ def gossip(
         neighbours = Part(topology, worker).peers
         asks = topology.colours[worker] == ASKS
         pairs = Pairs(worker, neighbours, asks=asks, seed=config.seed)
-        return PairGossip(
-            port, updater, pairs, turns=turns, clip_norm=config.clip_norm, events=events
-        )
+        return PairGossip(port, updater, pairs, turns=turns, events=events)
     part = part_of(topology, worker)
     strategy: Callable[..., Gossip] = Gossip
     if isinstance(part, HostPart):
@@ -207,6 +205,5 @@ def gossip(
         updater,
         Neighbours(port, part, framed=codec is not None),
         adapts_first=config.order == ADAPT_THEN_COMBINE,
-        clip_norm=config.clip_norm,
         events=events,
     )

@@ -123,7 +123,7 @@ class ShardEventRecorder(_Recorder):
     def taken(self, message: Push | Leave, now: float) -> None:
         """A message was received."""
         if type(message) is Push:
-            worker, clock, version, samples, progress, _, _ = message
+            worker, clock, version, samples, progress, _ = message
             self._add(_RECEIVE, now, worker, clock, version, self._shard, samples, progress)
         else:
             flag = MISSED if type(message) is Leave and message.missed else 0
@@ -250,7 +250,7 @@ class WorkerEventRecorder(_Recorder):
 
     def pushed(self, push: Push, now: float, seconds: float) -> None:
         """A gradient is sent to a shard, ``seconds`` after its parameters were complete."""
-        worker, clock, version, samples, progress, _, shard = push
+        worker, clock, version, samples, progress, shard = push
         self._add(_PUSH, now, worker, clock, version, shard, samples, progress, seconds=seconds)
 
     def encoded(self, push: Push, nbytes: int, digests: Digests, now: float) -> None:

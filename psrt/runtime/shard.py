@@ -10,7 +10,7 @@ import numpy as np
 from psrt.arrays import Vector
 from psrt.errors import CheckpointError
 from psrt.messages import Push
-from psrt.optim import StalenessRate, clip_factor
+from psrt.optim import StalenessRate
 from psrt.runtime.elastic import CentreUpdater, ForceSums
 from psrt.runtime.gap import GapMeter
 from psrt.runtime.updater import Contribution, Updater
@@ -52,7 +52,6 @@ class Shard:
         whole: bool = False,
         keeps_reads: bool = False,
         rate: StalenessRate | None = None,
-        clip_norm: float | None = None,
         gaps: bool = False,
     ) -> None:
         """Hold version 0.
@@ -67,7 +66,6 @@ class Shard:
             whole: whether it weighs each by 1 instead.
             keeps_reads: whether the updater needs what each worker read last, as some rates do.
             rate: the staleness-aware learning rate; None is constant.
-            clip_norm: largest l2 norm of a worker's gradient; None does not clip.
             gaps: whether to measure how far parameters move between read and update.
         """
         #: Updates applied.
@@ -83,12 +81,11 @@ class Shard:
         self._payload = payload
         self._by_samples, self._whole = by_samples, whole
         self._rate = rate
-        self._clip_norm = clip_norm
         #: Index of the buffer with the newest version.
         self.newest = 0
         self._gap = GapMeter(initial.size) if gaps else None
         #: Whether a single gradient is applied unscaled.
-        self._plain = rate is None and clip_norm is None and not keeps_reads
+        self._plain = rate is None and not keeps_reads
         self._kept: Vector | None = None
         #: The notes of the pushes saved since the last update.
         self._kept_notes: list[Note] = []
@@ -144,8 +141,7 @@ class Shard:
         # No update passes a pending push by, so its rate and θ are already those of its update:
         # the saved sum is the one that the update would have computed.
         note = self._note(push)
-        term = self._term(push, note.factor * self._clipping(push))
-        self._updater.accumulate(self._kept, term, self.theta)
+        self._updater.accumulate(self._kept, self._term(push, note.factor), self.theta)
         self._kept_notes.append(note)
 
     def apply(self, pushes: Sequence[Push], buffer: int) -> None:
@@ -209,11 +205,7 @@ class Shard:
         # Dividing by the samples present keeps the mean right for uneven last batches and for
         # workers without data. All pushes of a round have τ = 0, so no staleness rate applies.
         total = sum(push.samples for push in pushes)
-        return [
-            self._term(push, push.samples / total * self._clipping(push))
-            for push in pushes
-            if push.samples
-        ]
+        return [self._term(push, push.samples / total) for push in pushes if push.samples]
 
     def _whole_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
         """Return the terms of Σ over those that have samples."""
@@ -229,8 +221,7 @@ class Shard:
         fresh = pushes[len(kept) :]
         notes = [self._note(push) for push in fresh]
         terms = [
-            self._term(push, share * (note.factor * self._clipping(push)))
-            for push, note in zip(fresh, notes, strict=True)
+            self._term(push, share * note.factor) for push, note in zip(fresh, notes, strict=True)
         ]
         if kept:
             assert self._kept is not None
@@ -254,6 +245,3 @@ class Shard:
                 self.fresh_gaps[push.worker] = gap
         factor = 1.0 if self._rate is None else self._rate.scale(self.version - push.version)
         return Note(factor, gap)
-
-    def _clipping(self, push: Push) -> float:
-        return 1.0 if self._clip_norm is None else clip_factor(push.norm, self._clip_norm)

@@ -13,7 +13,7 @@ import numpy as np
 from psrt.arrays import Vector
 from psrt.checkpoint import Tree, restore, state_of
 from psrt.errors import CheckpointError, DivergedError, FencedError
-from psrt.optim import square_sum
+from psrt.optim import clip_factor, square_sum
 from psrt.partition import Span
 from psrt.runtime.checksum import fingerprint
 from psrt.runtime.cut_problem import CutProblem
@@ -62,6 +62,7 @@ class Worker:
         length: Length,
         dealt: Callable[[int, Sequence[int]], Sequence[np.ndarray[Any, Any]]] | None = None,
         members: Callable[[int], Awaitable[Sequence[int]]] | None = None,
+        clip_norm: float | None = None,
         delays: Delays | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -76,6 +77,8 @@ class Worker:
             dealt: returns the samples of each step of an epoch, with those workers; None where the
                 problem chooses.
             members: returns the workers that an epoch is dealt out to, ascending; None: all.
+            clip_norm: largest l2 norm of a gradient, None for any; needs the whole gradient, so
+                ``strategy`` must take none in parts.
             delays: injected delays; None for none.
             rng: draws the delays.
         """
@@ -100,6 +103,7 @@ class Worker:
         self.number = worker
         self._workers = len(port.role_map.workers)
         self._length = length
+        self._clip_norm = clip_norm
         self._dealt, self._members = dealt, members
         self._delays = delays
         self._is_timed = delays is not None and delays.asks_for_computed
@@ -429,8 +433,8 @@ class Worker:
             delay = self._delays.seconds(self.clock, computed_s, self._rng)
             if delay:
                 await self._port.pause(delay)
-        if samples and self.strategy.clip_norm is not None:
-            step = step._replace(norm=await self._norm())
+        if samples and self._clip_norm is not None:
+            await self._clip(self._clip_norm)
         outcome = await self.strategy.step(step)
         # More than one clock further only if backups overtook this worker: the data of the steps
         # between is not trained on, so that all workers stay at the same place in the epoch.
@@ -477,6 +481,19 @@ class Worker:
         return outcome._replace(
             staleness_sum=tau, staleness_count=gradients, staleness_max=tau, skew=-1
         )
+
+    async def _clip(self, limit: float) -> None:
+        """Scale this step's gradient down to a norm, that of all its parts where the model is cut.
+
+        Here, before any strategy has it: rates, codecs and sums are not linear, so a factor that
+        one of them took along would mean something else with each.
+        """
+        strategy = self.strategy
+        assert (strategy.ready, strategy.compute) == (None, None), "no strategy has it in parts"
+        factor = clip_factor(await self._norm(), limit)
+        if factor != 1.0:  # nan, too: a gradient that is not finite is none in any element
+            with np.errstate(all="ignore"):
+                np.multiply(self._gradient, np.float32(factor), out=self._gradient)
 
     async def _norm(self) -> float:
         """Return the norm of this step's gradient, of all its parts where the model is cut."""

@@ -48,7 +48,7 @@ class Cut(NamedTuple):
 
 
 #: A push of the types that its fields have.
-_LIKE = Push(0, 0, 0, 0, 0.0, 0.0, 0)
+_LIKE = Push(0, 0, 0, 0, 0.0, 0)
 
 Decision: TypeAlias = Apply | Keep | Drop | Serve | Cut
 

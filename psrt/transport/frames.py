@@ -17,7 +17,7 @@ from psrt.stats import COLUMNS
 FRAME_BYTES = 64
 
 _PUSH, _PARAMS, _LEAVE, _MIX, _PARK = 1, 2, 3, 4, 5
-_WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqddi"), struct.Struct("=8xqqqqddi")
+_WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdi"), struct.Struct("=8xqqqqdi")
 _WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfifq"), struct.Struct("=8xqqqqfifq")
 _WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqqi?"), struct.Struct("=8xqqi?")
 _WRITE_MIX, _READ_MIX = struct.Struct("=B7xqqqdi"), struct.Struct("=8xqqqdi")

@@ -51,9 +51,9 @@ def test_a_message_that_is_not_read_names_the_reader(comm, open_port, one_host):
     one_host()  # between hosts a short message leaves before it is read
     port = open_port(servers=1)
     if comm.rank:
-        port.send(0, Push(comm.rank - 1, 0, 0, 1, 0.0, 0.0), 0)
+        port.send(0, Push(comm.rank - 1, 0, 0, 1, 0.0), 0)
         with pytest.raises(TransportError, match="rank 0 to read"):
-            port.send(0, Push(comm.rank - 1, 1, 0, 1, 0.0, 0.0), 0)
+            port.send(0, Push(comm.rank - 1, 1, 0, 1, 0.0), 0)
 
 
 def test_whoever_stops_after_its_work_is_late_all_the_same(comm, open_port):

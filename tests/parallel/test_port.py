@@ -56,7 +56,7 @@ async def play_worker(port, turns):
         port.theta[:] = np.nan
         shards = list(enumerate(port.role_map.servers))
         for shard, rank in reversed(shards) if turn % 2 else shards:
-            port.send(rank, Push(worker, turn, turn, 3, 0.25 * turn, 1.5, shard), GRADIENT)
+            port.send(rank, Push(worker, turn, turn, 3, 0.25 * turn, shard), GRADIENT)
         for _ in port.role_map.servers:
             reply = await port.receive()
             assert reply == Params(reply.shard, turn + 1, turn + 1, worker)
@@ -75,7 +75,7 @@ async def play_server(port, turns):
         while missing:
             push = await port.receive()
             worker, shard = push.worker, push.shard
-            assert push == Push(worker, turn, turn, 3, 0.25 * turn, 1.5, shard)
+            assert push == Push(worker, turn, turn, 3, 0.25 * turn, shard)
             missing[shard].remove(worker)
             if not missing[shard]:
                 del missing[shard]
@@ -150,13 +150,13 @@ def test_frames_of_any_length_arrive_whole_and_are_counted(comm, open_port, each
         for turn in range(turns):
             frames = [frame_of(mine, shard, turn) for shard in range(each)]
             for shard in reversed(range(each)):
-                push = Push(mine, turn, turn, 1, 0.0, 0.0, shard)
+                push = Push(mine, turn, turn, 1, 0.0, shard)
                 port.send_framed(0, push, frames[shard])
             for _ in range(each):
                 await port.receive()
             # One without a frame in between.
             for shard in range(each):
-                port.send(0, Push(mine, turn, turn, 0, 0.0, 0.0, shard))
+                port.send(0, Push(mine, turn, turn, 0, 0.0, shard))
                 await port.receive()
 
     async def server():
@@ -186,7 +186,7 @@ def test_frames_of_any_length_arrive_whole_and_are_counted(comm, open_port, each
 def test_a_frame_that_is_longer_than_any_can_be_is_refused(comm, open_port):
     port = open_port(1, frame_bytes=[100 if comm.rank == 0 else 200])
     if comm.rank == 1:
-        port.send_framed(0, Push(0, 0, 0, 1, 0.0, 0.0), np.zeros(101, np.uint8))
+        port.send_framed(0, Push(0, 0, 0, 1, 0.0), np.zeros(101, np.uint8))
     if comm.rank == 0:
         with pytest.raises(CodecError, match="a frame of 101 bytes came, expected at most 100"):
             drive(port.receive())
@@ -203,9 +203,9 @@ def test_a_message_without_payload_leaves_the_last_one_in_place(comm, open_port)
     async def worker():
         mine = port.role_map.worker_of(port.rank)
         port.gradient[:N] = 7 + mine
-        port.send(0, Push(mine, 0, 0, 1, 0.0, 0.0), GRADIENT)
+        port.send(0, Push(mine, 0, 0, 1, 0.0), GRADIENT)
         assert await port.receive() == Params(0, 0, 1, 0)
-        port.send(0, Push(mine, 1, 0, 0, 0.0, 0.0), NO_PAYLOAD)
+        port.send(0, Push(mine, 1, 0, 0, 0.0), NO_PAYLOAD)
         assert await port.receive() == Params(0, 0, 2, 0)
         np.testing.assert_array_equal(port.theta, 0)
 
@@ -225,7 +225,7 @@ def test_a_payload_is_in_flight_until_it_has_been_read(comm):
     port = MpiPort(comm, wiring_of(comm.size, 1), timeout_s=20)
 
     async def worker():
-        port.send(0, Push(port.rank - 1, 0, 0, 1, 0.0, 0.0), GRADIENT)
+        port.send(0, Push(port.rank - 1, 0, 0, 1, 0.0), GRADIENT)
         assert port.in_flight(0, 0)
         port.meet()
         await port.until(lambda: not port.in_flight(0, 0), lambda: "the server")
@@ -250,7 +250,7 @@ def test_pushes_to_another_host_wait_for_answers_unless_told_not_to(comm, window
     async def worker():
         mine = port.role_map.worker_of(port.rank)
         for shard in range(each):
-            port.send(0, Push(mine, 0, 0, 1, 0.0, 0.0, shard), GRADIENT)
+            port.send(0, Push(mine, 0, 0, 1, 0.0, shard), GRADIENT)
         for _ in range(each):
             await port.receive()
 
@@ -276,7 +276,7 @@ def test_no_worker_is_starved(comm, open_port):
     async def worker():
         mine = port.rank - 1
         for turn in range(turns):
-            port.send(0, Push(mine, turn, 0, 0, 0.0, 0.0))
+            port.send(0, Push(mine, turn, 0, 0, 0.0))
             await port.receive()
 
     async def server():

@@ -279,7 +279,7 @@ class Crowd:
         self.idle -= {worker}
         self.answers[worker] = (NONE,) * len(self.shards)
         for shard, version in enumerate(self.read[worker]):
-            push = Push(worker, self.clock[worker], version, samples, 0.0, 0.0)
+            push = Push(worker, self.clock[worker], version, samples, 0.0)
             self.channels[worker, shard] += (push,)
 
     def leave(self, worker: int) -> None:
@@ -311,7 +311,7 @@ class Crowd:
         behind = [shard for shard, reached in enumerate(answers) if reached < clock]
         for shard in behind:
             self.answers[worker] = put(self.answers[worker], shard, NONE)
-            push = Push(worker, clock, self.read[worker][shard], 0, 0.0, 0.0)
+            push = Push(worker, clock, self.read[worker][shard], 0, 0.0)
             self.channels[worker, shard] += (push,)
         if not behind:
             self.clock[worker] = clock

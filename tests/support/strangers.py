@@ -461,7 +461,7 @@ def codec_frame(it: Mutator, folder: Path) -> None:
 
 def message(it: Mutator, folder: Path) -> None:
     told: list[Message] = [Leave(1, 2, 3), Params(1, 2, 3, 4, 0.5, 1, 0.5)]
-    told += [Mix(1, 2, 3, 0.5, 1), Push(1, 2, 3, 4, 0.5, 0.5, 1)]
+    told += [Mix(1, 2, 3, 0.5, 1), Push(1, 2, 3, 4, 0.5, 1)]
     buffer = bytearray(FRAME_BYTES)
     encode(it.one(told), buffer)
     decode(bytearray(it.damaged(bytes(buffer))[:FRAME_BYTES].ljust(FRAME_BYTES, b"\0")))

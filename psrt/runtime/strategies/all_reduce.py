@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from psrt.errors import ProtocolError
-from psrt.optim import clip_factor
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
@@ -45,7 +44,6 @@ class AllReduce(Strategy):
         *,
         algorithm: str,
         batch_size: int,
-        clip_norm: float | None = None,
         spans: Sequence[Span] = (),
         bucket_bytes: int = 0,
         check_every: int = 0,
@@ -61,8 +59,6 @@ class AllReduce(Strategy):
             updater: makes what takes the step, of that many elements, each on its owner.
             algorithm: ``auto`` or the name of an all-reduce.
             batch_size: samples of a full batch: it has weight 1, so nothing needs scaling.
-            clip_norm: largest l2 norm of a worker's gradient; needs the whole gradient, so there
-                must be no ``spans``.
             spans: parts of the gradient in the order in which they become ready; without any, the
                 whole is summed at the end.
             bucket_bytes: the smallest bucket but the last, in bytes.
@@ -72,7 +68,6 @@ class AllReduce(Strategy):
             shard: None, or the optimizer's state is shared out.
             events: records events for the history; None keeps none.
         """
-        assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
         n = port.role_map.n
         whole = (Span(0, n),)
         buckets = buckets_of(spans or whole, bucket_bytes)
@@ -108,7 +103,6 @@ class AllReduce(Strategy):
         ]
         #: Spans and buckets of this step that are ready.
         self._spans_ready = self._parts_ready = 0
-        self.clip_norm = clip_norm
         self._weight = 0.0
         self._port = port
         self._events = events
@@ -165,9 +159,8 @@ class AllReduce(Strategy):
             clock, samples, progress, *_ = step
             events.note((events.stepped, now, clock, samples, progress, 0.0, now - self._since))
         if step.samples and self._parts_ready < len(self._parts):
-            scale = self._weight * clip_factor(step.norm, self.clip_norm)
             while self._parts_ready < len(self._parts):
-                self._weigh(scale)
+                self._weigh(self._weight)
         await self._reducer.finish(empty=not step.samples)
         self.updates = self._reducer.updates
         if self._codec is not None:

@@ -10,7 +10,6 @@ import numpy as np
 
 from psrt.arrays import ITEMSIZE, Vector
 from psrt.history.log import QUEUED
-from psrt.optim import clip_factor
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
@@ -29,9 +28,6 @@ class Step(NamedTuple):
     samples: int
     #: Where the worker stands, in epochs.
     progress: float
-    #: l2 norm of the gradient where the strategy clips, else 0: where a model is cut, that of all
-    #: parts of a copy.
-    norm: float = 0.0
     #: Seconds that its gradient took to compute before ``begin``: where the loop is the user's own.
     computed: float = 0.0
 
@@ -142,8 +138,6 @@ class Strategy(Protocol):
     #: Called with i as soon as the i-th span of the gradient is final, see ``Problem``; None if
     #: the strategy needs the whole.
     ready: Callable[[int], None] | None = None
-    #: Largest l2 norm of a gradient; None for any. If set, each step says the norm of its own.
-    clip_norm: float | None = None
     #: By shard, the version of the parameters that were read last; empty without servers.
     versions: Sequence[int] = ()
     #: How this strategy sums over all ranks; None where it does not.
@@ -271,7 +265,6 @@ class LocalSteps(Strategy):
         port: Port,
         updater: Updater,
         *,
-        clip_norm: float | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -279,7 +272,6 @@ class LocalSteps(Strategy):
         Args:
             port: holds the gradient and θ.
             updater: takes the steps.
-            clip_norm: largest l2 norm of a gradient; None for any.
             events: records events for the history; None keeps none.
         """
         self._port = port
@@ -288,7 +280,6 @@ class LocalSteps(Strategy):
         self._theta = port.theta
         self._gradient = gradient_of(port)
         self._updater = updater
-        self.clip_norm = clip_norm
         self.updates = 0
         vectors = len(updater.optimizer.state)
         self.memory = memory(None, port.role_map.n, workers=1, vectors=vectors)
@@ -299,7 +290,7 @@ class LocalSteps(Strategy):
         if apply_s is not None and step.samples:
             await self._port.pause(apply_s(0, ITEMSIZE * self._port.role_map.n))
         if step.samples:
-            term = Contribution(self._gradient, clip_factor(step.norm, self.clip_norm))
+            term = Contribution(self._gradient)
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
         events = self._events
         if events is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.history.log import QUEUED
-from psrt.optim import BLOCK, clip_factor
+from psrt.optim import BLOCK
 from psrt.partition import block_spans
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import LocalSteps, Step, StepResult, WaitBreakdown
@@ -45,7 +45,6 @@ class Gossip(LocalSteps):
         neighbours: Neighbours,
         *,
         adapts_first: bool,
-        clip_norm: float | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -55,10 +54,9 @@ class Gossip(LocalSteps):
             updater: takes the steps.
             neighbours: what is exchanged.
             adapts_first: whether a step adapts, then combines.
-            clip_norm: largest l2 norm of a gradient; None for any.
             events: records events for the history; None keeps none.
         """
-        super().__init__(port, updater, clip_norm=clip_norm, events=events)
+        super().__init__(port, updater, events=events)
         self._neighbours = neighbours
         self._adapts_first = adapts_first
         #: Of two regions in turn: what was sent for a round may still be read in the next one.
@@ -131,7 +129,7 @@ class Gossip(LocalSteps):
     def _adapt(self, step: Step) -> None:
         """Take an optimizer step."""
         if step.samples:
-            term = Contribution(self._gradient, clip_factor(step.norm, self.clip_norm))
+            term = Contribution(self._gradient)
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
 
     def _note_step(self, step: Step, now: float) -> None:

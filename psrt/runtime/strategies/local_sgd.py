@@ -247,10 +247,9 @@ class LocalSGD(LocalSteps):
         averager: Averager,
         period: AveragingPeriod,
         *,
-        clip_norm: float | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
-        super().__init__(port, updater, clip_norm=clip_norm, events=events)
+        super().__init__(port, updater, events=events)
         self._averager = averager
         self.plan, self.model = averager.plan, averager.model
         self._period = period

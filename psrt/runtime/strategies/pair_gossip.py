@@ -86,7 +86,6 @@ class PairGossip(LocalSteps):
         pairs: Pairs,
         *,
         turns: Turns | None = None,
-        clip_norm: float | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -96,10 +95,9 @@ class PairGossip(LocalSteps):
             updater: takes the steps.
             pairs: says whom it averages with.
             turns: says when; None as soon as possible.
-            clip_norm: largest l2 norm of a gradient; None for any.
             events: records events for the history; None keeps none.
         """
-        super().__init__(port, updater, clip_norm=clip_norm, events=events)
+        super().__init__(port, updater, events=events)
         self._pairs = pairs
         self._turns = FreeTurns(port, pairs) if turns is None else turns
         self._ranks = port.role_map.workers

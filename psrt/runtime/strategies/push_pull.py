@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-import numpy as np
-
 from psrt.arrays import ITEMSIZE
 from psrt.errors import FencedError, ProtocolError
 from psrt.history.events import PARKED
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Params, Park, Push
-from psrt.optim import clip_factor
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import NO_DIGESTS, PushEncoder
@@ -54,7 +51,6 @@ class PushPull(Strategy):
         self,
         port: Port,
         *,
-        clip_norm: float | None = None,
         spans: Sequence[Span] = (),
         late: Late | None = None,
         parks: bool = False,
@@ -66,8 +62,6 @@ class PushPull(Strategy):
 
         Args:
             port: of a worker.
-            clip_norm: largest l2 norm of a gradient; needs the whole gradient, so there must be no
-                ``spans``.
             spans: parts of the gradient in the order in which they become ready; without any, all
                 is pushed at the end.
             late: says which parameters a gradient is of; None where they are those read last.
@@ -76,7 +70,6 @@ class PushPull(Strategy):
             decoder: adds the frames of replies to ``theta``; None where parameters are sent.
             events: records events for the history; None keeps none.
         """
-        assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
         role_map = port.role_map
         self._port = port
         self._worker = role_map.worker_of(port.rank) or 0
@@ -86,7 +79,6 @@ class PushPull(Strategy):
         if role_map.most_shards > 1:
             self._order = self._order[::-1]
         self._gradient = gradient_of(port)
-        self.clip_norm = clip_norm
         self._encoder, self._decoder = encoder, decoder
         self._events = events
         #: When the present parameters were complete; None before the first step.
@@ -175,13 +167,13 @@ class PushPull(Strategy):
     def _push_early(self, shards: Sequence[int]) -> None:
         for shard in shards:
             self._pushed[shard] = now = self._port.now()
-            self._push(shard, now, 0.0, GRADIENT)
+            self._push(shard, now, GRADIENT)
 
-    def _push(self, shard: int, now: float, norm: float, region: int) -> None:
+    def _push(self, shard: int, now: float, region: int) -> None:
         """Send this step's gradient to a shard, and note it."""
         clock, samples, progress, *_ = self._step
         versions = self.versions if self._late is None else self._reads[-1 - self._late.staleness]
-        push = Push(self._worker, clock, versions[shard], samples, progress, norm, shard)
+        push = Push(self._worker, clock, versions[shard], samples, progress, shard)
         events = self._events
         if events is not None:
             since = now if self._since is None else self._since
@@ -206,26 +198,18 @@ class PushPull(Strategy):
         self.framed_bytes += ITEMSIZE * port.role_map.spans[shard].size
         port.send_framed(self._servers[shard], push, frame)
 
-    def _clip(self, norm: float) -> float:
-        """Clip what is going to be encoded: a server would scale what earlier frames lost, too."""
-        factor = clip_factor(norm, self.clip_norm)
-        if factor < 1.0:
-            np.multiply(self._gradient, np.float32(factor), out=self._gradient)
-        return 0.0
-
     async def step(self, step: Step) -> StepResult:
         """Push to every shard, then receive every shard's reply, in order of arrival."""
         port, versions, events = self._port, self.versions, self._events
         self._step = step
         clock, samples, progress, *_ = step
         self._clock = clock
-        norm = step.norm if self._encoder is None else self._clip(step.norm)
         region = GRADIENT if samples else NO_PAYLOAD
         pushed = port.now()
         early = self._pushed
         for shard in self._order:
             if early[shard] is None:
-                self._push(shard, pushed, norm, region)
+                self._push(shard, pushed, region)
         if len(versions) == 1:
             last = await self._reply()
             replies, reached = [last], last.clock
@@ -285,7 +269,7 @@ class PushPull(Strategy):
             self._clock = clock
             behind = [shard for shard, reached in clocks.items() if reached < clock]
             for shard in behind:
-                push = Push(self._worker, clock, self.versions[shard], 0, progress, 0.0, shard)
+                push = Push(self._worker, clock, self.versions[shard], 0, progress, shard)
                 self._port.send(self._servers[shard], push)
             for _ in behind:
                 reply = await self._reply()

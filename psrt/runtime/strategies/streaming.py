@@ -61,7 +61,6 @@ class StreamingSGD(LocalSteps):
         *,
         algorithm: str,
         full: int,
-        clip_norm: float | None = None,
         control_algorithm: str | None = None,
         codecs: Sequence[SumCodec] = (),
         events: WorkerEventRecorder | None = None,
@@ -76,12 +75,11 @@ class StreamingSGD(LocalSteps):
             fragments: the spans of each; together they tile θ.
             algorithm: ``auto`` or the name of an all-reduce.
             full: samples of all local steps of a period with full batches.
-            clip_norm: largest l2 norm of a gradient; None for any.
             control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
             codecs: by fragment, what makes its messages; none send numbers as they are.
             events: records events for the history; None keeps none.
         """
-        super().__init__(port, updater, clip_norm=clip_norm, events=events)
+        super().__init__(port, updater, events=events)
         assert not port.role_map.servers, "an all-reduce is among all ranks"
         #: The port's own gradient holds what is being summed, so local steps have one of their own.
         self.gradient = self._gradient = np.zeros_like(port.theta)

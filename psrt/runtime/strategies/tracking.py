@@ -9,7 +9,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.history.events import TRACKED
-from psrt.optim import BLOCK, clip_factor
+from psrt.optim import BLOCK
 from psrt.partition import block_spans
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.gossip import Gossip
@@ -60,7 +60,7 @@ class Tracking(Gossip):
     def _adapt(self, step: Step) -> None:
         """Track the gradient of a step, and take an optimizer step along what is tracked."""
         if step.samples:
-            self._track(step.norm)
+            self._track()
         if (events := self._events) is not None:
             now, y, own = self._port.now(), events.content(self._tracked), events.content(self._own)
             events.note((events.tracked, now, step.clock, y, own))
@@ -69,13 +69,10 @@ class Tracking(Gossip):
             parameters = self._parameters
             self._updater.apply(parameters, [term], parameters, progress=step.progress)
 
-    def _track(self, norm: float) -> None:
+    def _track(self) -> None:
         """Add G_i − G_i,before to y_i, and keep G_i."""
-        weight = np.float32(clip_factor(norm, self.clip_norm))
         for span in self._own_blocks:
             gradient, own = span.of(self._gradient), span.of(self._own)
-            if weight != 1:
-                gradient = np.multiply(gradient, weight, out=self._scratch[: span.size])
             # The difference by itself: near an optimum it is small, and so is its rounding.
             np.subtract(gradient, own, out=own)
             tracked = span.of(self._tracked)

@@ -13,7 +13,7 @@ from psrt.transport import drive
 
 
 def push(worker, clock, version, samples=8, shard=1):
-    return Push(worker, clock, version, samples, 0.5, 0.0, shard)
+    return Push(worker, clock, version, samples, 0.5, shard)
 
 
 def leave(worker, clock, shard=1):

@@ -32,7 +32,7 @@ def test_what_is_noted_and_not_yet_encoded_is_there():
     ring = EventRing(4)
     recorder = WorkerEventRecorder(ring, 1)
     for clock in range(6):
-        recorder.note((recorder.pushed, Push(1, clock, 0, 8, 0.0, 0.0, 2), 1.0 + clock, 0.5))
+        recorder.note((recorder.pushed, Push(1, clock, 0, 8, 0.0, 2), 1.0 + clock, 0.5))
     assert ring.last()["clock"].tolist() == [2, 3, 4, 5]
     recorder.left(9.0, 6)
     assert ring.last()["kind"].tolist() == [Kind.PUSH] * 3 + [Kind.LEAVE]

@@ -148,7 +148,7 @@ def trained(rate, optimizer, initial, spans, *, keeps):
         for span, given in zip(spans, gradients, strict=True)
     ]
     for version, pushes, readers in script():
-        messages = [Push(worker, 0, read, 1, 0.5 * version, 0.0) for worker, read in pushes]
+        messages = [Push(worker, 0, read, 1, 0.5 * version) for worker, read in pushes]
         for shard, span, given in zip(shards, spans, gradients, strict=True):
             for worker, _ in pushes:
                 given[worker][:] = span.of(drawn(version, worker))

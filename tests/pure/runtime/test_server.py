@@ -53,7 +53,7 @@ class Scripted:
 
 
 def push(worker, clock, version, samples=4):
-    return Push(worker, clock, version, samples, 0.0, 0.0)
+    return Push(worker, clock, version, samples, 0.0)
 
 
 def serve(mode, *script, busy=(), **knobs):

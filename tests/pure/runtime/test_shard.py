@@ -13,14 +13,14 @@ from psrt.runtime.updater import Updater
 N = 3
 
 
-def push(worker, *, clock=0, version=0, samples=4, progress=0.0, norm=0.0):
-    return Push(worker, clock, version, samples, progress, norm)
+def push(worker, *, clock=0, version=0, samples=4, progress=0.0):
+    return Push(worker, clock, version, samples, progress)
 
 
 class Case:
     """A shard at zero with a learning rate of 1, and the gradients 1, 2, 4, … of its workers."""
 
-    def __init__(self, *, by_samples=False, rate=None, clip_norm=None, schedule=None, initial=0.0):
+    def __init__(self, *, by_samples=False, rate=None, schedule=None, initial=0.0):
         self.gradients = [np.full(N, 2.0**w, np.float32) for w in range(4)]
         rule = rate and make_staleness_rate(rate, N, dc_lambda=0.5 if "delay" in rate else None)
         schedule = schedule or Schedule("constant", 1.0, epochs=4)
@@ -33,7 +33,6 @@ class Case:
             workers=4,
             by_samples=by_samples,
             rate=rule,
-            clip_norm=clip_norm,
         )
 
     def apply(self, *pushes, buffer=0):
@@ -124,21 +123,6 @@ def test_a_kept_gradient_is_compensated_too():
     case.shard.read_by(2)  # it goes on with newer parameters
     case.gradients[2][:] = 0
     assert case.apply(push(2), push(1, samples=1)) == ((4 - 8) + (2 - 2)) / 2
-
-
-@pytest.mark.parametrize("by_samples", [True, False])
-def test_clipping_is_by_the_norm_of_the_whole_gradient(by_samples):
-    case = Case(by_samples=by_samples, clip_norm=2.0)
-    assert case.apply(push(0, norm=1.0), push(2, norm=8.0)) == (1 + 4 / 4) / 2
-    assert case.apply(push(2, norm=8.0)) == 1.0
-
-
-def test_clipping_and_staleness_multiply_and_are_kept():
-    case = Case(rate="inverse", clip_norm=2.0)
-    for _ in range(2):
-        case.apply(push(0))
-    case.shard.keep(push(2, norm=8.0, version=0))
-    assert case.apply(push(2, norm=8.0, version=0)) == 4 / 4 / 2
 
 
 @pytest.mark.parametrize("by_samples", [True, False])

@@ -192,7 +192,7 @@ class Landings:
             if not self.left[rank]:
                 return Leave(rank - 1, self.clock[rank])
             self.left[rank] -= 1
-            return Push(rank - 1, self.clock[rank], self.version[rank], 1, 0.0, 0.0)
+            return Push(rank - 1, self.clock[rank], self.version[rank], 1, 0.0)
 
     def read(self, rank):
         message, region = self.mail.pop(rank)

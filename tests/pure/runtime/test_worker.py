@@ -14,6 +14,7 @@ from psrt.runtime.meter import Meter
 from psrt.runtime.strategies.base import StepResult, Strategy
 from psrt.runtime.worker import Worker
 from psrt.transport import RoleMap, SoloPort, drive
+from support.cases import each
 
 
 class NotingPort(SoloPort):
@@ -57,7 +58,7 @@ class Scheme(Strategy):
         self.begun.append(step)
 
     async def step(self, step):
-        assert self.begun[-1] == step._replace(norm=0.0)
+        assert self.begun[-1] == step
         self.steps.append(step)
         return StepResult(self.jumps.get(step.clock, step.clock + 1), 1, 1, 1, 0)
 
@@ -91,7 +92,7 @@ class Batches:
         return {"loss": 0.25, "accuracy": 0.75}
 
 
-def work(problem, *, scheme=None, port=None, log_every=None, delays=None, **length):
+def work(problem, *, scheme=None, port=None, log_every=None, delays=None, clip_norm=None, **length):
     port, scheme = port or NotingPort(), scheme or Scheme()
     meter = Meter(port, port.rank, log_every=log_every)
     worker = Worker(
@@ -100,6 +101,7 @@ def work(problem, *, scheme=None, port=None, log_every=None, delays=None, **leng
         scheme,
         meter,
         length=Length(**length),
+        clip_norm=clip_norm,
         delays=delays,
         rng=np.random.default_rng(3),
     )
@@ -178,20 +180,36 @@ class TestSteps:
         assert port.gradient.tolist() == [9, 9, 0, 0, 0]
 
 
-@pytest.mark.parametrize(("clip_norm", "norm"), [(1.0, 5.0), (None, 0.0)])
-def test_a_step_says_the_norm_of_its_gradient_where_that_is_clipped(clip_norm, norm):
-    """Not of what lies behind it, and of nothing that was not computed."""
+@each(
+    ("given", "limit", "clipped"),
+    [
+        ((3, 4), 2.5, [1.5, 2.0]),
+        ((3, 4), 5.0, [3, 4]),
+        ((3, 4), None, [3, 4]),
+        ((math.inf, 4), 5.0, [math.nan, 0.0]),
+        ((math.nan, 4), 5.0, [math.nan, math.nan]),
+    ],
+)
+def test_a_strategy_is_given_the_gradient_clipped(given, limit, clipped):
+    """By its own norm and not by what lies behind it; not what was left of the step before."""
+    got = []
+
+    class Looks(Scheme):
+        async def step(self, step):
+            got.append(port.gradient.tolist())
+            return await super().step(step)
 
     class Writes(Batches):
         def loss_and_grad(self, theta, batch, out):
-            port.gradient[:] = [3, 4, 99, 99, 99]
+            port.gradient[:] = [*given, 99, 99, 99]
             return 0.0
 
-    for samples, found in (2, norm), (0, 0.0):
-        port, scheme = NotingPort(), Scheme()
-        scheme.clip_norm = clip_norm
-        work(Writes(samples=samples), scheme=scheme, port=port, steps=2)
-        assert [step.norm for step in scheme.steps] == [found] * 2
+    for samples in 2, 0:
+        port = NotingPort()
+        port.gradient[:] = 9
+        work(Writes(samples=samples), scheme=Looks(), port=port, steps=1, clip_norm=limit)
+    expected = [[*clipped, 99, 99, 99], [9] * 5]
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, np.float32("nan")])

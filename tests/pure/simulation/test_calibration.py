@@ -533,7 +533,7 @@ def test_costs_are_those_of_the_step(tmp_path):
     for clock in range(5):
         assert costs.compute(3, rng) == times.compute[1][clock]
         for server in (0, 1):
-            push, shard = Push(1, clock, 0, 32, 0.0, 0.0, server), times.shards[server]
+            push, shard = Push(1, clock, 0, 32, 0.0, server), times.shards[server]
             for idle, seconds in ((True, shard.wake_up[1]), (False, shard.turnaround[1])):
                 if np.isfinite(seconds[clock]):
                     assert costs.receive(server, push, idle, rng) == seconds[clock]

@@ -35,7 +35,7 @@ def world(workers=1, servers=1, costs=COSTS):
 
 
 def push(worker=0, clock=0):
-    return Push(worker, clock, 0, 1, 0.0, 0.0)
+    return Push(worker, clock, 0, 1, 0.0)
 
 
 async def sends(port, *messages):

@@ -27,7 +27,7 @@ def world(**options):
 
 
 def push(worker, clock=0):
-    return Push(worker, clock, 0, 1, 0.0, 0.0)
+    return Push(worker, clock, 0, 1, 0.0)
 
 
 async def hears(port, count):

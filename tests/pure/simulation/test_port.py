@@ -24,7 +24,7 @@ AT_ONCE = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.5, per_byt
 
 
 def push(worker, clock=0):
-    return Push(worker, clock, 0, 1, 0.0, 0.0)
+    return Push(worker, clock, 0, 1, 0.0)
 
 
 def params(version):

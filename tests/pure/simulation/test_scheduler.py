@@ -229,7 +229,7 @@ class TestWaiting:
 
     def test_time_ends_with_the_last_role(self):
         async def sender(port):
-            port.send(0, Push(0, 0, 0, 1, 0.0, 0.0), GRADIENT)
+            port.send(0, Push(0, 0, 0, 1, 0.0), GRADIENT)
             await port.pause(0.25)
 
         it = star()
@@ -249,7 +249,7 @@ class TestWaiting:
     def test_payloads_without_shared_memory_are_those_of_the_arrival(self):
         async def sender(port):
             port.gradient[:4] = 1
-            port.send(0, Push(0, 0, 0, 1, 0.0, 0.0), GRADIENT)
+            port.send(0, Push(0, 0, 0, 1, 0.0), GRADIENT)
             await port.pause(2.0)
             port.gradient[:4] = 2
             port.send(0, Leave(0, 1))

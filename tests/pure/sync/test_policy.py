@@ -12,7 +12,7 @@ from psrt.sync import Apply, Drop, Keep, Serve, policy_for
 
 
 def push(worker, clock, version, samples=8):
-    return Push(worker, clock, version, samples, progress=0.25, norm=1.5)
+    return Push(worker, clock, version, samples, progress=0.25)
 
 
 def leave(worker, clock=0):

@@ -63,18 +63,6 @@ def test_a_step_of_empty_batches_is_none():
     assert raise_on_all(2, role) == [(1, [-2.0] * 4, 1)] * 2
 
 
-def test_each_gradient_is_clipped_by_itself_and_then_weighed():
-    async def role(port):
-        it = strategy(port, clip_norm=2.0)
-        number = 0.5 if port.rank == 0 else 4.0  # norms 1 and 8
-        step = Step(0, (4, 12)[port.rank], 0.0, norm=2 * number)
-        await take_step(it, step, lambda: port.gradient[:4].fill(number))
-        await it.leave(1)
-        return port.theta.tolist()
-
-    assert raise_on_all(2, role) == [[-(0.25 * 0.5 + 0.75 * 1.0)] * 4] * 2
-
-
 SPANS = [Span(6, 10), Span(5, 6), Span(5, 5), Span(0, 5)]
 
 

@@ -43,19 +43,19 @@ def answer(shard, version, clock=1, staleness=0):
     return Params(shard, version, clock, staleness)
 
 
-def step(port, *, clock=0, samples=8, norm=0.0, strategy=None, **knobs):
+def step(port, *, clock=0, samples=8, strategy=None, **knobs):
     strategy = strategy or PushPull(port, **knobs)
-    return strategy, drive(strategy.step(Step(clock, samples, 0.25, norm)))
+    return strategy, drive(strategy.step(Step(clock, samples, 0.25)))
 
 
 def test_one_shard():
     port = Scripted(1, [answer(0, 7, clock=1, staleness=4), answer(0, 9, clock=2, staleness=1)])
     strategy, outcome = step(port)
     assert outcome[:5] == StepResult(1, 4, 1, 4, 0)[:5]
-    assert port.sent == [(0, Push(1, 0, 0, 8, 0.25, 0.0), GRADIENT)]
+    assert port.sent == [(0, Push(1, 0, 0, 8, 0.25), GRADIENT)]
     _, outcome = step(port, clock=1, strategy=strategy)
     assert outcome[:5] == StepResult(2, 1, 1, 1, 0)[:5]
-    assert port.sent[1][1] == Push(1, 1, 7, 8, 0.25, 0.0)
+    assert port.sent[1][1] == Push(1, 1, 7, 8, 0.25)
 
 
 def test_a_wait_is_told_by_the_last_answer():
@@ -91,16 +91,8 @@ def test_every_shard_has_a_version_of_its_own():
 
 def test_a_push_without_samples_has_no_payload():
     port = Scripted(2, [answer(0, 1), answer(1, 1)])
-    step(port, samples=0, clip_norm=1.0)
-    assert [(region, push.samples, push.norm) for _, push, region in port.sent] == [
-        (NO_PAYLOAD, 0, 0.0)
-    ] * 2
-
-
-def test_every_server_is_told_the_norm_of_the_whole_gradient():
-    port = Scripted(2, [answer(0, 1), answer(1, 1)])
-    step(port, norm=5.0, clip_norm=1.0)
-    assert [push.norm for _, push, _ in port.sent] == [5.0, 5.0]
+    step(port, samples=0)
+    assert [(region, push.samples) for _, push, region in port.sent] == [(NO_PAYLOAD, 0)] * 2
 
 
 def test_backups_may_carry_it_further():

@@ -254,6 +254,7 @@ def worker_tree(
     # Of a step of all that share the epoch, which are fewer after a death.
     then, there = samples[0] * place["among"], samples[1] * now
     tree["taken"], tree["skip"], tree["among"] = place["taken"] * then // there, 0, now
+    tree["share"] = place["share"] * there / then
     if parks:  # of a round that was closed without it, it skips the batch
         tree["skip"] = (place["taken"] + place["skip"]) * then // there - tree["taken"]
     fresh = state_of(owner)

@@ -25,13 +25,25 @@ class Length:
         """Whether the last epoch is to be a part of one."""
         return self.epochs < math.inf and self.epochs % 1 > 0
 
-    def passed(self, clock: float, epochs: int, batches: int) -> bool:
-        """Return whether the end lies before so many steps, or epochs and batches of the next.
+    def passed(self, clock: float, epochs: int, batches: int, share: float) -> bool:
+        """Return whether the end lies before the newest step.
 
-        >>> [Length(epochs=2).passed(90, *at) for at in ((1, 45), (2, 0), (2, 1), (3, 0))]
+        Args:
+            clock: steps taken.
+            epochs: finished.
+            batches: of the next epoch that were taken.
+            share: of an epoch that a batch is, 0 where nobody knows; of the last one where none of
+                the next was taken.
+
+        >>> [Length(epochs=2).passed(90, *at, 0.02) for at in ((1, 45), (2, 0), (2, 1), (3, 0))]
+        [False, False, True, True]
+        >>> [Length(epochs=1.9).passed(9, *at, 0.25) for at in ((1, 4), (2, 0), (2, 1), (3, 0))]
         [False, False, True, True]
         """
-        return clock > self.steps or epochs > self.epochs or (epochs == self.epochs and batches > 0)
+        if not batches:
+            epochs, batches = epochs - 1, round(1 / share) if share else 1
+        # As the worker reckons before each batch, to the bit.
+        return clock > self.steps or epochs + (batches - 1) * share >= self.epochs
 
 
 def share_of(batches: object) -> float:

@@ -48,7 +48,7 @@ class Worker:
     """One worker's role: batches in, gradients through the strategy, parameters back."""
 
     saved = (
-        *("clock", "epoch", "_taken", "_skip", "_among", "has_left"),
+        *("clock", "epoch", "_taken", "_share", "_skip", "_among", "has_left"),
         *("checks_gradient", "meter", "strategy", "_delays", "_rng", "_cut"),
     )
 
@@ -132,7 +132,7 @@ class Worker:
         self._skip = 0
         #: Batches of this epoch that are behind this worker: it has taken or skipped them.
         self._taken = 0
-        #: The share of this epoch that a batch is.
+        #: The share that a batch is of this epoch or, before its first one, of the one before.
         self._share = 0.0
         #: The number of workers that this epoch was dealt out to.
         self._among = self._workers
@@ -231,12 +231,13 @@ class Worker:
                 whose = "the checkpoint has a state of the problem, which has no load_state()"
             raise CheckpointError(whose)
         restore(self, {name: it for name, it in tree.items() if name != "problem"})
-        if self._length.passed(self.clock, self.epoch, self._taken):
+        if self._length.passed(self.clock, self.epoch, self._taken, self._share):
             raise CheckpointError(
                 f"worker {self._port.role_map.worker_name(self.number)} had taken {self.clock} "
                 "steps when it was made; a shorter run goes on from an earlier checkpoint"
             )
-        if self.has_left and not self._length.reached(self.clock, self.epoch):
+        # At clock 0 because it has no data, of which a longer run gives it no more.
+        if self.has_left and self.clock and not self._length.reached(self.clock, self.progress):
             raise CheckpointError(
                 f"worker {self._port.role_map.worker_name(self.number)} had left when it was made, "
                 f"after {self.clock} steps; a longer run goes on from an earlier checkpoint"

@@ -531,3 +531,51 @@ def test_other_servers_go_on_with_what_codecs_kept_back(tmp_path, mode, after):
         due = np.arange(problem.most) < np.array(clocks_in(trees))[:, None]
         assert is_once(applied_in(trees, knobs, problem), due, knobs)
         check_held(trees, knobs)
+
+
+#: Workers have 5 batches an epoch. The last one begins 4/5 through it, so 1.9 epochs are 2 whole
+#: ones; the others end within one, at the end with some workers that are done before others.
+PARTS_OF_EPOCHS = {0.4: 2, 1.9: 10, 2.5: 13}
+
+
+@each(
+    ("mode", "epochs"),
+    [*((it, 2.5) for it in ("ssp 2", "softsync", "elastic", "backups", "rounds", "sums"))]
+    + [("async", it) for it in PARTS_OF_EPOCHS],
+)
+def test_a_run_that_ends_within_an_epoch_resumes_from_its_last_checkpoints(tmp_path, mode, epochs):
+    more = {"rounds": {"mode": "sync"}, "sums": {"mode": "allreduce"}}
+    out = tmp_path / f"{mode} {epochs}"
+    knobs = {
+        "dataset": "synthetic:15x4x3", "hidden": (3,), "batch_size": 1, "epochs": epochs,
+        "checkpoint_every": 1, "keep": 3, "inject": DELAYS, "record": True,
+    }  # fmt: skip
+    simulate(TrainConfig(**knobs | (MODES | more)[mode], out=str(out)), workers=WORKERS, seed=1)
+    cuts = [it for it in (out / "checkpoints").iterdir() if it.name.isdigit()]
+    assert len(cuts) >= 2
+    for cut in sorted(cuts)[-2:]:
+        on = out / f"from {cut.name}"
+        config = resumed_config(str(cut), out=str(on), checkpoint_every=None, keep=None)
+        run = simulate(config, workers=WORKERS, seed=2)
+        assert run.summary.steps == PARTS_OF_EPOCHS[epochs]
+        assert check_run(on).ok
+
+
+@each(("epochs", "steps", "good"), [(2.2, None, 11), (1.9, None, 10), (None, 7, 7)])
+def test_what_a_shorter_run_would_not_have_done_it_does_not_resume_from(
+    tmp_path, epochs, steps, good
+):
+    out = tmp_path / f"{epochs} {steps}"
+    knobs = {"dataset": "synthetic:15x4x3", "hidden": (3,), "batch_size": 1, "epochs": 3}
+    config = TrainConfig(**knobs, out=str(out), mode="sync", checkpoint_every=1, keep=99)
+    simulate(config, workers=WORKERS)
+    for step in good, good + 1:
+        where, on = str(out / "checkpoints" / f"{step:08d}"), str(out / f"on {step}")
+        again = resumed_config(
+            where, out=on, keep=None, checkpoint_every=None, epochs=epochs, steps=steps
+        )
+        if step > good:
+            with pytest.raises(PsrtError, match="a shorter run"):
+                simulate(again, workers=WORKERS)
+        else:
+            assert simulate(again, workers=WORKERS).summary.steps == good

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from psrt.arrays import AnyArray
 from psrt.data.batches import BatchPlan
@@ -40,26 +41,42 @@ class Epoch:
 class KeyedBatches:
     """The part of a problem that says which samples are whose, by a plan or as they are dealt."""
 
-    def __init__(self, samples: int, *, batch_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        samples: int,
+        *,
+        batch_size: int,
+        seed: int,
+        weight: Callable[[Any], Any] | None = None,
+    ) -> None:
         """Set up.
 
         Args:
             samples: number of training samples.
             batch_size: samples of one worker's step, at least 1.
             seed: of the order of the samples, at least 0.
+            weight: returns the number that the loss of some rows is a mean over; None: of the rows.
 
         Raises:
             ConfigError: if one of them is out of range.
         """
+        if weight is not None and not callable(weight):
+            raise ConfigError(f"weight is {weight!r}, expected a function of a batch")
+        self._weight = weight
+        #: What ``samples`` has looked up, for the gradient that follows.
+        self._looked_up: tuple[Batch | None, Any] = None, None
         for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0)):
             if value < least:
                 raise ConfigError(f"{name} must be at least {least}, got {value}")
         self._samples, self._batch_size, self._seed = samples, batch_size, seed
         self._plans: dict[int, BatchPlan] = {}
 
-    def batch_plan(self, workers: int) -> tuple[int, int]:
-        """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts."""
-        return self._samples, self._batch_size
+    def batch_plan(self, workers: int) -> tuple[int, int] | None:
+        """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts.
+
+        None if batches have weights, which are not the numbers of their samples.
+        """
+        return None if self._weight is not None else (self._samples, self._batch_size)
 
     def batches(
         self,
@@ -79,6 +96,49 @@ class KeyedBatches:
         steps = plan.steps_per_epoch
         return Epoch(worker, epoch, steps, lambda step: plan.indices(epoch, step, worker))
 
+    def rows(self, batch: Batch) -> Any:
+        """Return the rows of a batch; overridden."""
+        raise NotImplementedError
+
+    def rows_once(self, batch: Batch) -> Any:
+        """Return the rows of a batch, which ``samples`` may have looked up."""
+        known, rows = self._looked_up
+        self._looked_up = None, None
+        return rows if known is batch else self.rows(batch)
+
     def samples(self, batch: Batch) -> int:
-        """Return the number of samples of a batch."""
-        return len(batch.indices)
+        """Return the weight of a batch in a mean over workers: the number of its samples.
+
+        Raises:
+            ConfigError: if ``weight`` returned no whole number from 0 on.
+        """
+        if self._weight is None or not len(batch.indices):
+            return len(batch.indices)
+        rows = self.rows(batch)
+        self._looked_up = batch, rows
+        return self.weight_of(rows, len(batch.indices))
+
+    def weight_of(self, rows: Any, count: int) -> int:
+        """Return what the loss of some rows is a mean over, of which there are ``count``."""
+        return count if self._weight is None else whole_weight(self._weight(rows), "weight()")
+
+
+def whole_weight(found: Any, by: str) -> int:
+    """Return a batch's weight, of Python's numbers or of an array's or tensor's only one.
+
+    >>> whole_weight(3.0, "weight()"), whole_weight(0, "weight()")
+    (3, 0)
+
+    Raises:
+        ConfigError: if it is no whole number from 0 on; a sum of shares may be multiplied.
+    """
+    try:
+        number = float(found)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = -1.0
+    if number < 0 or number != number // 1:
+        raise ConfigError(
+            f"{by} returned {str(found)[:40]}, expected a whole number from 0 on, such as the "
+            "tokens that count"
+        )
+    return int(number)

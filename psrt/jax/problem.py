@@ -45,6 +45,7 @@ class Problem(KeyedBatches):
         seed: int = 0,
         accuracy: Callable[[Any, Any], Any] | None = None,
         labels: Any = None,
+        weight: Callable[[Any], Any] | None = None,
     ) -> None:
         """Join a loss, parameters and data.
 
@@ -61,6 +62,10 @@ class Problem(KeyedBatches):
                 not measured.
             labels: (N,) whole numbers by which ``--partition`` deals out; None takes the last array
                 of ``train`` if it has a whole number for each sample.
+            weight: ``weight(batch)`` returns the number that the mean loss, and the share of right
+                answers, are over, such as the tokens that are not ignored: the batch's weight in a
+                mean over workers, and in the figures on the test set. A whole number; a batch of 0
+                is left out. None: the number of samples.
 
         Raises:
             ConfigError: if one of them is not as expected.
@@ -71,7 +76,7 @@ class Problem(KeyedBatches):
         self._parameters, self._gradients = LastViews(self._tree), LastViews(self._tree)
         self._initial = self._tree.flat(params)
         self._train = _arrays(train, "train")
-        super().__init__(len(self._train[0]), batch_size=batch_size, seed=seed)
+        super().__init__(len(self._train[0]), batch_size=batch_size, seed=seed, weight=weight)
         self._test = None if test is None else _arrays(test, "test")
         self._labels = labels
         self._takes_key = _takes_key(loss)
@@ -126,7 +131,7 @@ class Problem(KeyedBatches):
 
     def loss_and_grad(self, theta: Vector, batch: Batch, out: Vector) -> float:
         """Write the gradient of the batch's mean loss into ``out`` and return that loss."""
-        rows = tuple(it[batch.indices] for it in self._train)
+        rows = self.rows_once(batch)
         key = self._key(_STEP, *batch.key)
         params = self._tree.made(self._parameters.of(theta))
         loss, gradients = self._loss_and_grad(params, rows, *key)
@@ -137,18 +142,31 @@ class Problem(KeyedBatches):
             np.copyto(view, np.asarray(it))
         return float(loss)
 
+    def rows(self, batch: Batch) -> Any:
+        """Return the rows of a batch."""
+        return tuple(it[batch.indices] for it in self._train)
+
     def evaluate(self, theta: Vector) -> dict[str, float]:
-        """Return loss and, where asked for, accuracy on the test set; nothing without one."""
+        """Return loss and, where asked for, accuracy on the test set; nothing without one.
+
+        Raises:
+            ConfigError: if all of it weighs nothing.
+        """
         if self._test is None:
             return {}
         params, key = self._tree.on(theta), self._key(_EVALUATION)
-        sums = np.zeros(2)
+        sums, weights = np.zeros(2), 0
         size, samples = max(self._batch_size, _TEST_BATCH), len(self._test[0])
         for start in range(0, samples, size):
             rows = tuple(it[start : start + size] for it in self._test)
+            if not (weight := self.weight_of(rows, len(rows[0]))):
+                continue
             right = 0.0 if self._accuracy is None else float(self._accuracy(params, rows))
-            sums += len(rows[0]) * np.array([float(self._loss(params, rows, *key)), right])
-        loss, right = (sums / samples).tolist()
+            sums += weight * np.array([float(self._loss(params, rows, *key)), right])
+            weights += weight
+        if not weights:
+            raise ConfigError("weight() is 0 for all of the test set: nothing counts there")
+        loss, right = (sums / weights).tolist()
         return {"loss": loss} if self._accuracy is None else {"loss": loss, "accuracy": right}
 
     def _key(self, *number: int) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
+from psrt.data.keyed import whole_weight
 from psrt.errors import ConfigError
 from psrt.runtime.checksum import checksum
 
@@ -63,15 +64,13 @@ def sample_counter(problem: object) -> Callable[[Any], int]:
     def count(batch: Any) -> int:
         try:
             if own is not None:
-                return int(own(batch))
+                return whole_weight(own(batch), "samples()")
             if isinstance(batch, tuple):
                 return len(batch[0])
             if not isinstance(batch, dict | str):  # their length is that of something else
                 return len(batch)
         except (TypeError, IndexError):
             pass
-        if own is not None:
-            raise ConfigError(f"samples() returned {_said(own(batch))}, expected a whole number")
         raise ConfigError(
             f"batches() gave {_said(batch)}, whose samples cannot be counted: expected an array, a "
             "list, or a tuple of them; samples(batch) of the problem may count anything else"

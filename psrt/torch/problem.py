@@ -26,6 +26,8 @@ from psrt.torch.samples import samples_of
 
 #: Samples of a batch of the test set, at least.
 _TEST_BATCH = 256
+#: The ``ignore_index`` of torch's losses.
+_IGNORED = -100
 
 
 class Problem(KeyedBatches):
@@ -57,6 +59,7 @@ class Problem(KeyedBatches):
         buffers: str = LOCAL,
         collate: Callable[[Any], Any] | None = None,
         labels: Any = None,
+        weight: Callable[[Any], Any] | None = None,
     ) -> None:
         """Join a module and data.
 
@@ -75,6 +78,10 @@ class Problem(KeyedBatches):
             collate: makes a batch of a list of samples of a data set; None takes torch's own.
             labels: (N,) whole numbers by which ``--partition`` deals out; None takes the last of
                 the tensors, or ``targets`` or ``labels`` of the data set.
+            weight: ``weight(batch)`` returns the number that the mean loss, and the share of right
+                answers, are over, such as the tokens that are not ignored: the batch's weight in a
+                mean over workers, and in the figures on the test set. A whole number; a batch of 0
+                is left out. None: the number of samples.
 
         Raises:
             ConfigError: if one of them is not as expected.
@@ -88,7 +95,7 @@ class Problem(KeyedBatches):
         self.module = module
         self._loss, self._accuracy = loss, accuracy
         self._train = samples_of(train, "train", collate)
-        super().__init__(len(self._train), batch_size=batch_size, seed=seed)
+        super().__init__(len(self._train), batch_size=batch_size, seed=seed, weight=weight)
         self._test = None if test is None else samples_of(test, "test", collate)
         self._rule, self._labels = buffers, labels
         self._initial = self._parameters.values()
@@ -181,28 +188,42 @@ class Problem(KeyedBatches):
         """Write the gradient of the batch's mean loss into ``out`` and return that loss."""
         self._set_up(theta)
         with drawn_from(self._seed, STEP, *batch.key), torch.enable_grad():
-            loss = self._loss(self.module, self._train.take(batch.indices))
+            loss = self._loss(self.module, self.rows_once(batch))
             check_loss(loss)
             self._parts.run(loss, out, ready)
         return float(loss.detach())
 
+    def rows(self, batch: Batch) -> Any:
+        """Return the rows of a batch, with the draws of its step."""
+        with drawn_from(self._seed, STEP, *batch.key):
+            return self._train.take(batch.indices)
+
     def evaluate(self, theta: Vector) -> dict[str, float]:
-        """Return loss and, where asked for, accuracy on the test set; nothing without one."""
+        """Return loss and, where asked for, accuracy on the test set; nothing without one.
+
+        Raises:
+            ConfigError: if all of it weighs nothing.
+        """
         self._is_checked = False
         self._set_up(theta)
         if not self._is_of_worker:  # nobody says how long this vector will be there
             self._parameters.release()
         if self._test is None:
             return {}
-        sums = np.zeros(2)
+        sums, weights = np.zeros(2), 0
         size = max(self._batch_size, _TEST_BATCH)
         with drawn_from(self._seed, EVALUATION), torch.no_grad(), _evaluating(self.module):
             for start in range(0, len(self._test), size):
                 indices = np.arange(start, min(start + size, len(self._test)))
                 batch = self._test.take(indices)
+                if not (weight := self.weight_of(batch, len(indices))):
+                    continue
                 right = 0.0 if self._accuracy is None else self._accuracy(self.module, batch)
-                sums += len(indices) * np.array([self._loss(self.module, batch), right], float)
-        loss, right = (sums / len(self._test)).tolist()
+                sums += weight * np.array([self._loss(self.module, batch), right], float)
+                weights += weight
+        if not weights:
+            raise ConfigError("weight() is 0 for all of the test set: nothing counts there")
+        loss, right = (sums / weights).tolist()
         return {"loss": loss} if self._accuracy is None else {"loss": loss, "accuracy": right}
 
     def _set_up(self, theta: Vector) -> None:
@@ -217,13 +238,16 @@ class Problem(KeyedBatches):
 def accuracy(module: Any, batch: Any) -> float:
     """Return the share of a batch (x, y) whose class y has the largest of the module's outputs.
 
+    Of those with a class: as for ``cross_entropy``, a y of −100 is ignored.
+
     Args:
         module: gives (B, C) outputs for x, or (B, C, …) of several classes each, as
             ``torch.nn.functional.cross_entropy`` takes them.
         batch: x, and y of shape (B,) or (B, …), whole numbers.
     """
     x, y = batch
-    return float((module(x).argmax(1) == y).double().mean())
+    right = (module(x).argmax(1) == y)[y != _IGNORED]
+    return float(right.double().mean()) if right.numel() else 0.0
 
 
 @contextmanager

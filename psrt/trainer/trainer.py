@@ -202,6 +202,7 @@ class Trainer:
                 for torch parameters, whose backward passes have left them there; they are
                 forgotten after the step.
             samples: of the batch: its weight in a mean over workers; with 0 there is no gradient.
+                Of a loss that is a mean over tokens, their number.
             loss: the mean loss, for the metrics; one that is nan or infinite ends the run.
 
         Returns:

@@ -37,17 +37,16 @@ def main(argv: Sequence[str]) -> None:
         optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
 
-        psrt.torch.broadcast(module, ranks)
-        with psrt.torch.Gradients(optimizer, ranks) as gradients:
+        with psrt.torch.Gradients(optimizer, ranks, module=module) as gradients:
             for epoch in range(EPOCHS):
                 module.train()
                 for pixels, digit in gradients.join(loader):
                     optimizer.zero_grad()
                     functional.cross_entropy(module(pixels), digit).backward()
-                    gradients.wait()  # only to clip: a step waits by itself
                     torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
                     optimizer.step()
                 schedule.step()
+                psrt.torch.broadcast(module, ranks)  # rank 0's running means
                 module.eval()
                 share = psrt.torch.accuracy(module, (u, v))
                 say(f"epoch {epoch + 1}  accuracy {100 * share:.2f} %  on {ranks.size} ranks")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from psrt.errors import ConfigError
+from psrt.torch.agreement import bytes_of, check_alike, item
 from psrt.torch.communicator import Communicator
 from psrt.torch.rules import check_module
-
-#: Numbers of eight bytes in a digest.
-_DIGEST = 4
 
 
 def broadcast(module: Any, communicator: Communicator, root: int = 0) -> None:
     """Give every rank the parameters and buffers of rank ``root``; collective.
 
-    They are of any type and go in one message, with a digest of their names, types and shapes.
+    They are of any type and go in one message.
 
     Args:
         module: alike on all ranks, on the CPU.
@@ -27,38 +24,51 @@ def broadcast(module: Any, communicator: Communicator, root: int = 0) -> None:
         root: the same on every rank.
 
     Raises:
-        ConfigError: if the module has other parameters or buffers than that of rank ``root``; also
-            if a tensor is not on the CPU.
-        ProtocolError: on every rank, if they differ in size.
+        ConfigError: on every rank, if one has other parameters or buffers than rank 0, by name,
+            type or shape; also if a tensor is not on the CPU.
     """
     check_module(module)
-    named = [*module.named_parameters(), *module.named_buffers()]
-    parts = [_bytes_of(it) for _, it in named]
-    words = -(-sum(part.numel() for part in parts) // 8)
-    message = np.zeros(_DIGEST + words, np.int64)
-    mine = np.frombuffer(_digest(named), np.int64)
-    message[:_DIGEST] = mine
-    flat = torch.from_numpy(message[_DIGEST:].view(np.uint8))
-    if parts:
-        torch.cat(parts, out=flat[: sum(part.numel() for part in parts)])
+    named = named_in(module)
+    check_alike_in_shape(communicator, named)
+    send(communicator, [it for _, it in named], root)
+
+
+def named_in(module: Any) -> list[tuple[str, Any]]:
+    """Return the parameters and buffers of a module, and how an error names each."""
+    parameters = [(f"parameter {name}", it) for name, it in module.named_parameters()]
+    return parameters + [(f"buffer {name}", it) for name, it in module.named_buffers()]
+
+
+def check_alike_in_shape(communicator: Communicator, named: Sequence[tuple[str, Any]]) -> None:
+    """Check that every rank has the same tensors in the same order, whatever they hold.
+
+    Raises:
+        ConfigError: on every rank, if not.
+    """
+    items = [
+        item(f"{name}, {it.dtype} {tuple(it.shape)}", name, str(it.dtype), tuple(it.shape))
+        for name, it in named
+    ]
+    check_alike(
+        communicator, items, "the same names, types and shapes in the same order on every rank"
+    )
+
+
+def send(communicator: Communicator, tensors: Sequence[Any], root: int = 0) -> None:
+    """Give every rank those of rank ``root``, which differ in nothing but what they hold."""
+    parts = [bytes_of(it) for it in tensors]
+    nbytes = sum(part.numel() for part in parts)
+    if not nbytes:
+        return
+    message = np.zeros(-(-nbytes // 8), np.int64)
+    flat = torch.from_numpy(message.view(np.uint8))
+    torch.cat(parts, out=flat[:nbytes])
     communicator.broadcast(message, root=root)
-    if (message[:_DIGEST] != mine).any():
-        raise ConfigError(
-            f"the module has other parameters or buffers than that of rank {root}; expected the "
-            "same names, types and shapes"
-        )
+    if communicator.rank == root:  # nothing of its own is written to
+        return
     with torch.no_grad():
         at = 0
-        for (_, tensor), part in zip(named, parts, strict=True):
+        for tensor, part in zip(tensors, parts, strict=True):
             own = flat[at : at + part.numel()].clone()  # where any type may begin
             tensor.copy_(own.view(tensor.dtype).reshape(tensor.shape))
             at += part.numel()
-
-
-def _bytes_of(tensor: Any) -> Any:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _digest(named: list[tuple[str, Any]]) -> bytes:
-    text = "\n".join(f"{name} {it.dtype} {tuple(it.shape)}" for name, it in named)
-    return hashlib.sha256(text.encode()).digest()

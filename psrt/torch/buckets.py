@@ -1,4 +1,4 @@
-"""Gradients in buckets that are summed one after the other while backward goes on."""
+"""Gradients in buckets that are summed one after the other while backward runs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from psrt.arrays import AnyArray
 from psrt.torch.communicator import Communicator, Work
 from psrt.torch.views import tensor_on
 
+#: Types of parameters, and in which their gradients are summed.
+SUMMED_AS = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.complex64: torch.complex64,
+    torch.complex128: torch.complex128,
+}
+
 
 class Buckets:
-    """One flat array, in memory that the ranks of a host share, cut into buckets.
+    """A flat array for each type, in memory that the ranks of a host share, split into buckets.
 
-    Gradients lie in it from the last parameter to the first, as backward makes them. Every rank
+    Gradients lie there from the last parameter to the first, as backward makes them. Every rank
     begins the sums of its buckets in the same order, so one that is full early waits for those
     before it.
     """
@@ -26,49 +37,84 @@ class Buckets:
         """Lay them out; collective.
 
         Args:
-            tensors: parameters of one type, at least one.
+            tensors: parameters of the types of ``SUMMED_AS``, with an element at least.
             communicator: of the ranks.
             bucket_bytes: a bucket is full with that many, at least.
         """
-        kind = np.dtype(str(tensors[0].dtype).removeprefix("torch."))
-        flat = communicator.empty(sum(it.numel() for it in tensors), kind)
         self._communicator = communicator
         #: By parameter: the place of its gradient, and the number of its bucket.
         self.places: list[Any] = [None] * len(tensors)
-        self._bucket_of = [0] * len(tensors)
-        #: Arrays, the same objects at every step, and the gradients that each takes.
+        self.bucket_of = [0] * len(tensors)
+        #: By bucket: the gradients that it takes, and its array, the same object at every step.
+        self.members: list[list[int]] = []
         self._arrays: list[AnyArray] = []
-        self._sizes: list[int] = []
-        self._lay_out(tensors, flat, tensor_on(flat), max(1, bucket_bytes // kind.itemsize))
+        self._lay_out(tensors, bucket_bytes)
         self.begin()
 
-    def _lay_out(self, tensors: Sequence[Any], flat: AnyArray, on: Any, least: int) -> None:
-        start = stop = count = 0
+    def _lay_out(self, tensors: Sequence[Any], bucket_bytes: int) -> None:
+        kinds = [SUMMED_AS[it.dtype] for it in tensors]
+        flats = {kind: self._empty(kind, tensors, kinds) for kind in dict.fromkeys(kinds)}
+        # By type: where the open bucket starts and stops, and what is in it.
+        opened: dict[Any, tuple[int, int, list[int]]] = dict.fromkeys(flats, (0, 0, []))
         for i in reversed(range(len(tensors))):
-            size = tensors[i].numel()
+            kind, size = kinds[i], tensors[i].numel()
+            start, stop, members = opened[kind]
+            on = flats[kind][1]
             self.places[i] = on[stop : stop + size].view(tensors[i].shape)
-            self._bucket_of[i] = len(self._arrays)
-            stop, count = stop + size, count + 1
-            if stop - start >= least or (i == 0 and stop > start):
-                self._arrays.append(flat[start:stop])
-                self._sizes.append(count)
-                start, count = stop, 0
-        if count:  # first parameters without elements
-            self._sizes[-1] += count
-            self._bucket_of = [min(it, len(self._arrays) - 1) for it in self._bucket_of]
+            stop, members = stop + size, [*members, i]
+            is_last = kind not in kinds[:i]
+            if stop > start and (is_last or (stop - start) * on.element_size() >= bucket_bytes):
+                self._close(flats[kind], start, stop, members)
+                start, members = stop, []
+            opened[kind] = start, stop, members
+        for _, _, members in opened.values():  # the first parameters of a type, without elements
+            self.members[-1].extend(members)
+        for bucket, members in enumerate(self.members):
+            for i in members:
+                self.bucket_of[i] = bucket
+
+    def _empty(
+        self, kind: Any, tensors: Sequence[Any], kinds: Sequence[Any]
+    ) -> tuple[AnyArray, Any]:
+        """Return an array for all gradients of a type, and a tensor on it."""
+        n = sum(it.numel() for it, own in zip(tensors, kinds, strict=True) if own is kind)
+        real = torch.empty(0, dtype=kind).real.dtype
+        parts = 2 if kind.is_complex else 1
+        array = self._communicator.empty(parts * n, np.dtype(str(real).removeprefix("torch.")))
+        return array, tensor_on(array).view(kind)
+
+    def _close(self, flat: tuple[AnyArray, Any], start: int, stop: int, members: list[int]) -> None:
+        array, on = flat
+        parts = 2 if on.dtype.is_complex else 1
+        self._arrays.append(array[parts * start : parts * stop])
+        self.members.append(members)
 
     def __len__(self) -> int:
         return len(self._arrays)
 
     def begin(self) -> None:
         """Begin a step: no gradient has come."""
-        self._missing = list(self._sizes)
+        self._missing = [len(it) for it in self.members]
         self._works: list[Work] = []
         self._waiting = 0
 
-    def arrive(self, i: int) -> None:
-        """Take note that the gradient of parameter i is in its place; begin what can be summed."""
-        self._missing[self._bucket_of[i]] -= 1
+    def has_begun(self, bucket: int) -> bool:
+        """Return whether the sum of a bucket is under way, so that its array is left alone."""
+        return bucket < len(self._works)
+
+    def arrive(self, i: int, *, held: bool = False) -> None:
+        """Take note that the gradient of parameter i is in its place; begin what can be summed.
+
+        Args:
+            i: a parameter.
+            held: begin nothing yet.
+        """
+        self._missing[self.bucket_of[i]] -= 1
+        if not held:
+            self.advance()
+
+    def advance(self) -> None:
+        """Begin the sums of all buckets that are full, and move those under way on."""
         while len(self._works) < len(self._arrays) and not self._missing[len(self._works)]:
             array = self._arrays[len(self._works)]
             self._works.append(self._communicator.all_reduce_async(array, op="mean"))
@@ -76,8 +122,10 @@ class Buckets:
         if self._waiting < len(self._works) and self._works[self._waiting].test():
             self._waiting += 1
 
-    def wait(self) -> None:
-        """Wait for all sums, once every gradient has come."""
-        assert len(self._works) == len(self._arrays), "every gradient has come"
-        for work in self._works:
-            work.wait()
+    def wait(self, bucket: int) -> None:
+        """Wait for the mean of a bucket, once every gradient has come."""
+        self._works[bucket].wait()
+
+    def repeat(self, bucket: int) -> None:
+        """Take the mean of a bucket that has been filled once more; collective."""
+        self._communicator.all_reduce(self._arrays[bucket], op="mean")

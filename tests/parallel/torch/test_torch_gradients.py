@@ -1,137 +1,271 @@
-"""One's own loop: the bits of all ranks, one process, and torch's own DistributedDataParallel."""
+"""Loops of one's own on several ranks, beside one process with all the data and torch's DDP."""
 
 import copy
+import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
 
 import psrt
-from psrt.errors import ConfigError, ProtocolError
+from psrt.errors import ConfigError
 from support.torch_models import FEATURES, data, loss, parameters_of, plain
 
-STEPS = 8
-EACH = 6
+STEPS = 4
 
 
-class Partly(nn.Module):
-    """A layer that only the first rank uses, one that nobody does, and one that all do."""
+def batch_of(rank, turn, rows):
+    """Return (rows, 6) and a class each, of that rank and turn alone."""
+    return data(100 * turn + rank, rows)
 
-    def __init__(self, rank):
+
+class Alone:
+    """One process, whose batches are those of all ranks and of all turns of a step."""
+
+    def __init__(self, size, sizes):
+        self.size, self._sizes = size, sizes
+
+    def under(self, module, kind=torch.optim.Adam, **options):
+        """Return what is called as the module, and its optimizer."""
+        used = [it for it in module.parameters() if it.requires_grad]
+        return module, kind(used, lr=0.02, **options)
+
+    def turns(self, each=1):
+        """Yield batches, by what a loss is divided, and whether a step follows."""
+        for step in range(STEPS):
+            parts = [
+                batch_of(rank, turn, rows)
+                for turn in range(step * each, (step + 1) * each)
+                for rank in range(self.size)
+                if (rows := self._sizes(rank, turn))
+            ]
+            yield [torch.cat(it) for it in zip(*parts, strict=True)], 1, True
+
+    def no_sync(self):
+        return nullcontext()
+
+    def close(self):
+        pass
+
+
+class Psrt(Alone):
+    """A rank of several under psrt; every optimizer has a Gradients of its own."""
+
+    def __init__(self, ranks, sizes):
+        super().__init__(ranks.size, sizes)
+        self._ranks, self._all = ranks, []
+
+    def under(self, module, kind=torch.optim.Adam, **options):
+        with torch.no_grad():  # rank 0's are everybody's
+            for it in module.parameters():
+                it += self._ranks.rank
+        module, optimizer = super().under(module, kind, **options)
+        self._all.append(
+            psrt.torch.Gradients(optimizer, self._ranks, module=module, bucket_bytes=100)
+        )
+        return module, optimizer
+
+    def turns(self, each=1):
+        count = range(STEPS * each)
+        mine = [(turn, self._sizes(self._ranks.rank, turn)) for turn in count]
+        own = (batch_of(self._ranks.rank, turn, rows) for turn, rows in mine if rows)
+        for turn, batch in enumerate(self._all[0].join(own)):
+            yield batch, each, turn % each == each - 1
+
+    def no_sync(self):
+        return self._all[0].no_sync()
+
+    def close(self):
+        for it in self._all:
+            it.close()
+
+
+class Ddp(Alone):
+    """A rank of several under torch's own DDP."""
+
+    def __init__(self, ranks, sizes):
+        super().__init__(ranks.size, sizes)
+        self._rank, self._ddp = ranks.rank, None
+
+    def under(self, module, kind=torch.optim.Adam, **options):
+        module, optimizer = super().under(module, kind, **options)
+        self._ddp = nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
+        return self._ddp, optimizer
+
+    def turns(self, each=1):
+        for turn in range(STEPS * each):
+            batch = batch_of(self._rank, turn, self._sizes(self._rank, turn))
+            yield batch, each, turn % each == each - 1
+
+    def no_sync(self):
+        return self._ddp.no_sync()
+
+
+def ordinary(way, *, each=1, module=None, after=lambda module: None, **options):
+    """Train by a loop that does something to gradients between ``backward()`` and ``step()``."""
+    called, optimizer = way.under(plain() if module is None else module, **options)
+    for batch, share, last in way.turns(each):
+        with nullcontext() if last else way.no_sync():
+            (loss(called, batch) / share).backward()
+        if last:
+            after(called)
+            optimizer.step()
+            optimizer.zero_grad()
+    return [called]
+
+
+def clipped(module):
+    for it in module.parameters():
+        it.grad = it.grad.clamp(-0.05, 0.05)
+    nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+
+
+def scaled(way):
+    module, optimizer = way.under(plain())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=2)
+    for batch, _, _ in way.turns():
+        scaler.scale(loss(module, batch)).backward()
+        scaler.unscale_(optimizer)
+        clipped(module)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=False)
+    return [module]
+
+
+def autocast(way):
+    module, optimizer = way.under(plain(), torch.optim.SGD)
+    for batch, _, _ in way.turns():
+        with torch.autocast("cpu", torch.bfloat16):
+            value = loss(module, batch)
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [module]
+
+
+def adversaries(way):
+    """A GAN, of which the discriminator's loss reaches the generator, and the other way round."""
+    torch.manual_seed(7)
+    judge, of_judge = way.under(nn.Sequential(nn.Linear(FEATURES, 8), nn.ELU(), nn.Linear(8, 1)))
+    maker, of_maker = way.under(nn.Linear(FEATURES, FEATURES))
+    judged = getattr(judge, "module", judge)
+    for (x, _), _, _ in way.turns():
+        of_judge.zero_grad()
+        found = judge(torch.cat([x, maker(x.flip(1)).detach()]))
+        wanted = torch.cat([torch.ones(len(x), 1), torch.zeros(len(x), 1)])
+        nn.functional.mse_loss(found, wanted).backward()
+        of_judge.step()
+        of_maker.zero_grad()
+        judged(maker(x.flip(1))).square().mean().backward()
+        of_maker.step()
+    return [judge, maker]
+
+
+class Branches(nn.Module):
+    """Frozen, unused and tied layers, and one that only some samples use."""
+
+    def __init__(self):
         super().__init__()
         torch.manual_seed(4)
-        self.rank = rank
+        self.frozen = nn.Linear(FEATURES, FEATURES).requires_grad_(False)
         self.unused = nn.Linear(2, 2)
         self.some = nn.Linear(FEATURES, FEATURES)
-        self.all = nn.Linear(FEATURES, 3)
+        self.first = nn.Linear(FEATURES, FEATURES)
+        self.second = nn.Linear(FEATURES, FEATURES)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(FEATURES, 3)
 
     def forward(self, x):
-        return self.all(self.some(x) if self.rank == 0 else x)
+        x = self.second(self.first(self.frozen(x)).tanh())
+        if (chosen := x[:, 0] > 0.3).any():
+            x = torch.where(chosen[:, None], self.some(x), x)
+        return self.last(x)
 
 
-def batches(rank, size, steps=STEPS):
-    """Return a rank's batches, or with size 1 and rank 0 what they are together."""
-    x, y = data(5, EACH * size * steps)
-    for step in range(steps):
-        first = EACH * (step * size + rank)
-        yield x[first : first + EACH], y[first : first + EACH]
+class Nested(nn.Module):
+    """Tied layers in reentrant checkpoints: their gradient comes twice, in nested passes."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        torch.manual_seed(4)
+        self.tied, self.last = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 3)
+        self._reentrant = reentrant
+
+    def forward(self, x):
+        x = x.requires_grad_()
+        for _ in range(2):
+            x = checkpoint(lambda it: self.tied(it).tanh(), x, use_reentrant=self._reentrant)
+        return self.last(x)
 
 
-def whole(size, steps=STEPS):
-    x, y = data(5, EACH * size * steps)
-    return zip(x.split(EACH * size), y.split(EACH * size), strict=True)
-
-
-def optimizer_of(module, kind=torch.optim.Adam):
-    return kind(module.parameters(), lr=0.01)
-
-
-def train_alone(module, batches, *, norm=None):
-    optimizer = optimizer_of(module)
-    for batch in batches:
-        optimizer.zero_grad()
+def averaged(way):
+    """The mean of parameters over time, made from the module at the start."""
+    module, optimizer = way.under(plain())
+    kept = AveragedModel(getattr(module, "module", module), multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    for batch, _, _ in way.turns():
         loss(module, batch).backward()
-        if norm:
-            nn.utils.clip_grad_norm_(module.parameters(), norm)
         optimizer.step()
-    return parameters_of(module)
+        optimizer.zero_grad()
+        kept.update_parameters(getattr(module, "module", module))
+    return [module, kept]
+
+
+def penalised(way):
+    """A penalty on the gradient itself, by a second backward through the first."""
+    module, optimizer = way.under(plain().double(), torch.optim.SGD)
+    for (x, y), _, _ in way.turns():
+        loss(module, (x.double(), y)).backward(create_graph=True)
+        sum(it.grad.square().sum() for it in module.parameters()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [module]
+
+
+def even(rank, turn):
+    return 6
+
+
+def uneven(rank, turn):
+    """Ranks have other numbers of batches, and batches other numbers of samples."""
+    is_there = turn < 2 * STEPS - 3 * rank or not rank
+    return 1 + (5 * rank + 3 * turn) % 7 if is_there else 0
+
+
+def with_kwargs(**options):
+    return lambda way: ordinary(way, **options)
+
+
+DECAYED = {"kind": torch.optim.AdamW, "weight_decay": 0.5}
+#: Name → the loop, samples by rank and turn, whether DDP can do it, and how near they come.
+LOOPS = {
+    "plain": (ordinary, even, True, 1e-5),
+    "clip": (with_kwargs(after=clipped), even, True, 1e-5),
+    "scaler": (scaled, even, True, 1e-5),
+    "autocast": (autocast, even, True, 2e-3),
+    "accumulation": (with_kwargs(each=2, after=clipped), even, True, 1e-5),
+    "join": (with_kwargs(after=clipped), uneven, False, 1e-5),
+    "both": (with_kwargs(each=2, after=clipped), uneven, False, 1e-5),
+    "gan": (adversaries, even, True, 1e-5),
+    "gan, uneven": (adversaries, uneven, False, 1e-5),
+    "branches": (lambda way: ordinary(way, module=Branches(), **DECAYED), even, True, 1e-5),
+    "branches, both": (
+        lambda way: ordinary(way, each=2, module=Branches(), **DECAYED), uneven, False, 1e-5,
+    ),
+    "average": (averaged, even, True, 1e-5),
+    "checkpoint": (lambda way: ordinary(way, module=Nested(False)), even, True, 1e-5),
+    "reentrant": (lambda way: ordinary(way, module=Nested(True)), uneven, False, 1e-5),
+    "penalty": (penalised, even, False, 1e-9),
+}  # fmt: skip
 
 
 @pytest.fixture
 def ranks(open_communicator):
     return open_communicator()
-
-
-@pytest.mark.parametrize("norm", [None, 0.1])
-@pytest.mark.parametrize(("nbytes", "to_none"), [(1, True), (150, False), (1 << 20, True)])
-def test_all_ranks_have_the_bits_of_one_process(ranks, same_bits, nbytes, to_none, norm):
-    module = plain()
-    optimizer = optimizer_of(module)
-    with psrt.torch.Gradients(optimizer, ranks, bucket_bytes=nbytes) as gradients:
-        for batch in batches(ranks.rank, ranks.size):
-            optimizer.zero_grad(set_to_none=to_none)
-            loss(module, batch).backward()
-            if norm:
-                gradients.wait()
-                nn.utils.clip_grad_norm_(module.parameters(), norm)
-            optimizer.step()
-    assert same_bits(parameters_of(module))
-    alone = train_alone(plain(), whole(ranks.size), norm=norm)
-    np.testing.assert_allclose(parameters_of(module), alone, atol=1e-5)
-
-
-def test_added_up_they_are_those_of_the_larger_batch(ranks, same_bits):
-    module = plain()
-    optimizer = optimizer_of(module)
-    with psrt.torch.Gradients(optimizer, ranks) as gradients:
-        for x, y in batches(ranks.rank, ranks.size):
-            optimizer.zero_grad()
-            with gradients.no_sync():
-                (loss(module, (x[:3], y[:3])) / 2).backward()
-            (loss(module, (x[3:], y[3:])) / 2).backward()
-            optimizer.step()
-    assert same_bits(parameters_of(module))
-    alone = train_alone(plain(), whole(ranks.size))
-    np.testing.assert_allclose(parameters_of(module), alone, atol=1e-5)
-
-
-def test_uneven_data_is_weighed_by_samples(ranks, same_bits):
-    """Rank r has r + 2 batches, the last of them smaller: held against all samples at once."""
-    mine = [
-        (x[: 1 + (ranks.rank + step) % EACH], y[: 1 + (ranks.rank + step) % EACH])
-        for step, (x, y) in enumerate(batches(ranks.rank, ranks.size, ranks.rank + 2))
-    ]
-    module, once_more = plain(), 0
-    optimizer = optimizer_of(module)
-    with psrt.torch.Gradients(optimizer, ranks) as gradients:
-        for batch in gradients.join(mine):
-            once_more += gradients.ran_out
-            optimizer.zero_grad()
-            loss(module, batch).backward()
-            optimizer.step()
-    assert once_more == ranks.size - 1 - ranks.rank
-    assert same_bits(parameters_of(module))
-    turns = []
-    for step in range(ranks.size + 1):
-        those = []
-        for rank in range(ranks.size):
-            of_rank = list(batches(rank, ranks.size, rank + 2))
-            if step < len(of_rank):
-                count = 1 + (rank + step) % EACH
-                those.append([it[:count] for it in of_rank[step]])
-        turns.append([torch.cat(parts) for parts in zip(*those, strict=True)])
-    alone = train_alone(plain(), turns)
-    np.testing.assert_allclose(parameters_of(module), alone, atol=1e-5)
-
-
-@pytest.mark.mpi(min_size=2)
-def test_a_rank_without_a_batch_is_an_error_on_all(ranks, comm):
-    optimizer = optimizer_of(plain())
-    gradients = psrt.torch.Gradients(optimizer, ranks)
-    with pytest.raises(ConfigError, match=rf"no batch at all on 1 of {comm.size} ranks"):
-        for _ in gradients.join([] if comm.rank == 1 else [data()]):
-            pass
 
 
 @pytest.fixture(scope="module")
@@ -156,44 +290,164 @@ def ranks_of_module(tmp_path_factory):
 
 @pytest.mark.usefixtures("gloo")
 @pytest.mark.filterwarnings("ignore")
-def test_it_is_torchs_own_data_parallel(ranks, same_bits):
-    rank, size = ranks.rank, ranks.size
-    theirs = Partly(rank)
-    ddp = nn.parallel.DistributedDataParallel(theirs, find_unused_parameters=True)
-    mine = Partly(rank)
-    one, other = optimizer_of(theirs), optimizer_of(mine)
-    with psrt.torch.Gradients(other, ranks, bucket_bytes=64):
-        for batch in batches(rank, size):
-            for module, optimizer in ((ddp, one), (mine, other)):
-                optimizer.zero_grad()
-                loss(module, batch).backward()
-                optimizer.step()
-    assert same_bits(parameters_of(mine))
-    np.testing.assert_allclose(parameters_of(mine), parameters_of(theirs), atol=1e-5)
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_is_that_of_one_process_and_of_ddp(ranks, same_bits, name):
+    loop, sizes, has_ddp, atol = LOOPS[name]
+    way = Psrt(ranks, sizes)
+    mine = [parameters_of(it) for it in loop(way)]
+    way.close()
+    assert all(map(same_bits, mine))
+    for other in [Alone(ranks.size, sizes)] + has_ddp * [Ddp(ranks, sizes)]:
+        for found, module in zip(mine, loop(other), strict=True):
+            np.testing.assert_allclose(found, parameters_of(module), atol=atol, err_msg=str(other))
 
 
 def test_broadcast_gives_all_the_root_s(ranks, same_bits, comm):
     torch.manual_seed(comm.rank)
     module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1).to(torch.bfloat16))
     module.register_buffer("flag", torch.tensor([comm.rank == 0, True]))
+    module.register_buffer("byte", torch.tensor([comm.rank, 255], dtype=torch.uint8))
+    module.register_buffer("wave", torch.tensor([comm.rank + 1j, 2]).conj())
     module[1].num_batches_tracked += comm.rank
     root = comm.size - 1
     before = copy.deepcopy(module.state_dict())
     psrt.torch.broadcast(module, ranks, root=root)
     for name, tensor in module.state_dict().items():
-        assert same_bits(tensor.float().numpy()), name
+        assert same_bits(
+            torch.view_as_real(tensor.resolve_conj()).numpy()
+            if name == "wave"
+            else tensor.float().numpy()
+        ), name
         assert comm.rank != root or torch.equal(tensor, before[name])
 
 
+def train_differing(ranks, *, options, before=None, within=None, order=None, seed=1):
+    """Train a square net for a few steps; the last rank does otherwise than all others."""
+    is_last = ranks.rank == ranks.size - 1
+    torch.manual_seed(seed if is_last else 1)
+    module = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES))
+    own = list(module.parameters())
+    places = order if order and is_last else range(len(own))
+    optimizer = torch.optim.Adam([own[i] for i in places], lr=0.1)
+    if before and is_last:
+        before(module, optimizer)
+    with psrt.torch.Gradients(optimizer, ranks, **options(module)):
+        for step in range(4):
+            what = (within or {}).get(step) if is_last else None
+            if what == "skip":
+                continue
+            module(batch_of(0, step, 3)[0]).square().mean().backward()
+            if callable(what):
+                what(module, optimizer)
+            elif what == "again":
+                module(batch_of(0, step, 3)[0]).square().mean().backward()
+            if what != "no step":
+                optimizer.step()
+            optimizer.zero_grad()
+
+
+def move(module, optimizer=None):
+    with torch.no_grad():
+        module[1].bias[2] += 1e-3
+
+
+def one_more_step(module, optimizer):
+    for it in module.parameters():
+        it.grad = torch.ones_like(it)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def option(module, optimizer):
+    optimizer.param_groups[0]["lr"] = 0.2
+
+
+SWAPPED = (2, 1, 0, 3)
+#: What the last rank does otherwise, and what every rank says then, after "rank 1 ".
+DIFFERING = {
+    "order": ({"order": SWAPPED}, "the parameters of rank 0 in another order, from parameter 0"),
+    "order, other values": ({"order": SWAPPED, "seed": 2}, "the order of gradients, at parameter"),
+    "order, with names": ({"order": SWAPPED, "seed": 2, "names": True}, r"(0|1)\.weight \(6, 6\)"),
+    "option": ({"before": option}, "in lr of the optimizer's group 0"),
+    "state": ({"before": one_more_step}, r"in the optimizer's state of parameter 0 \(6, 6\)"),
+    "values later": ({"within": {1: move}, "names": True}, r"the values of 1\.bias \(6,\)"),
+    "option later": ({"within": {1: option}}, "in the values of parameter 0"),
+    "one pass less": ({"within": {3: "skip"}}, "is at the end after 3 steps of the optimizer"),
+    "one pass more": ({"within": {1: "again"}}, "is in backward after 1 steps of the optimizer"),
+    "one step less": ({"within": {1: "no step"}}, "is in backward after 1 steps of the optimizer"),
+    "one skipped": ({"within": {1: "skip"}}, "is at the end after 3 steps of the optimizer"),
+}  # fmt: skip
+
+
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(("width", "error"), [(3, ConfigError), (300, ProtocolError)])
-def test_broadcast_refuses_other_modules(ranks, comm, width, error):
-    """One of the same size only where it is another, of another size on all ranks."""
+def test_ranks_that_differ_are_named_on_all(ranks, comm):
+    for what, (how, words) in DIFFERING.items():
+        asked = dict(how)
+        names = asked.pop("names", False)
+
+        def options(module, names=names):
+            return {"check_every": 2, "module": module if names else None}
+
+        with pytest.raises(ConfigError) as caught:
+            train_differing(ranks, options=options, **asked)
+        assert re.search(f"rank {comm.size - 1} .*{words}", str(caught.value)), (what, caught.value)
+
+
+def test_a_loop_continues_after_an_error_in_backward(ranks, same_bits):
+    """A gradient of the pass that failed counts nothing, whether its sum had begun or not."""
+
+    class FailingError(Exception):
+        pass
+
+    def fail(gradient):
+        raise FailingError
+
+    found = []
+    for fails in (False, True):
+        module = plain()
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
+        with psrt.torch.Gradients(optimizer, ranks, bucket_bytes=1):
+            for turn in range(3):
+                if fails and turn == 1:
+                    hook = module[0].weight.register_hook(fail)
+                    with pytest.raises(FailingError):
+                        loss(module, batch_of(9, turn, 4)).backward()
+                    hook.remove()
+                    optimizer.zero_grad()
+                loss(module, batch_of(ranks.rank, turn, 4)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        found.append(parameters_of(module))
+    assert same_bits(found[1])
+    np.testing.assert_allclose(*found, atol=1e-6)
+
+
+def test_a_rank_without_a_loss_takes_part(ranks, same_bits):
+    """By ``step()``, or before clipping by ``wait()``; what only it does not use has a mean."""
+    module = nn.Sequential(nn.Linear(FEATURES, 3), nn.Linear(2, 2)).to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.5)
+    before = module[1].weight.clone()
+    with psrt.torch.Gradients(optimizer, ranks, module=module) as gradients:
+        for turn in range(4):
+            if ranks.rank == 0:
+                x, y = batch_of(0, turn, 4)
+                loss(module[0], (x.bfloat16(), y)).backward()
+            if turn % 2:
+                gradients.wait()
+                nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+                assert module[0].weight.grad.any()
+            optimizer.step()
+            assert module[1].weight.grad is None
+            optimizer.zero_grad()
+    assert same_bits(module[0].weight.detach().float().numpy())
+    assert torch.equal(module[1].weight, before)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("width", [3, 300])
+def test_broadcast_refuses_other_modules(ranks, comm, width):
+    """Of the same size, or of another; all ranks say which, whatever the root."""
     module = nn.Linear(width, 2) if comm.rank else nn.Linear(2, 3, bias=False)
-    if width == 3 and comm.rank == 0:
-        module.register_buffer("two", torch.zeros(2))
-    if width == 3 and comm.rank == 0:
-        psrt.torch.broadcast(module, ranks)
-        return
-    with pytest.raises(error):
-        psrt.torch.broadcast(module, ranks)
+    with pytest.raises(ConfigError, match=r"rank 1 differs from rank 0 in parameter weight, torch"):
+        psrt.torch.broadcast(module, ranks, root=1)
+    psrt.torch.broadcast(plain(), ranks, root=1)

@@ -1,5 +1,7 @@
 """Which sums Gradients begins, when and of what, over ranks that are played; without MPI."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -12,17 +14,20 @@ from support.torch_models import data, loss, parameters_of, plain
 
 
 class Played:
-    """A communicator of several ranks, of which all others have zeros; notes what is summed."""
+    """A communicator of several ranks, of which all others have zeros; notes what is summed.
+
+    What is counted, others count as this rank does.
+    """
 
     def __init__(self, size=1):
         self.rank, self.size = 0, size
-        self.begun, self.waited, self.counted = [], 0, []
+        self.begun, self.waited = [], 0
 
     def empty(self, shape, dtype=np.float32):
         return np.zeros(shape, dtype)
 
     def all_reduce(self, buf, op="sum", algorithm="auto"):
-        self.counted.append(buf.tolist())
+        buf *= self.size
         return buf
 
     def all_reduce_async(self, buf, op="sum", algorithm="auto"):
@@ -71,17 +76,20 @@ def test_buckets_are_begun_in_order_while_backward_goes_on(nbytes, count):
     module, ranks = plain(), Played()
     optimizer, _ = trained(module, ranks=ranks, bucket_bytes=nbytes)
     arrays = set()
+    first = []
+    module[0].weight.register_hook(lambda gradient: first.append(len(ranks.begun)))
     for _ in range(3):
         ranks.begun.clear()
         loss(module, batch()).backward()
-        assert len(ranks.begun) == count, "before anybody waits"
+        assert first.pop() == count - 1, "the last layer's, before backward ends"
+        assert len(ranks.begun) == count
         places = [place for place, *_ in ranks.begun]
         assert places == sorted(places)
         assert sum(size for _, size, _ in ranks.begun) == 83
         arrays |= {it for *_, it in ranks.begun}
         optimizer.step()
         optimizer.zero_grad()
-    assert ranks.waited == 3 * count
+    assert ranks.waited == 3 * count, "backward waits for them"
     assert len(arrays) == count, "the same at every step: they are compiled once"
 
 
@@ -93,7 +101,8 @@ def test_whatever_comes_first_the_order_is_the_same(order):
     for i in order:
         buckets.arrive(i)
     assert [size for _, size, _ in ranks.begun] == [6, 5, 4, 3]
-    buckets.wait()
+    for bucket in range(len(buckets)):
+        buckets.wait(bucket)
 
 
 @pytest.mark.parametrize("sizes", [(0, 4), (4, 0), (0, 4, 0, 3, 0)])
@@ -103,7 +112,8 @@ def test_parameters_without_elements_are_waited_for(sizes):
     for i in reversed(range(len(sizes))):
         buckets.arrive(i)
     assert len(ranks.begun) == len(buckets)
-    buckets.wait()
+    for bucket in range(len(buckets)):
+        buckets.wait(bucket)
 
 
 @pytest.mark.parametrize("to_none", [True, False])
@@ -118,27 +128,45 @@ def test_gradients_are_means_however_they_are_set_back(to_none):
         same(found(module), before, 0.5)
 
 
-def test_waiting_twice_is_waiting_once_and_a_step_may_be_left_out():
+def test_waiting_does_nothing_after_backward_and_a_step_may_be_left_out():
     module, ranks = plain(), Played()
     optimizer, gradients = trained(module, ranks=ranks, bucket_bytes=1)
     loss(module, batch()).backward()
-    gradients.wait()
-    gradients.wait()
     assert ranks.waited == 4
     nn.utils.clip_grad_norm_(module.parameters(), 1e-2)
+    gradients.wait()
     clipped = [it.copy() for it in found(module)]
     before = parameters_of(module)
     optimizer.step()
     step = 0.1 * np.concatenate([it.ravel() for it in clipped])
     np.testing.assert_allclose(parameters_of(module), before - step, atol=1e-7)
-    assert ranks.waited == 4
-    optimizer.zero_grad()
-    loss(module, batch()).backward()
-    gradients.wait()  # and no step
-    optimizer.zero_grad()
-    loss(module, batch()).backward()
-    optimizer.step()
+    for _ in range(2):  # and no step
+        optimizer.zero_grad()
+        loss(module, batch()).backward()
     assert ranks.waited == 12
+    optimizer.zero_grad()
+    gradients.wait()  # a step without a loss
+    optimizer.step()
+    assert ranks.waited == 20
+    with gradients.no_sync():
+        loss(module, batch()).backward()
+        gradients.wait()
+    assert ranks.waited == 20
+    optimizer.step()  # brings together what no pass has
+    assert ranks.waited == 24
+
+
+def test_a_gradient_is_in_memory_of_its_own():
+    """What a loop has kept of a step is not written to by the next one."""
+    module = plain()
+    optimizer, _ = trained(module)
+    loss(module, batch()).backward()
+    kept = [it.grad for it in module.parameters()]
+    before = [it.clone() for it in kept]
+    optimizer.step()
+    optimizer.zero_grad()
+    loss(module, batch()).backward()
+    assert all(map(torch.equal, kept, before))
 
 
 def test_no_sync_adds_up():
@@ -157,12 +185,16 @@ def test_no_sync_adds_up():
         ranks.begun.clear()
 
 
-def test_a_second_backward_is_refused():
+def test_a_second_backward_adds_its_mean_to_the_first():
     module = plain()
-    trained(module)
+    trained(module, ranks=Played(2))
+    before = expected(module)
     loss(module, batch()).backward()
-    with pytest.raises(ConfigError, match=r"second backward pass before optimizer\.step\(\)"):
-        loss(module, batch()).backward()
+    same(found(module), before, 0.5)
+    for it in module.parameters():
+        it.grad *= 2  # so that this rank has what all have, and the others zeros
+    loss(module, batch()).backward()
+    same(found(module), before, 1.0)
 
 
 def test_unused_and_frozen_parameters():
@@ -170,21 +202,37 @@ def test_unused_and_frozen_parameters():
     module[1].requires_grad_(False)
     ranks = Played()
     optimizer, _ = trained(module, ranks=ranks)
-    for to_none in (True, False):
-        loss(module[0], batch()).backward()
-        optimizer.step()
-        assert module[1].weight.grad is None
-        assert torch.equal(module[2].weight.grad, torch.zeros(3, 6))
-        assert module[0].weight.grad.any()
-        optimizer.zero_grad(set_to_none=to_none)
+    loss(module[0], batch()).backward()
+    optimizer.step()
+    assert module[1].weight.grad is None
+    assert module[2].weight.grad is None, "no rank uses it"
+    assert module[0].weight.grad.any()
+    optimizer.zero_grad()
     optimizer.step()  # a rank whose loss uses nothing takes part
-    assert sum(size for _, size, _ in ranks.begun) == 3 * 42
+    assert all(it.grad is None for it in module.parameters())
+    assert sum(size for _, size, _ in ranks.begun) == 2 * 42
+    (loss(module[0], batch()) + loss(module[2], batch())).backward()
     module[2].requires_grad_(False)  # later than Gradients was made
     optimizer.zero_grad()
     loss(module[0], batch()).backward()
     optimizer.step()
     assert module[2].weight.grad is None
-    assert sum(size for _, size, _ in ranks.begun) == 4 * 42
+
+
+def test_what_others_use_has_their_mean():
+    module = nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)]).to(torch.bfloat16)
+    ranks = Played(2)
+    trained(module, ranks=ranks)
+
+    def all_reduce(buf):
+        buf *= 2
+        buf[-4:] = 1  # all four parameters, on a rank
+        return buf
+
+    ranks.all_reduce = all_reduce
+    x, y = batch()
+    loss(module[0], (x.bfloat16(), y)).backward()
+    assert torch.equal(module[1].weight.grad, torch.zeros(3, 6, dtype=torch.bfloat16))
 
 
 def test_several_groups():
@@ -199,13 +247,18 @@ def test_several_groups():
     assert torch.equal(module[2].weight, last)
 
 
-def test_join_weighs_by_samples():
+def test_a_rank_that_has_run_out_counts_nothing():
+    """Whatever comes of its last batch, NaN too; what only that uses has no gradient."""
     module, ranks = plain(), Played(2)
     optimizer, gradients = trained(module, ranks=ranks)
+    counted = ranks.all_reduce
 
-    def others_have(samples, going_on):
+    def others_have(samples, remaining):
         def all_reduce(buf):
-            buf += np.array([samples, going_on, 0])
+            if buf.size > 3:
+                return counted(buf)
+            buf += np.array([samples, remaining, 0])
+            return buf
 
         ranks.all_reduce = all_reduce
 
@@ -215,27 +268,36 @@ def test_join_weighs_by_samples():
         got = next(turns)
         assert not gradients.ran_out
         assert isinstance(got, dict if turn else list)
-        before = expected(module)
         loss(module, batch()).backward()
         optimizer.step()
-        same(found(module), before, 8 / 32)
         optimizer.zero_grad()
     others_have(10, 1)
     next(turns)
     assert gradients.ran_out
     (loss(module, batch()) * float("nan")).backward()
-    optimizer.step()
-    for gradient in found(module):
-        np.testing.assert_array_equal(gradient, 0)  # whatever comes of a batch that counts nothing
+    assert all(it.grad is None for it in module.parameters())
     others_have(0, 0)
     with pytest.raises(StopIteration):
         next(turns)
     assert not gradients.ran_out
-    optimizer.zero_grad()
     before = expected(module)
     loss(module, batch()).backward()
-    optimizer.step()
     same(found(module), before, 0.5)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_weights_begin_anew_with_gradients_set_back_without_a_step(to_none):
+    module = plain()
+    optimizer, gradients = trained(module)
+    for turn, (x, y) in enumerate(gradients.join([batch(), [it[:3] for it in batch()]])):
+        with gradients.no_sync() if not turn else nullcontext():
+            loss(module, (x, y)).backward()
+        if not turn:
+            optimizer.zero_grad(set_to_none=to_none)
+    alone = [
+        it.numpy() for it in torch.autograd.grad(loss(module, (x, y)), list(module.parameters()))
+    ]
+    same(found(module), alone)
 
 
 def test_join_needs_a_batch_and_its_samples():
@@ -243,39 +305,44 @@ def test_join_needs_a_batch_and_its_samples():
     with pytest.raises(ConfigError, match=r"cannot count the samples of a str; expected a tensor"):
         next(gradients.join(["abc"]))
     assert next(gradients.join(["abc"], len)) == "abc"
+    with pytest.raises(ConfigError, match="got -1 samples in a batch"):
+        next(gradients.join(["abc"], lambda batch: -1))
     ranks = Played(2)
-    ranks.all_reduce = lambda buf: buf.__iadd__([5, 1, 0])
     _, gradients = trained(plain(), ranks=ranks)
+    ranks.all_reduce = lambda buf: buf.__iadd__([5, 1, 0])
     with pytest.raises(ConfigError, match="no batch at all on 1 of 2 ranks"):
         next(gradients.join([]))
 
 
-def test_closed_it_does_nothing_and_holds_no_memory():
+def test_closed_it_does_nothing():
     module, ranks = plain(), Played()
     optimizer, gradients = trained(module, ranks=ranks)
     with gradients:
         loss(module, batch()).backward()
         optimizer.step()
-        kept = found(module)
-    for mine, place in zip(found(module), kept, strict=True):
-        assert mine.ctypes.data != place.ctypes.data
-        np.testing.assert_array_equal(mine, place)
     ranks.begun.clear()
     loss(module, batch()).backward()
-    loss(module, batch()).backward()
     optimizer.step()
+    gradients.close()
     assert not ranks.begun
+    trained(module, ranks=ranks)
 
 
-def test_float64_will_do():
-    module = plain().double()
-    optimizer, _ = trained(module, ranks=Played(4))
-    x, y = batch()
-    loss(module, (x.double(), y)).backward()
-    before = [it.grad.clone().numpy() for it in module.parameters()]
-    optimizer.step()
-    assert found(module)[0].dtype == np.float64
-    same(before, found(module))
+KINDS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+
+
+def test_parameters_of_any_type_go_side_by_side():
+    torch.manual_seed(0)
+    tensors = [nn.Parameter(torch.randn(n, dtype=kind)) for n in (3, 4, 5) for kind in KINDS]
+    optimizer = torch.optim.SGD(tensors, lr=0.1)
+    psrt.torch.Gradients(optimizer, Played(4), bucket_bytes=16)
+    for factor in (1, 3e4):  # the sum of float16 would be too large
+        sum((it.abs() * factor).sum().double() for it in tensors).backward()
+        for it in tensors:
+            alone = torch.autograd.grad((it.abs() * factor).sum().double(), it)[0]
+            assert it.grad.dtype == it.dtype
+            torch.testing.assert_close(it.grad, alone / 4)
+        optimizer.zero_grad(set_to_none=False)
 
 
 def optimizer_of(*modules, kind=torch.optim.SGD):
@@ -287,9 +354,9 @@ def optimizer_of(*modules, kind=torch.optim.SGD):
     [
         (plain(), {}, "the optimizer is a Sequential, expected one of torch.optim"),
         (optimizer_of(plain()), {"bucket_bytes": 0}, "bucket_bytes must be at least 1, got 0"),
-        (optimizer_of(plain().half()), {}, r"of shape \(8, 6\) is torch.float16, expected all of"),
-        (optimizer_of(plain(), plain().double()), {}, "is torch.float64, expected all of them"),
-        (optimizer_of(nn.Linear(2, 3, device="meta")), {}, r"of shape \(3, 2\) is on meta"),
+        (optimizer_of(plain()), {"check_every": -1}, "check_every must be at least 0, got -1"),
+        (optimizer_of(plain()), {"module": 3}, "the module is an int, expected a torch.nn.Module"),
+        (optimizer_of(nn.Linear(2, 3, device="meta")), {}, r"parameter 0 \(3, 2\) is on meta"),
         (optimizer_of(plain().requires_grad_(False)), {}, "no parameters that require a gradient"),
     ],
 )
@@ -298,11 +365,26 @@ def test_what_cannot_be_is_one_line(optimizer, more, words):
         psrt.torch.Gradients(optimizer, Played(), **more)
 
 
-def test_closures_and_new_parameters_are_refused():
+def test_a_closure_computes_the_mean():
     module = plain()
-    optimizer, _ = trained(module)
-    with pytest.raises(ConfigError, match="was given a closure"):
-        optimizer.step(lambda: loss(module, batch()))
+    optimizer, _ = trained(module, ranks=Played(2))
+    before = expected(module)
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss(module, batch())
+        value.backward()
+        return value
+
+    assert optimizer.step(closure) > 0
+    same(found(module), before, 0.5)
+
+
+def test_a_parameter_has_one_gradients_and_new_ones_are_refused():
+    module, ranks = plain(), Played()
+    optimizer, _ = trained(module, ranks=ranks)
+    with pytest.raises(ConfigError, match=r"parameter 0 \(8, 6\) is under another Gradients"):
+        psrt.torch.Gradients(optimizer, ranks)
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(5))]})
     loss(module, batch()).backward()
     with pytest.raises(ConfigError, match=r"parameter of shape \(5,\) that it had not"):

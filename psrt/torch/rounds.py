@@ -1,0 +1,258 @@
+"""Rounds: from the first gradient of a backward pass until all are means over all ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from psrt.errors import ConfigError, ProtocolError
+from psrt.torch.agreement import Item, are_equal, difference, digest_of_all
+from psrt.torch.buckets import Buckets
+from psrt.torch.communicator import Communicator
+from psrt.torch.passes import pass_number, when_backward_ends
+from psrt.torch.replica import Replica
+from psrt.torch.weights import Turn, Weights, dense
+
+#: What the ranks add up in a round, before a word for each bucket and each parameter.
+_STEPS, _DIGEST, _ORDER, _CLOSING, _SAMPLES, _TURNS, _HEAD = 0, 2, 4, 6, 7, 8, 9
+
+
+class Rounds:
+    """Sums the gradients of one optimizer's parameters, and compares the ranks on the way.
+
+    Every rank goes through the same rounds: in each it sums all buckets in their order, and then a
+    few words that say which gradients are there, and whether the ranks are at the same place.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        communicator: Communicator,
+        turn: Turn,
+        *,
+        bucket_bytes: int,
+        check_every: int,
+    ) -> None:
+        """Lay out buckets; collective.
+
+        Args:
+            replica: what this rank trains.
+            communicator: of the ranks.
+            turn: of ``join``.
+            bucket_bytes: see ``Gradients``.
+            check_every: see ``Gradients``.
+        """
+        self._replica, self._communicator, self._turn = replica, communicator, turn
+        self._tensors, self._check_every = replica.tensors, check_every
+        self._buckets = Buckets(self._tensors, communicator, bucket_bytes)
+        self._words = communicator.empty(_HEAD + len(self._buckets) + len(self._tensors), np.int64)
+        self.weights = Weights(self._tensors, turn, communicator.size)
+        #: Optimizer steps, and rounds since the last one.
+        self._steps = self._since = 0
+        #: What is compared in the next round, once it is known; and whether something was.
+        self._items: list[Item] | None = None
+        self._has_compared = not check_every
+        #: Parameters in the order of their first gradients, until the first round: where no names
+        #: tell, it tells whether the ranks have them in the same order.
+        self._order: list[int] | None = None if replica.has_names else []
+        self._open()
+
+    def _open(self) -> None:
+        """Begin anew: no gradient has come."""
+        self._has_come = [False] * len(self._tensors)
+        #: Buckets to be summed once more, as the sum was under way when a gradient changed.
+        self._again: set[int] = set()
+        #: The backward pass of the last gradient that came, and that of the first.
+        self._pass = -1
+        self._opened: int | None = None
+        #: Whether there are gradients in ``grad`` that no round has summed.
+        self._is_behind = False
+        self._buckets.begin()
+
+    def is_due(self) -> bool:
+        """Return whether this rank has no means for the next step, and none are under way."""
+        has_mean = self._since and any(it.grad is not None for it in self._tensors)
+        return not has_mean or self._is_behind or self._opened is not None
+
+    def arrive(self, i: int, *, adds_up: bool) -> None:
+        """Take a gradient that backward has brought to ``grad``.
+
+        Args:
+            i: of this parameter.
+            adds_up: whether a later pass is to sum it.
+        """
+        if self._turn.number:
+            self.weights.note(i)
+        if self._order is not None and i not in self._order:
+            self._order.append(i)
+        self._look_once()
+        if adds_up:
+            self._is_behind = True
+            return
+        if (now := pass_number()) != self._pass:
+            self._pass = now
+            when_backward_ends(self._end_of_backward)
+            if self._opened is None:
+                self._opened = now
+                self._turn.eager = self._turn.eager or self
+        if self._has_come[i]:  # as of tied layers in reentrant checkpoints
+            self._refill(i)
+            return
+        self._fill(i)
+        self._buckets.arrive(i, held=self._turn.eager is not self)
+
+    def step(self) -> None:
+        """Take note of a step of the optimizer."""
+        self._steps += 1
+        self._since = 0
+        self.weights.clear()
+        if self._check_every and (self._steps == 1 or self._steps % self._check_every == 0):
+            self._items = self._replica.now()
+
+    def close(self) -> None:
+        """Compare the ranks a last time; collective."""
+        self._items = self._replica.now() if self._check_every else None
+        self.bring_together(closing=True)
+
+    def leave(self) -> None:
+        """Be in no backward pass any more, without the other ranks."""
+        if self._turn.eager is self:
+            self._turn.eager = None
+
+    def _look_once(self) -> None:
+        """Take note of what this rank has, before the first gradient."""
+        if not self._has_compared and self._items is None:
+            self._items = self._replica.now()
+
+    def _fill(self, i: int) -> None:
+        """Copy a gradient to its place in a bucket."""
+        self._has_come[i] = True
+        gradient, place = self._tensors[i].grad, self._buckets.places[i]
+        if gradient is None:
+            place.zero_()
+        else:
+            place.copy_(dense(gradient.detach()))
+
+    def _refill(self, i: int) -> None:
+        """Copy a gradient that has changed; once its sum is under way, it is taken once more."""
+        bucket = self._buckets.bucket_of[i]
+        if self._buckets.has_begun(bucket):
+            self._again.add(bucket)
+        else:
+            self._fill(i)
+
+    def _end_of_backward(self) -> None:
+        if self._opened is not None:  # else an end of a nested pass has done it
+            self.bring_together()
+
+    def bring_together(self, *, closing: bool = False) -> None:
+        """Make each gradient the mean over all ranks; collective.
+
+        Raises:
+            ConfigError: on every rank, if they differ.
+            ProtocolError, TransportError: as the communicator.
+        """
+        try:
+            with torch.no_grad():
+                self._round(closing)
+        except ProtocolError as error:
+            if len(self._turn.members) < 2:
+                raise
+            raise ProtocolError(
+                f"{error}; of several optimizers, a backward pass must reach those of the same on "
+                "every rank: detach() what it should not reach, or call wait() of the others"
+            ) from error
+        finally:
+            self.leave()
+            self._since += 1
+            self._open()
+
+    def _round(self, closing: bool) -> None:
+        # Passes are numbered as they begin, so of this one none is older than itself. An older one
+        # has ended with an error, and what it left may have been set back since.
+        is_stale = self._opened is not None and not 0 <= pass_number() <= self._opened
+        for i in reversed(range(len(self._tensors))):
+            if self._has_come[i]:
+                if is_stale:
+                    self._refill(i)
+                continue
+            self._fill(i)
+            self._buckets.arrive(i, held=True)
+        self._buckets.advance()
+        sums = self._exchange(closing)
+        buckets = range(len(self._buckets))
+        if wrong := self._what_is_wrong(sums, closing):
+            for bucket in buckets:
+                self._buckets.wait(bucket)
+            raise wrong
+        factor = self.weights.factor(sums[_SAMPLES], sums[_TURNS])
+        for bucket in buckets:
+            self._buckets.wait(bucket)
+            if sums[_HEAD + bucket]:
+                for i in self._buckets.members[bucket]:
+                    self._fill(i)
+                self._buckets.repeat(bucket)
+            for i in self._buckets.members[bucket]:
+                if sums[_HEAD + len(buckets) + i]:  # else it stays without: no rank has one
+                    self._take(i, factor)
+        self.weights.note_mean()
+
+    def _exchange(self, closing: bool) -> list[int]:
+        """Return sums over all ranks of where they are and what they have; see ``_STEPS``."""
+        self._look_once()
+        digest = 0 if self._items is None else digest_of_all(self._items)
+        order = 0 if self._order is None else digest_of_all([Item("", i) for i in self._order])
+        weights, buckets = self.weights, range(len(self._buckets))
+        self._words[:] = [
+            self._steps, self._steps**2, digest, digest**2, order, order**2,
+            closing, weights.samples, weights.turns,
+            *(bucket in self._again for bucket in buckets),
+            *(not closing and it.grad is not None for it in self._tensors),
+        ]  # fmt: skip
+        self._communicator.all_reduce(self._words)
+        found: list[int] = self._words.tolist()
+        return found
+
+    def _what_is_wrong(self, sums: list[int], closing: bool) -> ConfigError | None:
+        """Return what to raise on every rank; None if nothing; collective if something."""
+        ranks = self._communicator
+        wrong = None
+        if not are_equal(ranks.size, *sums[_STEPS:_DIGEST]) or sums[_CLOSING] % ranks.size:
+            wrong = self._other_call(closing)
+        elif not are_equal(ranks.size, *sums[_DIGEST:_ORDER]):
+            assert self._items is not None, "all ranks compare in the same round"
+            when = f"equal bits on every rank, after {self._steps} steps of the optimizer"
+            wrong = difference(ranks, self._items, when)
+        elif not are_equal(ranks.size, *sums[_ORDER:_CLOSING]):
+            assert self._order is not None, "all ranks compare in the same round"
+            counts = set(sums[_HEAD + len(self._buckets) :])
+            if counts <= {0, ranks.size}:  # else branches that only some ranks take
+                names = self._replica.names
+                items = [Item(f"the order of gradients, at {names[i]}", i) for i in self._order]
+                when = "the same order of parameters on every rank; if it is, give module="
+                wrong = difference(ranks, items, when)
+        self._items, self._order, self._has_compared = None, None, True
+        return wrong
+
+    def _other_call(self, closing: bool) -> ConfigError:
+        """Return what to raise where the ranks do not do the same; collective."""
+        ranks = self._communicator
+        where = np.zeros((ranks.size, 2), np.int64)
+        where[ranks.rank] = self._steps, closing
+        ranks.all_reduce(where)
+        said = [f"{'at the end' if end else 'in backward'} after {n} steps" for n, end in where]
+        other = next(rank for rank in range(ranks.size) if said[rank] != said[0])
+        return ConfigError(
+            f"rank {other} is {said[other]} of the optimizer, and rank 0 is {said[0]}; expected as "
+            "many passes and steps on every rank, as gradients.join(batches) has them"
+        )
+
+    def _take(self, i: int, factor: float) -> None:
+        """Make a gradient the mean that is in its place, in memory of its own."""
+        tensor, place = self._tensors[i], self._buckets.places[i]
+        if factor != 1:
+            place *= factor
+        if tensor.grad is not None and not tensor.grad.is_sparse:
+            tensor.grad.copy_(place)
+        elif tensor.requires_grad:
+            tensor.grad = place.to(tensor.dtype, copy=True)

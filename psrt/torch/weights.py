@@ -1,0 +1,139 @@
+"""By what the gradients of ``join`` are multiplied, so that every sample counts alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+
+from psrt.torch.communicator import Communicator
+from psrt.torch.passes import pass_number
+
+
+class Turn:
+    """The turn of ``join`` that the ranks of a communicator are in; one for all its Gradients."""
+
+    def __init__(self) -> None:
+        #: Those of all Gradients of the communicator that are open.
+        self.members: WeakSet[Weights] = WeakSet()
+        #: The one whose sums begin while backward runs. Those of others follow at its end, or an
+        #: unused parameter on one rank could change the order in which that rank begins them.
+        self.eager: Any = None
+        #: Number of this turn, since the start; 0 outside of ``join``.
+        self.number = 0
+        self._count = 0
+        #: Samples of this rank's batch.
+        self.samples = 0
+        #: Samples over all ranks of the first turn that had any: weights are in units of these.
+        self.unit = 0
+
+    def begin(self, samples: int, total: int) -> None:
+        """Begin a turn with a batch of this rank's, and samples over all ranks."""
+        self._count += 1
+        self.number, self.samples = self._count, samples
+        self.unit = self.unit or total
+
+
+_TURNS: WeakKeyDictionary[Any, Turn] = WeakKeyDictionary()
+
+
+def turn_of(communicator: Communicator) -> Turn:
+    """Return the turn of a communicator, the same object every time."""
+    return _TURNS.setdefault(communicator, Turn())
+
+
+class Weights:
+    """The samples in the gradients of some parameters, whose weights add up over micro-batches.
+
+    With n samples in a turn a gradient G is added as G·n·W/U, U being the unit; the mean over W
+    ranks of what has added up is then multiplied by k·U/Σn, over all turns and ranks. If the losses
+    of k turns are each divided by k, this is Σ n·G / Σ n, the mean over all samples.
+    """
+
+    def __init__(self, tensors: Sequence[Any], turn: Turn, size: int) -> None:
+        self.tensors, self._turn, self._size = tensors, turn, size
+        #: The pass that was counted last, its weight, and parameters that had no gradient before.
+        self._pass, self._scale = -1, 1.0
+        self._had_none: set[int] = set()
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin new gradients, after an optimizer step."""
+        #: Samples of this rank, turns, and the last one of them.
+        self.samples = self._turns = self._last = 0
+        #: By what the gradients were multiplied already.
+        self._applied = 1.0
+        #: The parameter whose gradient came last, and its version; None of one that is still None.
+        self._left: tuple[int, int | None] | None = None
+
+    def hooks(self) -> list[Any]:
+        """Hook on to the parameters, for as long as ``join`` runs."""
+        return [it.register_hook(partial(self._weigh, i)) for i, it in enumerate(self.tensors)]
+
+    def _weigh(self, i: int, gradient: Any) -> Any:
+        """Return a gradient multiplied by its weight, before it is added to ``grad``."""
+        if (now := pass_number()) != self._pass:
+            self._pass = now
+            self._enter()
+        if not self._turn.samples:
+            if self.tensors[i].grad is None:
+                self._had_none.add(i)
+            return torch.zeros_like(gradient)  # whatever it is, NaN too
+        return gradient if self._scale == 1 else gradient * self._scale
+
+    def _enter(self) -> None:
+        if self._was_zeroed():
+            self.clear()
+        self._had_none.clear()
+        turn = self._turn
+        if turn.number != self._last:
+            self._last = turn.number
+            self._turns += 1
+            self.samples += turn.samples
+        self._scale = turn.samples * self._size / max(1, turn.unit) * self._applied
+
+    def _was_zeroed(self) -> bool:
+        """Return whether gradients were set back since the last pass, without a step."""
+        if self._left is None or self._left[1] is None:
+            return False
+        gradient = self.tensors[self._left[0]].grad
+        if gradient is None:
+            return True
+        return gradient._version != self._left[1] and not dense(gradient).any()
+
+    def note(self, i: int) -> None:
+        """Take note that parameter i has its gradient, in a turn of ``join``."""
+        if i in self._had_none:  # nothing of a batch without samples
+            self._had_none.remove(i)
+            self.tensors[i].grad = None
+        gradient = self.tensors[i].grad
+        self._left = i, None if gradient is None else gradient._version
+
+    def note_mean(self) -> None:
+        """Take note that the gradients have become means."""
+        if self._left is not None:
+            self.note(self._left[0])
+
+    @property
+    def turns(self) -> int:
+        """Turns times samples; see ``factor``."""
+        return self.samples * self._turns
+
+    def factor(self, samples: int, turns: int) -> float:
+        """Return by what the mean over all ranks is multiplied.
+
+        Args:
+            samples: the sum over all ranks; 0 outside of ``join``.
+            turns: the sum over all ranks, so that one without samples has no say.
+        """
+        whole = turns / samples * self._turn.unit / samples if samples else 1.0
+        factor, self._applied = whole / self._applied, whole
+        return factor
+
+
+def dense(gradient: Any) -> Any:
+    """Return a gradient with all its zeros."""
+    return gradient.to_dense() if gradient.is_sparse else gradient

@@ -492,9 +492,8 @@ class Worker:
         strategy = self.strategy
         assert (strategy.ready, strategy.compute) == (None, None), "no strategy has it in parts"
         factor = clip_factor(await self._norm(), limit)
-        if factor != 1.0:  # nan, too: a gradient that is not finite is none in any element
-            with np.errstate(all="ignore"):
-                np.multiply(self._gradient, np.float32(factor), out=self._gradient)
+        if factor < 1.0:
+            np.multiply(self._gradient, np.float32(factor), out=self._gradient)
 
     async def _norm(self) -> float:
         """Return the norm of this step's gradient, of all its parts where the model is cut."""

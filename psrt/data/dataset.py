@@ -57,6 +57,11 @@ class Dataset:
         return self.y_train
 
     @property
+    def scale(self) -> float:
+        """The root mean square of the features, of the first rows."""
+        return float(np.sqrt(np.mean(np.square(self.x_train[:_ROWS], dtype=np.float64))))
+
+    @property
     def outputs(self) -> int:
         """Number of outputs that a model needs: classes, or targets of a regression."""
         return self.classes or int(self.y_train.shape[1])
@@ -121,8 +126,14 @@ def _classes(name: str, y_train: np.ndarray, y_test: np.ndarray) -> int:
 
     Raises:
         ConfigError: if the test part has another class: no model can learn it, so the parts
-            probably belong to different data, or were cut from sorted data.
+            probably belong to different data, or were cut from sorted data. Or if none is 0.
     """
+    low = min(int(y_train.min()), int(y_test.min()))
+    if low > 0:  # a model would have outputs that nothing ever asks for
+        raise ConfigError(
+            f"{name}: the labels begin at {low}, expected 0 and up: subtract {low} from y_train "
+            "and y_test"
+        )
     seen = np.zeros(max(2, int(y_train.max()) + 1), bool)
     seen[y_train] = True
     known = y_test < len(seen)

@@ -53,9 +53,14 @@ def load_dataset(spec: str, *, seed: int) -> Dataset:
         return load_idx(path)
     if path.suffix == ".npz":
         return load_npz(path)
-    what = "is not a folder or an .npz file" if os.path.exists(spec) else "is not there"
+    if os.path.exists(spec):
+        # Of a table, too, nobody but its owner knows which column is the label.
+        raise ConfigError(
+            f"dataset {spec!r} is not a folder or an .npz file; "
+            "numpy.savez('data.npz', x_train=x, y_train=y, x_test=u, y_test=v) makes one"
+        )
     guess = did_you_mean(spec.partition(":")[0], ("digits", "synthetic"))
     raise ConfigError(
-        f"dataset {spec!r} {what}{guess}; known names are digits and "
+        f"dataset {spec!r} is not there{guess}; known names are digits and "
         "synthetic[:SAMPLESxFEATURESxCLASSES]"
     )

@@ -14,6 +14,8 @@ from psrt.files import open_regular
 
 #: The arrays that the file must contain; others are ignored.
 PARTS = ("x_train", "y_train", "x_test", "y_test")
+#: How many arrays a message names.
+_SHOWN = 8
 #: Bytes that one byte of a deflated file can stand for, at most: a match of 258 takes two bits.
 _DENSEST = 1032
 
@@ -54,7 +56,11 @@ def _read(path: Path) -> tuple[np.ndarray, ...]:
         with np.load(stream, allow_pickle=False) as members:
             missing = [part for part in PARTS if part not in members]
             if missing:
-                raise ConfigError(f"{path}: holds no array {' or '.join(missing)}")
+                found = ", ".join(members.files[:_SHOWN]) or "nothing"
+                more = ", ..." if len(members.files) > _SHOWN else ""
+                raise ConfigError(
+                    f"{path}: holds no array {' or '.join(missing)}, but {found}{more}"
+                )
             return tuple(_member(path, members, part) for part in PARTS)
 
 

@@ -24,6 +24,10 @@ from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.timing_chain import TimingOnlyChain
 from psrt.runtime.timing_only import TimingOnlyProblem
 
+#: Features with a larger root mean square than this are told of: bytes of images have about 80.
+_LARGE = 30.0
+#: By how much a loss may grow from the initial parameters to the last.
+_GROWN = 10.0
 #: Workers of which a line has each one's numbers, at most.
 _SHOWN = 16
 
@@ -50,6 +54,34 @@ def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
         classes=data.classes,
     )
     return Supervised(model, data, batch_size=config.batch_size, seed=config.seed)
+
+
+def data_hint(problem: Problem | None) -> str:
+    """Return what to do about data on which the MLP will hardly learn; nothing of other data."""
+    if not isinstance(problem, Supervised) or problem.data.scale <= _LARGE:
+        return ""
+    return (
+        f"data: the features of {problem.data.name} have a root mean square of "
+        f"{problem.data.scale:.3g}; networks learn best where it is about 1: scale them"
+    )
+
+
+def loss_hint(problem: Problem | None, loss: float | None) -> str:
+    """Return what to do about a loss that has grown where it should fall.
+
+    Args:
+        problem: what was trained.
+        loss: on the test set, at the end; None if it is not known.
+    """
+    if not isinstance(problem, Supervised) or loss is None or loss < 1:
+        return ""
+    before = problem.evaluate(problem.initial())["loss"]
+    if loss <= _GROWN * before:
+        return ""
+    return (
+        f"diverged: the test loss went from {before:.3g} to {loss:.3g}; try a smaller --lr, or "
+        "scale the inputs"
+    )
 
 
 def timing_problem(

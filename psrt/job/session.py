@@ -33,7 +33,7 @@ from psrt.job.cut import Cut, cut_problem, say_cut
 from psrt.job.giving_back import give_back
 from psrt.job.gossip import say_hosts
 from psrt.job.launcher import HandedOut, Launcher, Roles
-from psrt.job.problems import deal_text
+from psrt.job.problems import data_hint, deal_text, loss_hint
 from psrt.job.recording import Recording
 from psrt.job.result import (
     Run,
@@ -273,6 +273,8 @@ class _Session:
         say_topology(self._setup.config, self._setup.topology, self._setup.role_map.n, self._say)
         if (deal := self._setup.deal) is not None:
             self._say(f"partition: {self._setup.config.partition}, {deal_text(deal)}")
+        if hint := data_hint(self._setup.problem):
+            self._say(hint)
         setup = self._setup
         spans = setup.role_map.spans if setup.cut is None else setup.cut.cells[0].role_map.spans
         codec = setup.cell_codecs[0] if setup.cell_codecs else setup.codec
@@ -370,6 +372,8 @@ class _Session:
         self._say(table_of(result.summary, folder))
         for line in launcher.remarks(result.summary):
             self._say(line)
+        if hint := loss_hint(self._setup.problem, result.summary.test_loss):
+            self._say(hint)
         if failed:
             raise OutputError("; ".join(map(str, failed)), result)
 

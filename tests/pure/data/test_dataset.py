@@ -123,6 +123,10 @@ def test_conversion_needs_little_more_than_its_result():
         ({"y_train": np.full(6, "a")}, "y_train must hold labels or targets, got dtype <U1"),
         ({"y_train": np.array([0, 1, 2, 0, 1, -1])}, "y_train has the label -1, labels start"),
         ({"y_test": np.array([0, 1, 10**6])}, "y_test has the label 1000000, the limit is 999999"),
+        (
+            {"y_train": np.array([1, 2, 3, 1, 2, 3]), "y_test": np.array([1, 2, 3])},
+            "the labels begin at 1, expected 0 and up: subtract 1",
+        ),
         ({"y_test": np.array([0, 8, 9])}, "y_test has the label 8, which y_train never has"),
         ({"y_train": np.array([0, 1, 2, 4, 0, 1]), "y_test": np.array([4, 3, 0])}, "y_test .* 3, "),
         ({"y_test": np.zeros(3)}, "y_train and y_test must both be labels or both be targets"),

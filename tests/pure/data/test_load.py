@@ -26,7 +26,9 @@ def test_a_missing_npz(tmp_path):
 def test_a_file_of_another_kind(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("1,2\n")
-    with pytest.raises(ConfigError, match=r"data.csv' is not a folder or an .npz file"):
+    with pytest.raises(
+        ConfigError, match=r"data.csv' is not a folder or an .npz file; numpy.savez"
+    ):
         load_dataset(str(path), seed=0)
 
 

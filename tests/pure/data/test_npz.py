@@ -94,7 +94,7 @@ def test_an_empty_file(tmp_path):
 def test_missing_arrays_are_named(tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, x_train=np.ones((3, 2)), y_test=np.ones(3))
-    assert refusal(path) == "holds no array y_train or x_test"
+    assert refusal(path) == "holds no array y_train or x_test, but x_train, y_test"
 
 
 def test_a_member_that_is_no_array(tmp_path):

@@ -151,3 +151,15 @@ def test_after_a_run_that_was_not_stopped_the_signal_is_the_callers_again(tmp_pa
     run(config)
     signal.raise_signal(signal.SIGUSR1)
     assert heard == [1]
+
+
+def test_data_and_losses_that_need_a_word_get_one(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 2
+    for scale, lr, begins in ((1, 0.1, ()), (1000, 1e-6, ("data: ",)), (1, 100.0, ("diverged: ",))):
+        file = tmp_path / f"{scale}.npz"
+        np.savez(file, x_train=scale * x, y_train=y, x_test=scale * x, y_test=y)
+        lines = []
+        run(TrainConfig(**BASE | {"dataset": str(file)}, lr=lr), say=lines.append)
+        hints = [it.partition(": ")[0] + ": " for it in lines if it.startswith(("data:", "div"))]
+        assert hints == [*begins], lines

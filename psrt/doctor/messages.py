@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.errors import TransportError
+from psrt.mpi.agreement import from_bytes, to_bytes
 from psrt.units import plural
 
 #: An array that is sent as it lies.
@@ -31,7 +32,7 @@ def collect(comm: MPI.Comm, text: str, timeout_s: float) -> list[str]:
     """
     deadline = time.monotonic() + timeout_s
     if comm.rank != 0:
-        request = comm.Isend([text.encode(), MPI.BYTE], 0, _TEXT)
+        request = comm.Isend([to_bytes(text), MPI.BYTE], 0, _TEXT)
         while not request.Test():
             _pause(deadline, lambda: "rank 0")
         return []
@@ -41,7 +42,7 @@ def collect(comm: MPI.Comm, text: str, timeout_s: float) -> list[str]:
         if comm.Iprobe(MPI.ANY_SOURCE, _TEXT, status):
             data = bytearray(status.Get_count(MPI.BYTE))
             comm.Recv([data, MPI.BYTE], status.source, _TEXT)
-            texts[status.source] = data.decode()
+            texts[status.source] = from_bytes(data)
         else:
             _pause(deadline, lambda: _missing(comm.size, texts))
     return [texts[rank] for rank in range(comm.size)]
@@ -56,8 +57,8 @@ def deal(comm: MPI.Comm, text: str, timeout_s: float) -> str:
             _pause(deadline, lambda: "rank 0")
         data = bytearray(status.Get_count(MPI.BYTE))
         comm.Recv([data, MPI.BYTE], 0, _TEXT)
-        return data.decode()
-    data = bytearray(text.encode())
+        return from_bytes(data)
+    data = bytearray(to_bytes(text))
     requests = {rank: comm.Isend([data, MPI.BYTE], rank, _TEXT) for rank in range(1, comm.size)}
     while requests:
         requests = {rank: request for rank, request in requests.items() if not request.Test()}

@@ -46,7 +46,7 @@ class Watch:
         limit_s = self._timeout_s * times
         line = f"{limit_s + self._grace_s} waited {limit_s:g} s for {waiting_for}\n"
         with contextlib.suppress(BrokenPipeError):  # whoever has killed the watch, kills this, too
-            os.write(self._write, line.encode())
+            os.write(self._write, line.encode(errors="backslashreplace"))
 
     def close(self) -> None:
         """Watch no longer."""
@@ -63,7 +63,7 @@ def _watch(pipe: int, parent: int) -> NoReturn:
         while True:
             left = max(0.0, deadline - time.monotonic())
             if not select.select([pipe], [], [], left)[0]:
-                os.write(2, f"psrt: error: {text}\n".encode())
+                os.write(2, f"psrt: error: {text}\n".encode(errors="backslashreplace"))
                 os.kill(parent, signal.SIGKILL)
                 break
             got = os.read(pipe, 1 << 16)

@@ -113,6 +113,20 @@ def from_text(text: str, mine: PsrtError | None) -> PsrtError:
     return mine
 
 
+def to_bytes(text: str) -> bytes:
+    r"""Return a text as it travels: any, as a user may have given a name that is not UTF-8.
+
+    >>> from_bytes(to_bytes("x\udcff")) == "x\udcff"
+    True
+    """
+    return text.encode(errors="surrogatepass")
+
+
+def from_bytes(data: bytes | bytearray) -> str:
+    """Undo ``to_bytes``."""
+    return data.decode(errors="surrogatepass")
+
+
 def bcast_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
     """Broadcast a text; collective.
 
@@ -121,19 +135,19 @@ def bcast_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
         text: that of the root is what everybody gets.
         root: its rank.
     """
-    data = bytearray(text.encode())
+    data = bytearray(to_bytes(text))
     length = np.array([len(data)], np.int64)
     with HERE.blocked(_OTHERS):
         comm.Bcast(length, root)
         if comm.rank != root:
             data = bytearray(int(length[0]))
         comm.Bcast([data, MPI.BYTE], root)
-    return data.decode()
+    return from_bytes(data)
 
 
 def gather_texts(comm: MPI.Comm, text: str) -> list[str]:
     """Bring a text of every rank to rank 0; collective. Returns an empty list elsewhere."""
-    data = text.encode()
+    data = to_bytes(text)
     first = comm.rank == 0
     lengths = np.empty(comm.size, np.int64) if first else None
     with HERE.blocked(_OTHERS):
@@ -144,7 +158,7 @@ def gather_texts(comm: MPI.Comm, text: str) -> list[str]:
         everything = bytearray(int(lengths.sum()))
         comm.Gatherv([data, MPI.BYTE], [everything, lengths.tolist(), MPI.BYTE])
     stops = np.cumsum(lengths).tolist()
-    return [everything[a:b].decode() for a, b in zip([0, *stops], stops, strict=False)]
+    return [from_bytes(everything[a:b]) for a, b in zip([0, *stops], stops, strict=False)]
 
 
 def same_everywhere(comm: MPI.Comm, text: str, what: str) -> None:

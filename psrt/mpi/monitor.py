@@ -42,6 +42,7 @@ from psrt.faults.processes import leave
 from psrt.faults.roster import names, this_process
 from psrt.faults.vitals import HERE
 from psrt.faults.watcher import End
+from psrt.mpi.agreement import from_bytes, to_bytes
 from psrt.mpi.lost import is_of_the_dead
 from psrt.mpi.start import abort_status
 from psrt.mpi.tags import ADDRESS, MEMBER, READY
@@ -403,13 +404,13 @@ def _end_of_a_child(error: BaseException) -> NoReturn:
 
 
 def _frame(text: str) -> bytes:
-    data = text.encode()
+    data = to_bytes(text)
     assert len(data) <= _FRAME, "a member, an address, or the processes of a host"
     return data.ljust(_FRAME, b"\0")
 
 
 def _text(frame: bytearray) -> str:
-    return bytes(frame).rstrip(b"\0").decode()
+    return from_bytes(frame.rstrip(b"\0"))
 
 
 def _tell(text: str, status: int = 0) -> None:

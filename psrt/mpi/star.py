@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from psrt.errors import PsrtError
 from psrt.faults.vitals import HERE
-from psrt.mpi.agreement import from_text, to_text
+from psrt.mpi.agreement import from_bytes, from_text, to_bytes, to_text
 from psrt.mpi.files import Wait
 from psrt.mpi.lost import Living
 from psrt.mpi.tags import STAR
@@ -82,7 +82,7 @@ class Star:
             raise from_text(text, mine if failed == self._comm.rank else None)
 
     def _send(self, text: str, to: int) -> list[MPI.Request]:
-        data = text.encode()
+        data = to_bytes(text)
         length = np.array([len(data)], np.int64)
         # mpi4py's requests hold on to what they send.
         return [
@@ -97,7 +97,7 @@ class Star:
             return None
         data = bytearray(int(length[0]))
         request = self._comm.Irecv([data, MPI.BYTE], source, STAR)
-        return data.decode() if self._wait_for(source, request.Test) else None
+        return from_bytes(data) if self._wait_for(source, request.Test) else None
 
     def _wait_for(self, rank: int, done: Callable[[], bool]) -> bool:
         """Wait until ``done()`` or the rank is gone; return which."""

@@ -78,3 +78,23 @@ def test_apps_help_prints(recorded, app):
     done = recorded.python(path, "--help", PYTHONIOENCODING="ascii")
     assert done.status == 0, done.stderr
     assert done.stdout.isascii()
+
+
+#: As Python shows an argument that is not text in its locale: ``--out ä`` under ``LC_ALL=C``, too.
+NOT_TEXT = "x\udcff"
+
+
+def test_what_is_not_text_is_refused_among_ranks_as_alone(launch):
+    words = ["train", "--steps", "1"]
+    commands = {flag: [*words, flag, NOT_TEXT] for flag in ("--out", "--resume", "--config")}
+    for done in launch.one_after_another(2, {**commands, "a word": [*words, NOT_TEXT]}):
+        assert done.status == 2
+        assert len(done.errors) == 1
+        assert "Traceback" not in done.stderr
+    assert done.errors == launch.psrt(*words, NOT_TEXT).errors
+
+
+def test_the_doctor_tries_a_folder_whose_name_is_not_text(launch):
+    done = launch.psrt("launch", "-n", 2, "doctor", "--out", NOT_TEXT)
+    assert done.status == 0, done.stderr
+    assert "seen" in done.stdout

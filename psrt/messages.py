@@ -126,6 +126,8 @@ class Report(NamedTuple):
     staleness_max: int
     #: Time of the port since training began, in seconds.
     seconds: float
+    #: That of the previous report; 0 for the first one.
+    since: float
     #: Seconds of waiting since the previous report: for others, servers and messages.
     waited: float
     #: Largest skew of a read since the previous report.

@@ -33,7 +33,7 @@ from psrt.runtime.worker import Worker
 from psrt.stats import Stats
 
 #: Of a meter: what is added up, and of what the largest is taken.
-_SUMS = ("reported_samples", "loss_sum", "waited", "gap_sum", "gap_count")
+_SUMS = ("reported_samples", "loss_sum", "gap_sum", "gap_count")
 _LARGEST = ("skew_max",)
 
 
@@ -381,6 +381,8 @@ def _without(one: Span, other: Span) -> Iterable[Span]:
 def _meter(meters: Sequence[Tree], own: Tree, number: int, reported: int) -> Tree:
     """Return the meter of a worker: the first one takes over what all have counted.
 
+    All take over the time of those that there were, and how long these waited in it on average.
+
     Args:
         meters: of those that there were.
         own: of the one whose place it takes.
@@ -391,7 +393,11 @@ def _meter(meters: Sequence[Tree], own: Tree, number: int, reported: int) -> Tre
     tree: Tree = deepcopy(own)
     none = Stats(waited=dict.fromkeys(own["stats"]["waited"], 0.0))
     counted = [restore(deepcopy(none), it["stats"]) for it in meters]
-    stats = Stats.merged(counted) if number == 0 else none
+    merged = Stats.merged(counted)
+    stats = merged if number == 0 else none
+    for name in ("waited", "waited_for"):
+        mean = {it: seconds / len(meters) for it, seconds in getattr(merged, name).items()}
+        setattr(stats, name, mean)
     tree["stats"] = _like(tree["stats"], state_of(stats))
     seconds, *_ = own["before"]
     counts = [sum(it["before"][i] for it in meters) for i in (1, 2)]
@@ -403,6 +409,9 @@ def _meter(meters: Sequence[Tree], own: Tree, number: int, reported: int) -> Tre
     for name in _SUMS:
         tree[name] = sum(it[name] for it in meters) + sum(_late(it, name) for it in late)
         tree[name] = type(own[name])(tree[name] if number == 0 else 0)
+    tree["waited"] = sum(it["waited"] for it in meters) + sum(it.waited for it in late)
+    tree["waited"] /= len(meters)
+    tree["since"] = min([own["since"], *(it.since for it in late)])
     for name in _LARGEST:
         most = max([it[name] for it in meters] + [getattr(it, name) for it in late])
         tree[name] = most if number == 0 else 0
@@ -419,7 +428,7 @@ def _settled(role: Tree, reported: int) -> Tree:
     meter: Tree = role["meter"]
     if not role["has_left"] or role["clock"] > reported:
         return meter
-    none = {name: type(meter[name])(0) for name in (*_SUMS, *_LARGEST)}
+    none = {name: type(meter[name])(0) for name in (*_SUMS, *_LARGEST, "waited")}
     samples = meter["stats"]["samples"]
     return {**meter, **none, "reported_samples": samples, "staleness": [0, 0, 0]}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from psrt.errors import ConfigError
 from psrt.files import read_text
-from psrt.report.metrics_aggregator import Record
+from psrt.report.metrics_aggregator import Record, time_of
 from psrt.report.strict_json import dumps
 
 
@@ -75,8 +75,7 @@ def seconds_to_accuracy(records: Iterable[Mapping[str, Any]], target: float) -> 
     """
     for record in records:
         if record["accuracy"] is not None and record["accuracy"] >= target:
-            evaluated = record.get("evaluated_seconds")
-            return float(record["seconds"] if evaluated is None else evaluated)
+            return time_of(record, "accuracy")
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
@@ -18,6 +18,19 @@ from psrt.runtime.sketch import distance
 from psrt.stats import Stats, merged_columns
 
 
+class Window(NamedTuple):
+    """A stretch of time, the same for all workers, and what they did in it, whatever their step."""
+
+    #: When it ends, in seconds since the start of training.
+    end: float
+    #: Seconds since the end of the one before; 0 if nothing more is known of all workers.
+    length: float
+    #: Training samples, those of a report spread evenly over its time.
+    samples: float
+    #: Seconds that workers waited, all of them together.
+    waited: float
+
+
 class Interval(NamedTuple):
     """What happened between two records, and what was reached at the end of it."""
 
@@ -29,8 +42,6 @@ class Interval(NamedTuple):
     epoch: int
     #: Since the start of training, at its end.
     seconds: float
-    #: Since its beginning, in seconds.
-    elapsed: float
     #: Training samples since the start, all workers together.
     samples: int
     #: Training samples in it.
@@ -41,6 +52,8 @@ class Interval(NamedTuple):
     workers: int
     #: The columns of ``psrt.stats`` at its end, by name.
     columns: Mapping[str, float]
+    #: The time since the previous record's.
+    window: Window
     #: How far apart the models of the workers were when it was last measured, None if it was not.
     consensus: float | None = None
 
@@ -59,17 +72,20 @@ class Interval(NamedTuple):
         return [report for report in self.reports if _evaluated(report)]
 
 
-def _column(unit: str, formula: Callable[[Interval], Any], **default: Any) -> Any:
-    """Declare a column: its unit, for the reader, and how it follows from an interval."""
-    return field(metadata={"unit": unit, "formula": formula}, **default)
+def _column(
+    unit: str, formula: Callable[[Interval], Any], *, at: str = "seconds", **default: Any
+) -> Any:
+    """Declare a column: its unit, how it follows from an interval, and which column is its time."""
+    return field(metadata={"unit": unit, "formula": formula, "at": at}, **default)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """The state of the whole run at one logged step; a line of ``metrics.jsonl``.
 
-    *Interval* is what happened since the previous record. Fields are None where there was
-    nothing to measure. A column is declared here, once: name, unit and formula.
+    *Interval* is what happened since the previous record: in the steps of all workers up to
+    ``step``, whenever they took them. Fields are None where there was nothing to measure. A column
+    is declared here, once: name, unit, formula and time.
     """
 
     #: Epochs finished.
@@ -80,19 +96,26 @@ class Record:
     loss: float = _column("", lambda it: _weighted_loss(it.reports, it.made))
     #: Loss on the test set, if anyone evaluated.
     test_loss: float | None = _column(
-        "", lambda it: _mean_of_known(report.test_loss for report in it.reports)
+        "",
+        lambda it: _mean_of_known(report.test_loss for report in it.reports),
+        at="evaluated_seconds",
     )
     #: Accuracy on the test set in [0, 1], if anyone evaluated and there are classes.
     accuracy: float | None = _column(
-        "", lambda it: _mean_of_known(report.test_accuracy for report in it.reports)
+        "",
+        lambda it: _mean_of_known(report.test_accuracy for report in it.reports),
+        at="evaluated_seconds",
     )
     #: Time from the start of training until the last worker reached ``step``, in seconds.
     seconds: float = _column("seconds", lambda it: it.seconds)
-    #: Training samples per second of the interval, all workers together.
+    #: Training samples per second of the window of time that ends at ``measured_seconds``, all
+    #: workers together; None if no time passed.
     samples_per_second: float | None = _column(
-        "samples/s", lambda it: it.made / it.elapsed if it.elapsed > 0 else None
+        "samples/s",
+        lambda it: _ratio(it.window.samples, it.window.length),
+        at="measured_seconds",
     )
-    #: Training samples since the start, all workers together.
+    #: Training samples of all workers up to ``step``.
     samples: int = _column("samples", lambda it: it.samples)
     #: Mean τ over the answered pushes of the interval, None without pushes.
     staleness_mean: float | None = _column(
@@ -119,13 +142,19 @@ class Record:
     )
     #: Largest difference of shard versions in a read of the interval, None without pushes.
     skew_max: int | None = _column("versions", lambda it: it.largest("skew_max"), default=None)
-    #: Share of the workers' time in the interval spent waiting, None if no time passed.
+    #: Share of the workers' time in that window spent waiting, None if no time passed.
     waiting_share: float | None = _column(
-        "", lambda it: _share(it.total("waited"), it.elapsed * it.workers), default=None
+        "",
+        lambda it: _ratio(it.window.waited, it.window.length * it.workers),
+        at="measured_seconds",
+        default=None,
     )
     #: ‖θ_i − mean‖/√n of the workers' own models, the root of its mean square over the workers, at
     #: the newest clock of the interval at which they were compared; None without any.
     consensus_distance: float | None = _column("", lambda it: it.consensus, default=None)
+    #: End of the window of ``samples_per_second`` and ``waiting_share``, which begins at that of
+    #: the previous record: the last time, up to ``seconds``, of which all workers had told.
+    measured_seconds: float | None = _column("seconds", lambda it: it.window.end, default=None)
     #: Columns of ``psrt.stats`` that have no field here, by name: written like the fields.
     more: dict[str, float] = field(default_factory=dict)
 
@@ -151,8 +180,19 @@ class Record:
         )
 
 
-#: The columns of every line, by name: their ``unit`` and ``formula``.
+#: The columns of every line, by name: their ``unit`` and ``formula``, and the column that is the
+#: time which they belong ``at``.
 COLUMNS = {it.name: it.metadata for it in fields(Record) if it.metadata}
+
+
+def time_of(record: Mapping[str, Any], name: str) -> float:
+    """Return the time of a column of a record, in seconds since training began.
+
+    >>> time_of({"seconds": 9.0, "evaluated_seconds": 3.0}, "accuracy")
+    3.0
+    """
+    at = record.get(COLUMNS[name]["at"]) if name in COLUMNS else None
+    return float(record["seconds"] if at is None else at)
 
 
 class _Slowest:
@@ -229,6 +269,66 @@ class _Apart:
                 self._distances[clock] = distance(sketches)
 
 
+class _Windows:
+    """Cuts what workers report into windows of time.
+
+    A report tells of the time since the one before, over which what was done is taken to be spread
+    evenly. So each worker's time is in the windows once, whatever step it is at: samples add up to
+    all of them, and nobody waits for more than there is of a window.
+    """
+
+    def __init__(self, workers: int) -> None:
+        #: End of the newest window; and of the last one of the run that goes on, if it does.
+        self.end = self._began = 0.0
+        #: By worker, since when and until when it did how much that no window has yet.
+        self._left: list[deque[tuple[float, float, float, float]]] = [
+            deque() for _ in range(workers)
+        ]
+        #: By worker, up to when it has told; inf once it tells no more.
+        self._told = [0.0] * workers
+
+    def go_on(self, end: float) -> None:
+        """Begin after the last window of a run that is resumed."""
+        self.end = self._began = end
+        self._told = [end] * len(self._told)
+
+    def add(self, report: Report) -> None:
+        """Take what a worker did, but for what the run before has in its windows."""
+        since, until, share = report.since, report.seconds, 1.0
+        if since < self._began:
+            share = (until - self._began) / (until - since) if until > self._began else 0.0
+            since = self._began
+        if share:
+            piece = (since, until, share * report.samples, share * report.waited)
+            self._left[report.worker].append(piece)
+        self._told[report.worker] = math.inf if report.last else until
+
+    def gone(self, worker: int) -> None:
+        """Wait for a worker no more."""
+        self._told[worker] = math.inf
+
+    def close(self, until: float) -> Window:
+        """Return the next window, up to a time, or as far as all workers have told."""
+        end = max(self.end, min(until, *self._told))
+        length, self.end = end - self.end, end
+        pieces = [self._take(left, end) for left in self._left] if length else []
+        samples, waited = map(sum, zip(*pieces, strict=True)) if pieces else (0.0, 0.0)
+        return Window(end, length, samples, waited)
+
+    @staticmethod
+    def _take(left: deque[tuple[float, float, float, float]], end: float) -> tuple[float, float]:
+        """Take what a worker did until the end of a window: samples, and seconds of waiting."""
+        made = waited = 0.0
+        while left and (left[0][0] < end or left[0][1] <= end):
+            since, until, samples, seconds = left.popleft()
+            share = 1.0
+            if until > end:
+                share = (end - since) / (until - since)
+                left.appendleft((end, until, samples * (1 - share), seconds * (1 - share)))
+            made, waited = made + share * samples, waited + share * seconds
+        return made, waited
+
+
 class MetricsAggregator:
     """Merges the reports of ``workers`` into records, in step order.
 
@@ -251,6 +351,7 @@ class MetricsAggregator:
         #: Of the workers' newest reports.
         self._slowest = _Slowest(workers)
         self._apart = _Apart(workers)
+        self._windows = _Windows(workers)
         #: Reports that no record holds yet, by step, and a heap of these steps.
         self._waiting: dict[int, list[Report]] = {}
         self._waiting_steps: list[int] = []
@@ -278,6 +379,7 @@ class MetricsAggregator:
         self._recorded = self._began = last.step
         self._epoch = last.epoch
         self._samples, self._seconds = last.samples, last.seconds
+        self._windows.go_on(last.measured_seconds or 0.0)
 
     def add(self, report: Report) -> list[Record]:
         """Merge one worker's report; return the records that it completes, in step order.
@@ -288,8 +390,10 @@ class MetricsAggregator:
         """
         if report.step <= self._began:  # is in a record of the run that goes on
             self._columns[report.worker] = report.columns
+            self._windows.add(report)
             return self.gone(report.worker) if report.last else []
         self._admit(report)
+        self._windows.add(report)
         step = report.step
         if step not in self._waiting:
             self._waiting[step] = []
@@ -345,6 +449,7 @@ class MetricsAggregator:
         self._slowest.reach(worker, step)
         if step == math.inf:
             self._apart.gone(worker)
+            self._windows.gone(worker)
 
     def _record(self, step: int) -> Record:
         """Close the record of ``step`` with all waiting reports up to it."""
@@ -354,8 +459,7 @@ class MetricsAggregator:
         while self._waiting_steps and self._waiting_steps[0] <= step:
             reports += self._waiting.pop(heapq.heappop(self._waiting_steps))
         reports.sort(key=lambda r: r[:3])
-        seconds = max([self._seconds, *(r.seconds for r in reports)])
-        elapsed, self._seconds = seconds - self._seconds, seconds
+        self._seconds = max([self._seconds, *(r.seconds for r in reports)])
         self._epoch = max([self._epoch, *(r.epoch for r in reports)])
         made = sum(r.samples for r in reports)
         self._samples += made
@@ -366,13 +470,13 @@ class MetricsAggregator:
                 reports,
                 step,
                 self._epoch,
-                seconds,
-                elapsed,
+                self._seconds,
                 self._samples,
                 made,
                 sum(r.staleness_count for r in reports),
                 len(self._slowest.reached),
                 merged_columns(self._columns),
+                self._windows.close(self._seconds),
                 self._apart.take(step),
             )
         )
@@ -380,11 +484,6 @@ class MetricsAggregator:
 
 def _ratio(total: float, count: float) -> float | None:
     return total / count if count else None
-
-
-def _share(part: float, whole: float) -> float | None:
-    """Return part / whole, at most 1, since workers do not report at the same time."""
-    return min(1.0, part / whole) if whole > 0 else None
 
 
 def _says_something(report: Report) -> bool:

@@ -142,7 +142,7 @@ class Waiting:
     worker: int
     #: All causes together.
     seconds: float
-    #: ``seconds`` as a share of its time from the first step to the last, at most 1.
+    #: ``seconds`` as a share of its time from the first step to the last.
     share: float
     #: For other workers: a gate or a quorum held its answer back.
     for_workers: float
@@ -163,7 +163,7 @@ class Waiting:
         return cls(
             stats.worker,
             seconds,
-            min(1.0, seconds / stats.seconds) if stats.seconds > 0 else 0.0,
+            seconds / stats.seconds if stats.seconds > 0 else 0.0,
             waited["workers"],
             waited["server"],
             waited["messages"],

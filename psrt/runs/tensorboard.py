@@ -17,6 +17,7 @@ from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
 from psrt.report.files import METRICS
+from psrt.report.metrics_aggregator import time_of
 from psrt.runs.folder import RunFolder, as_written, labels, read_run
 from psrt.runs.staleness import Histogram, by_worker, histograms, moments
 
@@ -31,7 +32,9 @@ TAGS = {
     "consensus_distance": "consensus distance",
 }  # fmt: skip
 #: Columns that say where a record is.
-_PLACES = ("epoch", "step", "seconds", "samples", "epoch_end", "evaluated_seconds")
+_PLACES = (
+    "epoch", "step", "seconds", "samples", "epoch_end", "evaluated_seconds", "measured_seconds",
+)  # fmt: skip
 #: Figures of a summary that runs are chosen by, and their tags.
 _FINAL = {
     "test_accuracy": "final/accuracy", "test_loss": "final/test loss",
@@ -129,10 +132,8 @@ def _fill(board: _Board, run: RunFolder, began: float) -> None:
         for name, value in record.items():
             if name in _PLACES or not _is_number(value):
                 continue
-            at = record.get("evaluated_seconds") if name in ("test_loss", "accuracy") else None
-            seconds = record["seconds"] if at is None else at
             tag = TAGS.get(name, f"more/{name}")
-            board.scalar(tag, value, record["step"], began + seconds)
+            board.scalar(tag, value, record["step"], began + time_of(record, name))
     last = began + (run.records[-1]["seconds"] if run.records else 0.0)
     for step, histogram in histograms(run).items():
         board.histogram("staleness", histogram, step, _time_of(run, step, began, last))

@@ -19,7 +19,7 @@ from psrt.transport.port import Port
 _KEPT = 1024
 #: The kinds of a report's fields but the last one, the columns.
 _KINDS = [
-    *(int, int, int, float, int, int, int, int, float, float),
+    *(int, int, int, float, int, int, int, int, float, float, float),
     *(int, float, int, float, float, bool, bool),
 ]
 
@@ -30,6 +30,7 @@ class Meter:
     saved = (
         *("stats", "steps", "reported_step", "before", "_sketched", "_reported_samples"),
         *("_loss_sum", "_staleness", "_waited", "_skew_max", "_gap_sum", "_gap_count", "_told"),
+        "_since",
     )
 
     def __init__(
@@ -57,12 +58,13 @@ class Meter:
         self._bytes = (port.bytes_sent, port.bytes_received)
         #: Seconds of training and bytes before the checkpoint that this run went on from.
         self._earlier = (0.0, 0, 0)
-        #: Clock of the newest report.
-        self.reported_step = 0
+        #: Clock and time of the newest report.
+        self.reported_step, self._since = 0, 0.0
         #: Steps over the whole run; less than the clock if backups overtook this worker.
         self.steps = 0
-        #: The newest reports, where a checkpoint has them; see ``keep_reports``.
-        self._reports: deque[Report] = deque(maxlen=0)
+        #: The newest reports, which a checkpoint has: the last one may tell of time after the last
+        #: window of the records, others see ``keep_reports``.
+        self._reports: deque[Report] = deque(maxlen=1)
         #: Those of the run that this one goes on with.
         self._again: list[Report] = []
         #: The counters of the whole run.
@@ -79,7 +81,7 @@ class Meter:
         self._again = []
 
     def keep_reports(self) -> None:
-        """Have a checkpoint keep the newest reports.
+        """Have a checkpoint keep more of the newest reports.
 
         For where workers are at clocks of their own when it is made: some have reported steps that
         others have not come to, which are in no record then. Who goes on reports them once more.
@@ -104,6 +106,7 @@ class Meter:
             if not all(type(it) in (int, float) for it in row[-1]):
                 raise CheckpointError("a worker's reports have columns that are no numbers")
         self._again = [Report(*row) for row in rows]
+        self._reports.extend(self._again)
 
     @property
     def before(self) -> tuple[float, int, int]:
@@ -234,6 +237,7 @@ class Meter:
             self._staleness[1],
             self._staleness[2],
             self.seconds,
+            self._since,
             self._waited,
             self._skew_max,
             self._gap_sum,
@@ -244,7 +248,7 @@ class Meter:
             last,
             stats.columns(),
         )
-        self.reported_step = clock
+        self.reported_step, self._since = clock, report.seconds
         self._clear()
         self._reports.append(report)
         self._port.report(report)

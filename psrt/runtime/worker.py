@@ -199,7 +199,7 @@ class Worker:
             self.strategy.note_left(self.clock)
         for outcome in () if left else await self.strategy.leave(self.clock):
             self.meter.add(0.0, 0, self._of_stage(outcome, 0), steps=0)
-        self.seconds = self.meter.stop() if not self.strategy.whole else self.meter.seconds
+        self.seconds = self.meter.stop()
         before = self._port.bytes_sent
         await self.strategy.collect()
         self.collected = self._port.bytes_sent - before

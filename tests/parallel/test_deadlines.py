@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 TIMEOUT_S = 0.1
 #: A deadline that nobody misses by the machine being loaded.
 SOON_S = 0.5
-REPORT = Report(*[0] * 15, False, True, (0, 0))
+REPORT = Report(*[0] * 16, False, True, (0, 0))
 
 
 @pytest.fixture

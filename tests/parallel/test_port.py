@@ -307,6 +307,7 @@ def test_reports_reach_rank_0_whole_and_in_order(comm, open_port):
             3,
             4,
             7.5,
+            5.0,
             0.5,
             1,
             0.25,

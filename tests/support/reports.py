@@ -14,7 +14,7 @@ def make_report(worker: int, step: int, **fields: Any) -> Report:
     defaults: dict[str, Any] = {
         "epoch": 0, "loss": 1.0, "samples": 8,
         "staleness_sum": 0, "staleness_count": 0, "staleness_max": 0,
-        "seconds": float(step),
+        "seconds": float(step), "since": fields.get("seconds", float(step)),
         "waited": 0.0, "skew_max": 0, "gap_sum": 0.0, "gap_count": 0,
         "test_loss": math.nan, "test_accuracy": math.nan,
         "epoch_end": False, "last": False, "columns": Stats().columns(),

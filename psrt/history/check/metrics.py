@@ -5,7 +5,11 @@ own end; a line is made of all reports up to a step at which somebody reported o
 end. So where psrt cuts the data, the events alone say which lines there are. Where a problem does,
 it is not known where an epoch ended: then a line is held against itself and the one before.
 
-Losses, accuracies and bytes are in no event. By a real clock ``seconds`` have bounds only.
+Rates and waits are of windows of time, of all workers at the same time, whatever their step: what a
+worker did between two reports is spread evenly over that time.
+
+Losses, accuracies and bytes are in no event. By a real clock ``seconds`` have bounds only, and so
+have rates and waits; the windows add up all the same.
 """
 
 from __future__ import annotations
@@ -28,7 +32,10 @@ KEYS = (
     "epoch", "step", "loss", "test_loss", "accuracy", "seconds", "samples_per_second", "samples",
     "staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "epoch_end",
     "evaluated_seconds", "gap_mean", "skew_max", "waiting_share", "consensus_distance",
+    "measured_seconds",
 )  # fmt: skip
+#: By how much of all samples the windows may miss them, whose rates are rounded.
+_SLACK = 1e-6
 #: What only grows from line to line.
 _GROWING = ("epoch", "seconds", "samples", "bytes_sent", "bytes_received")
 
@@ -169,7 +176,7 @@ def check_metrics(
         Figures(METRICS, f"line {i} of metrics.jsonl", line, findings)
         for i, line in enumerate(metrics, 1)
     ]
-    step, last = -1.0, dict.fromkeys(_GROWING, 0.0)
+    step, last, measured = -1.0, dict.fromkeys(_GROWING, 0.0), 0.0
     for line in lines:
         line.has(*[(name,) for name in KEYS])
         line.within(step + 1, math.inf, "step")
@@ -178,11 +185,12 @@ def check_metrics(
         before["bytes_received"] -= forgotten
         for name in _GROWING:
             line.within(before[name], math.inf, name)
-        elapsed = last["seconds"] - before["seconds"]
         made = last["samples"] - before["samples"]
-        if elapsed > 0:
-            line.near(made / elapsed, "samples_per_second")
-            line.within(0.0, 1.0, "waiting_share")
+        line.within(measured, last["seconds"], "measured_seconds")
+        began, measured = measured, line.number("measured_seconds") or 0.0
+        if measured > began:
+            line.within(0.0, math.inf, "samples_per_second")
+            line.within(0.0, 1.0, "waiting_share", rounded=True)
         else:
             line.same(None, "samples_per_second")
             line.same(None, "waiting_share")
@@ -204,6 +212,24 @@ def check_metrics(
         line.maybe_within(-math.inf, math.inf, "test_loss")
         line.maybe_within(0.0, 1.0, "accuracy")
     return lines
+
+
+def check_windows(lines: Sequence[Figures]) -> None:
+    """Check that windows of time add up, which is all that is known of them without events.
+
+    Not where a run went on from a checkpoint: what is done over again is in one window more than
+    its samples are counted.
+    """
+    ends = [it.number("measured_seconds") or 0.0 for it in lines]
+    windows = [(it, end) for it, end in zip(lines, np.diff([0.0, *ends]), strict=True) if end > 0]
+    if windows:
+        lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
+        samples = lines[-1].number("samples") or 0.0
+        rates = [it.number("samples_per_second") or 0.0 for it, _ in windows]
+        own, length = windows[-1]
+        left = samples - np.dot(rates[:-1], [it for _, it in windows[:-1]])
+        slack = _SLACK * samples / length
+        own.near(float(left / length), "samples_per_second", slack=slack, of="all samples")
 
 
 def check_distances(
@@ -282,8 +308,12 @@ def check_lines(
     wide = int(last.max()) + 1
     key = worker * wide + clock
     sent = np.unique(key[reports])  # of each worker the last one is there
-    line = np.searchsorted(steps, sent[np.searchsorted(sent, key)] % wide)
-    _check_counts(contract, lines, counted, line, findings)
+    report = np.searchsorted(sent, key)
+    line = np.searchsorted(steps, sent[report] % wide)
+    low, high = _times(contract, counted)
+    _check_counts(contract, lines, counted, line, low, high)
+    if not contract.resumed:
+        _check_windows(contract, lines, counted, report, low, high)
     for name, due in (("step", steps), ("epoch", plan.epochs(steps))):
         for figures, value in zip(lines, due.tolist(), strict=True):
             figures.same(value, name)
@@ -299,7 +329,8 @@ def _check_counts(
     lines: Sequence[Figures],
     counted: Counted,
     line: Ints,
-    findings: Findings,
+    low: Floats,
+    high: Floats,
 ) -> None:
     """Check numbers and times; ``line`` says of each piece which line it is in."""
     count = len(lines)
@@ -311,31 +342,16 @@ def _check_counts(
 
     samples = np.cumsum(np.bincount(line, counted.samples, count))
     tau, taus = np.bincount(line, counted.tau, count), np.bincount(line, counted.taus, count)
-    waited = np.bincount(line, counted.waited, count)
     tau_max, skew = largest(counted.tau_max), largest(counted.skew)
-    # A report follows what it counts, and in virtual time at once. By a real clock time began
-    # before the first piece did, and a worker reports before its next piece.
-    follows, resumed = same_as_before(counted.worker), contract.resumed
-    time = without_pauses(counted.time, counted.lasts, counted.worker, resumed)
-    begin = time[~follows] - counted.lasts[~follows]
-    since = 0.0 if contract.simulated else begin[np.cumsum(~follows) - 1]
-    low = np.maximum.accumulate(largest(time - since))
-    until = np.where(np.append(follows[1:], False), np.append(time[1:], 0), np.inf)
-    high = np.maximum.accumulate(largest(until))
-    before = 0.0
+    low, high = (np.maximum.accumulate(largest(it)) for it in (low, high))
     for i, figures in enumerate(lines):
         figures.same(int(samples[i]), "samples")
-        seconds = figures.number("seconds") or 0.0
         if contract.exact_times:
             figures.same(float(low[i]), "seconds")
         else:
             figures.within(float(low[i]) - CLOCK_S, math.inf, "seconds", rounded=True)
-            if contract.one_clock and not resumed:  # a report counts the time to save
+            if contract.one_clock and not contract.resumed:  # a report counts the time to save
                 figures.within(0.0, float(high[i]) + CLOCK_S, "seconds", rounded=True)
-        if seconds > before:
-            share = waited[i] / ((seconds - before) * contract.workers)
-            figures.near(min(1.0, share), "waiting_share")
-        before = seconds
         if taus[i]:
             figures.near(tau[i] / taus[i], "staleness_mean")
             figures.same(int(tau_max[i]), "staleness_max")
@@ -343,3 +359,81 @@ def _check_counts(
         else:
             for name in ("staleness_mean", "staleness_max", "skew_max"):
                 figures.same(None, name)
+
+
+def _times(contract: Contract, counted: Counted) -> tuple[Floats, Floats]:
+    """Return by piece the least and the most seconds at which what follows it was reported.
+
+    A report follows what it counts, and in virtual time at once. By a real clock time began before
+    the first piece did, and a worker reports before its next piece.
+    """
+    follows = same_as_before(counted.worker)
+    time = without_pauses(counted.time, counted.lasts, counted.worker, contract.resumed)
+    begin = time[~follows] - counted.lasts[~follows]
+    since = 0.0 if contract.simulated else begin[np.cumsum(~follows) - 1]
+    until = np.where(np.append(follows[1:], False), np.append(time[1:], 0), np.inf)
+    return time - since, until
+
+
+def _check_windows(
+    contract: Contract,
+    lines: Sequence[Figures],
+    counted: Counted,
+    report: Ints,
+    low: Floats,
+    high: Floats,
+) -> None:
+    """Check rates and waits: windows up to each add up to what workers had done by its end.
+
+    Args:
+        contract: of the run.
+        lines: of the metrics.
+        counted: by the workers.
+        report: (k,) the number of the report that each piece is in, worker after worker.
+        low: (k,) the least seconds at which it was made, if that is its last piece.
+        high: (k,) the most.
+    """
+    last = np.append(np.flatnonzero(np.diff(report)), len(report) - 1)
+    owner, ends = counted.worker[last], [it.number("measured_seconds") or 0.0 for it in lines]
+    early, late = low[last] - CLOCK_S, high[last] + CLOCK_S
+    if contract.exact_times:
+        early = late = low[last]
+    lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
+    lengths = np.diff([0.0, *ends])
+    newest = max(np.flatnonzero(lengths > 0), default=-1)  # which has all that is left
+    for name, counts, each in (
+        ("samples_per_second", counted.samples, 1),
+        ("waiting_share", counted.waited, contract.workers),
+    ):
+        amounts = np.bincount(report, counts)
+        total, said = float(amounts.sum()), 0.0
+        least, most = (_done(ends, it, owner, amounts) for it in (late, early))
+        for i, (figures, length) in enumerate(zip(lines, lengths.tolist(), strict=True)):
+            if length <= 0:
+                continue
+            bounds = (least[i], most[i]) if contract.one_clock else (0.0, total)
+            bounds = (total, total) if i == newest else bounds
+            slack = _SLACK * total
+            figures.within(
+                (bounds[0] - slack - said) / (each * length),
+                (bounds[1] + slack - said) / (each * length),
+                name,
+                rounded=True,
+            )
+            said += each * length * (figures.number(name) or 0.0)
+
+
+def _done(ends: Sequence[float], time: Floats, owner: Ints, amounts: Ints | Floats) -> Floats:
+    """Return what all workers had done by some times, evenly from each report to the next.
+
+    Args:
+        ends: the times.
+        time: (r,) of the reports, worker after worker.
+        owner: (r,) whose they are.
+        amounts: (r,) what was done since the one before.
+    """
+    total = np.zeros(len(ends))
+    for at in np.split(np.arange(len(owner)), np.flatnonzero(np.diff(owner)) + 1):
+        times = np.append(0.0, np.maximum.accumulate(time[at]))
+        total += np.interp(ends, times, np.append(0.0, np.cumsum(amounts[at])))
+    return total

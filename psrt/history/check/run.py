@@ -29,6 +29,7 @@ from psrt.history.check.metrics import (
     check_distances,
     check_lines,
     check_metrics,
+    check_windows,
     counted_of_cells,
     counted_of_pushes,
     counted_of_steps,
@@ -162,6 +163,8 @@ def check_cells(
             if contract.plan is not None:
                 counted = counted_of_cells([case.counted() for case in cases])
                 check_lines(contract, lines, counted, header.knob("log_every", 0), findings)
+            elif not contract.resumed:
+                check_windows(lines)
     return Outcome.of(contract, findings, [table for case in cases for table in case.tables])
 
 
@@ -430,6 +433,8 @@ class _Case:
             silent=contract.own_loop,
             forgotten=forgotten(header, self.nbytes) if contract.pairs else 0,
         )
+        if (contract.plan is None or self.died) and not contract.resumed:
+            check_windows(lines)
         if contract.plan is not None and not self.died:
             log_every = header.knob("log_every", 0)
             check_lines(contract, lines, self.counted(), log_every, findings)

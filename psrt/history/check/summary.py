@@ -631,7 +631,7 @@ def _torn(tables: Sequence[Table], cells: int) -> int:
 
 
 def _share(part: float, whole: float) -> float:
-    return min(1.0, part / whole) if whole > 0 else 0.0
+    return part / whole if whole > 0 else 0.0
 
 
 def _spread(contract: Contract, shard: Shard) -> int:

@@ -18,8 +18,6 @@ class _Column(NamedTuple):
     name: str
     #: Beside the axis.
     unit: str
-    #: Whether it is of the test set, which is evaluated earlier than its record is complete.
-    evaluated: bool = False
     log: bool = False
     zero: bool = False
     #: Shown is this many times what the file has.
@@ -28,8 +26,8 @@ class _Column(NamedTuple):
 
 _COLUMNS = (
     _Column("Training loss", "loss", "loss", log=True),
-    _Column("Accuracy on the test set", "accuracy", "%", evaluated=True, times=100.0),
-    _Column("Loss on the test set", "test_loss", "loss", evaluated=True, log=True),
+    _Column("Accuracy on the test set", "accuracy", "%", times=100.0),
+    _Column("Loss on the test set", "test_loss", "loss", log=True),
 )
 _SPEED = _Column("Speed", "samples_per_second", "samples/s", zero=True)
 
@@ -71,7 +69,6 @@ def lines_of(
     column: str,
     x_name: str,
     *,
-    evaluated: bool = False,
     times: float = 1.0,
 ) -> list[Line]:
     """Return a line for each run that has values in a column.
@@ -79,24 +76,21 @@ def lines_of(
     Args:
         runs: in their order, which is that of colours.
         column: of ``metrics.jsonl``.
-        x_name: ``step`` or ``seconds``.
-        evaluated: whether the seconds are those of the evaluation.
+        x_name: ``step``, or ``seconds``: those that the column belongs to.
         times: what values are multiplied by.
     """
     lines = []
     for style, run in enumerate(runs):
         if run.metrics is None or not run.metrics.has(column):
             continue
-        x: Floats = run.metrics[x_name]
-        if evaluated and x_name == "seconds":
-            x = run.metrics.evaluated_seconds
+        x: Floats = run.metrics.time_of(column) if x_name == "seconds" else run.metrics[x_name]
         name = run.name if len(runs) > 1 else ""
         lines.append(Line(name, x, times * run.metrics[column], style))
     return lines
 
 
 def _chart(column: _Column, x_name: str, runs: Sequence[RunFolder], detail: Detail) -> Part | None:
-    lines = lines_of(runs, column.name, x_name, evaluated=column.evaluated, times=column.times)
+    lines = lines_of(runs, column.name, x_name, times=column.times)
     unit = "step" if x_name == "step" else "seconds"
     return line_chart(
         f"{column.title}, by {'steps' if x_name == 'step' else 'seconds'}",

@@ -14,12 +14,13 @@ import numpy as np
 from psrt.errors import ConfigError
 from psrt.files import open_regular
 from psrt.pages.thin import Floats
+from psrt.report.metrics_aggregator import COLUMNS as KNOWN
 
 #: The columns that a page shows; each is a number or null.
 COLUMNS = (
     "step", "seconds", "epoch", "loss", "test_loss", "accuracy", "evaluated_seconds", "samples",
     "samples_per_second", "staleness_mean", "waiting_share", "bytes_sent", "gap_mean",
-    "consensus_distance",
+    "consensus_distance", "measured_seconds",
 )  # fmt: skip
 #: Longest line that can be a record, in bytes.
 _LONGEST = 1 << 16
@@ -47,16 +48,15 @@ class Metrics:
         """Return whether any record has a value in a column."""
         return bool(np.isfinite(self.columns[name]).any())
 
-    @property
-    def evaluated_seconds(self) -> Floats:
-        """When what a record says of the test set was known."""
-        found = self["evaluated_seconds"]
+    def time_of(self, name: str) -> Floats:
+        """Return the times that the values of a column belong to."""
+        found = self[KNOWN[name]["at"]]
         return np.where(np.isfinite(found), found, self["seconds"])
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Return when the accuracy on the test set first was so high; None if it never was."""
         reached = np.flatnonzero(self["accuracy"] >= accuracy)
-        return float(self.evaluated_seconds[reached[0]]) if len(reached) else None
+        return float(self.time_of("accuracy")[reached[0]]) if len(reached) else None
 
 
 def read_columns(path: Path) -> Metrics:

@@ -37,8 +37,8 @@ def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
     """
     parts: list[Part] = []
     figure = line_chart(
-        "Time spent waiting, by steps", "step", "% of the workers' time",
-        lines_of(runs, "waiting_share", "step", times=100.0), most=detail.points, zero=True,
+        "Time spent waiting, by seconds", "seconds", "% of the workers' time",
+        lines_of(runs, "waiting_share", "seconds", times=100.0), most=detail.points, zero=True,
     )  # fmt: skip
     shares = [run.metrics["waiting_share"] for run in runs if run.metrics is not None]
     if figure is not None and any((it > 0).any() for it in shares):

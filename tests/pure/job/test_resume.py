@@ -192,6 +192,9 @@ def test_metrics_are_of_one_run(tmp_path):
     ]
     seconds = [it["seconds"] for it in again]
     assert seconds == sorted(seconds)
+    ends = [it["measured_seconds"] for it in again]
+    made = np.dot([it["samples_per_second"] for it in again], np.diff([0.0, *ends]))
+    assert made == pytest.approx(again[-1]["samples"])
 
 
 def test_auto_begins_anew_what_died_before_its_first_checkpoint(tmp_path):

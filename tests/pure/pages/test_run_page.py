@@ -87,8 +87,14 @@ def test_charts_of_a_run_with_servers(made):
     evaluated = [line for line in lines if line["accuracy"] is not None]
     assert chart["series"][0]["x"] == pytest.approx([it["evaluated_seconds"] for it in evaluated])
     assert chart["series"][0]["y"] == pytest.approx([100 * it["accuracy"] for it in evaluated])
-    chart = page.chart("step", "% of the workers' time")
-    assert chart["series"][0]["y"] == pytest.approx([100 * it["waiting_share"] for it in lines])
+    measured = [line for line in lines if line["waiting_share"] is not None]
+    for unit, column, times in (
+        ("% of the workers' time", "waiting_share", 100),
+        ("samples/s", "samples_per_second", 1),
+    ):
+        series = page.chart("seconds", unit)["series"][0]
+        assert series["x"] == pytest.approx([it["measured_seconds"] for it in measured])
+        assert series["y"] == pytest.approx([times * it[column] for it in measured])
     total = sum(summary["staleness"]["histogram"])
     assert f"Staleness τ of {total:,} gradients" in page.sections["staleness"]
     for cause in ("other workers", "the servers' work", "messages"):

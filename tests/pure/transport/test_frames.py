@@ -41,6 +41,7 @@ reports = st.builds(
     *[whole] * 4,
     real,
     real,
+    real,
     whole,
     real,
     whole,

@@ -127,6 +127,24 @@ _FILES = (
 )  # fmt: skip
 
 
+#: Those that turn the direction of what is read.
+_TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+#: What a terminal obeys and does not show, but for the line feed and the tab → how it is shown.
+_CONTROLS = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*range(9), *range(11, 32), *range(127, 160), *_TURNS)
+}
+
+
+def plain(text: str) -> str:
+    r"""Return a text with nothing in it that a terminal obeys: it may be that of a stranger's file.
+
+    >>> plain("a\x1b[2J\tb\n")
+    'a\\x1b[2J\tb\n'
+    """
+    return text.translate(_CONTROLS)
+
+
 def line_of(error: BaseException) -> str | None:
     r"""Return an error as one line for the user; None if it needs a traceback.
 
@@ -147,7 +165,7 @@ def line_of(error: BaseException) -> str | None:
     elif not isinstance(error, PsrtError):
         return None
     # A name that the user gave may have line feeds in it.
-    return "error: " + text.replace("\n", "\\n").replace("\r", "\\r")
+    return "error: " + plain(text.replace("\n", "\\n").replace("\r", "\\r"))
 
 
 #: Modules that psrt calls itself: an error there is its own, or the machine's.

@@ -169,9 +169,12 @@ class FlagParser(argparse.ArgumentParser):
             ConfigError: for an unknown flag, a flag without its value, or a stray word.
             SystemExit: after ``--help`` was printed to stdout.
         """
-        namespace, unknown = self.parse_known_args(list(argv))
+        words = list(argv)
+        namespace, unknown = self.parse_known_args(words)
         for word in unknown:
             if word.startswith("-") and word != "--":
+                if "--" in words and word not in words[: words.index("--")]:
+                    raise ConfigError(f"unexpected argument {word!r}: after -- nothing is a flag")
                 flag = word.partition("=")[0]
                 raise ConfigError(f"unknown flag {flag}{self._hint(flag)}")
         if unknown:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+from psrt.errors import plain
 from psrt.progress import PROGRESS
 
 #: Replacement of a character that the terminal or file cannot encode.
@@ -48,7 +49,7 @@ def say(text: str) -> None:
     """
     with _writing(), PROGRESS.above():
         # In one write, also where stdout has no buffer: a line of stderr may not come in between.
-        print(f"{text}\n", end="", flush=True)
+        print(f"{plain(text)}\n", end="", flush=True)
 
 
 def flush() -> None:

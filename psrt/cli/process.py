@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn, TextIO
 
 from psrt.cli.printing import flush, prepare_streams, refused, say
-from psrt.errors import PsrtError, line_of, status_of
+from psrt.errors import PsrtError, line_of, plain, status_of
 from psrt.mpirun import started_rank, started_ranks
 
 #: Ctrl-C, what mpirun and Slurm send to the ranks that they end, and what people have Slurm send
@@ -110,7 +110,7 @@ def print_once(text: str, stream: TextIO) -> None:
         say(text.rstrip("\n"))
         return
     with contextlib.suppress(OSError):
-        print(text.rstrip("\n"), file=stream, flush=True)
+        print(plain(text.rstrip("\n")), file=stream, flush=True)
 
 
 @contextlib.contextmanager

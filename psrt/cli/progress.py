@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from psrt.errors import plain
 from psrt.mpirun import started_rank
 from psrt.progress import PROGRESS, Progress
 
@@ -84,7 +85,7 @@ class Shown:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the disk is full
             while not self._stop.wait(self._progress.due_s()):
                 if not self._progress.due_s():  # still, after what was done in that time
-                    self._show(self._progress.line())
+                    self._show(plain(self._progress.line()))
 
     def _show(self, line: str) -> None:
         with self._lock:

@@ -146,10 +146,10 @@ class Supervised:
     def _ready(self) -> str | None:
         """Look which hosts answer; return why there can be no attempt now, None if there can."""
         hosts = self._asked_hosts
-        missing = unreachable([host.name for host in hosts], time.time() - self._began)
+        missing = unreachable([host.address for host in hosts], time.time() - self._began)
         if self._elastic is None:
             return described(hosts, missing) if missing else None
-        self._there = [host for host in hosts if host.name not in missing]
+        self._there = [host for host in hosts if host.address not in missing]
         size = self._elastic.on(sum(host.slots for host in self._there))
         if isinstance(size, str):
             return f"{described(hosts, missing)}: {size}"

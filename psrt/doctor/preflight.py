@@ -149,7 +149,7 @@ def _shares(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
     shares = {}
     for host in hosts:
         if ranks > 0:
-            shares[host.name] = min(host.slots, ranks)
+            shares[host.address] = min(host.slots, ranks)
             ranks -= host.slots
     if ranks > 0:  # more than slots: some have more
         shares = {host: share + -(-ranks // len(shares)) for host, share in shares.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 from collections.abc import Iterator
 from types import TracebackType
@@ -24,6 +25,7 @@ from psrt.errors import (
     status_of,
 )
 from psrt.faults.vitals import HERE
+from psrt.version import __version__
 
 #: What a rank waits for in all of these, for whoever asks why a job does not get on.
 _OTHERS = "the other ranks to get here"
@@ -159,6 +161,22 @@ def gather_texts(comm: MPI.Comm, text: str) -> list[str]:
         comm.Gatherv([data, MPI.BYTE], [everything, lengths.tolist(), MPI.BYTE])
     stops = np.cumsum(lengths).tolist()
     return [from_bytes(everything[a:b]) for a, b in zip([0, *stops], stops, strict=False)]
+
+
+def same_psrt(comm: MPI.Comm) -> None:
+    """Check that all ranks run the same version of psrt; collective.
+
+    Raises:
+        ConfigError: on every rank, if one has another version than rank 0.
+    """
+    host = socket.gethostname()
+    theirs, first = bcast_text(comm, f"{__version__}\n{host}").split("\n")
+    with raise_on_all(comm):
+        if theirs != __version__:
+            raise ConfigError(
+                f"rank {comm.rank} on {host} runs psrt {__version__}, rank 0 on {first} psrt "
+                f"{theirs}: install the same version on every host"
+            )
 
 
 def same_everywhere(comm: MPI.Comm, text: str, what: str) -> None:

@@ -42,7 +42,7 @@ from psrt.faults.processes import leave
 from psrt.faults.roster import names, this_process
 from psrt.faults.vitals import HERE
 from psrt.faults.watcher import End
-from psrt.mpi.agreement import from_bytes, to_bytes
+from psrt.mpi.agreement import from_bytes, same_psrt, to_bytes
 from psrt.mpi.lost import is_of_the_dead
 from psrt.mpi.start import abort_status
 from psrt.mpi.tags import ADDRESS, MEMBER, READY
@@ -372,6 +372,7 @@ def watched(comm: MPI.Comm, timeout_s: float = TIMEOUT_S) -> Iterator[Monitor]:
     _watching.append(monitor)
     try:
         with monitor.watch():
+            same_psrt(comm)
             yield monitor
     finally:
         _watching.remove(monitor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from psrt.errors import ConfigError
 from psrt.mpirun.hostfile import Host
@@ -138,7 +138,7 @@ def _open_mpi(
 ) -> tuple[list[str], dict[str, str]]:
     words = ["--allow-run-as-root"] if root else []
     if start.hosts:
-        words += ["--host", _hosts(start.hosts)]
+        words += ["--host", _hosts([replace(host, user="") for host in start.hosts])]
     if start.ranks > start.slots:
         words += ["--oversubscribe"]
     words += ["--bind-to", BINDINGS[start.bind or "none"][0]]
@@ -146,6 +146,15 @@ def _open_mpi(
         words += ["--with-ft", "ulfm"]
     # What its daemons do; up to version 4 all parameters had one flag.
     of_daemons = "--prtemca" if library.major >= 5 else "--mca"
+    users = {host.user for host in start.hosts}
+    if len(users) > 1:
+        raise ConfigError(
+            "Open MPI goes to all hosts as one user: give each host its User in ~/.ssh/config, "
+            "without user@ in the hostfile"
+        )
+    if any(users):
+        words += [of_daemons, "plm_ssh_args" if library.major >= 5 else "plm_rsh_args"]
+        words += [f"-l {users.pop()}"]
     if start.interface is not None:
         words += ["--mca", "btl_tcp_if_include", start.interface]
         name = "prte_if_include" if library.major >= 5 else "oob_tcp_if_include"
@@ -180,7 +189,7 @@ def _network(interface: str, library: Library) -> dict[str, str]:
 
 
 def _hosts(hosts: Sequence[Host]) -> str:
-    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+    return ",".join(f"{host.address}:{host.slots}" for host in hosts)
 
 
 def srun_line(start: Start, library: Library, pmi: str, *, cpus_per_task: str | None) -> Line:

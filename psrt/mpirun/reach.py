@@ -81,6 +81,7 @@ def is_this_host(name: str) -> bool:
     >>> is_this_host("localhost"), is_this_host("no-host-of-ours")
     (True, False)
     """
+    name = name.rpartition("@")[2]
     own = socket.gethostname()
     return name in ("localhost", own, own.partition(".")[0]) or name.startswith("127.")
 

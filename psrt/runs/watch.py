@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, plain
 from psrt.report.console import final_table
 from psrt.report.files import CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY
 from psrt.runs.folder import RunFolder, as_written, read_run
@@ -193,11 +193,11 @@ class Panel:
 
         table = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=1.0, completed=state.fraction or 0.0, width=40)
-        table.add_row(Text(self._name, style="bold"), bar)
+        table.add_row(Text(plain(self._name), style="bold"), bar)
         for name, value in state.rows():
-            table.add_row(name, Text(value))
+            table.add_row(name, Text(plain(value)))
         if note:
-            table.add_row("", Text(note, style="bold red"))
+            table.add_row("", Text(plain(note), style="bold red"))
         self._live.update(table, refresh=True)
 
     def say(self, text: str) -> None:
@@ -205,7 +205,7 @@ class Panel:
         from rich.text import Text
 
         self._live.stop()
-        self._live.console.print(Text(text))
+        self._live.console.print(Text(plain(text)))
 
     def __enter__(self) -> Panel:
         self._live.start()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from psrt.errors import ConfigError, DivergedError, PsrtError, StoppedError
+from psrt.mpi import agreement
 from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.monitor import wait_until_read
 
@@ -72,3 +73,14 @@ def test_last_words_into_a_file_or_nowhere_are_not(place, monkeypatch):
         patch.setattr(time, "sleep", lambda seconds: pytest.fail("waits for a file"))
         print("last words", file=stream, flush=True)
         wait_until_read(stream)
+
+
+def test_another_version_of_psrt_is_named_with_its_host(comm, monkeypatch):
+    agreement.same_psrt(comm)
+    if comm.size == 1:
+        return
+    last = comm.size - 1
+    if comm.rank == last:
+        monkeypatch.setattr(agreement, "__version__", "9.9.9")
+    with pytest.raises(ConfigError, match=rf"rank {last} on \S+ runs psrt 9.9.9, rank 0 on \S+ "):
+        agreement.same_psrt(comm)

@@ -238,3 +238,11 @@ def test_neither_numpy_nor_mpi_is_imported():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "\n")
+
+
+def test_what_comes_after_two_dashes_is_not_taken_for_a_flag():
+    for words in (["--", "--quiet"], ["--quiet", "--", "--epochs=3"]):
+        with pytest.raises(ConfigError, match=f"'{words[-1]}': after -- nothing is a flag"):
+            train_parser().parse(words)
+    with pytest.raises(ConfigError, match="did you mean --quiet"):
+        train_parser().parse(["--quite", "--"])

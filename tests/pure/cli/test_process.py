@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 
+from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.errors import ConfigError, DivergedError, ProtocolError
 from psrt.faults.parent import PARENT, Parent, parent_of_this
@@ -155,3 +156,21 @@ def test_psrt_launch_hears_the_status_that_all_ranks_agreed_on(capsys, monkeypat
     finally:
         parent_of_this()._connection.close()
         parent_of_this.cache_clear()
+
+
+#: A stranger's file may hold them: what a terminal obeys, in the old and the new codes of control,
+#: and what turns the direction of what is read.
+OBEYED = [
+    chr(code) for code in (*range(32), *range(127, 160), 0x202E, 0x2066) if code not in (9, 10)
+]
+
+
+def test_nothing_that_is_printed_is_obeyed_by_a_terminal(capsys):
+    text = "".join(f"<{char}>" for char in OBEYED)
+    error = FileNotFoundError(errno.ENOENT, "No such file", text)
+    for command in (lambda: say(text) or 0, raising(ConfigError(text)), raising(error)):
+        run_command(command, "psrt")
+        out, err = capsys.readouterr()
+        said = out + err
+        assert said.count("<\\") == len(OBEYED)
+        assert not set(said) & set(OBEYED)

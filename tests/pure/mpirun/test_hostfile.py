@@ -16,6 +16,11 @@ from psrt.mpirun.hostfile import Host, parse_hosts, read_hostfile
         ("node01\n\n  10.0.0.2 : 3  # the big one\n# node03:9\n", [("node01", 1), ("10.0.0.2", 3)]),
         ("b\na\nb\n", [("b", 2), ("a", 1)]),
         ("a.b-c_d:1", [("a.b-c_d", 1)]),
+        (
+            "a slots=2 max_slots=4\nb max-slots=4 slots=3\nc max_slots=9",
+            [("a", 2), ("b", 3), ("c", 1)],
+        ),
+        ("me@a:2\nme@b slots=2\na", [("a", 3, "me"), ("b", 2, "me")]),
         ("n1:2\r\nn2:2\r\n", [("n1", 2), ("n2", 2)]),
     ],
 )
@@ -30,7 +35,11 @@ def test_either_format(text, hosts):
         ("--prefix:2", "no name"),
         ("a;rm", "no name"),
         ("$(id)", "no name"),
-        ("root@node01", "no name"),
+        ("-l@node01", "no name"),
+        ("a@b@node01", "no name"),
+        ("@node01", "no name"),
+        ("node01 slots=2 slots=3", "given twice"),
+        ("node01 max_slots=", "expected host"),
         ("node01,node02", "no name"),
         ("../x", "no name"),
         ("nöde", "no name"),
@@ -48,7 +57,6 @@ def test_either_format(text, hosts):
         ("a\x0bb", "expected host"),
         ("a\x85b", "expected host"),
         ("node01 4", "expected host"),
-        ("node01 slots=2 max_slots=4", "expected host"),
         (":4", "expected host"),
     ],
 )

@@ -1,5 +1,7 @@
 """The lines that start ranks: what each launcher needs to be told, and nothing else."""
 
+from dataclasses import replace
+
 import pytest
 
 from psrt.errors import ConfigError
@@ -58,6 +60,17 @@ def test_hosts_are_named_to_either():
     assert mpirun(MPICH, start(hosts=TWO))[0] == "-hosts node01:2,node02:1"
     words = mpirun(OPEN, start(hosts=TWO))[0]
     assert words.startswith("--host node01:2,node02:1 --bind-to none ")
+
+
+def test_as_another_user():
+    mine = [replace(host, user="me") for host in TWO]
+    assert mpirun(MPICH, start(hosts=mine))[0] == "-hosts me@node01:2,me@node02:1"
+    for library, flags in ((OPEN, "--prtemca plm_ssh_args"), (OLD, "--mca plm_rsh_args")):
+        words = mpirun(library, start(hosts=mine))[0]
+        assert "--host node01:2,node02:1 " in words
+        assert f"{flags} -l me " in words
+        with pytest.raises(ConfigError, match="as one user"):
+            mpirun(library, start(hosts=(mine[0], TWO[1])))
 
 
 @pytest.mark.parametrize(("library", "flag"), [(OPEN, "--prtemca"), (OLD, "--mca")])

@@ -60,16 +60,30 @@ class Operation:
         found: np.ufunc = getattr(np, self.function)
         return found
 
+    def scale(self, dtype: npt.DTypeLike, size: int) -> float:
+        """Return what each of ``size`` contributions is multiplied by before it is folded.
+
+        For a mean of floating point numbers it is a power of two, so that their sum is in the range
+        of its terms, and rounded as without it. All others are folded as they are.
+        """
+        import numpy as np
+
+        is_scaled = self.divides and np.dtype(dtype).kind == "f"
+        return 0.5 ** (size - 1).bit_length() if is_scaled else 1.0
+
     def finish(self, folded: AnyArray, size: int) -> None:
-        """Turn the fold of ``size`` contributions into the result, in place.
+        """Turn the fold of ``size`` contributions, scaled, into the result, in place.
 
         Every element must be finished exactly once on every rank.
         """
         if self.divides:
             import numpy as np
 
-            divide = np.floor_divide if folded.dtype.kind in "iu" else np.true_divide
-            divide(folded, size, out=folded)
+            is_whole = folded.dtype.kind in "iu"
+            divide = np.floor_divide if is_whole else np.true_divide
+            divisor = size if is_whole else size * self.scale(folded.dtype, size)
+            if divisor != 1:
+                divide(folded, divisor, out=folded)
 
     def takes(self, dtype: npt.DTypeLike) -> bool:
         """Return whether it is defined for a type."""
@@ -84,7 +98,7 @@ def _product(one: float, other: float) -> float:
 
 
 #: By name. ``mean`` is the sum, then divided by p: integers by floor division, so that the result
-#: is the same on every rank and of the same type; the sum itself must fit the type. ``min`` and
+#: is the same on every rank and of the same type. ``min`` and
 #: ``max`` propagate a NaN. Sums and products of integers wrap around, as numpy's do.
 OPS: dict[str, Operation] = {
     operation.name: operation

@@ -276,7 +276,30 @@ class CallCache:
         root: Any,
         out: AnyArray | None,
     ) -> Plan:
-        compiler, op = self._executor.compiler, "sum" if op is ABSENT else op
+        op, size = "sum" if op is ABSENT else op, sum(self._hosts)
+        if op != "mean" or size == 1:
+            return self._sum(call, signature, vector, place, op=op, name=name, root=root, out=out)
+        from psrt.mpi.collectives.plans.mean import Mean  # not above: it imports MPI
+
+        def make(one: AnyArray, op: str) -> Plan:
+            at = place if one is vector else None
+            return self._sum(call, signature, one, at, op=op, name=name, root=root, out=None)
+
+        return Mean(vector, size, make)
+
+    def _sum(
+        self,
+        call: str,
+        signature: str,
+        vector: AnyArray,
+        place: SegmentOffset | None,
+        *,
+        op: str,
+        name: str,
+        root: Any,
+        out: AnyArray | None,
+    ) -> Plan:
+        compiler = self._executor.compiler
         if name:
             return compiler.all_reduce(signature, vector, op, name, place)
         if call.removesuffix(_LATER) == "all_to_all":

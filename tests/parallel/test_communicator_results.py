@@ -246,3 +246,54 @@ def test_an_array_stored_by_columns_is_contiguous_too(comm, open_communicator):
     own = communicator.reduce_scatter(buffer)
     assert own.base is not None
     assert np.shares_memory(own, buffer) or not own.size
+
+
+#: Numbers that are near the end of their type, as a rank has them: their mean fits, their sum not.
+NEAR_THE_END = {
+    "float16": [40_000, -65_504, 65_504, 6e-8, 1.5],
+    "float32": [3e38, -3.4e38, 3.4028235e38, 1e-30, 1.5],
+    "float64": [1.7e308, -1.7e308, 1.7976931348623157e308, 1e-300, 1.5],
+    "int32": [2_000_000_000, -(2**31), 2**31 - 1, -7, 5],
+    "int64": [2**63 - 1, -(2**63), 2**62 + 12345, -7, 5],
+}
+
+
+@pytest.mark.parametrize("dtype", NEAR_THE_END)
+def test_a_mean_of_numbers_that_fit_fits(open_communicator, host, same_bits, dtype):
+    """By every way a sum can take, in windows and out, waiting and not, whole and in chunks."""
+    communicator = open_communicator(host=host)
+    p, n = communicator.size, 1201
+    kind = np.dtype(dtype)
+    mine = np.resize(np.array(NEAR_THE_END[dtype], dtype), n)
+    if kind.kind == "i":
+        whole = [[int(x) - rank % 2 * (int(x) > 0) for x in mine] for rank in range(p)]
+        expected = np.array([sum(column) // p for column in zip(*whole, strict=True)], dtype)
+        mine = np.array(whole[communicator.rank], dtype)
+    else:
+        expected = mine
+    window = communicator.empty(n, dtype)
+    chunk = even_spans(n, p)[communicator.rank]
+    calls = [
+        (name, lambda buf, name=name: communicator.all_reduce(buf, "mean", name))
+        for name in ("auto", "node", "ring", "node+tree", "mpi")
+        if name != "mpi" or dtype != "float16"
+    ]
+    calls += [
+        ("later", lambda buf: waited(communicator.all_reduce_async(buf, "mean"))),
+        ("chunk", lambda buf: communicator.reduce_scatter(buf, "mean")),
+        ("root", lambda buf: communicator.reduce(buf, "mean")),
+    ]
+    for name, call in calls:
+        for buf in (window, np.empty(n, dtype)):
+            buf[:] = mine
+            got = call(buf)
+            assert same_bits(got) or name in ("chunk", "root")
+            right = expected if name != "chunk" else chunk.of(expected)
+            if name != "root" or communicator.rank == 0:
+                rounding = 0 if kind.kind == "i" else p * np.finfo(kind).eps
+                np.testing.assert_allclose(got, right, rounding, 0 if rounding == 0 else 6e-8)
+
+
+def waited(work):
+    work.wait()
+    return work.result

@@ -111,7 +111,9 @@ def test_every_operation_on_every_type(name, op, dtype):
             right = total // size if dtype.startswith("int") else total / np.dtype(dtype).type(size)
         else:
             right = due[op](numbers, axis=0)
-        for got in perform(task, plan, numbers, operation.ufunc).buffers:
+        scale = np.dtype(dtype).type(operation.scale(dtype, size))
+        parts = [part * scale for part in numbers]
+        for got in perform(task, plan, parts, operation.ufunc).buffers:
             operation.finish(got, size)
             assert got.dtype == dtype
             np.testing.assert_array_equal(got, right)

@@ -21,6 +21,8 @@ class Plan(Protocol):
     bytes_received: int
     #: Whether some of what it waits for comes by MPI, which wakes no sleeper.
     polls: bool
+    #: Whether that makes progress only while it is polled, so that a sleep would hold up everybody.
+    spins: bool = False
 
     def run(self) -> Run:
         """Run it, once."""

@@ -41,7 +41,7 @@ class VendorAccess(NamedTuple):
 class Vendor(Plan):
     """The plan of one rank."""
 
-    polls = True
+    polls = spins = True
 
     def __init__(
         self, access: VendorAccess, vector: AnyVector, operation: Operation, checksum: int

@@ -1,0 +1,85 @@
+"""The mean as a sum that cannot leave the range of its numbers.
+
+- Numbers of 32 and 64 bits are first scaled by a power of two, 1/p or less, which is exact but for
+  what falls below the smallest normal number; ``Operation.finish`` divides by the rest.
+- float16 is summed as float32.
+- An integer is a quotient by p and a remainder, which are summed apart: x = p·q + r, and so the
+  sum of x, divided by p and rounded down, is the sum of q and that of r, divided likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from psrt.arrays import AnyVector
+from psrt.collective.ops import OPS
+from psrt.mpi.collectives.plans.plan import Plan, Run
+from psrt.partition import even_spans
+
+#: Makes the plan that reduces a vector by an operation.
+Make = Callable[[AnyVector, str], Plan]
+
+
+class Mean(Plan):
+    """The plan of one rank, around one that sums."""
+
+    def __init__(self, vector: AnyVector, size: int, make: Make) -> None:
+        """Compile.
+
+        Args:
+            vector: (n,), this rank's.
+            size: ranks, more than one.
+            make: makes a plan.
+        """
+        self._vector, self._size = vector, size
+        self._chunks = [span.of(vector) for span in even_spans(vector.size, size)]
+        self._summed, op = vector, "mean"
+        if vector.dtype == np.float16:
+            self._summed = np.empty(vector.size, np.float32)
+        elif vector.dtype.kind == "i":
+            # A chunk's quotients, then its remainders, so that its rank owns both of them.
+            self._summed, op = np.zeros(2 * size * self._chunks[0].size, vector.dtype), "sum"
+        self._plan = make(self._summed, op)
+        self.polls, self.spins = self._plan.polls, self._plan.spins
+
+    @property
+    def bytes_sent(self) -> int:  # type: ignore[override]
+        """Bytes that one run hands to other ranks."""
+        return self._plan.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:  # type: ignore[override]
+        """Bytes that one run takes from other ranks."""
+        return self._plan.bytes_received
+
+    def run(self) -> Run:
+        """Run it."""
+        vector, summed = self._vector, self._summed
+        is_whole = vector.dtype.kind == "i"
+        if is_whole:
+            for chunk, quotients, rests in self._parts():
+                np.divmod(chunk, self._size, out=(quotients, rests))
+        else:
+            np.multiply(vector, OPS["mean"].scale(vector.dtype, self._size), out=summed)
+        yield from self._plan.run()
+        if is_whole:
+            for chunk, quotients, rests in self._parts():
+                np.add(quotients, rests // self._size, out=chunk)
+        elif summed is not vector:
+            np.copyto(vector, summed, casting="same_kind")
+
+    def _parts(self) -> Iterator[tuple[AnyVector, AnyVector, AnyVector]]:
+        """Yield each chunk of the vector, and where its quotients and remainders are summed."""
+        rows = self._summed.reshape(self._size, 2, -1)
+        for chunk, (quotients, rests) in zip(self._chunks, rows, strict=True):
+            yield chunk, quotients[: chunk.size], rests[: chunk.size]
+
+    def waiting_for(self) -> str:
+        """Name the ranks waited for."""
+        return self._plan.waiting_for()
+
+    def free(self) -> None:
+        """Free what was made."""
+        self._plan.free()

@@ -25,7 +25,8 @@ from psrt.faults.roster import Roster, how_it_ended
 
 #: A story does not mention waits shorter than this, in seconds.
 _SHORT_S = 1.0
-_STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "Z": "dead", "X": "dead"}
+#: What a process is called that is in one of these states of the kernel's.
+STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "Z": "dead", "X": "dead"}
 #: Ranks that a message describes one by one.
 _MOST = 6
 
@@ -207,6 +208,25 @@ class Detector:
         begin = f"no progress for {self.stall_s:g} s, the limit is {self.timeout_s:g} s"
         return Verdict("stall", self._story(begin, now))
 
+    def standing(self, now: float, seconds: float) -> tuple[float, dict[int, tuple[float, str]]]:
+        """Return what to know of the ranks before one is called late, which is left to others.
+
+        Args:
+            now: on the clock of all methods.
+            seconds: for which a rank may have told nothing, and is not looked at.
+
+        Returns:
+            when a rank was last busy, or got on, and of each rank that is silent, and not at work,
+            since when and in which words.
+        """
+        silent = {}
+        for rank in self.quiet(now, seconds):
+            if self._may_be_busy(rank, now):
+                self._got_on_at = now
+            else:
+                silent[rank] = (self._ranks[rank].heard_at, self._is_silent(rank))
+        return self._got_on_at, silent
+
     def excuse(self, now: float) -> None:
         """Forget for how long ranks have been silent, or waited: it was not their fault."""
         self._got_on_at = now
@@ -228,17 +248,18 @@ class Detector:
     def _silent(self, ranks: list[int]) -> Verdict:
         for rank in ranks:
             self._ranks[rank].gone = True
-        told = []
-        for rank in ranks[:_MOST]:
-            entry = self._ranks[rank]
-            why = _STATES.get(entry.process.state, "silent")
-            told.append(f"{self.roster.name(rank)} is {why}{_at(entry)}")
+        told = map(self._is_silent, ranks[:_MOST])
         more = "" if len(ranks) <= _MOST else f", and {len(ranks) - _MOST} more"
         return Verdict(
             "silent",
             f"no sign of life within {self.timeout_s:g} s ({self.knob}): {', '.join(told)}{more}",
             tuple(ranks),
         )
+
+    def _is_silent(self, rank: int) -> str:
+        entry = self._ranks[rank]
+        why = STATES.get(entry.process.state, "silent")
+        return f"{self.roster.name(rank)} is {why}{_at(entry)}"
 
     def _overworked(self) -> Verdict | None:
         for rank, entry in self._living():
@@ -276,8 +297,8 @@ class Detector:
         for rank, entry in self._living():
             name, doing = self.roster.name(rank), entry.condition
             state = entry.process.state
-            if state in _STATES or now - entry.heard_at > max(2.0, self.timeout_s / 4):
-                is_what = _STATES.get(state, "silent")
+            if state in STATES or now - entry.heard_at > max(2.0, self.timeout_s / 4):
+                is_what = STATES.get(state, "silent")
                 if entry.process.worked_at > -math.inf:
                     is_what = f"at work, and silent for up to {self.busy_s:g} s (--busy-timeout-s)"
                 silent.append(f"{name} is {is_what}{_at(entry)}")

@@ -23,7 +23,7 @@ _GRACE_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
-class _Caller:
+class Caller:
     """A connection at the hub."""
 
     connection: Connection
@@ -69,7 +69,7 @@ class Hub(Watcher):
         self._survives = False
         #: By epoch, the ranks that its samples are not dealt out to; see ``left_out``.
         self.left_out_so_far: dict[int, frozenset[int]] = {}
-        self._listener = Listener(self._selector, roster.size, _Caller, self._heard)
+        self._listener = Listener(self._selector, roster.size, Caller, self._heard)
         self._start()
 
     @property
@@ -165,7 +165,7 @@ class Hub(Watcher):
         if lost is not None and lost.rank > 0 and not lost.said_goodbye:
             self._ended.setdefault(lost.rank, None)
 
-    def _heard(self, caller: _Caller, message: Mapping[str, Any]) -> bool:
+    def _heard(self, caller: Caller, message: Mapping[str, Any]) -> bool:
         """Take one message; return whether the connection goes on."""
         if caller.rank < 0:
             rank = message.get("rank")
@@ -222,7 +222,7 @@ class Hub(Watcher):
         if self.over is not None:
             return
         with self._lock:
-            self._detector.heard(0, self.vitals.condition(now), now)
+            self._detector.heard(0, self._condition(now), now)
             self._look_up(now)
             verdict = self._detector.judge(now)
         if verdict is not None:

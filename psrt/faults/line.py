@@ -12,7 +12,7 @@ from typing import Any
 
 from psrt.errors import JobOverError
 from psrt.faults.connection import MOST_TEXT, Address, not_for_children
-from psrt.faults.detector import told_of
+from psrt.faults.detector import STATES, told_of
 from psrt.faults.processes import Sight, exit_code, look, pidfds
 from psrt.faults.roster import Roster, how_it_ended
 from psrt.faults.vitals import Vitals
@@ -176,6 +176,11 @@ class Line(Watcher):
         if "over" in message:
             self._end(End(int(message["over"])))
 
+    @property
+    def _patience_s(self) -> float:
+        """For how long rank 0 may be silent before that is told."""
+        return self.timeout_s
+
     def _beat(self, now: float) -> None:
         if self.over is not None or self._first_is_done or self._is_unwatched:
             return
@@ -183,9 +188,11 @@ class Line(Watcher):
         if silent_s > MISSED * self.beat_s and 0 in self._pids:
             self._first.seen(*look(self._pids[0]), now)
         may_work = self._first.may_work(now, self.timeout_s) and silent_s < self._busy_s
-        if silent_s > self.timeout_s and not may_work:
+        if may_work and silent_s > MISSED * self.beat_s:
+            self.got_on_at = now
+        if silent_s > self._patience_s and not may_work:
             self._tell_of_the_first(silent=True)
-        self._say(told_of(self.vitals.condition(now)), droppable=True)
+        self._say(told_of(self._condition(now)), droppable=True)
 
     def _came_back(self, now: float) -> None:
         self._heard_at, self._first = now, Sight()
@@ -194,14 +201,10 @@ class Line(Watcher):
         """Tell that rank 0 is dead or silent; one rank of each host does."""
         if self.over is not None or self._first_is_done or self._is_unwatched:
             return
-        first = self._roster.name(0)
         status = JobOverError.LATE if silent else JobOverError.DIED
-        text = (
-            f"no sign of life within {self.timeout_s:g} s (--timeout-s): {first} is silent"
-            if silent
-            else f"{first} {how_it_ended(how)}"
-        )
+        text = self._end_of_the_first(how, silent)
         if silent:
+            text = f"no sign of life within {self.timeout_s:g} s (--timeout-s): {text}"
             self._say({"gave up": status})
         # The name of a socket can be taken only once, and goes with its process.
         self._claim = not_for_children(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
@@ -210,6 +213,10 @@ class Line(Watcher):
             self._tell(f"psrt: error: {text}\n", status)
         self.ends_within_s = ENDS_WITHIN_S
         self._end(End(status))
+
+    def _end_of_the_first(self, how: int | None, silent: bool) -> str:
+        what = f"is {STATES.get(self._first.state, 'silent')}" if silent else how_it_ended(how)
+        return f"{self._roster.name(0)} {what}"
 
     def _broke(self, why: str) -> None:
         self._say({"unwatched": 1})

@@ -7,6 +7,7 @@ watching thread may see them a moment late, and never waits for them.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 
@@ -15,6 +16,11 @@ from psrt.faults.detector import Busy, Condition, Paused, Waiting
 
 def nothing() -> None:
     """Do nothing."""
+
+
+def never() -> float:
+    """Return a time before all others: nobody is known to have been busy."""
+    return -math.inf
 
 
 class Vitals:
@@ -29,6 +35,8 @@ class Vitals:
         self.dead: frozenset[int] = frozenset()
         #: Whether this process must leave without MPI's own end, which may wait for the dead.
         self.leaves = False
+        #: Long waits so far; each is something new.
+        self.waits = 0
         self._last: Hashable = None
         self._since = time.monotonic()
         self.reset("starts")
@@ -37,6 +45,8 @@ class Vitals:
         """Begin anew, with another job."""
         #: Describes what the rank waits for; None while it does not wait for other ranks.
         self.waiting_for: Callable[[], str] | None = None
+        #: What the wait asks until when others were busy, by ``time.monotonic``.
+        self.busy_until: Callable[[], float] = never
         #: Whether it does nothing on purpose, as an injected delay does.
         self.paused = False
         #: What it does, in words that follow its name, such as ``sets up``.
@@ -46,7 +56,7 @@ class Vitals:
         #: Called by the watching thread when the job is over and the main one may be stuck.
         self.last_words: Callable[[], None] = nothing
         #: Returns something that changes whenever the rank gets on.
-        self.pulse: Callable[[], Hashable] = lambda: 0
+        self.pulse: Callable[[], Hashable] = lambda: self.waits
 
     @contextlib.contextmanager
     def blocked(self, waiting_for: str) -> Iterator[None]:

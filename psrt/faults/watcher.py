@@ -12,15 +12,17 @@ must know the job's secret, which travels by MPI.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import threading
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from psrt.errors import JobOverError
+from psrt.faults.detector import Condition, Waiting
 from psrt.faults.processes import leave
 from psrt.faults.vitals import Vitals
 
@@ -31,7 +33,7 @@ _FAST_RANKS = 100
 #: The process of a rank that has missed this many beats is looked at from outside.
 MISSED = 2.5
 #: Who has missed this many beats itself was stopped.
-_AWAY = 4
+AWAY = 4
 #: How long a rank is given to end by itself once the job is over, in seconds: its files are worth
 #: closing. Then its thread ends the process, whatever the main one is doing. Rank 0's comes first:
 #: the status that the launcher returns is that of the first process to end.
@@ -66,6 +68,9 @@ class Tell(Protocol):
 class Watcher:
     """What hub and line have in common: a thread with a beat, and the end of this process."""
 
+    #: Whether it ends processes, as that of a job does.
+    ends = True
+
     def __init__(
         self,
         rank: int,
@@ -95,12 +100,31 @@ class Watcher:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="psrt-watch", daemon=True)
-        vitals.over, vitals.gone, vitals.dead = None, frozenset(), frozenset()  # of an earlier job
+        #: When a rank was last known to be busy, or to get on.
+        self.got_on_at = time.monotonic()
+        if self.ends:  # an earlier job has ended otherwise
+            vitals.over, vitals.gone, vitals.dead = None, frozenset(), frozenset()
 
     @property
     def watches(self) -> bool:
         """Whether rank 0 judges, so that waits may leave their deadline to it."""
         return self._thread.is_alive()
+
+    def busy_until(self) -> float:
+        """Return until when other ranks may have been busy: always, where rank 0 judges that."""
+        return math.inf if self.watches else -math.inf
+
+    def _condition(self, now: float) -> Condition:
+        """Return what this rank does.
+
+        Who waits for ranks of another watch waits as long as that has found nobody busy. What this
+        one has found is not told to it: it would hear its own news, later than it was, for ever.
+        """
+        condition, busy_until = self.vitals.condition(now), self.vitals.busy_until
+        if not isinstance(condition, Waiting) or busy_until == self.busy_until:
+            return condition
+        seconds = min(condition.seconds, max(0.0, now - busy_until()))
+        return replace(condition, seconds=seconds)
 
     def _set_beat(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -154,7 +178,7 @@ class Watcher:
             leave(self.over.status)
         wait = max(0.0, min(self._due, ends, words, self._deadline()) - now)
         ready = self._selector.select(wait)
-        if time.monotonic() > now + wait + _AWAY * self.beat_s:
+        if time.monotonic() > now + wait + AWAY * self.beat_s:
             self._came_back(time.monotonic())
         for key, _ in ready:
             if key.fd == self._woken:

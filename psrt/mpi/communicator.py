@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,15 @@ from psrt.arrays import AnyArray
 from psrt.collective.analysis.choose import Choice
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.registry import AUTO
+from psrt.errors import TransportError
 from psrt.mpi.arguments import kind_and_lengths
 from psrt.mpi.call_cache import CallCache
 from psrt.mpi.nonblocking import NonblockingCalls
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from psrt.mpi.company import Company
 
 
 class Communicator(NonblockingCalls):
@@ -53,6 +57,7 @@ class Communicator(NonblockingCalls):
         comm: MPI.Comm | None = None,
         *,
         timeout_s: float = 60.0,
+        busy_timeout_s: float = 3600.0,
         machine_costs: MachineCosts | None = None,
         host: int | None = None,
         names: Sequence[int] = (),
@@ -62,8 +67,10 @@ class Communicator(NonblockingCalls):
 
         Args:
             comm: the ranks, duplicated; None takes all ranks of the job.
-            timeout_s: seconds that a call waits for another rank at most. Ranks have 20 s for
-                making and closing the communicator if that is more.
+            timeout_s: seconds that a call waits while no rank is known to be busy: who computes,
+                loads or validates is not late. Nor is a rank silent for longer than this. Ranks
+                have 20 s for making the communicator if that is more.
+            busy_timeout_s: seconds that a call waits for ranks that are busy.
             machine_costs: for ``auto``, the same on every rank; None takes psrt's own.
             host: ranks that give the same number count as being on one host if they really are;
                 None leaves it to MPI.
@@ -79,14 +86,27 @@ class Communicator(NonblockingCalls):
         from psrt.mpi.start import world  # isort: skip  # starts MPI
         from psrt.mpi.collectives.executor import CollectiveExecutor
         from psrt.mpi.collectives.slots import FLOATS
+        from psrt.mpi.company import company_of, known
         from psrt.mpi.deadline import in_time, meet
         from psrt.mpi.fabric import Fabric
 
         ranks = world() if comm is None else comm
         self._timeout_s = timeout_s
-        meet(ranks, timeout_s, "the other ranks to make a communicator")
+        before = known(ranks)
+        excuse = () if before is None else (before.busy_until,)
+        meet(ranks, timeout_s, "the other ranks to make a communicator", *excuse)
+        self._company: Company | None = None
         with in_time(ranks.rank, timeout_s, "makes a communicator"):
             self._fabric = Fabric(ranks, host, floats=FLOATS, names=names)
+            if ranks.size > 1 and "busy_until" not in waits:
+                self._company = company_of(self._fabric.comm, timeout_s, self._leave)
+                self._members = self._company.places(ranks)
+                waits = {
+                    "busy_until": self._company.busy_until,
+                    "busy_timeout_s": busy_timeout_s,
+                    "while_idle": self._look_for_the_lost,
+                    "lost": partial(self._company.late, self._members, 0.0),
+                }
             self._executor = CollectiveExecutor(self._fabric, timeout_s=timeout_s, **waits)
         layout = self._executor.layout
         #: This rank.
@@ -99,6 +119,17 @@ class Communicator(NonblockingCalls):
         # all_reduce looks into these itself, which saves it a call.
         self._seen, self._under_way = self._calls.seen, self._calls.under_way
 
+    def _leave(self) -> None:
+        """Tell the others that this rank's program has ended, and left this open."""
+        self._executor.leave(None)
+
+    def _look_for_the_lost(self) -> None:
+        """Raise a ``TransportError`` if a rank has died, or is silent and not at work."""
+        assert self._company is not None, "who has none does not look"
+        text = self._company.late(self._members, self._timeout_s)
+        if text:
+            raise TransportError(f"{text}; this rank waits in {self._executor.matcher.latest()}")
+
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> AnyArray:
         """Return a new array, zero at first, that the ranks of this host can see; collective.
 
@@ -107,7 +138,8 @@ class Communicator(NonblockingCalls):
 
         Args:
             shape: the same on every rank.
-            dtype: one of ``DTYPES``, the same on every rank.
+            dtype: one of ``DTYPES``, or another of 1, 2, 4, 8 or 16 plain bytes, whose elements can
+                be sent; the same on every rank.
 
         Raises:
             ConfigError: if there is no such array.
@@ -131,7 +163,8 @@ class Communicator(NonblockingCalls):
             buf: contiguous and writeable, of one of ``DTYPES``; the same shape on every rank.
                 Fastest where it comes from ``empty``.
             op: sum, mean, min, max or prod; and, or, xor of the bits of integers. The mean of
-                integers is rounded down.
+                integers is rounded down. A mean fits where the numbers do, though their sum may
+                not.
             algorithm: ``auto`` picks by size, ranks, hosts and costs (see ``choice``); ``node``
                 folds in shared memory; a name of ``psrt.collective.ALGORITHMS`` runs that
                 schedule over all ranks, ``node+`` and a name runs it between hosts; ``mpi`` is
@@ -193,7 +226,8 @@ class Communicator(NonblockingCalls):
         """Fill ``buf`` with that of rank ``root``.
 
         Args:
-            buf: as in ``all_reduce``.
+            buf: as in ``all_reduce``; of any type that ``empty`` takes, as in all calls that only
+                send.
             root: the same on every rank.
 
         Returns:
@@ -263,7 +297,7 @@ class Communicator(NonblockingCalls):
 
         Args:
             buf: (size, …) or (size · k,): ``size`` equal blocks one after another, block j for
-                rank j; contiguous with rows first, of one of ``DTYPES``, the same shape on every
+                rank j; contiguous with rows first, the same shape on every
                 rank. From ``empty``, it is read by the other ranks of the host where it lies.
             out: where the result goes: of the type of ``buf`` and as many elements, anywhere but
                 in ``buf``, which is only read then. None: to ``buf``, as with ``MPI.IN_PLACE``.
@@ -311,14 +345,17 @@ class Communicator(NonblockingCalls):
         try:
             if not self._executor.broken:
                 self._calls.let_finish(lambda number: True)
+                self._executor.meet("close()")
         finally:
             if not self._executor.broken:  # or MPI may still be writing to what they hold
                 self._calls.clear()
             with in_time(self.rank, self._timeout_s, "closes a communicator"):
                 try:
-                    self._executor.close()
+                    self._executor.close(met=True)
                 finally:
                     self._fabric.close(alone=bool(self._executor.broken))
+                    if self._company is not None:
+                        self._company.leave(self._leave)
 
     def __enter__(self) -> Communicator:
         return self

@@ -5,26 +5,40 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mpi4py import MPI
 
 from psrt.errors import JobOverError
 from psrt.faults.processes import leave
+from psrt.faults.vitals import never
 from psrt.transport.backoff import Backoff
 
 #: Seconds that these take on a busy machine, whatever the deadline of a call is.
 _LEAST_S = 20.0
 
 
-def meet(comm: MPI.Comm, timeout_s: float, waiting_for: str) -> None:
+def meet(
+    comm: MPI.Comm,
+    timeout_s: float,
+    waiting_for: str,
+    busy_until: Callable[[], float] = never,
+) -> None:
     """Wait until every rank is here; collective.
+
+    Args:
+        comm: the ranks.
+        timeout_s: the deadline; 20 s if that is less.
+        waiting_for: see ``Backoff``.
+        busy_until: see ``Backoff``.
 
     Raises:
         TransportError: if one has not come within the deadline.
     """
     request = comm.Ibarrier()
-    backoff = Backoff(oversubscribed=True, timeout_s=max(timeout_s, _LEAST_S))
+    backoff = Backoff(
+        oversubscribed=True, timeout_s=max(timeout_s, _LEAST_S), busy_until=busy_until
+    )
     backoff.wait(request.Test, lambda: waiting_for)
 
 

@@ -37,10 +37,11 @@ from psrt.errors import (
 )
 from psrt.faults import Detector, Hub, Line, Member, Roster
 from psrt.faults.connection import Address
+from psrt.faults.news import NewsHub, NewsLine
 from psrt.faults.parent import parent_of_this
 from psrt.faults.processes import leave
 from psrt.faults.roster import names, this_process
-from psrt.faults.vitals import HERE
+from psrt.faults.vitals import HERE, never
 from psrt.faults.watcher import End
 from psrt.mpi.agreement import from_bytes, same_psrt, to_bytes
 from psrt.mpi.lost import is_of_the_dead
@@ -74,12 +75,13 @@ _LONG_S = 3600.0
 class Monitor:
     """One rank's part in watching over a job. Collective to make and to close."""
 
-    def __init__(self, comm: MPI.Comm, timeout_s: float) -> None:
+    def __init__(self, comm: MPI.Comm, timeout_s: float, *, ends: bool = True) -> None:
         """Set up.
 
         Args:
             comm: the ranks.
             timeout_s: seconds that a rank may be silent, or wait while nobody is busy.
+            ends: whether to end the job when something is wrong; else the ranks hear ``News``.
 
         Raises:
             TransportError: at rank 0, naming the ranks that have not come within the time-out; at
@@ -91,7 +93,8 @@ class Monitor:
         #: Who takes part; complete at rank 0 only.
         self.roster = Roster(comm.size)
         self.roster.add(this_process(comm.rank))
-        self._parent = parent_of_this()
+        self._ends = ends
+        self._parent = parent_of_this() if ends else None
         if self._parent is not None:
             self._parent.watch(self._own())
         self._line: Line | None = None
@@ -115,7 +118,8 @@ class Monitor:
         parent = self._parent
         forgive = (lambda _: None) if parent is None else parent.forgive
         live = None if parent is None else parent.live
-        hub = self._hub = Hub(self.roster, HERE, detector, tell=_tell, forgive=forgive, live=live)
+        kind = Hub if self._ends else NewsHub
+        hub = self._hub = kind(self.roster, HERE, detector, tell=_tell, forgive=forgive, live=live)
         frames = [bytearray(_FRAME) for _ in others]
         arriving = {rank: comm.Irecv([frames[rank - 1], MPI.BYTE], rank, MEMBER) for rank in others}
         mine = json.dumps(self._own().to_json())
@@ -158,7 +162,7 @@ class Monitor:
         self.roster.add(Member(**json.loads(first)))
         neighbours = {int(rank): pid for rank, pid in json.loads(_text(frames[1])).items()}
         try:
-            self._line = Line(
+            self._line = (Line if self._ends else NewsLine)(
                 comm.rank,
                 Address.from_text(address),
                 HERE,
@@ -200,13 +204,14 @@ class Monitor:
         return member
 
     @property
-    def _watcher(self) -> Hub | Line | None:
+    def watcher(self) -> Hub | Line | None:
+        """This rank's end of the lines; None if it could not reach rank 0's."""
         return self._hub or self._line
 
-    def busy_until(self) -> float:
-        """Return until when other ranks may have been busy: always, where rank 0 judges that."""
-        watcher = self._watcher
-        return float("inf") if watcher is not None and watcher.watches else -float("inf")
+    @property
+    def busy_until(self) -> Callable[[], float]:
+        """What returns until when other ranks may have been busy; see ``Watcher``."""
+        return never if self.watcher is None else self.watcher.busy_until
 
     def job(
         self,
@@ -221,8 +226,8 @@ class Monitor:
         self.roster.give_roles(servers, workers, places)
         if self._parent is not None:
             self._parent.watch(self._own())
-        if self._watcher is not None:
-            self._watcher.set_timeouts(timeout_s, busy_s, min(_STALL_S, timeout_s / 2))
+        if self.watcher is not None:
+            self.watcher.set_timeouts(timeout_s, busy_s, min(_STALL_S, timeout_s / 2))
 
     def spare(self, ranks: Iterable[int], *, survives: bool = False) -> frozenset[int]:
         """Declare which ranks the others can go on without; see ``Hub.spare``. At rank 0.
@@ -279,7 +284,7 @@ class Monitor:
             error = self._told_of_the_dead(error)
         status = status_of(error)
         sys.stdout.flush()
-        watcher = self._watcher
+        watcher = self.watcher
         if self._line is not None and self._line.is_given_up:
             wait_for_the_end()
         if not isinstance(error, JobOverError):
@@ -312,11 +317,11 @@ class Monitor:
         """Stop watching."""
         if self._parent is not None:
             self._parent.bye()
-        if self._watcher is None:
+        if self.watcher is None:
             return
-        if HERE.gone == HERE.dead:
-            self._watcher.close()
-            if HERE.dead:
+        if HERE.gone == HERE.dead or not self._ends:
+            self.watcher.close()
+            if HERE.dead and self._ends:
                 HERE.leaves = True
                 atexit.register(_leave)
             return

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from psrt.errors import TransportError
-from psrt.faults.vitals import HERE, Vitals
+from psrt.faults.vitals import HERE, Vitals, never
 
 #: Polls before the first yield, with a core for every rank: about 15 µs. No more, since the kernel
 #: may still have put two ranks on one core, and then each spins while the other needs it.
@@ -64,7 +64,8 @@ class Backoff:
         busy_s: float = BUSY_S,
         yields: int = YIELDS,
         while_idle: Callable[[], None] = lambda: None,
-        busy_until: Callable[[], float] = lambda: -math.inf,
+        busy_until: Callable[[], float] = never,
+        busy_timeout_s: float = math.inf,
         knob: str = "timeout_s",
         vitals: Vitals = HERE,
     ) -> None:
@@ -79,6 +80,7 @@ class Backoff:
             while_idle: called now and then during a long wait.
             busy_until: called at the deadline; returns until when, by ``time.monotonic``, a peer
                 was known to be busy and not late; the deadline moves to ``timeout_s`` after that.
+            busy_timeout_s: seconds of one wait for which ``busy_until`` excuses others.
             knob: the user's name for the deadline, for the error.
             vitals: told of long waits; ends a wait when the job is over.
         """
@@ -90,6 +92,7 @@ class Backoff:
         self._wakeup = wakeup
         self._while_idle = while_idle
         self._busy_until = busy_until
+        self._busy_timeout_s = busy_timeout_s
         self._knob = knob
         #: Whether some of the awaited traffic wakes no sleeper, so that it must be polled.
         self.must_poll = wakeup is None
@@ -98,7 +101,7 @@ class Backoff:
         self._flag_is_up = False
         #: Whether this wait is told to ``vitals``, and what it waited for before.
         self._is_long = False
-        self._before: Callable[[], str] | None = None
+        self._before: tuple[Callable[[], str] | None, Callable[[], float]] = (None, never)
         #: Polls before the first sleep, of this wait.
         self._awake = self._spins + self._yields
         #: Waits left that go without yields.
@@ -116,7 +119,8 @@ class Backoff:
         if self._flag_is_up:
             self._lower_flag()
         if self._is_long:
-            self._vitals.waiting_for, self._is_long = self._before, False
+            self._vitals.waiting_for, self._vitals.busy_until = self._before
+            self._is_long = False
 
     def pause(self, waiting_for: Callable[[], str]) -> None:
         """Spin, yield or sleep after an unsuccessful poll.
@@ -185,7 +189,7 @@ class Backoff:
             raise self._vitals.over
         if (
             now - self._since > self._timeout_s
-            and now - max(self._since, self._busy_until()) > self._timeout_s
+            and now - max(self._since, self._excused_until()) > self._timeout_s
         ):
             self.end()
             raise TransportError(
@@ -194,9 +198,15 @@ class Backoff:
             )
         return now
 
+    def _excused_until(self) -> float:
+        return min(self._busy_until(), self._since + self._busy_timeout_s)
+
     def _tell(self, waiting_for: Callable[[], str]) -> None:
-        self._before, self._is_long = self._vitals.waiting_for, True
-        self._vitals.waiting_for = waiting_for
+        vitals = self._vitals
+        self._before, self._is_long = (vitals.waiting_for, vitals.busy_until), True
+        vitals.waits += 1
+        vitals.busy_until = self._busy_until
+        vitals.waiting_for = waiting_for
 
     def _sleep(self, waited: float) -> None:
         """Sleep for a share of the time waited so far."""

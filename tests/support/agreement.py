@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from psrt.faults.vitals import HERE
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -88,11 +90,13 @@ class Ranks:
     def _wait(self, request: MPI.Request, where: str, text: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         pause = 1e-5
-        while not request.Test():
-            if time.monotonic() > deadline:
-                self._abort(f"no answer from other ranks within {PATIENCE_S:g} s at {where}", text)
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
+        with HERE.blocked(where):  # for who watches: it does not compute
+            while not request.Test():
+                if time.monotonic() > deadline:
+                    late = f"no answer from other ranks within {PATIENCE_S:g} s at {where}"
+                    self._abort(late, text)
+                time.sleep(pause)
+                pause = min(2 * pause, 1e-3)
 
     def _abort(self, *lines: str) -> None:
         rank = self.comm.rank

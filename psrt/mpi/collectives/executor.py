@@ -22,12 +22,13 @@ from mpi4py import MPI
 
 from psrt.arrays import AnyVector
 from psrt.errors import ProtocolError, PsrtError
+from psrt.faults.vitals import never
 from psrt.mpi.collectives.compiler import Compiler
 from psrt.mpi.collectives.contexts import ContextTable
 from psrt.mpi.collectives.matcher import CallMatcher
 from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import Plan, name_ranks
-from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
+from psrt.mpi.collectives.plans.vendor import VendorAccess
 from psrt.mpi.collectives.slots import (
     QUICK_YIELDS,
     OtherCallError,
@@ -62,8 +63,10 @@ class CollectiveExecutor:
         *,
         timeout_s: float,
         while_idle: Callable[[], None] = lambda: None,
-        busy_until: Callable[[], float] = lambda: -math.inf,
+        busy_until: Callable[[], float] = never,
+        busy_timeout_s: float = math.inf,
         knob: str = "timeout_s",
+        lost: Callable[[], str] = str,
     ) -> None:
         """Set up.
 
@@ -72,7 +75,9 @@ class CollectiveExecutor:
             timeout_s: the deadline of every wait.
             while_idle: called now and then during a long wait.
             busy_until: see ``Backoff``.
+            busy_timeout_s: see ``Backoff``.
             knob: see ``Backoff``.
+            lost: returns who is known to be dead or silent, in words; asked at the deadline.
         """
         self._comm = fabric.comm
         # A rank that errs may be in a collective of the library's which the others never enter;
@@ -85,7 +90,7 @@ class CollectiveExecutor:
         self._wakeup = fabric.wakeup
         self._names = fabric.names
         self.matcher = CallMatcher(self._comm, self._names)
-        self._while_idle = while_idle
+        self._while_idle, self._lost = while_idle, lost
         self._oversubscribed = self.layout.oversubscribed
         self._backoff = Backoff(
             oversubscribed=self._oversubscribed,
@@ -94,6 +99,7 @@ class CollectiveExecutor:
             busy_s=_BUSY_S,
             while_idle=self._idle,
             busy_until=busy_until,
+            busy_timeout_s=busy_timeout_s,
             knob=knob,
         )
         self.segments = fabric.segments
@@ -289,19 +295,23 @@ class CollectiveExecutor:
             plan.polls or bool(self._active) or bool(others) or not self._wakeup.works
         )
         # The library gets on only while it is called: a sleep would hold up everybody.
-        pause = backoff.spin if isinstance(plan, Vendor) else backoff.pause
+        pause = backoff.spin if plan.spins else backoff.pause
         backoff.begin()
-        while not ready():
-            if self._active:
-                self.poll_active()
-            for other in others:
-                other.help()
-            pause(lambda: self._waiting_for(plan))
-        backoff.end()
+        try:
+            while not ready():
+                if self._active:
+                    self.poll_active()
+                for other in others:
+                    other.help()
+                pause(lambda: self._waiting_for(plan))
+        finally:
+            backoff.end()  # also for whoever watches: after an error this rank may compute
 
     def _waiting_for(self, plan: Plan | _Meet) -> str:
         """Name the ranks waited for, and those that may be the cause."""
         text = f"{plan.waiting_for()} in {self.matcher.latest()}"
+        if lost := self._lost():
+            return f"{text}; {lost}"
         silent = [self._names[rank] for rank in self.matcher.silent()]
         return f"{text}; no word of it from {name_ranks(silent)}" if silent else text
 
@@ -330,26 +340,36 @@ class CollectiveExecutor:
         self.on_broken()
         raise error
 
-    def leave(self, error: BaseException) -> None:
+    def leave(self, error: BaseException | None) -> None:
         """Tell the other ranks, who may wait for this one, that it makes no more calls.
 
         Args:
             error: what ends them on this rank; a difference between the ranks is known to all.
+                None: the end of the program.
         """
         if self.broken and isinstance(error, ProtocolError):
             return
         # A call that failed here was not completed, and what is under way will not be.
         since = 0 if self._active else self.matcher.number + (not self.broken)
-        self.matcher.leave(error, since=since)
-        if not self.broken:
+        words = "the end of its program"
+        if error is not None:
+            text = " ".join(str(error).split())
+            words = f"{type(error).__name__}{': ' if text else ''}{text}"
+        self.matcher.leave(words, since=since)
+        if error is not None and not self.broken:
             with contextlib.suppress(type(error)):
                 self._fail(error)
 
-    def close(self) -> None:
-        """Free what was made; collective, unless something has failed before."""
+    def close(self, *, met: bool = False) -> None:
+        """Free what was made; collective, unless something has failed before.
+
+        Args:
+            met: whether the ranks have met for it.
+        """
         if self.broken:
             return  # the others may not come to free the communicator
-        self.meet("close()")
+        if not met:
+            self.meet("close()")
         self.matcher.drain()
         _open.remove(self)
         self._library.Free()
@@ -403,6 +423,7 @@ class _Meet:
     """A wait without a plan."""
 
     polls = True
+    spins = False
 
     def __init__(self, signature: str) -> None:
         self._signature = signature

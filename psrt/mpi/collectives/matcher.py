@@ -111,15 +111,14 @@ class CallMatcher:
         self._send(self.number, _REFUSAL, why)
         self._announced = self.number
 
-    def leave(self, error: BaseException, *, since: int) -> None:
+    def leave(self, words: str, *, since: int) -> None:
         """Send the others that this rank makes no more calls, and why.
 
         Args:
-            error: what ends them.
+            words: what ends them.
             since: the first call that this rank does not complete.
         """
-        words = " ".join(str(error).split())
-        self._send(since, _FAREWELL, f"{type(error).__name__}{': ' if words else ''}{words}")
+        self._send(since, _FAREWELL, words)
         deadline = time.monotonic() + _LEAVES_WITHIN_S
         while not MPI.Request.Testall(self._requests) and time.monotonic() < deadline:
             pass

@@ -13,6 +13,7 @@ import pytest
 from psrt.errors import JobOverError
 from psrt.faults import Detector, Hub, Line, Roster, Vitals
 from psrt.faults.connection import Address, Connection, addresses
+from psrt.faults.news import NewsHub, NewsLine
 from psrt.faults.processes import exit_code, state_of
 from psrt.faults.roster import this_process
 
@@ -24,7 +25,8 @@ SOON_S = 20.0
 class Job:
     """A hub in this process, and children with a line each."""
 
-    def __init__(self, size):
+    def __init__(self, size, hub=Hub, line=Line):
+        self.line = line
         self.roster = Roster(size)
         self.roster.add(this_process(0))
         self.told, self.vitals, self.children = [], Vitals(), {}
@@ -32,7 +34,7 @@ class Job:
             self.roster, timeout_s=TIMEOUT_S, busy_s=600, stall_s=TIMEOUT_S / 2
         )
         self.forgiven = []
-        self.hub = Hub(
+        self.hub = hub(
             self.roster,
             self.vitals,
             self.detector,
@@ -52,7 +54,7 @@ class Job:
             status = 99
             with contextlib.suppress(BaseException):
                 vitals = Vitals()
-                line = Line(
+                line = self.line(
                     rank,
                     self.hub.address,
                     vitals,
@@ -82,8 +84,8 @@ class Job:
 
 
 @pytest.fixture
-def job():
-    job = Job(4)
+def job(request):
+    job = Job(4, *getattr(request, "param", ()))
     yield job
     for pid in job.children.values():
         with contextlib.suppress(OSError):
@@ -127,6 +129,26 @@ def test_a_stopped_process_is_named_with_its_state_and_how_far_it_was(job):
     assert "no progress" in stall
     assert f"pid {victim}) is stopped by a signal at clock 412" in error
     assert job.hub.over.status == JobOverError.LATE
+
+
+@pytest.mark.parametrize("job", [(NewsHub, NewsLine)], indirect=True, ids=["news"])
+def test_who_only_hears_news_learns_of_a_death_and_of_work_and_is_not_ended(job):
+    def hears(line, vitals):
+        while not (text := line.late(frozenset({2}), TIMEOUT_S)):
+            time.sleep(0.01)
+        line.close()
+        return 7 if "was killed by signal 9" in text and vitals.over is None else 8
+
+    other, victim = job.child(1, hears), job.child(2, trains)
+    job.watch()
+    job.wait(lambda: job.hub.lines == 2)
+    assert not job.hub.late(frozenset({1, 2}), 0.0)
+    os.kill(victim, signal.SIGKILL)
+    job.wait(lambda: job.hub.late(frozenset({2}), TIMEOUT_S))
+    assert not job.hub.late(frozenset({0, 1}), TIMEOUT_S)
+    assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 7
+    job.wait(lambda: time.monotonic() - job.hub.busy_until() < TIMEOUT_S)
+    assert (job.hub.over, job.told) == (None, [])
 
 
 def stops(line, vitals):

@@ -33,8 +33,11 @@ def fault_of(
         in_place: whether the result is written to ``buf``.
     """
     if not isinstance(buf, np.ndarray) or isinstance(buf, np.ma.MaskedArray):
-        return f"a {type(buf).__name__} is no numpy array of numbers"
-    if buf.dtype.name not in DTYPES or not buf.dtype.isnative:
+        own = ": pass its .detach().numpy(), which shares its memory"
+        return f"a {type(buf).__name__} is no numpy array{own * hasattr(buf, 'detach')}"
+    if not _can_be_sent(buf.dtype):
+        return f"{buf.dtype} elements cannot be sent, only those of 1, 2, 4, 8 or 16 plain bytes"
+    if op is not ABSENT and not (buf.dtype.name in DTYPES and buf.dtype.isnative):
         return f"{buf.dtype.str} numbers cannot be reduced, only native {', '.join(DTYPES)}"
     if not buf.flags.forc:
         return f"the array of shape {buf.shape} and strides {buf.strides} is not contiguous"
@@ -86,13 +89,17 @@ def kind_and_lengths(
     """Return the element type and shape of an array to be made.
 
     Raises:
-        TypeError, ValueError: if there is no such array, or its numbers cannot be reduced.
+        TypeError, ValueError: if there is no such array, or it cannot be sent.
     """
     kind = np.dtype(dtype)
     lengths = tuple(operator.index(n) for n in (shape if isinstance(shape, tuple) else (shape,)))
-    if kind.name not in DTYPES or not kind.isnative or min(lengths, default=0) < 0:
-        raise ValueError(f"no array of {kind} and shape {shape} can be reduced")
+    if not _can_be_sent(kind) or min(lengths, default=0) < 0:
+        raise ValueError(f"no array of {kind} and shape {shape} can be reduced or sent")
     return kind, lengths
+
+
+def _can_be_sent(kind: np.dtype[Any]) -> bool:
+    return kind.itemsize in (1, 2, 4, 8, 16) and not kind.hasobject
 
 
 def overlap(one: AnyArray, other: object) -> bool:

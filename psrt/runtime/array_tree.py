@@ -33,7 +33,7 @@ class ArrayTree:
         """
         try:
             named, flat, self._made = _looked_at(tree)
-        except (TypeError, ValueError) as error:  # names that have no order
+        except (TypeError, ValueError) as error:  # keys that have no order
             raise ConfigError(f"{called} are no tree: {error}") from None
         #: Returns the leaves of a tree like this one; None if it is another one.
         self.leaves: Callable[[Any], Sequence[Any] | None] = flat
@@ -156,15 +156,23 @@ def _looked_at(tree: Any) -> _Looked:
 def _containers(tree: Any) -> Any:
     """Return a tree without its leaves, so that nothing is held on to."""
     if isinstance(tree, Mapping):
-        return {key: _containers(tree[key]) for key in sorted(tree)}
+        return {key: _containers(tree[key]) for key in _in_order(tree)}
     if isinstance(tree, list | tuple):
         return _like(tree, [_containers(it) for it in tree])
     return None
 
 
+def _in_order(tree: Mapping[Any, Any]) -> list[Any]:
+    try:
+        return sorted(tree)
+    except TypeError:
+        kinds = " and ".join(sorted({type(key).__name__ for key in tree}))
+        raise TypeError(f"keys beside each other are {kinds}, expected one type") from None
+
+
 def _named(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(tree, Mapping):
-        for key in sorted(tree):
+        for key in _in_order(tree):
             yield from _named(tree[key], f"{path}[{key!r}]")
     elif isinstance(tree, list | tuple):
         for i, it in enumerate(tree):

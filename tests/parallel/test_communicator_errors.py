@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from psrt.errors import ConfigError, ProtocolError, PsrtError, TransportError
+from psrt.faults.vitals import HERE
 from psrt.mpi.communicator import Communicator
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -20,6 +21,8 @@ def tell_soon(monkeypatch):
     """Let ranks that wait tell each other sooner than usual what they call."""
     monkeypatch.setattr("psrt.mpi.collectives.matcher.TELL_AFTER_S", 0.03)
     monkeypatch.setattr("psrt.mpi.collectives.matcher._LOOK_EVERY_S", 0.01)
+    yield
+    assert HERE.waiting_for is None
 
 
 def error_of(action):
@@ -319,7 +322,10 @@ REFUSED = {
     "masked": (lambda g: g.all_reduce(np.ma.ones(10, np.float32)), "MaskedArray"),
     "complex": (lambda g: g.all_reduce(ones(10, "complex64")), "c8"),
     "bool": (lambda g: g.reduce_scatter(ones(10, "bool")), "b1"),
-    "objects": (lambda g: g.all_reduce(ones(10, "object")), "O"),
+    "objects": (lambda g: g.all_reduce(ones(10, "object")), "object elements cannot be sent"),
+    "text": (lambda g: g.broadcast(np.array(["abc"])), "<U3 elements cannot be sent"),
+    "bits of another size": (lambda g: g.all_reduce(ones(9, "uint8")), "u1 numbers cannot be red"),
+    "a tensor": (lambda g: g.all_reduce(Tensor()), "pass its .detach().numpy()"),
     "the other endian": (lambda g: g.all_reduce(ones(10, ">f4")), ">f4"),
     "float16 by the library": (lambda g: g.all_reduce(ones(9, "float16"), "sum", "mpi"), "float16"),
     "unknown operation": (lambda g: g.all_reduce(ones(), "median"), "median"),
@@ -358,11 +364,18 @@ REFUSED = {
     "two arrays to reduce": (lambda g: g.all_reduce(ones(), ones()), "on one array, and got two"),
     "two arrays to gather": (lambda g: g.gather(ones(2), ones()), "on one array, and got two"),
     "half a root": (lambda g: g.broadcast(ones(), 0.5), "root 0.5"),
-    "a buffer of complex numbers": (lambda g: g.empty(3, "complex64"), "complex64"),
+    "a buffer of objects": (lambda g: g.empty(3, "object"), "object"),
     "a buffer of negative length": (lambda g: g.empty((2, -1)), "(2, -1)"),
     "a buffer of no type": (lambda g: g.empty(3, "float33"), "float33"),
     "a buffer of half an element": (lambda g: g.empty(2.5), "float"),
 }
+
+
+class Tensor:
+    """What torch's have."""
+
+    def detach(self):
+        return self
 
 
 def locked(array):
@@ -450,7 +463,8 @@ def test_a_rank_that_never_calls_is_named(
         assert "all_reduce(shape (5000,), float32" in str(error)
         assert re.search(rf"no word of it from ranks? [\d, ]*\b{odd}$", str(error))
         assert_of_no_use(communicator)
-    comm.Barrier()
+    with HERE.blocked("the others"):  # it does not compute
+        comm.Barrier()
     if communicator.rank == odd and name != "mpi":
         # It finds nobody there; what MPI delivers late must do no harm.
         error_of(lambda: communicator.all_reduce(buffer, "sum", "tree"))

@@ -129,7 +129,8 @@ def expected_of(call, every, root, op):
     due, promised = every.copy(), np.zeros(every.shape, bool)
     chunks = [slice(span.start, span.stop) for span in even_spans(n, size)]
     if call == "reduce":
-        fold = OPS[op].ufunc.reduce(every)
+        scale = every.dtype.type(OPS[op].scale(every.dtype, size))
+        fold = OPS[op].ufunc.reduce(every * scale)
         OPS[op].finish(fold, size)
         due[root], promised[root] = fold, True
     for rank, chunk in enumerate(chunks):
@@ -180,6 +181,32 @@ def test_against_numpy(open_communicator, host, call, later):
                     np.testing.assert_array_equal(got, mine[span.start : span.stop])
                 else:
                     assert got is buffer
+
+
+#: Types that cannot be reduced.
+SENT = ["bool", "uint8", "int16", "uint64", "complex64", "complex128", ">f4", "M8[s]", "S2"]
+
+
+def test_whatever_is_plain_bytes_can_be_sent(comm, open_communicator, host):
+    communicator = open_communicator(host=host)
+    size, rank = comm.size, comm.rank
+    for dtype, n in itertools.product(SENT, [1, 3 * size, 2011 * size]):
+        every = np.stack([np.resize(np.arange(7 * r, 7 * r + 90), n) for r in range(size)])
+        every = every.astype("int64").astype(dtype)
+        span = even_spans(n, size)[rank]
+        for buf in (communicator.empty(n, dtype), np.empty(n, dtype)):
+            buf[:] = every[rank]
+            assert (communicator.broadcast(buf, size - 1) == every[-1]).all()
+            buf[:] = every[rank]
+            assert (communicator.scatter(buf, 0) == span.of(every[0])).all()
+            span.of(buf)[:] = span.of(every[rank])
+            got = communicator.all_gather(buf)
+            for r, theirs in enumerate(even_spans(n, size)):
+                assert (theirs.of(got) == theirs.of(every[r])).all()
+            if n % size == 0:
+                buf[:] = every[rank]
+                rows = np.stack([row.reshape(size, -1)[rank] for row in every])
+                assert (communicator.all_to_all(buf).reshape(size, -1) == rows).all()
 
 
 def blocks(rank, size, k, dtype="float32"):

@@ -243,5 +243,5 @@ def test_a_kernel_is_a_matrix_with_a_column_for_each_output():
 
 
 def test_names_without_an_order_are_one_line():
-    with pytest.raises(ConfigError, match="the parameters are no tree"):
+    with pytest.raises(ConfigError, match="no tree: keys beside each other are int and str"):
         Trainer(CONFIG, {1: np.zeros(1, np.float32), "a": np.zeros(1, np.float32)})

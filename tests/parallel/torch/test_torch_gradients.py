@@ -105,11 +105,11 @@ class Ddp(Alone):
         return self._ddp.no_sync()
 
 
-def ordinary(way, *, each=1, module=None, after=lambda module: None, **options):
+def ordinary(way, *, each=1, always=False, module=None, after=lambda module: None, **options):
     """Train by a loop that does something to gradients between ``backward()`` and ``step()``."""
     called, optimizer = way.under(plain() if module is None else module, **options)
     for batch, share, last in way.turns(each):
-        with nullcontext() if last else way.no_sync():
+        with nullcontext() if last or always else way.no_sync():
             (loss(called, batch) / share).backward()
         if last:
             after(called)
@@ -148,7 +148,7 @@ def autocast(way):
     return [module]
 
 
-def adversaries(way):
+def adversaries(way, reaching=False):
     """A GAN, of which the discriminator's loss reaches the generator, and the other way round."""
     torch.manual_seed(7)
     judge, of_judge = way.under(nn.Sequential(nn.Linear(FEATURES, 8), nn.ELU(), nn.Linear(8, 1)))
@@ -156,7 +156,8 @@ def adversaries(way):
     judged = getattr(judge, "module", judge)
     for (x, _), _, _ in way.turns():
         of_judge.zero_grad()
-        found = judge(torch.cat([x, maker(x.flip(1)).detach()]))
+        made = maker(x.flip(1))
+        found = judge(torch.cat([x, made if reaching else made.detach()]))
         wanted = torch.cat([torch.ones(len(x), 1), torch.zeros(len(x), 1)])
         nn.functional.mse_loss(found, wanted).backward()
         of_judge.step()
@@ -226,6 +227,18 @@ def penalised(way):
     return [module]
 
 
+class Table(nn.Module):
+    """An embedding with sparse gradients."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.table = nn.EmbeddingBag(2 * FEATURES, 3, sparse=True)
+
+    def forward(self, x):
+        return self.table(torch.arange(FEATURES) + FEATURES * (x > 0))
+
+
 def even(rank, turn):
     return 6
 
@@ -250,8 +263,13 @@ LOOPS = {
     "accumulation": (with_kwargs(each=2, after=clipped), even, True, 1e-5),
     "join": (with_kwargs(after=clipped), uneven, False, 1e-5),
     "both": (with_kwargs(each=2, after=clipped), uneven, False, 1e-5),
+    "both, in every pass": (with_kwargs(each=2, always=True), uneven, False, 1e-5),
+    "sparse": (
+        with_kwargs(each=2, module=Table(), kind=torch.optim.SGD), uneven, False, 1e-5,
+    ),
     "gan": (adversaries, even, True, 1e-5),
     "gan, uneven": (adversaries, uneven, False, 1e-5),
+    "gan, reaching": (lambda way: adversaries(way, reaching=True), even, False, 1e-5),
     "branches": (lambda way: ordinary(way, module=Branches(), **DECAYED), even, True, 1e-5),
     "branches, both": (
         lambda way: ordinary(way, each=2, module=Branches(), **DECAYED), uneven, False, 1e-5,

@@ -305,8 +305,9 @@ def test_join_needs_a_batch_and_its_samples():
     with pytest.raises(ConfigError, match=r"cannot count the samples of a str; expected a tensor"):
         next(gradients.join(["abc"]))
     assert next(gradients.join(["abc"], len)) == "abc"
-    with pytest.raises(ConfigError, match="got -1 samples in a batch"):
-        next(gradients.join(["abc"], lambda batch: -1))
+    for wrong in (-1, 2.5):
+        with pytest.raises(ConfigError, match=f"got {wrong} samples in a batch, expected a whole"):
+            next(gradients.join(["abc"], lambda batch, wrong=wrong: wrong))
     ranks = Played(2)
     _, gradients = trained(plain(), ranks=ranks)
     ranks.all_reduce = lambda buf: buf.__iadd__([5, 1, 0])
@@ -378,6 +379,14 @@ def test_a_closure_computes_the_mean():
 
     assert optimizer.step(closure) > 0
     same(found(module), before, 0.5)
+
+
+def test_a_step_within_backward_is_refused():
+    module = plain()
+    optimizer, _ = trained(module)
+    module[2].weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    with pytest.raises(ConfigError, match=r"step\(\) came within backward\(\)"):
+        loss(module, batch()).backward()
 
 
 def test_a_parameter_has_one_gradients_and_new_ones_are_refused():

@@ -146,6 +146,8 @@ class Report(NamedTuple):
     last: bool
     #: ``Stats.columns`` of the worker: what it has counted since the start.
     columns: tuple[float, ...]
+    #: What else was found on the test set, by its user's names: JSON; empty without any.
+    figures: str = ""
 
 
 class Sketch(NamedTuple):

@@ -178,6 +178,7 @@ def summarize(
         train_loss=records[-1].loss if records else None,
         test_loss=figures.get("loss"),
         test_accuracy=figures.get("accuracy"),
+        test_figures={it: figures[it] for it in figures if it not in ("loss", "accuracy")},
         parameters=parameters,
         parameters_sha256=parameters_sha256(theta) if theta.size else "",
         staleness=Staleness.of_ranks(stats),

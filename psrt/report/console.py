@@ -29,6 +29,7 @@ def epoch_line(record: Record) -> str:
         parts.append(f"accuracy {100 * record.accuracy:.1f} %")
     elif record.test_loss is not None:
         parts.append(f"test loss {_loss(record.test_loss)}")
+    parts += [f"{name} {_loss(it)}" for name, it in record.figures.items() if it is not None]
     if record.samples_per_second is not None:
         parts.append(f"{record.samples_per_second:.2g} samples/s")
     if record.staleness_mean is not None:
@@ -162,11 +163,13 @@ def _mode(summary: Mapping[str, Any]) -> str:
 
 
 def _quality(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the row of the model's quality: accuracy, or the loss without classes."""
+    """Return the rows of the model's quality: accuracy, or the loss without classes, and more."""
     accuracy, loss = summary["test_accuracy"], summary["test_loss"]
+    rows = [] if loss is None else [("test loss", _loss(loss))]
     if accuracy is not None:
-        return [("accuracy", f"{100 * accuracy:.2f} %")]
-    return [("test loss", _loss(loss))] if loss is not None else []
+        rows = [("accuracy", f"{100 * accuracy:.2f} %")]
+    more = summary.get("test_figures") or {}
+    return rows + [(name, _loss(it)) for name, it in more.items() if it is not None]
 
 
 def _loss(loss: float) -> str:

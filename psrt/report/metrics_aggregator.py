@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 from psrt.errors import ProtocolError
 from psrt.messages import Report, Sketch
 from psrt.runtime.sketch import distance
+from psrt.stats import COLUMNS as STATS
 from psrt.stats import Stats, merged_columns
 
 
@@ -70,6 +72,13 @@ class Interval(NamedTuple):
     def evaluations(self) -> list[Report]:
         """Return the reports that evaluated on the test set."""
         return [report for report in self.reports if _evaluated(report)]
+
+    def figures(self) -> dict[str, float]:
+        """Return what else was found on the test set, by name; of several the newest."""
+        found: dict[str, float] = {}
+        for report in self.reports:
+            found |= json.loads(report.figures) if report.figures else {}
+        return found
 
 
 def _column(
@@ -155,8 +164,14 @@ class Record:
     #: End of the window of ``samples_per_second`` and ``waiting_share``, which begins at that of
     #: the previous record: the last time, up to ``seconds``, of which all workers had told.
     measured_seconds: float | None = _column("seconds", lambda it: it.window.end, default=None)
-    #: Columns of ``psrt.stats`` that have no field here, by name: written like the fields.
+    #: Columns of ``psrt.stats`` that have no field here, and what else ``evaluate`` has found, by
+    #: name: written like the fields.
     more: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What else ``evaluate`` has found on the test set, by name."""
+        return {name: it for name, it in self.more.items() if name not in STATS}
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Record:
@@ -176,7 +191,8 @@ class Record:
         """Return the record of an interval, every column by its formula."""
         return cls(
             **{name: column["formula"](interval) for name, column in COLUMNS.items()},
-            more={name: it for name, it in interval.columns.items() if name not in COLUMNS},
+            more={name: it for name, it in interval.columns.items() if name not in COLUMNS}
+            | interval.figures(),
         )
 
 
@@ -492,7 +508,8 @@ def _says_something(report: Report) -> bool:
 
 
 def _evaluated(report: Report) -> bool:
-    return not (math.isnan(report.test_loss) and math.isnan(report.test_accuracy))
+    found = (report.test_loss, report.test_accuracy)
+    return bool(report.figures) or not all(map(math.isnan, found))
 
 
 def _weighted_loss(reports: Sequence[Report], samples: int) -> float:

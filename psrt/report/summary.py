@@ -180,6 +180,8 @@ class Summary:
     model_cut: ModelCut | None = None
     #: Of a worker's vectors, each the largest of all workers; None where it is not counted.
     memory: Memory | None = None
+    #: What else ``evaluate`` has found of the final parameters, by name.
+    test_figures: dict[str, float | None] = field(default_factory=dict)
     #: Figures of ``psrt.stats`` that have no field here: in the JSON text they are fields, too.
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -203,6 +205,9 @@ class Summary:
                 "waiting": tuple(map(Waiting.from_values, values["waiting"])),
                 "missing": tuple(Missing(**it) for it in values["missing"]),
             }
+            found = values.setdefault("test_figures", {})
+            if not all(it is None or type(it) in (int, float) for it in {**found}.values()):
+                raise TypeError
             if values["averages"] is not None:
                 nested["averages"] = Averages(**values["averages"])
             if values["graph_averages"] is not None:

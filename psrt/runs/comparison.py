@@ -59,6 +59,10 @@ _IN_RECORDS: dict[tuple[str, ...], str] = {
 }  # fmt: skip
 
 
+#: Before the names that figures on the test set have from their users.
+_TEST = "test "
+
+
 def _waiting(run: RunFolder) -> float | None:
     """Return the mean share of its time that a worker waited."""
     shares = [row["share"] for row in (run.summary or {}).get("waiting", ())]
@@ -138,7 +142,8 @@ class Comparison:
         rows.append([])
         known = {it.name: it for it in FIGURES}
         for name, its in self.outcome.items():
-            rows.append([name, *_cells(known.get(name) or _to_accuracy(1.0), its)])
+            figure = _figure(name[len(_TEST) :]) if name.startswith(_TEST) else _to_accuracy(1.0)
+            rows.append([name, *_cells(known.get(name) or figure, its)])
         yield from _table(rows)
         for name, phrases in zip(self.runs, self.otherwise, strict=True):
             if phrases:
@@ -158,7 +163,7 @@ def compare(runs: Sequence[str | Path], target: float | None = None) -> Comparis
     if len(runs) < 2:
         raise ConfigError("compare takes two runs or more")
     names, read = labels(runs), [read_run(run) for run in runs]
-    figures = [*FIGURES, *([] if target is None else [_to_accuracy(target)])]
+    figures = [*FIGURES, *([] if target is None else [_to_accuracy(target)]), *_found(read)]
     outcome: dict[str, list[Any]] = {it.name: [] for it in figures}
     for run in read:
         with as_written(run.path):
@@ -170,6 +175,18 @@ def compare(runs: Sequence[str | Path], target: float | None = None) -> Comparis
         {name: its for name, its in outcome.items() if any(it is not None for it in its)},
         _otherwise([run.path for run in read]),
     )
+
+
+def _found(runs: Sequence[RunFolder]) -> list[Figure]:
+    """Return what else ``evaluate`` has found, in any of the runs."""
+    names = dict.fromkeys(
+        name for run in runs for name in (run.summary or {}).get("test_figures", ())
+    )
+    return [*map(_figure, names)]
+
+
+def _figure(name: str) -> Figure:
+    return Figure(f"{_TEST}{name}", _of("test_figures", name), "{:.4g}".format, relative=True)
 
 
 def _to_accuracy(target: float) -> Figure:

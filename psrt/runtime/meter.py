@@ -6,6 +6,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 from psrt.arrays import Vector
 from psrt.errors import CheckpointError
@@ -17,7 +18,7 @@ from psrt.transport.port import Port
 
 #: Reports that a checkpoint has of a worker, at most.
 _KEPT = 1024
-#: The kinds of a report's fields but the last one, the columns.
+#: The kinds of a report's fields but the last two, the columns and the figures.
 _KINDS = [
     *(int, int, int, float, int, int, int, int, float, float, float),
     *(int, float, int, float, float, bool, bool),
@@ -91,19 +92,21 @@ class Meter:
     @property
     def _told(self) -> str:
         """The reports that are kept, as JSON."""
-        return json.dumps([(*own, list(columns)) for *own, columns in self._reports])
+        return json.dumps([(*own, list(columns), more) for *own, columns, more in self._reports])
 
     @_told.setter
     def _told(self, text: str) -> None:
         try:
-            rows = [(*own, tuple(columns)) for *own, columns in json.loads(text)]
+            rows = [(*own, tuple(columns), more) for *own, columns, more in json.loads(text)]
         except (ValueError, TypeError, RecursionError):
             rows = [()]
         for row in rows:
-            kinds = [*map(type, row[:-1])]
-            if kinds != _KINDS or row[0] != self._worker or len(row[-1]) != len(COLUMNS):
+            kinds = [*map(type, row[:-2])]
+            if kinds != _KINDS or row[0] != self._worker or len(row[-2]) != len(COLUMNS):
                 raise CheckpointError("a worker's reports are none")
-            if not all(type(it) in (int, float) for it in row[-1]):
+            if row[-1] and not are_figures(row[-1]):
+                raise CheckpointError("a worker's reports have figures that are none")
+            if not all(type(it) in (int, float) for it in row[-2]):
                 raise CheckpointError("a worker's reports have columns that are no numbers")
         self._again = [Report(*row) for row in rows]
         self._reports.extend(self._again)
@@ -219,7 +222,7 @@ class Meter:
         Args:
             epoch: epochs finished.
             clock: gradient steps finished.
-            figures: ``loss`` and ``accuracy`` on the test set; empty if not evaluated.
+            figures: ``loss``, ``accuracy`` and others on the test set; empty if not evaluated.
             epoch_end: whether this step ends an epoch.
             last: whether the worker is done.
         """
@@ -227,6 +230,7 @@ class Meter:
         stats.bytes_sent = sent - self._bytes[0]
         stats.bytes_received = received - self._bytes[1]
         samples = stats.samples - self._reported_samples
+        more = {name: it for name, it in figures.items() if name not in ("loss", "accuracy")}
         report = Report(
             self._worker,
             epoch,
@@ -247,8 +251,18 @@ class Meter:
             epoch_end,
             last,
             stats.columns(),
+            json.dumps(more) if more else "",
         )
         self.reported_step, self._since = clock, report.seconds
         self._clear()
         self._reports.append(report)
         self._port.report(report)
+
+
+def are_figures(text: Any) -> bool:
+    """Return whether something is the JSON of numbers by names."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return isinstance(found, dict) and all(type(it) is float for it in found.values())

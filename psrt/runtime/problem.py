@@ -92,7 +92,7 @@ class Problem(Protocol):
         ...
 
     def evaluate(self, theta: Vector) -> dict[str, float]:
-        """Return figures on held-out data, by the names ``loss`` and ``accuracy`` (in [0, 1])."""
+        """Return figures on held-out data: ``loss``, ``accuracy`` (in [0, 1]) and any others."""
         ...
 
 

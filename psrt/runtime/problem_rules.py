@@ -18,10 +18,20 @@ from psrt.config import TrainConfig
 from psrt.data.keyed import whole_weight
 from psrt.errors import ConfigError
 from psrt.runtime.checksum import checksum
+from psrt.stats import COLUMNS
 
 METHODS = ("initial", "batches", "loss_and_grad", "evaluate")
 #: A NaN that no arithmetic makes: what of a gradient has these bits was not written.
 _UNWRITTEN = np.uint32(0x7FC0BEEF)
+#: Columns of the metrics that no figure on held-out data may be called; accuracy and loss are two.
+TAKEN = frozenset(
+    (
+        *("run", "epoch", "step", "test_loss", "seconds", "samples_per_second", "samples"),
+        *("staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "epoch_end"),
+        *("evaluated_seconds", "gap_mean", "skew_max", "waiting_share", "consensus_distance"),
+        *("measured_seconds", "more", *COLUMNS),
+    )
+)
 
 
 def check_config(config: object) -> None:
@@ -242,14 +252,26 @@ def checked_figures(figures: object) -> dict[str, float]:
         raise ConfigError(
             f"evaluate() returned {_said(figures)}, expected a dict such as {{'loss': 0.3}}"
         )
-    for name in ("loss", "accuracy"):
-        value = figures.get(name, 0.0)
-        if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+    for name, value in figures.items():
+        if not isinstance(name, str) or not name or name in TAKEN:
+            raise ConfigError(
+                f"evaluate() gives a figure the name {name!r}, expected text that is no column of "
+                "the metrics already"
+            )
+        if not _is_real(value):
             raise ConfigError(f"evaluate() gives {_said(value)} for {name}, expected a number")
     accuracy = figures.get("accuracy", 0.0)
     if accuracy < 0 or accuracy > 1:
         raise ConfigError(f"evaluate() gives an accuracy of {accuracy:g}, expected one in [0, 1]")
-    return {name: float(figures[name]) for name in ("loss", "accuracy") if name in figures}
+    return {name: float(it) for name, it in figures.items()}
+
+
+def _is_real(value: Any) -> bool:
+    """Return whether a value is one real number: Python's, numpy's, or a tensor's only one."""
+    try:
+        return not np.ndim(value) and np.asarray(value).dtype.kind in "biuf"
+    except (TypeError, ValueError, RuntimeError):  # of a tensor that requires a gradient
+        return False
 
 
 def _said(value: object) -> str:

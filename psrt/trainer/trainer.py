@@ -89,9 +89,10 @@ class Trainer:
             comm: as in ``psrt.run``.
             resume: as in ``psrt.run``.
             say: called with each line meant for the user, at rank 0.
-            evaluate: returns ``loss`` and ``accuracy`` (in [0, 1]) on held-out data, of parameters
-                in the form in which they were given. Called at worker 0 after each epoch, and at
-                rank 0, which may serve, with the final ones. None where ``metrics`` says them.
+            evaluate: returns ``loss``, ``accuracy`` (in [0, 1]) and any other numbers by name, on
+                held-out data, of parameters in the form in which they were given. Called at worker
+                0 after each epoch, and at rank 0, which may serve, with the final ones. None where
+                ``metrics`` says them.
             state: returns what a checkpoint keeps of the loop itself: a dictionary of numbers,
                 text, arrays, and such dictionaries.
             load_state: takes back what ``state`` returned, before a resumed run goes on.
@@ -385,7 +386,9 @@ class Trainer:
             raise ConfigError("workers have died: rank 0 and those that are left have parameters")
         return self._theta
 
-    def metrics(self, *, loss: float | None = None, accuracy: float | None = None) -> None:
+    def metrics(
+        self, *, loss: float | None = None, accuracy: float | None = None, **figures: float
+    ) -> None:
         """Say what was found on held-out data with the present parameters, before ``epoch()``.
 
         What worker 0 says is in the metrics of the run; in its summary only if the run ends with
@@ -394,13 +397,14 @@ class Trainer:
         Args:
             loss: mean loss.
             accuracy: share of what was right, in [0, 1].
+            figures: any others, by name.
         """
         if self._is_over:
             raise ConfigError(
                 "training is over: say metrics() before the epoch() that returns False"
             )
         self._check_entered()
-        known = {"loss": loss, "accuracy": accuracy}
+        known = {"loss": loss, "accuracy": accuracy, **figures}
         found = {name: _number(name, it) for name, it in known.items() if it is not None}
         self._loop.tell(self.theta, found)
 

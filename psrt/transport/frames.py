@@ -25,11 +25,11 @@ _WRITE_PARK, _READ_PARK = struct.Struct("=B7xqqqi"), struct.Struct("=8xqqqi")
 #: A report's fields by the types that they are declared with, and those of the columns at its end
 #: by the types of their first values: a new one needs no line here.
 _CODES = {int: "q", float: "d", bool: "?"}
-*_TYPES, _ = get_type_hints(Report).values()
+*_TYPES, _, _ = get_type_hints(Report).values()
 _TYPES += [type(column.default) for column in COLUMNS.values()]
 _REPORT = struct.Struct("=B7x" + "".join(map(_CODES.__getitem__, _TYPES)))
 #: Fields of a report before its columns.
-_FIELDS = len(Report._fields) - 1
+_FIELDS = len(Report._fields) - 2
 
 _SKETCH = struct.Struct("=B7xqq")
 _IS_REPORT, _IS_SKETCH = 1, 2
@@ -89,7 +89,8 @@ def encode_report(report: Report | Sketch) -> bytes:
     """Return what goes to rank 0 apart from the training traffic, where no bytes are counted."""
     if isinstance(report, Sketch):
         return _SKETCH.pack(_IS_SKETCH, report.worker, report.clock) + report.numbers
-    return _REPORT.pack(_IS_REPORT, *report[:_FIELDS], *report.columns)
+    head = _REPORT.pack(_IS_REPORT, *report[:_FIELDS], *report.columns)
+    return head + report.figures.encode() if report.figures else head
 
 
 def decode_report(buffer: Buffer | bytes) -> Report | Sketch:
@@ -98,4 +99,5 @@ def decode_report(buffer: Buffer | bytes) -> Report | Sketch:
         _, worker, clock = _SKETCH.unpack_from(buffer)
         return Sketch(worker, clock, bytes(buffer[_SKETCH.size :]))
     _, *values = _REPORT.unpack_from(buffer)
-    return Report._make((*values[:_FIELDS], tuple(values[_FIELDS:])))
+    figures = bytes(buffer[_REPORT.size :]).decode()
+    return Report._make((*values[:_FIELDS], tuple(values[_FIELDS:]), figures))

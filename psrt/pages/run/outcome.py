@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -57,6 +57,7 @@ def _rows(runs: Sequence[RunFolder]) -> list[tuple[str, Callable[[RunFolder], st
         ("ranks", _ranks),
         ("test accuracy", lambda run: percent(_last(run, "test_accuracy", "accuracy"))),
         ("test loss", lambda run: number(_last(run, "test_loss", "test_loss"))),
+        *((f"test {name}", _figure(name)) for name in _figures(runs)),
         ("training loss", lambda run: number(_last(run, "train_loss", "loss"))),
         ("time", _time),
         (
@@ -74,6 +75,16 @@ def _rows(runs: Sequence[RunFolder]) -> list[tuple[str, Callable[[RunFolder], st
         ("gradients not used", _of(lambda it: f"{it.dropped:,}" if it.dropped else NONE)),
         ("SHA-256 of the parameters", _of(lambda it: it.parameters_sha256[:16] or NONE)),
     ]
+
+
+def _figures(runs: Sequence[RunFolder]) -> Iterable[str]:
+    """Return the names of what else was found on the test set."""
+    found = (run.summary.test_figures for run in runs if run.summary is not None)
+    return dict.fromkeys(name for it in found for name in it)
+
+
+def _figure(name: str) -> Callable[[RunFolder], str]:
+    return _of(lambda it: number(it.test_figures.get(name)))
 
 
 def _of(text_of: Callable[[Summary], str]) -> Callable[[RunFolder], str]:

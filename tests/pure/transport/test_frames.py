@@ -122,5 +122,8 @@ def test_what_was_not_asked_stays_nan():
         columns=(4,) * len(COLUMNS),
         test_accuracy=math.nan,
         last=True,
+        figures='{"f1": 0.5, "größe": 1.0}',
     )
-    assert math.isnan(decode_report(encode_report(report)).test_accuracy)
+    found = decode_report(encode_report(report))
+    assert math.isnan(found.test_accuracy)
+    assert found.figures == report.figures

@@ -136,6 +136,31 @@ def fit_machine(readings: Readings, cores: int) -> Fitted:
     return Fitted(MachineCosts(**links, node=node, cores=cores, measured=library), fits)
 
 
+#: The largest values that a machine with nothing else to do has, in seconds: far above what is
+#: measured on one, and below a turn of the kernel's scheduler, which is what a busy one measures.
+_MOST_S = {"inside": 300e-6, "between": 50e-3, "node": 1e-3}
+#: Typical relative error above which a line has little to do with its readings.
+_LOOSE = 0.6
+
+
+def doubt(fitted: Fitted) -> str | None:
+    """Return why costs are none of this machine's; None if there is no reason to think so."""
+    values = _values(fitted.costs)
+    for what, name, place, scale in _CONSTANTS:
+        fit = fitted.fits.get(name)
+        if fit is None:
+            continue
+        value, most = values[name][place], _MOST_S.get(name)
+        if most is not None and place == 0 and value > most:
+            return (
+                f"{what.replace(' (µs)', '')}: {value * scale:,.0f} µs, where a machine with "
+                f"nothing else to do has less than {most * scale:,.0f}"
+            )
+        if fit.typical > _LOOSE:
+            return f"{what}: the fit is off by {fit.typical:.0%} typically"
+    return None
+
+
 def _node_row(ranks: int, nbytes: int, cores: int) -> tuple[float, float]:
     """Return the factors of ``sync`` and ``byte`` in ``NodeCosts.seconds``."""
     return NodeCosts(1.0, 0.0).seconds(ranks, nbytes, cores), NodeCosts(0.0, 1.0).seconds(

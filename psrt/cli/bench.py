@@ -36,7 +36,9 @@ RANKS = {_SUMS: (2, 4), _PUSHES: (2, 5), "train": (3, 3), _CUTS: (2, 2)}
 _CODECS = "codec"
 #: Flag → the benchmarks that it is for, where it is not for all.
 _FOR = {
-    **dict.fromkeys(("ranks", "hosts", "limit_s", "fit", "machine_costs"), (_SUMS,)),
+    **dict.fromkeys(
+        ("ranks", "hosts", "limit_s", "fit", "machine_costs", "quick", "force"), (_SUMS,)
+    ),
     **dict.fromkeys(("mode", "servers", "workers"), (_PUSHES,)),
     "sizes": (_SUMS, _PUSHES),
     "elements": (_CODECS,),
@@ -209,13 +211,18 @@ def bench_parser() -> FlagParser:
         help="measure the machine's costs and write them to this file, with the times of all "
         "all-reduces between these hosts",
     )
+    for name, text in (
+        ("--quick", "measure every other size, in 3 turns and within 20 s"),
+        ("--force", "with --fit, write costs that look like those of a busy machine, too"),
+    ):
+        add(name, action="store_true", default=None, help=text)
     return parser
 
 
 def _add_flags(parser: FlagParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
     parser.add_argument(
-        "--rounds", metavar="N", type=int, default=9, help="number of turns of each candidate (9)"
+        "--rounds", metavar="N", type=int, help="number of turns of each candidate (9)"
     )
     add_flags(parser)
 
@@ -229,6 +236,8 @@ def _check(given: argparse.Namespace) -> None:
                 f"--{dashed(name)} is for bench {' and '.join(benchmarks)}, not for bench "
                 f"{given.what}"
             )
+    if given.force and given.fit is None:
+        raise ConfigError("--force has no effect without --fit")
     if given.shards_per_server is not None:
         _shards(given)
     if given.what == _CODECS:
@@ -243,6 +252,8 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def _check_rounds(given: argparse.Namespace) -> None:
+    if given.rounds is None:
+        given.rounds = 3 if getattr(given, "quick", None) else 9
     if given.rounds < 1:
         raise ConfigError(f"--rounds must be at least 1, got {given.rounds}")
 

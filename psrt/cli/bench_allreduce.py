@@ -22,6 +22,10 @@ from psrt.explain.inputs import read_ranks, read_sizes
 from psrt.files import write_text
 from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.hosts import split_hosts
+from psrt.units import plural
+
+#: Seconds that all layouts share under ``--quick``.
+_QUICK_S = 20.0
 
 
 def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]:
@@ -38,9 +42,14 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
     Raises:
         ConfigError: on every rank, for invalid flags.
     """
-    sizes = vector_sizes(given.sizes, allreduce.SIZES)
+    sizes = vector_sizes(given.sizes, allreduce.SIZES[:: 2 if given.quick else 1])
+    limit_s = given.limit_s or (_QUICK_S if given.quick else allreduce.LIMIT_S)
     present = hosts_present(comm)
     placed = _layouts(given, comm, present)
+    if comm.rank == 0:
+        sets = f"{plural(len(sizes), 'size')} of vectors on {plural(len(placed), 'set')} of ranks"
+        less = "" if given.quick else f"; --quick takes {_QUICK_S:g} s"
+        say(f"measures {sets}, for up to {limit_s:g} s{less}")
     fitted, costs = _costs(given, comm, present, placed)
     rows = allreduce.measure(
         comm,
@@ -48,7 +57,7 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
         costs=costs,
         sizes=sizes,
         rounds=given.rounds,
-        limit_s=allreduce.LIMIT_S if given.limit_s is None else given.limit_s,
+        limit_s=limit_s,
         say=say,
     )
     if fitted is not None:
@@ -61,6 +70,16 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
         return {}
     report = {} if fitted is None else {"costs of this machine": _fitted(fitted)}
     return report | {"all-reduce": (rows, allreduce_rows.as_text(rows))}
+
+
+def _refuse_doubtful(given: argparse.Namespace, fitted: fit.Fitted) -> None:
+    why = fit.doubt(fitted)
+    if why is None:
+        return
+    busy = f"{why}: is something else running? uptime and top tell"
+    if given.fit is not None and not given.force:
+        raise ConfigError(f"{given.fit} is not written, {busy}; --force writes it as it is")
+    say(f"note: the costs may be none of this machine's, {busy}")
 
 
 def _fitted(fitted: fit.Fitted) -> tuple[Any, str]:
@@ -135,9 +154,11 @@ def _costs(
     if given.machine_costs is None:
         ranks = sorted({len(layout.ranks) for layout in placed})
         readings = read_machine(comm, present, ranks=ranks, rounds=min(given.rounds, 5))
-        if comm.rank == 0:
-            fitted = fit.fit_machine(readings, cores=len(os.sched_getaffinity(0)))
-            text = fitted.costs.to_json()
+        with raise_on_all(comm):
+            if comm.rank == 0:
+                fitted = fit.fit_machine(readings, cores=len(os.sched_getaffinity(0)))
+                _refuse_doubtful(given, fitted)
+                text = fitted.costs.to_json()
     with raise_on_all(comm):
         if comm.rank == 0 and given.machine_costs is not None:
             text = read_costs(given.machine_costs).to_json()

@@ -1,9 +1,11 @@
 """Constants come back out of times that were made from them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from psrt.bench.fit import Readings, as_text, fit_machine, solve
+from psrt.bench.fit import Readings, as_text, doubt, fit_machine, solve
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
@@ -93,3 +95,16 @@ def test_the_table_has_each_constant_in_its_unit():
     assert lines["α inside a host, per step (µs)"] == ["4", "0%", "0%", "5"]
     assert lines["β between hosts (ns/byte)"] == ["0.9", "0%", "0%", "5"]
     assert lines["byte, a rank's pass over the vector (ns/byte)"] == ["0.2", "0%", "0%", "10"]
+
+
+def test_costs_of_a_busy_machine_are_doubted_and_those_of_another_are_not():
+    assert doubt(fit_machine(readings_of(TRUE), cores=2)) is None
+    readings = readings_of(TRUE)
+    late = {m: s + 1.6e-3 for m, s in readings.inside.items()}  # turns of the scheduler
+    found = doubt(fit_machine(replace(readings, inside=late), cores=2))
+    assert found.startswith("α inside a host, per step: 1,60")
+    # Some of the turns only: no line is near.
+    for name in ("inside", "between", "fold", "node"):
+        each = getattr(readings, name)
+        odd = {key: s * (100.0 if k % 2 else 1.0) for k, (key, s) in enumerate(each.items())}
+        assert doubt(fit_machine(replace(readings, **{name: odd}), cores=2)) is not None, name

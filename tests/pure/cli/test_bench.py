@@ -28,6 +28,8 @@ from psrt.errors import ConfigError
         ("train --shards-per-server few", "must be a whole number or auto, got 'few'"),
         ("ps --shards-per-server 0", "shards-per-server must be at least 1, got 0"),
         ("allreduce --rounds 0", "at least 1"),
+        ("ps --quick", "--quick is for bench allreduce"),
+        ("allreduce --force", "--force has no effect without --fit"),
         ("allreduce --size 1K", "unknown flag --size (did you mean --sizes?)"),
         ("allreduce", "launch -n 4 bench allreduce"),
         ("pipeline", "bench pipeline needs 2 ranks or more: "),

@@ -265,7 +265,8 @@ LOOPS = {
     "both": (with_kwargs(each=2, after=clipped), uneven, False, 1e-5),
     "both, in every pass": (with_kwargs(each=2, always=True), uneven, False, 1e-5),
     "sparse": (
-        with_kwargs(each=2, module=Table(), kind=torch.optim.SGD), uneven, False, 1e-5,
+        lambda way: ordinary(way, each=2, module=Table(), kind=torch.optim.SGD),
+        uneven, False, 1e-5,
     ),
     "gan": (adversaries, even, True, 1e-5),
     "gan, uneven": (adversaries, uneven, False, 1e-5),

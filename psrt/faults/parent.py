@@ -19,7 +19,7 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ PARENT = "PSRT_PARENT"
 _CONNECT_S = 5.0
 #: How long the connections of other hosts are given to end after the launcher has, in seconds.
 _LAST_WORDS_S = 1.0
+#: Seconds in which a launcher says that it has lost a host, for which it ends the other ranks.
+_SAYS_S = 0.1
 #: Ranks that one line names.
 _SHOWN = 4
 #: States of a process that a signal or a debugger has stopped, as the kernel calls them.
@@ -82,6 +84,9 @@ class Parent:
         #: Whether the launcher has ended rank 0, without whom nobody goes on.
         self._first_was_ended = False
         self._here = this_process(-1)
+        self._several_hosts = several_hosts
+        #: Hosts that the launcher has lost, as it tells itself; it then ends the ranks of all.
+        self.lost: list[str] = []
         #: Why the job is over, as the first to know has told; None while it is not.
         self.over: End | None = None
         #: When a rank was heard last, by ``time.monotonic``; None before the first.
@@ -132,7 +137,7 @@ class Parent:
         os.write(self._wake, b"!")
         if self._thread.ident is not None:
             self._thread.join()
-        reason = self._reason()
+        reason = self._loss() or self._reason()
         if blames and self.over is None and reason is not None:
             self._end(reason)
         for child in self._listener.callers:
@@ -206,6 +211,17 @@ class Parent:
         here = self._here
         return (member.host, member.namespace) == (here.host, here.namespace)
 
+    def _loss(self) -> End | None:
+        """Return that the launcher has lost hosts; None if none, or before their ranks had come."""
+        ranks = [it for it, _ in self._dead]
+        ranks += [it.member for it in self._listener.callers if it.member is not None]
+        names = {host.partition(".")[0] for host in self.lost}
+        there = sorted({str(it) for it in ranks if it.host.partition(".")[0] in names})
+        if not there:
+            return None
+        text = f"mpirun has lost the host of {_few(there)}, and has ended all ranks"
+        return End(JobOverError.LATE, f"psrt: error: {text}\n")
+
     def _reason(self) -> End | None:
         """Return why the job is over where its ranks have not told."""
         callers = self._listener.callers
@@ -214,9 +230,7 @@ class Parent:
         # A launcher that has lost a host ends the other ranks, or leaves them alone, and that looks
         # like deaths; only a signal of somebody else's does not.
         if silent and not (self._blamed and _signal(self._blamed[0][1])):
-            more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
-            text = f"out of reach: {', '.join(silent[:_SHOWN])}{more}"
-            return End(JobOverError.LATE, f"psrt: error: {text}\n")
+            return End(JobOverError.LATE, f"psrt: error: out of reach: {_few(silent)}\n")
         # A launcher that has lost a host ends the others, or leaves them, as one of those that
         # would have gone on: rank 0 forgives who goes before itself.
         if self._blamed or (self._dead and (self._first_was_ended or watched)):
@@ -236,8 +250,12 @@ class Parent:
         if end.status > _SIGNALS:
             self._interrupted = self._interrupted or end
             return
+        if end.status == JobOverError.DIED and self._several_hosts and not self.lost:
+            time.sleep(_SAYS_S)
         first = self._blamed[0][0].rank if self._blamed else 0
-        if end.status == JobOverError.DIED and child.rank and first:
+        if end.status == JobOverError.DIED and (loss := self._loss()) is not None:
+            end = loss
+        elif end.status == JobOverError.DIED and child.rank and first:
             # Other ranks tell of the death of rank 0 only, which then was not the first.
             end = self._death()
         self._end(end)
@@ -247,6 +265,11 @@ class Parent:
         if end.text:
             self._tell(end.text)
         self._on_over()
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _signal(code: int | None) -> int:

@@ -21,7 +21,9 @@ from pathlib import Path
 from psrt.errors import ConfigError, StoppedError
 from psrt.faults.parent import Parent
 from psrt.faults.watcher import End
+from psrt.job.output import Output
 from psrt.job.signals import Signals
+from psrt.mpirun.boxes import Boxes
 
 #: Signals that end a job.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -87,6 +89,8 @@ def attempt(
     grace_s: float = _GRACE_S,
     saves: bool = False,
     reads: bool = False,
+    boxed: Sequence[str] = (),
+    verbose: bool = False,
     stall: Callable[[], str | None] | None = None,
 ) -> Ended:
     """Run a launcher to its end; signals to this process reach it.
@@ -107,6 +111,9 @@ def attempt(
         saves: whether it is asked, the first time, to save and stop by itself: then it has a
             process group of its own, which Ctrl-C does not reach.
         reads: whether it has the input of this process; otherwise it has none.
+        boxed: which of its streams, ``stdout`` and ``stderr``, have what an mpirun adds when ranks
+            end; it is left out.
+        verbose: whether it is not.
         stall: called about every second; returns why the job is to be ended, None while it gets on.
 
     Raises:
@@ -125,7 +132,13 @@ def attempt(
             input_ = None if reads else subprocess.DEVNULL
             # By this signal a job is asked to save, whatever this process was started to ignore.
             taken = {signal.SIGUSR1} if saves else set()
-            process = _start(words, environment, signals.before, libc, taken, alone, input_)
+            pipes = {name: os.pipe() for name in boxed}
+            process = _start(words, environment, signals.before, libc, taken, alone, input_, pipes)
+            outputs = [
+                Output(pipes[name][0], number, Boxes(parent.lost, verbose=verbose))
+                for number, name in ((1, "stdout"), (2, "stderr"))
+                if name in pipes
+            ]
             own = threading.get_ident()
             parent.start(lambda: signal.pthread_kill(own, signal.SIGCHLD))
             asked: int | None = None
@@ -163,8 +176,13 @@ def attempt(
                     if alone or not heard.from_terminal:
                         number = signal.Signals(heard.number)
                         process.send_signal(_AS.get(number, number))
+            for output in outputs:
+                output.drain()
             ends_itself = asked is None and stalled is None and process.returncode >= 0
             over = parent.close(blames=ends_itself)
+            told = asked is not None or stalled is not None or over is not None
+            for output in outputs:
+                output.close(told=told)
             status = process.returncode if over is None else over.status
             if asked is None and status not in (0, StoppedError.exit_status):
                 asked = saving  # it could not save
@@ -213,6 +231,7 @@ def _start(
     taken: Set[int],
     alone: bool,
     input_: int | None,
+    pipes: Mapping[str, tuple[int, int]],
 ) -> subprocess.Popen[bytes]:
     # Loaded before the fork: nothing may be after it.
     parent = os.getpid()
@@ -232,6 +251,7 @@ def _start(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     sys.stdout.flush()
+    streams = {name: write for name, (_, write) in pipes.items()}
     try:
         return subprocess.Popen(
             list(words),
@@ -239,6 +259,14 @@ def _start(
             preexec_fn=prepare,
             process_group=0 if alone else None,
             stdin=input_,
+            stdout=streams.get("stdout"),
+            stderr=streams.get("stderr"),
+            # It has the other end, too: if this process is killed, to write is no error by which it
+            # would end before its ranks.
+            pass_fds=[read for read, _ in pipes.values()],
         )
     except OSError as error:
         raise ConfigError(f"cannot start {words[0]}: {error.strerror}") from None
+    finally:
+        for write in streams.values():
+            os.close(write)

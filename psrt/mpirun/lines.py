@@ -38,9 +38,13 @@ _KEEPALIVE = {
     "oob_tcp_keepalive_intvl": "5",
     "oob_tcp_keepalive_probes": "3",
 }
+#: They do not ask. Once one finds another gone, mpirun ends all ranks, those that need it not, too.
+_NEVER = {"oob_tcp_keepalive_time": "0"}
 #: Seconds from its start in which MPICH's mpirun may lose a signal to end: it takes it, but has
 #: nobody yet to pass it on to. It starts ranks within 0.05 s, which then have Python to start.
 DEAF_S = 1.0
+#: Where either mpirun writes what it has to say of ranks that end.
+OPEN_MPI_BOXED, MPICH_BOXED = ("stderr",), ("stdout", "stderr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Start:
     interface: str | None = None
     #: Whether the others go on when the process of a rank dies.
     survives: bool = False
+    #: Whether the others go on when a host falls silent, which the ranks find out by themselves.
+    outlasts: bool = False
     #: What each rank is bound to, of ``BINDINGS``; None leaves it to srun.
     bind: str | None = None
     #: Variables that are set for the ranks.
@@ -84,6 +90,8 @@ class Line:
     unshown_at: int = 1
     #: Seconds from its start in which it may lose a signal to end.
     deaf_s: float = 0.0
+    #: The streams into which its mpirun writes what it has to say of ranks that end.
+    boxed: Sequence[str] = ()
 
     @property
     def command(self) -> Sequence[str]:
@@ -130,7 +138,8 @@ def mpirun_line(
     unshown = [word for name in start.unshown for word in ("-x", name)] if taken else []
     deaf_s = 0.0 if library.is_open_mpi else DEAF_S
     variables = {**start.variables, **variables}
-    return Line(words, variables, start.ranks, unshown, deaf_s=deaf_s)
+    boxed = OPEN_MPI_BOXED if library.is_open_mpi else MPICH_BOXED
+    return Line(words, variables, start.ranks, unshown, deaf_s=deaf_s, boxed=boxed)
 
 
 def _open_mpi(
@@ -160,8 +169,9 @@ def _open_mpi(
         name = "prte_if_include" if library.major >= 5 else "oob_tcp_if_include"
         words += [of_daemons, name, start.interface]
     if start.hosts:
-        for name, value in _KEEPALIVE.items():
-            words += [of_daemons, name, value]
+        if not any("oob_tcp_keepalive" in word for word in start.flags):
+            for name, value in (_NEVER if start.outlasts else _KEEPALIVE).items():
+                words += [of_daemons, name, value]
         taken = {*filter(_TAKEN_ALONG.fullmatch, environment), *start.exported}
         words += [word for name in sorted(taken) for word in ("-x", name)]
     return words, {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from psrt.errors import ConfigError
 from psrt.mpirun.environment import finds_hosts
 from psrt.mpirun.library import is_open_mpi
-from psrt.mpirun.lines import DEAF_S, Line
+from psrt.mpirun.lines import DEAF_S, MPICH_BOXED, OPEN_MPI_BOXED, Line
 
 #: Programs that start ranks, by their names.
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prun", "srun")
@@ -67,9 +67,11 @@ class OwnLine:
         if name == "srun" or path is None:
             return Line(self.words, {})
         if not is_open_mpi(Path(path)):
-            return Line(self.words, {}, deaf_s=DEAF_S)
+            return Line(self.words, {}, deaf_s=DEAF_S, boxed=MPICH_BOXED)
         more = [word for variable in exported for word in ("-x", variable)]
-        return Line(self.words, {}, unshown=more, unshown_at=self.launcher + 1)
+        return Line(
+            self.words, {}, unshown=more, unshown_at=self.launcher + 1, boxed=OPEN_MPI_BOXED
+        )
 
 
 def may_spread(flags: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 #: Names of what the ranks of either MPI leave in shared memory when they are killed.
-_SEGMENT = re.compile(r"(sm_segment|vader_segment|osc_sm|mpich_sh|psrt)[\w.\-]*")
+_SEGMENT = re.compile(r"(sm_segment|vader_segment|osc_sm|mpich_sh|ucx_shm_posix|psrt)[\w.\-]*")
 _SHARED = Path("/dev/shm")
 
 

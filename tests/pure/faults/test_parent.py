@@ -230,6 +230,30 @@ def test_who_is_out_of_reach_while_the_others_are_ended_is_the_reason(job):
     assert end == End(JobOverError.LATE, f"psrt: error: out of reach: {name(2, lost, 'node02')}\n")
 
 
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_host_that_the_launcher_has_lost_is_the_reason_and_nobody_whom_it_ended(job, tells):
+    """Open MPI ends all ranks then; rank 0 may see others go, and take the first for the cause."""
+
+    def died(line):
+        line.tell(End(JobOverError.DIED, "psrt: error: worker 1 died\n"))
+        lives(line)
+
+    lost = job.rank(2, lives, host="node02.here")
+    job.kill(job.rank(1, lives))
+    job.parent.lost.append("node02")
+    job.rank(0, died if tells else lives)
+    job.settle()
+    who = name(2, lost, "node02.here")
+    text = f"psrt: error: mpirun has lost the host of {who}, and has ended all ranks\n"
+    assert job.close() == End(JobOverError.LATE, text)
+    assert job.told == [text]
+
+
+def test_a_host_that_never_came_is_the_launcher_s_to_tell(job):
+    job.parent.lost.append("node02")
+    assert job.close() is None
+
+
 def test_an_interruption_is_the_reason_where_there_is_no_other(job):
     def is_interrupted(line):
         line.tell(End(143, "psrt: interrupted\n"))

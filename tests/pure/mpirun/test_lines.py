@@ -79,6 +79,12 @@ def test_a_lost_host_is_noticed_within_half_a_minute(library, flag):
     for name in ("time 10", "intvl 5", "probes 3"):
         assert f"{flag} oob_tcp_keepalive_{name}" in words
     assert "keepalive" not in mpirun(library, start())[0]
+    # Where the others go on without it that would end them.
+    outlasts = mpirun(library, start(hosts=TWO, outlasts=True))[0]
+    assert f"{flag} oob_tcp_keepalive_time 0" in outlasts
+    assert outlasts.count("keepalive") == 1
+    own = ["--prtemca", "oob_tcp_keepalive_time", "90"]
+    assert mpirun(library, start(hosts=TWO, flags=own))[0].count("keepalive") == 1
 
 
 def test_what_is_set_for_one_run_is_not_in_the_line_that_is_shown():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import pwd
 import re
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psrt
-from psrt.cli.flags import FlagParser, train_parser, values_of
+from psrt.cli.flags import FlagParser, config_of, train_parser, values_of
 from psrt.cli.printing import say
 from psrt.config.names import AUTO
+from psrt.config.resolve import mode_of, resolve
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.faults.parent import PARENT, Parent
@@ -51,7 +53,9 @@ _SAFELY = ("-c", "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0]
 #: The flag of train by which the others go on when a rank dies.
 _SURVIVE = "--survive"
 #: What has train print its help.
-_HELP = ("-h", "--help")
+_HELP = {"-h", "--help", "--help-all"}
+#: Its flags that name files, which other hosts may have and this one not.
+_FILES = ("config", "resume", "replay")
 #: Seconds that `srun --mpi=list` may take.
 _SRUN_S = 30
 #: Most ranks that a job can have.
@@ -84,7 +88,7 @@ def launch_parser() -> FlagParser:
         description=_DESCRIPTION,
     )
     parser.synonyms = {
-        **dict.fromkeys(("n", "np", "workers", "nproc", "nproc-per-node", "ntasks"), "ranks"),
+        **dict.fromkeys(("n", "np", "nproc", "nproc-per-node", "ntasks"), "ranks"),
         **dict.fromkeys(("machinefile", "f", "hosts"), "hostfile"),
         **dict.fromkeys(("x", "genv", "export"), "env"),
         **dict.fromkeys(("iface", "network"), "interface"),
@@ -96,6 +100,12 @@ def launch_parser() -> FlagParser:
         metavar="N",
         help="number of ranks (default: the slots of the hostfile, the tasks of the Slurm job, or "
         "the cores of this machine)",
+    )
+    add(
+        "--workers",
+        metavar="W",
+        help="of train, in place of -n: number of workers; the servers of its mode are added, and "
+        "with --parallel each has a rank for each part of the model",
     )
     add("--hostfile", metavar="FILE", help="start them on the hosts that this file names")
     add(
@@ -149,6 +159,11 @@ def launch_parser() -> FlagParser:
         metavar="M",
         help="fewest workers to go on with under --elastic (default: 1)",
     )
+    add(
+        "--verbose",
+        action="store_true",
+        help="show what mpirun adds when ranks end, of which psrt tells the reason itself",
+    )
     add("--dry-run", action="store_true", help="print the line on stdout and start nothing")
     return parser
 
@@ -172,6 +187,8 @@ def main(argv: Sequence[str]) -> int:
             f"no command given, expected one of {', '.join(_ON_RANKS)}, a script of Python, or -m "
             "and a module; psrt launch --help says more"
         )
+    if given.workers is not None:
+        given.ranks = str(_ranks_of(given, rest))
     if given.restarts is not None:
         if given.stdin:
             raise ConfigError("--stdin has no effect with --restarts: input is there only once")
@@ -192,6 +209,8 @@ def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
     """Run a job to its end; None if only its line was to be shown."""
     words, is_ours = _of_rank(rest)
     line = _line(given, words, is_ours, _hosts(given))
+    if is_ours and not _HELP & set(words):
+        _check(words[2:], line.ranks, spreads=_spreads(given))
     if given.dry_run:
         say(str(line))
         return None
@@ -199,7 +218,15 @@ def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
     if is_ours and words[2:3] == ["doctor"] and not _may_start(given, words[3:], line):
         return Ended(1, None, 0.0)
     parent = Parent(line.ranks, _tell, several_hosts=_spreads(given))
-    return attempt(line.command, line.variables, parent, deaf_s=line.deaf_s, reads=given.stdin)
+    return attempt(
+        line.command,
+        line.variables,
+        parent,
+        deaf_s=line.deaf_s,
+        reads=given.stdin,
+        boxed=line.boxed,
+        verbose=given.verbose,
+    )
 
 
 def _may_start(given: argparse.Namespace, flags: list[str], line: Line) -> bool:
@@ -338,14 +365,17 @@ def _line(
         flags = shlex.split(given.flags)
     except ValueError as error:
         raise ConfigError(f"--flags {given.flags!r}: {str(error).lower()}") from None
+    ranks = ranks or (slots if given.ranks is None else _number(given.ranks))
+    is_training = is_ours and words[2:3] == ["train"] and not _HELP & set(words)
     start = Start(
         command=[*python, *words],
-        ranks=ranks or (slots if given.ranks is None else _number(given.ranks)),
+        ranks=ranks,
         hosts=hosts,
         slots=slots,
         interface=given.interface,
         bind=given.bind_to,
         survives=survives,
+        outlasts=bool(hosts) and is_training and _outlasts(words[3:], ranks),
         variables=variables,
         exported=exported,
         unshown=(PARENT,),
@@ -364,7 +394,7 @@ def _survives(flags: Sequence[str]) -> bool:
     Its flags may say so, the file of ``--config``, or the run that it goes on with. Whatever is
     wrong with them the ranks tell.
     """
-    if any(flag in _HELP for flag in flags):
+    if _HELP & set(flags):
         return False
     try:
         asked = values_of(train_parser().parse(flags))
@@ -376,6 +406,52 @@ def _survives(flags: Sequence[str]) -> bool:
         return run is not None and survived(run)
     except ConfigError:
         return False
+
+
+def _check(words: Sequence[str], ranks: int, *, spreads: bool) -> None:
+    """Check the words of a command of psrt's before ranks are started, as far as it can be here.
+
+    Raises:
+        ConfigError: if they are not valid, for that number of ranks.
+        SystemExit: after help was printed.
+    """
+    command, *flags = words
+    if command == "train":
+        given = train_parser().parse(flags)
+        if not (spreads and any(hasattr(given, it) for it in _FILES)):
+            resolve(config_of(given), ranks=ranks)
+    elif command in _ON_RANKS:
+        module = importlib.import_module(f"psrt.cli.{command}")
+        getattr(module, f"{command}_parser")().parse(flags)
+
+
+def _ranks_of(given: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Return the number of ranks that train needs for a number of workers.
+
+    Raises:
+        ConfigError: if that cannot be told.
+    """
+    if rest[0] != "train":
+        raise ConfigError(f"--workers is for train, whose servers psrt knows; -n N for {rest[0]}")
+    if given.ranks is not None:
+        raise ConfigError(f"--workers {given.workers} and -n {given.ranks}: give one of them")
+    workers = _number(given.workers, "--workers must be a number of workers")
+    config = config_of(train_parser().parse(rest[1:]))
+    cells = 1 if config.parallel is None else config.axes.cells
+    servers = config.servers
+    if servers is None:
+        servers = mode_of(config, workers + 1).default_servers * cells
+    return servers + workers * cells
+
+
+def _outlasts(flags: Sequence[str], ranks: int) -> bool:
+    """Return whether the others go on when a host falls silent, as far as can be told here."""
+    try:
+        config = resolve(config_of(train_parser().parse(flags)), ranks=ranks)
+    except ConfigError:  # the ranks tell
+        return False
+    goes_on = config.scheme.is_stale or config.scheme.mixes or bool(config.survive)
+    return goes_on and config.replay is None and config.parallel is None
 
 
 def _pmi(given: argparse.Namespace, library: Library) -> str | None:
@@ -422,9 +498,9 @@ def _variables(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return sets, names
 
 
-def _number(text: str) -> int:
+def _number(text: str, what: str = "-n must be a number of ranks") -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST):
-        raise ConfigError(f"-n must be a number of ranks from 1 to {_MOST}, got {text!r}")
+        raise ConfigError(f"{what} from 1 to {_MOST}, got {text!r}")
     return int(text)
 
 

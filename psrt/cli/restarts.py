@@ -25,7 +25,7 @@ from psrt.mpirun.reach import OTHER_WAYS, unreachable
 
 #: Flags of the launcher that say where and how ranks start, as a line of the user's own does.
 _OF_STARTS = (
-    "ranks", "hostfile", "launcher", "interface", "bind_to", "env", "flags", "elastic",
+    "ranks", "workers", "hostfile", "launcher", "interface", "bind_to", "env", "flags", "elastic",
     "min_workers",
 )  # fmt: skip
 
@@ -50,7 +50,7 @@ class Supervised:
         Raises:
             ConfigError: if it could not go on.
         """
-        self._limit, self._hosts = limit, hosts
+        self._limit, self._hosts, self._verbose = limit, hosts, bool(given.verbose)
         self._spreads = bool(hosts) or may_spread(given.flags.split())
         #: The user's own line; None where the command is started by one of psrt's.
         self.own: OwnLine | None = None if rest[0] == "train" else own_line(rest)
@@ -129,7 +129,14 @@ class Supervised:
                 busy_s=self._config.busy_timeout_s,
             )
             return attempt(
-                line.command, line.variables, parent, deaf_s=line.deaf_s, saves=True, stall=stall
+                line.command,
+                line.variables,
+                parent,
+                deaf_s=line.deaf_s,
+                saves=True,
+                boxed=line.boxed,
+                verbose=self._verbose,
+                stall=stall,
             )
 
         self._began = time.time()

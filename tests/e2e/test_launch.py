@@ -1,6 +1,7 @@
 """``psrt launch``: the right launcher with the right flags, and what passes through it."""
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -157,9 +158,24 @@ def test_what_lies_in_the_folder_of_a_run_is_not_imported(launch, script):
 def test_the_status_is_that_of_the_job(launch, script):
     script("import sys; from mpi4py import MPI; sys.exit(7)")
     assert launch.psrt("launch", "-n", 2, "script.py").status == 7
-    done = launch.psrt("launch", "-n", 2, "train", "--mode", "nonsense")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "--epohs", 3], "unknown flag --epohs (did you mean --epochs?)"),
+        (["train", "--mode", "serial"], "--mode serial is one process, got 2 ranks"),
+        (["-m", "psrt", "train", "--config", "none.toml"], "none.toml"),
+        (["doctor", "--ouut", "x"], "unknown flag --ouut"),
+        (["bench", "ps", "--foo"], "unknown flag --foo"),
+    ],
+)
+def test_words_are_checked_before_a_rank_is_started(launch, words, says):
+    done = launch.psrt("launch", "-n", 2, *words)
     assert done.status == 2
-    assert len(done.errors) == 1
+    (line,) = done.stderr.splitlines()  # not even that of mpirun
+    assert line.startswith("psrt: error: ")
+    assert says in line
 
 
 #: One rank fails while the other waits for it.
@@ -189,6 +205,10 @@ def test_a_script_that_fails_on_one_rank_ends_the_job(launch, script, first, end
     assert done.status == status, done.stderr
     assert says in done.stderr
     assert "-m mpi4py script.py" in done.stderr.splitlines()[0]
+    assert "MPI_A" not in done.stdout + done.stderr
+    assert "\0" not in done.stderr
+    if not says:
+        assert len(done.stderr.splitlines()) == 1
     assert time.monotonic() - begin < 30
 
 
@@ -218,6 +238,7 @@ def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, phase, rank, 
         done = launch.psrt("launch", "-n", 3, FAULTY, "--phase", phase, "--rank", rank)
         assert done.status == 5, done.stderr
         (line,) = done.errors
+        assert not any(it in done.stdout + done.stderr for it in ("prterun n", "TERMINAT", "\0"))
         assert f"rank {rank}" in line
         assert "was killed by signal 9 (SIGKILL)" in line or " died" in line
 
@@ -227,6 +248,7 @@ def test_the_death_of_a_program_that_is_not_psrt_s_is_its_launcher_s(launch, scr
     done = launch.psrt("launch", "-n", 2, "script.py")
     assert done.status in (9, 137)  # of MPICH and Open MPI
     assert done.errors == []
+    assert re.search("signal 9 .Killed.|Killed .signal 9", done.stdout + done.stderr)
 
 
 def started(launch, script, text=LISTENS, *before):
@@ -370,6 +392,16 @@ def test_hosts_and_threads_are_in_the_line(launch):
     assert "A=b c" in words
 
 
+def test_a_number_of_workers_counts_the_ranks_of_a_mode(launch):
+    for ranks, *words in (
+        (4, "--workers", 4, "train", "--mode", "allreduce"),
+        (5, "--workers", 4, "train"),
+        (6, "--workers", 2, "train", "--mode", "async", "--parallel", "pipeline:2"),
+    ):
+        line = dry(launch, *words)
+        assert line[line.index("-n") + 1] == str(ranks)
+
+
 @pytest.mark.exhaustive
 def test_a_run_that_survives_deaths_is_started_so_whoever_says_it(launch):
     if not launch.is_open_mpi:
@@ -387,7 +419,7 @@ def test_a_run_that_survives_deaths_is_started_so_whoever_says_it(launch):
     ):
         assert "--with-ft" in dry(launch, "-n", 3, "train", *flags), flags
         assert "--with-ft" not in dry(launch, "-n", 3, "train", *flags, "--no-survive"), flags
-    for flags in ((), ("--config", "none.toml"), ("--resume", "none"), ("--survive", "--help")):
+    for flags in ((), ("--survive", "--help")):
         assert "--with-ft" not in dry(launch, "-n", 3, "train", *flags), flags
 
 
@@ -482,6 +514,9 @@ MISTAKES = [
     (["--env", "1=2", "train"], "expected NAME"),
     (["--env", "NOT_SET_HERE", "train"], "no such variable"),
     (["--flags", "'", "train"], "--flags"),
+    (["--workers", "3", "script.py"], "--workers is for train"),
+    (["--workers", "3", "-n", "3", "train"], "give one of them"),
+    (["--stdin", "--restarts", "1", "train"], "--stdin has no effect with --restarts"),
     (["--launcher", "srun", "train"], "needs an allocation of Slurm"),
 ]
 

@@ -138,7 +138,8 @@ $(VENV)/.has-release: EXTRAS = $(MPI),test,lint,release
 $(VENV)/.has-docs: EXTRAS = $(MPI),test,docs
 $(addprefix $(VENV)/.has-,psrt tests lint plot release docs): setup.py | $(PY)
 	@echo "installing psrt-mpi[$(EXTRAS)] into $(VENV)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
+	  --editable '.[$(EXTRAS)]'
 	@$(SETTLE)
 	@touch $@
 

@@ -123,4 +123,4 @@ if not TYPE_CHECKING:  # to which it would say that every name is there
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, *_ADAPTERS])

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -105,7 +105,9 @@ class Stalls:
 
 def _train(comm: MPI.Comm, mode: str, steps: int, **checkpoints: Any) -> float:
     """Train for so many steps; return the seconds, at all ranks."""
-    config = TrainConfig(mode=mode, steps=steps, optimizer="momentum", lr=1e-4, **checkpoints)
+    config = TrainConfig(
+        mode=cast(Any, mode), steps=steps, optimizer="momentum", lr=1e-4, **checkpoints
+    )
     run = run_over_mpi(comm, config, FixedBatch(_SIZES, _BATCH))
     return float(comm.bcast(0.0 if run is None else run.summary.seconds))
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from psrt.bench.figures import Column, Summary, table
 from psrt.bench.race import Candidate, race
@@ -97,7 +97,7 @@ class _Check:
 
     def __init__(self, mode: str, folder: str) -> None:
         self._out = str(Path(folder) / mode)
-        config = TrainConfig(mode=mode, servers=2, steps=600, record=True, out=self._out)
+        config = TrainConfig(mode=cast(Any, mode), servers=2, steps=600, record=True, out=self._out)
         run_in_virtual_time(config, Scenario(64, VirtualCosts(), numerics=False, parameters=1000))
 
     def __call__(self, count: int) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -71,7 +71,7 @@ class PsrtTrips:
         roles = tuple(range(servers)), tuple(range(servers, comm.size))
         self._mode = mode
         if shards_per_server is None:
-            config = resolve(TrainConfig(mode=mode, servers=servers), ranks=comm.size)
+            config = resolve(TrainConfig(mode=cast(Any, mode), servers=servers), ranks=comm.size)
             shards_per_server = chosen_shards(comm, config, n, compute_s=0.0)
         #: Of each server.
         self.shards = shards_per_server

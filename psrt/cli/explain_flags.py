@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from psrt.cli.flags import FlagParser, value_given
 from psrt.cli.page_file import add_overwrite
@@ -267,7 +267,7 @@ def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
     }
     if MODES[mode].sums_gradients:
         values["overlap"] = False  # the toy problem computes its gradient in one piece
-    return TrainConfig(mode=mode, **values)
+    return TrainConfig(mode=cast(Any, mode), **values)
 
 
 def costs_of(given: argparse.Namespace) -> LinkCosts:

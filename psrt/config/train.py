@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, fields
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Literal
 
 from psrt.codec.table import TABLE, Row, codecs_with, differences_with
 from psrt.config import names
@@ -20,9 +21,11 @@ from psrt.config.axes import (
 from psrt.config.checks import check
 from psrt.config.dealing import IID, PARTITION
 from psrt.config.injection import INJECTIONS, Injection
-from psrt.config.knobs import Condition, accept, knob, knobs_of, shown
+from psrt.config.knobs import Condition, accept, dashed, knob, knobs_of, shown, synonyms_of
 from psrt.config.modes import MODES, Mode, modes_with
+from psrt.config.suggest import did_you_mean
 from psrt.config.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
+from psrt.errors import ConfigError
 from psrt.topology.names import DEFAULT
 
 _MODE = "mode"
@@ -96,7 +99,16 @@ def _of_rate(name: str) -> tuple[Condition, ...]:
     return (Condition("staleness_rate", (name,)),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+#: Names that a type checker knows, the choices of their knobs.
+ModeName = Literal[
+    "serial", "sync", "async", "ssp", "softsync", "local-sgd", "easgd", "allreduce", "gossip"
+]
+OptimizerName = Literal[
+    "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "sign-sgd", "demo"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainConfig:
     """The configuration that the user asked for; frozen, each value checked, also with the others.
 
@@ -111,7 +123,7 @@ class TrainConfig:
 
     # One table that the eye can run down: not an argument a line, as the formatter would.
     # fmt: off
-    mode: str | None = knob(
+    mode: ModeName | None = knob(  # noqa: RUF009
         None, TEXT, _MODE, "synchronization scheme", choices=tuple(MODES),
         default_text="serial on one rank, else sync", words=_words(MODES),
         synonyms=("sync", "scheme"),
@@ -452,7 +464,7 @@ class TrainConfig:
         default_text=_defaults("warmup_epochs"),
     )
 
-    optimizer: str = knob(
+    optimizer: OptimizerName = knob(  # noqa: RUF009
         "sgd", TEXT, _OPTIMIZER, "rule that turns gradients into steps",
         choices=names.OPTIMIZER_NAMES,
         synonyms=("optim",),
@@ -672,6 +684,12 @@ class TrainConfig:
                 object.__setattr__(self, name, accept(name, it, value))
         check(self)
 
+    def __repr__(self) -> str:
+        """Return how it is made: what differs from the defaults."""
+        given = {it.name: (getattr(self, it.name), it.default) for it in fields(self)}
+        said = (f"{name}={it!r}" for name, (it, default) in given.items() if it != default)
+        return f"TrainConfig({', '.join(said)})"
+
     @property
     def codecs(self) -> dict[str, str]:
         """Field → codec: that of what workers send and that of replies, as far as there are any."""
@@ -710,3 +728,18 @@ class TrainConfig:
         """Row of the mode as its knobs make it; only a resolved config is sure to have one."""
         assert self.mode is not None, "not resolved: the mode is not known yet"
         return MODES[self.mode].under(partial(getattr, self))
+
+
+if not TYPE_CHECKING:  # which knows the names
+    _make = TrainConfig.__init__
+
+    @wraps(_make)
+    def _checked(self: TrainConfig, *values: Any, **given: Any) -> None:
+        known = knobs_of(TrainConfig)
+        for name in given:
+            if name not in known:
+                hint = did_you_mean(dashed(name), map(dashed, known), synonyms_of(TrainConfig))
+                raise ConfigError(f"there is no knob {name}{hint.replace('-', '_')}")
+        _make(self, *values, **given)
+
+    TrainConfig.__init__ = _checked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class ParameterServer(Trainer):
         comm: MPI.Comm | None,
         shapes: Mapping[str, Sequence[int] | AnyArray],
         *,
-        mode: str = "async",
+        mode: Literal["async", "ssp", "softsync", "sync"] = "async",
         **knobs: Any,
     ) -> None:
         """Set up; nothing is begun before the ``with`` block is entered.

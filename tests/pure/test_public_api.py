@@ -31,6 +31,10 @@ def test_every_public_name_is_there(name):
     assert name in dir(psrt)
 
 
+def test_what_a_user_is_shown_is_what_there_is_to_use():
+    assert dir(psrt) == sorted([*psrt.__all__, "jax", "torch"])
+
+
 def test_names_are_those_of_their_modules():
     from psrt.config import TrainConfig
     from psrt.errors import ConfigError

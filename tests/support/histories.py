@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -208,7 +208,7 @@ def config_of(name: str, servers: int, **more: Any) -> TrainConfig:
     knobs: dict[str, Any] = (
         {"optimizer": "sgd", "lr": 0.5, "epochs": 2, "batch_size": 1} | own | more
     )
-    return TrainConfig(mode=mode, servers=servers, **knobs)
+    return TrainConfig(mode=cast(Any, mode), servers=servers, **knobs)
 
 
 def shards_of(config: TrainConfig) -> int:
@@ -229,7 +229,7 @@ def written(
 ) -> History:
     """Return the history that a text tells of; no knob is checked, so that any can be tried."""
     config = resolve(
-        TrainConfig(mode=mode, servers=servers, lr=0.1, batch_size=1, **knobs),
+        TrainConfig(mode=cast(Any, mode), servers=servers, lr=0.1, batch_size=1, **knobs),
         ranks=workers + servers,
     )
     header = header_of(config, workers, servers, simulated=simulated, crashes=crashes)

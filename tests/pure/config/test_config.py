@@ -7,6 +7,8 @@ import doctest
 import importlib
 import pathlib
 import re
+from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from psrt.config.checks import check_rank
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
 from psrt.config.knobs import accept, dashed, knobs_of, shown
+from psrt.config.train import ModeName, OptimizerName
 from psrt.errors import ConfigError
 from support.cases import each
 
@@ -750,3 +753,31 @@ def test_an_optimizer_may_bring_its_codec():
             assert (config.codec, config.codec_everywhere) == ("demo", True)
             assert (config.codec_chunk, config.codec_kept) == (64, knobs.get("codec_kept", 32))
             assert resolve(config, ranks=2) == config
+
+
+@each(
+    ("name", "hint"),
+    [
+        ("epoch", " (did you mean epochs?)"),
+        ("learning_rate", " (did you mean lr?)"),
+        ("batchsize", " (did you mean batch_size?)"),
+        ("colour", ""),
+    ],
+)
+def test_an_unknown_knob_is_one_line(name, hint):
+    for make in (TrainConfig, partial(dataclasses.replace, TrainConfig())):
+        with pytest.raises(ConfigError) as caught:
+            make(**{name: 5})
+        assert str(caught.value) == f"there is no knob {name}{hint}"
+
+
+def test_it_is_shown_as_it_was_made():
+    assert repr(TrainConfig()) == "TrainConfig()"
+    config = TrainConfig(mode="ssp", staleness=2, hidden=(4,))
+    assert repr(config) == "TrainConfig(mode='ssp', staleness=2, hidden=(4,))"
+    assert eval(repr(config), {"TrainConfig": TrainConfig}) == config
+
+
+def test_a_type_checker_knows_the_names():
+    assert get_args(ModeName) == knobs_of(TrainConfig)["mode"].choices
+    assert get_args(OptimizerName) == knobs_of(TrainConfig)["optimizer"].choices

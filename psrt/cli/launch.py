@@ -341,8 +341,11 @@ def _line(
     if not any({**os.environ, **variables}.get(name) for name in THREADS):
         variables[THREADS[0]] = "1"
     if "HOME" not in os.environ:  # as in a job of cron's; Open MPI does not start without it
-        with contextlib.suppress(KeyError):  # a user who has no name
-            variables.setdefault("HOME", pwd.getpwuid(os.geteuid()).pw_dir)
+        try:
+            home = pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:  # a user without a name, as in a container
+            home = "/"  # where nobody else can leave a file for MPI to read
+        variables.setdefault("HOME", home)
     python = [sys.executable]
     if is_ours:
         # The folder of a run may be anybody's, so it is no place to import from; a script of the

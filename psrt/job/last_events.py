@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import socket
 import tempfile
 import threading
@@ -32,6 +33,8 @@ from psrt.job.setup import Setup
 from psrt.report.files import CONFIG
 from psrt.version import __version__
 
+#: How the names of their temporary folders begin, and the number of those that are kept.
+_LEFT, _KEPT = f"psrt-{LAST_EVENTS}-", 8
 #: A disk that hangs must not keep a job from its end, in seconds.
 _WRITE_S = 2.0
 #: Readings of two clocks side by side.
@@ -113,7 +116,7 @@ class LastEvents:
                     found.append(self._out / LAST_EVENTS)
         began = self._setup.began
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(began))
-        name = f"psrt-{LAST_EVENTS}-{stamp}-{int(began * 1e6) % 1_000_000:06d}"
+        name = f"{_LEFT}{stamp}-{int(began * 1e6) % 1_000_000:06d}"
         return [*found, Path(tempfile.gettempdir()) / name]
 
     def _write_into(self, folder: Path, events: Events) -> None:
@@ -159,11 +162,20 @@ class LastEvents:
         if rank not in (0, hosts.index(hosts[rank])):
             return
         is_in_run = folder.parent == self._out
+        if not is_in_run:
+            drop_old(folder.parent)
         if is_in_run and rank:
             return
         shown = Path(self._setup.config.out or "") / LAST_EVENTS if is_in_run else folder
         where = f" on {socket.gethostname()}" if len(set(hosts)) > 1 and not is_in_run else ""
         self._launcher.warn(f"psrt: what led to the end of the job: psrt trace {shown}{where}")
+
+
+def drop_old(folder: Path) -> None:
+    """Remove what this user's earlier jobs have left in a temporary folder, but for the newest."""
+    found = sorted(it for it in folder.glob(f"{_LEFT}*") if it.lstat().st_uid == os.geteuid())
+    for old in found[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)  # which follows no link
 
 
 def _cell(cell: Cell, names: tuple[str, ...]) -> dict[str, object]:

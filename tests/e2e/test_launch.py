@@ -140,6 +140,16 @@ def test_no_home_as_in_a_job_of_cron_s(launch, script):
     assert len(done.stdout.splitlines()) == 2
 
 
+def test_no_home_and_no_name_as_in_a_container(launch, script):
+    nobody = ["unshare", "--user", "--map-user=54321", "--map-group=54321", "env", "-u", "HOME"]
+    if launch.command(*nobody, "true").status != 0:
+        pytest.skip("nobody may make namespaces of users here")
+    script(WHO)
+    done = launch.command(*nobody, sys.executable, "-m", "psrt", "launch", "-n", 2, "script.py")
+    assert done.status == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
 def test_a_module(launch, script):
     script(WHO, "mine/training.py")
     done = launch.psrt("launch", "--ranks=2", "-m", "mine.training", "--lr", 1)

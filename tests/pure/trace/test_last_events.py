@@ -9,6 +9,7 @@ from psrt.__main__ import main
 from psrt.history import EventLog, Kind
 from psrt.history.folder import FOLDER, LAST_EVENTS, write_header
 from psrt.history.reading import read_header
+from psrt.job.last_events import drop_old
 from psrt.trace import trace_run
 from support.cases import each
 from support.traces import check_trace, read_trace
@@ -97,3 +98,13 @@ def test_a_rank_that_was_killed_has_left_nothing(recorded, tmp_path):
     traced = trace_run(tmp_path, tmp_path / "it.json.gz", format="json")
     assert traced.notes[0] == f"the end of a run: the last events of each rank, but for {killed}"
     check_trace(read_trace(traced.path))
+
+
+def test_of_earlier_jobs_only_the_newest_stay(tmp_path):
+    names = [f"psrt-last-events-2026{day:04}-120000-000001" for day in range(12)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rank-00000.npy").touch()
+    (tmp_path / "others").mkdir()
+    drop_old(tmp_path)
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["others", *names[-8:]]

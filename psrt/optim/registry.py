@@ -33,6 +33,8 @@ class OptimizerRow(NamedTuple):
     make: Callable[..., Optimizer]
     #: Knobs that it takes in addition to ``n`` and ``weight_decay``.
     knobs: tuple[str, ...] = ()
+    #: Whether it moves an element whose gradient is 0, by what it keeps of earlier ones.
+    coasts: bool = False
 
 
 class RateRow(NamedTuple):
@@ -48,11 +50,11 @@ _ADAM = ("beta1", "beta2", "epsilon")
 #: Every optimizer by its name.
 OPTIMIZERS: dict[str, OptimizerRow] = {
     "sgd": OptimizerRow(Sgd),
-    "momentum": OptimizerRow(Momentum, ("momentum",)),
-    "nesterov": OptimizerRow(partial(Momentum, nesterov=True), ("momentum",)),
+    "momentum": OptimizerRow(Momentum, ("momentum",), coasts=True),
+    "nesterov": OptimizerRow(partial(Momentum, nesterov=True), ("momentum",), coasts=True),
     "adagrad": OptimizerRow(Adagrad, ("epsilon",)),
-    "adam": OptimizerRow(Adam, _ADAM),
-    "adamw": OptimizerRow(partial(Adam, decoupled=True), _ADAM),
+    "adam": OptimizerRow(Adam, _ADAM, coasts=True),
+    "adamw": OptimizerRow(partial(Adam, decoupled=True), _ADAM, coasts=True),
     "sign-sgd": OptimizerRow(SignSgd),
     "demo": OptimizerRow(SignSgd),  # the other half is the codec of that name
 }

@@ -11,6 +11,7 @@ from psrt.arrays import AnyArray
 from psrt.config import TrainConfig
 from psrt.config.modes import modes_with
 from psrt.errors import ConfigError
+from psrt.optim.registry import OPTIMIZERS
 from psrt.trainer.trainer import Trainer, Words
 
 if TYPE_CHECKING:
@@ -81,6 +82,10 @@ class ParameterServer(Trainer):
         config = TrainConfig(mode=mode, steps=_STEPS, **knobs)
         if not config.scheme.needs_servers or config.scheme.averages:
             raise ConfigError(f"mode must be {', '.join(_MODES)}, got {mode}")
+        #: Whether what has no gradient would move, too; and why.
+        self._moves = "weight decay" if config.weight_decay else ""
+        if OPTIMIZERS[config.optimizer].coasts:
+            self._moves = f"what {config.optimizer} keeps of earlier gradients"
         begun = {name: _array(name, it) for name, it in shapes.items()}
         self._zeros = {name: np.zeros_like(it) for name, it in begun.items()}
         super().__init__(config, begun, comm=comm)
@@ -100,14 +105,23 @@ class ParameterServer(Trainer):
         """Push gradients, and wait as the mode says until this worker may go on.
 
         Args:
-            gradients: arrays by name; the gradient of a name that is left out is zero.
+            gradients: arrays by name; one that is left out has no part in this push. Optimizers
+                that would move it all the same, by momentum or weight decay, need all names.
             samples: behind them: their weight in a mean over workers.
 
         Raises:
-            ConfigError: if a name or a shape is not known, or this rank is a server.
+            ConfigError: if a name or a shape is not known, one is left out that would move, or this
+                rank is a server.
         """
         for name in gradients:
             self._check_known(name)
+        left = [name for name in self._zeros if name not in gradients]
+        if left and self._moves:
+            raise ConfigError(
+                f"push() leaves out {left[0]!r}, which {self._moves} would move all the same: push "
+                "every name, with zeros where that is meant, or take sgd or adagrad without "
+                "weight decay"
+            )
         whole = {name: gradients.get(name, zeros) for name, zeros in self._zeros.items()}
         self.step(whole, samples=samples)
 

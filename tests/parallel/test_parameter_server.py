@@ -100,6 +100,19 @@ def test_what_cannot_be_is_one_line(shapes, knobs, line):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    "knobs", [{"optimizer": "momentum"}, {"optimizer": "adam"}, {"weight_decay": 0.1}]
+)
+def test_what_would_move_without_a_gradient_is_not_left_out(comm, knobs):
+    with psrt.ParameterServer(comm, SHAPES, **KNOBS | knobs) as server:
+        if not server.serves:
+            with pytest.raises(ConfigError, match=r"leaves out '\w', which .* would move"):
+                server.push({"b": np.zeros(3, np.float32)})
+            assert server.clock == 0
+            server.push({name: np.ones_like(it) for name, it in server.pull().items()})
+
+
+@pytest.mark.mpi(min_size=2)
 def test_an_unknown_name_is_one_line_and_nothing_is_pushed(comm):
     with psrt.ParameterServer(comm, SHAPES, **KNOBS) as server:
         if not server.serves:

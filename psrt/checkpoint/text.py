@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from psrt.checkpoint.tree import Tree, flatten, unflatten
+from psrt.errors import CheckpointError
 
 
 def to_text(tree: Mapping[str, Any]) -> str:
@@ -18,10 +19,14 @@ def to_text(tree: Mapping[str, Any]) -> str:
     Raises:
         CheckpointError: if there is something in it that a checkpoint cannot hold.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save
 
     arrays, rest = flatten(tree)
-    packed = save({path: np.asarray(array, order="C") for path, array in arrays.items()})
+    try:
+        packed = save({path: np.asarray(array, order="C") for path, array in arrays.items()})
+    except SafetensorError as error:  # of numbers that it does not know
+        raise CheckpointError(f"a state cannot be sent: {error}") from None
     return json.dumps([rest, base64.b64encode(packed).decode("ascii")])
 
 

@@ -295,14 +295,18 @@ class Launcher(ABC):
     def theta(self, roles: Roles) -> Vector | None:
         """Return the final parameters (n,) at the first process; collective."""
 
-    def everywhere(self, theta: Vector | None, n: int) -> Vector | None:
-        """Return the final parameters (n,) in every process, where they can be had; collective.
+    def everywhere(self, theta: Vector | None, n: int, text: str) -> tuple[Vector | None, str]:
+        """Return the final parameters (n,) in every process, and a text; collective.
 
         Args:
             theta: at the first process.
             n: their number.
+            text: at the first process.
+
+        Returns:
+            What was given, where others cannot have it.
         """
-        return theta
+        return theta, text
 
     def files(self) -> Mapping[str, str]:
         """Return the text of further files for the run's folder, by name."""

@@ -531,14 +531,14 @@ class MpiLauncher(Launcher):
             else:
                 self.missing = {**self.missing, worker: self._monitor.member(rank)}
 
-    def everywhere(self, theta: Vector | None, n: int) -> Vector | None:
-        """Broadcast the final parameters; if workers have died, only rank 0 has them."""
+    def everywhere(self, theta: Vector | None, n: int, text: str) -> tuple[Vector | None, str]:
+        """Broadcast the final parameters and a text; if workers have died, only rank 0 has them."""
         if self._port.star.tell("some are gone" if HERE.gone else ""):
-            return theta
+            return theta, text
         whole = np.empty(n, np.float32) if theta is None else theta
         with HERE.blocked("the other ranks to finish"):
             self._comm.Bcast(whole)
-        return whole
+        return whole, bcast_text(self._comm, text)
 
     def close(self) -> None:
         """Free the windows and connections; if workers have died, the end of the processes will."""

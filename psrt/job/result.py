@@ -237,32 +237,47 @@ def _on_graph(
     )
 
 
+def keep_model(
+    theta: Vector, problem: Problem, folder: OutputFolder, failed: list[OutputError]
+) -> None:
+    """Write the parameters, as soon as they are there.
+
+    Args:
+        theta: (n,), not empty.
+        problem: names the tensors of θ, if it can; where that fails they are written without names.
+        folder: of the run.
+        failed: an error of writing is added.
+
+    Raises:
+        Exception: what the problem has raised.
+    """
+    tensors = getattr(problem, "tensors", None)
+    with _collected(failed):
+        try:
+            folder.write_model(tensors(theta) if callable(tensors) else {"theta": theta})
+        except Exception:
+            with contextlib.suppress(OutputError):
+                folder.write_model({"theta": theta})
+            raise
+
+
 def keep(
     run: Run,
-    problem: Problem,
     folder: OutputFolder,
     files: Mapping[str, str],
     failed: list[OutputError],
 ) -> None:
-    """Write the files of a finished run.
+    """Write the other files of a finished run.
 
     The summary is written last, and only if all others could be written: a folder with a summary
     holds a finished run, whole.
 
     Args:
         run: the result.
-        problem: names the tensors of θ, if it can.
         folder: of the run.
         files: the text of further files, by name.
         failed: the errors of files that could not be written so far; those of these are added.
     """
-    with _collected(failed):
-        if run.theta.size:
-            tensors = getattr(problem, "tensors", None)
-            named: Mapping[str, np.ndarray] = (
-                tensors(run.theta) if callable(tensors) else {"theta": run.theta}
-            )
-            folder.write_model(named)
     for name, text in files.items():
         with _collected(failed):
             folder.write_text(name, text)

@@ -237,8 +237,9 @@ class Saver:
             stays, why = False, reason
         disk, (name, tree, spans, *_) = self._disk, part
         # Its part of the newest checkpoint must be found first: it is of that one as it was then.
+        # What has failed is told at the end: its steps are done, and their result is not lost.
         if stays:
-            self.finish()
+            self._settle()
         else:
             self._written()
         try:
@@ -267,11 +268,14 @@ class Saver:
         Raises:
             OutputError: at the process that commits, if too many have failed.
         """
+        self._settle()
+        if self.committer is not None:
+            self.committer.tell()
+
+    def _settle(self) -> None:
         for thread in (self._writing, self._committing):
             if thread is not None:
                 thread.finish()
-        if self.committer is not None:
-            self.committer.tell()
 
     def begin(self) -> None:
         """Begin to look at what the others want; SIGUSR1 asks to save and stop."""

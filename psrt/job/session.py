@@ -12,15 +12,17 @@ whether it did (``Launcher.agree``): a rank that exits alone would leave the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from psrt.arrays import Vector
 from psrt.checkpoint import from_text, to_text
 from psrt.config import TrainConfig
-from psrt.errors import MissingWorkersError, OutputError
+from psrt.errors import MissingWorkersError, OutputError, line_of
 from psrt.history import EventLog
 from psrt.history.log import Owner
 from psrt.history.pair_replay import PairScript, PairSequencer
@@ -39,6 +41,7 @@ from psrt.job.result import (
     Run,
     Say,
     keep,
+    keep_model,
     say_plan,
     say_shards,
     say_topology,
@@ -50,6 +53,7 @@ from psrt.job.resuming import CONTROL
 from psrt.job.setup import Setup, set_up
 from psrt.partition import Span
 from psrt.progress import PROGRESS
+from psrt.report.files import MODEL
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.own_loop import OwnLoop
 from psrt.runtime.problem import Problem
@@ -111,6 +115,10 @@ class _Session:
     ) -> None:
         self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
         self._sequencers: list[Sequencer | PairSequencer] = []
+        #: What failed here first after training; raised when the result is safe.
+        self._failure: Exception | None = None
+        #: Whether the result lacks nothing.
+        self._is_whole = True
 
     async def run(self) -> Run | None:
         """Record, run, conclude."""
@@ -150,19 +158,22 @@ class _Session:
             training = Training(setup.config, launcher, roles, recorder)
             with PROGRESS.doing("trains" if launcher.numerics else "simulates", training):
                 await launcher.run(roles, lambda: recorder is None or recorder.finished)
+            for role in roles.values():
+                if isinstance(role, Worker) and role.late_error is not None:
+                    self._failure = self._failure or role.late_error
             if saver is not None:
-                saver.finish()
+                with self._late(spoils=False):
+                    saver.finish()
                 # Where one process has all workers park, it alone knows.
                 was_stopped = any(launcher.tell_first("stops" if saver.stops else ""))
                 with launcher.agree():  # all have finished
                     saver.close()
             for sequencer in self._sequencers:
-                sequencer.finish()
+                with self._late():
+                    sequencer.finish()
             recording.end(roles, is_whole=not was_stopped)
         with PROGRESS.doing("concludes"), recording.concluding():
             result = self._conclude(roles, recording, plan)
-        if isinstance(setup.problem, OwnLoop):
-            setup.problem.final = launcher.everywhere(result and result.theta, setup.role_map.n)
         if saver is not None:
             with launcher.agree():
                 if was_stopped and launcher.first:
@@ -191,6 +202,10 @@ class _Session:
         """Broadcast the initial parameters and build the roles of this process."""
         launcher, setup = self._launcher, self._setup
         config = setup.config
+        if isinstance(setup.problem, OwnLoop) and (held := setup.problem.held) is not None:
+            begun = launcher.share(to_text(held.state()))
+            with launcher.agree():
+                held.load_state(from_text(begun))
         handed: Mapping[int, HandedOut] = {}
         if config.replay is not None:
             handed = launcher.hand_out(setup.replay, setup.role_map, setup.cut)
@@ -281,43 +296,79 @@ class _Session:
         part = " of the first part" if len(setup.cell_codecs) > 1 else ""
         say_codec(setup.config, codec, spans, plan, self._say, part)
 
+    @contextlib.contextmanager
+    def _late(self, *, spoils: bool = True) -> Iterator[None]:
+        """Keep the first error of what comes after training; see the top of the file.
+
+        Args:
+            spoils: whether the result is not whole without what is done in the block.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._failure = self._failure or error
+            self._is_whole &= not spoils
+
     def _conclude(
         self,
         roles: Roles,
         recording: Recording,
         plan: ReducePlan | None,
     ) -> Run | None:
-        """Gather stats and θ at the first process, which makes the result."""
-        launcher, cut = self._launcher, self._setup.cut
+        """Gather stats and θ at the first process, which makes the result.
+
+        Raises:
+            Exception: what has failed since training was over, now that the result is safe.
+        """
+        launcher, problem, cut = self._launcher, self._setup.problem, self._setup.cut
+        own = problem if isinstance(problem, OwnLoop) else None
         self._hand_over_states(roles)
         mine = [one for rank in sorted(roles) for one in _stats(roles[rank], rank, cut)]
         stats = launcher.gather(mine)
         theta = launcher.theta(roles)
+        if own is not None and theta is not None:
+            own.final = theta.copy()  # what the ranks share is gone before that is used
         result: Run | None = None
         try:
             with launcher.concluding():
                 if stats is not None and theta is not None:
                     result = self._result(stats, theta, recording, plan)
-                    self._publish(result, recording)
                 elif recording.failed:
-                    raise recording.failed[0]
+                    self._failure = self._failure or recording.failed[0]
         except MissingWorkersError as error:
             error.run = result
+            if self._failure is not None:
+                launcher.warn(f"psrt: {line_of(self._failure) or repr(self._failure)}")
             raise
+        if own is not None:
+            text = "" if own.held is None else to_text(own.held.state())
+            own.final, text = launcher.everywhere(own.final, self._setup.role_map.n, text)
+            if own.held is not None and not launcher.first:
+                with self._late():
+                    own.held.load_state(from_text(text))
+        with launcher.agree():
+            if self._failure is not None:
+                with contextlib.suppress(AttributeError):  # what takes none
+                    self._failure.run = result  # type: ignore[attr-defined]
+                raise self._failure
         return result
 
     def _hand_over_states(self, roles: Roles) -> None:
         """Tell a problem that training is over and, at the first process, each worker's state."""
-        conclude = getattr(self._setup.problem, "conclude", None)
+        problem: Any = self._setup.problem
+        if isinstance(problem, OwnLoop):
+            problem = problem.held
+        conclude = getattr(problem, "conclude", None)
         if not callable(conclude):
             return
-        text = ""
-        with self._launcher.agree():
+        text = to_text({})
+        with self._late():
             workers = [it for it in roles.values() if isinstance(it, Worker)]
-            asked = {str(it.number): getattr(it.problem, "state", None) for it in workers}
+            whose = {it.number: getattr(it.problem, "held", it.problem) for it in workers}
+            asked = {str(it): getattr(own, "state", None) for it, own in whose.items()}
             text = to_text({number: state and state() for number, state in asked.items()})
         came = [from_text(it) for it in self._launcher.tell_first(text)]
-        with self._launcher.agree():
+        with self._late():
             conclude({int(number): it for states in came for number, it in states.items()})
 
     def _result(
@@ -326,48 +377,68 @@ class _Session:
         theta: Vector,
         recording: Recording,
         plan: ReducePlan | None,
-    ) -> Run:
-        """Evaluate θ and sum up the run, at the first process.
+    ) -> Run | None:
+        """Write the model, evaluate it, sum up the run, and write the rest; at the first process.
 
-        Raises:
-            ConfigError: if no worker has taken a step.
+        Returns:
+            The result; None where something has failed so that there is none.
         """
         setup, launcher, recorder = self._setup, self._launcher, recording.recorder
+        folder, failed = recording.folder, recording.failed
         assert setup.problem is not None
         assert recorder is not None
         if not (any(one.steps for one in stats) or launcher.died or launcher.missing):
-            raise nothing_trained(setup.problem)
-        summary = summarize(
-            setup.config,
-            stats,
-            theta=theta,
-            figures=checked_figures(setup.problem.evaluate(theta)),
-            records=recorder.records,
-            plan=plan,
-            shards=setup.shards,
-            topology=setup.topology,
-            mean=launcher.mean,
-            cut=None if setup.cut is None else setup.cut.figures(),
-            parameters=setup.role_map.n,
-            hosts=len(set(setup.hosts)),
-            library=launcher.library,
-            died=launcher.died,
-            missing=launcher.missing,
-        )
-        return Run(summary, theta.copy(), tuple(recorder.records))
+            self._failure = self._failure or nothing_trained(setup.problem)
+            return None
+        if folder is not None and theta.size:
+            with self._late():
+                keep_model(theta, setup.problem, folder, failed)
+        figures: dict[str, float] = {}
+        with self._late():
+            figures = checked_figures(setup.problem.evaluate(theta))
+        result: Run | None = None
+        with self._late():
+            summary = summarize(
+                setup.config,
+                stats,
+                theta=theta,
+                figures=figures,
+                records=recorder.records,
+                plan=plan,
+                shards=setup.shards,
+                topology=setup.topology,
+                mean=launcher.mean,
+                cut=None if setup.cut is None else setup.cut.figures(),
+                parameters=setup.role_map.n,
+                hosts=len(set(setup.hosts)),
+                library=launcher.library,
+                died=launcher.died,
+                missing=launcher.missing,
+            )
+            result = Run(summary, theta.copy(), tuple(recorder.records))
+        if result is not None and self._is_whole:
+            with self._late(spoils=False):
+                self._publish(result, recording, failed)
+        elif folder is not None and (folder.path / MODEL).exists():
+            self._say(f"the parameters at the end are in {folder.given / MODEL}")
+        return result
 
-    def _publish(self, result: Run, recording: Recording) -> None:
-        """Write the files of a finished run, and print its table.
+    def _publish(self, result: Run, recording: Recording, failed: list[OutputError]) -> None:
+        """Write the other files of a finished run, and print its table.
+
+        Args:
+            result: of the run.
+            recording: of it.
+            failed: the errors of files that could not be written so far.
 
         Raises:
             OutputError: if a file could not be written; raised after writing all the others but the
                 summary.
         """
-        launcher, folder, failed = self._launcher, recording.folder, recording.failed
+        launcher, folder = self._launcher, recording.folder
         if folder is not None:
             failed += recording.leave_out([it.rank for it in result.summary.missing])
-            assert self._setup.problem is not None
-            keep(result, self._setup.problem, folder, launcher.files(), failed)
+            keep(result, folder, launcher.files(), failed)
         self._say("")
         self._say(table_of(result.summary, folder))
         for line in launcher.remarks(result.summary):

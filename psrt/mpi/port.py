@@ -246,9 +246,10 @@ class MpiPort:
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``, which is no part of a step."""
         before, HERE.doing = HERE.doing, f"is in {getattr(work, '__name__', 'work')}()"
-        result = work(*args)
-        HERE.doing = before
-        return result
+        try:
+            return work(*args)
+        finally:
+            HERE.doing = before
 
     async def pause(self, seconds: float) -> None:
         """Sleep, which does not excuse being late."""

@@ -65,6 +65,10 @@ class ArrayTree:
             for span, shape in zip(self.spans, self.shapes, strict=True)
         ]
 
+    def named(self, vector: Vector, alone: str) -> dict[str, AnyArray]:
+        """Return the leaves by their paths, or one by ``alone``, as views of a vector (n,)."""
+        return dict(zip([it or alone for it in self.names], self.views(vector), strict=True))
+
     def on(self, vector: Vector) -> Any:
         """Return the tree whose leaves are views of a vector (n,).
 

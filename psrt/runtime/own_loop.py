@@ -14,10 +14,14 @@ from enum import Enum
 from types import coroutine
 from typing import Any, Protocol
 
-from psrt.arrays import Vector
+from psrt.arrays import AnyArray, Vector
+from psrt.checkpoint import Tree
 from psrt.codec.matrices import Matrix
-from psrt.errors import ConfigError
+from psrt.errors import CheckpointError, ConfigError
 from psrt.runtime.checksum import fingerprint
+
+#: In a tree, what a loop keeps of itself, beside what is held.
+_LOOP = "loop"
 
 
 class Ending(Enum):
@@ -53,23 +57,53 @@ def _next() -> Generator[None, Next, Next]:
     return (yield)
 
 
+class Held(Protocol):
+    """What is trained beside the parameters, such as running means: each worker's own."""
+
+    def state(self) -> Tree:
+        """Return it as a checkpoint has it."""
+        ...
+
+    def load_state(self, tree: Tree) -> None:
+        """Take back what ``state`` returned, here or in another process."""
+        ...
+
+    def conclude(self, states: Mapping[int, Tree]) -> None:
+        """Take what the workers have, by their numbers, together; with none change nothing."""
+        ...
+
+
 class OwnBatches:
     """The batches of an epoch, as the loop comes to them."""
 
-    def __init__(self, steps: int) -> None:
-        """Set up for so many ``steps``; 0 where nobody knows."""
-        self._steps = steps
+    def __init__(self, steps: int, held: Held | None = None) -> None:
+        """Set up.
+
+        Args:
+            steps: their number; 0 where nobody knows.
+            held: what the loop trains beside the parameters.
+        """
+        self._steps, self._held = steps, held
 
     def __len__(self) -> int:
         return self._steps
 
-    async def next(self, now: Callable[[], float]) -> OwnBatch | Ending:
-        """Wait for the next batch, or the end of the epoch or of training."""
+    async def next(self, now: Callable[[], float], *, counts: bool) -> OwnBatch | Ending:
+        """Wait for the next batch, or the end of the epoch or of training.
+
+        Args:
+            now: returns the time.
+            counts: whether a step may be taken with it. Else the loop, which does not know, changes
+                nothing that is held by computing with it.
+        """
         asked = now()
+        before = None if counts or self._held is None else self._held.state()
         found = await _next()
         assert not isinstance(found, int), "an epoch ends before the next one begins"
         if isinstance(found, OwnBatch):
             found.asked = asked
+            if self._held is not None and before is not None:
+                self._held.load_state(before)
         return found
 
 
@@ -118,6 +152,8 @@ class OwnLoop:
         evaluate: Callable[[Vector], Mapping[str, float]] | None = None,
         state: Callable[[], Any] | None = None,
         load_state: Callable[[Any], None] | None = None,
+        held: Held | None = None,
+        tensors: Callable[[Vector], Mapping[str, AnyArray]],
         nothing: str,
         may_be_zero: bool = False,
     ) -> None:
@@ -131,6 +167,8 @@ class OwnLoop:
                 says them.
             state: returns what a checkpoint keeps of the loop; None keeps nothing.
             load_state: takes it back.
+            held: what is trained beside the parameters; None: there is nothing.
+            tensors: returns what ``model.safetensors`` has, of parameters (n,).
             nothing: what is said where no worker has taken a step.
             may_be_zero: whether the first gradient may be zero in every element.
         """
@@ -138,8 +176,11 @@ class OwnLoop:
         self._matrices = matrices
         self.arrays = arrays
         self._evaluate = evaluate
-        self.state, self.load_state = state, load_state
-        self.nothing = nothing
+        self.state, self.load_state, self.held = state, load_state, held
+        if held is not None:
+            self.state, self.load_state = self._state, self._load_state
+            self._of_loop = state, load_state
+        self.tensors, self.nothing = tensors, nothing
         self._may_be_zero = may_be_zero
         #: The worker of this rank; None at one of servers.
         self.member: Member | None = None
@@ -149,6 +190,21 @@ class OwnLoop:
         self._told: tuple[int, Mapping[str, float]] = 0, {}
         #: (n,) the parameters at the end of the job, where they could be had.
         self.final: Vector | None = None
+
+    def _state(self) -> Tree:
+        assert self.held is not None, "else the state is the loop's alone"
+        of_loop, _ = self._of_loop
+        tree = self.held.state()
+        return tree if of_loop is None else {_LOOP: of_loop(), **tree}
+
+    def _load_state(self, tree: Tree) -> None:
+        assert self.held is not None, "else the state is the loop's alone"
+        _, load = self._of_loop
+        if (load is None) != (_LOOP not in tree):
+            raise CheckpointError("the checkpoint and Trainer have not both a state of the loop")
+        if load is not None:
+            load(tree[_LOOP])
+        self.held.load_state(tree)
 
     def matrices(self) -> Sequence[Matrix]:
         """Return the matrices among the parameters."""
@@ -161,7 +217,7 @@ class OwnLoop:
         if isinstance(steps, Ending):
             return (Ending.TRAINING,)
         assert isinstance(steps, int), "an epoch begins before its first batch"
-        return OwnBatches(steps)
+        return OwnBatches(steps, self.held)
 
     def samples(self, batch: OwnBatch) -> int:
         """Return the number of samples of a batch."""

@@ -148,6 +148,9 @@ class Worker:
         self._leave_bytes = 0
         #: Whether the others have gone on without it.
         self.is_fenced = False
+        #: What evaluation has raised after the last step, where it must not end the training of
+        #: others or lose what has been trained; for whoever concludes.
+        self.late_error: Exception | None = None
         #: Called when this worker has done all its steps, before others learn it.
         self.at_end: Callable[[], Awaitable[None]] | None = None
 
@@ -321,7 +324,12 @@ class Worker:
         drains = self._cut is not None and self._cut.drains
         empty = True
         for index in itertools.count():
-            batch = next(following, _END) if own is None else await own.next(self._port.now)
+            progress = epoch + index * share
+            if own is None:
+                batch = next(following, _END)
+            else:
+                void = index < self._taken or self._skip or self._finished(progress)
+                batch = await own.next(self._port.now, counts=not void)
             if batch is Ending.TRAINING:
                 return False
             if batch is _END or batch is Ending.EPOCH:
@@ -329,7 +337,6 @@ class Worker:
             empty = False
             if index < self._taken:
                 continue  # taken before the checkpoint that this run goes on from
-            progress = epoch + index * share
             if self._finished(progress):
                 return False
             if self._skip:
@@ -502,14 +509,23 @@ class Worker:
             squares = await self._cut.links.total(squares)
         return math.sqrt(squares)
 
+    async def _evaluated(self, theta: Vector, last: bool) -> dict[str, float]:
+        """Return figures of the parameters; none where that fails after the last step."""
+        try:
+            return checked_figures(await self._port.aside(self.problem.evaluate, theta))
+        except Exception as error:
+            if not last:
+                raise
+            self.late_error = error
+            return {}
+
     async def _report(self, theta: Vector, *, epoch_end: bool = False, last: bool = False) -> None:
         figures: dict[str, float] = {}
         known = self.strategy.whole or self.strategy.model is not None
         if self.number == 0 and epoch_end and known:
             if self._cut is not None:
-                found = await self._cut.figures(theta)
+                figures = checked_figures(await self._cut.figures(theta))
             else:
-                found = await self._port.aside(self.problem.evaluate, theta)
-            figures = checked_figures(found)
+                figures = await self._evaluated(theta, last)
         self.meter.look(self.clock, self._port.theta, is_due=True)
         self.meter.report(self.epoch, self.clock, figures, epoch_end=epoch_end, last=last)

@@ -1,46 +1,89 @@
-"""Buffers of a module, such as running means: each worker's own, though they share the module."""
+"""Buffers of a module, such as running means: each worker's own, though they share the module.
+
+They are taken as they are: of any type, and one that is made or grows while the module trains is
+part of them from then on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from psrt.arrays import AnyArray
 from psrt.checkpoint import Tree
+from psrt.checkpoint.tree import SEPARATOR
 from psrt.errors import CheckpointError, ConfigError
+from psrt.torch.names import plain_name
 from psrt.torch.parameters import as_array
+from psrt.torch.rules import check_dense, check_stored
 
 #: Whose buffers a trained module has: those of the first worker, or the mean over all.
 LOCAL, MEAN = RULES = ("local", "mean")
 _BUFFERS = "buffers"
+#: In a tree, for ``SEPARATOR``, which no name in it may have: no part of a name is empty.
+_ESCAPED = ".."
+#: The types that a tree has as arrays.
+_NUMPYS = frozenset(torch.from_numpy(np.zeros(0, kind)).dtype for kind in "?bhilBefd")
+
+
+class _Buffer(NamedTuple):
+    """One of a worker's."""
+
+    #: A copy of its numbers; None where the module has yet to make it.
+    tensor: Any
+    #: Whether ``state_dict`` has it.
+    persistent: bool = True
 
 
 class Buffers:
     """The buffers of one worker. Of several that share a module, one at a time has them in it."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, rule: str = LOCAL) -> None:
         """Begin with what the module holds.
 
+        Args:
+            module: the module.
+            rule: ``local`` or ``mean``, see ``conclude``.
+
         Raises:
-            ConfigError: if a checkpoint could not hold one.
+            ConfigError: if a checkpoint or ``model.safetensors`` could not hold a tensor of it, or
+                there is no such rule.
         """
-        self._module = module
-        self._kept = {name: it.detach().clone() for name, it in module.named_buffers()}
-        for name, it in self._kept.items():
-            if it.is_complex() or it.is_quantized or it.layout != torch.strided:
-                raise ConfigError(f"buffer {name} is {it.dtype}, {it.layout}: a checkpoint cannot")
+        if rule not in RULES:
+            raise ConfigError(f"buffers must be {' or '.join(RULES)}, got {rule!r}")
+        self._module, self._rule = module, rule
+        self.check()
+        self._kept = self._current()
+        self._first = frozenset(self._kept)
         #: Whose buffers are in the module; of all that share it.
         self._holder: list[Buffers | None] = [None]
 
     def copy(self) -> Buffers:
         """Return those of another worker, which begins with the same."""
         found = object.__new__(Buffers)
-        found._module, found._holder = self._module, self._holder
-        found._kept = {name: it.clone() for name, it in self._kept.items()}
+        found._module, found._rule, found._first = self._module, self._rule, self._first
+        found._holder, found._kept = self._holder, dict(self._kept)  # nobody writes to them
         return found
+
+    def check(self) -> None:
+        """Check that what the module has now can be saved.
+
+        Raises:
+            ConfigError: naming a tensor that cannot.
+        """
+        for name, it in self._module.named_buffers():
+            check_dense(it, f"buffer {plain_name(self._module, name)}")
+        for name, it in self._module.state_dict().items():
+            if isinstance(it, torch.Tensor):
+                check_stored(it, plain_name(self._module, name))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of those that the module had at first, made or not."""
+        return sorted(self._first)
 
     def hold(self) -> None:
         """Put them into the module, after what is in it was kept for whose it is."""
@@ -54,42 +97,82 @@ class Buffers:
     def state(self) -> Tree:
         """Return them as a checkpoint has them."""
         now = self._current() if self._holder[0] is self else self._kept
-        return {_BUFFERS: {name: as_array(it) for name, it in now.items()}}
+        # What the module registers as it trains and ``state_dict`` leaves out, it makes again.
+        kept = {name: it for name, it in now.items() if it.persistent or name in self._first}
+        return _tree_of({name: it.tensor for name, it in kept.items()})
 
     def load_state(self, tree: Tree) -> None:
         """Take back what ``state`` returned.
 
         Raises:
-            CheckpointError: if it is of other buffers.
+            CheckpointError: if it is of a module with other buffers.
         """
-        given = arrays_of(tree)
-        shapes = {name: tuple(it.shape) for name, it in self._kept.items()}
-        if {name: array.shape for name, array in given.items()} != shapes:
+        given, places = tensors_of(tree), dict(buffer_places(self._module))
+        owners = {name: _owner_of(name, places, self._module) for name in given}
+        if self._first - given.keys() or None in owners.values():
+            has = {name: it.tensor for name, it in self._kept.items()}
             raise CheckpointError(
-                f"the checkpoint has buffers {_listed(given)}, the module {_listed(shapes)}"
+                f"the checkpoint has buffers {_listed(given)}, the module {_listed(has)}"
             )
-        for name, array in given.items():
-            self._kept[name].copy_(torch.from_numpy(np.array(array)))
+        persistent = {name: it.persistent for name, it in self._kept.items()}
+        self._kept = {name: _Buffer(it, persistent.get(name, True)) for name, it in given.items()}
         if self._holder[0] is self:
             self._put()
 
-    def _current(self) -> dict[str, Any]:
-        return {name: it.detach().clone() for name, it in self._module.named_buffers()}
+    def conclude(self, states: Mapping[int, Tree]) -> None:
+        """Put the buffers of the trained module into it.
+
+        Args:
+            states: of the workers, by their numbers; without any nothing changes.
+        """
+        if states:
+            each = [states[number] for number in sorted(states)]
+            self.load_state(brought_together(self._rule, each))
+            self.hold()
+
+    def arrays(self) -> Iterator[tuple[str, AnyArray]]:
+        """Yield name and numbers of each that is made."""
+        for name, it in self.state()[_BUFFERS].items():
+            if it is not None:
+                yield name, it["bytes"] if isinstance(it, dict) else it
+
+    def _current(self) -> dict[str, _Buffer]:
+        found = {}
+        for name, (owner, local) in buffer_places(self._module):
+            it = owner._buffers[local]
+            persistent = local not in owner._non_persistent_buffers_set
+            found[name] = _Buffer(None if it is None else it.detach().clone(), persistent)
+        return found
 
     def _put(self) -> None:
-        with torch.no_grad():
-            for name, it in self._module.named_buffers():
-                if name in self._kept:
-                    it.copy_(self._kept[name])
+        places = dict(buffer_places(self._module))
+        for name, (tensor, persistent) in self._kept.items():
+            owner = _owner_of(name, places, self._module)
+            local = name.rpartition(".")[2]
+            before = owner._buffers.get(local)
+            if tensor is None or before is None:
+                owner.register_buffer(local, None if tensor is None else tensor.clone(), persistent)
+            elif _kind(before) == _kind(tensor) and before.is_contiguous():
+                with torch.no_grad():
+                    before.copy_(tensor)
+            else:  # of another size by now, or without a place of its own for each element
+                before.data = tensor.clone()
+        for name in places.keys() - self._kept.keys():  # of another worker, which has made it
+            owner, local = places[name]
+            delattr(owner, local)
         self._holder[0] = self
 
 
-def arrays_of(tree: Tree) -> Mapping[str, AnyArray]:
-    """Return the arrays of a worker's state, by name."""
+def tensors_of(tree: Tree) -> dict[str, Any]:
+    """Return the tensors of a worker's state by name; None for one that was not made yet.
+
+    Raises:
+        CheckpointError: if it is no such state.
+    """
     found = tree.get(_BUFFERS)
     if not isinstance(found, dict):
         raise CheckpointError("the checkpoint has no buffers of a module")
-    return found
+    return {name.replace(_ESCAPED, SEPARATOR): _decoded(it) for name, it in found.items()}
 
 
 def brought_together(rule: str, states: Sequence[Tree]) -> Tree:
@@ -100,17 +183,80 @@ def brought_together(rule: str, states: Sequence[Tree]) -> Tree:
         states: of the workers, by their numbers; at least one.
 
     Returns:
-        Those of the first worker; with ``mean`` whatever is no whole number is the mean over all,
-        summed in float64.
+        Those of the first worker that has made them; with ``mean`` whatever is no whole number is
+        the mean over all, summed in float64, where all have one of its shape.
     """
-    first, *others = map(arrays_of, states)
-    found = dict(first)
-    for name, array in first.items() if rule == MEAN else ():
-        if array.dtype.kind == "f":
-            rows = [array, *(it[name] for it in others)]
-            found[name] = np.mean(rows, axis=0, dtype=np.float64).astype(array.dtype)
-    return {_BUFFERS: found}
+    each = list(map(tensors_of, states))
+    found: dict[str, Any] = {}
+    for name, it in (pair for one in each for pair in one.items()):
+        if found.get(name) is None:
+            found[name] = it
+    for name, it in found.items() if rule == MEAN else ():
+        if it is None or not (it.is_floating_point() or it.is_complex()):
+            continue
+        rows: list[Any] = [one.get(name) for one in each]
+        if all(row is not None and _kind(row) == _kind(it) for row in rows):
+            wide = torch.complex128 if it.is_complex() else torch.float64
+            total: Any = sum(row.to(wide) for row in rows)
+            found[name] = (total / len(rows)).to(it.dtype)
+    return _tree_of(found)
 
 
-def _listed(names: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {getattr(it, 'shape', it)}" for name, it in names.items()) or "none"
+def _tree_of(tensors: Mapping[str, Any]) -> Tree:
+    named = {name.replace(SEPARATOR, _ESCAPED): it for name, it in tensors.items()}
+    return {_BUFFERS: {name: _encoded(it) for name, it in named.items()}}
+
+
+def buffer_places(module: Any) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Yield of each buffer, made or not, its name, the part it is of, and its name there."""
+    for path, owner in module.named_modules():
+        for local in owner._buffers:
+            yield plain_name(module, f"{path}.{local}" if path else local), (owner, local)
+
+
+def _owner_of(name: str, places: Mapping[str, tuple[Any, str]], module: Any) -> Any:
+    """Return the part of a module that a buffer is of; None if there is no such part.
+
+    One that another process has registered while it trained is not known here yet.
+    """
+    if name in places:
+        return places[name][0]
+    path = name.rpartition(".")[0]
+    plain = {plain_name(module, it): part for it, part in module.named_modules()}
+    return plain.get(path)
+
+
+def _kind(tensor: Any) -> tuple[Any, Any]:
+    return tensor.shape, tensor.dtype
+
+
+def _encoded(tensor: Any) -> Any:
+    """Return a tensor as a tree has it: an array, or its bytes where numpy has no such numbers."""
+    if tensor is None:
+        return None
+    if tensor.dtype in _NUMPYS:
+        return as_array(tensor)
+    flat = tensor.contiguous().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return {"type": kind, "shape": list(tensor.shape), "bytes": flat.numpy()}
+
+
+def _decoded(it: Any) -> Any:
+    """Return the tensor of ``_encoded``, in memory of its own.
+
+    Raises:
+        CheckpointError: if it is none.
+    """
+    try:
+        if isinstance(it, dict):
+            flat = torch.from_numpy(np.array(it["bytes"]))
+            return flat.view(getattr(torch, it["type"])).reshape(it["shape"])
+        return None if it is None else torch.from_numpy(np.array(it))
+    except (TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"the checkpoint has no buffer there: {error}") from None
+
+
+def _listed(named: Mapping[str, Any]) -> str:
+    """Return names and shapes, for a message."""
+    shown = (f"{name} {tuple(it.shape) if it is not None else None}" for name, it in named.items())
+    return ", ".join(shown) or "none"

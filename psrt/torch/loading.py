@@ -11,6 +11,8 @@ import torch
 
 from psrt.arrays import Vector
 from psrt.errors import ConfigError
+from psrt.torch.buffers import buffer_places
+from psrt.torch.names import plain_name
 from psrt.torch.parameters import Parameters
 
 _MODEL = "model.safetensors"
@@ -20,7 +22,7 @@ def load(module: Any, source: Vector | str | os.PathLike[str]) -> None:
     """Copy trained parameters into a module like the one that was trained.
 
     Args:
-        module: on the CPU.
+        module: on the CPU; compiled or not, as the one that was trained may have been, too.
         source: ``run.theta``, the trainable parameters alone; or the folder of a run, or its
             ``model.safetensors``, which has frozen parameters and buffers, too.
 
@@ -49,12 +51,22 @@ def _load_file(module: Any, path: Path) -> None:
         found = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
-    if set(found) == {"theta"}:
+    own = {
+        plain_name(module, name): it
+        for name, it in module.state_dict().items()
+        if isinstance(it, torch.Tensor)
+    }
+    if set(found) == {"theta"} and "theta" not in own:
         load(module, found["theta"])
         return
-    own = {name: it for name, it in module.state_dict().items() if isinstance(it, torch.Tensor)}
+    # What the trained module made as it trained is yet to be made here.
+    unmade = {
+        name: place
+        for name, place in buffer_places(module)
+        if name in found and name not in own and place[0]._buffers[place[1]] is None
+    }
     shapes = {name: tuple(it.shape) for name, it in own.items()}
-    for name in sorted({*found, *own}):
+    for name in sorted({*found, *own} - unmade.keys()):
         there = found[name].shape if name in found else None
         if there != shapes.get(name):
             raise ConfigError(
@@ -63,6 +75,8 @@ def _load_file(module: Any, path: Path) -> None:
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(torch.from_numpy(found[name]))
+    for name, (part, local) in unmade.items():
+        part._buffers[local] = torch.from_numpy(found[name])
 
 
 def _said(shape: tuple[int, ...] | None) -> str:

@@ -12,8 +12,12 @@ from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
 from psrt.partition import Span
+from psrt.torch.names import plain_name
 from psrt.torch.rules import check_module, check_trainable
-from psrt.torch.views import address_of, tensor_on
+from psrt.torch.views import address_of, tensors_on
+
+#: The floating-point numbers that numpy has, too.
+_FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
 class Parameters:
@@ -32,7 +36,9 @@ class Parameters:
         check_module(module)
         self.module = module
         named = [
-            (name, it) for name, it in module.named_parameters() if it.requires_grad and it.numel()
+            (plain_name(module, name), it)
+            for name, it in module.named_parameters()
+            if it.requires_grad and it.numel()
         ]
         if not named:
             raise ConfigError(
@@ -65,7 +71,7 @@ class Parameters:
         Raises:
             ConfigError: naming one that was replaced, added, moved, or has another type or shape.
         """
-        now = dict(self.module.named_parameters())
+        now = {plain_name(self.module, name): it for name, it in self.module.named_parameters()}
         for name, tensor, shape in zip(self.names, self.tensors, self._shapes, strict=True):
             if now.pop(name, None) is not tensor or tensor.shape != shape:
                 raise ConfigError(
@@ -101,12 +107,13 @@ class Parameters:
                 tensor.data = part
 
     def views(self, vector: Vector) -> list[Any]:
-        """Return a tensor for each that is a view of a vector (n,), of its shape."""
-        flat = tensor_on(vector)
-        return [
-            flat[span.start : span.stop].view(shape)
-            for span, shape in zip(self.spans, self._shapes, strict=True)
-        ]
+        """Return a tensor for each that is a view of a vector (n,), of its shape.
+
+        Each has a storage of its own there, no larger than itself: who saves some of them, as
+        ``torch.save`` of a part's ``state_dict`` does, saves those and not the whole vector.
+        """
+        parts = tensors_on([span.of(vector) for span in self.spans])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def release(self) -> None:
         """Give them memory of their own, with what they hold."""
@@ -138,24 +145,32 @@ class Parameters:
         """Yield name and numbers of the module's other parameters."""
         for name, tensor in self.module.named_parameters():
             if not tensor.requires_grad:
-                yield name, as_array(tensor)
+                yield plain_name(self.module, name), as_array(tensor)
 
     def named(self, theta: Vector) -> dict[str, AnyArray]:
-        """Return what ``module.state_dict()`` would have with the parameters in a vector (n,)."""
-        place = {id(it): i for i, it in enumerate(self.tensors)}
-        tied = dict(self.module.named_parameters(remove_duplicate=False))
-        found: dict[str, AnyArray] = {}
-        for name, tensor in self.module.state_dict().items():
-            at = place.get(id(tied.get(name)))
-            if at is not None:
-                found[name] = self.spans[at].of(theta).reshape(self._shapes[at])
-            elif isinstance(tensor, torch.Tensor):  # else what a module adds that is no tensor
-                found[name] = as_array(tensor)
-        return found
+        """Return what ``module.state_dict()`` has with the parameters in a vector (n,).
+
+        The module has them for that long, so hooks of its own that change the dictionary are in
+        it. What it adds that is no tensor is left out.
+        """
+        before = [it.data for it in self.tensors]
+        try:
+            for tensor, part in zip(self.tensors, self.views(theta), strict=True):
+                tensor.data = part
+            found = self.module.state_dict()
+        finally:
+            for tensor, data in zip(self.tensors, before, strict=True):
+                tensor.data = data
+        return {
+            plain_name(self.module, name): as_array(it)
+            for name, it in found.items()
+            if isinstance(it, torch.Tensor)
+        }
 
 
 def as_array(tensor: Any) -> AnyArray:
-    """Return a contiguous array of a tensor's numbers; bfloat16, which numpy lacks, as float32."""
-    if tensor.dtype == torch.bfloat16:
+    """Return a contiguous array of a tensor's numbers; small floats that numpy lacks as float32."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
         tensor = tensor.float()
-    return np.asarray(tensor.detach().numpy(), order="C")
+    return np.asarray(tensor.numpy(), order="C")

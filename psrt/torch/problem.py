@@ -17,7 +17,7 @@ from psrt.codec.matrices import Matrix
 from psrt.data.keyed import Batch, KeyedBatches
 from psrt.errors import ConfigError
 from psrt.partition import Span
-from psrt.torch.buffers import LOCAL, RULES, Buffers, arrays_of, brought_together
+from psrt.torch.buffers import LOCAL, Buffers
 from psrt.torch.draws import DIGEST, EVALUATION, STEP, drawn_from
 from psrt.torch.gradient_parts import GradientParts
 from psrt.torch.parameters import Parameters
@@ -88,8 +88,6 @@ class Problem(KeyedBatches):
         """
         if not callable(loss):
             raise ConfigError(f"the loss is {said(loss)}, expected a function of module and batch")
-        if buffers not in RULES:
-            raise ConfigError(f"buffers must be {' or '.join(RULES)}, got {buffers!r}")
         self._parameters = Parameters(module)
         #: The module; at rank 0 the trained one when a run has ended.
         self.module = module
@@ -97,9 +95,9 @@ class Problem(KeyedBatches):
         self._train = samples_of(train, "train", collate)
         super().__init__(len(self._train), batch_size=batch_size, seed=seed, weight=weight)
         self._test = None if test is None else samples_of(test, "test", collate)
-        self._rule, self._labels = buffers, labels
+        self._labels = labels
         self._initial = self._parameters.values()
-        self._initial_buffers = Buffers(module)
+        self._initial_buffers = Buffers(module, buffers)
         self._buffers = self._initial_buffers.copy()
         self._parts = GradientParts(self._parameters)
         #: Empty until it is asked for.
@@ -121,9 +119,7 @@ class Problem(KeyedBatches):
         self._parts.forget()
         if states:
             self._buffers = self._initial_buffers.copy()
-            each = [states[number] for number in sorted(states)]
-            self._buffers.load_state(brought_together(self._rule, each))
-            self._buffers.hold()
+            self._buffers.conclude(states)
 
     def initial(self) -> Vector:
         """Return the (n,) parameters that the module held when the problem was made."""
@@ -135,8 +131,7 @@ class Problem(KeyedBatches):
             found = hashlib.sha256(f"torch {torch.__version__}\n".encode())
             with drawn_from(self._seed, DIGEST):
                 found.update(self._train.digest().encode())
-            buffers = arrays_of(self._initial_buffers.state())
-            for name, array in (*self._parameters.frozen(), *buffers.items()):
+            for name, array in (*self._parameters.frozen(), *self._initial_buffers.arrays()):
                 found.update(f"{name} {array.dtype} {array.shape}".encode())
                 found.update(array.tobytes())
             self._fingerprint = found.hexdigest()
@@ -186,10 +181,13 @@ class Problem(KeyedBatches):
         ready: Callable[[int], None] | None = None,
     ) -> float:
         """Write the gradient of the batch's mean loss into ``out`` and return that loss."""
+        was_checked = self._is_checked
         self._set_up(theta)
         with drawn_from(self._seed, STEP, *batch.key), torch.enable_grad():
             loss = self._loss(self.module, self.rows_once(batch))
             check_loss(loss)
+            if not was_checked:  # a first forward pass may have made buffers
+                self._buffers.check()
             self._parts.run(loss, out, ready)
         return float(loss.detach())
 
@@ -212,7 +210,8 @@ class Problem(KeyedBatches):
             return {}
         sums, weights = np.zeros(2), 0
         size = max(self._batch_size, _TEST_BATCH)
-        with drawn_from(self._seed, EVALUATION), torch.no_grad(), _evaluating(self.module):
+        with drawn_from(self._seed, EVALUATION), torch.no_grad(), modes_kept(self.module):
+            self.module.eval()
             for start in range(0, len(self._test), size):
                 indices = np.arange(start, min(start + size, len(self._test)))
                 batch = self._test.take(indices)
@@ -251,10 +250,9 @@ def accuracy(module: Any, batch: Any) -> float:
 
 
 @contextmanager
-def _evaluating(module: Any) -> Iterator[None]:
-    """Have a module evaluate, and then each of its parts train or not as before."""
+def modes_kept(module: Any) -> Iterator[None]:
+    """Have each part of a module train or not, at the end of the block, as before."""
     modes = [(part, part.training) for part in module.modules()]
-    module.eval()
     try:
         yield
     finally:

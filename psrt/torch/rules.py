@@ -52,6 +52,33 @@ def check_trainable(tensor: Any, name: str) -> None:
         )
 
 
+def check_dense(tensor: Any, what: str) -> None:
+    """Check that a tensor has a number of its own for each element, which can be sent.
+
+    Raises:
+        ConfigError: if it is sparse or quantized.
+    """
+    if tensor.is_quantized or tensor.layout != torch.strided:
+        kind, how = str(tensor.layout), "to_dense"
+        if tensor.is_quantized:
+            kind, how = "quantized", "dequantize"
+        raise ConfigError(f"{what} is {kind}, expected a dense tensor, as after .{how}()")
+
+
+def check_stored(tensor: Any, name: str) -> None:
+    """Check that ``model.safetensors`` can hold a tensor of ``state_dict``.
+
+    Raises:
+        ConfigError: if it is not dense, or of complex numbers other than complex64.
+    """
+    check_dense(tensor, name)
+    if tensor.is_complex() and tensor.dtype != torch.complex64:
+        raise ConfigError(
+            f"{name} is {tensor.dtype}, expected torch.complex64: model.safetensors has no other "
+            "complex numbers"
+        )
+
+
 def check_loss(loss: Any) -> None:
     """Check that a gradient can be taken of what ``loss()`` returned.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,11 +13,16 @@ from psrt.arrays import AnyArray
 
 def tensor_on(array: AnyArray) -> Any:
     """Return a tensor on the memory of an array; whoever gives a read-only one sees to it."""
-    if array.flags.writeable:
-        return torch.from_numpy(array)
+    return tensors_on([array])[0]
+
+
+def tensors_on(arrays: Sequence[AnyArray]) -> list[Any]:
+    """Return tensors on the memory of arrays; whoever gives read-only ones sees to it."""
+    if all(it.flags.writeable for it in arrays):
+        return [torch.from_numpy(it) for it in arrays]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it could be written to
-        return torch.from_numpy(array)
+        warnings.simplefilter("ignore")  # that they could be written to
+        return [torch.from_numpy(it) for it in arrays]
 
 
 def address_of(array: AnyArray) -> int:

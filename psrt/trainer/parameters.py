@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
 from psrt.runtime.array_tree import ArrayTree, LastViews
 from psrt.runtime.checksum import digest
-from psrt.runtime.own_loop import NamedShape
+from psrt.runtime.own_loop import Held, NamedShape
 
 _FLOAT32 = {np.dtype(np.float32)}
 #: How often the arrays that were given are looked at: as an epoch begins, and around two steps.
@@ -25,6 +26,8 @@ class Parameters(Protocol):
 
     #: Whether what the user has given is trained itself; else the loop asks for what is.
     in_place: bool
+    #: What is trained beside them; None: nothing.
+    held: Held | None
 
     def initial(self) -> Vector:
         """Return the (n,) float32 parameters to start from."""
@@ -36,6 +39,10 @@ class Parameters(Protocol):
 
     def arrays(self) -> Sequence[NamedShape]:
         """Return what they are made of, in the order in which they lie."""
+        ...
+
+    def tensors(self, theta: Vector) -> Mapping[str, AnyArray]:
+        """Return what a file has of the values of ``theta`` (n,), and what is held beside it."""
         ...
 
     def bind(self, theta: Vector) -> Any:
@@ -51,6 +58,10 @@ class Parameters(Protocol):
         """
         ...
 
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Keep what an evaluation may change, such as whether the module trains."""
+        ...
+
     def release(self) -> None:
         """At the end, let what the user has given have memory of its own."""
         ...
@@ -64,23 +75,29 @@ class Parameters(Protocol):
         ...
 
 
-def parameters_of(given: Any) -> Parameters:
+def parameters_of(given: Any, buffers: str | None = None) -> Parameters:
     """Return the parameters in what the user has given.
 
     Args:
         given: a flat float32 array; a tree of float32 arrays, numpy's or JAX's: lists, tuples and
             dictionaries of them, and whatever JAX knows for one; a torch module; or torch
             parameters.
+        buffers: ``local`` or ``mean``, of a torch module; None takes ``local``.
 
     Raises:
         ConfigError: if it is none of these.
     """
     torch = sys.modules.get("torch")
+    is_module = torch is not None and isinstance(given, torch.nn.Module)
+    if buffers is not None and not is_module:
+        raise ConfigError(
+            f"buffers={buffers!r} is for a torch module, got {type(given).__name__} as parameters"
+        )
     if torch is not None:
         from psrt.trainer.torch_parameters import TorchParameters
 
-        if isinstance(given, torch.nn.Module):
-            return TorchParameters(given)
+        if is_module:
+            return TorchParameters(given, "local" if buffers is None else buffers)
         if isinstance(given, torch.nn.Parameter):
             return TorchParameters([given])
         if isinstance(given, Iterator):
@@ -95,6 +112,7 @@ class TreeParameters:
     """A tree of float32 arrays; a single array is the smallest one."""
 
     in_place = False
+    held: Held | None = None
 
     def __init__(self, tree: Any) -> None:
         """Look at ``tree``.
@@ -130,6 +148,10 @@ class TreeParameters:
         """Return the path of each leaf, and its shape."""
         return list(zip(self._tree.names, self._tree.shapes, strict=True))
 
+    def tensors(self, theta: Vector) -> Mapping[str, AnyArray]:
+        """Return the leaves by their paths; of a flat vector alone, ``theta``."""
+        return self._tree.named(theta, "theta")
+
     def bind(self, theta: Vector) -> Any:
         """Return the tree with views of ``theta``, which must not be written."""
         self._bound = self._tree.made(self._read.of(theta))
@@ -155,6 +177,10 @@ class TreeParameters:
                 f"the loop wrote to the parameters{name} that it gave: psrt trains a copy, which "
                 "the attribute parameters has; step() updates it"
             )
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Keep nothing: arrays have no modes."""
+        return nullcontext()
 
     def release(self) -> None:
         """Let go of psrt's memory; the views of parameters are of memory that stays."""

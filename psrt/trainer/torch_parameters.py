@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 
-from psrt.arrays import Vector
+from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
-from psrt.runtime.own_loop import NamedShape
+from psrt.runtime.own_loop import Held, NamedShape
+from psrt.torch.buffers import LOCAL, Buffers
 from psrt.torch.parameters import Parameters
+from psrt.torch.problem import modes_kept
 
 
 class TorchParameters:
@@ -20,15 +23,26 @@ class TorchParameters:
 
     in_place = True
 
-    def __init__(self, given: torch.nn.Module | Sequence[torch.nn.Parameter]) -> None:
+    def __init__(
+        self, given: torch.nn.Module | Sequence[torch.nn.Parameter], buffers: str = LOCAL
+    ) -> None:
         """Look at them.
+
+        Args:
+            given: whose they are.
+            buffers: of a module, as of ``psrt.torch.Problem``.
 
         Raises:
             ConfigError: if there are none, or one is not float32 on the CPU.
         """
         self._given = given
         is_module = isinstance(given, torch.nn.Module)
-        self._parameters = Parameters(given if is_module else torch.nn.ParameterList(given))
+        self._module = given if is_module else torch.nn.ParameterList(given)
+        self._parameters = Parameters(self._module)
+        self._buffers = Buffers(self._module, buffers)
+        self._buffers.hold()  # for good: no other worker shares the module
+        self.held: Held | None = self._buffers if is_module else None
+        self._is_checked = False
 
     def initial(self) -> Vector:
         """Return a copy of them, one behind the other."""
@@ -42,7 +56,12 @@ class TorchParameters:
         """Return the name of each, and its shape."""
         parameters = self._parameters
         shapes = (tuple(it.shape) for it in parameters.tensors)
-        return list(zip(parameters.names, shapes, strict=True))
+        found = list(zip(parameters.names, shapes, strict=True))
+        return found + [(f"buffer {name}", ()) for name in self._buffers.names]
+
+    def tensors(self, theta: Vector) -> Mapping[str, AnyArray]:
+        """Return what ``state_dict`` of the module has, with ``theta`` (n,)."""
+        return self._parameters.named(theta)
 
     def bind(self, theta: Vector) -> Any:
         """Make the parameters views of ``theta`` and return them; gradients are forgotten."""
@@ -55,6 +74,10 @@ class TorchParameters:
         """Bring what was put in a parameter's ``data`` back into ``theta`` (n,)."""
         self._parameters.check()
         self._parameters.gather()
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Have the module train afterwards if it does now."""
+        return modes_kept(self._module)
 
     def release(self) -> None:
         """Let the parameters have memory of their own, as before."""
@@ -76,6 +99,9 @@ class TorchParameters:
                 "no parameter has a gradient: call backward() before step(), which takes the "
                 "gradients and forgets them, without optimizer.step() and zero_grad() between"
             )
+        if not self._is_checked:  # the first forward pass may have made buffers
+            self._buffers.check()
+            self._is_checked = True
         for name, it in zip(self._parameters.names, self._parameters.tensors, strict=True):
             if it.grad is not None and it.grad.layout != torch.strided:
                 raise ConfigError(

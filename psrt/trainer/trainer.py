@@ -78,6 +78,7 @@ class Trainer:
         evaluate: Callable[[Any], Mapping[str, float]] | None = None,
         state: Callable[[], Any] | None = None,
         load_state: Callable[[Any], None] | None = None,
+        buffers: str | None = None,
     ) -> None:
         """Set up; nothing is begun before the ``with`` block is entered.
 
@@ -85,7 +86,8 @@ class Trainer:
             config: need not be resolved; that of rank 0 is used.
             parameters: what is trained; the values of rank 0 are those to start from. A flat
                 float32 array (n,); a tree of float32 arrays, numpy's or JAX's; a torch module, or
-                torch parameters, which become views of psrt's own vector.
+                torch parameters, which become views of psrt's own vector. The buffers of a module,
+                such as running means, are trained, saved and handed back with it.
             comm: as in ``psrt.run``.
             resume: as in ``psrt.run``.
             say: called with each line meant for the user, at rank 0.
@@ -96,11 +98,13 @@ class Trainer:
             state: returns what a checkpoint keeps of the loop itself: a dictionary of numbers,
                 text, arrays, and such dictionaries.
             load_state: takes back what ``state`` returned, before a resumed run goes on.
+            buffers: of the trained module: ``local``, those of worker 0, or ``mean``, the mean over
+                all workers; None takes ``local``. While they train each worker has its own.
 
         Raises:
             ConfigError: if these are no parameters.
         """
-        self._given = parameters_of(parameters)
+        self._given = parameters_of(parameters, buffers)
         given = self._given
         self._loop = OwnLoop(
             given.initial,
@@ -109,6 +113,8 @@ class Trainer:
             evaluate=evaluate and self._evaluated_by(evaluate),
             state=state,
             load_state=load_state,
+            held=given.held,
+            tensors=given.tensors,
             nothing=self._words.nothing,
             may_be_zero=self._pushes,
         )
@@ -133,7 +139,8 @@ class Trainer:
 
         def found(theta: Vector) -> Mapping[str, float]:
             self._take(theta)
-            return evaluate(self._parameters)
+            with self._given.evaluating():
+                return evaluate(self._parameters)
 
         return found
 
@@ -251,14 +258,9 @@ class Trainer:
             else:  # so that it ends the job, wherever the loop is
                 self._job.throw(fault)
         except StopIteration as stop:
-            self._over()
-            self.result = stop.value
-            # Where workers have died, those that are left have what they had last.
-            if self._loop.final is not None:
-                self._take(self._loop.final)
-            self._given.release()
-        except BaseException:
-            self._over()
+            self._end(stop.value)
+        except BaseException as error:
+            self._end(getattr(error, "run", None))
             raise
         else:
             self._take(self._member.theta)
@@ -291,6 +293,15 @@ class Trainer:
             "gossip in plain rounds each worker may write to its own; psrt.torch.Gradients leaves "
             "parameters and optimizer to the loop"
         )
+
+    def _end(self, result: Run | None) -> None:
+        """Let the loop have what the run has ended with, as far as it has come."""
+        self._over()
+        self.result = result
+        # Where workers have died, those that are left have what they had last.
+        if self._loop.final is not None:
+            self._take(self._loop.final)
+        self._given.release()
 
     def _take(self, theta: Vector) -> None:
         """Let the loop have these parameters."""

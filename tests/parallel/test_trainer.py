@@ -4,9 +4,10 @@ import time
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import psrt
-from psrt import TrainConfig
+from psrt import ConfigError, TrainConfig
 from psrt.history.check.run import check_run
 from support.least_squares import D, UnevenSquares, schemes
 
@@ -244,3 +245,31 @@ def test_what_a_loop_writes_to_parameters_of_its_own_counts_and_is_checked(
         assert check_run(shared_folder).ok, check_run(shared_folder)
         # The gradients alone would have led to at least 1 + 12 · 0.05 · 7.
         assert trainer.theta.max() < 4
+
+
+def _ones(trainer):
+    with trainer:
+        while trainer.epoch():
+            trainer.step({"w": np.ones(3, np.float32)}, samples=1)
+
+
+@pytest.mark.parametrize("flags", schemes("sync", "async", "ring"))
+def test_an_evaluation_that_fails_at_the_end_loses_nothing(comm, shared_folder, flags):
+    """Rank 0 has the result, on the disk and with the error, and all have the parameters."""
+    out = shared_folder / "run"
+    config = TrainConfig(epochs=2, lr=0.5, timeout_s=20, out=str(out), **flags)
+    trainer = psrt.Trainer(
+        config,
+        {"w": np.zeros(3, np.float32)},
+        comm=comm,
+        evaluate=lambda it: {"accuracy": 0.5 if it["w"][0] > -0.75 else 2.0},  # at the end
+    )
+    with pytest.raises(ConfigError, match="an accuracy of 2, expected one in"):
+        _ones(trainer)
+    ended = comm.allgather(trainer.parameters["w"].tolist())
+    assert ended == ended[:1] * comm.size
+    assert max(ended[0]) < -0.5
+    if comm.rank == 0:
+        assert load_file(out / "model.safetensors")["['w']"].tolist() == ended[0]
+        assert not (out / "summary.json").exists()
+        assert trainer.result.theta.tolist() == ended[0]

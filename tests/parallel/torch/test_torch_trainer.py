@@ -8,8 +8,9 @@ import psrt
 from psrt import ConfigError, TrainConfig
 from psrt.data import BatchPlan
 from support.least_squares import schemes
-from support.torch_models import data, loss, parameters_of, plain, trained_alone
+from support.torch_models import data, loss, noisy, parameters_of, plain, trained_alone
 
+GOSSIP = pytest.param({"mode": "gossip"}, marks=pytest.mark.mpi(min_size=2), id="gossip")
 BASE = {"epochs": 2, "lr": 0.1, "timeout_s": 60}
 
 
@@ -84,3 +85,61 @@ def one_step(module, gradients):
     with psrt.Trainer(config, module, comm=MPI.COMM_SELF) as trainer:
         trainer.epoch()
         trainer.step(gradients, samples=1)
+
+
+@pytest.mark.parametrize("rule", ["local", "mean"])
+@pytest.mark.parametrize("flags", [*schemes("sync", "async", "ring", "local-sgd, server"), GOSSIP])
+def test_running_means_are_trained_evaluated_saved_and_handed_back(
+    comm, shared_folder, flags, rule
+):
+    """Rank 0, which serves in most modes, has no batch of its own, and other means at first."""
+    x, y = data()
+    torch.manual_seed(0)
+    module, seen, out = noisy(), [], shared_folder / "run"
+    module[1].running_mean += comm.rank
+    config = TrainConfig(**BASE | flags, out=str(out))
+
+    def evaluate(given):
+        seen.append(float(loss(given.eval(), data()).detach()))
+        return {"loss": seen[-1]}
+
+    # Two parts wrapped, as one might.
+    given = torch.nn.DataParallel(module)
+    with psrt.Trainer(config, given, comm=comm, evaluate=evaluate, buffers=rule) as trainer:
+        own = None if trainer.serves else [(trainer.worker, module[1].running_mean.clone())]
+        while trainer.epoch():
+            for rows in torch.arange(len(x)).split(8):
+                mine = rows[trainer.worker :: trainer.workers]
+                loss(given, (x[mine], y[mine])).backward()
+                trainer.step(samples=len(mine))
+            own.append((trainer.worker, module[1].running_mean.clone()))
+    each = [it for it in comm.allgather(own) if it is not None]
+    assert all(torch.equal(it[0][1], torch.zeros(16)) for it in each)  # rank 0's count at first
+    last = torch.stack([mean for _, mean in sorted((it[-1] for it in each), key=lambda it: it[0])])
+    expected = last[0] if rule == "local" else last.double().mean(0).float()
+    torch.testing.assert_close(module[1].running_mean, expected, rtol=0, atol=0)
+    assert module[1].num_batches_tracked == 2 * 12
+    assert len({it.tobytes() for it in comm.allgather(parameters_of(module))}) == 1
+    if comm.rank == 0:
+        loaded = noisy()
+        psrt.torch.load(loaded, out)
+        for name, it in module.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], it), name
+        assert trainer.result.summary.test_loss == seen[-1] == evaluate(loaded)["loss"]
+
+
+@pytest.mark.parametrize("flags", [*schemes("sync", "ring"), GOSSIP])
+def test_a_loop_goes_on_from_a_checkpoint_with_its_running_means(comm, shared_folder, flags):
+    ended = []
+    for more in (
+        {"epochs": 2},
+        {"epochs": 1, "out": str(shared_folder / "run"), "checkpoint_every": 2},
+        {"epochs": 2, "resume": str(shared_folder / "run")},
+    ):
+        module = noisy()
+        module[3].p = 0.0
+        trained(TrainConfig(**BASE | flags | more), module, comm)
+        ended.append(module.state_dict())
+    for name, it in ended[0].items():
+        assert torch.equal(ended[2][name], it), name
+    assert not torch.equal(ended[1]["1.running_mean"], ended[0]["1.running_mean"])

@@ -18,7 +18,7 @@ TRAIN = (
 #: What a daemon of either MPI is called on another host.
 DAEMON = re.compile(r"prted|hydra_pmi_proxy|hydra_bstrap_proxy")
 #: Segments of shared memory that ranks have.
-SEGMENTS = ("sm_segment", "vader", "osc_sm", "mpich_sh", "psrt")
+SEGMENTS = ("sm_segment", "vader", "osc_sm", "mpich_sh", "ucx_shm", "psrt")
 
 
 class Job:

@@ -41,6 +41,11 @@ class EventRing(EventLog):
         data = (self._buffer[at:] if self._is_full else bytearray()) + self._buffer[:at]
         return np.frombuffer(data, EVENT)
 
+    def close(self) -> None:
+        """Forget them, and free their memory: who noted them may live on for a while."""
+        self.queue.clear()
+        self._buffer, self._at, self._is_full = bytearray(), 0, False
+
     def _write_buffer(self) -> None:
         """Begin anew at the front: the buffer is full."""
         self._at, self._is_full = 0, True

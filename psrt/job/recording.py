@@ -198,7 +198,9 @@ class Recording:
             self.folder.release()
 
     def release(self) -> None:
-        """Let other runs use the folder: nothing is written to it any more."""
+        """Let other runs use the folder and the memory: nothing is written any more."""
+        if self._last is not None:
+            self._last.ring.close()
         if self.folder is not None:
             self.folder.release()
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import psrt
 from psrt.history import EVENT, EventLog, Kind
 from psrt.history.ring import EventRing
 from psrt.messages import Push
@@ -63,3 +64,18 @@ def test_a_history_holds_digests(tmp_path):
         exact = WorkerEventRecorder(log, 0)
         assert exact.digest(vector) != 0
         assert exact.content(vector).rms == 1.0
+
+
+def test_its_memory_goes_with_the_run_though_roles_refer_to_each_other_in_circles(monkeypatch):
+    rings = []
+
+    class Kept(EventRing):
+        def __init__(self, *args):
+            super().__init__(*args)
+            rings.append(self)
+
+    monkeypatch.setattr("psrt.job.last_events.EventRing", Kept)
+    psrt.run(psrt.TrainConfig(mode="allreduce", steps=2))
+    (ring,) = rings
+    assert not ring._buffer
+    assert not len(ring.last())

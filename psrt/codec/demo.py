@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -143,20 +144,24 @@ class Demo(DenseCodec):
                 given -= self._back(chunks, values, indices)
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
-        at = 0
+        ends = [0, *accumulate(chunks.nbytes for chunks in self._chunks)]
+        parts = [payload[at:end] for at, end in pairwise(ends)]
+        found = [
+            None if chunks.is_whole else _split(there, chunks)
+            for chunks, there in zip(self._chunks, parts, strict=True)
+        ]
+        # All of them before any is written: who refuses a frame may go on with what it has.
+        for chunks, split in zip(self._chunks, found, strict=True):
+            if split is not None and not _ascend(split[1], chunks.size):
+                raise CodecError(f"indices in a chunk that do not ascend below {chunks.size}")
         with np.errstate(all="ignore"):
-            for chunks in self._chunks:
-                there = payload[at : at + chunks.nbytes]
-                at += chunks.nbytes
+            for chunks, there, split in zip(self._chunks, parts, found, strict=True):
                 into = chunks.of(out)
-                if chunks.is_whole:
+                if split is None:
                     into[:] = there.view("<f4").reshape(into.shape)
-                    continue
-                values, places = _split(there, chunks)
-                indices = places.astype(np.int64)
-                if (indices[:, -1] >= chunks.size).any() or (np.diff(indices) <= 0).any():
-                    raise CodecError(f"indices in a chunk that do not ascend below {chunks.size}")
-                into[:] = self._back(chunks, values, indices)
+                else:
+                    values, places = split
+                    into[:] = self._back(chunks, values, places.astype(np.int64))
 
     def _forth(self, given: FloatArray) -> FloatArray:
         """Return the cosine transform of chunks (…, rows, columns)."""
@@ -220,6 +225,11 @@ def _largest(coefficients: FloatArray, k: int) -> npt.NDArray[np.int64]:
     found: npt.NDArray[np.int64] = np.argpartition(magnitudes, first, axis=1)[:, first:]
     found.sort(axis=1)
     return found
+
+
+def _ascend(places: npt.NDArray[np.uint16], size: int) -> bool:
+    """Return whether the places of each chunk ascend, below its size."""
+    return bool((places[:, -1] < size).all() and (places[:, 1:] > places[:, :-1]).all())
 
 
 def _split(there: Bytes, chunks: _Chunks) -> tuple[FloatArray, npt.NDArray[np.uint16]]:

@@ -75,7 +75,11 @@ class _Levels(DenseCodec):
     def _unpack(self, payload: Bytes, out: Vector) -> None:
         buckets = self._buckets
         with np.errstate(all="ignore"):  # a scale of a damaged frame may be anything
-            steps = payload[: 4 * buckets.count].view("<f4") / np.float32(self._levels)
+            scales = payload[: 4 * buckets.count].view("<f4")
+            steps = scales / np.float32(self._levels)
+            # Of the largest numbers, all levels of a step that was rounded up would be infinite.
+            over = np.isfinite(scales) & np.isinf(steps * np.float32(self._levels))
+            steps[over] = np.nextafter(steps[over], np.float32(0))
         self._unpack_numbers(payload[4 * buckets.count :], out)
         with np.errstate(all="ignore"):
             for _, first, rows in buckets.rows(out):

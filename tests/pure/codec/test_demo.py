@@ -150,8 +150,19 @@ def test_damaged_indices_are_refused(places):
     codec = demo(n=16, matrices=[Matrix(0, 4, 4)])
     frame = codec.encode(normal(0, 16), None).copy()
     frame[-10:].view("<u2")[:] = places
+    out = np.full(16, 7, np.float32)
     with pytest.raises(CodecError, match="do not ascend below 16"):
-        codec.decode(frame, np.empty(16, np.float32))
+        codec.decode(frame, out)
+    assert (out == 7).all()
+
+
+def test_the_chunks_before_a_damaged_one_are_not_written():
+    codec = demo(n=19, matrices=[Matrix(3, 4, 4)])
+    frame, out = codec.encode(normal(0, 19), None).copy(), np.full(19, 7, np.float32)
+    frame[-2:] = 0
+    with pytest.raises(CodecError, match="do not ascend below 16"):
+        codec.decode(frame, out)
+    assert (out == 7).all()
 
 
 @pytest.mark.parametrize(

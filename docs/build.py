@@ -42,6 +42,7 @@ from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
 from psrt.config.knobs import dashed, shown
 from psrt.history.check import RULES
+from psrt.history.check.trust import ON_TRUST
 from psrt.job.combinations import COLUMNS, ROWS, SIMULATED, refusal
 from psrt.pipeline import PIPELINES
 
@@ -129,10 +130,20 @@ def _filled(name: str) -> str:
     return _PART.sub(lambda part: f"{part[1]}{_part(part[2])}\n{part[3]}", page)
 
 
+def _trusted() -> Iterator[str]:
+    yield "| where | numbers | what is known of them | in which runs |"
+    yield "|---|---|---|---|"
+    for it in ON_TRUST:
+        names = ", ".join(f"`{name}`" for name in it.names)
+        yield f"| {it.where} | {names} | {it.why} | {it.when or 'all'} |"
+
+
 def _part(name: str) -> str:
     if name == "RULES":
         rules = [f"| {rule} | {promise} |" for rule, promise in RULES.items()]
         return "\n".join(["| rule | what holds |", "|---|---|", *rules])
+    if name == "TRUST":
+        return "\n".join(_trusted())
     if name == "CODECS":
         return "\n".join(_codecs())
     if name == "MODES":

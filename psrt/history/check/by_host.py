@@ -36,6 +36,7 @@ from psrt.history.check.gossip import (
     check_waiting,
 )
 from psrt.history.check.mixing import Hosts, hosts_of
+from psrt.history.check.norms import are_near, may_be_norms
 from psrt.history.check.steps import check_local_steps, check_own_rates, check_silence
 from psrt.history.check.table import Bools, Floats, Ints, Table, find, previous, rank_in_group
 from psrt.history.events import HOST, Kind, parts
@@ -108,6 +109,7 @@ def check_by_host(
     _check_results(rounds, findings)
     _check_what_workers_have(rounds, findings)
     _check_said(rounds, findings)
+    _check_norms(rounds, findings)
     check_waiting(contract, table, findings)
     if findings.none:
         _check_all(rounds, findings)
@@ -382,6 +384,15 @@ def _check_results(rounds: _Rounds, findings: Findings) -> None:
     )
 
 
+def _check_norms(rounds: _Rounds, findings: Findings) -> None:
+    """Check that the norms of what is sent fit its sums."""
+    table, n = rounds.table, rounds.n
+    at = table.where(Kind.OFFER)
+    holds = may_be_norms(table.real("progress")[at], table.real("gap")[at] * n, n)
+    text = "{kind} of worker {worker} in round {clock} adds up to {progress:.9g}, which does not "
+    findings.on(table, at).require(CONSERVED, holds, text + "fit a norm of {gap:g}", counts=False)
+
+
 def _slack(count: Ints, most: Floats, n: int) -> Floats:
     """Return the most that rounding makes of that many differences; see ``runtime.conserved``."""
     found: Floats = (count + 4) * (most * ROUNDING + n * TINY) * MORE
@@ -428,7 +439,7 @@ def _require_sums(
     )
     findings.on(table, ends).require(
         CONSERVED,
-        ~sure | ~np.isfinite(due) | (np.abs(said - due) <= slack),
+        ~sure | are_near(said, due, slack),
         text,
         said=said,
         due=due,
@@ -522,7 +533,7 @@ def _check_all(rounds: _Rounds, findings: Findings) -> None:
         "round {clock} moves what all workers together have from {before:.9g} to {after:.9g}, by "
         "more than rounding, {off:.1g}"
     )
-    holds = ~whole | ~np.isfinite(before) | (np.abs(after - before) <= off)
+    holds = ~whole | are_near(after, before, off)
     findings.on(table, last).require(CONSERVED, holds, text, before=before, after=after, off=off)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from psrt.history.check.contract import Contract, real_knob
 from psrt.history.check.findings import ELASTIC, Findings
+from psrt.history.check.norms import LARGEST, LEAST, are_near, may_be_norms
 from psrt.history.check.table import Floats, Ints, Table, find, previous, repeats
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
@@ -57,6 +58,7 @@ def check_forces(
             findings.on(table, table.where(*KINDS)).forbid(ELASTIC, text)
         return
     _check_draws(contract, alpha_of(contract, header), workers, findings)
+    _check_bounds(header.n, workers, shards, findings)
     for number, table in enumerate(shards):
         applied = table.where(Kind.APPLY)
         applied = applied[(table["worker"][applied] >= 0) & (table["samples"][applied] > 0)]
@@ -91,17 +93,45 @@ def _check_draws(contract: Contract, alpha: float, table: Table, findings: Findi
         "worker {worker} was drawn at clock {clock} by a force of shard {shard} that adds up to "
         f"{{drew:.9g}}, expected {alpha:.6g} times x − x̃, {{due:.9g}}, give or take {{slack:.2g}}"
     )
-    holds = (np.abs(drew - due) <= slack) | ~np.isfinite(drew)
+    holds = are_near(drew, due, slack)
     findings.on(table, at).require(ELASTIC, holds, text, drew=drew, due=due, slack=slack)
     slack = _slack(most + np.abs(moved))
     text = (
         "worker {worker} moved at clock {clock} by {moved:.9g} on shard {shard}, expected the "
         "force with the other sign, {due:.9g}, give or take {slack:.2g}"
     )
-    holds = (np.abs(moved + drew) <= slack) | ~np.isfinite(drew)
+    holds = are_near(moved, -drew, slack)
     findings.on(table, at).require(
         ELASTIC, holds, text, moved=moved, due=-drew, slack=slack, counts=False
     )
+
+
+def _check_bounds(n: int, workers: Table, shards: Sequence[Table], findings: Findings) -> None:
+    """Check that what is said of rounding fits the sums.
+
+    Of a force there is the sum. Of a worker and the centre there is only by what they moved and
+    how far apart they were: each is as long as the shortest of them all, and those, at most.
+    """
+    draws = workers.where(Kind.DRAW)
+    drew, apart, moved, most_drew = (
+        workers.real(it)[draws] for it in ("progress", "rate", "gap", "seconds")
+    )
+    text = "worker {worker} was drawn at clock {clock} by a force that adds up to {progress:.9g}, "
+    text += "which does not fit a norm of {seconds:g}"
+    holds = may_be_norms(drew, most_drew, n)
+    findings.on(workers, draws).require(ELASTIC, holds, text, counts=False)
+    moves = np.abs(np.concatenate([drew, apart, moved]))
+    centres = [(table, table.where(Kind.CENTRE)) for table in shards]
+    said = [table.real("weight")[at] for table, at in [(workers, draws), *centres]]
+    shortest = np.minimum(np.concatenate(said), LARGEST).min(initial=LARGEST)
+    # A centre's has each force once more for each of the others.
+    moves = moves[np.isfinite(moves)].sum() * (1 + len(np.unique(workers["worker"])))
+    most = shortest + np.sqrt(n) * moves / LEAST
+    for (table, at), norms in zip([(workers, draws), *centres], said, strict=True):
+        text = "{kind} says that rounding changes it by {weight:g} units, expected {most:g} at most"
+        fits = (norms >= 0) & (np.minimum(norms, LARGEST) <= most)
+        fits |= np.isinf(table.real("progress")[at])  # as are its numbers
+        findings.on(table, at).require(ELASTIC, fits, text, most=most, counts=False)
 
 
 def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: Findings) -> bool:
@@ -154,9 +184,8 @@ def _check_centres(table: Table, forces: Ints, centres: Ints, of: Ints, findings
         "the forces, {due:.9g}, give or take {slack:.2g}"
     )
     findings.on(table, centres).require(
-        ELASTIC, (np.abs(moved - due) <= slack) | ~np.isfinite(due), text, moved=moved, due=due,
-        slack=slack, counts=False,
-    )  # fmt: skip
+        ELASTIC, are_near(moved, due, slack), text, moved=moved, due=due, slack=slack, counts=False
+    )
 
 
 def _check_both_ends(
@@ -202,8 +231,8 @@ def _check_both_ends(
     )
     drew, its_drew = workers.real("progress")[at], table.real("progress")[forces]
     # The same numbers, added up in two orders, and not finite where the force is not.
-    near = np.abs(drew - its_drew) <= 1e-9 * (np.abs(drew) + workers.real("seconds")[at])
-    same = (force == its_force) & (near | ~(np.isfinite(drew) | np.isfinite(its_drew)))
+    near = are_near(drew, its_drew, 1e-9 * (np.abs(drew) + workers.real("seconds")[at]))
+    same = (force == its_force) & near
     text = "worker {worker} and shard {shard} have different forces at clock {clock}"
     findings.on(workers, at).require(ELASTIC, same, text, because=[(table, forces)])
     if contract.exact_reads:

@@ -18,6 +18,7 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
+from psrt.history.check.norms import are_near, may_be_norms
 from psrt.history.check.table import (
     Bools,
     Floats,
@@ -48,6 +49,8 @@ KINDS = (*SERVED, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
 KEPT = (Kind.RESIDUAL, Kind.SUM_KEEP)
 #: The most that rounding to float32 makes of a number, over the number; and of the smallest ones.
 _ROUNDING, _TINY = 2.0**-24, 2.0**-149
+#: The smallest normal number, which a bound has for each element.
+_NORMAL = 2.0**-126
 #: Knobs without which the length of a codec's frames cannot be told.
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("float8-e4m3", "float8-e5m2", "float4-e3m0", "int8", "sign"), ("bucket",)),
@@ -445,10 +448,12 @@ def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> 
     last = np.where(first, -1, previous(at, -1))
     findings.on(table, at).require(RESIDUALS, before == due, text, because=[last])
     if codec.feeds_back:
-        check_conserved(table, at, last, np.ones(len(at)), findings)
+        check_conserved(table, at, last, np.ones(len(at)), max(codec.sizes), findings)
 
 
-def check_conserved(table: Table, at: Ints, last: Ints, factor: Floats, findings: Findings) -> None:
+def check_conserved(
+    table: Table, at: Ints, last: Ints, factor: Floats, n: int, findings: Findings
+) -> None:
     """Check that what was given and had been kept back is what was sent and is kept back now.
 
     By sums over their elements, with signs, which differ by roundings only. Those to float32 in
@@ -460,6 +465,7 @@ def check_conserved(table: Table, at: Ints, last: Ints, factor: Floats, findings
         at: positions of what was kept back.
         last: for each, that of what had been kept back before; −1 for nothing.
         factor: by which that was multiplied since.
+        n: elements of a vector, at most.
         findings: takes what is wrong.
     """
     given, decoded, kept, most = (table.real(it) for it in ("rate", "gap", "weight", "seconds"))
@@ -467,10 +473,12 @@ def check_conserved(table: Table, at: Ints, last: Ints, factor: Floats, findings
         had = np.where(last >= 0, factor * kept[last], 0.0)
         scaled = np.where((last >= 0) & (factor != 1.0), factor * most[last], 0.0)
         there, due = decoded[at] + kept[at], given[at] + had
+        least = np.abs(decoded[at]) + 2 * np.abs(kept[at])
         sums = np.abs(given[at]) + np.abs(had) + np.abs(decoded[at]) + np.abs(kept[at])
         # 1.01 for the roundings of these bounds, and for products of roundings.
         slack = 1.01 * _ROUNDING * (most[at] + 3 * scaled + sums) + 4 * _TINY
-        holds = ~(np.abs(there - due) > slack)
+        holds = are_near(there, due, slack)
+        bounded = may_be_norms(least, most[at], n) | (most[at] <= 2 * n * _NORMAL)
     text = (
         "worker {worker} sent and keeps back at clock {clock} what adds up to {there:.9g}, but was "
         "given and had kept back {due:.9g}, which rounding changes by {slack:.2g} at most"
@@ -478,6 +486,9 @@ def check_conserved(table: Table, at: Ints, last: Ints, factor: Floats, findings
     findings.on(table, at).require(
         RESIDUALS, holds, text, because=[last], there=there, due=due, slack=slack, counts=False
     )
+    text = "worker {worker} says that rounding changes what it kept back by {seconds:g} units"
+    text += ", which does not fit sums of {least:g}"
+    findings.on(table, at).require(RESIDUALS, bounded, text, least=least, counts=False)
 
 
 def digest_of_zeros(size: int) -> int:

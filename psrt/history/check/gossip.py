@@ -33,6 +33,7 @@ from psrt.history.check.findings import (
     require_duration,
 )
 from psrt.history.check.mixing import Mixing, mixing_of
+from psrt.history.check.norms import are_near, may_be_norms
 from psrt.history.check.steps import check_local_steps, check_own_rates, check_silence
 from psrt.history.check.table import Bools, Floats, Ints, Table, find, previous, rank_in_group
 from psrt.history.events import TRACKED, Kind, parts
@@ -481,8 +482,8 @@ class _Sums:
             text = "{kind} of worker {worker} in round {clock} adds up to {progress:.9g}, by a norm"
             findings.on(table, at).require(
                 CONSERVED,
-                ~(np.abs(total[at]) > size[at] * MORE),
-                text + " of {gap:g} at most {most:.9g}",
+                may_be_norms(total[at], size[at], run.n),
+                text + " of {gap:g} at most {most:.9g}, and hardly so little",
                 most=size[at],
                 counts=False,
             )
@@ -497,7 +498,7 @@ class _Sums:
         count = np.bincount(self._row, minlength=len(self._ends))
         slack = (count + 3 + run.coded) * (most * ROUNDING + run.n * TINY) * MORE
         said = total[self._ends]
-        holds = ~self._sure | ~np.isfinite(due) | (np.abs(said - due) <= slack)
+        holds = ~self._sure | are_near(said, due, slack)
         text = (
             "worker {worker} ends round {clock} with a vector whose numbers add up to {said:.9g}, "
             "expected {due:.9g}, {slack:.1g} off at most, of what it had and took"
@@ -579,7 +580,7 @@ class _Sums:
             "worker {worker} goes on from round {clock} with parameters whose numbers add up to "
             "{said:.9g}, expected {due:.9g} by its weight of {weight:g}"
         )
-        holds = ~self._sure | ~np.isfinite(due) | (np.abs(said - due) <= slack)
+        holds = ~self._sure | are_near(said, due, slack)
         findings.on(table, ends).require(CONSERVED, holds, text, said=said, due=due)
 
     def _check_all(self, total: Floats, slack: Floats, findings: Findings) -> None:
@@ -601,7 +602,7 @@ class _Sums:
         off = np.bincount(self._clock, slack)
         last = np.zeros(len(count), np.int64)
         np.maximum.at(last, self._clock, self._ends)
-        holds = ~whole | ~np.isfinite(before) | (np.abs(after - before) <= off)
+        holds = ~whole | are_near(after, before, off)
         text = (
             "round {clock} moves what all workers together have from {before:.9g} to {after:.9g}, "
             "by more than rounding, {off:.1g}"
@@ -643,8 +644,8 @@ def _check_tracked(run: _Run, rounds: _Rounds, findings: Findings) -> None:
     mixed = rounds.mixes[1]
     into = mixed[np.where(known, rounds.first[1][worker] + clock, 0)] if len(mixed) else at
     for sums, norms in ((total, size), (own, its)):
-        holds = ~(np.abs(sums[at]) > run.n * norms[at] * MORE)
-        text = "worker {worker} tracks numbers at clock {clock} that add up to more than their norm"
+        holds = may_be_norms(sums[at], run.n * norms[at], run.n)
+        text = "worker {worker} tracks numbers at clock {clock} whose sum does not fit their norm"
         findings.on(table, at).require(TRACKED_SUM, holds, text, counts=False)
     due = np.where(known, total[into], 0.0) + own[at] - np.where(follows, own[before], 0.0)
     norms = 2 * size[at] + its[at] + 2 * np.where(follows, its[before], 0.0)
@@ -657,7 +658,7 @@ def _check_tracked(run: _Run, rounds: _Rounds, findings: Findings) -> None:
     )
     findings.on(table, at).require(
         TRACKED_SUM,
-        ~np.isfinite(due) | (np.abs(said - due) <= slack),
+        are_near(said, due, slack),
         text,
         said=said,
         due=due,

@@ -28,6 +28,7 @@ from psrt.history.check.findings import (
 )
 from psrt.history.check.gossip import MESSAGE, MORE, ROUNDING, TINY
 from psrt.history.check.mixing import mixing_of
+from psrt.history.check.norms import are_near, may_be_norms
 from psrt.history.check.steps import check_local_steps, check_own_rates, check_silence
 from psrt.history.check.table import Bools, Ints, Table, find, previous, same_as_before
 from psrt.history.events import ANSWER, Kind, parts
@@ -385,8 +386,8 @@ def _check_staleness(table: Table, averages: _Averages, findings: Findings) -> N
     found = find(who[its], who[mine])
     mine, pair = mine[found >= 0], its[found[found >= 0]]
     here, there = gap[end[mine]], gap[end[pair]]
-    near = np.abs(here - there) <= _NORM * (here + there) + TINY
-    near |= ~np.isfinite(here) & (np.isnan(here) == np.isnan(there))
+    near = are_near(here, there, _NORM * (here + there) + TINY)
+    near &= np.isnan(here) == np.isnan(there)
     text = "worker {worker} was {gap:g} apart from worker {shard}, which was {its:g} apart from it"
     findings.on(table, end[mine]).require(GAPS, near, text, its=there, because=[end[pair]])
 
@@ -414,21 +415,24 @@ def _check_sums(
     sent = _sent_by_taker(table, averages)
     for at in (own, sent):
         text = "{kind} of worker {worker} adds up to {progress:.9g}, by a norm of {gap:g}"
-        holds = ~(np.abs(total[at]) > size[at] * MORE)
+        holds = may_be_norms(total[at], size[at], n)
         findings.on(table, at).require(
-            CONSERVED, holds, text + " at most {most:.9g}", most=size[at], counts=False
+            CONSERVED,
+            holds,
+            text + " at most {most:.9g}, and hardly so little",
+            most=size[at],
+            counts=False,
         )
     due = total[own] + 0.5 * (total[came] - total[sent])
     # A difference, and a sum: half of a number is exact.
     most = ROUNDING * (size[own] + size[came] + size[sent]) * MORE + n * TINY
-    known = (came >= 0) & np.isfinite(due)
     text = (
         "worker {worker} ends an average with worker {shard} with a vector whose numbers add up to "
         "{said:.9g}, expected {due:.9g}, {most:.1g} off at most"
     )
     findings.on(table, end).require(
         CONSERVED,
-        ~known | (np.abs(total[end] - due) <= most),
+        (came < 0) | are_near(total[end], due, most),
         text,
         said=total[end],
         due=due,

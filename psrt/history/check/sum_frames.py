@@ -415,7 +415,7 @@ def check_chain(
     last = np.where(first, -1, previous(at, -1))
     findings.on(table, at).require(RESIDUALS, before == due, text, because=[last])
     if codec.feeds_back:
-        check_conserved(table, at, last, factors, findings)
+        check_conserved(table, at, last, factors, n, findings)
 
 
 def sent_bytes(header: Header, table: Table) -> tuple[int, int]:

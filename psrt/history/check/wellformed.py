@@ -69,7 +69,7 @@ def check_events(contract: Contract, tables: list[Table], findings: Findings) ->
     for table in tables:
         findings.count(FIELDS, len(table))
         _check_counts(table, most, findings)
-        _check_numbers(table, findings)
+        _check_numbers(contract, table, findings)
         _check_flags(contract, table, findings)
         _check_unused(table, findings)
         _check_places(contract, table, findings)
@@ -117,20 +117,25 @@ def _check_counts(table: Table, most: int, findings: Findings) -> None:
         _require(findings, table, holds, f"{name} {{{name}}} in a history of {most} events")
 
 
-def _check_numbers(table: Table, findings: Findings) -> None:
+def _check_numbers(contract: Contract, table: Table, findings: Findings) -> None:
     sums = table.are(*KEPT, *DRAWN)  # of anything, and not finite where those are not
     totals = table.are(*_SUMS_OF)
     for name in ("progress", "rate", "weight", "seconds"):
         column = table.real(name)
         signed = table.are(*DRAWN) if name == "progress" else sums
         if name != "seconds":
-            signed = signed | (totals & ~np.isnan(column) & ((name != "weight") | (column > 0)))
+            signed = signed | (totals & ((name != "weight") | (column > 0)))
+        signed &= ~np.isnan(column)  # what is no number is written as infinity
         holds = (np.isfinite(column) & (column >= 0)) | signed
         _require(findings, table, holds, f"{name} {{{name}}}, expected a number from 0 on")
     # nan says that the gap was not measured.
     _require(findings, table, sums | ~(table.real("gap") < 0), "gap {gap}, expected at least 0")
-    measured = ~(totals & ~table.are(Kind.MIXED) & np.isnan(table.real("gap")))
+    needed = totals & ~table.are(Kind.MIXED) | table.are(*KEPT, Kind.DRAW)
+    measured = ~(needed & np.isnan(table.real("gap")))
     _require(findings, table, measured, "gap {gap}, expected a number from 0 on")
+    in_rounds = table.are(Kind.MIXED) & (not contract.pairs)
+    unmeasured = ~in_rounds | np.isnan(table.real("gap"))
+    _require(findings, table, unmeasured, "gap {gap}, expected none in rounds")
     _require(findings, table, table["samples"] >= 0, "{samples} samples")
     digests = ~table.are(*FRAMED, *_SUMMED, *DRAWN, *_MIXED) | (table["version"] >= 0)
     _require(findings, table, digests, "digests {version}, expected a number from 0 on")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from psrt.errors import ConfigError
 from psrt.history import EVENT, Kind
 from psrt.history.check import check
+from psrt.history.check.trust import EVENTS, on_trust
 from psrt.history.events import FIELDS
 from psrt.history.reading import assemble
 from support.histories import MODES, config_of, recorded, shards_of
@@ -37,6 +38,14 @@ FREE = {
     "samples": (Kind.STEP, Kind.OFFER),
     "progress": (Kind.STEP, Kind.REDUCE),
 }
+
+
+def test_what_is_free_is_said_to_be_on_trust():
+    for field, kinds in FREE.items():
+        for kind in kinds:
+            assert {field, f"{kind.name}.{field}"} & on_trust(EVENTS), (kind, field)
+
+
 NUMBERS = [-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 5, 100, 2**31 - 1, 2**53, 2**62, 2**63 - 1]
 REALS = [math.nan, math.inf, -math.inf, -1.0, 0.0, 0.5, 1.0, 3.0, 1e30]
 

@@ -19,6 +19,7 @@ from psrt.history.check import run as order_of_rules
 from psrt.history.check.metrics import KEYS as LINE_KEYS
 from psrt.history.check.run import check_run
 from psrt.history.check.summary import KEYS, SummaryCheck
+from psrt.history.check.trust import METRICS, SUMMARY, on_trust
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.optim import Schedule
 from psrt.optim.schedule import SCHEDULES
@@ -305,6 +306,11 @@ FREE = {
     "test_loss", "test_accuracy", "parameters_sha256", "allreduce_why", "shards_why", "buckets",
     "bytes_sent", "bytes_received", "memory", "test_figures",
 }  # fmt: skip
+
+
+def test_what_is_free_is_said_to_be_on_trust():
+    assert on_trust(SUMMARY) >= FREE
+    assert on_trust(METRICS) >= FREE_OF_LINES
 
 
 @pytest.mark.parametrize("name", some(MODES, one_in=3))

@@ -1,0 +1,51 @@
+"""Norms that a history says of vectors, held against the sums of their elements with signs.
+
+How far rounding may change a sum comes of norms, and those who trained say them: one that is too
+large would excuse any error. The signs know nothing of a vector x, so their sum is about as large
+as ‖x‖; that it is smaller than ``LEAST`` times that has a probability of about ``LEAST``. So the
+largest sum among vectors of a kind bounds all their norms. Where all sums are zero, rounding
+changes none of them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from psrt.history.check.table import Bools, Floats
+
+#: Share of the norms in the largest sum of a history, below which nobody is believed.
+LEAST = 1e-5
+#: Above it a history writes infinity.
+LARGEST = float(np.finfo(np.float32).max)
+#: For sums in double precision, and for what is written as a float32.
+_MORE = 1.001
+
+
+def may_be_norms(sums: Floats, norms: Floats, n: int) -> Bools:
+    """Return by vector whether its norm can be the one that is said.
+
+    Args:
+        sums: (k,) of the elements of each vector, with signs; infinite beyond a float32.
+        norms: (k,) √n‖x‖ of each, which is at least its sum.
+        n: elements of a vector, at most.
+
+    >>> may_be_norms(np.array([3.0, -2.0, 0.1]), np.array([9.0, 1.0, np.inf]), 9)
+    array([ True, False, False])
+    """
+    least = np.minimum(np.abs(sums), LARGEST)
+    largest = least[np.isfinite(sums)].max(initial=0.0)
+    most = math.sqrt(n) * largest / LEAST if largest else math.inf
+    found: Bools = least <= norms * _MORE
+    return found & ((np.minimum(norms, LARGEST) <= most) | ~np.isfinite(sums))
+
+
+def are_near(said: Floats, due: Floats, slack: Floats) -> Bools:
+    """Return where sums differ by no more than rounding, or neither is finite.
+
+    What is not finite stays so in all that is made of it.
+    """
+    finite = np.isfinite(said) & np.isfinite(due)
+    with np.errstate(invalid="ignore"):
+        return np.where(finite, np.abs(said - due) <= slack, np.isfinite(said) == np.isfinite(due))

@@ -430,9 +430,9 @@ def says_nothing_of_its_waiting(wrong):
 
 def forgets_the_gradient_before(wrong):
     def track(tracked):
-        def anew(self, norm):
+        def anew(self):
             self._own.fill(0)
-            tracked(self, norm)
+            tracked(self)
 
         return anew
 
@@ -441,8 +441,8 @@ def forgets_the_gradient_before(wrong):
 
 def keeps_the_first_gradient(wrong):
     def track(tracked):
-        def first(self, norm):
-            tracked(self, norm)
+        def first(self):
+            tracked(self)
             kept = self.__dict__.setdefault("_first", self._own.copy())
             np.copyto(self._own, kept)
 
@@ -453,8 +453,8 @@ def keeps_the_first_gradient(wrong):
 
 def tracks_by_what_it_has_alone(wrong):
     def track(tracked):
-        def alone(self, norm):
-            tracked(self, norm)
+        def alone(self):
+            tracked(self)
             np.copyto(self._tracked, self._own)
 
         return alone

@@ -10,8 +10,10 @@ changes none of them.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from psrt.history.check.table import Bools, Floats
 
@@ -41,11 +43,13 @@ def may_be_norms(sums: Floats, norms: Floats, n: int) -> Bools:
     return found & ((np.minimum(norms, LARGEST) <= most) | ~np.isfinite(sums))
 
 
-def are_near(said: Floats, due: Floats, slack: Floats) -> Bools:
+def are_near(said: NDArray[Any], due: NDArray[Any], slack: NDArray[Any]) -> Bools:
     """Return where sums differ by no more than rounding, or neither is finite.
 
     What is not finite stays so in all that is made of it.
     """
     finite = np.isfinite(said) & np.isfinite(due)
     with np.errstate(invalid="ignore"):
-        return np.where(finite, np.abs(said - due) <= slack, np.isfinite(said) == np.isfinite(due))
+        both = np.isfinite(said) == np.isfinite(due)
+        found: Bools = np.where(finite, np.abs(said - due) <= slack, both)
+    return found

@@ -62,8 +62,7 @@ class FlagParser(argparse.ArgumentParser):
         super().__init__(
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            add_help=not knobs,
-            **kwargs,
+            **{"add_help": not knobs} | kwargs,
         )
         self.synonyms, self.notes, self.knobs = {}, {}, knobs or {}
         if self.knobs:

@@ -257,7 +257,7 @@ _ROWS = (
     ),
     Mode(
         name="allreduce",
-        synonyms=("ddp", "ring"),
+        synonyms=("ddp",),
         saves=True,
         regroups=True,
         doc="as sync, but an all-reduce sums the gradients; there are no servers",

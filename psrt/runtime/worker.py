@@ -116,8 +116,9 @@ class Worker:
         )
         ready = strategy.ready and self._part_ready
         self._hook = (ready,) if takes_ready else ()
-        #: The parts in which the gradient comes, where it is on its way before it is whole.
-        self._parts = gradient_spans(problem, self._gradient.size) if ready else ()
+        #: The parts in which the gradient comes, where it is on its way before it is whole. Of all
+        #: elements, also where only time is simulated and the gradient has none.
+        self._parts = gradient_spans(problem, port.role_map.n) if ready else ()
         #: Whether the next gradient is checked: the first one, unless the problem is known.
         self.checks_gradient = True
         #: Gradient steps finished.

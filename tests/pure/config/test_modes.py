@@ -94,8 +94,11 @@ def names_in(node):
 
 def named(tree):
     """Yield the places in which a mode's name is compared, listed or looked up."""
-    for node in ast.walk(tree):
+    typed = set()
+    for node in ast.walk(tree):  # the outer ones first
         match node:
+            case _ if node in typed:
+                pass
             case ast.Compare():
                 # A call or a knob may be called as a mode is: what is compared has to be a value.
                 if any(names_in(side) for side in (node.left, *node.comparators)):
@@ -106,6 +109,9 @@ def named(tree):
                 yield node
             case ast.MatchValue() if names_in(node.value):
                 yield node.value
+            # A type has to be written out; that these are the rows has a test of its own.
+            case ast.Subscript(value=ast.Name("Literal")):
+                typed.update(ast.walk(node))
             # A knob is called as one mode is.
             case ast.Subscript() if names_in(node.slice) - KNOBS:
                 yield node

@@ -102,6 +102,13 @@ class Mode:
         return self.is_stale and not self.averages
 
     @property
+    def means_gradients(self) -> bool:
+        """Whether an update is of a mean gradient of several workers, where there are several."""
+        if self.single or self.averages or self.mixes:
+            return False
+        return not self.is_stale or self.share is not None
+
+    @property
     def policy_knobs(self) -> tuple[str, ...]:
         """The knobs whose numbers its policy takes."""
         return tuple(filter(None, (self.backup, self.lead, self.share, self.asynchronous)))

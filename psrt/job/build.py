@@ -33,6 +33,7 @@ from psrt.runtime.elastic import CentreUpdater
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
+from psrt.runtime.no_gradient import NoGradient
 from psrt.runtime.pipedream import PipeDream
 from psrt.runtime.problem import Problem, gradient_spans, problem_of_worker
 from psrt.runtime.push_codec import PushEncoder
@@ -277,6 +278,7 @@ def worker_role(
         Meter(port, number, log_every=config.log_every, sketch_every=config.consensus_every or 0),
         length=length_of(config),
         clip_norm=config.clip_norm,
+        no_gradient=NoGradient(config, len(port.role_map.workers)),
         dealt=None if deal is None else partial(_dealt, deal, worker),
         members=members,
         delays=_delays(config, number),

@@ -72,6 +72,19 @@ STALENESS_RATES: dict[str, RateRow] = {
 }
 
 
+def moves_without(optimizer: str, weight_decay: float, *, had_one: bool = True) -> str:
+    """Return what would move a parameter that has no gradient; empty if nothing.
+
+    Args:
+        optimizer: a name in ``OPTIMIZERS``.
+        weight_decay: at least 0.
+        had_one: whether it had a gradient in an earlier step.
+    """
+    if had_one and OPTIMIZERS[optimizer].coasts:
+        return f"what {optimizer} keeps of earlier gradients"
+    return "weight decay" if weight_decay else ""
+
+
 def make_optimizer(
     name: str,
     n: int,

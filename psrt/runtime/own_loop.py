@@ -33,6 +33,10 @@ class Ending(Enum):
     TRAINING = "training"
 
 
+#: Writes a gradient (n,), and returns the names of the arrays that have none.
+Writer = Callable[[Vector], Sequence[str]]
+
+
 @dataclass(slots=True)
 class OwnBatch:
     """A batch whose gradient the loop has computed."""
@@ -41,8 +45,7 @@ class OwnBatch:
     samples: int
     #: Its mean loss; None where nobody says.
     loss: float | None
-    #: Writes the gradient (n,).
-    write: Callable[[Vector], None]
+    write: Writer
     #: When the role asked for it, on the port's clock.
     asked: float = math.nan
 
@@ -182,6 +185,8 @@ class OwnLoop:
             self._of_loop = state, load_state
         self.tensors, self.nothing = tensors, nothing
         self._may_be_zero = may_be_zero
+        #: Names of the arrays that had no gradient in the last step.
+        self.without_gradient: Sequence[str] = ()
         #: The worker of this rank; None at one of servers.
         self.member: Member | None = None
         #: This worker's place among those that the epoch is dealt out to, and their number.
@@ -225,7 +230,7 @@ class OwnLoop:
 
     def loss_and_grad(self, theta: Vector, batch: OwnBatch, out: Vector) -> float:
         """Write the gradient that the loop has computed; return nan where its loss is not said."""
-        batch.write(out)
+        self.without_gradient = batch.write(out)
         return math.nan if batch.loss is None else batch.loss
 
     def named(self, at: int) -> str:

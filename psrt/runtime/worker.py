@@ -20,6 +20,7 @@ from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
 from psrt.runtime.length import Length, share_of
 from psrt.runtime.meter import Meter
+from psrt.runtime.no_gradient import NoGradient
 from psrt.runtime.own_loop import Ending, OwnBatches, OwnLoop
 from psrt.runtime.pipedream import PipeDream
 from psrt.runtime.problem import Problem, gradient_spans
@@ -63,6 +64,7 @@ class Worker:
         dealt: Callable[[int, Sequence[int]], Sequence[np.ndarray[Any, Any]]] | None = None,
         members: Callable[[int], Awaitable[Sequence[int]]] | None = None,
         clip_norm: float | None = None,
+        no_gradient: NoGradient | None = None,
         delays: Delays | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class Worker:
             members: returns the workers that an epoch is dealt out to, ascending; None: all.
             clip_norm: largest l2 norm of a gradient, None for any; needs the whole gradient, so
                 ``strategy`` must take none in parts.
+            no_gradient: refuses to move what has no gradient; None lets it be.
             delays: injected delays; None for none.
             rng: draws the delays.
         """
@@ -101,9 +104,12 @@ class Worker:
         self.meter = meter
         #: Its number, among the workers of its part where a model is cut.
         self.number = worker
+        #: What messages call it.
+        self._name = port.role_map.worker_name(worker)
         self._workers = len(port.role_map.workers)
         self._length = length
         self._clip_norm = clip_norm
+        self._no_gradient = no_gradient
         self._dealt, self._members = dealt, members
         self._delays = delays
         self._is_timed = delays is not None and delays.asks_for_computed
@@ -237,14 +243,14 @@ class Worker:
         restore(self, {name: it for name, it in tree.items() if name != "problem"})
         if self._length.passed(self.clock, self.epoch, self._taken, self._share):
             raise CheckpointError(
-                f"worker {self._port.role_map.worker_name(self.number)} had taken {self.clock} "
-                "steps when it was made; a shorter run goes on from an earlier checkpoint"
+                f"worker {self._name} had taken {self.clock} steps when it was made; a shorter run "
+                "goes on from an earlier checkpoint"
             )
         # At clock 0 because it has no data, of which a longer run gives it no more.
         if self.has_left and self.clock and not self._length.reached(self.clock, self.progress):
             raise CheckpointError(
-                f"worker {self._port.role_map.worker_name(self.number)} had left when it was made, "
-                f"after {self.clock} steps; a longer run goes on from an earlier checkpoint"
+                f"worker {self._name} had left when it was made, after {self.clock} steps; a "
+                "longer run goes on from an earlier checkpoint"
             )
         if self._skip > self.clock:
             raise CheckpointError(f"a worker at clock {self.clock} skips {self._skip} batches")
@@ -397,6 +403,7 @@ class Worker:
         if samples:
             loss_and_grad = self.problem.loss_and_grad
             self.checks_gradient &= self.strategy.compute is None  # which has no whole gradient
+            is_first = self.checks_gradient
             if self.checks_gradient:
                 mark_unwritten(self._gradient)
                 if self.strategy.ready is None:  # else theta may change as soon as a part is ready
@@ -412,6 +419,10 @@ class Worker:
                 loss = await self._port.compute(
                     loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
                 )
+            # Those of the batch just computed; only loops and problems of torch know it.
+            without = getattr(self.problem, "without_gradient", None)
+            if without is not None and self._no_gradient is not None:
+                self._no_gradient.check(without, self.clock + 1, self._name, is_first=is_first)
             if self._is_timed:
                 computed_s = self._port.now() - began + step.computed
             try:
@@ -421,8 +432,7 @@ class Worker:
             if not finite:
                 raise DivergedError(
                     f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
-                    f"{self._port.role_map.worker_name(self.number)}; try a smaller --lr, or "
-                    "scale the inputs"
+                    f"{self._name}; try a smaller --lr, or scale the inputs"
                 )
             if self.checks_gradient:
                 self.checks_gradient = False
@@ -478,8 +488,7 @@ class Worker:
             name = tensor_with(self.problem, self._gradient, span.start + at)
         found = f"{name and f' of {name}'} is {self._gradient[span.start + at]}"
         raise DivergedError(
-            f"diverged: the gradient{found} at step {self.clock + 1} on worker "
-            f"{self._port.role_map.worker_name(self.number)}; {hint}"
+            f"diverged: the gradient{found} at step {self.clock + 1} on worker {self._name}; {hint}"
         )
 
     def _of_stage(self, outcome: StepResult, gradients: int) -> StepResult:

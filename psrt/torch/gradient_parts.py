@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,14 +38,18 @@ class GradientParts:
         self._next = 0
         self._ready: Callable[[int], None] | None = None
 
-    def run(self, loss: Any, out: Vector, ready: Callable[[int], None] | None) -> None:
+    def run(self, loss: Any, out: Vector, ready: Callable[[int], None] | None) -> Sequence[str]:
         """Write the gradient of a loss into ``out`` (n,); that of an unused parameter is 0.
 
         Args:
             loss: a scalar.
             out: psrt's buffer.
             ready: called with each part when it is there; see ``psrt.Problem``.
+
+        Returns:
+            The names of unused parameters, in the order of the module.
         """
+        unused = []
         if address_of(out) != self._address:
             self._places = self._parameters.views(out)[::-1]
             self._address = address_of(out)
@@ -58,10 +62,12 @@ class GradientParts:
                 if not has_come:
                     self._places[part].zero_()
                     self._has_come[part] = True
+                    unused.append(self._parameters.names[-1 - part])
             self._hand_over()
         finally:
             self._runs, self._ready = False, None
             self._drop()
+        return unused[::-1]
 
     def forget(self) -> None:
         """Hold on to no buffer any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,8 +35,9 @@ class Problem(KeyedBatches):
 
     The module computes in psrt's own vector of parameters and its gradients go straight to psrt's
     buffer, so nothing is copied but each gradient once. Frozen parameters are left alone, tied ones
-    are there once, and the gradient of one that a loss does not use is zero. What torch draws at
-    random in a step depends on the seed, the worker and the step alone.
+    are there once, and the gradient of one that a loss does not use is zero: where the optimizer
+    would move it by that, such a step is refused. What torch draws at random in a step depends on
+    the seed, the worker and the step alone.
 
     All ranks make it alike: the same module, frozen parameters and buffers included, and the same
     data. When ``psrt.run`` returns, the module of rank 0 is the trained one. The problem may then
@@ -100,6 +101,8 @@ class Problem(KeyedBatches):
         self._initial_buffers = Buffers(module, buffers)
         self._buffers = self._initial_buffers.copy()
         self._parts = GradientParts(self._parameters)
+        #: Names of the parameters that the last batch's loss did not use.
+        self.without_gradient: Sequence[str] = ()
         #: Empty until it is asked for.
         self._fingerprint = ""
         #: Whether this is what one worker trains on, whose vector outlives every call.
@@ -188,7 +191,7 @@ class Problem(KeyedBatches):
             check_loss(loss)
             if not was_checked:  # a first forward pass may have made buffers
                 self._buffers.check()
-            self._parts.run(loss, out, ready)
+            self.without_gradient = self._parts.run(loss, out, ready)
         return float(loss.detach())
 
     def rows(self, batch: Batch) -> Any:

@@ -11,7 +11,7 @@ from psrt.arrays import AnyArray
 from psrt.config import TrainConfig
 from psrt.config.modes import modes_with
 from psrt.errors import ConfigError
-from psrt.optim.registry import OPTIMIZERS
+from psrt.optim.registry import moves_without
 from psrt.trainer.trainer import Trainer, Words
 
 if TYPE_CHECKING:
@@ -82,10 +82,8 @@ class ParameterServer(Trainer):
         config = TrainConfig(mode=mode, steps=_STEPS, **knobs)
         if not config.scheme.needs_servers or config.scheme.averages:
             raise ConfigError(f"mode must be {', '.join(_MODES)}, got {mode}")
-        #: Whether what has no gradient would move, too; and why.
-        self._moves = "weight decay" if config.weight_decay else ""
-        if OPTIMIZERS[config.optimizer].coasts:
-            self._moves = f"what {config.optimizer} keeps of earlier gradients"
+        #: What would move that of which no gradient is pushed.
+        self._moves = moves_without(config.optimizer, config.weight_decay)
         begun = {name: _array(name, it) for name, it in shapes.items()}
         self._zeros = {name: np.zeros_like(it) for name, it in begun.items()}
         super().__init__(config, begun, comm=comm)

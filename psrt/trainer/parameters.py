@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
 from psrt.runtime.array_tree import ArrayTree, LastViews
 from psrt.runtime.checksum import digest
-from psrt.runtime.own_loop import Held, NamedShape
+from psrt.runtime.own_loop import Held, NamedShape, Writer
 
 _FLOAT32 = {np.dtype(np.float32)}
 #: How often the arrays that were given are looked at: as an epoch begins, and around two steps.
@@ -66,7 +66,7 @@ class Parameters(Protocol):
         """At the end, let what the user has given have memory of its own."""
         ...
 
-    def writer(self, gradients: Any) -> Callable[[Vector], None]:
+    def writer(self, gradients: Any) -> Writer:
         """Return what writes a step's gradients into a vector (n,).
 
         Raises:
@@ -186,7 +186,7 @@ class TreeParameters:
         """Let go of psrt's memory; the views of parameters are of memory that stays."""
         self._written.forget()
 
-    def writer(self, gradients: Any) -> Callable[[Vector], None]:
+    def writer(self, gradients: Any) -> Writer:
         """Return what writes a tree of the same shapes; nothing is copied before."""
         leaves = self._tree.leaves(gradients)
         if leaves is None:
@@ -197,9 +197,10 @@ class TreeParameters:
         ] != self._tree.shapes:
             self._check(found)
 
-        def write(out: Vector) -> None:
+        def write(out: Vector) -> Sequence[str]:
             for view, it in zip(self._written.of(out), found, strict=True):
                 np.copyto(view, it, casting="same_kind")
+            return ()
 
         return write
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
-from psrt.runtime.own_loop import Held, NamedShape
+from psrt.runtime.own_loop import Held, NamedShape, Writer
 from psrt.torch.buffers import LOCAL, Buffers
 from psrt.torch.parameters import Parameters
 from psrt.torch.problem import modes_kept
@@ -83,7 +83,7 @@ class TorchParameters:
         """Let the parameters have memory of their own, as before."""
         self._parameters.release()
 
-    def writer(self, gradients: Any) -> Callable[[Vector], None]:
+    def writer(self, gradients: Any) -> Writer:
         """Return what writes the gradients that backward passes have left in the parameters.
 
         Raises:
@@ -110,10 +110,12 @@ class TorchParameters:
                 )
         return self._write
 
-    def _write(self, out: Vector) -> None:
-        parameters = self._parameters
-        for it, span in zip(parameters.tensors, parameters.spans, strict=True):
+    def _write(self, out: Vector) -> Sequence[str]:
+        of, without = self._parameters, []
+        for name, it, span in zip(of.names, of.tensors, of.spans, strict=True):
             if it.grad is None:  # no part in this step's loss
                 span.of(out)[:] = 0
+                without.append(name)
             else:
                 np.copyto(span.of(out).reshape(it.shape), it.grad.numpy())
+        return without

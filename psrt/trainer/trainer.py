@@ -7,7 +7,7 @@ A role that serves runs to its end as the ``with`` block is entered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from operator import index
 from os import PathLike
@@ -447,5 +447,6 @@ def _number(what: str, value: Any) -> float:
         raise ConfigError(f"{what}: got {type(value).__name__}, expected a number") from None
 
 
-def _nothing(out: Vector) -> None:
+def _nothing(out: Vector) -> Sequence[str]:
     """Write no gradient, where a batch has no samples."""
+    return ()

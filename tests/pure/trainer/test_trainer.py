@@ -51,6 +51,13 @@ def test_a_schedule_moves_on_within_an_epoch_whose_steps_are_known():
     assert len(set(np.round(rates[0], 5))) == 2
 
 
+@pytest.mark.parametrize("shape", [(2,), ()])
+def test_no_gradient_of_a_leaf_is_not_told_as_zero(shape):
+    given = {"w": np.ones(2, np.float32), "b": np.ones(shape, np.float32)}
+    with pytest.raises(ConfigError, match=r"the gradients(\['b'\] are .*, expected| are no tree)"):
+        one_step({"w": given["w"], "b": None}, given)
+
+
 def test_without_a_loss_none_is_in_the_metrics():
     with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
         while trainer.epoch():

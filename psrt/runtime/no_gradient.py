@@ -1,0 +1,64 @@
+"""What becomes of a parameter that a worker's loss does not use: one process leaves it alone. Pure.
+
+θ is one vector, whose elements an optimizer cannot pass over: no gradient is summed and applied as
+one of zeros. Plain steps leave that alone, but weight decay and momentum do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError
+from psrt.optim.registry import moves_without
+
+
+class NoGradient:
+    """Refuses a worker's step that would move what has no gradient.
+
+    Where an update is of the mean over several workers, zeros are right if any other uses the
+    parameter, which this one does not know: there only its first gradient is looked at, and only
+    for weight decay, as momentum keeps nothing of what never had any.
+    """
+
+    def __init__(self, config: TrainConfig, workers: int) -> None:
+        """Set up.
+
+        Args:
+            config: resolved.
+            workers: of the job.
+        """
+        self._is_mean = workers > 1 and config.scheme.means_gradients
+        optimizer, decay = config.optimizer, config.weight_decay
+        #: What moves one that never had a gradient, and one that had.
+        self._moves_new = moves_without(optimizer, decay, had_one=False)
+        self._moves_old = self._moves_new or moves_without(optimizer, decay)
+        #: Those that never had one here since this process began; None before the first step.
+        self._never: frozenset[str] | None = None
+
+    def check(self, names: Sequence[str], step: int, worker: str, *, is_first: bool) -> None:
+        """Check a step.
+
+        Args:
+            names: of the parameters that had no gradient.
+            step: its number, from 1 on.
+            worker: what the worker is called.
+            is_first: whether the gradient is the first one of this worker in the run.
+
+        Raises:
+            ConfigError: if one of them would move.
+        """
+        old = [it for it in names if self._never is not None and it not in self._never]
+        self._never = frozenset(names).difference(old)
+        moves, moved = self._moves_new, names
+        if not moves:
+            moves, moved = self._moves_old, old
+        if self._is_mean and not (is_first and self._moves_new):
+            return
+        if moves and moved:
+            raise ConfigError(
+                f"{moved[0]} had no gradient at step {step} on worker {worker}, but {moves} would "
+                "move it all the same: requires_grad_(False) leaves it out of training, 0 times "
+                "its sum() in the loss says that zeros are meant; else take sgd or adagrad without "
+                "weight decay, or psrt.torch.Gradients with an optimizer of torch"
+            )

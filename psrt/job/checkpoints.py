@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -211,18 +212,20 @@ def parts_at(
         is_first = rank == (setup.role_map.workers[0] if cell is None else cell.first_worker)
         carries = is_first and not role_map.servers and role.strategy.whole
         spans = places(Span(0, role_map.n)) if carries or mixes else ()
-        tree: Callable[[], Tree] = partial(_tree_of_worker, role, carries and not mixes)
+        held: Any = weakref.proxy(role)  # which calls back what holds this part
+        tree: Callable[[], Tree] = partial(_tree_of_worker, held, carries and not mixes)
         tree = partial(_with_events, tree, log, (False, role.number))
-        alone = partial(_why_alone, role, gone if mixes else tuple)
+        alone = partial(_why_alone, held, gone if mixes else tuple)
         yield Part(_worker(number, setup), tree, spans, over=alone, log=log), role
         return
     # The shards of a cell come behind those of the cells before it.
     before = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0] * len(role_map.spans)
     for it in role.shards:
         spans = places(role_map.spans[it.number])
-        tree = partial(_with_events, partial(_tree_of_shard, it), log, (True, it.number))
+        held = weakref.proxy(it)
+        tree = partial(_with_events, partial(_tree_of_shard, held), log, (True, it.number))
         name = _shard(before + it.number, setup)
-        without, untold = partial(_fenced, it), partial(_why_untold, it, log)
+        without, untold = partial(_fenced, held), partial(_why_untold, held, log)
         yield Part(name, tree, spans, without, untold, log), it
 
 

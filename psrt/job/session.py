@@ -60,6 +60,7 @@ from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import checked_figures, nothing_trained
 from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
+from psrt.runtime.weakly import weakly
 from psrt.runtime.worker import Worker
 from psrt.sharding import Sharing
 from psrt.stats import Stats
@@ -258,7 +259,7 @@ class _Session:
                 if role_map.held_theta is not None:
                     trainer.strategy.load(initial)
                 if turns is not None:
-                    port.waiting_for = turns.waiting_for
+                    port.waiting_for = weakly(turns.waiting_for)
                 continue
             receive, replayed = None, None
             if scripts:
@@ -271,7 +272,7 @@ class _Session:
                 port, config, initial, log=log, receive=receive, codec=setup.codec_at(rank)
             )
             if replayed is not None:
-                port.waiting_for = replayed.waiting_for
+                port.waiting_for = weakly(replayed.waiting_for)
         return roles
 
     def _announce(self, plan: ReducePlan | None) -> None:

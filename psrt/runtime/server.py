@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Push
 from psrt.runtime.shard_server import ShardServer
+from psrt.runtime.weakly import weakly
 from psrt.stats import Stats
 from psrt.sync import Apply, Cut, Keep, Serve
 from psrt.transport.port import Port
@@ -35,7 +36,7 @@ class Server:
         self.shards = tuple(shards)
         self._by_number = {it.number: it for it in shards}
         self._receive = receive or port.receive
-        port.waiting_for, port.leave_of = self._waiting_for, self._leave_of
+        port.waiting_for, port.leave_of = weakly(self._waiting_for), weakly(self._leave_of)
 
     @property
     def stats(self) -> list[Stats]:

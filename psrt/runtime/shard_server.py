@@ -17,6 +17,7 @@ from psrt.runtime.leases import Leases
 from psrt.runtime.push_codec import NO_DIGESTS, PushDecoder
 from psrt.runtime.reply_codec import ReplyEncoder
 from psrt.runtime.shard import Shard
+from psrt.runtime.weakly import weakly
 from psrt.stats import Stats
 from psrt.sync import Policy, Serve
 from psrt.transport.frames import FRAME_BYTES
@@ -80,7 +81,7 @@ class ShardServer:
         self._landings = port.landings
         #: By buffer, the version that it holds; −1 where none was made.
         self._holds = [0] + [-1] * (len(shard.buffers) - 1)
-        self._leases = Leases(len(shard.buffers), self._in_flight, port.landings)
+        self._leases = Leases(len(shard.buffers), weakly(self._in_flight), port.landings)
         #: By worker, τ of its last push on receipt, and the time of that receipt.
         self._tau = [0] * len(self._ranks)
         self._received_at = [0.0] * len(self._ranks)

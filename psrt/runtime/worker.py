@@ -37,6 +37,7 @@ from psrt.runtime.problem_rules import (
     uncounted,
 )
 from psrt.runtime.strategies.base import Step, StepResult, Strategy
+from psrt.runtime.weakly import weakly
 from psrt.stats import Stats
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port, ThetaMemory, gradient_of
@@ -120,7 +121,7 @@ class Worker:
         takes_ready = strategy.ready is not None or callable(
             getattr(problem, "gradient_spans", None)
         )
-        ready = strategy.ready and self._part_ready
+        ready = strategy.ready and weakly(self._part_ready)
         self._hook = (ready,) if takes_ready else ()
         #: The parts in which the gradient comes, where it is on its way before it is whole. Of all
         #: elements, also where only time is simulated and the gradient has none.

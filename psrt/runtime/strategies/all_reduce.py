@@ -23,6 +23,7 @@ from psrt.runtime.strategies.push_pull import shares_of as work_shares_of
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.strategies.shares import shares_of
 from psrt.runtime.updater import Updater
+from psrt.runtime.weakly import weakly
 from psrt.sharding import Sharing, memory
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
@@ -98,7 +99,7 @@ class AllReduce(Strategy):
         #: By span, the share of the work that is done when it is ready, and what is done then.
         fills = {bucket.last for bucket in buckets}
         self._overlaps = [
-            (share, partial(self._overlap, fills=i in fills))
+            (share, partial(weakly(self._overlap), fills=i in fills))
             for i, share in enumerate(work_shares_of(spans))
         ]
         #: Spans and buckets of this step that are ready.
@@ -108,7 +109,7 @@ class AllReduce(Strategy):
         self._events = events
         self._since = 0.0
         self.updates = 0
-        self.ready = self._ready if len(buckets) > 1 else None
+        self.ready = weakly(self._ready) if len(buckets) > 1 else None
         reducer, overlaps = self._reducer, self.ready is not None
         self.plan = ReducePlan(
             reducer.chosen,

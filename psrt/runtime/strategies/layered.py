@@ -28,6 +28,7 @@ from psrt.runtime.strategies.lender import BucketLender
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.strategies.shares import shares_of
 from psrt.runtime.updater import Updater
+from psrt.runtime.weakly import weakly
 from psrt.sharding import Sharing
 from psrt.transport.port import Port, gradient_of
 
@@ -89,7 +90,7 @@ class LayeredAllReduce(Strategy):
             check_every=check_every,
             control_algorithm=control_algorithm,
             shares=shares,
-            along=lambda: self._lender.along(),
+            along=weakly(self._along),
             events=events,
         )
         self._theta, self._gradient = port.theta, gradient_of(port)
@@ -113,6 +114,9 @@ class LayeredAllReduce(Strategy):
             what=f"shard: {shard.value}, a worker has {self.memory}",
         )
         port.waiting_for = lambda: "its neighbours in an all-reduce"
+
+    async def _along(self) -> None:
+        await self._lender.along()
 
     @property
     def own(self) -> Vector | None:

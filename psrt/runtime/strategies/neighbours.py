@@ -11,6 +11,7 @@ import numpy as np
 from psrt.arrays import Bytes, Vector
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Mix
+from psrt.runtime.weakly import weakly
 from psrt.topology.part import Part
 from psrt.transport.port import NO_PAYLOAD, Port
 from psrt.units import numbered
@@ -76,10 +77,12 @@ class Neighbours:
         self.waited_for = -1
         #: Who is waited for in ``receive``, and in which round.
         self._awaited: tuple[Sequence[int], int] = (self._worker,), 0
-        port.waiting_for = lambda: "{} in round {}".format(
-            numbered("worker", self._awaited[0]), self._awaited[1]
-        )
-        port.leave_of = self._leave_of
+        port.waiting_for = weakly(self._waiting_for)
+        port.leave_of = weakly(self._leave_of)
+
+    def _waiting_for(self) -> str:
+        workers, at = self._awaited
+        return f"{numbered('worker', workers)} in round {at}"
 
     def go_on(self, at: int) -> None:
         """Begin with a round: all neighbours have taken part in those before it."""

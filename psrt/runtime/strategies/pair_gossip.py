@@ -20,6 +20,7 @@ from psrt.runtime.strategies.base import LocalSteps, Step, StepResult, WaitBreak
 from psrt.runtime.strategies.pair_cut import PairCut
 from psrt.runtime.strategies.pairs import Offer, Pairs
 from psrt.runtime.updater import Updater
+from psrt.runtime.weakly import weakly
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port
 
@@ -123,8 +124,8 @@ class PairGossip(LocalSteps):
         self._heard: dict[int, int] = {}
         #: The neighbour that sent something last; −1 if none has.
         self._last = -1
-        port.waiting_for = self._awaited
-        port.leave_of = self._leave_of
+        port.waiting_for = weakly(self._awaited)
+        port.leave_of = weakly(self._leave_of)
 
     @property
     def held(self) -> tuple[Vector, float]:

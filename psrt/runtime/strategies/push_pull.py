@@ -17,6 +17,7 @@ from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import NO_DIGESTS, PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
+from psrt.runtime.weakly import weakly
 from psrt.sharding import memory
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
@@ -107,8 +108,8 @@ class PushPull(Strategy):
         self._step = Step(0, 0, 0.0)
         #: By shard, when this step's gradient was pushed; None if it was not yet.
         self._pushed: list[float | None] = [None] * len(role_map.servers)
-        self.ready = self._ready if any(self._completes) else None
-        port.waiting_for = self._waiting_for
+        self.ready = weakly(self._ready) if any(self._completes) else None
+        port.waiting_for = weakly(self._waiting_for)
 
     @property
     def at_cut(self) -> bool:

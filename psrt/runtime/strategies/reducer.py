@@ -40,6 +40,7 @@ from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.controls import ControlSum
 from psrt.runtime.strategies.shares import Shares
 from psrt.runtime.updater import Updater
+from psrt.runtime.weakly import weakly
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import CONTROL, Port, Reduction, gradient_of
 
@@ -116,12 +117,16 @@ class Reducer:
         self._base = port.theta if base is None else base
         if shares is None:
             self._buckets = [
-                port.reduction(span, self.chosen, self._take, self._codec) for span in buckets
+                port.reduction(span, self.chosen, weakly(self._take), self._codec)
+                for span in buckets
             ]
         else:
             self._buckets = [
                 port.reduction(
-                    span, self.chosen, partial(self._take_own, shift, held.spreads), held=held
+                    span,
+                    self.chosen,
+                    partial(weakly(self._take_own), shift, held.spreads),
+                    held=held,
                 )
                 for span, shift, held in zip(buckets, shares.shifts, shares.held, strict=True)
             ]

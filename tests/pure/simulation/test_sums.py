@@ -256,6 +256,30 @@ class TestOverlap:
             run = simulate(replace(asked, batch_size=16), workers=2, costs=costs, **how)
             assert least < run.seconds / 10 < most
 
+    @pytest.mark.parametrize(
+        ("allreduce", "workers", "rounds"),
+        [
+            ("ring", 2, 2),
+            ("ring", 3, 4),
+            ("ring", 5, 8),
+            ("all-pairs", 3, 4),
+            ("butterfly", 4, 2),
+            ("halving-doubling", 4, 4),
+        ],
+    )
+    def test_a_step_has_a_sum_of_control_values_but_for_one_message_and_one_of_the_gradient(
+        self, allreduce, workers, rounds
+    ):
+        asked = TrainConfig(
+            mode="allreduce", allreduce=allreduce, overlap=False, hidden=(9, 9), batch_size=4
+        )
+        costs = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.01)
+        few, many = (
+            simulate(replace(asked, steps=n), workers=workers, costs=costs, numerics=False).seconds
+            for n in (1, 7)
+        )
+        assert (many - few) / 6 == pytest.approx(1.0 + (2 * rounds - 1) * 0.01)
+
     def test_recorded_sums_are_what_was_left_after_computing(self):
         asked = TrainConfig(
             mode="allreduce", overlap=True, bucket_bytes=1, steps=10, hidden=(9, 9), lr=0.01

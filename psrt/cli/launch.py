@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import psrt
 from psrt.cli.flags import FlagParser, config_of, train_parser, values_of
-from psrt.cli.printing import say
+from psrt.cli.printing import refuse, say
 from psrt.config.names import AUTO
 from psrt.config.resolve import mode_of, resolve
 from psrt.config.suggest import did_you_mean
@@ -226,6 +226,7 @@ def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
         reads=given.stdin,
         boxed=line.boxed,
         verbose=given.verbose,
+        refused=refuse,
     )
 
 

@@ -58,6 +58,12 @@ def flush() -> None:
         sys.stdout.flush()
 
 
+def refuse(error: OSError) -> None:
+    """Note that stdout had no room for what others have printed there; see ``refused``."""
+    global _refused
+    _refused = error
+
+
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
     global _refused

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from psrt.cli.flags import parse_train, train_parser, values_of
+from psrt.cli.printing import refuse
 from psrt.config import from_toml
 from psrt.config.names import AUTO
 from psrt.errors import ConfigError
@@ -137,6 +138,7 @@ class Supervised:
                 boxed=line.boxed,
                 verbose=self._verbose,
                 stall=stall,
+                refused=refuse,
             )
 
         self._began = time.time()

@@ -21,7 +21,7 @@ from pathlib import Path
 from psrt.errors import ConfigError, StoppedError
 from psrt.faults.parent import Parent
 from psrt.faults.watcher import End
-from psrt.job.output import Output
+from psrt.job.output import Output, may_be_full
 from psrt.job.signals import Signals
 from psrt.mpirun.boxes import Boxes
 
@@ -92,6 +92,7 @@ def attempt(
     boxed: Sequence[str] = (),
     verbose: bool = False,
     stall: Callable[[], str | None] | None = None,
+    refused: Callable[[OSError], None] | None = None,
 ) -> Ended:
     """Run a launcher to its end; signals to this process reach it.
 
@@ -115,6 +116,7 @@ def attempt(
             end; it is left out.
         verbose: whether it is not.
         stall: called about every second; returns why the job is to be ended, None while it gets on.
+        refused: called with the error if this process's stdout had no room for the output.
 
     Raises:
         ConfigError: if it cannot be started.
@@ -132,10 +134,15 @@ def attempt(
             input_ = None if reads else subprocess.DEVNULL
             # By this signal a job is asked to save, whatever this process was started to ignore.
             taken = {signal.SIGUSR1} if saves else set()
-            pipes = {name: os.pipe() for name in boxed}
+            full = ("stdout",) if refused is not None and may_be_full(1) else ()
+            pipes = {name: os.pipe() for name in dict.fromkeys((*boxed, *full))}
             process = _start(words, environment, signals.before, libc, taken, alone, input_, pipes)
             outputs = [
-                Output(pipes[name][0], number, Boxes(parent.lost, verbose=verbose))
+                Output(
+                    pipes[name][0],
+                    number,
+                    Boxes(parent.lost, verbose=verbose) if name in boxed else None,
+                )
                 for number, name in ((1, "stdout"), (2, "stderr"))
                 if name in pipes
             ]
@@ -183,6 +190,8 @@ def attempt(
             told = asked is not None or stalled is not None or over is not None
             for output in outputs:
                 output.close(told=told)
+                if refused is not None and output.refused is not None and output.target == 1:
+                    refused(output.refused)
             status = process.returncode if over is None else over.status
             if asked is None and status not in (0, StoppedError.exit_status):
                 asked = saving  # it could not save

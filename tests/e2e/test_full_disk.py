@@ -150,3 +150,16 @@ def test_streams_that_are_closed(launch, closed):
     done = launch.command("sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "psrt", *words)
     assert (done.status, done.stderr) == (0, "")
     assert (launch.folder / "run/summary.json").exists()
+
+
+def test_stdout_of_a_launcher_that_is_full(launch):
+    words = ("launch", "-n", "2", "train", "--mode", "allreduce", "--epochs", "1", "--hidden", "4")
+    saves = ["--out", "run", "--checkpoint-every", "1000", "--resume", "auto"]
+    for more in ([], ["--restarts", "1", *saves]):
+        done = launch.command(
+            *("sh", "-c", '"$@" >/dev/full', "sh", sys.executable, "-m", "psrt"),
+            *(words[0], *more[:2], *words[1:], *more[2:]),
+        )
+        assert done.status == 1, done.stderr
+        assert done.errors == ["psrt: error: cannot write to stdout: No space left on device"]
+    assert (launch.folder / "run/summary.json").exists()

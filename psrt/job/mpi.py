@@ -430,8 +430,17 @@ class MpiLauncher(Launcher):
             return {}
         if self._port.star.tell("gone" if HERE.gone else ""):  # it takes all of them
             return {}
-        with HERE.blocked("the other hosts to say what time it is"):
-            return clocks_of_hosts(self._comm, self._hosts, self.now)
+        messages, before = [0], HERE.pulse
+
+        def progress() -> None:
+            messages[0] += 1
+
+        HERE.pulse = lambda: messages[0]
+        try:
+            with HERE.blocked("the other hosts to say what time it is"):
+                return clocks_of_hosts(self._comm, self._hosts, self.now, progress)
+        finally:
+            HERE.pulse = before
 
     def now(self) -> float:
         """Return the time on this rank's clock."""

@@ -15,8 +15,9 @@ Swap: TypeAlias = Callable[
     [int, np.ndarray[Any, Any] | None, np.ndarray[Any, Any] | None],
     None,
 ]
-#: Messages there and back, of which the shortest counts.
-_PINGS = 50
+#: Messages there and back, of which the shortest counts: a few in each turn of a host, since the
+#: first one of a turn has waited for the hosts before it.
+_TURNS, _PINGS = 10, 5
 
 
 def compare_clocks(
@@ -34,28 +35,30 @@ def compare_clocks(
         The seconds that this rank's clock is ahead of rank 0's, and how far off that may be; None
         at ranks that are not leaders.
     """
-    nothing = np.empty(1)
-    for leader in leaders[1:]:
-        if rank == 0:
-            for _ in range(_PINGS):
+    nothing, theirs = np.empty(1), np.empty(1)
+    best = (float("inf"), 0.0)
+    for leader in [it for it in leaders[1:] if rank in (0, it)] * _TURNS:
+        for _ in range(_PINGS):
+            if rank == 0:
                 swap(leader, None, nothing)
                 swap(leader, np.array([clock()]), None)
-        elif rank == leader:
-            best = (float("inf"), 0.0)
-            theirs = np.empty(1)
-            for _ in range(_PINGS):
-                sent = clock()
-                swap(0, np.array([sent]), None)
-                swap(0, None, theirs)
-                # Theirs was taken somewhere in between: half of the shortest trip is the error.
-                took = clock() - sent
-                best = min(best, (took, sent + took / 2 - theirs[0]))
-            return float(best[1]), best[0] / 2
-    return (0.0, 0.0) if rank == 0 else None
+                continue
+            sent = clock()
+            swap(0, np.array([sent]), None)
+            swap(0, None, theirs)
+            # Theirs was taken somewhere in between: half of the shortest trip is the error.
+            took = clock() - sent
+            best = min(best, (took, sent + took / 2 - theirs[0]))
+    if rank == 0:
+        return 0.0, 0.0
+    return (float(best[1]), best[0] / 2) if rank in leaders else None
 
 
 def clocks_of_hosts(
-    comm: MPI.Comm, hosts: Sequence[int], clock: Callable[[], float]
+    comm: MPI.Comm,
+    hosts: Sequence[int],
+    clock: Callable[[], float],
+    progress: Callable[[], object],
 ) -> dict[int, tuple[float, float]]:
     """Compare the clocks of all hosts; collective, and all ranks return the same.
 
@@ -63,6 +66,7 @@ def clocks_of_hosts(
         comm: the ranks.
         hosts: the lowest rank of each rank's host.
         clock: returns the time, in seconds.
+        progress: called after each message, for whoever watches whether ranks get on.
 
     Returns:
         By the lowest rank of a host, what ``compare_clocks`` says of it.
@@ -74,6 +78,7 @@ def clocks_of_hosts(
             comm.Send(mine, peer, CLOCK)
         if theirs is not None:
             comm.Recv(theirs, peer, CLOCK)
+        progress()
 
     mine = compare_clocks(comm.rank, leaders, clock, swap)
     found = np.empty((comm.size, 2))

@@ -101,7 +101,7 @@ HOSTS = {"known": (2, 1), "tracked": (1, 2), "stages": (2, 1)}
 #: Of a summary, what does not depend on times.
 FIGURES = ("steps", "samples", "epochs", "updates", "train_loss", "staleness", "skew", "dropped")
 #: In a checkpoint, what does.
-TIMES = {"before", "waited", "waited_for", "told", "seconds", "bytes"}
+TIMES = {"before", "waited", "waited_for", "told", "seconds", "since", "bytes"}
 #: By mode, the steps of each worker, where they differ.
 UNEVEN = {"uneven": (STEPS, STEPS, 2)}
 

@@ -110,7 +110,8 @@ def _check_bounds(n: int, workers: Table, shards: Sequence[Table], findings: Fin
     """Check that what is said of rounding fits the sums.
 
     Of a force there is the sum. Of a worker and the centre there is only by what they moved and
-    how far apart they were: each is as long as the shortest of them all, and those, at most.
+    how far apart they were: on a shard each is as long as the shortest of them all, and those, at
+    most.
     """
     draws = workers.where(Kind.DRAW)
     drew, apart, moved, most_drew = (
@@ -121,17 +122,22 @@ def _check_bounds(n: int, workers: Table, shards: Sequence[Table], findings: Fin
     holds = may_be_norms(drew, most_drew, n)
     findings.on(workers, draws).require(ELASTIC, holds, text, counts=False)
     moves = np.abs(np.concatenate([drew, apart, moved]))
-    centres = [(table, table.where(Kind.CENTRE)) for table in shards]
-    said = [table.real("weight")[at] for table, at in [(workers, draws), *centres]]
-    shortest = np.minimum(np.concatenate(said), LARGEST).min(initial=LARGEST)
     # A centre's has each force once more for each of the others.
-    moves = moves[np.isfinite(moves)].sum() * (1 + len(np.unique(workers["worker"])))
-    most = shortest + np.sqrt(n) * moves / LEAST
-    for (table, at), norms in zip([(workers, draws), *centres], said, strict=True):
-        text = "{kind} says that rounding changes it by {weight:g} units, expected {most:g} at most"
-        fits = (norms >= 0) & (np.minimum(norms, LARGEST) <= most)
-        fits |= np.isinf(table.real("progress")[at])  # as are its numbers
-        findings.on(table, at).require(ELASTIC, fits, text, most=most, counts=False)
+    many = 1 + len(np.unique(workers["worker"]))
+    moves = moves[np.isfinite(moves)].sum() * many
+    text = "{kind} says that rounding changes it by {weight:g} units, expected {most:g} at most"
+    for number, shard in enumerate(shards):
+        tables = (
+            (workers, draws[workers["shard"][draws] == number]),
+            (shard, shard.where(Kind.CENTRE)),
+        )
+        said = [table.real("weight")[at] for table, at in tables]
+        shortest = np.minimum(np.concatenate(said), LARGEST).min(initial=LARGEST)
+        most = many * shortest + np.sqrt(n) * moves / LEAST
+        for (table, at), norms in zip(tables, said, strict=True):
+            fits = (norms >= 0) & (np.minimum(norms, LARGEST) <= most)
+            fits |= np.isinf(table.real("progress")[at])  # as are its numbers
+            findings.on(table, at).require(ELASTIC, fits, text, most=most, counts=False)
 
 
 def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: Findings) -> bool:

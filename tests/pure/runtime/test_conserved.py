@@ -25,10 +25,10 @@ def table_of(sums):
     return Table(events, "worker 0")
 
 
-def findings_of(sums, factors):
+def findings_of(sums, factors, n):
     findings = Findings()
     at = np.arange(len(sums))
-    check_conserved(table_of(sums), at, at - 1, factors, findings)
+    check_conserved(table_of(sums), at, at - 1, factors, n, findings)
     return findings.first
 
 
@@ -51,7 +51,7 @@ def test_numbers_of_all_magnitudes_add_up(codec, n):
         with np.errstate(all="ignore"):
             sender.encode(vector, rng)
             sums.append(conserved(vector, sender.decoded, sender.residual))
-    assert findings_of(sums, np.array(factors)) is None
+    assert findings_of(sums, np.array(factors), n) is None
 
 
 @pytest.mark.parametrize("factor", [0.3, 7 / 6])
@@ -65,20 +65,23 @@ def test_subnormal_numbers_that_are_scaled_add_up(factor):
             sender.rescale(factor)
         sender.encode(vector, rng)
         sums.append(conserved(vector, sender.decoded, sender.residual))
-    assert findings_of(sums, np.full(STEPS, factor)) is None
+    assert findings_of(sums, np.full(STEPS, factor), len(vector)) is None
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38])
 def test_what_is_not_finite_has_no_sum(special):
     vector = np.full(1000, special, np.float32)
     sums = conserved(vector, vector, vector)
-    assert findings_of([sums, sums], np.ones(2)) is None
+    assert findings_of([sums, sums], np.ones(2), len(vector)) is None
 
 
 def test_a_change_of_one_element_shows():
     rng = np.random.default_rng(0)
     vector, kept = (rng.standard_normal(1 << 20).astype(np.float32) for _ in range(2))
     decoded = vector - kept
-    assert findings_of([conserved(vector, decoded, kept)], np.ones(1)) is None
+    assert findings_of([conserved(vector, decoded, kept)], np.ones(1), len(vector)) is None
     decoded[12345] += 1
-    assert "adds up to" in findings_of([conserved(vector, decoded, kept)], np.ones(1)).text
+    assert (
+        "adds up to"
+        in findings_of([conserved(vector, decoded, kept)], np.ones(1), len(vector)).text
+    )

@@ -29,6 +29,8 @@ FREE = {
     # times, and what was sent before and after a job was interrupted
     *("seconds", "_since", "_start", "_stopped", "_received_at", "waited", "waited_for", "_waited"),
     *("_ready_at", "_untold"),
+    # the newest report, which has both
+    "_reports",
     *("_waits", "_bytes", "_earlier", "bytes_sent", "bytes_received", "collected"),
     # whose message came last, of several that come at the same time
     *("_cause", "_hindmost", "_awaited"),

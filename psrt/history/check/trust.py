@@ -55,7 +55,7 @@ ON_TRUST: Final = (
         "in gossip --asynchronous",
     ),
     Trusted(EVENTS, ("OFFER.samples",), "to how many a vector went", "where neighbours have left"),
-    Trusted(SUMMARY, ("test_loss", "test_accuracy"), "no event has them"),
+    Trusted(SUMMARY, ("test_loss", "test_accuracy", "test_figures"), "no event has them"),
     Trusted(SUMMARY, ("parameters_sha256",), "held against model.safetensors", "without that file"),
     Trusted(SUMMARY, ("allreduce_why", "shards_why", "buckets"), "why a run chose what it did"),
     Trusted(

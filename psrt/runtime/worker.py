@@ -245,13 +245,13 @@ class Worker:
         if self._length.passed(self.clock, self.epoch, self._taken, self._share):
             raise CheckpointError(
                 f"worker {self._name} had taken {self.clock} steps when it was made; a shorter run "
-                "goes on from an earlier checkpoint"
+                "resumes from an earlier checkpoint, which psrt checkpoints lists"
             )
         # At clock 0 because it has no data, of which a longer run gives it no more.
         if self.has_left and self.clock and not self._length.reached(self.clock, self.progress):
             raise CheckpointError(
                 f"worker {self._name} had left when it was made, after {self.clock} steps; a "
-                "longer run goes on from an earlier checkpoint"
+                "longer run resumes from an earlier checkpoint, which psrt checkpoints lists"
             )
         if self._skip > self.clock:
             raise CheckpointError(f"a worker at clock {self.clock} skips {self._skip} batches")

@@ -10,7 +10,7 @@ import torch
 
 from psrt.torch.agreement import bytes_of, check_alike, item
 from psrt.torch.communicator import Communicator
-from psrt.torch.rules import check_module
+from psrt.torch.rules import check_communicator, check_module
 
 
 def broadcast(module: Any, communicator: Communicator, root: int = 0) -> None:
@@ -28,6 +28,7 @@ def broadcast(module: Any, communicator: Communicator, root: int = 0) -> None:
             type or shape; also if a tensor is not on the CPU.
     """
     check_module(module)
+    check_communicator(communicator)
     named = named_in(module)
     check_alike_in_shape(communicator, named)
     send(communicator, [it for _, it in named], root)

@@ -16,7 +16,7 @@ from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number
 from psrt.torch.replica import Replica, trained_by
 from psrt.torch.rounds import Rounds
-from psrt.torch.rules import check_module, said
+from psrt.torch.rules import check_communicator, check_module, said
 from psrt.torch.weights import turn_of
 
 _BUCKET_BYTES = 1 << 20
@@ -79,6 +79,7 @@ class Gradients:
             raise ConfigError(f"check_every must be at least 0, got {check_every}")
         if module is not None:
             check_module(module)
+        check_communicator(communicator)
         self._communicator, self._turn = communicator, turn_of(communicator)
         self._replica = Replica(optimizer, module)
         self._replica.check(taken={id(it) for one in self._turn.members for it in one.tensors})

@@ -29,6 +29,19 @@ def check_module(module: Any) -> None:
             check_on_cpu(tensor, f"{kind} {name}")
 
 
+def check_communicator(given: Any) -> None:
+    """Check that something is what ranks reduce by, and no communicator of MPI's own.
+
+    Raises:
+        ConfigError: if it is not.
+    """
+    if not callable(getattr(given, "all_reduce_async", None)):
+        raise ConfigError(
+            f"the communicator is {said(given)}, expected a psrt.Communicator, as of "
+            "with psrt.Communicator() as ranks"
+        )
+
+
 def check_on_cpu(tensor: Any, what: str) -> None:
     """Check that a tensor is where psrt can read it.
 

@@ -250,7 +250,7 @@ def test_a_longer_run_goes_on_only_from_before_somebody_was_done(tmp_path):
     steps = list(saved(tmp_path / "run"))
     where = str(tmp_path / "run" / "checkpoints" / f"{steps[-1]:08d}")
     config = resumed_config(where, out=str(tmp_path / "longer"), epochs=2, record=False)
-    with pytest.raises(ConfigError, match="a longer run goes on from an earlier checkpoint"):
+    with pytest.raises(ConfigError, match="a longer run resumes from an earlier checkpoint"):
         simulate(config, Ticks((2, 9)), workers=2)
 
 

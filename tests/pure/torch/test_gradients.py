@@ -407,3 +407,13 @@ def test_broadcast_of_one_rank_changes_nothing():
     psrt.torch.broadcast(module, Played())
     for name, tensor in module.state_dict().items():
         assert torch.equal(tensor, before[name]), name
+
+
+def test_a_communicator_of_mpi_is_told_what_is_asked_for():
+    module = torch.nn.Linear(2, 1)
+    for begin in (
+        lambda: psrt.torch.Gradients(torch.optim.SGD(module.parameters(), lr=0.1), object()),
+        lambda: psrt.torch.broadcast(module, object()),
+    ):
+        with pytest.raises(ConfigError, match=r"is an? object, expected a psrt\.Communicator"):
+            begin()

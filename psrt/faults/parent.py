@@ -20,15 +20,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from psrt.errors import JobOverError
 from psrt.faults.connection import MOST_TEXT, Address, Connection
 from psrt.faults.listener import Listener
-from psrt.faults.processes import exit_code, state_of
+from psrt.faults.processes import Sight, exit_code, look, state_of
 from psrt.faults.roster import Member, how_it_ended, this_process
 from psrt.faults.watcher import LAST_S, End
+from psrt.mpirun.environment import start_limit_s
 
 #: The variable that ranks find their parent by.
 PARENT = "PSRT_PARENT"
@@ -38,6 +39,10 @@ _CONNECT_S = 5.0
 _LAST_WORDS_S = 1.0
 #: Seconds in which a launcher says that it has lost a host, for which it ends the other ranks.
 _SAYS_S = 0.1
+#: Seconds between two looks at ranks that end, and until those are named that do not.
+_LOOK_S, _NAMED_S = 1.0, 10.0
+#: What MPI's own end may take is a limit in the ranks, too: the launcher is to be first.
+_BEFORE_THEM = 0.9
 #: Ranks that one line names.
 _SHOWN = 4
 #: States of a process that a signal or a debugger has stopped, as the kernel calls them.
@@ -54,6 +59,12 @@ class _Child:
     is_known: bool = False
     #: Who it is; None while it is not watched.
     member: Member | None = None
+    #: Who it was when it was watched.
+    who: Member | None = None
+    #: Whether its program has ended, so that it is in MPI's end or past it.
+    ends: bool = False
+    #: What is seen of its process while it has not.
+    sight: Sight = field(default_factory=Sight)
 
     @property
     def rank(self) -> int:
@@ -85,6 +96,14 @@ class Parent:
         self._first_was_ended = False
         self._here = this_process(-1)
         self._several_hosts = several_hosts
+        #: Whether the process of a rank has ended, after its run.
+        self._one_has_left = False
+        #: Since when ranks are waited for that do not end; None while none is.
+        self._late_since: float | None = None
+        self._is_named = False
+        self._ends_within_s = _BEFORE_THEM * start_limit_s()
+        #: Whether the job is over since ranks do not end.
+        self.is_late = False
         #: Hosts that the launcher has lost, as it tells itself; it then ends the ranks of all.
         self.lost: list[str] = []
         #: Why the job is over, as the first to know has told; None while it is not.
@@ -154,9 +173,11 @@ class Parent:
             ends = wait < math.inf
             if ends and (self.over is not None or not self._is_watched()):
                 wait = 0.0  # there is nothing to wait for, but perhaps to read
-            ready = self._selector.select(max(0.0, wait) if ends else None)
+            ready = self._selector.select(max(0.0, wait) if ends else _LOOK_S)
             if ends and not ready:
                 return
+            if not ends and self.over is None:
+                self._look_at_ends(time.monotonic())
             for key, _ in ready:
                 if key.fd == self._woken:
                     self._selector.unregister(self._woken)
@@ -165,6 +186,43 @@ class Parent:
                 if lost is not None and lost.member is not None:
                     self._note_first(lost, None)
                     self._died(lost.member)
+                elif lost is not None and lost.who is not None:
+                    self._one_has_left = True
+
+    def _look_at_ends(self, now: float) -> None:
+        """Name the ranks that do not end after their runs have, and at last end the job.
+
+        Those that are in MPI's end wait there for who has not come to it.
+        """
+        self._late_since, since = None, self._late_since
+        if self._is_watched():
+            return
+        there = [(it, it.who) for it in self._listener.callers if it.who is not None]
+        late = [it for it in there if not it[0].ends] or there
+        for child, who in late:
+            if self._is_here(who):
+                child.sight.seen(*look(who.pid), now)
+        stopped = [it for it in late if it[0].sight.state in _STOPPED]
+        begun = self._one_has_left or stopped or any(child.ends for child, _ in there)
+        # What a program does after its run is work, as long as it computes.
+        at_work = any(not child.ends and child.sight.worked_at == now for child, _ in late)
+        if not late or not begun or at_work:
+            return
+        self._late_since = since or now
+        seconds = now - self._late_since
+        names = _few(sorted(str(who) for _, who in stopped or late))
+        if seconds > min(_NAMED_S, self._ends_within_s) and not self._is_named:
+            self._is_named = True
+            state = "is stopped" if stopped else "has not ended"
+            self._tell(f"psrt: the runs are over; after {seconds:.0f} s {state}: {names}\n")
+        # A program that has ended MPI itself may wait for something else, or work out of sight.
+        at_end = stopped or all(
+            it.ends or (self._is_here(who) and not self._one_has_left) for it, who in late
+        )
+        if seconds > self._ends_within_s and at_end:
+            self.is_late = True
+            text = f"no end of the process within {seconds:.0f} s of its run: {names}"
+            self._end(End(JobOverError.LATE, f"psrt: error: {text}\n"))
 
     def _is_watched(self) -> bool:
         return any(child.member is not None for child in self._listener.callers)
@@ -178,11 +236,12 @@ class Parent:
             return child.is_known
         self.heard_at = time.monotonic()
         if "watch" in message:
-            child.member = Member(**message["watch"])
+            child.member = child.who = Member(**message["watch"])
             self._note_first(child, child.member)
         if "bye" in message:
             self._note_first(child, None)
             child.member = None
+        child.ends |= "ends" in message
         if "gone" in message:
             self._forgiven.update(map(int, message["gone"]))
         if "over" in message:
@@ -301,6 +360,10 @@ class ParentLine:
     def bye(self) -> None:
         """Undo ``watch``."""
         self._connection.send({"bye": 1})
+
+    def ends(self) -> None:
+        """Tell that the program of this process has ended, and MPI's end comes next."""
+        self._connection.send({"ends": 1}, droppable=True)
 
     def forgive(self, ranks: Iterable[int]) -> None:
         """Have the ends of ranks that the others go on without be no reason for anything."""

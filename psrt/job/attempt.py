@@ -156,6 +156,8 @@ def attempt(
                 left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
                 heard = signals.wait(left)
                 if parent.over is not None:
+                    if parent.is_late and deadline == math.inf:
+                        process.terminate()
                     deadline = min(deadline, time.monotonic() + _OVER_S)
                 elif stall is not None and asked is None and stalled is None:
                     stalled = stall()

@@ -20,6 +20,7 @@ from pathlib import Path
 import mpi4py
 
 from psrt.errors import ConfigError
+from psrt.faults.parent import parent_of_this
 from psrt.mpirun import mismatch, started_rank
 from psrt.mpirun.environment import start_limit_s
 from psrt.mpirun.library import INSTALL_ONE
@@ -87,7 +88,10 @@ def _finalize(process: int) -> None:
     """End MPI; mpi4py would, a little later, but for ever if a rank is gone."""
     if os.getpid() != process or _abort_status:
         return
-    if MPI.Is_initialized() and not MPI.Is_finalized():
+    parent = parent_of_this()
+    if parent is not None:
+        parent.ends()
+    if _ends_mpi and MPI.Is_initialized() and not MPI.Is_finalized():
         with _in_time():
             MPI.Finalize()
 
@@ -112,8 +116,10 @@ def _noting_aborts(set_status: Callable[[int], None]) -> Callable[[int], None]:
     return note
 
 
-if _is_ours and mpi4py.rc.finalize is not False:
-    atexit.register(_finalize, os.getpid())
+#: Whether it is ended here.
+_ends_mpi = _is_ours and mpi4py.rc.finalize is not False
+atexit.register(_finalize, os.getpid())
+if _ends_mpi:
     # There is no way to ask for it.
     MPI._set_abort_status = _noting_aborts(MPI._set_abort_status)  # type: ignore[assignment]
 

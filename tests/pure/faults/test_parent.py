@@ -305,3 +305,36 @@ def test_it_is_known_who_is_there_and_when_one_was_heard_last(job):
     job.kill(first)
     assert job.parent.first is None
     job.close()
+
+
+def ends(line):
+    line.bye()
+    line.ends()
+    signal.pause()
+
+
+def computes(line):
+    line.bye()
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("late", ["asleep", "computes", "elsewhere"])
+def test_who_does_not_end_is_named_and_who_may_be_at_work_not_ended(monkeypatch, late):
+    monkeypatch.setattr("psrt.faults.parent._NAMED_S", 0.8)
+    monkeypatch.setattr("psrt.faults.parent._LOOK_S", 0.4)
+    monkeypatch.setenv("PSRT_START_TIMEOUT_S", "1.2")
+    job = Job()
+    try:
+        act = computes if late == "computes" else lambda line: (line.bye(), signal.pause())
+        pid = job.rank(1, act, "node02" if late == "elsewhere" else None)
+        job.rank(0, ends)
+        if late == "asleep":
+            job.until(lambda: job.parent.over is not None)
+        else:
+            time.sleep(2.5)
+        assert (job.parent.over is not None) == (late == "asleep")
+        assert all(f"pid {pid})" in text and "rank 0" not in text for text in job.told)
+        assert len(job.told) == {"asleep": 2, "computes": 0, "elsewhere": 1}[late]
+    finally:
+        job.close()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from psrt.files import write_text
+from psrt.report.environment import processor
 
 Row = Mapping[str, Any]
 #: A heading, and the key or the function of a row that gives the column's values.
@@ -125,7 +126,7 @@ def write_json(path: str | Path, value: Any) -> None:
 def machine() -> str:
     """Return processor, cores, Python, numpy and, if it is in use, the MPI library."""
     parts = [
-        f"{len(os.sched_getaffinity(0))} cores of {_processor()}",
+        f"{len(os.sched_getaffinity(0))} cores of {processor()}",
         f"Python {platform.python_version()}",
         f"numpy {np.__version__}",
     ]
@@ -134,12 +135,3 @@ def machine() -> str:
 
         parts.append(library_name())
     return ", ".join(parts)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

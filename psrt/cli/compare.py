@@ -10,10 +10,10 @@ from psrt.cli.printing import say
 from psrt.errors import ConfigError
 
 _DESCRIPTION = """\
-Compare runs by what they left in their folders: the knobs that differ, and what came out, beside
-each other, with the difference from the first run. Of a run that is not over it takes the last
-line of its metrics. Where runs were recorded it also says what else differs, as versions and
-data."""
+Compare runs by what they left in their folders: a line for each run, with the knobs that differ and
+what came out, and how far that is from the baseline, which is the first run unless --baseline says
+another. Of a run that is not over it takes the last line of its metrics. It also says what differs
+of the machine and versions and, where runs were recorded, of the data."""
 
 
 def compare_parser() -> FlagParser:
@@ -23,6 +23,12 @@ def compare_parser() -> FlagParser:
     parser.add_argument(
         "--target", metavar="A", help="also the time until the test accuracy was A, as 0.95"
     )
+    parser.add_argument(
+        "--sort", metavar="NAME",
+        help="order runs by a figure or knob, as seconds, accuracy or lr, or --sort=-accuracy from "
+        "the largest down; 'time to target' with --target",
+    )  # fmt: skip
+    parser.add_argument("--baseline", metavar="RUN", help="the run that others are compared with")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -39,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     from psrt.report.strict_json import dumps
     from psrt.runs.comparison import compare  # numpy only now: --help needs none
 
-    found = compare(given.runs, target)
+    found = compare(given.runs, target, sort=given.sort, baseline=given.baseline)
     say(dumps(found.document()) if given.json else "\n".join(found.lines()))
     return 0
 

@@ -25,7 +25,7 @@ _DESCRIPTION = """\
 Run a whole job in one process, in virtual time: the same servers and workers as in a job that
 `psrt launch -n N train` starts, with the time of computing and sending drawn from the distributions
 below. The flags of `psrt train` mean the same here. The same --seed gives the same files, bit for
-bit.
+bit, except for "environment" in summary.json.
 
   psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 --inject 1:slow:4
   psrt simulate --mode async --workers 1000 --servers 8 --timing-only --parameters 10000000 \\

@@ -156,7 +156,9 @@ class TrainConfig:
         usual=True,
     )
     staleness: int | None = knob(
-        None, WHOLE, _MODE, "number of steps that a worker may run ahead of the slowest",
+        None, WHOLE, _MODE,
+        "number of steps that a worker may run ahead of the slowest; not the staleness of a "
+        "gradient, which counts versions and may be larger",
         min=0, fallback=3, drawn=True,
         synonyms=("max-staleness", "slack"),
         usual=True,

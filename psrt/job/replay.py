@@ -6,9 +6,9 @@ and for one in simulation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from psrt.history.replay import Script
 from psrt.job.provenance import history_header
 from psrt.job.recorded import recorded_header, refusal, root_of, unconfirmed
 from psrt.report import Summary, parameters_sha256
+from psrt.report.environment import environment_differences
 from psrt.report.files import SUMMARY
 from psrt.runtime.problem import Problem
 from psrt.topology import Topology
@@ -100,7 +101,9 @@ class Replay:
             CellReplay.of(history, chosen=self.header.algorithm_chosen) for history in histories
         ]
         #: SHA-256 of the run's final parameters.
-        self.parameters_sha256 = self._summary().parameters_sha256
+        summary = self._summary()
+        self.parameters_sha256 = summary.parameters_sha256
+        self._environment = summary.environment
 
     @property
     def ranks(self) -> int:
@@ -196,6 +199,10 @@ class Replay:
         if not self.header.servers:
             return f"replay of {self.run}: {messages} offers and averages in their recorded order"
         return f"replay of {self.run}: {messages} messages to servers in their recorded order"
+
+    def elsewhere(self, environment: Mapping[str, Any]) -> list[str]:
+        """Return what differs in the environment, which may be why other bits come out."""
+        return environment_differences(environment, self._environment)
 
     def verdict(self, theta: Vector) -> str:
         """Return the line printed at the end.

@@ -53,6 +53,7 @@ from psrt.job.resuming import CONTROL
 from psrt.job.setup import Setup, set_up
 from psrt.partition import Span
 from psrt.progress import PROGRESS
+from psrt.report.environment import ended, environment
 from psrt.report.files import MODEL
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.own_loop import OwnLoop
@@ -120,6 +121,7 @@ class _Session:
         self._failure: Exception | None = None
         #: Whether the result lacks nothing.
         self._is_whole = True
+        self._environment = environment(launcher.library) if launcher.first else {}
 
     async def run(self) -> Run | None:
         """Record, run, conclude."""
@@ -279,6 +281,8 @@ class _Session:
         """Print what the run repeats, and how it will sum or cut."""
         if self._setup.replay is not None:
             self._say(self._setup.replay.plan())
+            for phrase in self._setup.replay.elsewhere(self._environment):
+                self._say(f"environment: {phrase}")
         if self._setup.resumption is not None:
             for line in self._setup.resumption.plan():
                 self._say(line)
@@ -416,6 +420,7 @@ class _Session:
                 died=launcher.died,
                 missing=launcher.missing,
             )
+            summary = replace(summary, environment=ended(self._environment))
             result = Run(summary, theta.copy(), tuple(recorder.records))
         if result is not None and self._is_whole:
             with self._late(spoils=False):

@@ -61,6 +61,8 @@ def heat_map(
     canvas.text(left + width * across / 2, height - 9, column_name, size=11, fill="var(--soft)")
     canvas.upright(8, _TOP + row * count / 2, row_name, size=11, fill="var(--soft)")
     darkest = f"{caption} The darkest is {text_of(float(np.nanmax(values)))}."
+    if np.isnan(values).any():
+        darkest += " Grey: nothing is known."
     return Figure(title, canvas.inline(), (), darkest.strip())
 
 
@@ -92,6 +94,9 @@ def _cells(canvas: Canvas, values: Floats, left: float, width: float, row: float
         left, _TOP, width * values.shape[1], row * values.shape[0], fill="var(--panel)",
         stroke="var(--rule)",
     )  # fmt: skip
+    unknown = [(left + j * width, _TOP + i * row) for i, j in np.argwhere(~np.isfinite(values))]
+    if unknown:  # else it would look like 0
+        canvas.tiles(unknown, width, row, fill="var(--rule)", opacity=1.0)
     for number in range(1, _LEVELS + 1):
         corners = [(left + j * width, _TOP + i * row) for i, j in np.argwhere(level == number)]
         if corners:

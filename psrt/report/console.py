@@ -193,4 +193,7 @@ def _staleness(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     staleness = summary["staleness"]
     if not staleness["histogram"]:
         return []  # nothing was pushed
-    return [("staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}")]
+    text = f"mean {staleness['mean']:.2f}, max {staleness['max']}"
+    if summary["mode"] == "ssp":  # whose knob has the same name
+        text += " versions; --staleness limits steps ahead, not this"
+    return [("staleness", text)]

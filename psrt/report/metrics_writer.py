@@ -40,7 +40,9 @@ class MetricsWriter:
         if earlier:
             self._aggregator.go_on(earlier[-1])
         self._metrics = folder.metrics(earlier) if folder is not None else None
-        self._progress = ProgressFile(folder.write_progress) if progress and folder else None
+        self._progress: ProgressFile | None = None
+        if progress and folder is not None:
+            self._progress = ProgressFile(folder.write_progress, workers=workers)
         self._say = say
         #: Why the metrics could not all be written; None if they could.
         self.failed: OutputError | None = None
@@ -63,6 +65,8 @@ class MetricsWriter:
 
     def gone(self, worker: int) -> None:
         """Stop waiting for a worker that died."""
+        if self._progress is not None:
+            self._progress.gone(worker)
         self._keep(self._aggregator.gone(worker))
 
     def _keep(self, records: Iterable[Record]) -> None:

@@ -18,17 +18,24 @@ class ProgressFile:
     """Rewrites the text of ``progress.json`` at reports, at most once a second."""
 
     def __init__(
-        self, write: Callable[[str], None], now: Callable[[], float] = time.monotonic
+        self,
+        write: Callable[[str], None],
+        now: Callable[[], float] = time.monotonic,
+        *,
+        workers: int = 0,
     ) -> None:
         """Set up.
 
         Args:
             write: takes the text.
             now: returns the time in seconds.
+            workers: the number of workers, W.
         """
         self._write, self._now = write, now
         self._due = -math.inf
         self._clock, self._seconds = 0, 0.0
+        #: By worker that has not left, its clock.
+        self._clocks: dict[int, int] = dict.fromkeys(range(workers), 0)
         #: By worker: its clock and time at its last report, and the seconds that it computed for a
         #: step since the one before.
         self._reported: dict[int, tuple[int, float]] = {}
@@ -38,14 +45,23 @@ class ProgressFile:
         """Take note of a worker's report."""
         self._clock = max(self._clock, report.step)
         self._seconds = max(self._seconds, report.seconds)
+        self._clocks[report.worker] = report.step
+        if report.last and len(self._clocks) > 1:
+            self.gone(report.worker)
         self._keep_pace(report)
         now = self._now()
         if now < self._due and not report.last:
             return
         self._due = now + EVERY_S
         loss = report.loss if report.samples else math.nan
-        figures = {"clock": self._clock, "seconds": self._seconds, "loss": loss, **self._slowest()}
+        clock_min = min(self._clocks.values(), default=self._clock)
+        figures = {"clock": self._clock, "clock_min": clock_min, "seconds": self._seconds}
+        figures |= {"loss": loss, **self._slowest()}
         self._write(dumps({**figures, "written": round(time.time(), 3)}) + "\n")
+
+    def gone(self, worker: int) -> None:
+        """Take no more note of a worker that has left or died."""
+        self._clocks.pop(worker, None)
 
     def _keep_pace(self, report: Report) -> None:
         """Note how long a worker computes for a step: its time without waiting."""

@@ -182,6 +182,9 @@ class Summary:
     memory: Memory | None = None
     #: What else ``evaluate`` has found of the final parameters, by name.
     test_figures: dict[str, float | None] = field(default_factory=dict)
+    #: When, where and by what it was made; see ``report.environment``. No figure: runs on two
+    #: machines are the same run.
+    environment: dict[str, Any] = field(default_factory=dict, compare=False)
     #: Figures of ``psrt.stats`` that have no field here: in the JSON text they are fields, too.
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -218,6 +221,8 @@ class Summary:
                 nested["model_cut"] = ModelCut(**cut | lists)
             if values["memory"] is not None:
                 nested["memory"] = Memory(**values["memory"])
+            if not isinstance(values["environment"], dict):
+                raise TypeError("an environment is an object")
             known = {name: values[name] for name in FIELDS} | nested
             more = {name: values[name] for name in Stats().figures() if name in values}
         except (json.JSONDecodeError, RecursionError) as error:

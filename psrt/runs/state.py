@@ -15,8 +15,9 @@ from psrt.units import time_text
 class State:
     """What is known of a run under way; None where nothing is."""
 
-    #: Gradient steps of the furthest worker, and those of the whole run.
+    #: Gradient steps that all workers have finished, those of the furthest, and of the whole run.
     clock: int
+    furthest: int
     steps: int | None
     #: Epochs finished, and those of the whole run.
     epoch: int
@@ -42,7 +43,8 @@ class State:
         """Yield what to show: names and values."""
         of = "" if self.epochs is None else f" of {self.epochs:g}"
         yield "epoch", f"{self.epoch}{of}"
-        yield "step", amount_text(self.clock, self.steps)
+        ahead = f", the furthest {self.furthest:,}" if self.furthest > self.clock else ""
+        yield "step", amount_text(self.clock, self.steps) + ahead
         yield "time", hours(self.seconds)
         if self.left is not None:
             yield "left", hours(self.left)
@@ -70,7 +72,9 @@ def state_of(run: RunFolder) -> State:
     last: dict[str, Any] = run.records[-1] if run.records else {}
     progress = run.progress or {}
     # Of several ranks progress.json is the newer one; a record waits for the slowest worker.
-    clock = max(last.get("step", 0), progress.get("clock", 0))
+    furthest = max(last.get("step", 0), progress.get("clock", 0))
+    # As the epoch, the end is that of the slowest.
+    clock = max(last.get("step", 0), progress.get("clock_min", progress.get("clock", 0)))
     seconds = max(last.get("seconds", 0.0), progress.get("seconds", 0.0))
     steps = _steps(run)
     loss = progress.get("loss")
@@ -81,6 +85,7 @@ def state_of(run: RunFolder) -> State:
     accuracies = [it["accuracy"] for it in run.records if it.get("accuracy") is not None]
     return State(
         clock=clock,
+        furthest=furthest,
         steps=steps,
         epoch=last.get("epoch", 0),
         epochs=run.config.epochs,

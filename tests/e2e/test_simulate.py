@@ -9,9 +9,12 @@ import pytest
 
 
 def files_of(folder):
-    """Return what a run left, by name."""
+    """Return what a run left, by name, but for when and where that was."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    summary = json.loads(found["summary.json"])
+    assert summary["environment"].pop("started") <= summary["environment"].pop("ended")
+    return found | {"summary.json": json.dumps(summary)}
 
 
 @pytest.mark.exhaustive

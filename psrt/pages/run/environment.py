@@ -9,6 +9,7 @@ from typing import Any
 from psrt.pages.parts import Heading, Note, Part, Section, Table
 from psrt.pages.run.folder import RunFolder
 from psrt.pages.words import NONE, number, percent
+from psrt.report.environment import environment_rows
 from psrt.report.simulation import Simulation
 from psrt.units import plural
 
@@ -23,6 +24,9 @@ def section(runs: Sequence[RunFolder]) -> Section:
         if len(runs) > 1:
             parts.append(Heading(run.name, style))
         rows = [row for row in _rows(run) if row[1] not in ("", NONE)]
+        if run.summary is not None:
+            rows += [row for row in environment_rows(run.summary.environment)
+                     if row[0] not in dict(rows)]  # fmt: skip
         if rows:
             parts.append(Table(rows))
         if run.simulation is not None:
@@ -30,11 +34,8 @@ def section(runs: Sequence[RunFolder]) -> Section:
         if run.roster:
             parts.append(_roster(run.roster))
         if run.header is None:
-            text = "Versions of psrt, numpy and data are not recorded: --record keeps them."
+            text = "Digests of psrt's code and of the data are not recorded: --record keeps them."
             parts.append(Note(text, "missing"))
-    parts.append(
-        Note("Not recorded: the processor, the Python, and environment variables.", "missing")
-    )
     return Section("environment", "Environment", parts)
 
 

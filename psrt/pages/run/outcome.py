@@ -127,7 +127,8 @@ def _speed(run: RunFolder) -> str:
 def _staleness(run: RunFolder) -> str:
     if run.summary is None or not run.summary.staleness.histogram:
         return NONE
-    return f"{number(run.summary.staleness.mean, 3)} (at most {run.summary.staleness.max:,})"
+    staleness = run.summary.staleness
+    return f"{number(staleness.mean, 3)} versions, the largest {staleness.max:,}"
 
 
 def _waiting(run: RunFolder) -> str:

@@ -45,7 +45,14 @@ def over_time(
     digits = max(0, 2 - math.floor(math.log10(ended - began))) if ended > began else 0
     names = [tick_text(round(it, digits)) for it in middles]
     return heat_map(
-        title, means, group_names(groups), names, "worker", "seconds", text_of, caption=caption
+        title,
+        means,
+        group_names(groups),
+        names,
+        "worker",
+        "seconds since recording began",
+        text_of,
+        caption=caption,
     )
 
 

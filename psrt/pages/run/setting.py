@@ -12,6 +12,7 @@ from psrt.pages.run.again import OF_A_FOLDER, call, command, own_knobs, plain, t
 from psrt.pages.run.folder import RunFolder
 from psrt.pages.run.of_each import of_each
 from psrt.pages.words import NONE
+from psrt.report.environment import WORDS, environment_rows
 from psrt.units import plural
 
 #: Characters of a value that are shown.
@@ -101,10 +102,20 @@ def _of_environment(runs: Sequence[RunFolder]) -> Iterator[tuple[str, ...]]:
         "psrt": [NONE if run.header is None else run.header.psrt for run in runs],
         "code": [NONE if run.header is None else run.header.code_sha256[:12] for run in runs],
         "numpy": [NONE if run.header is None else run.header.numpy for run in runs],
+        **{
+            words: [_of_machine(run, name) for run in runs]
+            for name, words in WORDS.items()
+            if words not in ("psrt", "numpy", "MPI")
+        },
         "data": [NONE if run.header is None else run.header.data_sha256[:12] for run in runs],
     }.items():
         if len(set(cells) - {NONE}) > 1 or (len(set(cells)) > 1 and name in ("ranks", "compute")):
             yield (name, *cells)
+
+
+def _of_machine(run: RunFolder, name: str) -> str:
+    environment = {} if run.summary is None else run.summary.environment
+    return dict(environment_rows(environment)).get(WORDS[name], NONE)
 
 
 def _shown(value: Any) -> str:

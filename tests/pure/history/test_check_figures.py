@@ -304,7 +304,7 @@ def take_events_as_checked(monkeypatch):
 #: What follows from no event, and from no other figure; it must be there, whatever it is.
 FREE = {
     "test_loss", "test_accuracy", "parameters_sha256", "allreduce_why", "shards_why", "buckets",
-    "bytes_sent", "bytes_received", "memory", "test_figures",
+    "bytes_sent", "bytes_received", "memory", "test_figures", "environment",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from psrt.__main__ import main
+from psrt.errors import ConfigError
 from psrt.runs.comparison import compare
 from psrt.runs.folder import labels
 from support.run_folders import CONFIG, summary, write_run
@@ -27,32 +28,60 @@ def test_knobs_that_differ_and_figures_are_beside_each_other(runs, capsys):
     assert (
         capsys.readouterr().out
         == """\
-                          a                b              c
-staleness                 2                5              2
-seed                      0                7              0
+   staleness  seed    ended  workers  servers  hosts  epochs  steps     seconds      samples/s
+a          2     0      yes        3        1      1       4     40         8 s            500
+b          5     7      yes        3        1      1       4     40  4 s (-50%)  1,000 (+100%)
+c          2     0  not yet        –        –      –       2     20  4 s (-50%)            500
 
-ended                   yes              yes        not yet
-simulated                no               no             no
-workers                   3                3              –
-servers                   1                1              –
-hosts                     1                1              –
-epochs                    4                4              2
-steps                    40               40             20
-seconds                 8 s       4 s (-50%)     4 s (-50%)
-samples/s               500    1,000 (+100%)      500 (+0%)
-training loss          0.25       0.25 (+0%)    0.5 (+100%)
-accuracy            93.75 %          93.75 %        75.00 %
-staleness, mean        1.50             1.50           1.50
-staleness, max            3                3              3
-waiting             37.50 %                –              –
-waited for worker         2                –              –
-dropped                   0                0              –
-bytes sent            1 MiB  100 MiB (100 ×)  4 KiB (-100%)
-parameters               10               10              –
-same bits          abababab         abababab              –
-time to 75 %            4 s        4 s (+0%)      4 s (+0%)
+   training loss  accuracy  waiting  waited for worker  dropped       bytes sent  parameters
+a           0.25   93.75 %  37.50 %                  2        0            1 MiB          10
+b           0.25   93.75 %        –                  –        0  100 MiB (100 ×)          10
+c    0.5 (+100%)   75.00 %        –                  –        –    4 KiB (-100%)           –
+
+   same bits
+a   abababab
+b   abababab
+c          –
+
+equal in all: simulated no; staleness, mean 1.50; staleness, max 3; time to 75 % 4 s
 """
     )
+
+
+def test_runs_are_in_the_order_of_a_figure_and_held_against_any(runs):
+    a, b, c = map(str, runs)
+    assert compare(runs, sort="seconds").runs == ["b", "c", "a"]
+    assert compare(runs, sort="-waiting").runs == ["a", "b", "c"], "without it come last"
+    assert compare(runs, sort="staleness").runs == ["a", "c", "b"]
+    found = compare([c, b, a], 0.75, sort="time to target", baseline=b)
+    assert (found.runs, found.baseline) == (["c", "b", "a"], 1)
+    assert [line.split()[0] for line in found.lines() if "(+100%)" in line] == ["a", "c"]
+    for wrong, line in (
+        ({"sort": "wating"}, "--sort wating: expected a knob such as lr, or one of ended; "),
+        ({"baseline": "x"}, "--baseline x is none of the runs that are compared"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            compare(runs, **wrong)
+
+
+def test_ten_runs_fit_a_screen(tmp_path):
+    runs = [
+        write_run(tmp_path / f"sweep-of-learning-rates-{i}", 4, summary=summary(seconds=i + 1.0))
+        for i in range(10)
+    ]
+    lines = list(compare(runs).lines())
+    assert max(map(len, lines)) <= 100
+    assert sum(line.startswith("sweep") for line in lines) == 10
+
+
+def test_what_differs_of_machines_is_said_once_for_each_run(tmp_path):
+    here, there = ({"host": "a", "numpy": it, "argv": ["x"]} for it in ("2.0", "2.1"))
+    runs = [
+        write_run(tmp_path / name, summary=summary(environment=it))
+        for name, it in (("a", here), ("b", there), ("c", here), ("d", {}))
+    ]
+    lines = list(compare(runs).lines())
+    assert lines[-1] == "numpy: 2.0 (a, c); 2.1 (b); unknown (d)"
 
 
 def test_json_has_the_same(runs, capsys):

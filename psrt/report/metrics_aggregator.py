@@ -204,10 +204,12 @@ COLUMNS = {it.name: it.metadata for it in fields(Record) if it.metadata}
 def time_of(record: Mapping[str, Any], name: str) -> float:
     """Return the time of a column of a record, in seconds since training began.
 
-    >>> time_of({"seconds": 9.0, "evaluated_seconds": 3.0}, "accuracy")
-    3.0
+    >>> run = {"seconds": 9.0, "evaluated_seconds": 3.0}
+    >>> time_of(run, "loss"), time_of(run, "accuracy"), time_of(run, "f1")
+    (9.0, 3.0, 3.0)
     """
-    at = record.get(COLUMNS[name]["at"]) if name in COLUMNS else None
+    own = "seconds" if name in STATS else "evaluated_seconds"  # of what else was evaluated
+    at = record.get(COLUMNS[name]["at"] if name in COLUMNS else own)
     return float(record["seconds"] if at is None else at)
 
 

@@ -55,7 +55,7 @@ SUMMARY = {
     "missing": [], "clock_spread_max": 1, "bytes_sent": 400, "bytes_received": 400,
     "frame_bytes": 0, "framed_bytes": 0, "averages": None, "graph_averages": None,
     "cut_bytes_sent": 0, "cut_bytes_received": 0, "model_cut": None, "memory": None,
-    "environment": {},
+    "test_figures": {}, "environment": {},
 }  # fmt: skip
 
 

@@ -16,8 +16,8 @@ _DESCRIPTION = """\
 Follow a run by the files in its folder, on any machine that sees them, until it is over: how far
 it is and how long it will take, loss, samples a second, staleness, and who is slow. On a terminal,
 with psrt-mpi[watch], that is drawn in place; else it is a line for each change. Ctrl-C ends
-watching, not the run. The exit status is 0 when the run has ended, and 1 when its processes are
-gone and it has not."""
+watching, not the run. The exit status is 0 when the run is over, and 1 when it ended early, or its
+processes are gone."""
 
 
 def watch_parser() -> FlagParser:

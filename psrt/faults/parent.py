@@ -112,6 +112,8 @@ class Parent:
         self.heard_at: float | None = None
         #: Rank 0, which tells at each beat that it is there; None while it is not watched.
         self.first: Member | None = None
+        #: The folder of the run of its ranks, and its configuration; None if it is not known.
+        self.run: tuple[str, str] | None = None
         #: That ranks were interrupted, which is what a launcher does that has a reason of its own.
         self._interrupted: End | None = None
         self._ends_at = math.inf
@@ -242,6 +244,9 @@ class Parent:
             self._note_first(child, None)
             child.member = None
         child.ends |= "ends" in message
+        if "run" in message:
+            out, config = message["run"]
+            self.run = str(out), str(config)
         if "gone" in message:
             self._forgiven.update(map(int, message["gone"]))
         if "over" in message:
@@ -368,6 +373,15 @@ class ParentLine:
     def forgive(self, ranks: Iterable[int]) -> None:
         """Have the ends of ranks that the others go on without be no reason for anything."""
         self._connection.send({"gone": list(ranks)})
+
+    def runs(self, out: str, config: str) -> None:
+        """Tell which run this is.
+
+        Args:
+            out: its folder.
+            config: the text of the file of its configuration.
+        """
+        self._connection.send({"run": [out, config]})
 
     def tell(self, end: End) -> bool:
         """Tell why the job is over; return whether the parent is there to print it."""

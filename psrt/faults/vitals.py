@@ -18,6 +18,10 @@ def nothing() -> None:
     """Do nothing."""
 
 
+def unnoted(text: str, status: int) -> None:
+    """Note no end."""
+
+
 def never() -> float:
     """Return a time before all others: nobody is known to have been busy."""
     return -math.inf
@@ -37,6 +41,9 @@ class Vitals:
         self.leaves = False
         #: Long waits so far; each is something new.
         self.waits = 0
+        #: Called by any thread with what the user is told when the job ends, and its exit status.
+        #: It outlives the job, whose error ends the process.
+        self.note_end: Callable[[str, int], None] = unnoted
         self._last: Hashable = None
         self._since = time.monotonic()
         self.reset("starts")

@@ -24,6 +24,7 @@ from psrt.faults.watcher import End
 from psrt.job.output import Output, may_be_full
 from psrt.job.signals import Signals
 from psrt.mpirun.boxes import Boxes
+from psrt.report.end import EndFile
 
 #: Signals that end a job.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -202,7 +203,22 @@ def attempt(
         finally:
             parent.close(blames=False)
             libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
-    return Ended(process.returncode, asked, time.monotonic() - begin, over, stalled)
+    ended = Ended(process.returncode, asked, time.monotonic() - begin, over, stalled)
+    if parent.run is not None and ended.status:
+        text, is_known = _why(ended)
+        EndFile(*parent.run).write(text, ended.status, replaces=is_known)
+    return ended
+
+
+def _why(ended: Ended) -> tuple[str, bool]:
+    """Return why an attempt ended, and whether its ranks cannot know better."""
+    if ended.over is not None and ended.over.text:
+        return ended.over.text, True
+    if ended.stalled is not None:
+        return ended.stalled, True
+    if ended.asked is not None:
+        return f"asked to end by {signal.Signals(ended.asked).name}", False
+    return "nobody has told why", False
 
 
 def _end_orphans() -> None:

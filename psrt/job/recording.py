@@ -16,8 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from psrt.config import to_toml
-from psrt.errors import ConfigError, OutputError, PsrtError
-from psrt.faults.vitals import HERE, nothing
+from psrt.errors import ConfigError, OutputError, PsrtError, line_of, status_of
+from psrt.faults.parent import parent_of_this
+from psrt.faults.vitals import HERE, nothing, unnoted
 from psrt.history import EventLog, Header
 from psrt.history.folder import FOLDER, mark_of, write_header
 from psrt.history.log import Owner
@@ -27,6 +28,7 @@ from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.provenance import cell_fields, history_header
 from psrt.job.result import Say
 from psrt.job.setup import Setup
+from psrt.report.end import EndFile
 from psrt.report.files import ROSTER, OutputFolder
 from psrt.report.metrics_aggregator import Record
 from psrt.report.metrics_writer import MetricsWriter
@@ -51,6 +53,7 @@ class Recording:
             ConfigError: on every rank, if one of them cannot; the folder is then removed again.
         """
         self._launcher, self._setup = launcher, setup
+        HERE.note_end = unnoted  # that of an earlier run
         #: The run's folder, at the first process; None writes nothing.
         self.folder: OutputFolder | None = None
         #: By rank, the name of the file with its events.
@@ -75,6 +78,8 @@ class Recording:
         self._resumed: tuple[float, ...] = ()
         #: The last events, where there is no history; None keeps none.
         self._last: LastEvents | None = None
+        #: Where the end is noted if it is an early one; None if nowhere, or before training.
+        self._end: EndFile | None = None
         #: Why the history could not be completed.
         self._failed: list[OutputError] = []
         config = setup.config
@@ -251,7 +256,7 @@ class Recording:
             plan: how all workers sum; None if they do not.
             roles: of this process, which have not begun.
         """
-        launcher = self._launcher
+        launcher, setup = self._launcher, self._setup
         cells = self._cells(roles) if self.logs else ()
         with launcher.agree():
             self._write_header(plan, cells)
@@ -263,6 +268,22 @@ class Recording:
             HERE.last_words = self._last.begin
         if self.folder is not None:
             self.folder.commit()
+        if setup.config.out is not None:
+            out = self.folder.path if self.folder is not None else Path(setup.config.out).absolute()
+            self._end = EndFile(str(out), to_toml(setup.config))
+            HERE.note_end = self._end.write
+            parent = parent_of_this()
+            if self.folder is not None and parent is not None:
+                parent.runs(self._end.out, self._end.config)
+
+    def ended_by(self, error: BaseException) -> None:
+        """Note an error that ends the run, unless that is left to who watches over its ranks."""
+        agreed = isinstance(error, PsrtError) and error.agreed
+        if self._end is None or self.folder is None or isinstance(error, GeneratorExit):
+            return
+        if agreed or not self._launcher.several:
+            text = line_of(error) or f"{type(error).__name__}: {error}"
+            self._end.write(text, status_of(error))
 
     def _cells(self, roles: Roles) -> tuple[dict[str, Any], ...]:
         """Return what the cells of a model that is cut say of themselves, at the first process."""

@@ -131,6 +131,9 @@ class _Session:
         recording = Recording(launcher, setup, self._say)
         try:
             return await self._recorded(ports, recording)
+        except BaseException as error:
+            recording.ended_by(error)
+            raise
         finally:
             recording.release()
 

@@ -429,6 +429,9 @@ def _tell(text: str, status: int = 0) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, end="", flush=True)
+    if status:
+        HERE.note_end(text, status)
+    with contextlib.suppress(OSError, ValueError):
         wait_until_read(sys.stderr)
 
 

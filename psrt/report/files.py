@@ -28,9 +28,11 @@ MODEL, SUMMARY = "model.safetensors", "summary.json"
 SIMULATION = "simulation.json"
 #: Written by a run on ranks, for whoever looks after it.
 ROSTER, PROGRESS = "roster.json", "progress.json"
+#: Of a run that ended without a summary; see ``psrt.report.end``.
+END = "end.json"
 
 #: All that a run writes; ``--overwrite`` deletes these and nothing else.
-FILES = (CONFIG, METRICS, MODEL, SIMULATION, SUMMARY, ROSTER, PROGRESS)
+FILES = (CONFIG, METRICS, MODEL, SIMULATION, SUMMARY, ROSTER, PROGRESS, END)
 
 #: Of a run that saves itself: a folder for each time.
 CHECKPOINTS = "checkpoints"
@@ -45,7 +47,8 @@ class OutputFolder:
     """The four files of a run: config.toml, metrics.jsonl, model.safetensors, summary.json.
 
     A simulation has a fifth, simulation.json, and no model if it computed nothing. A run on several
-    ranks has roster.json, who is where, and progress.json, how far it is.
+    ranks has roster.json, who is where, and progress.json, how far it is. One that ended early has
+    end.json.
 
     The model and the summary appear whole or not at all: each is written under another name and
     then renamed, which is atomic within a folder. So a folder with ``summary.json`` holds a

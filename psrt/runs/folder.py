@@ -13,6 +13,7 @@ from psrt.config import TrainConfig
 from psrt.config.toml import from_toml
 from psrt.errors import ConfigError, PsrtError
 from psrt.files import read_text
+from psrt.report.end import RunEnd
 from psrt.report.files import CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY
 from psrt.report.metrics import read_metrics
 
@@ -31,6 +32,8 @@ class RunFolder:
     progress: dict[str, Any] | None
     #: Its ranks; empty where there is only one.
     roster: list[dict[str, Any]]
+    #: How it ended early, if somebody could tell.
+    end: RunEnd | None = None
 
 
 def read_run(run: str | Path) -> RunFolder:
@@ -54,6 +57,7 @@ def read_run(run: str | Path) -> RunFolder:
         _json(path / SUMMARY, dict),
         _json(path / PROGRESS, dict),
         roster,
+        RunEnd.read(path),
     )
 
 

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 
 from psrt.errors import ConfigError, plain
 from psrt.report.console import final_table
-from psrt.report.files import CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY
+from psrt.report.files import CONFIG, END, METRICS, PROGRESS, ROSTER, SUMMARY
 from psrt.runs.folder import RunFolder, as_written, read_run
 from psrt.runs.state import State, state_of
 
-#: Exit statuses: the run is over, or its processes are gone without its summary.
+#: Exit statuses: the run is over, or has ended without its summary.
 OVER, GONE = 0, 1
 #: Seconds that the processes of a run are gone before it is: it may be started again.
 _GRACE_S = 10.0
-_WATCHED = (CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY)
+_WATCHED = (CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY, END)
 
 
 class Display(Protocol):
@@ -83,13 +83,14 @@ def watch(
             display.say(table)
             return OVER
         quiet, now = changes.quiet_s(), around.now()
-        if not _is_gone(run, around):
+        if run.end is None and not _is_gone(run, around):
             gone_since = None
         elif gone_since is None:
             gone_since = now
         elif now - gone_since >= _GRACE_S:
             display.show(state, "")
-            display.say(f"{run.path}: its processes are gone, and it has no summary: not finished")
+            why = "its processes are gone, and it has no summary: not finished"
+            display.say(f"{run.path}: {why if run.end is None else run.end}")
             return GONE
         display.show(state, f"silent for {quiet:.0f} s" if quiet >= silent_s else "")
         around.sleep(interval_s)

@@ -1,5 +1,6 @@
 """Runs that fail on the way: the job ends, with the right status, and says once what happened."""
 
+import json
 import os
 import signal
 import time
@@ -215,6 +216,9 @@ def test_a_loss_that_is_nan_ends_the_run_as_diverged(launch, mode):
     assert "Traceback" not in done.stderr
     assert "RuntimeWarning" not in done.stderr
     assert not (launch.folder / "run/summary.json").exists()
+    end = json.loads((launch.folder / "run/end.json").read_text())
+    assert end["status"] == 3
+    assert done.errors == [f"psrt: error: {end['text']}"]
 
 
 def test_a_serial_run_diverges_alike(launch):

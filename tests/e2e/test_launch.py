@@ -1,5 +1,6 @@
 """``psrt launch``: the right launcher with the right flags, and what passes through it."""
 
+import json
 import os
 import re
 import shlex
@@ -245,12 +246,19 @@ def test_a_safe_path_stays_one(launch, script):
 def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, phase, rank, times):
     """Open MPI's own is 137, MPICH's 9; and MPICH's ranks may be gone before they have spoken."""
     for _ in range(times):
-        done = launch.psrt("launch", "-n", 3, FAULTY, "--phase", phase, "--rank", rank)
+        words = (FAULTY, "--phase", phase, "--rank", rank, "--out", "run")
+        done = launch.psrt("launch", "-n", 3, *words)
         assert done.status == 5, done.stderr
         (line,) = done.errors
         assert not any(it in done.stdout + done.stderr for it in ("prterun n", "TERMINAT", "\0"))
         assert f"rank {rank}" in line
         assert "was killed by signal 9 (SIGKILL)" in line or " died" in line
+        end = launch.folder / "run" / "end.json"
+        assert end.exists() == (phase != "initial")  # then there is no run yet
+        if end.exists():
+            told = json.loads(end.read_text())
+            assert line == f"psrt: error: {told['text']}"
+            assert told["status"] == 5
 
 
 def test_the_death_of_a_program_that_is_not_psrt_s_is_its_launcher_s(launch, script):

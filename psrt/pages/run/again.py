@@ -7,6 +7,7 @@ import shlex
 import tomllib
 from typing import Any
 
+from psrt.checkpoint import Manifest
 from psrt.config import TrainConfig, resolve
 from psrt.config.knobs import dashed, knobs_of, shown
 from psrt.config.values import SWITCH
@@ -84,11 +85,23 @@ def command(run: RunFolder, config: TrainConfig) -> str:
     words += ["--out", "runs/again"]
     if run.simulation is not None:
         return shlex.join(["psrt", "simulate", *words, *_simulated(run.simulation)])
-    ranks = run.ranks
-    start = (
-        ["psrt", "train"] if ranks == 1 else ["psrt", "launch", "-n", str(ranks or "N"), "train"]
-    )
-    return shlex.join([*start, *words])
+    return shlex.join([*_start(run.ranks), *words])
+
+
+def resume(run: RunFolder) -> str | None:
+    """Return what goes on with a run from its newest checkpoint; None if it has none."""
+    newest = next((it for _, it in run.checkpoints if isinstance(it, Manifest)), None)
+    if newest is None:
+        return None
+    start = ["psrt", "simulate"] if run.virtual else _start(run.ranks)
+    line = shlex.join([*start, "--resume", run.name])
+    return f"{line} (in a script: resume={run.name!r}), from step {newest.step:,}"
+
+
+def _start(ranks: int | None) -> list[str]:
+    if ranks == 1:
+        return ["psrt", "train"]
+    return ["psrt", "launch", "-n", str(ranks or "N"), "train"]
 
 
 def _makes(knobs: dict[str, Any], config: TrainConfig, ranks: int) -> bool:

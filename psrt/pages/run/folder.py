@@ -21,6 +21,7 @@ from psrt.history.reading import folder_of, read_header
 from psrt.pages.run.events import EventFigures, read_figures
 from psrt.pages.run.metrics import Metrics, read_columns
 from psrt.pages.run.typed import check_types
+from psrt.report.end import RunEnd
 from psrt.report.files import (
     CHECKPOINTS,
     CONFIG,
@@ -58,6 +59,8 @@ class RunFolder:
     roster: list[dict[str, Any]] = field(default_factory=list)
     #: How far it was, and when.
     progress: dict[str, Any] = field(default_factory=dict)
+    #: How it ended early; None if it did not, or nobody could tell.
+    end: RunEnd | None = None
     #: Name of each, the newest first, and what it is, or what is wrong with it.
     checkpoints: list[tuple[str, Manifest | CheckpointError]] = field(default_factory=list)
     #: Names of the tensors of the model; empty where they are not known.
@@ -114,6 +117,8 @@ def read_run(name: str) -> RunFolder:
             run.damage += run.metrics.damage
     with _damage(run):
         _read_roster(run)
+    with _damage(run):
+        run.end = RunEnd.read(path)
     with _damage(run):
         _read_tensors(run)
     _read_checkpoints(run)

@@ -29,6 +29,8 @@ _COLUMNS = (
     _Column("Accuracy on the test set", "accuracy", "%", times=100.0),
     _Column("Loss on the test set", "test_loss", "loss", log=True),
 )
+#: The clock of metrics, as an axis names it.
+CLOCK = "seconds since training began"
 _SPEED = _Column("Speed", "samples_per_second", "samples/s", zero=True)
 
 
@@ -91,7 +93,7 @@ def lines_of(
 
 def _chart(column: _Column, x_name: str, runs: Sequence[RunFolder], detail: Detail) -> Part | None:
     lines = lines_of(runs, column.name, x_name, times=column.times)
-    unit = "step" if x_name == "step" else "seconds"
+    unit = "step" if x_name == "step" else CLOCK
     return line_chart(
         f"{column.title}, by {'steps' if x_name == 'step' else 'seconds'}",
         unit,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from psrt.pages.parts import Note, Part, Section, Table
+from psrt.pages.run import again
 from psrt.pages.run.folder import RunFolder
 from psrt.pages.words import NONE, nbytes, number, percent, seconds
 from psrt.report.summary import Summary
@@ -34,25 +35,36 @@ def section(runs: Sequence[RunFolder]) -> Section:
 
 def state(run: RunFolder) -> str:
     """Return whether a run came to its end, and how far it came if not."""
-    if run.summary is not None:
+    if run.summary is not None and run.end is None:
         ended = "finished"
         if run.summary.missing:
             ended += f", without {plural(len(run.summary.missing), 'worker')}"
         return ended
-    text = "no summary: under way, or ended early"
-    if "clock" in run.progress:
-        text += f"; at step {number(run.progress['clock'])}"
-        if "seconds" in run.progress:
-            text += f" after {seconds(run.progress['seconds'])}"
-    elif run.metrics is not None and len(run.metrics):
-        text += f"; at step {number(float(run.metrics['step'][-1]))}"
+    text = "no summary: under way, or ended early" if run.end is None else str(run.end)
+    # Either may have been written later.
+    step, after = run.progress.get("clock", 0), run.progress.get("seconds")
+    if run.metrics is not None and len(run.metrics) and run.metrics["step"][-1] > step:
+        step, after = float(run.metrics["step"][-1]), float(run.metrics["seconds"][-1])
+    if step:
+        text += f"; at step {number(step)}"
+        text += f" after {seconds(after)}" if after is not None else ""
     return text
+
+
+def _resume(run: RunFolder) -> str:
+    """Return how to go on with a run that ended early."""
+    if run.end is None:
+        return NONE
+    if (words := again.resume(run)) is None:
+        return "there is no checkpoint: --checkpoint-every keeps them"
+    return words
 
 
 def _rows(runs: Sequence[RunFolder]) -> list[tuple[str, Callable[[RunFolder], str]]]:
     target = _target(runs)
     return [
         ("state", state),
+        ("to resume", _resume),
         ("mode", lambda run: run.mode or NONE),
         ("ranks", _ranks),
         ("test accuracy", lambda run: percent(_last(run, "test_accuracy", "accuracy"))),

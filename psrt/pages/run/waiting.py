@@ -12,7 +12,7 @@ from psrt.pages.heat_map import group_names, grouped, heat_map
 from psrt.pages.lines import line_chart
 from psrt.pages.parts import Figure, Note, Part, Section
 from psrt.pages.run.folder import RunFolder
-from psrt.pages.run.learning import lines_of
+from psrt.pages.run.learning import CLOCK, lines_of
 from psrt.pages.run.of_each import of_each
 from psrt.pages.run.over_time import over_time
 from psrt.pages.thin import Floats
@@ -37,7 +37,7 @@ def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
     """
     parts: list[Part] = []
     figure = line_chart(
-        "Time spent waiting, by seconds", "seconds", "% of the workers' time",
+        "Time spent waiting, by seconds", CLOCK, "% of the workers' time",
         lines_of(runs, "waiting_share", "seconds", times=100.0), most=detail.points, zero=True,
     )  # fmt: skip
     shares = [run.metrics["waiting_share"] for run in runs if run.metrics is not None]

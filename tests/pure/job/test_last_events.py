@@ -1,6 +1,7 @@
 """The last events of a run without --record: written when it ends by an error, and only then."""
 
 import dataclasses
+import json
 import os
 import tempfile
 import threading
@@ -78,6 +79,9 @@ def test_they_are_in_the_folder_of_the_run(tmp_path, temporary, capsys, fault, e
     events = np.load(out / LAST_EVENTS / "events.npy")[:-1]
     assert (events["kind"] == Kind.STEP).all()
     assert events["clock"].tolist() == list(range(39))
+    end = json.loads((out / "end.json").read_text())
+    assert any(it in end["text"] for it in ("ZeroDivisionError: mine", "interrupted", "diverged"))
+    assert end["status"] == {fails: 1, is_interrupted: 143}.get(fault, 3)
     assert (np.diff(events["time"]) >= 0).all()
     assert (events["time"] >= 0).all()
     assert (events["time"] < 60).all()  # since the run was set up
@@ -181,6 +185,8 @@ def test_nothing_is_left_where_there_is_nothing_to_tell(tmp_path, temporary, cap
     assert capsys.readouterr().err == ""
     assert list(temporary.iterdir()) == list(tmp_path.glob(f"*/{LAST_EVENTS}")) == []
     assert (tmp_path / "all" / FOLDER).exists()
+    assert (tmp_path / "all" / "end.json").exists()
+    assert not (tmp_path / "good" / "end.json").exists()
 
 
 def test_a_process_that_a_step_forks_has_none_of_its_own(temporary, capsys, monkeypatch):

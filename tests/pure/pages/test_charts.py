@@ -125,7 +125,14 @@ def test_a_cell_is_the_darker_the_more():
     assert upper_right[0] > lower_left[0]
     assert corners[upper_right] == 0.25
     assert corners[lower_left] == 1.0
-    assert figure.caption == "The darkest is 4."
+    # What is not known does not look like 0.
+    (grey,) = re.findall(r'<path d="([^"]*)" fill="var\(--rule\)"', figure.svg)
+    ((x, y),) = re.findall(r"M([\d.]+) ([\d.]+)h", grey)
+    assert (float(x), float(y)) == (upper_right[0], lower_left[1])
+    assert figure.caption == "The darkest is 4. Grey: nothing is known."
+    assert (
+        heat_map("t", values[:1], ["a"], ["c", "d"], "", "", str).caption == "The darkest is 1.0."
+    )
     assert [f">{it}<" in figure.svg for it in "014"] == [True, True, True]
 
 

@@ -42,6 +42,8 @@ def told(run):
         ("roster.json", '[{"rank": 0}]', "roster.json: not what psrt writes"),
         ("roster.json", "7", "roster.json: not what psrt writes"),
         ("progress.json", "nan?", "progress.json: not JSON"),
+        ("end.json", "[]", "end.json: not what psrt writes"),
+        ("end.json", '{"text": 1, "status": 5, "ended": ""}', "end.json: not what psrt writes"),
         ("model.safetensors", "x", "model.safetensors: not a file of tensors"),
         ("history/header.json", "{}", "header.json: of format None; this psrt reads"),
         ("history/header.json", None, "unfinished run: it ended before its header was"),

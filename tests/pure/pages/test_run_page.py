@@ -84,7 +84,7 @@ def test_charts_of_a_run_with_servers(made):
     page, summary, lines = Page(page_of([str(run)])), summary_of(run), lines_of(run)
     chart = page.chart("step", "τ, in versions")
     assert chart["series"][0]["y"] == pytest.approx([line["staleness_mean"] for line in lines])
-    chart = page.chart("seconds", "%")
+    chart = page.chart("seconds since training began", "%")
     evaluated = [line for line in lines if line["accuracy"] is not None]
     assert chart["series"][0]["x"] == pytest.approx([it["evaluated_seconds"] for it in evaluated])
     assert chart["series"][0]["y"] == pytest.approx([100 * it["accuracy"] for it in evaluated])
@@ -93,7 +93,7 @@ def test_charts_of_a_run_with_servers(made):
         ("% of the workers' time", "waiting_share", 100),
         ("samples/s", "samples_per_second", 1),
     ):
-        series = page.chart("seconds", unit)["series"][0]
+        series = page.chart("seconds since training began", unit)["series"][0]
         assert series["x"] == pytest.approx([it["measured_seconds"] for it in measured])
         assert series["y"] == pytest.approx([times * it[column] for it in measured])
     total = sum(summary["staleness"]["histogram"])
@@ -207,14 +207,43 @@ def leave_unfinished(path, events):
 def test_a_run_under_way_is_shown_as_far_as_it_is(copied):
     run = copied("ssp")
     (run / "summary.json").unlink()
-    (run / "progress.json").write_text('{"clock": 17, "seconds": 2.5, "loss": 0.5}')
+    (run / "progress.json").write_text('{"clock": 170, "seconds": 2.5, "loss": 0.5}')
     path = run / "history" / "events.npy"
     leave_unfinished(path, np.load(path)[:-7])
     page = Page(page_of([str(run)]))
-    assert "at step 17 after 2.5 s" in page.value("outcome", "state")
+    assert "at step 170 after 2.5 s" in page.value("outcome", "state")
     assert "Not checked: " in page.sections["check"]
     assert "Staleness τ of" in page.sections["staleness"]
     assert len(page.charts[0]["series"][0]["x"]) == len(lines_of(run))
+
+
+def test_a_run_that_died_says_who_when_and_how_to_go_on(copied, made):
+    run = copied("codec")
+    (run / "summary.json").unlink()
+    end = {"text": "worker 1 was killed by SIGKILL", "status": 5, "ended": "2026-05-04T03:02:01Z"}
+    (run / "end.json").write_text(json.dumps(end))
+    page = Page(page_of([str(run)]))
+    state = page.value("outcome", "state")
+    for said in end.values():
+        assert str(said) in state
+    assert "under way" not in state
+    # One that was stopped has a summary, of what it came to.
+    shutil.copy(made("codec") / "summary.json", run)
+    assert Page(page_of([str(run)])).value("outcome", "state") == state
+    newest = max(int(it.name) for it in (run / "checkpoints").iterdir())
+    resume = page.value("outcome", "to resume")
+    assert f"--resume {run}" in resume
+    assert resume.endswith(f"from step {newest}")
+    shutil.rmtree(run / "checkpoints")
+    assert "no checkpoint" in Page(page_of([str(run)])).value("outcome", "to resume")
+    assert "to resume" not in page_of([str(made("codec"))])
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_an_axis_of_time_names_its_clock(made, kind):
+    html = page_of([str(made(kind))])
+    assert not [it for it in Page(html).charts if it and it["x_name"] == "seconds"]
+    assert ">seconds</text>" not in html
 
 
 def test_a_history_of_any_size_is_checked_only_if_asked(made, monkeypatch):

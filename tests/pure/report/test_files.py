@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from psrt.errors import ConfigError, OutputError
 from psrt.report import OutputFolder, Summary, read_metrics
+from psrt.report.end import EndFile
 from psrt.report.files import FILES
 
 
@@ -28,6 +29,7 @@ def test_a_whole_run(tmp_path, record, summary):
     folder.write_text("simulation.json", "{}\n")
     folder.write_text("roster.json", "[]\n")
     folder.write_progress("{}\n")
+    EndFile(str(folder.path), "seed = 7\n").write("killed", 5)
     folder.write_summary(summary)
 
     assert sorted(os.listdir(folder.path)) == sorted(FILES)
@@ -207,6 +209,7 @@ def test_no_link_is_followed(tmp_path, record, summary, whole):
     for name in ("simulation.json", "roster.json"):
         folder.write_text(name, "{}\n")
     folder.write_progress("{}\n")
+    EndFile(str(out), "seed = 7\n").write("killed", 5)
     folder.write_summary(summary)
     folder.commit()
     assert content(theirs) == before

@@ -102,6 +102,26 @@ def test_a_run_whose_processes_are_gone_is_not_finished(tmp_path):
     assert world.time == 110.0  # it may be started again until then
 
 
+def test_a_run_that_ended_early_says_why(tmp_path):
+    """Also one of which no process was ever here."""
+    end = {"text": "worker 1 was killed", "status": 5, "ended": "2026-05-04T03:02:01+00:00"}
+    run = write_run(tmp_path / "run", 1, end=end)
+    status, said = watched(run, World())
+    assert status == GONE
+    assert said[-1] == (
+        f"{run}: ended early, 2026-05-04T03:02:01+00:00, with status 5: worker 1 was killed"
+    )
+
+
+def test_step_and_time_left_are_the_slowest_workers_as_the_epoch_is(tmp_path):
+    progress = PROGRESS | {"clock": 39, "clock_min": 20, "seconds": 5.0}
+    state = state_of(read_run(write_run(tmp_path / "run", 1, progress=progress)))
+    rows = dict(state.rows())
+    assert rows["epoch"] == "1 of 4"
+    assert rows["step"] == "20 of 40 (50 %), the furthest 39"
+    assert state.left == pytest.approx(5.0)
+
+
 @pytest.mark.parametrize("host", ["here", "there", "elsewhere"])
 def test_ranks_that_are_left_or_cannot_be_looked_up_are_no_end(host, tmp_path):
     run = write_run(tmp_path / "run", 1, roster=ROSTER)

@@ -56,6 +56,7 @@ ON_TRUST: Final = (
     ),
     Trusted(EVENTS, ("OFFER.samples",), "to how many a vector went", "where neighbours have left"),
     Trusted(SUMMARY, ("test_loss", "test_accuracy", "test_figures"), "no event has them"),
+    Trusted(SUMMARY, ("environment",), "when, where and by what it was made"),
     Trusted(SUMMARY, ("parameters_sha256",), "held against model.safetensors", "without that file"),
     Trusted(SUMMARY, ("allreduce_why", "shards_why", "buckets"), "why a run chose what it did"),
     Trusted(

@@ -222,6 +222,7 @@ def test_a_run_s_config_is_one_of_simulate(tmp_path, capsys):
         assert (out / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     one, other = (json.loads((it / "summary.json").read_text()) for it in (out, tmp_path / "again"))
     assert one.pop("shards_why") != other.pop("shards_why") == "as asked"
+    assert one.pop("environment").keys() == other.pop("environment").keys()
     assert one == other
 
 

@@ -37,7 +37,8 @@ def test_a_job_can_be_had_again(job, tmp_path):
         first, again = (run(job, tmp_path / name) for name in ("run", "again"))
         bits = [(tmp_path / n / "history" / EVENTS).read_bytes() for n in ("run", "again")]
         assert bits[0] == bits[1]
-        assert first.to_json() == again.to_json()
+        texts = [dataclasses.replace(it, environment={}).to_json() for it in (first, again)]
+        assert texts[0] == texts[1]
         if job.scenario.numerics and not job.scenario.crashes:
             config = recorded_config(tmp_path / "run")
             replayed = run(job, None, costs=job.other_costs, config=config)

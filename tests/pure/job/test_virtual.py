@@ -43,6 +43,8 @@ FILES = {"config.toml", "metrics.jsonl", "simulation.json", "summary.json"}
 @pytest.fixture(autouse=True)
 def _in_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # Of all that is written only the time of day is another one each time.
+    monkeypatch.setattr("psrt.report.environment._now", lambda: "now")
 
 
 @pytest.fixture

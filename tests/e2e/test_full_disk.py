@@ -87,6 +87,7 @@ def test_a_history_that_does_not_fit(launch, epochs):
         "--out",
         "run",
         "--record",
+        "--quiet",
     )
     told_once(done, "run/history/events.npy", "File too large")
     again = limited(launch, 10**6, "train", *MANY, "--overwrite")

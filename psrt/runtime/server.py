@@ -36,7 +36,8 @@ class Server:
         self.shards = tuple(shards)
         self._by_number = {it.number: it for it in shards}
         self._receive = receive or port.receive
-        port.waiting_for, port.leave_of = weakly(self._waiting_for), weakly(self._leave_of)
+        port.waiting_for = weakly(self._waiting_for, "a message")
+        port.leave_of = weakly(self._leave_of)
 
     @property
     def stats(self) -> list[Stats]:

@@ -77,7 +77,7 @@ class Neighbours:
         self.waited_for = -1
         #: Who is waited for in ``receive``, and in which round.
         self._awaited: tuple[Sequence[int], int] = (self._worker,), 0
-        port.waiting_for = weakly(self._waiting_for)
+        port.waiting_for = weakly(self._waiting_for, "a message")
         port.leave_of = weakly(self._leave_of)
 
     def _waiting_for(self) -> str:

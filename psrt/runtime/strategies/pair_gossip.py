@@ -124,7 +124,7 @@ class PairGossip(LocalSteps):
         self._heard: dict[int, int] = {}
         #: The neighbour that sent something last; −1 if none has.
         self._last = -1
-        port.waiting_for = weakly(self._awaited)
+        port.waiting_for = weakly(self._awaited, "a message")
         port.leave_of = weakly(self._leave_of)
 
     @property

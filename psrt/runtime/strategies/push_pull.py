@@ -109,7 +109,7 @@ class PushPull(Strategy):
         #: By shard, when this step's gradient was pushed; None if it was not yet.
         self._pushed: list[float | None] = [None] * len(role_map.servers)
         self.ready = weakly(self._ready) if any(self._completes) else None
-        port.waiting_for = weakly(self._waiting_for)
+        port.waiting_for = weakly(self._waiting_for, "a message")
 
     @property
     def at_cut(self) -> bool:

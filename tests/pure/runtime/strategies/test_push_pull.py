@@ -214,6 +214,8 @@ def test_anything_but_parameters_is_refused():
 
 def test_it_says_whom_it_waits_for():
     port = Scripted(2, [answer(0, 1, clock=8), answer(1, 1, clock=8)])
-    step(port, clock=7)
+    strategy, _ = step(port, clock=7)
     for who in ("rank 0, 1", "worker 1", "clock 7"):
         assert who in port.waiting_for()
+    del strategy  # as a run ends, while its ranks still wait for one another
+    assert port.waiting_for() == "a message"

@@ -322,6 +322,11 @@ class Communicator(NonblockingCalls):
         return self._calls.pick(AUTO, nbytes, np.dtype(dtype), op)
 
     @property
+    def closed(self) -> bool:
+        """Whether it is closed, so that arrays from ``empty`` must not be used any more."""
+        return self._calls.closed
+
+    @property
     def bytes_sent(self) -> int:
         """Bytes sent to other ranks so far, by MPI or through shared memory."""
         return self._executor.bytes_sent

@@ -28,6 +28,11 @@ class Communicator(Protocol):
     rank: int
     size: int
 
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, and the arrays from ``empty`` are gone."""
+        ...
+
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = ...) -> AnyArray:
         """Return an array that the ranks of this host can see."""
         ...

@@ -81,6 +81,7 @@ class Rounds:
             i: of this parameter.
             adds_up: whether a later pass is to sum it.
         """
+        self._check_open()
         if self._turn.number:
             self.weights.note(i)
         if self._order is not None and i not in self._order:
@@ -119,6 +120,18 @@ class Rounds:
         if self._turn.eager is self:
             self._turn.eager = None
 
+    def _check_open(self) -> None:
+        """Check that there is still the memory in which gradients are summed.
+
+        Raises:
+            ConfigError: if not.
+        """
+        if self._communicator.closed:
+            raise ConfigError(
+                "the communicator of these Gradients is closed; expected close() of Gradients "
+                "before that, as at the end of with psrt.torch.Gradients(…)"
+            )
+
     def _look_once(self) -> None:
         """Take note of what this rank has, before the first gradient."""
         if not self._has_compared and self._items is None:
@@ -149,9 +162,10 @@ class Rounds:
         """Make each gradient the mean over all ranks; collective.
 
         Raises:
-            ConfigError: on every rank, if they differ.
+            ConfigError: on every rank, if they differ; or if the communicator is closed.
             ProtocolError, TransportError: as the communicator.
         """
+        self._check_open()
         try:
             with torch.no_grad():
                 self._round(closing)

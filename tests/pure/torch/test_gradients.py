@@ -21,7 +21,7 @@ class Played:
 
     def __init__(self, size=1):
         self.rank, self.size = 0, size
-        self.begun, self.waited = [], 0
+        self.begun, self.waited, self.closed = [], 0, False
 
     def empty(self, shape, dtype=np.float32):
         return np.zeros(shape, dtype)
@@ -327,6 +327,20 @@ def test_closed_it_does_nothing():
     gradients.close()
     assert not ranks.begun
     trained(module, ranks=ranks)
+
+
+def test_gradients_that_outlive_their_communicator_say_so():
+    """The memory for their sums is gone by then; writing to it would end the process."""
+    module, ranks = plain(), Played()
+    optimizer, gradients = trained(module, ranks=ranks)
+    for it in module.parameters():
+        it.grad = torch.ones_like(it)
+    ranks.closed = True
+    words = r"the communicator of these Gradients is closed; expected close\(\) of Gradients"
+    for call in (lambda: loss(module, batch()).backward(), optimizer.step, gradients.close):
+        with pytest.raises(ConfigError, match=words):
+            call()
+    loss(module, batch()).backward()  # close() has taken the hooks away
 
 
 KINDS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]

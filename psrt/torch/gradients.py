@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from psrt.data.keyed import whole_weight
 from psrt.errors import ConfigError
 from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number
@@ -101,7 +102,7 @@ class Gradients:
         ]
         self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._rounds.step()))
-        self._turn.members.add(self._rounds.weights)
+        self._turn.add(self._rounds.weights)
 
     def wait(self) -> None:
         """Take part in a step for which this rank has made no backward pass; collective.
@@ -144,25 +145,20 @@ class Gradients:
                 None takes its length, or that of its first part where it is a tuple.
 
         Raises:
-            ConfigError: on every rank, if one has no batch at all; or if samples cannot be counted.
+            ConfigError: on every rank, if one has no batch at all, or if another ``join`` began
+                within this one and has not ended; or if samples cannot be counted.
         """
         count = _samples_in if samples is None else samples
         own, batch, has_any = iter(batches), None, False
         sums, turn = np.zeros(3, np.int64), self._turn
-        before = turn.number, turn.samples  # of a join around this one, which has hooks already
-        hooks = [hook for it in turn.members for hook in it.hooks() if not turn.number]
+        before = turn.number, turn.samples  # of a join around this one
         try:
             while True:
                 try:
                     batch, has_any, self.ran_out = next(own), True, False
                 except StopIteration:
                     self.ran_out = True
-                counted = 0 if self.ran_out else count(batch)
-                mine = int(counted)
-                if mine != counted or mine < 0:
-                    raise ConfigError(
-                        f"join() got {counted} samples in a batch, expected a whole number"
-                    )
+                mine = 0 if self.ran_out else whole_weight(count(batch), "join(samples=)")
                 # Of this turn: samples, ranks with a batch, ranks without any so far.
                 sums[:] = mine, not self.ran_out, not has_any
                 self._communicator.all_reduce(sums)
@@ -174,13 +170,16 @@ class Gradients:
                         f"join() got no batch at all on {without} of {self._communicator.size} "
                         "ranks; expected at least one on each"
                     )
-                turn.begin(mine, total)
+                number = turn.begin(mine, total)
                 yield batch
+                if turn.number != number:
+                    raise ConfigError(
+                        "another join() has begun since this one's last batch, and has not ended; "
+                        "expected join(zip(batches, others), samples=) to go through both at once"
+                    )
         finally:
             self.ran_out = False
-            turn.number, turn.samples = before
-            for hook in hooks:
-                hook.remove()
+            turn.end(*before)
 
     def close(self) -> None:
         """Compare the ranks once more, and take the hooks away; collective.
@@ -199,7 +198,7 @@ class Gradients:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._turn.members.discard(self._rounds.weights)
+        self._turn.remove(self._rounds.weights)
         self._rounds.leave()
 
     def __enter__(self) -> Gradients:

@@ -30,11 +30,35 @@ class Turn:
         #: Samples over all ranks of the first turn that had any: weights are in units of these.
         self.unit = 0
 
-    def begin(self, samples: int, total: int) -> None:
-        """Begin a turn with a batch of this rank's, and samples over all ranks."""
+    def begin(self, samples: int, total: int) -> int:
+        """Begin a turn with a batch of this rank's, and samples over all ranks; return its number.
+
+        Every member heeds its weight, also one that opens within it.
+        """
         self._count += 1
         self.number, self.samples = self._count, samples
         self.unit = self.unit or total
+        for it in self.members:
+            it.hook()
+        return self.number
+
+    def end(self, number: int, samples: int) -> None:
+        """Go back to the turn around this one, if any, with its number and samples."""
+        self.number, self.samples = number, samples
+        if not number:
+            for it in self.members:
+                it.unhook()
+
+    def add(self, member: Weights) -> None:
+        """Take in one more."""
+        self.members.add(member)
+        if self.number:
+            member.hook()
+
+    def remove(self, member: Weights) -> None:
+        """Take one out."""
+        self.members.discard(member)
+        member.unhook()
 
 
 _TURNS: WeakKeyDictionary[Any, Turn] = WeakKeyDictionary()
@@ -58,6 +82,7 @@ class Weights:
         #: The pass that was counted last, its weight, and parameters that had no gradient before.
         self._pass, self._scale = -1, 1.0
         self._had_none: set[int] = set()
+        self._hooks: list[Any] = []
         self.clear()
 
     def clear(self) -> None:
@@ -69,9 +94,19 @@ class Weights:
         #: The parameter whose gradient came last, and its version; None of one that is still None.
         self._left: tuple[int, int | None] | None = None
 
-    def hooks(self) -> list[Any]:
-        """Hook on to the parameters, for as long as ``join`` runs."""
-        return [it.register_hook(partial(self._weigh, i)) for i, it in enumerate(self.tensors)]
+    def hook(self) -> None:
+        """Hook on to the parameters, for as long as ``join`` runs; once is enough."""
+        for i, it in () if self._hooks else enumerate(self.tensors):
+            needs = it.requires_grad
+            it.requires_grad_(True)  # or torch hooks nothing; it may be set within the turn
+            self._hooks.append(it.register_hook(partial(self._weigh, i)))
+            it.requires_grad_(needs)
+
+    def unhook(self) -> None:
+        """Take the hooks away."""
+        for it in self._hooks:
+            it.remove()
+        self._hooks = []
 
     def _weigh(self, i: int, gradient: Any) -> Any:
         """Return a gradient multiplied by its weight, before it is added to ``grad``."""

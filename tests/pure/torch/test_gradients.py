@@ -300,13 +300,72 @@ def test_weights_begin_anew_with_gradients_set_back_without_a_step(to_none):
     same(found(module), alone)
 
 
+def alone(module, batch):
+    return [it.numpy() for it in torch.autograd.grad(loss(module, batch), module.parameters())]
+
+
+def test_weights_count_once_in_a_join_within_another():
+    module = plain()
+    optimizer, gradients = trained(module)
+    small = [it[:3] for it in batch()]
+    for outer in gradients.join([batch(), small]):
+        for inner in gradients.join([small, batch(), small]):
+            optimizer.zero_grad()
+            loss(module, inner).backward()
+            same(found(module), alone(module, inner))
+        optimizer.zero_grad()
+        loss(module, outer).backward()
+        same(found(module), alone(module, outer))
+    assert not any(it._backward_hooks for it in module.parameters())
+
+
+def test_gradients_made_within_a_join_are_weighed_and_those_closed_are_not():
+    module, ranks = plain(), Played()
+    module[0].requires_grad_(False)
+    optimizer, gradients = trained(module, ranks=ranks)
+    later = gradients
+    for turn, rows in enumerate(gradients.join([batch(), *[[it[:3] for it in batch()]] * 2])):
+        if turn == 1:
+            gradients.close()
+            assert not any(it._backward_hooks for it in module.parameters())
+            module[0].requires_grad_(True)
+            later = psrt.torch.Gradients(optimizer, ranks)
+        optimizer.zero_grad()
+        loss(module, rows).backward()
+        if turn:
+            same(found(module), alone(module, rows))
+    later.close()
+
+
+def test_parameters_may_be_frozen_and_not_in_any_turn_of_a_join():
+    module = plain()
+    optimizer, gradients = trained(module)
+    module[0].requires_grad_(False)
+    for turn, rows in enumerate(gradients.join([batch(), *[[it[:3] for it in batch()]] * 3])):
+        module[0].requires_grad_(turn % 2 == 1)
+        optimizer.zero_grad()
+        loss(module, rows).backward()
+        used = [it for it in module.parameters() if it.requires_grad]
+        wanted = torch.autograd.grad(loss(module, rows), used)
+        same([it.grad.numpy() for it in used], [it.numpy() for it in wanted])
+
+
+def test_two_joins_side_by_side_are_refused():
+    one, other, ranks = plain(), plain(), Played()
+    (_, first), (_, second) = trained(one, ranks=ranks), trained(other, ranks=ranks)
+    pairs = zip(first.join([batch()] * 3), second.join([batch()] * 3), strict=True)
+    next(pairs)
+    with pytest.raises(ConfigError, match=r"another join\(\) .* expected join\(zip\("):
+        next(pairs)
+
+
 def test_join_needs_a_batch_and_its_samples():
     _, gradients = trained(plain())
     with pytest.raises(ConfigError, match=r"cannot count the samples of a str; expected a tensor"):
         next(gradients.join(["abc"]))
     assert next(gradients.join(["abc"], len)) == "abc"
-    for wrong in (-1, 2.5):
-        with pytest.raises(ConfigError, match=f"got {wrong} samples in a batch, expected a whole"):
+    for wrong in (-1, 2.5, float("nan"), float("inf"), None, "many", torch.ones(2)):
+        with pytest.raises(ConfigError, match=r"returned .*, expected a whole number"):
             next(gradients.join(["abc"], lambda batch, wrong=wrong: wrong))
     ranks = Played(2)
     _, gradients = trained(plain(), ranks=ranks)

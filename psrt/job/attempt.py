@@ -24,7 +24,6 @@ from psrt.faults.watcher import End
 from psrt.job.output import Output, may_be_full
 from psrt.job.signals import Signals
 from psrt.mpirun.boxes import Boxes
-from psrt.report.end import EndFile
 
 #: Signals that end a job.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -206,6 +205,8 @@ def attempt(
     ended = Ended(process.returncode, asked, time.monotonic() - begin, over, stalled)
     if parent.run is not None and ended.status:
         text, is_known = _why(ended)
+        from psrt.report.end import EndFile  # needs numpy, and the launcher does not until now
+
         EndFile(*parent.run).write(text, ended.status, replaces=is_known)
     return ended
 

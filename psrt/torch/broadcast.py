@@ -10,7 +10,7 @@ import torch
 
 from psrt.torch.agreement import bytes_of, check_alike, item
 from psrt.torch.communicator import Communicator
-from psrt.torch.rules import check_communicator, check_module
+from psrt.torch.rules import check_communicator, check_dense, check_module
 
 
 def broadcast(module: Any, communicator: Communicator, root: int = 0) -> None:
@@ -44,8 +44,10 @@ def check_alike_in_shape(communicator: Communicator, named: Sequence[tuple[str, 
     """Check that every rank has the same tensors in the same order, whatever they hold.
 
     Raises:
-        ConfigError: on every rank, if not.
+        ConfigError: on every rank, if not; or if one cannot be sent.
     """
+    for name, it in named:
+        check_dense(it, name)
     items = [
         item(f"{name}, {it.dtype} {tuple(it.shape)}", name, str(it.dtype), tuple(it.shape))
         for name, it in named
@@ -71,5 +73,9 @@ def send(communicator: Communicator, tensors: Sequence[Any], root: int = 0) -> N
         at = 0
         for tensor, part in zip(tensors, parts, strict=True):
             own = flat[at : at + part.numel()].clone()  # where any type may begin
-            tensor.copy_(own.view(tensor.dtype).reshape(tensor.shape))
+            own = own.view(tensor.dtype).reshape(tensor.shape)
+            if 0 in tensor.stride():  # of expand(): its elements share their memory
+                tensor.data = own
+            else:
+                tensor.copy_(own)
             at += part.numel()

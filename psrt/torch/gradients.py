@@ -229,8 +229,8 @@ class Gradients:
         for tensor in trained_by(optimizer):
             if id(tensor) not in known:
                 raise ConfigError(
-                    f"the optimizer has a parameter of shape {tuple(tensor.shape)} that it had not "
-                    "when Gradients was made; expected a Gradients of the finished optimizer"
+                    f"the optimizer has a parameter of shape {tuple(tensor.shape)} that was frozen "
+                    "or not there when Gradients was made; expected close(), and another Gradients"
                 )
         _, *given = args  # the optimizer comes first
         if all(it is None for it in (*given, *kwargs.values())):  # else backward is in the closure

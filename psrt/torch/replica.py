@@ -12,7 +12,7 @@ from psrt.torch.agreement import Item, check_alike, item
 from psrt.torch.broadcast import check_alike_in_shape, named_in, send
 from psrt.torch.buckets import SUMMED_AS
 from psrt.torch.communicator import Communicator
-from psrt.torch.rules import check_on_cpu
+from psrt.torch.rules import check_made, check_on_cpu
 
 
 class Replica:
@@ -26,6 +26,8 @@ class Replica:
         self.tensors = trained_by(optimizer)
         named = [] if module is None else module.named_parameters(remove_duplicate=False)
         known = {id(it): name for name, it in reversed(list(named))}
+        for i, it in enumerate(self.tensors):
+            check_made(it, known.get(id(it), f"parameter {i}"))
         #: What errors call them.
         self.names = [
             f"{known.get(id(it), f'parameter {i}')} {tuple(it.shape)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -15,6 +17,8 @@ from psrt.torch.weights import Turn, Weights, dense
 
 #: What the ranks add up in a round, before a word for each bucket and each parameter.
 _STEPS, _DIGEST, _ORDER, _CLOSING, _SAMPLES, _TURNS, _HEAD = 0, 2, 4, 6, 7, 8, 9
+#: What a sparse gradient adds to the word of its parameter, to which any adds 1.
+_SPARSE = 1 << 32
 
 
 class Rounds:
@@ -207,8 +211,9 @@ class Rounds:
                     self._fill(i)
                 self._buckets.repeat(bucket)
             for i in self._buckets.members[bucket]:
-                if sums[_HEAD + len(buckets) + i]:  # else it stays without: no rank has one
-                    self._take(i, factor)
+                sparse, count = divmod(sums[_HEAD + len(buckets) + i], _SPARSE)
+                if count:  # else it stays without: no rank has one
+                    self._take(i, factor, is_sparse=sparse == count)
         self.weights.note_mean()
 
     def _exchange(self, closing: bool) -> list[int]:
@@ -221,7 +226,7 @@ class Rounds:
             self._steps, self._steps**2, digest, digest**2, order, order**2,
             closing, weights.samples, weights.turns,
             *(bucket in self._again for bucket in buckets),
-            *(not closing and it.grad is not None for it in self._tensors),
+            *(0 if closing else _presence(it.grad) for it in self._tensors),
         ]  # fmt: skip
         self._communicator.all_reduce(self._words)
         found: list[int] = self._words.tolist()
@@ -239,7 +244,7 @@ class Rounds:
             wrong = difference(ranks, self._items, when)
         elif not are_equal(ranks.size, *sums[_ORDER:_CLOSING]):
             assert self._order is not None, "all ranks compare in the same round"
-            counts = set(sums[_HEAD + len(self._buckets) :])
+            counts = {it % _SPARSE for it in sums[_HEAD + len(self._buckets) :]}
             if counts <= {0, ranks.size}:  # else branches that only some ranks take
                 names = self._replica.names
                 items = [Item(f"the order of gradients, at {names[i]}", i) for i in self._order]
@@ -261,12 +266,24 @@ class Rounds:
             "many passes and steps on every rank, as gradients.join(batches) has them"
         )
 
-    def _take(self, i: int, factor: float) -> None:
-        """Make a gradient the mean that is in its place, in memory of its own."""
+    def _take(self, i: int, factor: float, *, is_sparse: bool) -> None:
+        """Make a gradient the mean that is in its place, in memory of its own.
+
+        Args:
+            i: of this parameter.
+            factor: by which the mean is multiplied.
+            is_sparse: whether all of the ranks that have one have a sparse one.
+        """
         tensor, place = self._tensors[i], self._buckets.places[i]
         if factor != 1:
             place *= factor
         if tensor.grad is not None and not tensor.grad.is_sparse:
             tensor.grad.copy_(place)
         elif tensor.requires_grad:
-            tensor.grad = place.to(tensor.dtype, copy=True)
+            mean = place.to(tensor.dtype, copy=True)
+            tensor.grad = mean.to_sparse(1) if is_sparse else mean
+
+
+def _presence(gradient: Any) -> int:
+    """Return the word that a rank adds for a gradient."""
+    return 0 if gradient is None else 1 + _SPARSE * gradient.is_sparse

@@ -22,10 +22,7 @@ def check_module(module: Any) -> None:
         ("buffer", module.named_buffers()),
     ):
         for name, tensor in named:
-            if torch.nn.parameter.is_lazy(tensor):
-                raise ConfigError(
-                    f"{kind} {name} has no shape yet: pass a batch through the module first"
-                )
+            check_made(tensor, f"{kind} {name}")
             check_on_cpu(tensor, f"{kind} {name}")
 
 
@@ -40,6 +37,16 @@ def check_communicator(given: Any) -> None:
             f"the communicator is {said(given)}, expected a psrt.Communicator, as of "
             "with psrt.Communicator() as ranks"
         )
+
+
+def check_made(tensor: Any, what: str) -> None:
+    """Check that a tensor has a shape.
+
+    Raises:
+        ConfigError: if a lazy module is yet to make it.
+    """
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ConfigError(f"{what} has no shape yet: pass a batch through the module first")
 
 
 def check_on_cpu(tensor: Any, what: str) -> None:

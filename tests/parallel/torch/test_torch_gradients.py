@@ -265,7 +265,7 @@ LOOPS = {
     "both": (with_kwargs(each=2, after=clipped), uneven, False, 1e-5),
     "both, in every pass": (with_kwargs(each=2, always=True), uneven, False, 1e-5),
     "sparse": (
-        lambda way: ordinary(way, each=2, module=Table(), kind=torch.optim.SGD),
+        lambda way: ordinary(way, each=2, module=Table(), kind=torch.optim.SparseAdam),
         uneven, False, 1e-5,
     ),
     "gan": (adversaries, even, True, 1e-5),

@@ -19,8 +19,8 @@ class Played:
     What is counted, others count as this rank does.
     """
 
-    def __init__(self, size=1):
-        self.rank, self.size = 0, size
+    def __init__(self, size=1, rank=0):
+        self.rank, self.size = rank, size
         self.begun, self.waited, self.closed = [], 0, False
 
     def empty(self, shape, dtype=np.float32):
@@ -431,6 +431,7 @@ def optimizer_of(*modules, kind=torch.optim.SGD):
         (optimizer_of(plain()), {"check_every": -1}, "check_every must be at least 0, got -1"),
         (optimizer_of(plain()), {"module": 3}, "the module is an int, expected a torch.nn.Module"),
         (optimizer_of(nn.Linear(2, 3, device="meta")), {}, r"parameter 0 \(3, 2\) is on meta"),
+        (optimizer_of(nn.LazyLinear(3)), {}, "parameter 0 has no shape yet: pass a batch through"),
         (optimizer_of(plain().requires_grad_(False)), {}, "no parameters that require a gradient"),
     ],
 )
@@ -469,8 +470,50 @@ def test_a_parameter_has_one_gradients_and_new_ones_are_refused():
         psrt.torch.Gradients(optimizer, ranks)
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(5))]})
     loss(module, batch()).backward()
-    with pytest.raises(ConfigError, match=r"parameter of shape \(5,\) that it had not"):
+    words = r"of shape \(5,\) that was frozen or not there when Gradients was made; expected close"
+    with pytest.raises(ConfigError, match=words):
         optimizer.step()
+
+
+def test_a_parameter_that_thaws_needs_other_gradients():
+    module = plain()
+    module[0].weight.requires_grad_(False)
+    optimizer, _ = trained(module)
+    module[0].weight.requires_grad_(True)
+    loss(module, batch()).backward()
+    with pytest.raises(ConfigError, match=r"of shape \(8, 6\) that was frozen or not there when"):
+        optimizer.step()
+
+
+def with_buffer(buffer):
+    module = plain()
+    module.register_buffer("kept", buffer)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["sparse_coo", "quantized"])
+def test_tensors_that_cannot_be_sent_are_one_line(kind):
+    buffer = torch.eye(3)
+    if kind == "quantized":
+        buffer = torch.quantize_per_tensor(buffer, 0.1, 0, torch.quint8)
+    else:
+        buffer = buffer.to_sparse()
+    module, words = with_buffer(buffer), f"buffer kept is .*{kind}, expected a dense tensor"
+    with pytest.raises(ConfigError, match=words):
+        psrt.torch.Gradients(optimizer_of(module), Played(), module=module)
+    with pytest.raises(ConfigError, match=words):
+        psrt.torch.broadcast(module, Played())
+
+
+def test_a_buffer_whose_elements_share_their_memory_is_received():
+    """As of ``expand``: nothing can be written there."""
+    module = with_buffer(torch.full((1,), 3.0).expand(4))
+    ranks = Played(2, rank=1)
+    ranks.broadcast = lambda buf, root=0: np.copyto(buf, 0)  # what rank 0 has
+    psrt.torch.broadcast(module, ranks)
+    assert torch.equal(module.kept, torch.zeros(4))
+    assert not any(it.any() for it in module.parameters())
 
 
 def test_broadcast_of_one_rank_changes_nothing():

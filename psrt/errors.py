@@ -31,6 +31,10 @@ class ProtocolError(PsrtError):
     """A rank sent a message that its peer's state does not allow; always a bug."""
 
 
+class DifferentCallsError(ProtocolError):
+    """The ranks make other calls than each other, so their programs differ."""
+
+
 class CodecError(ProtocolError):
     """A compressed vector is not one of its codec; what it says of itself does not hold."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from psrt.data.keyed import whole_weight
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, DifferentCallsError
 from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number
 from psrt.torch.replica import Replica, trained_by
@@ -161,7 +161,10 @@ class Gradients:
                 mine = 0 if self.ran_out else whole_weight(count(batch), "join(samples=)")
                 # Of this turn: samples, ranks with a batch, ranks without any so far.
                 sums[:] = mine, not self.ran_out, not has_any
-                self._communicator.all_reduce(sums)
+                try:
+                    self._communicator.all_reduce(sums)
+                except DifferentCallsError as error:
+                    raise turn.explained(error) from error
                 total, remaining, without = sums.tolist()
                 if not remaining:
                     return

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from psrt.errors import ConfigError, ProtocolError
+from psrt.errors import ConfigError, DifferentCallsError
 from psrt.torch.agreement import Item, are_equal, difference, digest_of_all
 from psrt.torch.buckets import Buckets
 from psrt.torch.communicator import Communicator
@@ -173,13 +173,8 @@ class Rounds:
         try:
             with torch.no_grad():
                 self._round(closing)
-        except ProtocolError as error:
-            if len(self._turn.members) < 2:
-                raise
-            raise ProtocolError(
-                f"{error}; of several optimizers, a backward pass must reach those of the same on "
-                "every rank: detach() what it should not reach, or call wait() of the others"
-            ) from error
+        except DifferentCallsError as error:
+            raise self._turn.explained(error) from error
         finally:
             self.leave()
             self._since += 1

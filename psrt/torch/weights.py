@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
+from psrt.errors import DifferentCallsError
 from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number
 
@@ -59,6 +60,16 @@ class Turn:
         """Take one out."""
         self.members.discard(member)
         member.unhook()
+
+    def explained(self, error: DifferentCallsError) -> DifferentCallsError:
+        """Return an error of the communicator with what a loop is to do."""
+        expected = "expected the same backward passes and turns of join() on every rank"
+        if len(self.members) > 1:
+            expected += (
+                "; of several optimizers, a backward pass must reach those of the same on every "
+                "rank: detach() what it should not reach, or call wait() of the others"
+            )
+        return DifferentCallsError(f"{error}; {expected}")
 
 
 _TURNS: WeakKeyDictionary[Any, Turn] = WeakKeyDictionary()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import ProtocolError
+from psrt.errors import DifferentCallsError, ProtocolError
 from psrt.mpi.tags import CALL
 
 #: Seconds without progress after which a rank sends its signatures.
@@ -203,7 +203,7 @@ class CallMatcher:
             self._send(number, _SIGNATURE, mine)  # too old a call for _announce, perhaps
         if kind == _REFUSAL:
             raise ProtocolError(f"rank {who} cannot take part in call {number}: {text}")
-        raise ProtocolError(
+        raise DifferentCallsError(
             f"the ranks call different things: in call {number} rank {who} has {text}, "
             f"rank {me} has {mine}"
         )

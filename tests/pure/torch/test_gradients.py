@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import psrt
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, DifferentCallsError, ProtocolError
 from psrt.torch.buckets import Buckets
 from support.torch_models import data, loss, parameters_of, plain
 
@@ -372,6 +372,31 @@ def test_join_needs_a_batch_and_its_samples():
     ranks.all_reduce = lambda buf: buf.__iadd__([5, 1, 0])
     with pytest.raises(ConfigError, match="no batch at all on 1 of 2 ranks"):
         next(gradients.join([]))
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_calls_that_differ_are_told_in_the_words_of_a_loop(others):
+    """Not where a rank has left for a reason of its own."""
+    module, ranks = plain(), Played(2)
+    _, gradients = trained(module, ranks=ranks)
+    kept = [trained(plain(), ranks=ranks) for _ in range(others)]
+    for kind, words in (
+        (
+            DifferentCallsError,
+            "^x; expected the same backward passes and turns of join",
+        ),
+        (ProtocolError, "^x$"),
+    ):
+
+        def all_reduce(buf, kind=kind):
+            raise kind("x")
+
+        ranks.all_reduce = all_reduce
+        for call in (lambda: next(gradients.join([batch()])), gradients.wait):
+            with pytest.raises(kind, match=words) as caught:
+                call()
+            is_told = "of several optimizers" in str(caught.value)
+            assert is_told == bool(kept and kind is DifferentCallsError)
 
 
 def test_closed_it_does_nothing():

@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+import signal
 import tempfile
 import zlib
 
@@ -10,6 +11,10 @@ import pytest
 
 # Else matplotlib would keep its list of fonts in the home of who runs the tests.
 os.environ.setdefault("MPLCONFIGDIR", f"{tempfile.gettempdir()}/psrt-tests-{os.geteuid()}")
+
+# What a shell starts in the background ignores it, which those that tests interrupt would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite("support")
 

@@ -377,6 +377,7 @@ def _line(
         hosts=hosts,
         slots=slots,
         interface=given.interface,
+        reads=given.stdin,
         bind=given.bind_to,
         survives=survives,
         outlasts=bool(hosts) and is_training and _outlasts(words[3:], ranks),

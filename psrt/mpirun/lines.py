@@ -15,6 +15,9 @@ from psrt.errors import ConfigError
 from psrt.mpirun.hostfile import Host
 from psrt.mpirun.library import Library
 
+#: How Open MPI leaves its ranks without input. The end of an input it does not hand on (5.0.11): with
+#: /dev/null a rank that reads would wait for ever.
+NO_INPUT = ("--stdin", "none")
 #: What a rank may be bound to → Open MPI's word for it, MPICH's, and srun's.
 BINDINGS = {
     "none": ("none", None, "none"),
@@ -65,6 +68,8 @@ class Start:
     survives: bool = False
     #: Whether the others go on when a host falls silent, which the ranks find out by themselves.
     outlasts: bool = False
+    #: Whether rank 0 has the input of the launcher; else no rank has any.
+    reads: bool = False
     #: What each rank is bound to, of ``BINDINGS``; None leaves it to srun.
     bind: str | None = None
     #: Variables that are set for the ranks.
@@ -136,6 +141,8 @@ def mpirun_line(
     words = [mpirun, *flags, *start.flags, "-n", str(start.ranks), *start.command]
     taken = library.is_open_mpi and start.hosts
     unshown = [word for name in start.unshown for word in ("-x", name)] if taken else []
+    if library.is_open_mpi and not start.reads:
+        unshown += NO_INPUT
     deaf_s = 0.0 if library.is_open_mpi else DEAF_S
     variables = {**start.variables, **variables}
     boxed = OPEN_MPI_BOXED if library.is_open_mpi else MPICH_BOXED

@@ -10,7 +10,7 @@ from pathlib import Path
 from psrt.errors import ConfigError
 from psrt.mpirun.environment import finds_hosts
 from psrt.mpirun.library import is_open_mpi
-from psrt.mpirun.lines import DEAF_S, MPICH_BOXED, OPEN_MPI_BOXED, Line
+from psrt.mpirun.lines import DEAF_S, MPICH_BOXED, NO_INPUT, OPEN_MPI_BOXED, Line
 
 #: Programs that start ranks, by their names.
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prun", "srun")
@@ -69,6 +69,8 @@ class OwnLine:
         if not is_open_mpi(Path(path)):
             return Line(self.words, {}, deaf_s=DEAF_S, boxed=MPICH_BOXED)
         more = [word for variable in exported for word in ("-x", variable)]
+        if NO_INPUT[0] not in self.words:
+            more += NO_INPUT
         return Line(
             self.words, {}, unshown=more, unshown_at=self.launcher + 1, boxed=OPEN_MPI_BOXED
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -139,6 +141,7 @@ class Launch:
         *,
         cwd: Path | None = None,
         variables: Mapping[str, str] | None = None,
+        alone: bool = False,
     ) -> subprocess.Popen[str]:
         return subprocess.Popen(
             list(map(str, words)),
@@ -147,6 +150,7 @@ class Launch:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            process_group=0 if alone else None,
             text=True,
             errors="replace",
         )
@@ -155,15 +159,19 @@ class Launch:
         self, *words: Any, cwd: Path | None = None, timeout_s: float = TIMEOUT_S, **variables: str
     ) -> Done:
         """Run a command to its end; one that takes too long is ended, ranks and all, and fails."""
-        process = self._started(words, cwd=cwd, variables=variables)
+        process = self._started(words, cwd=cwd, variables=variables, alone=True)
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # mpirun then ends its ranks
-            try:
-                stdout, stderr = process.communicate(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                stdout, stderr = process.communicate()
+        except BaseException as error:
+            stdout = stderr = ""
+            # With what it has started, which may have its output too; mpirun then ends its ranks.
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    stdout, stderr = process.communicate(timeout=10)
+                    break
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             pytest.fail(f"took longer than {timeout_s} s: {words}\n{stdout}\n{stderr}")
         return Done(process.returncode, stdout, stderr)

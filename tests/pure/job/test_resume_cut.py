@@ -52,7 +52,7 @@ ROWS = {
     "pipedream, gossip": STAGES | WHOLE | {"mode": "gossip"},
 }
 #: What of a run's summary is about its time, or about why something was chosen.
-APART = ("second", "wait", "why", "throughput", "per_s")
+APART = ("second", "wait", "why", "throughput", "per_s", "environment")
 
 
 def config_of(tmp_path, row, **more):

@@ -92,9 +92,9 @@ def test_what_is_set_for_one_run_is_not_in_the_line_that_is_shown():
         start(hosts=TWO, unshown=("OURS",)), OPEN, "/env/bin/mpirun", root=False, environment={}
     )
     assert "OURS" not in str(line)
-    assert line.command == ["/env/bin/mpirun", "-x", "OURS", *line.words[1:]]
+    assert line.command == ["/env/bin/mpirun", "-x", "OURS", "--stdin", "none", *line.words[1:]]
     for library, hosts in ((OPEN, ()), (MPICH, TWO)):  # which hand all variables on
-        job = start(hosts=hosts, unshown=("OURS",))
+        job = start(hosts=hosts, unshown=("OURS",), reads=True)
         line = mpirun_line(job, library, "/env/bin/mpirun", root=False, environment={})
         assert line.command == line.words
 

@@ -51,7 +51,7 @@ def test_open_mpi_is_told_to_take_variables_along(programs):
     mpirun = programs("open")
     words = ["nice", mpirun, "-n", "2", "psrt", "train", "a b"]
     line = own_line(words).line(("HERE",))
-    assert line.command == ["nice", mpirun, "-x", "HERE", *words[2:]]
+    assert line.command == ["nice", mpirun, "-x", "HERE", "--stdin", "none", *words[2:]]
     assert "HERE" not in str(line)
     assert line.deaf_s == 0
 

@@ -285,7 +285,8 @@ class CallCache:
             at = place if one is vector else None
             return self._sum(call, signature, one, at, op=op, name=name, root=root, out=None)
 
-        return Mean(vector, size, make)
+        mean = Mean(vector, size, make)
+        return mean.alone or mean
 
     def _sum(
         self,

@@ -15,7 +15,7 @@ from psrt.errors import ConfigError
 from psrt.mpirun.hostfile import Host
 from psrt.mpirun.library import Library
 
-#: How Open MPI leaves its ranks without input. The end of an input it does not hand on (5.0.11): with
+#: How Open MPI leaves its ranks without input. It does not hand on the end of one (5.0.11): with
 #: /dev/null a rank that reads would wait for ever.
 NO_INPUT = ("--stdin", "none")
 #: What a rank may be bound to → Open MPI's word for it, MPICH's, and srun's.

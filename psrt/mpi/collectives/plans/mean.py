@@ -1,7 +1,8 @@
 """The mean as a sum that cannot leave the range of its numbers.
 
 - Numbers of 32 and 64 bits are first scaled by a power of two, 1/p or less, which is exact but for
-  what falls below the smallest normal number; ``Operation.finish`` divides by the rest.
+  what falls below the smallest normal number; ``Operation.finish`` divides by the rest. Where few
+  are summed (``OneShot``), both are done there.
 - float16 is summed as float32.
 - An integer is a quotient by p and a remainder, which are summed apart: x = p·q + r, and so the
   sum of x, divided by p and rounded down, is the sum of q and that of r, divided likewise.
@@ -15,6 +16,7 @@ import numpy as np
 
 from psrt.arrays import AnyVector
 from psrt.collective.ops import OPS
+from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import Plan, Run
 from psrt.partition import even_spans
 
@@ -43,6 +45,12 @@ class Mean(Plan):
             self._summed, op = np.zeros(2 * size * self._chunks[0].size, vector.dtype), "sum"
         self._plan = make(self._summed, op)
         self.polls, self.spins = self._plan.polls, self._plan.spins
+        #: The plan that does by itself what this one is for, which few numbers have; None if none.
+        self.alone: Plan | None = None
+        self._scale = OPS["mean"].scale(vector.dtype, size)
+        if isinstance(self._plan, OneShot) and op == "mean":
+            self._scale = 1.0
+            self.alone = self._plan if self._summed is vector else None
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]
@@ -62,7 +70,7 @@ class Mean(Plan):
             for chunk, quotients, rests in self._parts():
                 np.divmod(chunk, self._size, out=(quotients, rests))
         else:
-            np.multiply(vector, OPS["mean"].scale(vector.dtype, self._size), out=summed)
+            np.multiply(vector, self._scale, out=summed)
         yield from self._plan.run()
         if is_whole:
             for chunk, quotients, rests in self._parts():

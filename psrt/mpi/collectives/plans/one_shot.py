@@ -42,18 +42,24 @@ class OneShot(Plan):
         self._barrier = context.barrier
         self._vector = vector
         self._fold = operation.ufunc
-        self._finish = operation.finish if operation.divides else None
         slot = context.slot
         self._ranks = len(slot.stages)
+        #: What the numbers are multiplied by on their way to the stage.
+        self._scale = operation.scale(vector.dtype, self._ranks)
+        is_whole = not operation.divides or self._scale * self._ranks == 1
+        self._finish = None if is_whole else operation.finish
         self._bytes = vector.view(np.uint8).data
-        #: By turn: this rank's stage as bytes, and the stages of all as numbers.
+        #: By turn: this rank's stage as bytes, and the stages of all as numbers, this rank's last.
         self._turns = []
         # Two stages would do; three are there, since the slot's room is cut as for ``staged``.
         for turn in range(STAGES):
             at = turn * ONE_SHOT_BYTES
             stages = [stage[at : at + vector.nbytes] for stage in slot.stages]
             numbers = [stage.view(vector.dtype) for stage in stages]
-            self._turns.append((stages[slot.local_rank].data, numbers[0], numbers[1], numbers[2:]))
+            mine = slot.local_rank
+            self._turns.append(
+                (stages[mine].data, numbers[0], numbers[1], numbers[2:], numbers[mine])
+            )
         #: Quick runs so far that have not been added up.
         self.runs = 0
         self.bytes_sent = self.bytes_received = vector.nbytes * (self._ranks - 1)
@@ -62,7 +68,11 @@ class OneShot(Plan):
         """Run it."""
         barrier = self._barrier
         # The stage of the barrier that comes next, as ``quick`` counts them.
-        self._turns[((barrier.word >> SHIFT) + 1) % STAGES][0][:] = self._bytes
+        stage, *_, mine = self._turns[((barrier.word >> SHIFT) + 1) % STAGES]
+        if self._scale == 1:
+            stage[:] = self._bytes
+        else:
+            np.multiply(self._vector, self._scale, out=mine)
         if not barrier.arrive():
             yield barrier.is_complete
         self._fold_all()
@@ -89,6 +99,7 @@ class OneShot(Plan):
         )
         fence, one, everything = barrier.fence, 1 << SHIFT, slice(None)
         fold, finish, ranks = self._fold, self._finish, self._ranks
+        scale, multiply = self._scale, None if self._scale == 1 else np.multiply
         (asleep, wake), theirs = wakers[0], others[0]
         # The quicker way to name a ufunc's output; numpy deprecates it for these two.
         looks = range(8)
@@ -101,8 +112,11 @@ class OneShot(Plan):
             barrier.word = word = barrier.word + one
             # The stages take turns by the count of barriers, which is the same on all ranks. A slow
             # peer may still fold stage k while this rank writes k + 1; by k + 2 they have met.
-            stage, first, second, _ = turns[(word >> SHIFT) % STAGES]
-            stage[everything] = source
+            stage, first, second, _, mine = turns[(word >> SHIFT) % STAGES]
+            if multiply is None:
+                stage[everything] = source
+            else:
+                multiply(vector, scale, mine)
             # Release: the numbers, then the count that shows them.
             if fence is not None:
                 fence()
@@ -129,8 +143,11 @@ class OneShot(Plan):
             calls.number = number = calls.number + 1
             signatures[number % MEMORY] = signature
             barrier.word = word = barrier.word + one
-            stage, first, second, rest = turns[(word >> SHIFT) % STAGES]
-            stage[everything] = source
+            stage, first, second, rest, mine = turns[(word >> SHIFT) % STAGES]
+            if multiply is None:
+                stage[everything] = source
+            else:
+                multiply(vector, scale, mine)
             # Release, as above: no peer that sees the count may miss the numbers.
             if fence is not None:
                 fence()
@@ -174,7 +191,7 @@ class OneShot(Plan):
 
     def _fold_all(self) -> None:
         """Fold what all have put on their stages."""
-        _, first, second, rest = self._turns[(self._barrier.word >> SHIFT) % STAGES]
+        _, first, second, rest, _ = self._turns[(self._barrier.word >> SHIFT) % STAGES]
         vector = self._vector
         self._fold(first, second, out=vector)
         for numbers in rest:

@@ -15,6 +15,7 @@ import contextlib
 import math
 import os
 import selectors
+import socket
 import threading
 import time
 from abc import abstractmethod
@@ -25,6 +26,7 @@ from psrt.errors import JobOverError
 from psrt.faults.detector import Condition, Waiting
 from psrt.faults.processes import leave
 from psrt.faults.vitals import Vitals
+from psrt.mpirun.environment import daemon
 
 #: Seconds from one sign of life to the next at most; shorter where the time-out is.
 BEAT_S = 1.0
@@ -102,6 +104,8 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="psrt-watch", daemon=True)
         #: When a rank was last known to be busy, or to get on.
         self.got_on_at = time.monotonic()
+        #: The daemon that has started this process; whether it was gone at the last beat.
+        self._daemon, self._was_gone = daemon(), False
         if self.ends:  # an earlier job has ended otherwise
             vitals.over, vitals.gone, vitals.dead = None, frozenset(), frozenset()
 
@@ -164,6 +168,7 @@ class Watcher:
         if now >= self._due:
             self._due = max(self._due + self.beat_s, now)
             self._beat(now)
+            self._look_at_daemon()
         if now >= self._deadline():
             self._at_deadline(now)
         ends = float("inf") if self.over is None else self._over_at + self.ends_within_s
@@ -186,6 +191,16 @@ class Watcher:
             else:
                 self._take(key)
         self._taken()
+
+    def _look_at_daemon(self) -> None:
+        """Tell that it has died; at the second look, as at its own end it goes before its ranks."""
+        is_gone = self._daemon not in (None, os.getppid())
+        if is_gone and self._was_gone and self.ends and self.over is None:
+            self._daemon = None
+            who = f"rank {self.rank} ({socket.gethostname()})"
+            text = f"{who} has lost the daemon of MPICH's mpirun (hydra_pmi_proxy), which has died"
+            self.fail(f"psrt: error: {text}\n", JobOverError.DIED)
+        self._was_gone = is_gone
 
     def _end(self, end: End) -> None:
         """End this rank's part: its next wait raises, and if there is none, the process ends."""

@@ -16,8 +16,11 @@ _NOTHING_NEW = (
     *(_DASHES + it + b" has exited due to process rank " for it in _MPIRUN),
     *(_DASHES + it + b" detected that one or more processes exited with non" for it in _MPIRUN),
 )
+#: What MPICH's mpirun and its daemons say of each other, a line each.
+_DAEMONS = (b"[mpiexec@", b"[proxy:")
 #: And that which says why, if nobody else does.
 _REASONS = (
+    *_DAEMONS,
     *(_DASHES + it + b" noticed that process rank " for it in _MPIRUN),
     _DASHES + b"PRTE has lost communication with a remote daemon.\n",
     _SHORT + b"A daemon failed to report back after being spawned.",
@@ -33,6 +36,7 @@ _WHOLE = re.compile(
     rb"-{74}\n[^-](?:.*\n)*?-{74}\n|-{60}\n[^-](?:.*\n)*?-{60}\n"
     rb"|={83}\n(?:=   .*\n)+={83}\n"
     rb"|YOUR APPLICATION TERMINATED .*\nThis typically .*\nPlease see the FAQ .*\n"
+    rb"|\[(?:mpiexec|proxy:\d+)@[^\]\n]+\] \w+ \(.*\n"
     rb"|Abort\(-?\d+\) on node .*: application called MPI_Abort\(.*\n"
     rb"| more process(?:es have| has) sent help message help-mpi-api\.txt / mpi-abort\n"
 )
@@ -113,7 +117,7 @@ class Boxes:
     def _may_become_one(self) -> bool:
         unread = self._unread
         if unread.startswith(_OPENINGS):
-            is_over = unread.startswith(_LINES) and b"\n" in unread
+            is_over = unread.startswith((*_LINES, *_DAEMONS)) and b"\n" in unread
             return len(unread) < _MOST and not is_over
         return any(it.startswith(unread) for it in _OPENINGS)
 

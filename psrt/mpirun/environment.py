@@ -61,6 +61,14 @@ def started_by() -> str:
     return "mpirun of MPICH or its kind"
 
 
+def daemon() -> int | None:
+    """Return the process of MPICH's mpirun that has started this one here; None without one.
+
+    Its end is not seen elsewhere: MPI needs it at its own end only, and mpirun waits for the ranks.
+    """
+    return os.getppid() if "HYDI_CONTROL_FD" in os.environ else None
+
+
 def spoken_pmi() -> str:
     """Return what this process speaks with its launcher; empty without one.
 

@@ -102,7 +102,7 @@ def test_a_rank_or_a_daemon_that_is_killed(hosts, vendor, digests):
     kill(hosts, "node03", DAEMON.pattern)
     done = job.ends()
     assert done.status == 0, done.stderr
-    # Ranks of MPICH train on without a daemon, and its mpirun fails at their end.
+    # Ranks of MPICH train on without a daemon until they notice, and may be done by then.
     restarts = done.stderr.count("; restart 1 of 8 in 1 s")
     assert restarts == 2 or (vendor == "mpich" and restarts == 1), done.stderr
     assert result(job.out) == digests[vendor]

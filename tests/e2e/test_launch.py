@@ -261,6 +261,26 @@ def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, phase, rank, 
             assert told["status"] == 5
 
 
+def test_the_death_of_a_daemon_of_mpich_s_is_told_once_and_has_a_status(launch):
+    if launch.is_open_mpi:
+        pytest.skip("its mpirun is the daemon on this host")
+    flags = "train --mode async --epochs 100000 --hidden 8 --out run --quiet"
+    process = launch.start("-m", "psrt", "launch", "-n", 2, *flags.split())
+    roster = launch.folder / "run" / "roster.json"
+    try:
+        while not roster.exists() and process.poll() is None:
+            time.sleep(0.05)
+        rank = Path("/proc", str(json.loads(roster.read_text())[0]["pid"]), "stat")
+        os.kill(int(rank.read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 5
+    _, line = stderr.splitlines()  # after that which is run
+    assert "hydra_pmi_proxy" in line
+    assert json.loads((roster.parent / "end.json").read_text())["status"] == 5
+
+
 def test_the_death_of_a_program_that_is_not_psrt_s_is_its_launcher_s(launch, script):
     script("import os; from mpi4py import MPI; os.kill(os.getpid(), 9)")
     done = launch.psrt("launch", "-n", 2, "script.py")

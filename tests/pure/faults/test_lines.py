@@ -99,6 +99,25 @@ def trains(line, vitals):
     time.sleep(600)
 
 
+def test_the_end_of_the_daemon_that_started_a_rank_ends_the_job(job, monkeypatch):
+    """MPICH's mpirun takes no notice of it before the ranks have ended, whose output nobody has."""
+    monkeypatch.setenv("HYDI_CONTROL_FD", "7")
+    parent = os.getpid()
+
+    def loses_it(line, vitals):
+        looks = iter([1, parent])  # as an mpirun ends its daemons and then their ranks
+        os.getppid = lambda: next(looks, 1)
+        trains(line, vitals)
+
+    job.child(2, loses_it)
+    job.watch()
+    job.wait(lambda: job.told)
+    (text,) = job.told
+    assert text.startswith(f"psrt: error: rank 2 ({socket.gethostname()}) ")
+    assert "hydra_pmi_proxy" in text
+    assert job.hub.over.status == JobOverError.DIED
+
+
 def test_a_killed_process_is_named_with_its_signal_and_all_others_are_told(job):
     def until_over(line, vitals):
         while vitals.over is None:

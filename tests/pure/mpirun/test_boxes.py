@@ -63,8 +63,12 @@ YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
 This typically refers to a problem with your application.
 Please see the FAQ page for debugging suggestions
 """.encode()
+MPICH_LOST = b"""\
+[mpiexec@vm] control_cb (/src/pm/hydra/mpiexec/pmiserv_cb.c:280): assert (!closed) failed
+[proxy:0@node02] main (/src/pm/hydra/proxy/pmip.c:169): demux engine error waiting for event
+"""
 NOTHING_NEW = (ABORT, STATUS, MPICH_ABORT)
-REASONS = (KILLED, LOST, MPICH_KILLED)
+REASONS = (KILLED, LOST, MPICH_KILLED, MPICH_LOST)
 #: Of users and of MPI, as far as it says more; some of it begins as a box does.
 OTHERS = (
     b"\rstep 3/9 [--",
@@ -74,6 +78,7 @@ OTHERS = (
     f"{_EQUALS}\n".encode() * 3,
     b"Abort(671) on node 0 (rank 0 in comm 0): Fatal error in internal_Send: x\n",
     b"12 more processes\n",
+    b"[mpiexec@vm] HYDU: hosts\n[proxy: on]\n",
     b"a\0b\xff\n",
     b"psrt: error: worker 1 (rank 2, vm, pid 1) died\n",
 )

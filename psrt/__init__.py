@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from psrt.vendors import has_room as _has_room
+from psrt.vendors import is_one_of_several as _is_one_of_several
 from psrt.vendors import on_one_host as _on_one_host
 from psrt.vendors import settings as _settings
 from psrt.version import __version__
@@ -53,6 +55,15 @@ if TYPE_CHECKING:
 # MPI libraries read these when they start, so they are set before anything here can import mpi4py.
 # In a program that imports mpi4py first they are too late and do no harm.
 os.environ.update(_settings(os.environ, tcp=not (_on_one_host(os.environ) and _has_room())))
+
+if _is_one_of_several(os.environ):
+    # One line for what each rank would show with a traceback, of which most is psrt's own.
+    def _uncaught(kind: Any, error: Any, trace: Any, before: Any = sys.excepthook) -> None:
+        if kind.__module__ == "psrt.errors":
+            importlib.import_module("psrt.faults.uncaught").end(error)
+        before(kind, error, trace)
+
+    sys.excepthook = _uncaught
 
 __all__ = [
     "Communicator",

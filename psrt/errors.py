@@ -195,6 +195,20 @@ def users_traceback(error: BaseException) -> str | None:
     return "".join(whole.format())
 
 
+def users_place(error: BaseException) -> str:
+    """Return the file and line of the user's code that an error was raised in, or by a call of.
+
+    Empty if it is not known.
+    """
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        root = str(frame.f_globals.get("__name__")).partition(".")[0]
+        file = frame.f_code.co_filename
+        if root not in _CALLED | {"psrt"} and f"{os.sep}site-packages{os.sep}" not in file:
+            found = f"{file}, line {line}"
+    return found
+
+
 def _leave_out_psrt(found: traceback.TracebackException | None) -> None:
     if found is not None:
         here = os.path.dirname(__file__) + os.sep

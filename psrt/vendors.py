@@ -59,6 +59,13 @@ def has_room() -> bool:
     return shared.f_bavail * shared.f_frsize >= _ROOM
 
 
+def is_one_of_several(environment: Mapping[str, str]) -> bool:
+    """Return whether a launcher says that it has started several processes with this one."""
+    names = (*(of_job for of_job, _ in _COUNTS), "SLURM_STEP_NUM_TASKS")
+    counts = [environment[name] for name in names if name in environment]
+    return bool(counts) and counts[0] != "1"
+
+
 def on_one_host(environment: Mapping[str, str]) -> bool:
     """Return whether a launcher says that it has started all ranks of this job on this host.
 

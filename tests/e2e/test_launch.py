@@ -261,6 +261,26 @@ def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, phase, rank, 
             assert told["status"] == 5
 
 
+@pytest.mark.parametrize("how", ["launch", "mpirun"])
+def test_a_mistake_in_a_script_is_a_line_as_in_flags_on_whichever_ranks_it_is(launch, script, how):
+    begin = "import psrt\nfrom mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\n"
+    wrong = "if rank == 1:\n  psrt.TrainConfig(\n    mode='asinc')\n" if how == "launch" else (
+        "psrt.Communicator().all_reduce(0)\n"
+    )  # fmt: skip
+    script(begin + wrong + "MPI.COMM_WORLD.Barrier()\n")
+    if how == "launch":
+        done = launch.psrt("launch", "-n", 2, "script.py")
+    else:
+        done = launch.ranks(2, "script.py")
+    assert done.status == 2, done.stderr
+    line = done.errors[0]  # a bare mpirun may let the others speak, too
+    assert re.search(r"\((\S+/)?script\.py, line [45], on rank [01]\)$", line), line
+    assert "Traceback" not in done.stderr
+    if how == "launch":
+        assert len(done.stderr.splitlines()) == 2  # after that which is run
+        assert "did you mean async?" in line
+
+
 def test_the_death_of_a_daemon_of_mpich_s_is_told_once_and_has_a_status(launch):
     if launch.is_open_mpi:
         pytest.skip("its mpirun is the daemon on this host")

@@ -1,0 +1,49 @@
+"""The end of a rank by an error of psrt's that its program does not catch: one line, its status.
+
+Only of errors that the user can act on; what is a bug has a traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+from psrt.errors import (
+    ConfigError,
+    DifferentCallsError,
+    ProtocolError,
+    PsrtError,
+    line_of,
+    status_of,
+    users_place,
+)
+from psrt.faults.parent import parent_of_this
+from psrt.faults.watcher import End
+from psrt.mpirun.environment import started_rank
+
+#: Seconds that other ranks leave to the first one, which then ends them: most such errors are in
+#: what all ranks do.
+_AFTER_FIRST_S = 1.0
+
+
+def end(error: PsrtError) -> None:
+    """End this rank and with it the job; return if the error needs a traceback.
+
+    What all ranks have agreed on they end by themselves, save that they are no job at all.
+    """
+    is_users = isinstance(error, ConfigError | DifferentCallsError)
+    if not is_users and (error.agreed or isinstance(error, ProtocolError)):
+        return
+    rank, status = started_rank(), status_of(error)
+    place = ", ".join(filter(None, [users_place(error), f"on rank {rank}"]))
+    text = f"psrt: {line_of(error)} ({place})\n"
+    # Others may only say what they make of the end of a rank that shows a traceback.
+    parent = parent_of_this() if is_users else None
+    if parent is None or not parent.tell(End(status, text)):
+        time.sleep(_AFTER_FIRST_S if rank else 0.0)
+        with contextlib.suppress(OSError, ValueError):
+            print(text, end="", file=sys.stderr, flush=True)
+    if (mpi := sys.modules.get("mpi4py.MPI")) is not None:
+        mpi._set_abort_status(0 if error.agreed else status)
+    raise SystemExit(status)

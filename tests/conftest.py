@@ -5,6 +5,7 @@ import importlib.util
 import os
 import signal
 import tempfile
+import time
 import zlib
 
 import pytest
@@ -55,3 +56,15 @@ def pytest_collection_finish():
     """Leave what was collected, ten thousand tests, out of each collection of garbage."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionstart(session):
+    """Note when, for what is deleted at the end."""
+    session.began = time.time()
+
+
+def pytest_sessionfinish(session):
+    """Delete the shared memory that ranks which tests have killed could not."""
+    from psrt.mpirun.segments import sweep  # not above: psrt sets variables for MPI
+
+    sweep(session.began)

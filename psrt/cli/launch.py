@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ from psrt.mpirun.library import Library, loaded_library, mpirun_of
 from psrt.mpirun.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
 from psrt.mpirun.own_line import may_spread
 from psrt.mpirun.reach import OTHER_WAYS
+from psrt.mpirun.segments import sweep
 from psrt.vendors import has_room, settings
 
 if TYPE_CHECKING:
@@ -218,7 +220,8 @@ def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
     if is_ours and words[2:3] == ["doctor"] and not _may_start(given, words[3:], line):
         return Ended(1, None, 0.0)
     parent = Parent(line.ranks, _tell, several_hosts=_spreads(given))
-    return attempt(
+    began = time.time()
+    ended = attempt(
         line.command,
         line.variables,
         parent,
@@ -228,6 +231,9 @@ def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
         verbose=given.verbose,
         refused=refuse,
     )
+    if ended.status:
+        sweep(began)
+    return ended
 
 
 def _may_start(given: argparse.Namespace, flags: list[str], line: Line) -> bool:

@@ -282,7 +282,10 @@ def _spreads(given: argparse.Namespace) -> bool:
 
 
 def _hosts(given: argparse.Namespace) -> tuple[Host, ...]:
-    return () if given.hostfile is None else read_hostfile(given.hostfile)
+    try:
+        return () if given.hostfile is None else read_hostfile(given.hostfile)
+    except ConfigError as error:
+        raise ConfigError(f"--hostfile {error}") from None
 
 
 def _tell(text: str) -> None:

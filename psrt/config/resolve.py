@@ -48,7 +48,13 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
         ConfigError: if the knobs do not fit each other, the mode or the ranks.
     """
     mode = mode_of(config, ranks)
-    config = _with(config, mode=mode.name)
+    try:
+        config = _with(config, mode=mode.name)
+    except ConfigError as error:
+        if config.mode is not None or not mode.single:
+            raise
+        hint = "without --mode that is how 1 rank trains; start more with psrt launch -n N"
+        raise ConfigError(f"{error}; {hint}") from None
     config = _with_codec_of_optimizer(config, mode)
     config = _with_axes(config, mode, ranks)
     config = _with(config, **_of_other_knobs(config, mode))

@@ -568,7 +568,7 @@ MISTAKES = [
     (["-x", "A=1", "train"], "unknown flag -x (did you mean --env?)"),
     (["server"], "servers and workers together"),
     (["-m"], "name of a module"),
-    (["--hostfile", "nowhere", "train"], "nowhere: cannot be read"),
+    (["--hostfile", "nowhere", "train"], "--hostfile nowhere: cannot be read"),
     (["--env", "1=2", "train"], "expected NAME"),
     (["--env", "NOT_SET_HERE", "train"], "no such variable"),
     (["--flags", "'", "train"], "--flags"),

@@ -629,7 +629,11 @@ def test_every_knob_of_the_mode_is_set_and_no_other(mode):
             1,
             "--mode ssp needs a server and a worker, got 1 rank; start more with psrt launch -n N",
         ),
-        ({"servers": 2}, 1, "--servers 2 has no effect with --mode serial, which has none"),
+        (
+            {"servers": 2, "mode": "serial"},
+            1,
+            "--servers 2 has no effect with --mode serial, which has none",
+        ),
         ({"servers": 5}, 4, "--servers 5 are more than the 4 ranks of the job"),
         ({"servers": 4}, 4, "--servers 4 leaves no worker among 4 ranks"),
         ({"mode": "local-sgd", "servers": 2}, 2, "--servers 2 leaves no worker among 2 ranks"),
@@ -656,6 +660,13 @@ def test_every_knob_of_the_mode_is_set_and_no_other(mode):
 )
 def test_what_does_not_fit_the_ranks(knobs, ranks, message):
     assert refusal(ranks, **knobs) == message
+
+
+@each("knob", ["servers", "backup", "staleness"])
+def test_who_gives_no_mode_is_told_that_one_rank_is_few(knob):
+    assert refusal(1, **{knob: 2}).endswith(
+        "; without --mode that is how 1 rank trains; start more with psrt launch -n N"
+    )
 
 
 @pytest.mark.parametrize(

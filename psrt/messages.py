@@ -40,7 +40,8 @@ class Params(NamedTuple):
     version: int
     #: The clock of the worker's next step; more than one further only if backups overtook it.
     clock: int
-    #: τ of the answered push: the version it met minus the one it was computed on.
+    #: τ of the answered push: the version it met minus the one it was computed on; −1 if no update
+    #: takes it.
     staleness: int
     #: From the receipt of the push to this reply, in seconds.
     held: float = 0.0

@@ -8,8 +8,9 @@ kind        meaning; fields beyond ``kind``, ``worker`` and ``time``
 ==========  =====================================================================================
 at a worker
 READ        a shard's span of θ is in place, and ``clock`` computes with it: shard, clock, version;
-            ``seconds``: since the push that it answers, ``tau``: of that push, from the reply;
-            flag PARKED: once more, after a stop for a checkpoint; ``seconds``: of the stop, no tau
+            ``seconds``: since the push that it answers, ``tau``: of that push, from the reply, −1
+            if no update takes it; flag PARKED: once more, after a stop for a checkpoint,
+            ``seconds``: of the stop, no tau
 PUSH        a gradient goes to a shard: shard, clock, version it was computed on, samples, progress;
             ``seconds``: computing, with injected delays
 ENCODE      the gradient of a push was encoded: shard, clock, samples: bytes of the frame,

@@ -126,11 +126,11 @@ class Record:
     )
     #: Training samples of all workers up to ``step``.
     samples: int = _column("samples", lambda it: it.samples)
-    #: Mean τ over the answered pushes of the interval, None without pushes.
+    #: Mean τ over the gradients of the interval that updates took, None without any.
     staleness_mean: float | None = _column(
         "versions", lambda it: _ratio(it.total("staleness_sum"), it.pushes)
     )
-    #: Largest τ among them, None without pushes.
+    #: Largest τ among them, None without any.
     staleness_max: int | None = _column("versions", lambda it: it.largest("staleness_max"))
     #: Bytes that workers handed to the transport since the start.
     bytes_sent: int = _column("bytes", lambda it: int(it.columns["bytes_sent"]))
@@ -149,7 +149,7 @@ class Record:
     gap_mean: float | None = _column(
         "", lambda it: _ratio(it.total("gap_sum"), it.total("gap_count")), default=None
     )
-    #: Largest difference of shard versions in a read of the interval, None without pushes.
+    #: Largest difference of shard versions in a read of the interval, None where τ is.
     skew_max: int | None = _column("versions", lambda it: it.largest("skew_max"), default=None)
     #: Share of the workers' time in that window spent waiting, None if no time passed.
     waiting_share: float | None = _column(

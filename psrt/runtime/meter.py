@@ -165,14 +165,14 @@ class Meter:
             staleness[0] += outcome.staleness_sum
             staleness[1] += outcome.staleness_count
             staleness[2] = max(staleness[2], outcome.staleness_max)
-            skew, skews = outcome.skew, self._skews
-            if skew >= 0:
-                skews[skew] = skews.get(skew, 0) + 1
-            if skew > self._skew_max:
-                self._skew_max = skew
             if outcome.gap_count:
                 self._gap_sum += outcome.gap_sum
                 self._gap_count += outcome.gap_count
+        skew = outcome.skew
+        if skew >= 0:
+            self._skews[skew] = self._skews.get(skew, 0) + 1
+            if skew > self._skew_max:
+                self._skew_max = skew
         if outcome.waiting is not None:
             self._wait(outcome.waiting)
 

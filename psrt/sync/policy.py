@@ -199,8 +199,14 @@ class Policy:
         return self._least
 
     def staleness(self, push: Push) -> int:
-        """Return τ: the newest version minus the one that the gradient was computed on."""
-        return self.version - push.version
+        """Return τ: the newest version minus the one that the gradient was computed on.
+
+        −1 of a push that no update takes: it is dropped, or asks for a newer version only.
+        """
+        tau = self.version - push.version
+        if tau <= self._late and (push.samples or (self._rounds and push.clock <= push.version)):
+            return tau
+        return -1
 
     def catches_up(self, push: Push) -> bool:
         """Return whether a push only asks for a newer version, without a step of its own."""

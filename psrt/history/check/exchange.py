@@ -114,11 +114,13 @@ def _check_reads(
     read, reply, push = read[known], reply[known], push[known]
     text = "worker {worker} read of shard {shard} {field} {said}, which answered {field} {due}"
     _require_same(findings, READS, ("clock", "version"), (mine, read), (table, reply), text)
-    text = "worker {worker} was told staleness {said} by shard {shard}, its push met {due}"
+    text = "worker {worker} was told staleness {said} by shard {shard}, expected {due} of its push"
+    met, made = pushes.met[real[push]], contract.rounds | (pushes.samples[real[push]] > 0)
+    used = made & (True if contract.late is None else met <= contract.late)
     findings.on(mine, read).require_equal(
         READS,
         mine["tau"][read],
-        pushes.met[real[push]],
+        np.where(used, met, -1),
         text,
         because=[(table, pushes.at[real[push]]), (table, reply)],
     )

@@ -133,9 +133,10 @@ def counted_of_cells(cells: Sequence[Counted]) -> Counted:
 
 
 def _staleness(table: Table, reads: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return by read the sum, number and maximum of τ."""
+    """Return by read the sum, number and maximum of τ; −1 stands for a push that was not used."""
     tau = table["tau"][reads]
-    return tau.sum(axis=1), np.full(len(reads), reads.shape[1]), tau.max(axis=1, initial=0)
+    used = tau >= 0
+    return (tau * used).sum(axis=1), used.sum(axis=1), tau.max(axis=1, initial=0)
 
 
 def _of_stages(late: Ints) -> tuple[Ints, Ints, Ints]:

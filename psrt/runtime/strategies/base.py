@@ -52,13 +52,13 @@ class StepResult(NamedTuple):
 
     #: Gradient steps finished; the worker goes on from here.
     clock: int
-    #: Sum, count and maximum of τ of the pushes that this step sent, one per shard; or of what it
-    #: averaged with neighbours, without rounds.
+    #: Sum, count and maximum of τ of the pushes that this step sent and updates took, one per shard
+    #: at most; or of what it averaged with neighbours, without rounds.
     staleness_sum: int = 0
     staleness_count: int = 0
     staleness_max: int = 0
     #: Largest minus smallest version over the shards of the read that followed; −1 if none did.
-    skew: int = 0
+    skew: int = -1
     #: The waiting time by cause; None if there was none.
     waiting: WaitBreakdown | None = None
     #: Sum and count of the gaps ‖θ_now − θ_read‖/√n that were measured of earlier pushes; or of how

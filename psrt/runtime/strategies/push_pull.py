@@ -238,14 +238,16 @@ class PushPull(Strategy):
         if len(replies) == 1:
             (reply,) = replies
             tau, gap = reply.staleness, reply.gap
+            if tau < 0:
+                return StepResult(clock, skew=0, waiting=waiting)
             if gap < 0.0:
                 return StepResult(clock, tau, 1, tau, 0, waiting)
             return StepResult(clock, tau, 1, tau, 0, waiting, gap, 1)
-        taus = [reply.staleness for reply in replies]
+        taus = [reply.staleness for reply in replies if reply.staleness >= 0]
         gaps = [reply.gap for reply in replies if reply.gap >= 0.0]
         skew = max(versions) - min(versions)
         return StepResult(
-            clock, sum(taus), len(taus), max(taus), skew, waiting, sum(gaps), len(gaps)
+            clock, sum(taus), len(taus), max(taus, default=0), skew, waiting, sum(gaps), len(gaps)
         )
 
     def note_left(self, clock: int) -> None:

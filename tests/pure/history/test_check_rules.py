@@ -49,11 +49,11 @@ ASYNC_DROP_0 = """
     DROP w1 c0 v0 t1 f1
     REPLY w1 c1 v1
     READ w0 c1 v1 t0
-    READ w1 c1 v1 t1
+    READ w1 c1 v1 t-1
     PUSH w1 c1 v1 m0        # no gradient
     RECEIVE w1 c1 v1 m0
     REPLY w1 c2 v1
-    READ w1 c2 v1 t0
+    READ w1 c2 v1 t-1
     LEAVE w0 c1
     LEAVE w1 c2
     LEFT w0 c1
@@ -189,8 +189,8 @@ BACKUP_1 = """
     REPLY s1 w0 c2 v2
     READ w0 s0 c2 v2 t0
     READ w0 s1 c2 v2 t0
-    READ w1 s0 c2 v2 t2
-    READ w1 s1 c2 v2 t1
+    READ w1 s0 c2 v2 t-1
+    READ w1 s1 c2 v2 t-1
     LEAVE w0 c2
     LEAVE w1 c2
     LEFT s0 w0 c2
@@ -234,7 +234,7 @@ BACKUP_NOTHING = """
     READ w0 s0 c1 v1 t0
     READ w0 s1 c1 v1 t0
     READ w2 s0 c1 v1 t0
-    READ w2 s1 c1 v1 t1
+    READ w2 s1 c1 v1 t-1
     PUSH w0 s0 c1 v1
     PUSH w0 s1 c1 v1        # lost, and so is the next one to shard 1
     PUSH w2 s0 c1 v1
@@ -255,7 +255,7 @@ BACKUP_NOTHING = """
     LEFT s1 w2 c2
     APPLY s1 w-1 c-1 v2
     REPLY s1 w1 c2 v2
-    READ w1 s0 c2 v2 t2
+    READ w1 s0 c2 v2 t-1
     READ w1 s1 c2 v2 t0
     LEAVE w1 c2
     LEFT s0 w1 c2
@@ -408,13 +408,15 @@ BAD = [
      [("READ w0 c2 v3", "READ w0 c2 v2")]),
     ("ssp", "reads", "pushed a gradient of version 0 to shard 0, but had read version 1",
      [("PUSH w0 c1", "PUSH w0 c1 v0")]),
-    ("ssp", "reads", "told staleness 1 by shard 0, its push met 2",
+    ("ssp", "reads", "told staleness 1 by shard 0, expected 2 of its push",
      [("READ w1 c1 v3 t2", "READ w1 c1 v3 t1")]),
     ("ssp", "reads", "PUSH of clock 1 after PUSH", [("READ w0 c1 v1", "")]),
     ("backups", "reads", "worker 1 read 3 shards, expected a multiple of 2",
      [("READ w1 s1 c2", "")]),
     ("backups", "reads", "not from shard to shard with one clock",
      [("READ w1 s1 c2", "READ w1 s1 c1 v1 t1")]),
+    ("drops", "reads", "told staleness 1 by shard 0, expected -1 of its push",
+     [("READ w1 c1 v1", "READ w1 c1 v1 t1")]),
     # exactly once
     ("drops", "exactly once", "neither applied nor dropped", [("DROP", "")]),
     ("drops", "exactly once", "applied clock 0 of worker 1 of staleness 1, the most is 0",

@@ -72,6 +72,31 @@ def test_the_events_alone_say_what_was_done_in_each_window(log_every):
         np.testing.assert_allclose(sums, [run.summary.samples, waited])
 
 
+def test_the_lines_count_the_gradients_that_the_summary_counts(monkeypatch):
+    """What was dropped, or only asked for a newer version, has no staleness."""
+    reports = []
+    add = MetricsAggregator.add
+    monkeypatch.setattr(
+        MetricsAggregator, "add", lambda self, it: reports.append(it) or add(self, it)
+    )
+    dropped = 0
+    for name, (_, _, servers) in MODES.items():
+        for count in servers:
+            reports.clear()
+            steps = STEPS[:1] if name == "serial" else STEPS
+            config = config_of(name, count, epochs=EPOCHS, log_every=2)
+            books = Ledger(steps, max(1, count))
+            _, run = recorded(config, books, workers=len(steps), costs="now and then stuck")
+            tau = np.repeat(*np.array([*enumerate(run.summary.staleness.histogram)] or [(0, 0)]).T)
+            found = np.array([it[5:8] for it in reports])
+            said = found[:, 0].sum(), found[:, 1].sum(), found[:, 2].max()
+            assert said == (tau.sum(), len(tau), tau.max(initial=0)), (name, count)
+            largest = max((it.staleness_max or 0 for it in run.records), default=0)
+            assert largest == run.summary.staleness.max, (name, count)
+            dropped += run.summary.dropped
+    assert dropped > 20
+
+
 def test_a_wait_is_in_each_window_by_its_part():
     aggregator = MetricsAggregator(2, log_every=1)
     aggregator.add(make_report(0, 1, since=0.0, seconds=1.0, samples=10))

@@ -195,7 +195,7 @@ def _accept_interval(value: Any) -> int | str:
             return value
     elif not isinstance(value, bool) and isinstance(value, numbers.Integral):
         if value < 1:
-            raise ValueError("must be at least 1")
+            raise ValueError("must be at least 1, or left out to save nothing")
         return _accept_whole(value)
     raise ValueError(f"must be steps such as 100, seconds such as 30s, or {AUTO}")
 

@@ -20,3 +20,23 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 #: Bytes of an element of a ``Vector``.
 ITEMSIZE = 4
+
+
+class ReadOnly:
+    """The vector used last, as a view that cannot be written to; the same object every time."""
+
+    def __init__(self) -> None:
+        self._vector: Vector | None = None
+
+    def of(self, vector: Vector) -> Vector:
+        """Return a view of a vector, for code that should only read it."""
+        if vector is not self._vector:
+            self._vector, self._view = vector, read_only(vector)
+        return self._view
+
+
+def read_only(vector: Vector) -> Vector:
+    """Return a view of a vector that cannot be written to."""
+    view = vector.view()
+    view.flags.writeable = False
+    return view

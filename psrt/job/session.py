@@ -58,7 +58,7 @@ from psrt.report.files import MODEL
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.own_loop import OwnLoop
 from psrt.runtime.problem import Problem
-from psrt.runtime.problem_rules import checked_figures, nothing_trained
+from psrt.runtime.problem_rules import evaluate, nothing_trained
 from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.weakly import weakly
@@ -403,7 +403,7 @@ class _Session:
                 keep_model(theta, setup.problem, folder, failed)
         figures: dict[str, float] = {}
         with self._late():
-            figures = checked_figures(setup.problem.evaluate(theta))
+            figures = evaluate(setup.problem, theta)
         result: Run | None = None
         with self._late():
             summary = summarize(

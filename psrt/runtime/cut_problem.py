@@ -31,7 +31,7 @@ from psrt.pipeline.step import (
 from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.problem import Problem
-from psrt.runtime.problem_rules import check_only_read
+from psrt.runtime.problem_rules import check_only_read, evaluate, tensor_with
 from psrt.transport.stage_links import Channel, StageLinks
 
 Ready = Callable[[int], None]
@@ -198,6 +198,12 @@ class CutProblem:
         given = asked() if callable(asked) else ()
         return matrices_of_part([Matrix(*it) for it in given], self._part)
 
+    def tensor_at(self, at: int) -> str:
+        """Return the name of the tensor with an element of this part; empty without names."""
+        [place] = self._part.spans(Span(at, at + 1))
+        whole = np.empty(sum(layer.n for layer in self.whole.layers()), np.float32)  # type: ignore[attr-defined]
+        return tensor_with(self.whole, whole, place.start)
+
     def loss_and_grad(self, theta: Vector, batch: Any, out: Vector) -> float:
         """Refuse: see ``gradient``."""
         raise AssertionError("a part of a gradient is computed together with the other stages")
@@ -211,7 +217,7 @@ class CutProblem:
     async def figures(self, theta: Vector) -> dict[str, float]:
         """Evaluate the whole model, at its first cell; the others have no figures."""
         whole = await self.links.gather(theta)
-        return {} if whole is None else self.whole.evaluate(whole)
+        return {} if whole is None else evaluate(self.whole, whole)
 
     async def gradient(
         self, theta: Vector, batch: Any, out: Vector, ready: Ready | None = None, *, clock: int = 0

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psrt.arrays import FloatArray, Vector
+from psrt.arrays import FloatArray, Vector, read_only
 from psrt.history.log import QUEUED
 from psrt.model.stage import Stage
 from psrt.optim import BLOCK, StalenessRate
@@ -94,6 +94,8 @@ class PipeDream(CutProblem):
         #: Batches under way after a step, at most, D: as many weights are stashed.
         self.depth = schedule.staleness(number, stages, _ENDLESS)
         self._stash = [np.empty(stage.n, np.float32) for _ in range(self.depth)]
+        #: The same, for layers.
+        self._stashed = [read_only(it) for it in self._stash]
         self._layers = stage.gradient_spans()
         #: Batches trained.
         self._clock = 0
@@ -222,7 +224,7 @@ class PipeDream(CutProblem):
             np.copyto(self._stash[back % self.depth], theta)
         for m in forward:
             if m != back:
-                stage.admit(m, self._rows(m).size, self._stash[back % self.depth], self._input(m))
+                stage.admit(m, self._rows(m).size, self._stashed[back % self.depth], self._input(m))
         if self.taus is not None:
             self.taus[self.staleness] = self.taus.get(self.staleness, 0) + 1
         self._back += 1

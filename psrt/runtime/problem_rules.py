@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import Vector, read_only
 from psrt.config import TrainConfig
 from psrt.data.keyed import whole_weight
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, users_place, users_traceback
 from psrt.runtime.checksum import checksum
 from psrt.stats import COLUMNS
 
@@ -218,7 +218,7 @@ def reading_only(loss_and_grad: Callable[..., Any]) -> Callable[..., Any]:
 
     The check reads theta twice, so it is for the first gradient; it takes no memory. It looks as
     soon as the function returns: in a simulation other ranks act before a gradient's time has
-    passed. The function raises a ``ConfigError`` where it was written to.
+    passed. The function raises a ``WrittenError`` where it was written to.
     """
 
     def checked(theta: Vector, batch: Any, out: Vector, *ready: None) -> Any:
@@ -234,12 +234,50 @@ def check_only_read(theta: Vector, before: int, by: str) -> None:
     """Check that parameters have the checksum that they had before.
 
     Raises:
-        ConfigError: if they were written to.
+        WrittenError: if they were written to.
     """
     if checksum(theta) != before:
-        raise ConfigError(
-            f"{by} wrote to theta, expected that it only reads it: the optimizer updates it"
-        )
+        raise WrittenError(f"{by} wrote to theta")
+
+
+class WrittenError(ConfigError):
+    """Parameters were written to by what should only read them; see ``wrote_to_theta``."""
+
+
+def wrote_to_theta(error: ValueError, by: str, when: str = "") -> ConfigError | None:
+    """Return what to raise where an error means that parameters were written to.
+
+    Where theta is handed out, it is an array that cannot be written to, so numpy raises an error in
+    the user's code. It does so for other such arrays, too, so the line has the place.
+
+    Args:
+        error: of the user's code, or a ``WrittenError``.
+        by: what the user calls the code.
+        when: the step and the worker, where there are any.
+
+    Returns:
+        None if the error means something else.
+    """
+    expected = "expected that it only reads it: the optimizer updates it"
+    if isinstance(error, WrittenError):
+        return ConfigError(f"{error}{when}, {expected}")
+    if "read-only" not in str(error) or users_traceback(error) is None:
+        return None
+    return ConfigError(f"{by} wrote to theta{when}, {expected}; {error}: {users_place(error)}")
+
+
+def evaluate(problem: Any, theta: Vector) -> dict[str, float]:
+    """Return what a problem's ``evaluate`` finds of parameters.
+
+    Raises:
+        ConfigError: if it writes to them, or finds no figures.
+    """
+    try:
+        return checked_figures(problem.evaluate(read_only(theta)))
+    except ValueError as error:
+        if (told := wrote_to_theta(error, "evaluate()")) is None:
+            raise
+        raise told from error
 
 
 def checked_figures(figures: object) -> dict[str, float]:

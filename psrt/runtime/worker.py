@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import ReadOnly, Vector
 from psrt.checkpoint import Tree, restore, state_of
 from psrt.errors import CheckpointError, DivergedError, FencedError
 from psrt.optim import clip_factor, square_sum
-from psrt.partition import Span
 from psrt.runtime.checksum import fingerprint
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
@@ -26,7 +25,7 @@ from psrt.runtime.pipedream import PipeDream
 from psrt.runtime.problem import Problem, gradient_spans
 from psrt.runtime.problem_rules import (
     check_written,
-    checked_figures,
+    evaluate,
     first_not_finite,
     mark_unwritten,
     not_a_loss,
@@ -35,6 +34,7 @@ from psrt.runtime.problem_rules import (
     sample_counter,
     tensor_with,
     uncounted,
+    wrote_to_theta,
 )
 from psrt.runtime.strategies.base import Step, StepResult, Strategy
 from psrt.runtime.weakly import weakly
@@ -101,6 +101,8 @@ class Worker:
             self._own_loop.member = self
         #: The synchronization scheme.
         self.strategy = strategy
+        if strategy.compute is not None:
+            strategy.look = weakly(self._check_finite)
         #: Counts and reports.
         self.meter = meter
         #: Its number, among the workers of its part where a model is cut.
@@ -117,6 +119,8 @@ class Worker:
         self._rng = rng or np.random.default_rng(0)
         own = strategy.gradient
         self._gradient = gradient_of(port) if own is None else own
+        #: The parameters as code of the user's is given them.
+        self._read = ReadOnly()
         #: Further arguments of ``loss_and_grad``.
         takes_ready = strategy.ready is not None or callable(
             getattr(problem, "gradient_spans", None)
@@ -410,16 +414,25 @@ class Worker:
                 if self.strategy.ready is None:  # else theta may change as soon as a part is ready
                     loss_and_grad = reading_only(loss_and_grad)
             began = self._port.now() if self._is_timed else 0.0
-            if self.strategy.compute is not None:
-                loss = await self.strategy.compute(batch)
-            elif self._cut is not None:
-                loss = await self._cut.gradient(
-                    self._port.theta, batch, self._gradient, *self._hook, clock=self.clock
-                )
-            else:
-                loss = await self._port.compute(
-                    loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
-                )
+            theta = self._read.of(self._port.theta)
+            try:
+                if self.strategy.compute is not None:
+                    loss = await self.strategy.compute(batch)
+                elif self._cut is not None:
+                    loss = await self._cut.gradient(
+                        theta, batch, self._gradient, *self._hook, clock=self.clock
+                    )
+                else:
+                    loss = await self._port.compute(
+                        loss_and_grad, theta, batch, self._gradient, *self._hook
+                    )
+            except ValueError as error:
+                is_layered = self._cut is not None or self.strategy.compute is not None
+                by = "a layer" if is_layered else "loss_and_grad()"
+                when = f" at step {self.clock + 1} on worker {self._name}"
+                if (told := wrote_to_theta(error, by, when)) is None:
+                    raise
+                raise told from error
             # Those of the batch just computed; only loops and problems of torch know it.
             without = getattr(self.problem, "without_gradient", None)
             if without is not None and self._no_gradient is not None:
@@ -443,10 +456,10 @@ class Worker:
                 if self._own_loop is not None:
                     self._own_loop.check_first(batch, self._gradient)
             if self.strategy.ready is None and self.strategy.compute is None:
-                self._check_finite(Span(0, self._gradient.size))
+                self._check_finite(0, self._gradient)
         elif isinstance(self._cut, PipeDream):
             # Nothing comes of this batch, but others are on their way through the stages.
-            await self._cut.gradient(self._port.theta, batch, self._gradient)
+            await self._cut.gradient(self._read.of(self._port.theta), batch, self._gradient)
         # After the gradient: in a simulation all workers share the problem's batch buffers, and
         # another one would overwrite them while this one pauses.
         if self._delays is not None:
@@ -468,26 +481,29 @@ class Worker:
         """Hand over a part of the gradient, before it is summed with those of others."""
         if self.checks_gradient:
             check_written(self._parts[i].of(self._gradient))
-        self._check_finite(self._parts[i])
+        self._check_finite(self._parts[i].start, self._parts[i].of(self._gradient))
         assert self.strategy.ready is not None, "who hands over parts asks for them"
         self.strategy.ready(i)
 
-    def _check_finite(self, span: Span) -> None:
-        """Check a span of this step's gradient.
+    def _check_finite(self, start: int, part: Vector) -> None:
+        """Check a part of this step's gradient, whose first element has that place.
 
         Raises:
             DivergedError: if an element is nan or infinite; others would only see their sum.
         """
-        at = first_not_finite(span.of(self._gradient))
+        at = first_not_finite(part)
         if at is None:
             return
         name, hint = "", "try a smaller --lr, or scale the inputs"
         if self._own_loop is not None:
-            name = self._own_loop.named(span.start + at)
+            name = self._own_loop.named(start + at)
             hint += "; step(samples=0) leaves a batch out"
-        elif self._cut is None:
-            name = tensor_with(self.problem, self._gradient, span.start + at)
-        found = f"{name and f' of {name}'} is {self._gradient[span.start + at]}"
+        elif self._cut is not None:
+            name = self._cut.tensor_at(start + at)
+        else:
+            whole = np.empty(self._port.role_map.n, np.float32)
+            name = tensor_with(self.problem, whole, start + at)
+        found = f"{name and f' of {name}'} is {part[at]}"
         raise DivergedError(
             f"diverged: the gradient{found} at step {self.clock + 1} on worker {self._name}; {hint}"
         )
@@ -523,7 +539,7 @@ class Worker:
     async def _evaluated(self, theta: Vector, last: bool) -> dict[str, float]:
         """Return figures of the parameters; none where that fails after the last step."""
         try:
-            return checked_figures(await self._port.aside(self.problem.evaluate, theta))
+            return await self._port.aside(evaluate, self.problem, theta)
         except Exception as error:
             if not last:
                 raise
@@ -535,7 +551,7 @@ class Worker:
         known = self.strategy.whole or self.strategy.model is not None
         if self.number == 0 and epoch_end and known:
             if self._cut is not None:
-                figures = checked_figures(await self._cut.figures(theta))
+                figures = await self._cut.figures(theta)
             else:
                 figures = await self._evaluated(theta, last)
         self.meter.look(self.clock, self._port.theta, is_due=True)

@@ -12,12 +12,18 @@ from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError
 from psrt.partition import Span
+from psrt.runtime.problem_rules import WrittenError
 from psrt.torch.names import plain_name
 from psrt.torch.rules import check_module, check_trainable
 from psrt.torch.views import address_of, tensors_on
 
 #: The floating-point numbers that numpy has, too.
 _FLOATS = (torch.float16, torch.float32, torch.float64)
+
+
+#: Parts of the vector, of which each step compares another one with what it was; the elements of
+#: the smallest.
+_WINDOWS, _WINDOW = 32, 1 << 12
 
 
 class Parameters:
@@ -59,6 +65,9 @@ class Parameters:
         self._bound: int | None = None
         #: Its parts, then.
         self._parts: list[Any] = []
+        #: The versions that they have while they are only to be read, and a span with its numbers.
+        self._versions: list[int] = []
+        self._seen = Span(0, 0), np.zeros(0, np.float32)
 
     def values(self) -> Vector:
         """Return a copy of what they hold, (n,) float32."""
@@ -95,6 +104,38 @@ class Parameters:
         for tensor, part in zip(self.tensors, self._parts, strict=True):
             tensor.data = part
         self._bound = address
+
+    def begin_reading(self, theta: Vector, *, whole: bool = False) -> None:
+        """Take note of what they are, before code of the user's that should only read them.
+
+        Torch counts what writes to a tensor, but not what writes to its ``data``. For that a span
+        is compared: the whole vector, or one that moves on with each call.
+        """
+        self._versions = [it._version for it in self.tensors]
+        size = self.n if whole else max(_WINDOW, -(-self.n // _WINDOWS))
+        start = self._seen[0].stop % self.n
+        span = Span(0 if whole else start, min(start + size, self.n))
+        self._seen = span, span.of(theta).copy()
+
+    def check_read(self, by: str, theta: Vector | None = None) -> None:
+        """Check that they were only read since.
+
+        Args:
+            by: who should have.
+            theta: (n,), which nobody else has written to; None: somebody may have.
+
+        Raises:
+            WrittenError: naming the first that was not.
+        """
+        for i, (tensor, version) in enumerate(zip(self.tensors, self._versions, strict=True)):
+            if tensor._version != version or tensor.data_ptr() != self._parts[i].data_ptr():
+                raise WrittenError(f"{by} wrote to parameter {self.names[i]}")
+        span, before = self._seen
+        if theta is None or span.of(theta).tobytes() == before.tobytes():
+            return
+        at = span.start + int(np.flatnonzero(span.of(theta) != before)[0])
+        name = next(name for name, it in zip(self.names, self.spans, strict=True) if at < it.stop)
+        raise WrittenError(f"{by} wrote to parameter {name}")
 
     def gather(self) -> None:
         """Where a parameter's ``data`` was replaced, copy that into the vector, of which it is one.

@@ -187,11 +187,15 @@ class Problem(KeyedBatches):
         was_checked = self._is_checked
         self._set_up(theta)
         with drawn_from(self._seed, STEP, *batch.key), torch.enable_grad():
-            loss = self._loss(self.module, self.rows_once(batch))
+            rows = self.rows_once(batch)
+            self._parameters.begin_reading(theta)
+            loss = self._loss(self.module, rows)
+            self._parameters.check_read("the loss", theta)
             check_loss(loss)
             if not was_checked:  # a first forward pass may have made buffers
                 self._buffers.check()
             self.without_gradient = self._parts.run(loss, out, ready)
+            self._parameters.check_read("the backward pass")
         return float(loss.detach())
 
     def rows(self, batch: Batch) -> Any:
@@ -207,7 +211,9 @@ class Problem(KeyedBatches):
         """
         self._is_checked = False
         self._set_up(theta)
-        if not self._is_of_worker:  # nobody says how long this vector will be there
+        if self._is_of_worker:
+            self._parameters.begin_reading(theta, whole=True)
+        else:  # nobody says how long this vector will be there
             self._parameters.release()
         if self._test is None:
             return {}
@@ -223,6 +229,8 @@ class Problem(KeyedBatches):
                 right = 0.0 if self._accuracy is None else self._accuracy(self.module, batch)
                 sums += weight * np.array([self._loss(self.module, batch), right], float)
                 weights += weight
+        if self._is_of_worker:
+            self._parameters.check_read("the evaluation", theta)
         if not weights:
             raise ConfigError("weight() is 0 for all of the test set: nothing counts there")
         loss, right = (sums / weights).tolist()

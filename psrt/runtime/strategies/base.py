@@ -157,6 +157,9 @@ class Strategy(Protocol):
     whole: bool = True
     #: Computes the gradient of a batch, and returns its mean loss; None leaves that to the problem.
     compute: Callable[[Any], Awaitable[float]] | None = None
+    #: Called by ``compute`` with each part of this worker's gradient before it is summed, and the
+    #: place of its first element; set by the worker. None where nobody looks.
+    look: Callable[[int, Vector], None] | None = None
     #: The memory of this worker's vectors; None where it is not counted.
     memory: Memory | None = None
     #: (n,) the model that is evaluated, as far as this worker knows it; None for θ.

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import Vector, read_only
 from psrt.model.lent_stage import Use
 from psrt.partition import Span
 from psrt.runtime.chain_work import LayerWork
@@ -94,10 +94,12 @@ class LayeredAllReduce(Strategy):
             events=events,
         )
         self._theta, self._gradient = port.theta, gradient_of(port)
+        #: θ as the layers of a model that is cut are given it.
+        self._read = read_only(port.theta)
         self._layers = layers = spans[::-1]
         self._cut = work if isinstance(work, CutProblem) else None
         uses = _uses(len(layers)) if self._cut is None else self._cut.uses()
-        self._lender = BucketLender(port, reducer, shares, layers, uses)
+        self._lender = BucketLender(port, reducer, shares, layers, uses, weakly(self._look))
         if self._cut is not None:
             self._cut.borrow(self._lender, gathers=self._keeps_parts)
         n, first = sum(span.size for span in spans), spans[-1].size
@@ -117,6 +119,10 @@ class LayeredAllReduce(Strategy):
 
     async def _along(self) -> None:
         await self._lender.along()
+
+    def _look(self, at: int, gradient: Vector) -> None:
+        if self.look is not None:
+            self.look(at, gradient)
 
     @property
     def own(self) -> Vector | None:
@@ -145,7 +151,7 @@ class LayeredAllReduce(Strategy):
         lender, layers = self._lender, self._layers
         lender.begin(self._weight)
         if self._cut is not None:
-            return await self._cut.gradient(self._theta, batch, self._gradient, clock=self._clock)
+            return await self._cut.gradient(self._read, batch, self._gradient, clock=self._clock)
         work: LayerWork = self._work
         work.begin(batch)
         self._is_first = True

@@ -21,12 +21,12 @@ and waits, if it does, for what comes earlier still.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import Vector, read_only
 from psrt.model.lent_stage import Use
 from psrt.partition import Span
 from psrt.runtime.strategies.reducer import Reducer
@@ -45,6 +45,7 @@ class BucketLender:
         shares: Shares,
         layers: Sequence[Span],
         uses: Sequence[Use],
+        look: Callable[[int, Vector], None],
     ) -> None:
         """Make the plans; collective.
 
@@ -54,13 +55,17 @@ class BucketLender:
             shares: what this worker owns of them.
             layers: by number, ascending: the parameters of each.
             uses: of the layers, in each step.
+            look: called with the gradient of a layer, and its place, before it is summed.
         """
         self._reducer, self._shares, self._layers, self._uses = reducer, shares, layers, uses
+        self._look = look
         self._buckets = shares.buckets
         #: By layer its bucket, and by bucket the layer whose gradient completes it.
         self._bucket_of = bucket_numbers(layers, self._buckets)
         self._lowest = [self._bucket_of.index(b) for b in range(len(self._buckets))]
         self._theta, self._gradient = port.theta, gradient_of(port)
+        #: The same, for layers.
+        self._read = read_only(port.theta)
         self._places = places_of(self._buckets)
         self._gathers: list[Reduction] = []
         if shares.shard is Sharing.PARAMETERS:
@@ -95,7 +100,7 @@ class BucketLender:
             if following and (following[0] - b) % BUCKETS:  # else it needs this one's place
                 self._want(following[0])
             await self._have(b)
-        return self._params(self._bucket_of[i], self._layers[i])
+        return self._params(self._bucket_of[i], self._layers[i], self._read)
 
     async def room(self, i: int) -> Vector:
         """Return where the gradient of a layer is to be written, once that place is free."""
@@ -103,13 +108,12 @@ class BucketLender:
         if b != self._written:
             await self._reducer.release(b - BUCKETS)
             self._written = b
-        shift = self._places[b] - self._buckets[b].start
-        span = self._layers[i]
-        return self._gradient[span.start + shift : span.stop + shift]
+        return self._room(i)
 
     def final(self, i: int) -> None:
         """Begin the sum of a layer's bucket, if the layer completes it."""
         b = self._bucket_of[i]
+        self._look(self._layers[i].start, self._room(i))
         if i == self._lowest[b]:
             if self._weight != 1.0:
                 place = self._places[b]
@@ -145,12 +149,18 @@ class BucketLender:
             self._want(b)
             await self._have(b)
             if model.size:
-                np.copyto(part.of(model), self._params(b, part))
+                np.copyto(part.of(model), self._params(b, part, self._theta))
 
-    def _params(self, b: int, span: Span) -> Vector:
-        """Return the parameters of a span of a bucket."""
+    def _room(self, i: int) -> Vector:
+        """Return where the gradient of a layer is written."""
+        b, span = self._bucket_of[i], self._layers[i]
+        shift = self._places[b] - self._buckets[b].start
+        return self._gradient[span.start + shift : span.stop + shift]
+
+    def _params(self, b: int, span: Span, theta: Vector) -> Vector:
+        """Return the parameters of a span of a bucket, of those that this worker has."""
         shift = self._shares.gathered[b] - self._buckets[b].start if self._gathers else 0
-        return self._theta[span.start + shift : span.stop + shift]
+        return theta[span.start + shift : span.stop + shift]
 
     def _want(self, b: int) -> None:
         """Begin to gather a bucket's parameters, unless they are there."""

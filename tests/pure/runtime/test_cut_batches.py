@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, ProtocolError
+from psrt.errors import ConfigError, DivergedError, ProtocolError
 from psrt.job.local import run
 from psrt.job.virtual import simulate
 from psrt.model import MLP
@@ -81,6 +81,86 @@ def writes_parameters(layer):
     return Bad(layer, forward=forward)
 
 
+def writes_late(layer):
+    """From the third forward pass, in the second step of two micro-batches, and backward."""
+    calls = 0
+
+    def forward(x, params, out, saved):
+        nonlocal calls
+        calls += 1
+        layer.forward(x, params, out, saved)
+        if calls > 2:
+            params *= 0.5
+
+    return Bad(layer, forward=forward)
+
+
+def writes_on_the_way_back(layer):
+    def backward_input(dy, x, y, saved, params, dx):
+        layer.backward_input(dy, x, y, saved, params, dx)
+        params *= 0.5
+
+    return Bad(layer, backward_input=backward_input)
+
+
+def not_a_number(value):
+    """Return what spoils a gradient from the second step on, at the place of a bias."""
+
+    def bad(layer):
+        calls = 0
+
+        def backward_weight(dy, x, y, saved, out):
+            nonlocal calls
+            calls += 1
+            layer.backward_weight(dy, x, y, saved, out)
+            if calls > 4:
+                out[-1] = value
+
+        return Bad(layer, backward_weight=backward_weight)
+
+    return bad
+
+
+#: Ways to compute a gradient layer by layer.
+LAYERED = [
+    {"parallel": "pipeline:1"},
+    {"parallel": "pipeline:2"},
+    {"parallel": "pipeline:2", "pipeline_schedule": "pipedream", "micro_batches": None},
+    {"parallel": "pipeline:2", "shard": "gradients", "defer_weights": True},
+    {"shard": "gradients", "mode": "allreduce", "micro_batches": None},
+    {"shard": "parameters", "mode": "allreduce", "micro_batches": None},
+]
+in_any_way = pytest.mark.parametrize(
+    "more", LAYERED, ids=lambda it: "-".join(map(str, it.values()))
+)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@in_any_way
+def test_a_gradient_that_is_no_number_names_worker_step_and_tensor(more, value):
+    problem = Wrong(*[pair(8)] * 80)
+    first, second = problem.model.layers()
+    layer, problem.tensors = not_a_number(value)(second), problem.model.tensors
+    problem.layers = lambda: (first, layer)
+    config = TrainConfig(**{"batch_size": 8, "epochs": 8, "micro_batches": 2, **more})
+    line = rf"the gradient of layers\.1\.bias is {value} at step [2-6] on worker \d \("
+    with pytest.raises(DivergedError, match=line):
+        simulate(config, problem, workers=4 if "shard" in more and "parallel" in more else 2)
+
+
+@pytest.mark.parametrize("bad", [writes_late, writes_on_the_way_back])
+@in_any_way
+def test_layers_that_write_to_their_parameters_in_any_pass(bad, more):
+    problem = Wrong(*[pair(8)] * 80)
+    first, second = problem.model.layers()
+    layer = bad(second)
+    problem.layers = lambda: (first, layer)
+    config = TrainConfig(**{"batch_size": 8, "epochs": 3, "micro_batches": 2, **more})
+    line = r"^a layer wrote to theta at step \d on worker \d.*: .*test_cut_batches\.py, line \d+$"
+    with pytest.raises(ConfigError, match=line):
+        simulate(config, problem, workers=4 if len(more) > 2 else 2)
+
+
 def leaves_out(layer):
     def backward_weight(dy, x, y, saved, out):
         layer.backward_weight(dy, x, y, saved, out.copy())
@@ -91,7 +171,7 @@ def leaves_out(layer):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (writes_parameters, r"^forward\(\) of a layer wrote to theta"),
+        (writes_parameters, r"^a layer wrote to theta at step 1 on worker 0"),
         (leaves_out, r"^backward_weight\(\) of the layers left 10 of 26 elements of out unwritten"),
     ],
 )

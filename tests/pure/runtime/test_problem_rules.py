@@ -81,7 +81,10 @@ def left_out(theta, batch, out):
         ({"loss_and_grad": lambda *_: None}, r"loss_and_grad\(\) returned None, expected the mean"),
         ({"loss_and_grad": lambda *_: 0.5}, r"loss_and_grad\(\) left 3 of 3 elements of out"),
         ({"loss_and_grad": left_out}, r"left 1 of 3 elements of out unwritten, the first is 2"),
-        ({"loss_and_grad": in_place}, r"wrote to theta, expected that it only reads it"),
+        (
+            {"loss_and_grad": in_place},
+            r"wrote to theta at step 1 on .*, expected that it",
+        ),
         ({"evaluate": lambda theta: 0.5}, r"evaluate\(\) returned a float, 0.5, expected a dict"),
         ({"evaluate": lambda theta: None}, r"evaluate\(\) returned None, expected a dict"),
         ({"evaluate": lambda theta: {"loss": "low"}}, r"evaluate\(\) gives a str, 'low' for loss"),
@@ -128,6 +131,73 @@ def test_writing_to_theta_shows_in_every_mode(mode):
     psrt.simulate(config, Sound(), workers=3)
     with pytest.raises(ConfigError, match="wrote to theta"):
         psrt.simulate(config, broken(loss_and_grad=in_place), workers=3)
+
+
+#: Modes in which workers share θ, have one of their own, or take steps of their own.
+LATE_MODES = [
+    "serial", "sync", "async", "ssp", "softsync", "local-sgd", "easgd", "allreduce", "gossip",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", LATE_MODES)
+@pytest.mark.parametrize("how", ["assigned", "added", "clipped", "copied"])
+def test_writing_to_theta_after_the_first_step_shows_at_once(mode, how):
+    """The worker and its step are named, and the line that wrote."""
+    calls = 0
+
+    def late(theta, batch, out):
+        nonlocal calls
+        calls += 1
+        out[:] = theta
+        if calls > 4:  # of at most three workers
+            {
+                "assigned": lambda: theta.__setitem__(1, 0.5),
+                "added": lambda: theta[1:].__iadd__(np.float32(0.1)),
+                "clipped": lambda: np.clip(theta, -0.1, 0.1, out=theta),
+                "copied": lambda: np.copyto(theta, 0.5),
+            }[how]()
+        return 0.5
+
+    workers = 1 if mode == "serial" else 3
+    config = TrainConfig(mode=mode, epochs=4, lr=0.1)
+    line = (
+        r"loss_and_grad\(\) wrote to theta at step \d on worker \d .*, expected .*"
+        r"read-only: .*test_problem_rules\.py, line \d+$"
+    )
+    with pytest.raises(ConfigError, match=line) as caught:
+        psrt.simulate(config, broken(loss_and_grad=late), workers=workers)
+    assert calls == 5
+    assert "\n" not in str(caught.value)
+
+
+def test_an_evaluation_that_writes_to_theta_shows():
+    def evaluate(theta):
+        theta /= 2
+        return {"loss": 0.5}
+
+    with pytest.raises(
+        ConfigError, match=r"^evaluate\(\) wrote to theta, expected .*py, line \d+$"
+    ):
+        train(broken(evaluate=evaluate))
+
+
+def test_other_arrays_that_are_read_only_are_named_by_their_place():
+    """Numpy does not say which array it was, so the line that failed is in the text."""
+    rows = np.ones(3)
+    rows.flags.writeable = False
+
+    def scaled(theta, batch, out):
+        np.multiply(rows, 2, out=rows)
+        return 0.5
+
+    with pytest.raises(ConfigError, match=r"test_problem_rules\.py, line \d+$"):
+        train(broken(loss_and_grad=scaled))
+
+    def other(theta, batch, out):
+        raise ValueError("no such thing")
+
+    with pytest.raises(ValueError, match=r"^no such thing$"):
+        train(broken(loss_and_grad=other))
 
 
 def test_attributes_with_the_names_of_methods_that_may_be_missing(tmp_path):

@@ -171,7 +171,7 @@ class TestSteps:
     def test_the_gradient_goes_into_the_ports_buffer_without_the_control_values(self):
         class Writes(Batches):
             def loss_and_grad(self, theta, batch, out):
-                assert theta is port.theta
+                assert theta.base is port.theta
                 out[:] = 9
                 return 0.0
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import psrt
+from psrt import TrainConfig
 from psrt.data import load_dataset
 from psrt.errors import CheckpointError, ConfigError
 from psrt.partition import Span
@@ -498,3 +499,80 @@ def test_digits_are_read_only_and_will_do():
     )
     assert psrt.run(psrt.TrainConfig(steps=3), problem).summary.steps == 3
     assert problem.gradient_spans()[-1] == Span(0, 640)
+
+
+def renormed():
+    return nn.Sequential(nn.Embedding(9, 4, max_norm=0.1), nn.Flatten(), nn.Linear(4, 3))
+
+
+def clamping(module, batch):
+    value = loss(module, batch)
+    if clamping.calls >= 3:
+        with torch.no_grad():
+            for it in module.parameters():
+                it.clamp_(-1e-3, 1e-3)
+    clamping.calls += torch.is_grad_enabled()
+    return value
+
+
+def clamping_data(module, batch):
+    if clamping.calls >= 3:
+        for it in module.parameters():
+            it.data.clamp_(-1e-3, 1e-3)
+    clamping.calls += torch.is_grad_enabled()
+    return loss(module, batch)
+
+
+def replacing_data(module, batch):
+    if clamping.calls >= 3:
+        module[0].weight.data = module[0].weight.data * 1.0
+    clamping.calls += torch.is_grad_enabled()
+    return loss(module, batch)
+
+
+def clamping_in_evaluation(module, batch):
+    if not torch.is_grad_enabled():
+        module[0].weight.data.mul_(0.5)
+    return loss(module, batch)
+
+
+@pytest.mark.parametrize(
+    ("own", "who"),
+    [
+        (clamping, "the loss"),
+        (clamping_data, "the loss"),
+        (replacing_data, "the loss"),
+        (clamping_in_evaluation, "the evaluation"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["serial", "sync", "async", "local-sgd", "allreduce", "gossip"])
+def test_parameters_that_a_loss_writes_to_are_told_at_once(mode, own, who):
+    clamping.calls = 0
+    problem = psrt.torch.Problem(plain(), own, data(), data(), batch_size=8)
+    when = r"" if "eval" in who else r" at step \d on worker \d \(rank \d\)"
+    line = rf"^{who} wrote to parameter 0\.(weight|bias){when}, expected that it only reads it"
+    with pytest.raises(ConfigError, match=line):
+        psrt.simulate(TrainConfig(mode=mode, epochs=4), problem, workers=1 + (mode != "serial"))
+    assert clamping.calls <= 4
+
+
+def test_an_embedding_that_is_renormed_is_told_at_once():
+    x, y = torch.arange(72).reshape(72, 1) % 9, torch.arange(72) % 3
+    problem = psrt.torch.Problem(renormed(), loss, (x, y), batch_size=8)
+    with pytest.raises(ConfigError, match=r"^the loss wrote to parameter 0.weight at step 1 on"):
+        psrt.run(TrainConfig(mode="serial", epochs=4), problem)
+
+
+def test_what_is_written_to_data_of_a_large_module_is_told_within_a_few_steps():
+    module, steps = nn.Linear(1000, 300), 0
+
+    def masked(module, batch):
+        nonlocal steps
+        steps += 1
+        module.weight.data[-1].mul_(1.5 if steps > 3 else 1.0)
+        return module(batch[0]).square().mean()
+
+    problem = psrt.torch.Problem(module, masked, (torch.randn(400, 1000),), batch_size=4)
+    with pytest.raises(ConfigError, match=r"^the loss wrote to parameter weight at step \d+ on"):
+        psrt.run(TrainConfig(mode="serial", epochs=4, lr=1e-3), problem)
+    assert steps <= 36

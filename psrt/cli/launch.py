@@ -60,6 +60,8 @@ _HELP = {"-h", "--help", "--help-all"}
 _FILES = ("config", "resume", "replay")
 #: Seconds that `srun --mpi=list` may take.
 _SRUN_S = 30
+#: Bytes that a rank needs at least, for Python, numpy and MPI.
+_RANK_BYTES = 16 << 20
 #: Most ranks that a job can have.
 _MOST = 1_000_000
 
@@ -202,6 +204,8 @@ def main(argv: Sequence[str]) -> int:
         ended = _once(given, rest)
     if ended is None:
         return 0
+    if ended.killed is not None:
+        _tell(f"psrt: error: {ended.killed}\n")
     if ended.asked is not None and ended.status:
         raise KeyboardInterrupt(ended.asked)
     return ended.status
@@ -379,6 +383,10 @@ def _line(
     except ValueError as error:
         raise ConfigError(f"--flags {given.flags!r}: {str(error).lower()}") from None
     ranks = ranks or (slots if given.ranks is None else _number(given.ranks))
+    _check_folders(is_open_mpi=library.is_open_mpi)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if pmi is None and not _spreads(given) and ranks * _RANK_BYTES > memory:
+        raise ConfigError(f"-n {ranks}: this host has memory for {memory // _RANK_BYTES} at most")
     is_training = is_ours and words[2:3] == ["train"] and not _HELP & set(words)
     start = Start(
         command=[*python, *words],
@@ -400,6 +408,29 @@ def _line(
     return mpirun_line(
         start, library, mpirun_of(library), root=os.geteuid() == 0, environment=os.environ
     )
+
+
+def _check_folders(*, is_open_mpi: bool) -> None:
+    """Check the folders of this process that ranks on this host begin with.
+
+    Raises:
+        ConfigError: if an mpirun would fail for one of them.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"the current folder cannot be used: {error.strerror}") from None
+    temporary = os.environ.get("TMPDIR")
+    if not is_open_mpi or not temporary or not os.path.exists(temporary):
+        return
+    trial = os.path.join(temporary, f"psrt-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        os.mkdir(trial)
+        os.rmdir(trial)
+    except OSError as error:
+        raise ConfigError(
+            f"TMPDIR={temporary}: mpirun cannot make a folder there: {error.strerror}"
+        ) from None
 
 
 def _survives(flags: Sequence[str]) -> bool:

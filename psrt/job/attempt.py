@@ -20,6 +20,7 @@ from pathlib import Path
 
 from psrt.errors import ConfigError, StoppedError
 from psrt.faults.parent import Parent
+from psrt.faults.roster import how_it_ended
 from psrt.faults.watcher import End
 from psrt.job.output import Output, may_be_full
 from psrt.job.signals import Signals
@@ -61,6 +62,17 @@ class Ended:
     over: End | None = None
     #: Why it was ended from here; None if it was not.
     stalled: str | None = None
+
+    @property
+    def killed(self) -> str | None:
+        """That the launcher was killed, and not from here, in words; None if it was not.
+
+        >>> Ended(-9, None, 1.0).killed, Ended(-9, 15, 1.0).killed
+        ('the launcher of the ranks was killed by signal 9 (SIGKILL)', None)
+        """
+        if self.returncode >= 0 or self.asked or self.over is not None or self.stalled is not None:
+            return None
+        return f"the launcher of the ranks {how_it_ended(-self.returncode)}"
 
     @property
     def status(self) -> int:
@@ -219,7 +231,7 @@ def _why(ended: Ended) -> tuple[str, bool]:
         return ended.stalled, True
     if ended.asked is not None:
         return f"asked to end by {signal.Signals(ended.asked).name}", False
-    return "nobody has told why", False
+    return ended.killed or "nobody has told why", False
 
 
 def _end_orphans() -> None:

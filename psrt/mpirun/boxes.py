@@ -29,6 +29,8 @@ _REASONS = (
 )
 #: And lines that say nothing new.
 _LINES = (b"Abort(", b" more process")
+#: In one of the first kind, that a rank has left without a word and without an error.
+_LEFT = b"exiting\nimproperly"
 _OPENINGS = (*_NOTHING_NEW, *_REASONS, *_LINES)
 _LONGEST, _FIRST = max(map(len, _OPENINGS)), frozenset(it[0] for it in _OPENINGS)
 #: All that begins so, to its end.
@@ -127,7 +129,7 @@ class Boxes:
             self._lost.append((found[1] or found[2]).decode(errors="replace"))
         if self._verbose:
             return text
-        if text.startswith(_REASONS):
+        if text.startswith(_REASONS) or _LEFT in text:
             self._reasons += text
         self._after = True
         return b""

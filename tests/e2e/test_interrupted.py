@@ -63,9 +63,12 @@ def test_it_ends_at_once_and_keeps_what_there_is(launch, command, number):
 def test_a_bench_ends_at_once(launch):
     flags = "--mode async --workers 5000 --timing-only --parameters 1000 --steps 100000"
     process = launch.start("-m", "psrt", "simulate", *flags.split())
-    assert process.stdout.readline()  # before that Python may not be up yet
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    try:
+        assert process.stdout.readline()  # before that Python may not be up yet
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert (process.returncode, stderr.splitlines()[-1]) == (130, "psrt: interrupted")
     assert "Traceback" not in stderr
 

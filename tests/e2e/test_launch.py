@@ -574,6 +574,7 @@ MISTAKES = [
     (["--flags", "'", "train"], "--flags"),
     (["--workers", "3", "script.py"], "--workers is for train"),
     (["--workers", "3", "-n", "3", "train"], "give one of them"),
+    (["--dry-run", "-n", "1000000", "train"], "-n 1000000: this host has memory for"),
     (["--stdin", "--restarts", "1", "train"], "--stdin has no effect with --restarts"),
     (["--launcher", "srun", "train"], "needs an allocation of Slurm"),
 ]
@@ -586,6 +587,30 @@ def test_a_mistake_is_one_line(launch, mistake):
     assert done.status == 2
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert says in done.errors[0]
+
+
+def test_folders_that_no_mpirun_can_begin_with_are_one_line(launch):
+    (launch.folder / "gone").mkdir()
+    (launch.folder / "file").write_text("")
+    leave = f"cd gone && rmdir ../gone && exec {shlex.quote(sys.executable)} -m psrt launch -n 2"
+    done = [launch.command("sh", "-c", f"{leave} train")]
+    if launch.is_open_mpi:
+        words = ("-m", "psrt", "launch", "-n", 2, "train")
+        done.append(launch.python(*words, TMPDIR=str(launch.folder / "file")))
+    for it, says in zip(done, ("the current folder", "TMPDIR="), strict=False):
+        assert it.status == 2
+        assert len(it.stderr.splitlines()) == 1, it.stderr
+        assert says in it.errors[0]
+
+
+def test_a_launcher_that_is_killed_is_named(launch, script):
+    if not launch.is_open_mpi:
+        pytest.skip("its mpirun is not the parent of the ranks")
+    script("import os, signal; os.kill(os.getppid(), signal.SIGKILL); signal.pause()")
+    done = launch.psrt("launch", "-n", 1, "script.py")
+    assert done.status == 137
+    (line,) = done.errors
+    assert "the launcher of the ranks was killed by signal 9 (SIGKILL)" in line
 
 
 def test_it_is_not_started_by_mpirun(launch):

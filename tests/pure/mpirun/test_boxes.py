@@ -63,12 +63,20 @@ YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
 This typically refers to a problem with your application.
 Please see the FAQ page for debugging suggestions
 """.encode()
+LEFT = f"""\
+{_DASHES}
+prterun has exited due to process rank 1 with PID 27952 on node vm exiting
+improperly. There are three reasons this could occur:
+
+1. this process did not call "init" before exiting, but others in the job did.
+{_DASHES}
+""".encode()
 MPICH_LOST = b"""\
 [mpiexec@vm] control_cb (/src/pm/hydra/mpiexec/pmiserv_cb.c:280): assert (!closed) failed
 [proxy:0@node02] main (/src/pm/hydra/proxy/pmip.c:169): demux engine error waiting for event
 """
 NOTHING_NEW = (ABORT, STATUS, MPICH_ABORT)
-REASONS = (KILLED, LOST, MPICH_KILLED, MPICH_LOST)
+REASONS = (KILLED, LOST, LEFT, MPICH_KILLED, MPICH_LOST)
 #: Of users and of MPI, as far as it says more; some of it begins as a box does.
 OTHERS = (
     b"\rstep 3/9 [--",

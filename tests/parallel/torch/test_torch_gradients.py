@@ -288,23 +288,14 @@ def ranks(open_communicator):
 
 
 @pytest.fixture(scope="module")
-def gloo(ranks_of_module):
-    """Torch's own processes, by a file; they are never destroyed, see ``test_it_is_torchs…``."""
-    comm, meeting = ranks_of_module
-    distributed = pytest.importorskip("torch.distributed")
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=comm.rank, world_size=comm.size
-    )
-
-
-@pytest.fixture(scope="module")
-def ranks_of_module(tmp_path_factory):
-    from psrt.mpi.agreement import bcast_text
+def gloo():
+    """Torch's own processes, until tests of others need theirs."""
+    from psrt.bench.torch_ddp import GlooGroup
     from psrt.mpi.start import world
 
-    comm = world()
-    meeting = str(tmp_path_factory.mktemp("gloo") / "meeting") if comm.rank == 0 else ""
-    return comm, bcast_text(comm, meeting)
+    group = GlooGroup(world())
+    yield
+    group.close()
 
 
 @pytest.mark.usefixtures("gloo")

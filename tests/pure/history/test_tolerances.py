@@ -12,7 +12,7 @@ from psrt.config import TrainConfig
 from psrt.history import EVENT, Kind, read_history
 from psrt.history.check import check
 from psrt.history.check.run import check_cells
-from psrt.history.check.trust import EVENTS, SUMMARY, on_trust
+from psrt.history.check.trust import EVENTS, METRICS, SUMMARY, on_trust
 from psrt.history.events import FIELDS
 from psrt.history.reading import read_cells
 from psrt.job.virtual import simulate
@@ -91,6 +91,15 @@ EXCUSES = {
     "residuals, no bound": (
         "residuals", [(Kind.RESIDUAL, "weight", 1.1), (Kind.RESIDUAL, "seconds", np.inf)],
     ),
+    "residuals, no number": ("residuals", [(Kind.RESIDUAL, "weight", np.nan)]),
+    "sums, no number": ("sums in frames", [(Kind.SUM_KEEP, "weight", np.nan)]),
+    "averages, no number": ("gossip", [(Kind.MIXED, "progress", np.nan)]),
+    "pairs, no number": ("pairs", [(Kind.MIXED, "progress", np.nan)]),
+    "tracked, no number": ("tracking", [(Kind.TRACK, "rate", np.nan)]),
+    "forces, no number": (
+        "elastic", [(kind, "progress", np.nan) for kind in (Kind.DRAW, Kind.FORCE, Kind.CENTRE)],
+    ),
+    "moves, no number": ("elastic", [(Kind.DRAW, "gap", np.nan), (Kind.DRAW, "rate", np.nan)]),
     "sums": (
         "sums in frames", [(Kind.SUM_KEEP, "weight", 1.1), (Kind.SUM_KEEP, "seconds", 1e6)],
     ),
@@ -165,14 +174,17 @@ def test_each_figure_is_checked_or_said_to_be_on_trust(tmp_path, mode):
         return check(histories[0], summary=summary, metrics=metrics).ok
 
     assert is_good()
-    missed = set()
-    for path, number in leaves(summary):
-        at = summary
-        for key in path[:-1]:
-            at = at[key]
-        at[path[-1]] = number * 1.5 + 1
-        if is_good():
-            missed.add(".".join(map(str, path)))
-        at[path[-1]] = number
-    names = on_trust(SUMMARY)
-    assert not {it for it in missed if not any(f"{it}.".startswith(f"{name}.") for name in names)}
+    for file, document in ((SUMMARY, summary), (METRICS, metrics[len(metrics) // 2])):
+        missed = set()
+        for path, number in leaves(document):
+            at = document
+            for key in path[:-1]:
+                at = at[key]
+            at[path[-1]] = number * 1.5 + 1
+            if is_good():
+                missed.add(".".join(map(str, path)))
+            at[path[-1]] = number
+        names = on_trust(file)
+        assert not {
+            it for it in missed if not any(f"{it}.".startswith(f"{name}.") for name in names)
+        }

@@ -35,6 +35,12 @@ class DifferentCallsError(ProtocolError):
     """The ranks make other calls than each other, so their programs differ."""
 
 
+class LeftError(ProtocolError):
+    """Another rank has left: by an error of its own, which it shows, or by an early end."""
+
+    exit_status = 5
+
+
 class CodecError(ProtocolError):
     """A compressed vector is not one of its codec; what it says of itself does not hold."""
 

@@ -12,6 +12,7 @@ import time
 from psrt.errors import (
     ConfigError,
     DifferentCallsError,
+    LeftError,
     ProtocolError,
     PsrtError,
     line_of,
@@ -33,7 +34,8 @@ def end(error: PsrtError) -> None:
     What all ranks have agreed on they end by themselves, save that they are no job at all.
     """
     is_users = isinstance(error, ConfigError | DifferentCallsError)
-    if not is_users and (error.agreed or isinstance(error, ProtocolError)):
+    is_anothers = isinstance(error, LeftError)
+    if not (is_users or is_anothers) and (error.agreed or isinstance(error, ProtocolError)):
         return
     rank, status = started_rank(), status_of(error)
     place = ", ".join(filter(None, [users_place(error), f"on rank {rank}"]))
@@ -41,9 +43,10 @@ def end(error: PsrtError) -> None:
     # Others may only say what they make of the end of a rank that shows a traceback.
     parent = parent_of_this() if is_users else None
     if parent is None or not parent.tell(End(status, text)):
-        time.sleep(_AFTER_FIRST_S if rank else 0.0)
+        time.sleep(_AFTER_FIRST_S if rank and not is_anothers else 0.0)
         with contextlib.suppress(OSError, ValueError):
             print(text, end="", file=sys.stderr, flush=True)
+        time.sleep(_AFTER_FIRST_S if is_anothers else 0.0)  # for the traceback of the one that left
     if (mpi := sys.modules.get("mpi4py.MPI")) is not None:
         mpi._set_abort_status(0 if error.agreed else status)
     raise SystemExit(status)

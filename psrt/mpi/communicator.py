@@ -44,7 +44,8 @@ class Communicator(NonblockingCalls):
 
     As a context manager it is closed at the end of the block. Where the block ends with an error on
     a rank, the others are not left waiting for that rank until the deadline: the call that they
-    wait in, or their next one, raises a ProtocolError that says which rank left with what.
+    wait in, or their next one, raises a LeftError, which says which rank left with what. Where a
+    program does not catch that, it is one line, and status 5.
 
     >>> communicator = psrt.Communicator()                                  # doctest: +SKIP
     >>> buffer = communicator.empty(1000)                                   # doctest: +SKIP

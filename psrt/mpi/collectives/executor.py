@@ -357,8 +357,10 @@ class CollectiveExecutor:
             words = f"{type(error).__name__}{': ' if text else ''}{text}"
         self.matcher.leave(words, since=since)
         if error is not None and not self.broken:
+            trace = error.__traceback__
             with contextlib.suppress(type(error)):
                 self._fail(error)
+            error.__traceback__ = trace  # the caller's, without a frame of this
 
     def close(self, *, met: bool = False) -> None:
         """Free what was made; collective, unless something has failed before.

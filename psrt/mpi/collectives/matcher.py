@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import DifferentCallsError, ProtocolError
+from psrt.errors import DifferentCallsError, LeftError, ProtocolError
 from psrt.mpi.tags import CALL
 
 #: Seconds without progress after which a rank sends its signatures.
@@ -192,7 +192,7 @@ class CallMatcher:
             return
         who, me = self._names[source], self._names[self._comm.rank]
         if kind == _FAREWELL:
-            raise ProtocolError(f"rank {who} left with {text}")
+            raise LeftError(f"rank {who} left with {text}")
         mine = self.signatures[number % MEMORY]
         refused = number in self.refused
         alike = refused if kind == _REFUSAL else text == _cut(mine).decode(errors="replace")

@@ -114,7 +114,7 @@ def test_a_signal_that_a_run_cannot_heed_ends_it(slurm, mpi, folder):
 
 
 @pytest.mark.parametrize(
-    ("flags", "ended"), [((), ("COMPLETED", 0)), (("--lr", "nan"), ("FAILED", 2))]
+    ("flags", "ended"), [((), ("COMPLETED", 0)), (("--lr", "1000000"), ("FAILED", 3))]
 )
 def test_psrt_launch(slurm, mpi, folder, flags, ended):
     """It finds by itself that it is srun which starts the ranks, and in which language."""

@@ -105,13 +105,17 @@ class Parameters:
             tensor.data = part
         self._bound = address
 
+    def versions(self) -> list[int]:
+        """Return torch's counts of what has written to each, but to its ``data``."""
+        return [it._version for it in self.tensors]
+
     def begin_reading(self, theta: Vector, *, whole: bool = False) -> None:
         """Take note of what they are, before code of the user's that should only read them.
 
         Torch counts what writes to a tensor, but not what writes to its ``data``. For that a span
         is compared: the whole vector, or one that moves on with each call.
         """
-        self._versions = [it._version for it in self.tensors]
+        self._versions = self.versions()
         size = self.n if whole else max(_WINDOW, -(-self.n // _WINDOWS))
         start = self._seen[0].stop % self.n
         span = Span(0 if whole else start, min(start + size, self.n))
@@ -137,15 +141,19 @@ class Parameters:
         name = next(name for name, it in zip(self.names, self.spans, strict=True) if at < it.stop)
         raise WrittenError(f"{by} wrote to parameter {name}")
 
-    def gather(self) -> None:
+    def gather(self) -> bool:
         """Where a parameter's ``data`` was replaced, copy that into the vector, of which it is one.
 
-        Other memory, or the same in another order: it is no view of its part any more.
+        Other memory, or the same in another order: it is no view of its part any more. Return
+        whether there was one.
         """
+        found = False
         for tensor, part in zip(self.tensors, self._parts, strict=True):
             if tensor.data_ptr() != part.data_ptr() or tensor.stride() != part.stride():
                 part.copy_(tensor.data)
                 tensor.data = part
+                found = True
+        return found
 
     def views(self, vector: Vector) -> list[Any]:
         """Return a tensor for each that is a view of a vector (n,), of its shape.

@@ -49,8 +49,11 @@ class Parameters(Protocol):
         """Return the parameters as they were given, with the values of ``theta`` (n,)."""
         ...
 
-    def gather(self, theta: Vector) -> None:
+    def gather(self, theta: Vector) -> bool:
         """Bring what the loop has put in their place back into ``theta`` (n,), that of ``bind``.
+
+        Returns:
+            Whether something is seen to have been put there, or written, since ``bind``.
 
         Raises:
             ConfigError: if the loop has put something there that cannot be trained, or trains what
@@ -157,17 +160,18 @@ class TreeParameters:
         self._bound = self._tree.made(self._read.of(theta))
         return self._bound
 
-    def gather(self, theta: Vector) -> None:
+    def gather(self, theta: Vector) -> bool:
         """Bring leaves that were put in the place of others back into ``theta`` (n,).
 
         In the first steps, see that the loop does not train the arrays that it has given.
         """
         views, leaves = self._read.of(theta), self._tree.leaves(self._bound)
-        if leaves is None or any(a is not b for a, b in zip(views, leaves, strict=True)):
+        is_other = leaves is None or any(a is not b for a, b in zip(views, leaves, strict=True))
+        if is_other:
             self.writer(self._bound)(theta)
         if not self._looks:
             self._untouched = []
-            return
+            return is_other
         self._looks -= 1
         named = zip(self._untouched, views, self._tree.names, strict=True)
         for (given, before), view, name in named if self._untouched else ():
@@ -177,6 +181,7 @@ class TreeParameters:
                 f"the loop wrote to the parameters{name} that it gave: psrt trains a copy, which "
                 "the attribute parameters has; step() updates it"
             )
+        return is_other
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Keep nothing: arrays have no modes."""

@@ -43,6 +43,7 @@ class TorchParameters:
         self._buffers.hold()  # for good: no other worker shares the module
         self.held: Held | None = self._buffers if is_module else None
         self._is_checked = False
+        self._versions: list[int] = []
 
     def initial(self) -> Vector:
         """Return a copy of them, one behind the other."""
@@ -68,12 +69,16 @@ class TorchParameters:
         self._parameters.bind(theta)
         for it in self._parameters.tensors:
             it.grad = None
+        self._versions = self._parameters.versions()
         return self._given
 
-    def gather(self, theta: Vector) -> None:
-        """Bring what was put in a parameter's ``data`` back into ``theta`` (n,)."""
+    def gather(self, theta: Vector) -> bool:
+        """Bring what was put in a parameter's ``data`` back into ``theta`` (n,).
+
+        Torch counts what writes to a parameter, though not what writes to its ``data``.
+        """
         self._parameters.check()
-        self._parameters.gather()
+        return self._parameters.gather() or self._parameters.versions() != self._versions
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Have the module train afterwards if it does now."""

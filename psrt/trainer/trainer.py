@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 #: Steps of an epoch, or samples of a step, are fewer.
 _MOST = 1 << 62
+#: Steps after which parameters that a loop may not write to are compared with what they were: each
+#: of the first, and one in so many.
+_FIRST_STEPS, _EVERY = 4, 32
 _SERVES = "this rank serves, it has no part in the loop"
 
 
@@ -252,7 +255,7 @@ class Trainer:
         """Let the role go on until it asks for what comes next, or to its end."""
         assert self._job is not None, "nothing is resumed after its end"
         try:
-            fault = self._hand_back()
+            fault = self._hand_back(within=isinstance(found, OwnBatch))
             if fault is None:
                 self._job.send(found)
             else:  # so that it ends the job, wherever the loop is
@@ -265,10 +268,14 @@ class Trainer:
         else:
             self._take(self._member.theta)
 
-    def _hand_back(self) -> ConfigError | None:
+    def _hand_back(self, *, within: bool) -> ConfigError | None:
         """Let the run have what the loop has written to the parameters, where it may do so.
 
-        The compare takes as long as a copy of them.
+        To compare takes longer than a copy of them. Where the loop may not write, that is for the
+        first steps, one in ``_EVERY`` of the others, and what the parameters tell by themselves.
+
+        Args:
+            within: whether this is a step, and no beginning or end of an epoch.
 
         Returns:
             What is wrong, if the parameters here are another's, too.
@@ -276,15 +283,18 @@ class Trainer:
         if self._theta is None or self._loop.member is None:
             return None
         try:
-            self._given.gather(self._theta)
+            is_written = self._given.gather(self._theta)
         except ConfigError as error:
             return error
         theta = self._member.theta
-        mine, run = self._theta.view(np.uint32), theta.view(np.uint32)
-        if np.array_equal(mine, run):
-            return None
         if self._member.owns_theta:
             np.copyto(theta, self._theta)
+            return None
+        is_first = self.steps < _FIRST_STEPS
+        if within and not is_first and not is_written and self.steps % _EVERY:
+            return None
+        mine, run = self._theta.view(np.uint32), theta.view(np.uint32)
+        if np.array_equal(mine, run):
             return None
         name = self._loop.named(int(np.flatnonzero(mine != run)[0]))
         return ConfigError(

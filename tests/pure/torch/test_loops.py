@@ -13,16 +13,21 @@ from support.torch_models import data, loss, plain
 SHARED, OWN = "allreduce", "serial"
 
 
-def looped(body, mode=SHARED, module=None):
-    """Run a loop of three steps in two epochs; return the module, and the steps begun."""
+def looped(body, mode=SHARED, module=None, steps=3):
+    """Run a loop of some steps in two epochs; return the module, and the steps begun."""
     module, count = module or plain(), 0
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     with psrt.Trainer(TrainConfig(mode=mode, epochs=2, lr=0.1), module) as trainer:
         while trainer.epoch():
-            for _ in range(3):
+            for _ in range(steps):
                 count += 1
                 body(trainer, module, optimizer, loss(module, data()))
     return module, count
+
+
+def ordinary(trainer, module, optimizer, found):
+    found.backward()
+    trainer.step(samples=1)
 
 
 def stepped(trainer, module, optimizer, found):
@@ -117,6 +122,21 @@ def test_it_is_told_in_the_first_steps(body, line):
     with pytest.raises(ConfigError, match=line):
         looped(counted)
     assert count <= 2
+
+
+@pytest.mark.parametrize(("body", "most"), [(trained_twice, 1), (swapped, 2), (clamped, 32)])
+def test_it_is_told_where_it_begins_later(body, most):
+    """Of what torch counts at once; of what it does not, within a few dozen steps."""
+    begins, count = 40, 0
+
+    def later(trainer, module, optimizer, found):
+        nonlocal count
+        count += 1
+        (ordinary if count < begins else body)(trainer, module, optimizer, found)
+
+    with pytest.raises(ConfigError, match=r"wrote to the parameters, to 0\.weight first"):
+        looped(later, steps=100)
+    assert begins <= count < begins + most
 
 
 @pytest.mark.parametrize("body", [clamped, swapped, loaded])

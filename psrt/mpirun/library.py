@@ -8,6 +8,7 @@ it was built on. So a process that loads it is asked, without ``MPI_Init``; that
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -141,8 +142,8 @@ def _candidates(library: Library) -> Iterator[Path]:
     if library.path is not None:
         given = Path(library.path)
         for parents in (given.parents, given.resolve().parents):
-            for folder in parents[:-1]:
-                yield from (p for name in names if (p := folder / "bin" / name).exists())
+            for folder in parents[:-1]:  # of which some may not be looked into
+                yield from (p for name in names if os.path.exists(p := folder / "bin" / name))
     yield from (Path(found) for name in names if (found := shutil.which(name)))
 
 

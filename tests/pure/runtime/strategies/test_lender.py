@@ -88,7 +88,8 @@ class Sums:
 def lender(uses, shard=Sharing.PARAMETERS):
     port = Port()
     sums = Sums(port)
-    made = BucketLender(port, sums, Shares(shard, BUCKETS, OWNED, MOST), LAYERS, uses)
+    shares = Shares(shard, BUCKETS, OWNED, MOST)
+    made = BucketLender(port, sums, shares, LAYERS, uses, lambda at, gradient: None)
     return made, port, sums
 
 

@@ -135,7 +135,7 @@ def test_the_place_of_what_is_read_is_not_taken_for_what_follows():
 
 def test_parameters_that_all_have_are_not_gathered():
     made, port, _ = lender(WHOLE, Sharing.GRADIENTS)
-    port.theta = made._theta = np.arange(9, dtype=np.float32)
+    made._read = np.arange(9, dtype=np.float32)
     made.begin(1.0)
     for i, span in enumerate(LAYERS):
         np.testing.assert_array_equal(drive(made.params(i)), range(*span))

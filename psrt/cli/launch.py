@@ -423,14 +423,10 @@ def _check_folders(*, is_open_mpi: bool) -> None:
     temporary = os.environ.get("TMPDIR")
     if not is_open_mpi or not temporary or not os.path.exists(temporary):
         return
-    trial = os.path.join(temporary, f"psrt-{os.getpid()}-{os.urandom(4).hex()}")
-    try:
-        os.mkdir(trial)
-        os.rmdir(trial)
-    except OSError as error:
-        raise ConfigError(
-            f"TMPDIR={temporary}: mpirun cannot make a folder there: {error.strerror}"
-        ) from None
+    from psrt.doctor.host import refuses
+
+    if why := refuses(temporary, 1):
+        raise ConfigError(f"TMPDIR={temporary}: mpirun cannot make a folder there: {why}")
 
 
 def _survives(flags: Sequence[str]) -> bool:

@@ -47,7 +47,7 @@ def _temporary() -> Iterator[tuple[str, str]]:
     there = folder
     while not os.path.exists(there) and there != os.path.dirname(there):  # MPI makes it
         there = os.path.dirname(there)
-    error = _refuses(there or ".", _TEMPORARY)
+    error = refuses(there or ".", _TEMPORARY)
     if error:
         name = f"{folder} ({given})" if given else folder
         yield (
@@ -68,7 +68,7 @@ def _shared(ranks: int, is_open_mpi: bool) -> Iterator[tuple[str, str]]:
         yield f"there is no {_SHARED}: {error.strerror}", f"mount -t tmpfs tmpfs {_SHARED}"
         return
     free, whole = it.f_bavail * it.f_frsize, it.f_blocks * it.f_frsize
-    refused = _refuses(_SHARED, 1)
+    refused = refuses(_SHARED, 1)
     if free >= needed and refused:
         yield f"{_SHARED} takes no files: {refused}", f"chmod 1777 {_SHARED}, as root"
     elif free < needed:
@@ -80,7 +80,7 @@ def _shared(ranks: int, is_open_mpi: bool) -> Iterator[tuple[str, str]]:
         )
 
 
-def _refuses(folder: str, nbytes: int) -> str:
+def refuses(folder: str, nbytes: int) -> str:
     """Return why a folder takes no file of that size; empty if it does."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:

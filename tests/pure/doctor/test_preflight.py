@@ -78,7 +78,7 @@ def shared(monkeypatch, free):
 )
 def test_a_small_or_full_shared_memory(monkeypatch, free, ranks, is_open_mpi, fails):
     shared(monkeypatch, free)
-    monkeypatch.setattr(host, "_refuses", lambda *_: "")
+    monkeypatch.setattr(host, "refuses", lambda *_: "")
     found = look(ranks, is_open_mpi=is_open_mpi)
     assert [what.startswith("/dev/shm has ") for what, _ in found] == [True] * fails
 

@@ -65,9 +65,9 @@ class Parameters:
         self._bound: int | None = None
         #: Its parts, then.
         self._parts: list[Any] = []
-        #: The versions that they have while they are only to be read, and a span with its numbers.
+        #: The versions that they have while they are only to be read, and a span with its bytes.
         self._versions: list[int] = []
-        self._seen = Span(0, 0), np.zeros(0, np.float32)
+        self._seen = Span(0, 0), b""
 
     def values(self) -> Vector:
         """Return a copy of what they hold, (n,) float32."""
@@ -119,7 +119,7 @@ class Parameters:
         size = self.n if whole else max(_WINDOW, -(-self.n // _WINDOWS))
         start = self._seen[0].stop % self.n
         span = Span(0 if whole else start, min(start + size, self.n))
-        self._seen = span, span.of(theta).copy()
+        self._seen = span, span.of(theta).tobytes()
 
     def check_read(self, by: str, theta: Vector | None = None) -> None:
         """Check that they were only read since.
@@ -135,9 +135,10 @@ class Parameters:
             if tensor._version != version or tensor.data_ptr() != self._parts[i].data_ptr():
                 raise WrittenError(f"{by} wrote to parameter {self.names[i]}")
         span, before = self._seen
-        if theta is None or span.of(theta).tobytes() == before.tobytes():
+        if theta is None or (now := span.of(theta)).tobytes() == before:
             return
-        at = span.start + int(np.flatnonzero(span.of(theta) != before)[0])
+        written = now.view(np.uint32) != np.frombuffer(before, np.uint32)
+        at = span.start + int(np.flatnonzero(written)[0])
         name = next(name for name, it in zip(self.names, self.spans, strict=True) if at < it.stop)
         raise WrittenError(f"{by} wrote to parameter {name}")
 

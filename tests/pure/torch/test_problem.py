@@ -13,6 +13,7 @@ from psrt.data import load_dataset
 from psrt.errors import CheckpointError, ConfigError
 from psrt.partition import Span
 from psrt.runtime.problem import gradient_spans, matrices_of
+from psrt.torch.parameters import Parameters
 from support.torch_models import (
     FEATURES,
     SAMPLES,
@@ -576,3 +577,14 @@ def test_what_is_written_to_data_of_a_large_module_is_told_within_a_few_steps():
     with pytest.raises(ConfigError, match=r"^the loss wrote to parameter weight at step \d+ on"):
         psrt.run(TrainConfig(mode="serial", epochs=4, lr=1e-3), problem)
     assert steps <= 36
+
+
+def test_a_zero_that_has_changed_its_sign_was_written_to():
+    module = nn.Linear(2, 1)
+    parameters = Parameters(module)
+    theta = np.zeros(parameters.n, np.float32)
+    parameters.bind(theta)
+    parameters.begin_reading(theta, whole=True)
+    module.bias.data.neg_()
+    with pytest.raises(ConfigError, match="the loss wrote to parameter bias"):
+        parameters.check_read("the loss", theta)

@@ -275,9 +275,9 @@ def evaluate(problem: Any, theta: Vector) -> dict[str, float]:
     try:
         return checked_figures(problem.evaluate(read_only(theta)))
     except ValueError as error:
-        if (told := wrote_to_theta(error, "evaluate()")) is None:
+        if (wrong := wrote_to_theta(error, "evaluate()")) is None:
             raise
-        raise told from error
+        raise wrong from error
 
 
 def checked_figures(figures: object) -> dict[str, float]:

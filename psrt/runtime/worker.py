@@ -430,9 +430,9 @@ class Worker:
                 is_layered = self._cut is not None or self.strategy.compute is not None
                 by = "a layer" if is_layered else "loss_and_grad()"
                 when = f" at step {self.clock + 1} on worker {self._name}"
-                if (told := wrote_to_theta(error, by, when)) is None:
+                if (wrong := wrote_to_theta(error, by, when)) is None:
                     raise
-                raise told from error
+                raise wrong from error
             # Those of the batch just computed; only loops and problems of torch know it.
             without = getattr(self.problem, "without_gradient", None)
             if without is not None and self._no_gradient is not None:

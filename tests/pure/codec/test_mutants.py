@@ -199,7 +199,7 @@ MUTANTS = [
         ("given), self._bases[columns].T", "given), self._bases[columns]"),
         ("basis[0] /= np.sqrt(2)", "pass"),
         ("axis=1)[:, first:]", "axis=1)[:, :k]"),
-        ("np.diff(indices) <= 0", "np.diff(indices) > 0"),
+        ("places[:, 1:] > places", "places[:, 1:] <= places"),
     ),
     *of(
         CODECS, CODEC, "def encode",
@@ -268,6 +268,11 @@ def test_a_broken_codec_goes_red(mutant, monkeypatch):
 
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever shows that it is broken
         check()
+
+
+def test_the_text_that_each_mutant_changes_is_there():
+    for mutant in MUTANTS:  # those of `make test-rest`, too
+        assert changed(mutant)
 
 
 def test_each_codec_is_broken_in_at_least_five_ways_of_its_own():

@@ -217,7 +217,7 @@ class Launcher(ABC):
         Args:
             stats: of the ranks of this process: of a worker, or of each shard of a server.
 
-        Those of ``missing`` workers have counted nothing.
+        Those of ``missing`` workers are empty.
         """
         return stats
 

@@ -130,8 +130,9 @@ def summarize(
         parameters: n.
         hosts: the number of hosts.
         library: name and version of the MPI library.
-        died: the number of workers that crashed.
-        missing: the workers, by number, that others went on without, and whose stats are empty.
+        died: the number of workers that crashed in a simulation.
+        missing: the workers, by number, that others went on without; their stats have what they
+            had reported.
 
     Raises:
         DivergedError: if a parameter ended as nan or infinite.
@@ -153,6 +154,8 @@ def summarize(
     workers = sorted((one for one in stats if one.worker >= 0), key=lambda one: one.worker)
     total = Stats.merged(stats)
     total.seconds = round(total.seconds, 6)
+    if records and (died or missing):  # of the dead what they reported, as in the records
+        total.samples = records[-1].samples
     more = total.figures()
     counted = {name: more.pop(name) for name in FIELDS if name in more}
     if not np.isfinite(theta).all():  # the loss may not look at all of them

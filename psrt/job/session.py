@@ -395,6 +395,7 @@ class _Session:
         folder, failed = recording.folder, recording.failed
         assert setup.problem is not None
         assert recorder is not None
+        stats = [recorder.told(it.worker) if it.worker in launcher.missing else it for it in stats]
         if not (any(one.steps for one in stats) or launcher.died or launcher.missing):
             self._failure = self._failure or nothing_trained(setup.problem)
             return None

@@ -11,6 +11,7 @@ from psrt.report.console import epoch_line
 from psrt.report.files import OutputFolder
 from psrt.report.metrics_aggregator import MetricsAggregator, Record
 from psrt.report.progress import ProgressFile
+from psrt.stats import Stats
 
 
 class MetricsWriter:
@@ -53,6 +54,10 @@ class MetricsWriter:
     def finished(self) -> bool:
         """Whether every worker has sent its last report."""
         return self._aggregator.finished
+
+    def told(self, worker: int) -> Stats:
+        """Return what a worker has told of what the lines count of it: all that a dead one has."""
+        return self._aggregator.told(worker)
 
     def add(self, report: Report | Sketch) -> None:
         """Merge one report; store, write and print the records that it completes."""

@@ -49,7 +49,7 @@ class Problem:
 workers = world().size - servers
 config = psrt.TrainConfig(
     mode=mode, servers=servers, epochs=4, lr=0.1, timeout_s=20, out="run", record=True,
-    survive=True, shared_memory="messages" not in what,
+    survive=True, log_every=7, shared_memory="messages" not in what,
     shards_per_server=2 if "shards" in what else None,
     asynchronous=True if "asynchronous" in what else None,
     backup=1 if "backup" in what else None,
@@ -123,6 +123,10 @@ def test_the_others_train_to_the_end(launch, job, ranks, mode, servers, deaths, 
     assert f"kept 70000 {sorted(deaths)}" in done.stdout
     summary = json.loads((launch.folder / "run" / "summary.json").read_text())
     assert [it["worker"] for it in summary["missing"]] == sorted(deaths)
+    lines = (launch.folder / "run" / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    assert summary["samples"] == last["samples"]
+    assert all(summary[it] >= last[it] for it in ("bytes_sent", "bytes_received"))
     if "backup" not in what:  # which leaves out clocks
         assert all(it["clock"] < deaths[it["worker"]] for it in summary["missing"])
     checked = launch.psrt("check", "run")
@@ -165,7 +169,7 @@ def test_there_is_no_other_run_in_the_program(job):
     done = job(4, "sync", 1, {1: AMID}, "again")
     assert "kept 70000 [1]" in done.stdout
     assert "workers of an earlier run have died" in done.stderr
-    assert done.status == 1
+    assert done.status == 4
 
 
 @pytest.mark.parametrize(

@@ -343,6 +343,7 @@ class _Case:
         died = bool((leave == len(table)).any())
         if summary is not None:
             summary.updates(updates)
+            summary.measured(self._metrics or ())
             if not contract.pairs:
                 summary.without_servers()
         if summary is not None and not died:
@@ -351,7 +352,6 @@ class _Case:
             if contract.pairs:
                 summary.paired(table)
             summary.exchanged((self.header, nbytes, table), codec=frames_of(self.header))
-            summary.measured(self._metrics or ())
             summary.times(table, self.waits)
         if contract.pairs:
             self.gap = float(np.nan_to_num(table.real("gap")[rounds]).max(initial=0.0))
@@ -394,11 +394,11 @@ class _Case:
             summary.shards(shards)
             summary.skews(workers.skew)
             summary.pushed(workers)
+            summary.measured(self._metrics or ())
         if summary is not None and not died.any():
             if contract.mode.averages:
                 summary.steps(table, table.where(Kind.STEP))
             summary.times(table, self.waits)
-            summary.measured(self._metrics or ())
             # Who is missed has not said so in a message, but may have left all the same.
             if not any((it["flag"][it.where(Kind.LEFT)] == MISSED).any() for it in self.shards):
                 summary.sent((self.header, self.tables[0], self.tables[1:-1]))

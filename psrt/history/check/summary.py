@@ -392,8 +392,12 @@ class SummaryCheck:
         pushed, _ = rank_in_group(table["worker"][pushes[:, 0]], self._contract.workers)
         answered = np.bincount(owner, minlength=self._contract.workers) - 1
         done = pushes[pushed < answered[table["worker"][pushes[:, 0]]], 0]
-        figures.same(int(table["samples"][done].sum()), "samples")
-        all_left = bool((workers.leave < len(table)).all())
+        left = workers.leave < len(table)
+        all_left, samples = bool(left.all()), table["samples"][done]
+        # Of those that died only what they reported is counted, and their events may be unknown.
+        least = int(samples[left[table["worker"][done]]].sum())
+        most = math.inf if self._contract.untold else int(samples.sum())
+        figures.within(least, most, "samples")
         self._steps(int(table["clock"][reads].max(initial=0)), table, done, all_left=all_left)
 
     def shards(self, shards: list[Shard], cells: int = 1) -> None:
@@ -448,10 +452,11 @@ class SummaryCheck:
         self._figures.mean_and_max(gap, "staleness", "gap")
 
     def measured(self, metrics: Sequence[Mapping[str, object]]) -> None:
-        """Check what follows from other figures, and from the last record; nobody has died.
+        """Check what follows from other figures, and from the last record.
 
         Loss and bytes are in no event. The last record has what all workers had reported by then,
-        and only sends little after it: nothing is trained.
+        which is all that is counted of those that died, and only sends little after it: nothing is
+        trained.
         """
         figures = self._figures
         seconds, samples = figures.number("seconds"), figures.number("samples")

@@ -109,6 +109,6 @@ def test_a_communicator_is_not_waited_for_for_ever(launch):
     done = launch.ranks(3, "job.py", "makes", PSRT_START_TIMEOUT_S="4")
     # Of Open MPI 5.0.11, prterun itself was once seen to die of a segmentation fault as it ended
     # the rank that is stopped.
-    assert done.status in (1, -signal.SIGSEGV)
-    assert "TransportError: no answer within 3 s" in done.stderr
+    assert done.status in (4, -signal.SIGSEGV)
+    assert "no answer within 3 s" in done.stderr
     assert "the other ranks to make a communicator" in done.stderr

@@ -49,6 +49,8 @@ def test_a_run_leaves_nothing_to_the_collector(comm, shared_folder, monkeypatch)
     gc.disable()
     try:
         for name, knobs in RUNS.items():
+            if "parallel" in knobs and comm.size % 3:
+                continue
             made.clear()
             out = str(shared_folder / name) if "checkpoint_every" in knobs else None
             psrt.run(psrt.TrainConfig(steps=2, hidden=(4, 4), out=out, **knobs), comm=comm)

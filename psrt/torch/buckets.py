@@ -117,15 +117,15 @@ class Buckets:
         """Begin the sums of all buckets that are full, and move those under way on."""
         while len(self._works) < len(self._arrays) and not self._missing[len(self._works)]:
             array = self._arrays[len(self._works)]
-            self._works.append(self._communicator.all_reduce_async(array, op="mean"))
+            self._works.append(self._communicator.all_reduce_async(array))
         # A test of one sum moves all of them on.
         if self._waiting < len(self._works) and self._works[self._waiting].test():
             self._waiting += 1
 
     def wait(self, bucket: int) -> None:
-        """Wait for the mean of a bucket, once every gradient has come."""
+        """Wait for the sum of a bucket, once every gradient has come."""
         self._works[bucket].wait()
 
     def repeat(self, bucket: int) -> None:
-        """Take the mean of a bucket that has been filled once more; collective."""
-        self._communicator.all_reduce(self._arrays[bucket], op="mean")
+        """Take the sum of a bucket that has been filled once more; collective."""
+        self._communicator.all_reduce(self._arrays[bucket])

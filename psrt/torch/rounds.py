@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from psrt.collective.ops import OPS
 from psrt.errors import ConfigError, DifferentCallsError
 from psrt.torch.agreement import Item, are_equal, difference, digest_of_all
 from psrt.torch.buckets import Buckets
@@ -49,6 +50,9 @@ class Rounds:
         self._replica, self._communicator, self._turn = replica, communicator, turn
         self._tensors, self._check_every = replica.tensors, check_every
         self._buckets = Buckets(self._tensors, communicator, bucket_bytes)
+        # The mean of ``all_reduce`` without its passes: it is scaled and divided as it is copied.
+        self._scale = OPS["mean"].scale(np.float32, communicator.size)
+        self._divisor = communicator.size * self._scale
         self._words = communicator.empty(_HEAD + len(self._buckets) + len(self._tensors), np.int64)
         self.weights = Weights(self._tensors, turn, communicator.size)
         #: Optimizer steps, and rounds since the last one.
@@ -147,8 +151,10 @@ class Rounds:
         gradient, place = self._tensors[i].grad, self._buckets.places[i]
         if gradient is None:
             place.zero_()
+        elif gradient.dtype == place.dtype:
+            torch.mul(dense(gradient.detach()), self._scale, out=place)
         else:
-            place.copy_(dense(gradient.detach()))
+            place.copy_(dense(gradient.detach())).mul_(self._scale)
 
     def _refill(self, i: int) -> None:
         """Copy a gradient that has changed; once its sum is under way, it is taken once more."""
@@ -262,7 +268,7 @@ class Rounds:
         )
 
     def _take(self, i: int, factor: float, *, is_sparse: bool) -> None:
-        """Make a gradient the mean that is in its place, in memory of its own.
+        """Make a gradient the mean whose sum is in its place, in memory of its own.
 
         Args:
             i: of this parameter.
@@ -270,12 +276,17 @@ class Rounds:
             is_sparse: whether all of the ranks that have one have a sparse one.
         """
         tensor, place = self._tensors[i], self._buckets.places[i]
+        has_dense = tensor.grad is not None and not tensor.grad.is_sparse
+        if not (has_dense or tensor.requires_grad):
+            return
+        mean = tensor.grad if has_dense else torch.empty_like(tensor)
         if factor != 1:
-            place *= factor
-        if tensor.grad is not None and not tensor.grad.is_sparse:
-            tensor.grad.copy_(place)
-        elif tensor.requires_grad:
-            mean = place.to(tensor.dtype, copy=True)
+            torch.mul(place, factor / self._divisor, out=mean)
+        elif self._divisor != 1:
+            torch.div(place, self._divisor, out=mean)
+        else:
+            mean.copy_(place)
+        if not has_dense:
             tensor.grad = mean.to_sparse(1) if is_sparse else mean
 
 

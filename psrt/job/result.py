@@ -153,9 +153,11 @@ def summarize(
     # By number: where a model is cut over several hosts, ranks have another order.
     workers = sorted((one for one in stats if one.worker >= 0), key=lambda one: one.worker)
     total = Stats.merged(stats)
-    total.seconds = round(total.seconds, 6)
     if records and (died or missing):  # of the dead what they reported, as in the records
-        total.samples = records[-1].samples
+        last = records[-1]
+        total.samples, total.steps, total.epochs = last.samples, last.step, last.epoch
+        total.seconds = max(total.seconds, last.seconds)  # they may have been the last to train
+    total.seconds = round(total.seconds, 6)
     more = total.figures()
     counted = {name: more.pop(name) for name in FIELDS if name in more}
     if not np.isfinite(theta).all():  # the loss may not look at all of them

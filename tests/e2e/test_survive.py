@@ -29,7 +29,8 @@ class Problem:
             Problem.worker = worker
         with open(f"dealt-{Problem.worker}", "a") as file:
             print(epoch, worker, workers, file=file)
-        return [np.ones(2)] * (120 // workers)
+        more = 3 if "uneven" in what and Problem.worker == 1 else 1
+        return [np.ones(2)] * (more * (120 // workers))
 
     def loss_and_grad(self, theta, batch, out):
         Problem.made += 1
@@ -107,6 +108,7 @@ def also(*case):
         also(4, "easgd", 1, {1: AMID}, ()),
         also(4, "easgd", 1, {1: AMID}, ("asynchronous", "messages")),
         also(4, "sync", 1, {2: AMID}, ("last",)),
+        also(4, "async", 1, {1: 470}, ("uneven",)),  # when the others are done
     ],
 )
 def test_the_others_train_to_the_end(launch, job, ranks, mode, servers, deaths, what):
@@ -127,6 +129,8 @@ def test_the_others_train_to_the_end(launch, job, ranks, mode, servers, deaths, 
     last = json.loads(lines[-1])
     assert summary["samples"] == last["samples"]
     assert all(summary[it] >= last[it] for it in ("bytes_sent", "bytes_received"))
+    assert (summary["steps"], summary["epochs"]) >= (last["step"], last["epoch"])
+    assert summary["seconds"] >= round(last["seconds"], 6)
     if "backup" not in what:  # which leaves out clocks
         assert all(it["clock"] < deaths[it["worker"]] for it in summary["missing"])
     checked = launch.psrt("check", "run")

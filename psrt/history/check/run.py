@@ -343,7 +343,7 @@ class _Case:
         died = bool((leave == len(table)).any())
         if summary is not None:
             summary.updates(updates)
-            summary.measured(self._metrics or ())
+            summary.measured(self._metrics or (), died=died)
             if not contract.pairs:
                 summary.without_servers()
         if summary is not None and not died:
@@ -394,7 +394,7 @@ class _Case:
             summary.shards(shards)
             summary.skews(workers.skew)
             summary.pushed(workers)
-            summary.measured(self._metrics or ())
+            summary.measured(self._metrics or (), died=self.died)
         if summary is not None and not died.any():
             if contract.mode.averages:
                 summary.steps(table, table.where(Kind.STEP))

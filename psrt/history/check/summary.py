@@ -302,12 +302,13 @@ class SummaryCheck:
             at: positions of the steps.
         """
         self._figures.same(int(table["samples"][at].sum()), "samples")
-        self._steps(int(table["clock"][at].max(initial=-1)) + 1, table, at, all_left=True)
+        steps = int(table["clock"][at].max(initial=-1)) + 1
+        self._figures.same(steps, "steps")
+        self._epochs(steps, table, at, all_left=True)
 
-    def _steps(self, steps: int, table: Table, at: Ints, *, all_left: bool) -> None:
-        """Check the number of steps, and of the epochs that they make up."""
+    def _epochs(self, steps: int, table: Table, at: Ints, *, all_left: bool) -> None:
+        """Check the number of epochs that steps make up."""
         figures, contract = self._figures, self._contract
-        figures.same(steps, "steps")
         if contract.plan is not None and all_left:
             figures.same(int(contract.plan.epochs(np.array([steps]))[0]), "epochs")
         else:  # a problem may cut an epoch as it likes
@@ -398,7 +399,10 @@ class SummaryCheck:
         least = int(samples[left[table["worker"][done]]].sum())
         most = math.inf if self._contract.untold else int(samples.sum())
         figures.within(least, most, "samples")
-        self._steps(int(table["clock"][reads].max(initial=0)), table, done, all_left=all_left)
+        clock = table["clock"][reads[:, 0]]
+        steps, reached = int(clock.max(initial=0)), int(clock[left[owner]].max(initial=0))
+        figures.within(reached, math.inf if self._contract.untold else steps, "steps")
+        self._epochs(steps, table, done, all_left=all_left)
 
     def shards(self, shards: list[Shard], cells: int = 1) -> None:
         """Check what is counted of updates, drops, staleness, gaps, and of who was ahead.
@@ -451,12 +455,12 @@ class SummaryCheck:
         self._figures.same(len(gap), "staleness", "gap", "count")
         self._figures.mean_and_max(gap, "staleness", "gap")
 
-    def measured(self, metrics: Sequence[Mapping[str, object]]) -> None:
+    def measured(self, metrics: Sequence[Mapping[str, object]], *, died: bool = False) -> None:
         """Check what follows from other figures, and from the last record.
 
         Loss and bytes are in no event. The last record has what all workers had reported by then,
-        which is all that is counted of those that died, and only sends little after it: nothing is
-        trained.
+        which is all that is counted of those that ``died``, and only sends little after it: nothing
+        is trained.
         """
         figures = self._figures
         seconds, samples = figures.number("seconds"), figures.number("samples")
@@ -471,6 +475,12 @@ class SummaryCheck:
             said, least = figures.number(name), last.get(name)
             due = max(said, least) if said is not None and isinstance(least, int) else least
             figures.same(due, name, of=of)
+        if died:
+            figures.same(last.get("step"), "steps", of=of)
+            figures.same(last.get("epoch"), "epochs", of=of)
+            ended = last.get("seconds")
+            if isinstance(ended, float):  # to the digits that a summary has
+                figures.within(round(ended, 6), math.inf, "seconds")
 
     def sent(self, *cells: tuple[Header, Table, Sequence[Table]]) -> None:
         """Check the bytes that were sent between workers and servers; nobody has died.

@@ -9,15 +9,19 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from psrt.config import TrainConfig
+from psrt.config import TrainConfig, resolve
 from psrt.data import deal
 from psrt.errors import ConfigError
+from psrt.faults import Member
 from psrt.history.check.run import check_run
 from psrt.history.header import sealed
+from psrt.job.result import summarize
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import VirtualLauncher
+from psrt.report.metrics_aggregator import Record
 from psrt.runtime.problem import Supervised
 from psrt.simulation.cost_flags import VirtualCosts
+from psrt.stats import Stats
 from support.cases import pairs
 
 #: 18 samples of four workers in steps of 4: two steps of an epoch, three of those that are left.
@@ -196,3 +200,29 @@ def test_what_the_dead_were_dealt_goes_to_the_others_evenly(gone):
 def test_what_it_has_nothing_to_do_with(knobs, words):
     with pytest.raises(ConfigError, match=words):
         TrainConfig(survive=True, **knobs)
+
+
+def test_who_is_left_may_have_done_less_than_one_that_died():
+    config = resolve(TrainConfig(mode="async", epochs=3), ranks=4)
+    waited = dict.fromkeys(("workers", "server", "messages", "reduce"), 0.0)
+    none = "samples_per_second", "staleness_mean", "staleness_max", "test_loss", "accuracy"
+    last = Record.read(
+        {"epoch": 2, "step": 108, "loss": 1.0, "samples": 681, "seconds": 0.48, "epoch_end": False}
+        | {"bytes_sent": 9, "bytes_received": 9}
+        | dict.fromkeys(none)
+    )
+    found = summarize(
+        config,
+        [Stats(worker=0, steps=60, epochs=1, seconds=0.37, waited=waited), Stats(worker=1)],
+        theta=np.zeros(2, np.float32),
+        figures={},
+        records=[last],
+        plan=None,
+        shards=None,
+        parameters=2,
+        hosts=1,
+        library="",
+        missing={1: Member(2, "worker 1", "node02", 9410)},
+    )
+    assert (found.steps, found.epochs, found.samples) == (108, 2, 681)
+    assert (found.seconds, found.samples_per_second) == (0.48, 681 / 0.48)

@@ -10,7 +10,7 @@ import torch
 from psrt.collective.ops import OPS
 from psrt.errors import ConfigError, DifferentCallsError
 from psrt.torch.agreement import Item, are_equal, difference, digest_of_all
-from psrt.torch.buckets import Buckets
+from psrt.torch.buckets import SUMMED_AS, Buckets
 from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number, when_backward_ends
 from psrt.torch.replica import Replica
@@ -146,9 +146,21 @@ class Rounds:
             self._items = self._replica.now()
 
     def _fill(self, i: int) -> None:
-        """Copy a gradient to its place in a bucket."""
+        """Copy a gradient to its place in a bucket.
+
+        Raises:
+            ConfigError: if the parameter has changed in shape or type, so that it is no place of
+                this gradient: torch would resize it, into those of others, or cut numbers short.
+        """
         self._has_come[i] = True
-        gradient, place = self._tensors[i].grad, self._buckets.places[i]
+        tensor, place = self._tensors[i], self._buckets.places[i]
+        gradient = tensor.grad
+        if tensor.shape != place.shape or SUMMED_AS.get(tensor.dtype) is not place.dtype:
+            raise ConfigError(
+                f"{self._replica.names[i]} is now of shape {tuple(tensor.shape)}, of "
+                f"{str(tensor.dtype).removeprefix('torch.')}, but gradients are summed as when "
+                "Gradients was made; expected close(), and another Gradients"
+            )
         if gradient is None:
             place.zero_()
         elif gradient.dtype == place.dtype:
@@ -276,17 +288,20 @@ class Rounds:
             is_sparse: whether all of the ranks that have one have a sparse one.
         """
         tensor, place = self._tensors[i], self._buckets.places[i]
-        has_dense = tensor.grad is not None and not tensor.grad.is_sparse
+        gradient = tensor.grad
+        has_dense = gradient is not None and not gradient.is_sparse
         if not (has_dense or tensor.requires_grad):
             return
-        mean = tensor.grad if has_dense else torch.empty_like(tensor)
+        # An expanded one cannot be written to.
+        has_own = has_dense and 0 not in gradient.stride()
+        mean = gradient if has_own else torch.empty_like(tensor)
         if factor != 1:
             torch.mul(place, factor / self._divisor, out=mean)
         elif self._divisor != 1:
             torch.div(place, self._divisor, out=mean)
         else:
             mean.copy_(place)
-        if not has_dense:
+        if not has_own:
             tensor.grad = mean.to_sparse(1) if is_sparse else mean
 
 

@@ -559,3 +559,44 @@ def test_a_communicator_of_mpi_is_told_what_is_asked_for():
     ):
         with pytest.raises(ConfigError, match=r"is an? object, expected a psrt\.Communicator"):
             begin()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("other", "is_told"),
+    [
+        (torch.ones(9), True),
+        (torch.ones(2), True),
+        (torch.ones(2, 3), True),
+        (torch.ones(6).double(), True),
+        (torch.ones(6, dtype=torch.complex64), True),
+        (torch.ones(6).half(), False),
+    ],
+)
+def test_a_parameter_of_another_shape_or_type_needs_other_gradients(size, other, is_told):
+    tensors = [nn.Parameter(torch.ones(6)) for _ in range(3)]
+    optimizer = torch.optim.SGD(tensors, lr=0.1)
+    gradients = psrt.torch.Gradients(optimizer, Played(size))
+    tensors[1].data = other
+    kind = str(other.dtype).removeprefix("torch.")
+    told = pytest.raises(
+        ConfigError, match=rf"parameter 1 \(6,\) is now .* of {kind}.*another Gradients"
+    )
+    with told if is_told else nullcontext():
+        sum(it.abs().sum() for it in tensors).backward()
+    for it in tensors:
+        it.grad = None
+    with told if is_told else nullcontext():  # by who has no gradient, too
+        gradients.wait()
+
+
+def test_a_gradient_whose_elements_share_their_memory_becomes_a_mean():
+    tensors = [nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(()))]
+    optimizer = torch.optim.SGD(tensors, lr=1.0)
+    psrt.torch.Gradients(optimizer, Played(2))
+    given = torch.tensor([[4.0], [8.0], [2.0]])
+    tensors[0].grad, tensors[1].grad = given.expand(3, 2), torch.tensor(6.0)
+    optimizer.step()
+    assert tensors[0].tolist() == [[-1, -1], [-3, -3], [0, 0]]
+    assert tensors[1].item() == -2
+    assert given.tolist() == [[4], [8], [2]]

@@ -153,10 +153,12 @@ def summarize(
     # By number: where a model is cut over several hosts, ranks have another order.
     workers = sorted((one for one in stats if one.worker >= 0), key=lambda one: one.worker)
     total = Stats.merged(stats)
+    if records:  # they know of those that had died before this run went on, too
+        total.samples = records[-1].samples
     if records and (died or missing):  # of the dead what they reported, as in the records
-        last = records[-1]
-        total.samples, total.steps, total.epochs = last.samples, last.step, last.epoch
-        total.seconds = max(total.seconds, last.seconds)  # they may have been the last to train
+        total.steps, total.epochs = records[-1].step, records[-1].epoch
+        # They may have been the last to train.
+        total.seconds = max(total.seconds, records[-1].seconds)
     total.seconds = round(total.seconds, 6)
     more = total.figures()
     counted = {name: more.pop(name) for name in FIELDS if name in more}

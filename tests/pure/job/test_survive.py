@@ -226,3 +226,15 @@ def test_who_is_left_may_have_done_less_than_one_that_died():
     )
     assert (found.steps, found.epochs, found.samples) == (108, 2, 681)
     assert (found.seconds, found.samples_per_second) == (0.48, 681 / 0.48)
+
+
+@pytest.mark.parametrize("mode", ["sync", "ssp"])
+def test_a_run_that_resumes_without_the_dead_counts_what_they_had_done(tmp_path, mode):
+    knobs = KNOBS | MODES[mode] | {"out": str(tmp_path / "run"), "checkpoint_every": 2, "keep": 50}
+    costs = VirtualCosts(compute="constant:1.0")
+    run_in_virtual_time(TrainConfig(**knobs), Scenario(WORKERS, costs, crashes=((1, 5.5),)))
+    found = run_in_virtual_time(
+        TrainConfig(**knobs | {"out": str(tmp_path / "again"), "resume": str(tmp_path / "run")}),
+        Scenario(WORKERS, costs),
+    )
+    assert found.summary.samples == found.records[-1].samples

@@ -315,11 +315,16 @@ class SummaryCheck:
             begun = math.floor(table.real("progress")[at].max(initial=0.0))
             figures.within(begun, contract.epochs + 1, "epochs")
 
+    def without_shards(self) -> None:
+        """Check that what only shards count is not there."""
+        for name in ("dropped", "torn", "skew_max"):
+            self._figures.same(0, name)
+
     def without_servers(self) -> None:
         """Check that what only servers and their readers have is not there."""
-        figures, none = self._figures, np.zeros(0, np.int64)
-        for name in ("dropped", "torn", "skew_max", "clock_spread_max"):
-            figures.same(0, name)
+        none = np.zeros(0, np.int64)
+        self.without_shards()
+        self._figures.same(0, "clock_spread_max")
         self.skews(none)
         self._staleness(none, none, none, 0)
         self._gaps(np.zeros(0))
@@ -337,8 +342,6 @@ class SummaryCheck:
                 figures.mean_and_max(tau[worker == i], "staleness", "by_worker", i)
         gap = table.real("gap")[ends]
         self._gaps(gap[~np.isnan(gap)])
-        for name in ("dropped", "torn", "skew_max"):
-            figures.same(0, name)
 
     def exchanged(
         self, *cells: tuple[Header, tuple[int, int], Table], codec: FrameContract | None

@@ -68,7 +68,8 @@ def test_any_run_keeps_its_contract(seed):
         told_too = {"summary": json.loads(found.summary.to_json()), "metrics": metrics}
     outcome = check(history, **told_too)
     assert outcome.ok, told(outcome)
-    for figure in ("samples", "steps", "epochs") if told_too.get("metrics") else ():
+    figures = ("samples", "steps", "epochs", "dropped", "torn", "skew_max")
+    for figure in figures if told_too.get("metrics") else ():
         summary = told_too["summary"]
         forged = summary | {figure: summary[figure] + 1}
         assert not check(history, metrics=metrics, summary=forged).ok, figure

@@ -245,7 +245,7 @@ def even(rank, turn):
 
 def uneven(rank, turn):
     """Ranks have other numbers of batches, and batches other numbers of samples."""
-    is_there = turn < 2 * STEPS - 3 * rank or not rank
+    is_there = turn < max(1, 2 * STEPS - 3 * rank) or not rank
     return 1 + (5 * rank + 3 * turn) % 7 if is_there else 0
 
 

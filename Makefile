@@ -28,6 +28,8 @@ JOBS = 2000
 FAULTS = 10000
 CASES = 100000
 SEED = 0
+# Where `make mutants` writes, and goes on.
+FOUND = runs/mutants.jsonl
 # How many times as long as on an idle machine tests may take before they are stopped: make test PATIENCE=3.
 PATIENCE = 1
 # Of the parallel tests: numbers of ranks, those of `make test`, and seconds that one launch may take.
@@ -112,7 +114,7 @@ endef
 
 # --- installation -------------------------------------------------------------------------------
 
-.PHONY: help install train fuzz lint docs docs-site report-faults report-kills
+.PHONY: help install train fuzz mutants lint docs docs-site report-faults report-kills
 .PHONY: test test-rest test-soak test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%) test-browser test-packaging release
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-keyed bench-train bench-pipeline
@@ -136,7 +138,8 @@ $(VENV)/.has-lint: EXTRAS = $(MPI),plot,report,test,lint
 $(VENV)/.has-plot: EXTRAS = $(MPI),plot,report
 $(VENV)/.has-release: EXTRAS = $(MPI),test,lint,release
 $(VENV)/.has-docs: EXTRAS = $(MPI),test,docs
-$(addprefix $(VENV)/.has-,psrt tests lint plot release docs): setup.py | $(PY)
+$(VENV)/.has-mutants: EXTRAS = $(MPI),plot,report,test,mutants
+$(addprefix $(VENV)/.has-,psrt tests lint plot release docs mutants): setup.py | $(PY)
 	@echo "installing psrt-mpi[$(EXTRAS)] into $(VENV)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
 	  --editable '.[$(EXTRAS)]'
@@ -314,8 +317,12 @@ release: $(VENV)/.has-release  ## build what PyPI gets, if all names one version
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs, FAULTS=10000 in which much goes wrong, CASES=100000 damaged files; a failure says its SEED
 	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_FAULTS=$(FAULTS) PSRT_FUZZ_CASES=$(CASES) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz
 
+mutants: $(VENV)/.has-mutants  ## which test sees each of 300 changes of the code first, and how soon: hours; FOUND=runs/mutants.jsonl
+	$(PY) .ci/mutants.py run $(FOUND)
+	$(PY) .ci/mutants.py table $(FOUND)
+
 # Not what you keep beside them, such as a script of your own.
-LINTED = psrt apps tests docs .ci/release.py setup.py
+LINTED = psrt apps tests docs .ci/mutants.py .ci/release.py setup.py
 
 lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 	$(VENV)/bin/ruff check $(LINTED)

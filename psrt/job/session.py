@@ -395,8 +395,9 @@ class _Session:
         folder, failed = recording.folder, recording.failed
         assert setup.problem is not None
         assert recorder is not None
-        stats = [recorder.told(it.worker) if it.worker in launcher.missing else it for it in stats]
-        if not (any(one.steps for one in stats) or launcher.died or launcher.missing):
+        missing = launcher.missing
+        stats = [recorder.reported(it.worker) if it.worker in missing else it for it in stats]
+        if not (any(one.steps for one in stats) or launcher.died or missing):
             self._failure = self._failure or nothing_trained(setup.problem)
             return None
         if folder is not None and theta.size:
@@ -422,7 +423,7 @@ class _Session:
                 hosts=len(set(setup.hosts)),
                 library=launcher.library,
                 died=launcher.died,
-                missing=launcher.missing,
+                missing=missing,
             )
             summary = replace(summary, environment=ended(self._environment))
             result = Run(summary, theta.copy(), tuple(recorder.records))

@@ -422,12 +422,9 @@ class MetricsAggregator:
             heapq.heappush(self._open, step)
         return self._complete()
 
-    def told(self, worker: int) -> Stats:
-        """Return the columns of ``psrt.stats`` that a worker has told of."""
-        found = Stats(worker=worker)
-        for name, value in zip(STATS, self._columns[worker], strict=True):
-            setattr(found, name, value)
-        return found
+    def reported(self, worker: int) -> Stats:
+        """Return what a worker has reported of the columns of ``psrt.stats``."""
+        return Stats.of_columns(worker, self._columns[worker])
 
     def look(self, sketch: Sketch) -> None:
         """Take note of where a worker's own model is."""

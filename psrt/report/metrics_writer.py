@@ -55,9 +55,9 @@ class MetricsWriter:
         """Whether every worker has sent its last report."""
         return self._aggregator.finished
 
-    def told(self, worker: int) -> Stats:
-        """Return what a worker has told of what the lines count of it: all that a dead one has."""
-        return self._aggregator.told(worker)
+    def reported(self, worker: int) -> Stats:
+        """Return what a worker has reported of the columns of ``psrt.stats``."""
+        return self._aggregator.reported(worker)
 
     def add(self, report: Report | Sketch) -> None:
         """Merge one report; store, write and print the records that it completes."""

@@ -180,10 +180,7 @@ def _check_summary_of_cells(
     if first.reads is None:
         summary.updates(max(case.updates for case in cases))
         summary.steps(first.workers, first.workers.where(Kind.STEP))
-        if contract.pairs:
-            summary.without_shards()
-        else:
-            summary.without_servers()
+        summary.without_servers()
         if contract.mode.mixes:
             summary.mixed(metrics)
             summary.exchanged(
@@ -346,10 +343,7 @@ class _Case:
         if summary is not None:
             summary.updates(updates)
             summary.measured(self._metrics or (), died=died)
-            if contract.pairs:
-                summary.without_shards()
-            else:
-                summary.without_servers()
+            summary.without_servers()
         if summary is not None and not died:
             summary.steps(table, steps)
             summary.mixed(self._metrics or ())

@@ -62,15 +62,15 @@ def test_any_run_keeps_its_contract(seed):
         costs=rng.choice(["exponential", "slow links", "now and then stuck"]),
         crashes=crashes,
     )
-    told_too = {}
+    beside = {}
     if crashes:  # what a summary and the metrics of others say has tests of its own
         metrics = json.loads(strict_json.dumps([dataclasses.asdict(it) for it in found.records]))
-        told_too = {"summary": json.loads(found.summary.to_json()), "metrics": metrics}
-    outcome = check(history, **told_too)
+        beside = {"summary": json.loads(found.summary.to_json()), "metrics": metrics}
+    outcome = check(history, **beside)
     assert outcome.ok, told(outcome)
     figures = ("samples", "steps", "epochs", "dropped", "torn", "skew_max")
-    for figure in figures if told_too.get("metrics") else ():
-        summary = told_too["summary"]
+    for figure in figures if beside.get("metrics") else ():
+        summary = beside["summary"]
         forged = summary | {figure: summary[figure] + 1}
         assert not check(history, metrics=metrics, summary=forged).ok, figure
 

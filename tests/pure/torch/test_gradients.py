@@ -396,8 +396,8 @@ def test_calls_that_differ_are_told_in_the_words_of_a_loop(others):
         for call in (lambda: next(gradients.join([batch()])), gradients.wait):
             with pytest.raises(kind, match=words) as caught:
                 call()
-            is_told = "of several optimizers" in str(caught.value)
-            assert is_told == bool(kept and kind is DifferentCallsError)
+            is_refused = "of several optimizers" in str(caught.value)
+            assert is_refused == bool(kept and kind is DifferentCallsError)
 
 
 def test_closed_it_does_nothing():
@@ -551,7 +551,7 @@ def test_broadcast_of_one_rank_changes_nothing():
         assert torch.equal(tensor, before[name]), name
 
 
-def test_a_communicator_of_mpi_is_told_what_is_asked_for():
+def test_a_communicator_of_mpi_is_refused_what_is_asked_for():
     module = torch.nn.Linear(2, 1)
     for begin in (
         lambda: psrt.torch.Gradients(torch.optim.SGD(module.parameters(), lr=0.1), object()),
@@ -563,7 +563,7 @@ def test_a_communicator_of_mpi_is_told_what_is_asked_for():
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("other", "is_told"),
+    ("other", "is_refused"),
     [
         (torch.ones(9), True),
         (torch.ones(2), True),
@@ -573,20 +573,20 @@ def test_a_communicator_of_mpi_is_told_what_is_asked_for():
         (torch.ones(6).half(), False),
     ],
 )
-def test_a_parameter_of_another_shape_or_type_needs_other_gradients(size, other, is_told):
+def test_a_parameter_of_another_shape_or_type_needs_other_gradients(size, other, is_refused):
     tensors = [nn.Parameter(torch.ones(6)) for _ in range(3)]
     optimizer = torch.optim.SGD(tensors, lr=0.1)
     gradients = psrt.torch.Gradients(optimizer, Played(size))
     tensors[1].data = other
     kind = str(other.dtype).removeprefix("torch.")
-    told = pytest.raises(
+    refused = pytest.raises(
         ConfigError, match=rf"parameter 1 \(6,\) is now .* of {kind}.*another Gradients"
     )
-    with told if is_told else nullcontext():
+    with refused if is_refused else nullcontext():
         sum(it.abs().sum() for it in tensors).backward()
     for it in tensors:
         it.grad = None
-    with told if is_told else nullcontext():  # by who has no gradient, too
+    with refused if is_refused else nullcontext():  # by who has no gradient, too
         gradients.wait()
 
 

@@ -35,9 +35,6 @@ PATIENCE = 1
 # Of the parallel tests: numbers of ranks, those of `make test`, and seconds that one launch may take.
 RANK_COUNTS = 1 2 3 4 7 8
 FEW_RANKS = 3
-# Of those, what is left to test-soak: see test-rest.
-SOAK_RANKS = 4 8
-SOAK_RANKS_MPICH = 2 3 7
 LAUNCH_TIMEOUT = 600
 PARALLEL = tests/parallel
 # Those of them that are not about shared memory, less test_communicator_nonblocking, which takes the
@@ -115,7 +112,7 @@ endef
 # --- installation -------------------------------------------------------------------------------
 
 .PHONY: help install train fuzz mutants lint docs docs-site report-faults report-kills
-.PHONY: test test-rest test-soak test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
+.PHONY: test test-mpich test-long test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%) test-browser test-packaging release
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-keyed bench-train bench-pipeline
 .PHONY: bench-parallelism bench-history bench-checkpoints bench-adapters bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
@@ -202,23 +199,12 @@ test:  ## all behaviour, in about six minutes: pure, under mpirun on 3 ranks, en
 	@$(MAKE) --no-print-directory test-pure test-parallel test-e2e \
 	  MARKED='not exhaustive and not soak' RANK_COUNTS='$(FEW_RANKS)'
 
-# What knows no MPI is tested once, and what 3 ranks or more show that fewer do not is hardly the
-# library's: each number is tried under one here, MPICH on 3 ranks in test-nolocal, and the other
-# pairs in test-soak.
-test-rest:  ## tests that `make test` leaves out: state spaces, grids, other numbers of ranks, MPICH
-	@$(MAKE) --no-print-directory test-pure MARKED=exhaustive
-	@$(MAKE) --no-print-directory test-parallel \
-	  RANK_COUNTS='$(filter-out $(FEW_RANKS) $(SOAK_RANKS),$(RANK_COUNTS))'
-	@$(MAKE) --no-print-directory test-e2e MARKED=exhaustive
-	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='$(filter-out $(SOAK_RANKS_MPICH),$(RANK_COUNTS))'
-	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
+# What a landing does not wait for: state spaces, grids, other numbers of ranks, the rest of MPICH. The
+# list is .ci/long.tsv.
+test-long:  ## hours: tests that a landing does not wait for, the oldest result first; ARGS=--list says how old, ARGS=WORD runs some
+	@$(PYTHON) .ci/long.py $(ARGS)
 
-test-soak:  ## what even test-rest leaves out: most of the largest grids, other numbers of ranks of each MPI
-	@$(MAKE) --no-print-directory test-pure MARKED=soak
-	@$(MAKE) --no-print-directory test-parallel RANK_COUNTS='$(SOAK_RANKS)'
-	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='$(SOAK_RANKS_MPICH)'
-
-test-all: test test-rest test-soak test-cluster test-slurm test-nolocal test-oracles test-browser test-packaging  ## everything, with both MPIs
+test-all: test test-mpich test-long test-cluster test-slurm test-nolocal test-oracles test-browser test-packaging  ## everything, with both MPIs
 
 test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
 	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive and not soak' tests/pure
@@ -238,6 +224,9 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(call within,900,$(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E))
+
+test-mpich:  ## tests of the command line under MPICH; of its ranks' see test-nolocal
+	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
 
 # What the hosts that this machine plays need, and a Slurm on them. Where systemd runs, installing
 # daemons would start them: there the tests say what to install.
@@ -322,7 +311,7 @@ mutants: $(VENV)/.has-mutants  ## which test sees each of 300 changes of the cod
 	$(PY) .ci/mutants.py table $(FOUND)
 
 # Not what you keep beside them, such as a script of your own.
-LINTED = psrt apps tests docs .ci/mutants.py .ci/release.py setup.py
+LINTED = psrt apps tests docs .ci/long.py .ci/mutants.py .ci/release.py setup.py
 
 lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 	$(VENV)/bin/ruff check $(LINTED)

@@ -271,7 +271,7 @@ def test_a_broken_codec_goes_red(mutant, monkeypatch):
 
 
 def test_the_text_that_each_mutant_changes_is_there():
-    for mutant in MUTANTS:  # those of `make test-rest`, too
+    for mutant in MUTANTS:  # the exhaustive ones, too
         assert changed(mutant)
 
 

@@ -255,11 +255,11 @@ endef
 
 test-cluster: $(VENV)/.has-tests  ## tests of both MPIs on several hosts that this machine plays; as root
 	$(call installed_for_root,sshd ssh ip tc unshare,$(HOSTS))
-	$(call within,1200,$(PY) -m pytest -rs $(DURATIONS) tests/cluster)
+	$(call within,2400,$(PY) -m pytest -rs $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/cluster)
 
 test-slurm: $(VENV)/.has-tests  ## tests of both MPIs in a Slurm of three nodes, on such hosts; as root
 	$(call installed_for_root,slurmctld slurmd srun munged sshd ssh ip tc unshare,$(SLURM) $(HOSTS))
-	$(call within,600,$(PY) -m pytest -rs $(DURATIONS) tests/slurm)
+	$(call within,1200,$(PY) -m pytest -rs $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/slurm)
 
 # Skipped where there is no browser. Chromium's shell is the smallest.
 .PHONY: test-browser

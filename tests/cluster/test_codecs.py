@@ -7,6 +7,8 @@ import pytest
 from psrt.cli.simulate import main as simulate
 from psrt.report.files import SUMMARY
 
+pytestmark = pytest.mark.exhaustive
+
 #: 10 steps of a model whose vectors are long beside the headers of frames.
 JOB = ["--dataset", "synthetic:64x64x10", "--hidden", "200", "--batch-size", 8, "--steps", 10]
 MODES = {

@@ -4,6 +4,8 @@ import pytest
 
 from support.launching import ROOT
 
+pytestmark = pytest.mark.exhaustive
+
 FILES = sorted((ROOT / "tests/parallel").glob("test_communicator_*.py"))
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from psrt.report.files import SUMMARY
 
+pytestmark = pytest.mark.exhaustive
+
 JOB = [
     *("--dataset", "synthetic:600x20x4", "--hidden", "16,12,9", "--batch-size", "15"),
     *("--micro-batches", 4, "--steps", 25, "--optimizer", "momentum"),

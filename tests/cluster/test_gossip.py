@@ -17,6 +17,7 @@ JOB = ["--mode", "gossip", "--dataset", "synthetic:600x20x4", "--batch-size", 16
 RANKS = (2, 1, 1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("order", ["combine-then-adapt", "adapt-then-combine"])
 def test_by_host_is_as_in_virtual_time(train, bits, vendor, tmp_path, capsys, order):
     flags = [*JOB, "--by-host", "--order", order]
@@ -41,6 +42,7 @@ def sent(hosts, name):
     return int(line.partition(":")[2].split()[8])
 
 
+@pytest.mark.exhaustive
 def test_a_host_sends_a_vector_to_each_neighbour(hosts, train, vendor):
     """Whatever its number of ranks."""
     ranks = (1, 3, 1)
@@ -56,6 +58,7 @@ def test_a_host_sends_a_vector_to_each_neighbour(hosts, train, vendor):
         assert due + mean <= grown[host] <= 1.2 * (due + mean), (host, due, grown)
 
 
+@pytest.mark.one_in(1000)
 def test_a_host_whose_link_is_cut_is_done_without(hosts, vendor):
     """To the end; mpirun of Open MPI notices after a while, and takes the other ranks down."""
     lines = (f"{name}:{count}\n" for name, count in zip(hosts.names, RANKS, strict=True))

@@ -65,6 +65,7 @@ def test_training(hosts, launch, vendor, bits):
     assert bits(out)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_no_rank_is_left_on_any_host(hosts, launch, number):
     (hosts.folder / "waits.py").write_text(WAITS)
@@ -99,6 +100,7 @@ def until_it_trains(hosts, process):
     (hosts.folder / "trains").unlink()
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(("rank", "host"), [(2, "node02"), (1, "node01")])
 def test_a_rank_that_dies_is_named_and_nobody_is_left(hosts, launch, rank, host):
     done = launch(FAULTY, "--mode", "async", "--phase", "gradient", "--rank", rank)
@@ -124,6 +126,7 @@ def test_a_host_that_loses_power_is_named(hosts, launch):
     nobody_is_left(hosts)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("timeout_s", [5, 60])
 def test_a_host_that_is_out_of_reach_is_named(hosts, launch, vendor, timeout_s):
     """By a rank, unless mpirun notices it earlier, and takes its other ranks down."""
@@ -179,6 +182,7 @@ def test_the_doctor_names_hosts_that_do_not_reach_each_other(hosts, launch, vend
         assert "psrt: error: waited 5 s for MPI to start on every rank" in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_the_doctor_names_what_keeps_ranks_from_starting_on_each_host(hosts, launch, vendor):
     one, two, three = hosts.names
     (hosts.folder / "odd").write_text(f"{one}:1\n{two}:2\n{three}:2\nghost:1\n10.99.0.99:1\n")

@@ -9,6 +9,8 @@ from psrt.cli.simulate import main as simulate
 from psrt.history import read_history
 from psrt.history.reading import read_header
 
+pytestmark = pytest.mark.exhaustive
+
 JOB = ["--dataset", "synthetic:600x20x4", "--hidden", "16", "--batch-size", "16", "--steps", "60"]
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from support.hosts import Hosts
 
+pytestmark = pytest.mark.exhaustive
+
 #: Of each link, each way; and of it what is left beside the headers of packets.
 RATE_MBIT, PAYLOAD = 100, 0.955
 #: Prints the fastest of some sums by each schedule, in multiples of its bound.

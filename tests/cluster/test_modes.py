@@ -81,6 +81,7 @@ ONCE = [
 ]
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("name", "vendor", "layout"), ONCE, indirect=["vendor", "layout"])
 def test_a_mode(train, on_one_host, capsys, vendor, layout, name):
     case = CASES[name]
@@ -96,6 +97,7 @@ def test_a_mode(train, on_one_host, capsys, vendor, layout, name):
     assert "the same parameters to the bit" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("servers", "ranks"), [(2, (1, 3)), (3, (1, 3, 4))])
 def test_servers_are_spread_over_the_hosts(train, vendor, servers, ranks):
     flags = ["--mode", "sync", "--servers", servers, "--placement", "spread"]

@@ -15,6 +15,7 @@ def replayed(hosts, vendor, ranks, run):
     return hosts.mpirun(vendor, ranks, "-m", "psrt", "train", "--replay", run)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("ranks", [(3, 2), (5,)], ids=["other hosts", "one host"])
 def test_an_asynchronous_run_repeats_on_other_hosts(hosts, train, vendor, ranks):
     flags = ["--mode", "async", "--servers", 2, "--placement", "spread", *JOB, *SLOW]
@@ -24,6 +25,7 @@ def test_an_asynchronous_run_repeats_on_other_hosts(hosts, train, vendor, ranks)
     assert "the same parameters to the bit" in done.stdout
 
 
+@pytest.mark.exhaustive
 # Frames are bytes to either MPI, so each codec goes with one.
 @pytest.mark.parametrize(
     ("codec", "vendor"),
@@ -45,6 +47,7 @@ def test_a_codec_is_in_effect_between_hosts_and_repeats_on_one(hosts, train, ven
     assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("codec", "vendor"),
     [("sign", "mpich"), ("top-k", "openmpi"), ("int8", "mpich")],
@@ -67,6 +70,7 @@ def test_frames_of_sums_go_between_hosts(hosts, train, bits, vendor, codec):
     assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("codec", "more"),
     [
@@ -92,6 +96,7 @@ def test_frames_of_averages_go_between_hosts(hosts, train, vendor, codec, more):
         )
 
 
+@pytest.mark.exhaustive
 def test_sums_by_host_are_repeated_on_the_same_hosts_only(hosts, train, vendor):
     run = train(f"{vendor}-node", vendor, (5,), "--mode", "allreduce", "--allreduce", "node", *JOB)
     done = replayed(hosts, vendor, (2, 2, 1), run)

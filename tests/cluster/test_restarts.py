@@ -90,6 +90,7 @@ def result(out):
     return found["parameters_sha256"], found["workers"], found["steps"], found["samples"]
 
 
+@pytest.mark.one_in(1000)
 def test_a_rank_or_a_daemon_that_is_killed(hosts, vendor, digests):
     undisturbed = Job(hosts, vendor, "undisturbed")
     done = undisturbed.ends()
@@ -109,6 +110,7 @@ def test_a_rank_or_a_daemon_that_is_killed(hosts, vendor, digests):
     job.check_nothing_left()
 
 
+@pytest.mark.exhaustive
 def test_the_job_goes_on_without_a_host_and_with_it_again(hosts, vendor, digests):
     """It is cut off; once it is back, the next restart has it."""
     job = Job(hosts, vendor, "elastic", "--elastic", "--min-workers", 2)
@@ -129,6 +131,7 @@ def test_the_job_goes_on_without_a_host_and_with_it_again(hosts, vendor, digests
     job.check_nothing_left()
 
 
+@pytest.mark.exhaustive
 def test_without_it_the_host_is_waited_for(hosts, vendor, digests):
     job = Job(hosts, vendor, "waits")
     job.until(500)
@@ -147,6 +150,7 @@ def test_without_it_the_host_is_waited_for(hosts, vendor, digests):
     job.check_nothing_left()
 
 
+@pytest.mark.exhaustive
 def test_too_few_that_answer_are_given_up_with_the_reason(hosts, vendor):
     job = Job(hosts, vendor, "given-up", "--elastic", "--min-workers", 3, "--restarts", 2)
     job.until(300)

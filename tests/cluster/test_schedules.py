@@ -6,6 +6,8 @@ import pytest
 
 from psrt.collective.registry import ALGORITHMS, ALL_REDUCES
 
+pytestmark = pytest.mark.exhaustive
+
 #: Under mpirun: trains by each name, and prints the digests of what it came to.
 SCRIPT = """
 import json, sys

@@ -3,10 +3,13 @@
 import time
 
 import numpy as np
+import pytest
 
 from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
 from support.hosts import VENDORS
+
+pytestmark = pytest.mark.exhaustive
 
 #: 1.2 MB of parameters: eight shards are longer than what may be unanswered at a time.
 JOB = [

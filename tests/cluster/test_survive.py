@@ -66,6 +66,7 @@ def job(hosts, tmp_path):
     return run
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("mode", ["sync", "async", "local-sgd"])
 def test_a_worker_of_another_host_dies(job, mode):
     out, done = job(mode)

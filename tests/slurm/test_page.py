@@ -72,6 +72,7 @@ def typed(slurm, clone, tmp_path_factory):
     return type_all
 
 
+@pytest.mark.exhaustive
 def test_every_command_works_as_printed(typed, clone):
     said = typed(commands("docs/slurm.md"))
     (hello,) = (text for command, text in said.items() if "helloworld" in command)
@@ -80,6 +81,7 @@ def test_every_command_works_as_printed(typed, clone):
     assert len(runs) == 5, runs
 
 
+@pytest.mark.exhaustive
 def test_the_tutorial_works_as_printed(typed, clone):
     """After the installation that it refers to."""
     lines = commands("docs/cluster-job.md")

@@ -53,6 +53,7 @@ def test_the_status_of_psrt_is_that_of_the_job(start, folder):
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.one_in(1000)
 def test_scancel_leaves_what_there_is(start, folder, slurm, mpi):
     job = start(RANKS, *LONG, PSRT_SAVE="")
     run = folder / "runs" / job.id
@@ -70,6 +71,7 @@ def test_scancel_leaves_what_there_is(start, folder, slurm, mpi):
     assert "unfinished run" in checked.errors[0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("start", "mpi"),
     [("srun", OPEN_MPI), ("mpirun", MPICH)],
@@ -95,6 +97,7 @@ def test_a_signal_before_the_end_of_the_time(start, folder):
     assert stopped.split("from step ")[1].split(",")[0] == resumed.split()[4].strip(",")
 
 
+@pytest.mark.exhaustive
 def test_a_signal_that_a_run_cannot_heed_ends_it(slurm, mpi, folder):
     """Without checkpoints, sent by Slurm to the ranks themselves."""
     job = slurm.submit(
@@ -113,6 +116,7 @@ def test_a_signal_that_a_run_cannot_heed_ends_it(slurm, mpi, folder):
     assert not (run / "summary.json").exists()
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     ("flags", "ended"), [((), ("COMPLETED", 0)), (("--lr", "1000000"), ("FAILED", 3))]
 )
@@ -128,6 +132,7 @@ def test_psrt_launch(slurm, mpi, folder, flags, ended):
         assert (summary["ranks"], summary["hosts"]) == (5, 3)
 
 
+@pytest.mark.exhaustive
 def test_the_tasks_of_an_array_write_folders_of_their_own(start, folder):
     job = start(("--array=1-3", "--ntasks", 2, "--nodes", 1), "--mode", "allreduce", "--epochs", 1)
     assert job.ended() == ("COMPLETED", 0, 0), log(folder)

@@ -21,6 +21,7 @@ def train(slurm, mpi, folder, *flags, **more):
     return srun(slurm, mpi, folder, "-m", "psrt", "train", *flags, **more)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "flags",
     [("--mode", "ssp", "--servers", 2, "--placement", "spread"), ("--mode", "allreduce")],
@@ -49,6 +50,7 @@ def test_an_error_on_one_rank_ends_all(slurm, mpi, folder):
     assert done.status == 3 if mpi is OPEN_MPI else done.status in (3, 137)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("pmi", ["none", "pmi2"])
 def test_ranks_that_do_not_find_each_other_do_not_train(slurm, mpi, folder, pmi):
     if pmi == mpi.pmi:

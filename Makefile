@@ -35,7 +35,7 @@ PATIENCE = 1
 # Of the parallel tests: numbers of ranks, those of `make test`, and seconds that one launch may take.
 RANK_COUNTS = 1 2 3 4 7 8
 FEW_RANKS = 3
-LAUNCH_TIMEOUT = 600
+LAUNCH_TIMEOUT = 1200
 PARALLEL = tests/parallel
 # Those of them that are not about shared memory, less test_communicator_nonblocking, which takes the
 # longest: `make test-cluster` has it under MPICH between hosts.
@@ -223,7 +223,7 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi $(PARALLEL))
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
-	$(call within,900,$(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E))
+	$(call within,1800,$(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E))
 
 test-mpich:  ## tests of the command line under MPICH; of its ranks' see test-nolocal
 	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
@@ -265,24 +265,24 @@ test-slurm: $(VENV)/.has-tests  ## tests of both MPIs in a Slurm of three nodes,
 .PHONY: test-browser
 test-browser: $(VENV)/.has-tests  ## tests of pages of HTML in a headless browser
 	$(call programs_for_root,chromium-headless-shell,chromium-headless-shell)
-	$(call within,300,$(PY) -m pytest -rs $(DURATIONS) tests/browser)
+	$(call within,900,$(PY) -m pytest -rs $(DURATIONS) tests/browser)
 
 # UCX remarks at the end on what a test of errors has left under way.
 test-nolocal:  ## the parallel tests under MPICH on 3 ranks that share no memory, as on three hosts
 	@MPIR_CVAR_NOLOCAL=1 UCX_LOG_LEVEL=error $(MAKE) --no-print-directory test-parallel-3 MPI=mpich \
-	  LAUNCH_TIMEOUT=600 PARALLEL='$(PARALLEL_ANYWHERE)'
+	  LAUNCH_TIMEOUT=1200 PARALLEL='$(PARALLEL_ANYWHERE)'
 
 test-oracles: test-torch-alone $(ORACLE_RANKS:%=test-torch-%)  ## psrt.torch, psrt.jax, and low rank against torch's own, in an environment with both
 
 # What knows no MPI, and apps that start ranks themselves.
 test-torch-alone: .venv-oracles/.has-torch  ## what of that needs no mpirun around it
-	$(call within,300,.venv-oracles/bin/python -m pytest -rs $(DURATIONS) -n 2 --dist loadfile \
+	$(call within,900,.venv-oracles/bin/python -m pytest -rs $(DURATIONS) -n 2 --dist loadfile \
 	  tests/pure/codec/test_torch.py tests/pure/torch tests/pure/jax tests/e2e/torch \
 	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/torch.md]' \
 	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/jax.md]')
 
 $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
-	$(call within,300,.venv-oracles/bin/mpirun $(MPIRUN_FLAGS) -n $* \
+	$(call within,900,.venv-oracles/bin/mpirun $(MPIRUN_FLAGS) -n $* \
 	  .venv-oracles/bin/python -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi tests/parallel/torch tests/parallel/jax \
 	  $(if $(filter $(FEW_RANKS),$*),tests/parallel/test_bench.py))
 
@@ -298,7 +298,7 @@ $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
 # With the network: builds, and what is installed from the wheel, take their packages from PyPI.
 test-packaging: $(VENV)/.has-release  ## sdist and wheel: built, checked, and at work where only they are
 	$(PY) .ci/release.py --rehearse
-	$(call within,600,$(PY) -m pytest -rs $(DURATIONS) tests/packaging)
+	$(call within,1200,$(PY) -m pytest -rs $(DURATIONS) tests/packaging)
 
 release: $(VENV)/.has-release  ## build what PyPI gets, if all names one version; ARGS=--upload uploads it
 	$(PY) .ci/release.py $(ARGS)

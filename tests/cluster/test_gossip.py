@@ -10,7 +10,7 @@ from psrt.history.check.run import check_run
 from psrt.history.reading import read_header
 from psrt.report.files import SUMMARY
 from support.hosts import VENDORS
-from support.launching import ROOT
+from support.launching import ROOT, TIMEOUT_S
 
 FAULTY = ROOT / "apps" / "studies" / "faulty_job.py"
 JOB = ["--mode", "gossip", "--dataset", "synthetic:600x20x4", "--batch-size", 16, "--steps", 25]
@@ -72,7 +72,7 @@ def test_a_host_whose_link_is_cut_is_done_without(hosts, vendor):
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
         hosts.cut_link("node02")
-        _, stderr = process.communicate(timeout=90)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     finally:
         hosts.mend_link("node02")
         trains.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.hosts import Hosts
-from support.launching import ROOT
+from support.launching import ROOT, TIMEOUT_S
 
 #: Makes a host, says where its files are and the number of its first process, and waits.
 SCRIPT = """
@@ -84,7 +84,7 @@ def test_a_host_may_crash_and_come_back(hosts):
         assert time.monotonic() < deadline, hosts.processes(last)
         time.sleep(0.01)
     hosts.crash(last)
-    process.communicate(timeout=5)
+    process.communicate(timeout=TIMEOUT_S)
     hosts.boot(last)
     assert hosts.processes(last) == []
     assert hosts.run(hosts.names[0], "ssh", last, "hostname").stdout.strip() == last

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from support.hosts import VENDORS
-from support.launching import ROOT
+from support.launching import ROOT, TIMEOUT_S
 
 #: A job in which something happens to one rank, or to the host of one.
 FAULTY = ROOT / "apps" / "studies" / "faulty_job.py"
@@ -77,7 +77,7 @@ def test_no_rank_is_left_on_any_host(hosts, launch, number):
         if pid.name.isdecimal() and b"psrt\0launch" in (pid / "cmdline").read_bytes()
     )  # fmt: skip
     hosts.run(hosts.names[0], "kill", f"-{int(number)}", launcher.name)
-    process.communicate(timeout=40)
+    process.communicate(timeout=TIMEOUT_S)
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
     deadline = time.monotonic() + 20
@@ -117,7 +117,7 @@ def test_a_host_that_loses_power_is_named(hosts, launch):
     until_it_trains(hosts, process)
     try:
         hosts.crash("node02")
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     finally:
         hosts.boot("node02")
     assert process.returncode in (4, 5), stderr
@@ -136,7 +136,7 @@ def test_a_host_that_is_out_of_reach_is_named(hosts, launch, vendor, timeout_s):
     until_it_trains(hosts, process)
     try:
         hosts.cut_link("node02")
-        _, stderr = process.communicate(timeout=40)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 4, stderr
         (line,) = (line for line in stderr.splitlines() if "psrt: error" in line)
         assert "(rank 2, node02, pid" in line

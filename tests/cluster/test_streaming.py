@@ -8,6 +8,7 @@ import pytest
 from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
 from support.hosts import VENDORS
+from support.launching import TIMEOUT_S
 
 pytestmark = pytest.mark.exhaustive
 
@@ -53,7 +54,7 @@ def test_nobody_waits_for_a_worker_that_dies_amid_its_pushes(hosts, vendor):
             and b"python" in (pid / "cmdline").read_bytes().split(b"\0")[0]
         )  # fmt: skip
         hosts.run("node02", "kill", "-9", worker)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     finally:
         hosts.limit(None, "node02")
     assert process.returncode == 5, stderr

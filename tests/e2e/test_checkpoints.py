@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from support.launching import ROOT
+from support.launching import ROOT, TIMEOUT_S
 
 JOB = """
 import os, signal, sys
@@ -213,7 +213,7 @@ def test_a_job_that_is_asked_to_end_saves_itself_first(launch, mode):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 8, errors
     (line,) = [it for it in errors.splitlines() if it.startswith("psrt: error:")]
     step = int(re.fullmatch(r".*stopped as asked; --resume goes on from step (\d+), .*", line)[1])

@@ -9,6 +9,7 @@ import pytest
 
 import psrt
 from support.cases import some
+from support.launching import TIMEOUT_S
 
 PROBLEM = """
 import numpy as np
@@ -78,7 +79,7 @@ def test_ctrl_c_ends_ranks_that_wait_in_mpi_for_one_that_it_has_ended(launch):
             time.sleep(0.05)
         time.sleep(1)  # until two of them are where MPI starts
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
     assert process.returncode != 0

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from support.cases import pairs
+from support.launching import TIMEOUT_S
 
 LONG = ["--epochs", "100000", "--hidden", "8", "--out", "run", "--record"]
 RANKS = ["--mode", "sync", *LONG]
@@ -34,7 +35,7 @@ def interrupted(launch, ranks, words, number):
             lambda: (metrics.exists() and metrics.stat().st_size) or process.poll() is not None
         )
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
     return process.returncode, stdout, stderr
@@ -66,7 +67,7 @@ def test_a_bench_ends_at_once(launch):
     try:
         assert process.stdout.readline()  # before that Python may not be up yet
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
     assert (process.returncode, stderr.splitlines()[-1]) == (130, "psrt: interrupted")
@@ -86,5 +87,5 @@ def test_who_asks_twice_does_not_wait(launch):
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "cleaning\n"
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == -signal.SIGINT

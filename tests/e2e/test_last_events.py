@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from psrt.history import Kind
+from support.launching import TIMEOUT_S
 
 JOB = """
 import sys
@@ -117,7 +118,7 @@ def test_a_signal(launch, ranks, number):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
     assert process.returncode != 0

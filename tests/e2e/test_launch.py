@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.cases import some
-from support.launching import ROOT
+from support.launching import ROOT, TIMEOUT_S
 
 #: A job in which something happens to one rank.
 FAULTY = ROOT / "apps" / "studies" / "faulty_job.py"
@@ -292,7 +292,7 @@ def test_the_death_of_a_daemon_of_mpich_s_is_told_once_and_has_a_status(launch):
             time.sleep(0.05)
         rank = Path("/proc", str(json.loads(roster.read_text())[0]["pid"]), "stat")
         os.kill(int(rank.read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
     assert process.returncode == 5
@@ -342,7 +342,7 @@ def gone(pids, seconds=20):
 def test_a_signal_ends_the_ranks_with_its_status(launch, script, number):
     process, pids = started(launch, script)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 128 + number, stderr
     assert "psrt: interrupted" in stderr
     assert "Traceback (most recent call last):\n  File" not in stderr.partition("script.py")[0]
@@ -388,7 +388,7 @@ def test_what_was_ignored_at_the_start_stays_ignored(launch, script):
     for number in numbers:
         os.killpg(process.pid, number)
     (launch.folder / "may end").touch()
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 7, stderr
     assert "interrupted" not in stderr
 
@@ -419,7 +419,7 @@ def test_ctrl_c_while_the_launcher_starts_is_not_lost(launch, script, when):
 def test_usr1_reaches_the_ranks_and_they_may_end_well(launch, script):
     process, _ = started(launch, script)
     process.send_signal(signal.SIGUSR1)
-    _, stderr = process.communicate(timeout=40)
+    _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, stderr
     for rank in (0, 1):
         assert (launch.folder / f"heard.{rank}").read_text() == str(int(signal.SIGUSR1))
@@ -428,7 +428,7 @@ def test_usr1_reaches_the_ranks_and_they_may_end_well(launch, script):
 def test_no_rank_outlives_a_launcher_that_is_killed(launch, script):
     process, pids = started(launch, script)
     process.kill()
-    process.communicate(timeout=40)
+    process.communicate(timeout=TIMEOUT_S)
     gone(pids)
 
 

@@ -8,6 +8,8 @@ from contextlib import suppress
 
 import pytest
 
+from support.launching import TIMEOUT_S
+
 JOB = """
 import os, pathlib, signal, sys
 import numpy as np
@@ -218,7 +220,7 @@ def test_checkpoints_go_on_after_a_death_and_the_job_from_them(launch, mode, die
         wait_for(lambda: newest()["step"] > first)  # and they go on being made
         os.kill(pid["server 0"], signal.SIGKILL)
     finally:
-        _, stderr = started.communicate(timeout=60)
+        _, stderr = started.communicate(timeout=TIMEOUT_S)
     assert started.returncode == 5, stderr
     assert "no more checkpoints" not in stderr
 
@@ -264,7 +266,7 @@ def test_without_a_server_or_rank_0_nobody_goes_on(launch, mode, servers, dies):
     time.sleep(1)
     roster = json.loads((launch.folder / "run" / "roster.json").read_text())
     os.kill(next(it["pid"] for it in roster if it["role"] == dies), signal.SIGKILL)
-    _, stderr = started.communicate(timeout=60)
+    _, stderr = started.communicate(timeout=TIMEOUT_S)
     assert started.returncode == 5, stderr
     (line,) = [it for it in stderr.splitlines() if "psrt: error" in it]
     assert f"psrt: error: {dies} (rank" in line

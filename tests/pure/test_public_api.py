@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import psrt
+from support.launching import TIMEOUT_S
 
 ROOT = pathlib.Path(psrt.__file__).parent.parent
 
@@ -21,7 +22,7 @@ def python(code):
     """Run ``code`` in a fresh interpreter, warnings as errors, and return what it printed."""
     command = [sys.executable, "-W", "error", "-c", code]
     return subprocess.run(
-        command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE, timeout=60
+        command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE, timeout=TIMEOUT_S
     ).stdout
 
 

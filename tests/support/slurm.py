@@ -21,13 +21,13 @@ from typing import Any
 
 from support import hosts
 from support.hosts import VENDORS, Hosts
-from support.launching import Done
+from support.launching import TIMEOUT_S, Done
 
 #: Debian's packages; Slurm's plugin loads libpmix by a name that only the -dev package has.
 PACKAGES = "slurmctld slurmd slurm-client munge libpmix-dev"
 _PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged")
-#: Longest that Slurm may take to start, and a command to end, in seconds.
-_START_S, TIMEOUT_S = 30.0, 90.0
+#: Longest that Slurm may take to start, in seconds.
+_START_S = 120.0
 #: Ranks that a node takes; Slurm is told not to look how many cores there are.
 _SLOTS = 4
 #: States of a job that is over.
@@ -200,7 +200,7 @@ class Slurm:
             stdout, stderr = process.communicate(timeout=TIMEOUT_S)
         except BaseException as error:
             self.cancel_all()
-            stdout, stderr = process.communicate(timeout=30)
+            stdout, stderr = process.communicate(timeout=TIMEOUT_S)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             raise TimeoutError(f"over {TIMEOUT_S} s: {words}\n{stdout}\n{stderr}") from None

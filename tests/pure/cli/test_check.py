@@ -13,6 +13,7 @@ from psrt.__main__ import main
 from psrt.history import EVENT, EventLog
 from psrt.history.folder import HEADER
 from psrt.history.header import sealed
+from support.launching import TIMEOUT_S
 
 FLAGS = [
     *("simulate", "--mode", "ssp", "--staleness", "1", "--servers", "2", "--workers", "3"),
@@ -197,5 +198,7 @@ def test_help_needs_neither_numpy_nor_mpi():
         "assert not {'numpy', 'mpi4py'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code]
-    out = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, timeout=60).stdout
+    out = subprocess.run(
+        command, check=True, text=True, stdout=subprocess.PIPE, timeout=TIMEOUT_S
+    ).stdout
     assert "exit status is 0" in " ".join(out.split())

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from psrt.__main__ import COMMANDS, main
+from support.launching import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 
@@ -31,7 +32,7 @@ def completed(script, line):
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     words = ["bash", "--norc", "-c", code, "-", str(script), *line.split(" ")]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=20)
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
     assert done.stderr == ""
     return [word for word in done.stdout.splitlines() if word]
 

@@ -13,6 +13,7 @@ from psrt.config import TrainConfig
 from psrt.config.knobs import dashed, knobs_of
 from psrt.config.values import SWITCH
 from psrt.errors import ConfigError
+from support.launching import TIMEOUT_S
 
 
 def refusal(*argv):
@@ -235,7 +236,7 @@ def test_neither_numpy_nor_mpi_is_imported():
         "print(*{'numpy', 'mpi4py', 'psrt.cli.train'} & set(sys.modules), file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert (done.returncode, done.stderr) == (0, "\n")
 

@@ -16,6 +16,7 @@ from psrt.__main__ import main
 from psrt.cli import printing
 from psrt.cli.progress import Shown
 from psrt.progress import Progress
+from support.launching import TIMEOUT_S
 
 
 class Steps:
@@ -54,7 +55,7 @@ def shown(live, **flags):
 
 def let_one_come(steps, stream):
     steps.wanted.release()
-    assert stream.came.acquire(timeout=60)
+    assert stream.came.acquire(timeout=TIMEOUT_S)
 
 
 def test_lines_stay_where_there_is_no_terminal():

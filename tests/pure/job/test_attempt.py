@@ -12,6 +12,7 @@ from psrt.faults.parent import Parent
 from psrt.faults.processes import state_of
 from psrt.job.attempt import attempt
 from psrt.job.signals import Signals
+from support.launching import TIMEOUT_S
 
 #: A launcher that takes no signal, and has its parent asked to end.
 DEAF = """\
@@ -36,7 +37,7 @@ print(ended.returncode, ended.asked, ended.status)
 def is_killed(deaf, **how):
     begin = time.monotonic()
     words = [sys.executable, "-c", KILLING, deaf, json.dumps(how)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     assert done.stdout.split() == [str(-signal.SIGKILL), str(int(signal.SIGTERM)), "143"]
     assert time.monotonic() - begin < 15
 
@@ -83,7 +84,7 @@ print(ended.status, ended.asked)
 )
 def test_a_job_that_saves_is_asked_to_and_then_told(answer, told):
     words = [sys.executable, "-c", ASKING, ASKED, answer]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.stdout.strip(), done.returncode) == (told, 0), done.stderr
 
 
@@ -112,7 +113,7 @@ print(ended.stalled, ended.returncode, ended.asked)
 
 def test_an_attempt_that_stalls_is_ended_with_what_it_has_started():
     words = [sys.executable, "-c", STALLING, HANGS]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     pid, *ended = done.stdout.split()  # and nothing else: no rank is blamed
     assert ended == ["hangs", str(-signal.SIGKILL), "None"]
     assert state_of(int(pid)) in "ZX"  # there is perhaps nobody who takes note of its end
@@ -154,5 +155,5 @@ print(ended.status, ended.asked)
 def test_a_launcher_that_was_stopped_and_continued_goes_on(saves):
     """What a wait tells that a stop has interrupted is no signal."""
     words = [sys.executable, "-c", CONTINUED, saves, STOPS]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.stdout.strip(), done.returncode) == ("7 None", 0), done.stderr

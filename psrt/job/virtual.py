@@ -454,7 +454,7 @@ class VirtualLauncher(Launcher):
             self._missed.add(role.number)
             return
         who, clock = world.name(rank), ""
-        if self._cut is not None:
+        if self._cut is not None and isinstance(role, Worker):
             place = self._cut.place_of(rank).words(self._cut.axes)
             who = who.replace(" (", f", {place} (")
         if isinstance(role, Worker):

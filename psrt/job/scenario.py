@@ -13,6 +13,7 @@ from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.config.faults import Elapsed, Fault
 from psrt.errors import ConfigError, GaveUpError, PsrtError
+from psrt.faults.watcher import End
 from psrt.files import keep_apart
 from psrt.job.attempt import Ended
 from psrt.job.launcher import Roles
@@ -147,7 +148,7 @@ class _Attempts:
             self.error = error
             self._say(f"error: {error}")
         status = 0 if self.error is None else self.error.exit_status
-        return Ended(status, None, self._elapsed.seconds - began)
+        return Ended(status, None, self._elapsed.seconds - began, End(status))
 
 
 class _ScenarioLauncher(VirtualLauncher):

@@ -79,7 +79,7 @@ def test_links_can_be_limited_cut_and_mended():
 def test_a_host_may_crash_and_come_back(hosts):
     last = hosts.names[-1]
     process = hosts.start(last, "sleep", "1000")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while "sleep 1000" not in hosts.processes(last):
         assert time.monotonic() < deadline, hosts.processes(last)
         time.sleep(0.01)
@@ -114,7 +114,7 @@ def test_nothing_stays_however_they_end(by):
     owner.send_signal(by)
     owner.wait(10)
     owner.stdout.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{process}").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not Path(f"/proc/{process}").exists()

@@ -38,7 +38,7 @@ class Job:
         newest, _ = Checkpoints(Disk(), self.out).newest()
         return -1 if newest is None else newest.manifest.step
 
-    def until(self, step, seconds=90):
+    def until(self, step, seconds=300):
         deadline = time.monotonic() + seconds
         while self.step() < step:
             assert self.process.poll() is None, self.process.communicate()
@@ -50,7 +50,7 @@ class Job:
         return Done(self.process.returncode, stdout, stderr)
 
     def check_nothing_left(self):
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 300
         while left := [
             line for name in self.hosts.names for line in self.hosts.processes(name)
             if "train" in line or DAEMON.search(line)

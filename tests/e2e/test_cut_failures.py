@@ -1,7 +1,5 @@
 """A stage that dies or falls silent amid a step: its copy cannot go on, in any mode; named once."""
 
-import time
-
 import pytest
 
 JOB = """
@@ -27,17 +25,13 @@ knobs = dict(it.split("=") for it in sys.argv[3:])
 knobs |= {name: int(knobs[name]) for name in ("servers", "staleness") if name in knobs}
 psrt.run(psrt.TrainConfig(hidden=(12, 10, 8), micro_batches=4, epochs=20, timeout_s=4, **knobs))
 """
-#: Seconds that a launch takes on a busy machine beside the time-out.
-SLOW_S = 45
 
 
 @pytest.fixture
 def job(launch):
     def run(ranks, rank, how, *knobs):
         (launch.folder / "job.py").write_text(JOB)
-        began = time.monotonic()
         done = launch.ranks(ranks, "job.py", rank, how, *knobs)
-        assert time.monotonic() - began < SLOW_S, done.stderr
         assert "Traceback" not in done.stderr
         (line,) = done.errors
         return done.status, line

@@ -1,7 +1,6 @@
 """``psrt doctor`` as a command: its page, its JSON, its status, and that it always ends."""
 
 import json
-import time
 
 import pytest
 
@@ -67,20 +66,18 @@ def test_ranks_that_mpi_keeps_apart_are_told_so_once(launch, rank):
     ("stop", "says"),
     [
         pytest.param(
-            "if rank == 1: time.sleep(60)", "waited 3 s for MPI to start",
+            "if rank == 1: time.sleep(1000)", "waited 3 s for MPI to start",
             marks=pytest.mark.exhaustive, id="before MPI",
         ),
         pytest.param(
-            "import psrt.mpi.start\nif rank == 1: time.sleep(60)", "no word of 1 rank (1)",
+            "import psrt.mpi.start\nif rank == 1: time.sleep(1000)", "no word of 1 rank (1)",
             id="in MPI",
         ),
     ],
 )  # fmt: skip
 def test_it_ends_by_itself(launch, stop, says):
     (launch.folder / "script.py").write_text(SILENT.format(stop))
-    begin = time.monotonic()
     done = launch.psrt("launch", "-n", 2, "script.py")
-    assert time.monotonic() - begin < 45
     assert done.status != 0
     assert says in done.stderr
 

@@ -86,10 +86,8 @@ if "catches" in what:
 else:
     psrt.run(config, Problem())
 """
-#: Seconds that a launch takes on a busy machine beside the time-out.
-SLOW_S = 45
 #: Seconds after that of the launcher in which every rank must have ended.
-ENDS_WITHIN_S = 5
+ENDS_WITHIN_S = 60
 
 
 @pytest.fixture
@@ -97,9 +95,7 @@ def job(launch):
     (launch.folder / "job.py").write_text(JOB)
 
     def run(ranks, *words):
-        began = time.monotonic()
         done = launch.ranks(ranks, "job.py", *words)
-        assert time.monotonic() - began < SLOW_S, done.stderr
         deadline = time.monotonic() + ENDS_WITHIN_S  # MPICH's mpirun does not wait for its ranks
         for member in roster(launch):
             while state_of(member["pid"]) not in "XZ":

@@ -35,7 +35,7 @@ def heard(number, frame):
 done = []
 signal.signal(signal.SIGUSR1, heard)
 pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
-end = time.monotonic() + 60
+end = time.monotonic() + 300
 while not done and time.monotonic() < end:
     time.sleep(0.02)
 """
@@ -211,7 +211,6 @@ comm.Barrier()
 )
 def test_a_script_that_fails_on_one_rank_ends_the_job(launch, script, first, ends, status, says):
     script(FAILS.format(first=first, ends=ends))
-    begin = time.monotonic()
     done = launch.psrt("launch", "-n", 2, "script.py")
     assert done.status == status, done.stderr
     assert says in done.stderr
@@ -220,7 +219,6 @@ def test_a_script_that_fails_on_one_rank_ends_the_job(launch, script, first, end
     assert "\0" not in done.stderr
     if not says:
         assert len(done.stderr.splitlines()) == 1
-    assert time.monotonic() - begin < 30
 
 
 def test_a_program_need_not_be_one_of_mpi(launch, script):
@@ -314,7 +312,7 @@ def started(launch, script, text=LISTENS, *before):
     script(text)
     process = launch.start(*before, "-m", "psrt", "launch", "-n", 2, "script.py")
     files = [launch.folder / f"pid.{rank}" for rank in (0, 1)]
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not all(file.exists() and file.read_text() for file in files):
         assert time.monotonic() < end
         assert process.poll() is None, process.communicate()
@@ -322,7 +320,7 @@ def started(launch, script, text=LISTENS, *before):
     return process, [int(file.read_text()) for file in files]
 
 
-def gone(pids, seconds=20):
+def gone(pids, seconds=300):
     """Wait until no process has one of these numbers."""
     end = time.monotonic() + seconds
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
@@ -373,7 +371,7 @@ import os, pathlib, time
 from mpi4py import MPI
 rank = MPI.COMM_WORLD.rank
 pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
-end = time.monotonic() + 60
+end = time.monotonic() + 300
 while not pathlib.Path("may end").exists() and time.monotonic() < end:
     time.sleep(0.02)
 os._exit(7)
@@ -396,24 +394,20 @@ def test_what_was_ignored_at_the_start_stays_ignored(launch, script):
 def test_ctrl_c_in_a_terminal_reaches_the_launcher_once(launch, script):
     """Twice would be an order to kill at once."""
     script(WAITS)
-    begin = time.monotonic()
     done = launch.python("-c", TERMINAL, 2, "-m", "psrt")
     assert done.status == 128 + signal.SIGINT, done.stdout
     assert "psrt: interrupted" in done.stdout
     assert "hit ctrl-c again" not in done.stdout  # as Open MPI says to the second
-    assert time.monotonic() - begin < 40
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_ctrl_c_while_the_launcher_starts_is_not_lost(launch, script, when):
-    script("import time; time.sleep(20)")
+    script("import time; time.sleep(1000)")
     script(SLOW_START, "slow.py")
-    begin = time.monotonic()
     done = launch.python("-c", TERMINAL, 1, "slow.py", when)
     assert done.status == 128 + signal.SIGINT, done.stdout
     assert "Traceback" not in done.stdout
     assert "psrt: interrupted" in done.stdout
-    assert time.monotonic() - begin < 15
 
 
 def test_usr1_reaches_the_ranks_and_they_may_end_well(launch, script):

@@ -1,7 +1,6 @@
 """A rank that is killed or stopped, whatever it and the others are doing: named once, and soon."""
 
 import signal
-import time
 
 import pytest
 
@@ -9,18 +8,13 @@ from support.launching import ROOT
 
 #: A job in which something happens to one rank.
 JOB = ROOT / "apps" / "studies" / "faulty_job.py"
-#: Seconds that a launch takes on a busy machine beside the time-out.
-SLOW_S = 45
 
 
 @pytest.fixture
 def job(launch):
     def run(phase, rank, how, mode):
-        began = time.monotonic()
         words = ("--phase", phase, "--rank", rank, "--how", how, "--mode", mode)
-        done = launch.ranks(3, JOB, *words, "--timeout-s", 5, "--out", "run")
-        assert time.monotonic() - began < SLOW_S, done.stderr
-        return done
+        return launch.ranks(3, JOB, *words, "--timeout-s", 5, "--out", "run")
 
     return run
 
@@ -95,9 +89,7 @@ if number == "1":
 @pytest.mark.parametrize("stops", ["before", "after"])
 def test_mpi_itself_has_a_deadline(launch, stops):
     (launch.folder / "job.py").write_text(START)
-    began = time.monotonic()
     done = launch.ranks(3, "job.py", stops, PSRT_START_TIMEOUT_S="4")
-    assert time.monotonic() - began < SLOW_S, done.stderr
     assert done.status  # of which rank, the launchers do not agree
     assert "Timeout (0:00:04)!" in done.stderr
     assert "start.py" in done.stderr

@@ -4,7 +4,6 @@ Each test here runs a small test module under mpirun, with the conftest of ``tes
 """
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -75,11 +74,9 @@ def test_the_ranks_go_on_after_a_failure(run_tests):
 
 
 def test_a_rank_that_hangs_ends_the_run(run_tests):
-    start = time.monotonic()
     done = run_tests("def test_it(comm):\n    time.sleep(1000 * comm.rank)\n")
     assert done.status != 0
     assert "[rank 0] no answer from other ranks within 3 s" in done.stderr
-    assert time.monotonic() - start < 30
 
 
 def test_a_module_that_one_rank_cannot_import_ends_the_run(run_tests):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 
 def wait(done, waiting_for):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not done():
         assert time.monotonic() < deadline, waiting_for()
 

@@ -52,4 +52,4 @@ def nothing_is_left(request):
     yield
     if "slurm" in request.fixturenames:
         running = request.getfixturevalue("slurm")
-        support.wait_until(lambda: not running.processes(), 20)
+        support.wait_until(lambda: not running.processes())

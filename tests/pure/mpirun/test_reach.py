@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -33,12 +32,10 @@ def ssh(tmp_path, monkeypatch):
 def test_who_does_not_answer_is_named_and_why(ssh, monkeypatch):
     monkeypatch.setattr(reach, "_ANSWER_S", 1.0)
     hosts = ["up", "down", "no-python", "silent", socket.gethostname(), "localhost"]
-    begin = time.monotonic()
     assert unreachable(hosts, 5.0) == {
         "down": "ssh: connect to host down port 22: No route to host",
         "silent": "no answer within 1 s",
     }
-    assert time.monotonic() - begin < 30
 
 
 def test_without_ssh_nobody_answers(monkeypatch, tmp_path):

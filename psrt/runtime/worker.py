@@ -178,6 +178,7 @@ class Worker:
     async def _run(self) -> Meter:
         self.meter.begin()
         await self._park()  # as who goes on from a checkpoint was when it was made
+        await self.strategy.set_out()
         while not self._finished(self.epoch):
             batches = await self._batches(self.epoch)
             complete = await self._epoch(self.epoch, batches)

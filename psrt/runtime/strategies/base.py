@@ -209,6 +209,10 @@ class Strategy(Protocol):
         """At a clock, wait until all are parked for the checkpoint; read what there is then."""
         return
 
+    async def set_out(self) -> None:
+        """Before the first step, wait for what is to be there by then where a run resumes."""
+        return
+
     def go_on(self, clock: int) -> None:
         """Go on at a clock from a checkpoint, after what is ``saved`` was restored."""
         return

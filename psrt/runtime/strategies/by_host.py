@@ -30,6 +30,9 @@ class Member(Gossip):
     """
 
     owns_theta = False  # a mean of what was sent before may be on its way there
+    #: As of whoever leads, which it may do where the run resumes, on other hosts.
+    _untold = 0.0
+    saved = ("_untold",)
 
     async def leave(self, clock: int) -> Sequence[StepResult]:
         """Tell whoever leads; nothing more comes of it."""
@@ -61,6 +64,7 @@ class Leader(Gossip):
     """
 
     owns_theta = False
+    saved = ("_untold",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Set up; see ``Gossip``."""
@@ -76,6 +80,12 @@ class Leader(Gossip):
         self._ready_at = -math.inf
         #: Seconds of waiting in this step, and those that no event has told of.
         self._waited = self._untold = 0.0
+
+    async def set_out(self) -> None:
+        """Wait for what members come with from a checkpoint, as at the end of the step before."""
+        if self.updates and not self._adapts_first:
+            await self._hold(self.updates)
+            self._ready_at = self._port.now()
 
     def begin(self, step: Step) -> None:
         """Send the mean of the host on its way, if it is known and combined before the step."""

@@ -255,9 +255,10 @@ def check_distances(
 
 
 def split_steps(table: Table, resumed: Sequence[float], workers: int) -> list[range]:
-    """Return the steps that only some workers had taken where a run went on from a checkpoint.
+    """Return the steps that only some workers had told of where a run went on from a checkpoint.
 
-    What these had told of how far they are from others is known to nobody any more.
+    What these had told of how far they are from others is known to nobody any more. A worker tells
+    of its last step after it was saved with it, or, where it was done, before.
 
     Args:
         table: events of all workers.
@@ -267,7 +268,7 @@ def split_steps(table: Table, resumed: Sequence[float], workers: int) -> list[ra
     at = table.where(Kind.STEP)
     time, owner = table.real("time")[at], table["worker"][at]
     clocks = [np.bincount(owner[time < when], minlength=workers) for when in resumed]
-    return [range(int(it.min()) + 1, int(it.max()) + 1) for it in clocks]
+    return [range(int(it.min()), int(it.max()) + 1) if np.ptp(it) else range(0) for it in clocks]
 
 
 def check_lines(

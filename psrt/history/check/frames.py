@@ -269,6 +269,11 @@ def check_frames(
         at = workers.where(Kind.ENCODE)
         epoch = np.floor(workers.real("progress")[at - 1]).astype(np.int64)
         _check_lengths(codec, workers, at, epoch, findings)
+        if not codec.feeds_back:
+            text = "{kind} of worker {worker} at clock {clock} says what its frame decodes to, "
+            text += "which it did not look at"
+            unknown = parts(workers["version"][at])[1] == 0
+            findings.on(workers, at).require(FRAMES, unknown, text, counts=False)
         _check_residuals(codec, workers, findings)
     if findings.none:
         _check_replies(codec.reply, workers, shards, findings)
@@ -449,6 +454,21 @@ def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> 
     findings.on(table, at).require(RESIDUALS, before == due, text, because=[last])
     if codec.feeds_back:
         check_conserved(table, at, last, np.ones(len(at)), max(codec.sizes), findings)
+    else:
+        check_no_sums(table, at, findings)
+
+
+def check_no_sums(table: Table, at: Ints, findings: Findings) -> None:
+    """Check that where nothing is conserved no sums say so.
+
+    Args:
+        table: of the events.
+        at: positions of what was kept back.
+        findings: takes what is wrong.
+    """
+    sums = np.array([table.real(it)[at] for it in ("rate", "gap", "weight", "seconds")])
+    text = "{kind} of worker {worker} at clock {clock} with sums, which its codec does not conserve"
+    findings.on(table, at).require(RESIDUALS, (sums == 0).all(axis=0), text, counts=False)
 
 
 def check_conserved(

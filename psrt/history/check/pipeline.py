@@ -312,12 +312,13 @@ def _check_passes(layout: Layout, stage: int, own: Steps, findings: Findings) ->
     table = own.table
     at = own.own[table.are(Kind.PASS)[own.own]]
     clocks, samples = (table[name][own.at] for name in ("clock", "samples"))
+    ends = own.at
     if layout.asynchronous:
         flag, row = _never_drained(layout, stage, own.epochs)
         due = {"flag": flag, "tau": np.zeros_like(row), "shard": np.zeros_like(row)}
         rows = samples[row]
     else:
-        clocks, samples = clocks[samples > 0], samples[samples > 0]
+        clocks, ends, samples = clocks[samples > 0], ends[samples > 0], samples[samples > 0]
         order = np.array(layout.order(stage, layout.micro_batches), np.int64)
         row = np.repeat(np.arange(len(clocks)), len(order))
         flag, micro_batch, chunk = np.tile(order, (len(clocks), 1)).T
@@ -341,6 +342,9 @@ def _check_passes(layout: Layout, stage: int, own: Steps, findings: Findings) ->
         at=wanted["clock"],
         because=behind,
     )
+    end = ends[row[:count]]
+    text = f"stage {stage} ended step {{clock}} before it had computed micro-batch {{tau}}"
+    passes.require(PIPELINE, at < end, text, because=[end], counts=False)
     passes.require_equal(
         PIPELINE,
         said["samples"],

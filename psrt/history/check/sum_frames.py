@@ -20,6 +20,7 @@ from psrt.history.check.frames import (
     FrameContract,
     Place,
     check_conserved,
+    check_no_sums,
     cut,
     digest_of_zeros,
     frame_bounds,
@@ -103,6 +104,9 @@ def check_sum_frames(
         for back, its in enumerate(by_way):
             _check_lengths(its, sums, sent.only(back), findings)
         _check_decoded(by_way, header.n, contract.workers, team, sent, got, findings)
+        if findings.none:
+            check_inside(got, sums, findings)  # to the fraction, by which it was not looked for
+            _check_turns(header.n, contract.workers, sent, got, findings)
         kept = Frames.of(table, Kind.SUM_KEEP)
         for back, its in enumerate(by_way):
             _check_kept(its, header.n, table, sums, sent.only(back), kept.only(back), findings)
@@ -328,6 +332,9 @@ def _check_decoded(
     asked.require(FRAMES, for_all[its] | (reader == owner), text, counts=False)
     text = "worker {worker} decoded a frame of worker {shard} twice in round {clock}"
     asked.require(FRAMES, ~repeats(theirs * workers + reader), text, counts=False)
+    text = "worker {worker} decoded a frame of its own in round {clock} before it had made it"
+    made_before = (source != reader) | (sent.at[its] < got.at)
+    asked.require(FRAMES, made_before, text, because=[sent.at[its]], counts=False)
     times = np.bincount(its, minlength=len(sent.at))
     due = np.where(for_all, team, 1)
     text = "the frame of worker {worker} in round {clock} was decoded {times} times, expected {due}"
@@ -356,6 +363,28 @@ def _check_decoded(
         "than the others"
     )
     asked.require(FRAMES, numbers == due_numbers, text, because=because, counts=False)
+
+
+def _check_turns(n: int, workers: int, sent: Frames, got: Frames, findings: Findings) -> None:
+    """Check that who encodes a mean has decoded what it is of.
+
+    Args:
+        n: elements of the parameters.
+        workers: their number.
+        sent: all that was encoded.
+        got: all that was decoded.
+        findings: takes what is wrong.
+    """
+    means, parts_of_it = sent.only(1), got.only(0)
+    keys = means.keys(n, (means.column("worker"), workers))
+    order = np.argsort(keys, kind="stable")
+    theirs = parts_of_it.keys(n, (parts_of_it.column("worker"), workers))
+    found = find(keys[order], theirs)
+    mean = np.append(means.at[order], len(sent.table))[found]
+    text = "worker {worker} encoded the mean of a chunk in round {clock} before it had decoded all"
+    findings.on(got.table, parts_of_it.at).require(
+        FRAMES, parts_of_it.at < mean, text, because=[np.where(found >= 0, mean, -1)], counts=False
+    )
 
 
 def _check_kept(
@@ -416,6 +445,8 @@ def check_chain(
     findings.on(table, at).require(RESIDUALS, before == due, text, because=[last])
     if codec.feeds_back:
         check_conserved(table, at, last, factors, n, findings)
+    else:
+        check_no_sums(table, at, findings)
 
 
 def sent_bytes(header: Header, table: Table) -> tuple[int, int]:

@@ -55,6 +55,28 @@ ON_TRUST: Final = (
         "in gossip --asynchronous",
     ),
     Trusted(EVENTS, ("OFFER.samples",), "to how many a vector went", "where neighbours have left"),
+    Trusted(
+        EVENTS, ("OWN.version", "MIXED.version", "TRACK.version", "OFFER.version"),
+        "a digest of what nobody else has", "with OFFER and TRACK where no neighbour takes it",
+    ),
+    Trusted(
+        EVENTS, ("DECODE.version", "SUM_DECODE.version"),
+        "a digest of what a frame came to, where only one decodes it", "without error feedback",
+    ),
+    Trusted(EVENTS, ("LEFT.flag",), "whether it was missed, or had said so", "of who died"),
+    Trusted(
+        EVENTS, ("PARK.version",), "the step of a checkpoint",
+        "where no other worker comes to it",
+    ),
+    Trusted(
+        EVENTS, ("FINAL.time",), "when all was written",
+        "after a death, in gossip --asynchronous and with --shard parameters",
+    ),
+    Trusted(
+        EVENTS, ("READ.seconds", "READ.version", "REDUCE.progress"),
+        "how long it stopped, and what a worker says that is done already",
+        "after a checkpoint",
+    ),
     Trusted(SUMMARY, ("test_loss", "test_accuracy", "test_figures"), "no event has them"),
     Trusted(SUMMARY, ("environment",), "when, where and by what it was made"),
     Trusted(SUMMARY, ("parameters_sha256",), "held against model.safetensors", "without that file"),

@@ -112,7 +112,7 @@ endef
 # --- installation -------------------------------------------------------------------------------
 
 .PHONY: help install train fuzz mutants lint docs docs-site report-faults report-kills
-.PHONY: test test-mpich test-long test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
+.PHONY: test test-mpich test-long test-all test-quick test-laws test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%) test-browser test-packaging release
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-keyed bench-train bench-pipeline
 .PHONY: bench-parallelism bench-history bench-checkpoints bench-adapters bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
@@ -196,7 +196,7 @@ plots: compare study  ## both, into runs/compare and runs/staleness
 # --- tests --------------------------------------------------------------------------------------
 
 test:  ## all behaviour, in about six minutes: pure, under mpirun on 3 ranks, end to end
-	@$(MAKE) --no-print-directory test-pure test-parallel test-e2e \
+	@$(MAKE) --no-print-directory test-laws test-pure test-parallel test-e2e \
 	  MARKED='not exhaustive and not soak' RANK_COUNTS='$(FEW_RANKS)'
 
 # What a landing does not wait for: state spaces, grids, other numbers of ranks, the rest of MPICH. The
@@ -208,6 +208,9 @@ test-all: test test-mpich test-long test-cluster test-slurm test-nolocal test-or
 
 test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
 	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive and not soak' tests/pure
+
+test-laws: $(VENV)/.has-tests  ## what holds for every job, in virtual time
+	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/laws
 
 test-pure: $(VENV)/.has-tests  ## tests without MPI
 	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/pure

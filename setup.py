@@ -73,6 +73,7 @@ setup(
         "watch": ["rich>=13"],
         "report": ["jinja2>=3.1"],
         "test": [
+            "covertable>=3.2",
             "pytest>=8",
             "pytest-mpi>=0.6",
             "pytest-xdist>=3.6",

@@ -1,0 +1,56 @@
+"""Law: a recorded run can be had again, to the bit, whoever is late this time.
+
+Promised in docs/guarantees.md, "The same run again". Seen red: servers that take what comes first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from psrt import recorded_config
+from psrt.history import read_history
+from psrt.job.scenario import run_in_virtual_time
+from psrt.simulation.cost_flags import VirtualCosts
+from support.jobs import Job, Ran, ran
+
+#: Nothing in common with what jobs cost that tells who is first.
+OTHERS = VirtualCosts(compute="exponential:0.002", link="0.01:1e5")
+#: Of an event, what is no time.
+WHAT = ("kind", "worker", "clock", "version", "tau", "samples", "rate", "flag")
+
+
+def has_a_history(job: Job) -> bool:
+    return job["event"] in ("none", "late")
+
+
+@pytest.mark.of(which=has_a_history)
+def test_the_same_bits_and_the_same_order(job, result, tmp_path):
+    then: Ran = result(job)
+    config = recorded_config(then.out, out=str(tmp_path / "now"), record=True)
+    scenario = dataclasses.replace(job.scenario(), costs=OTHERS)
+    now = run_in_virtual_time(config, scenario)
+    np.testing.assert_array_equal(now.theta, then.run.theta)
+    if job["cut"] == "whole":
+        before, after = read_history(then.out), read_history(tmp_path / "now")
+        for one, other in zip(before.shards, after.shards, strict=True):
+            for name in WHAT:
+                np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_a_job_and_its_seed_are_the_same_files(job, result, tmp_path):
+    then, now = result(job), ran(job, tmp_path / "now")
+    assert str(then.error) == str(now.error)
+    events = [
+        {it.name: it.read_bytes() for it in sorted((out / "history").rglob("*.npy"))}
+        for out in (then.out, now.out)
+    ]
+    assert events[0]
+    assert events[0] == events[1]
+    if then.run is not None:
+        one, other = (
+            dataclasses.replace(it.run.summary, environment={}).to_json() for it in (then, now)
+        )
+        assert one == other

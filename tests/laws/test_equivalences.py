@@ -1,0 +1,160 @@
+"""Law: what makes no difference makes none: to the bit, or to rounding where sums are reordered.
+
+Promised in docs/modes.md and docs/parallelism.md. Each row turns a job into one that must come to
+the same parameters. Seen red: shards that take turns, an order of workers that depends on who comes
+first, a rate of a stage that is scaled by micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from support.jobs import FACTORS, JOBS, MIXED, SHARDS, SPLIT, SUMMED, Job, plainest, ran
+
+#: Jobs of a row that `make test` tries.
+FEW = 12
+
+
+@dataclass(frozen=True)
+class Same:
+    """Two jobs that come to the same."""
+
+    name: str
+    #: Whether it is about a job.
+    holds: Callable[[Job], bool]
+    #: The other job.
+    other: Callable[[Job], Job]
+    #: The one, where it is not that job itself.
+    one: Callable[[Job], Job] = lambda job: job
+    #: Whether bits are promised; else numbers but for rounding.
+    bits: bool = True
+
+
+def has(job: Job, **knobs: object) -> Job:
+    """Return a job with knobs on top."""
+    return replace(job, more=(*job.more, *knobs.items()))
+
+
+def undisturbed(job: Job) -> bool:
+    return job["event"] in ("none", "late")
+
+
+def numbers(job: Job) -> bool:
+    """Return whether a job is told apart by numbers only, not by who came first."""
+    return job.in_order and undisturbed(job)
+
+
+def exact(job: Job) -> bool:
+    """Return whether vectors are sent as they are."""
+    return job["codec"] == "none" and not any(name.startswith("codec") for name, _ in job.more)
+
+
+def plain_steps(job: Job) -> bool:
+    return job["optimizer"] == "sgd" and job["trim"] == "none"
+
+
+def of_levels(job: Job) -> bool:
+    """Return whether its levels say all of it."""
+    return not job.more
+
+
+def no_stage(job: Job) -> Job:
+    """Return the job of copies of the whole with the same micro-batches."""
+    apart = None if job["cut"] == "pipedream" else 2
+    return has(job.but(cut="whole"), parallel=f"data:{job.copies}", micro_batches=apart)
+
+
+ROWS = (
+    Same("who is late", numbers, lambda job: job.but(
+        event="late" if job["event"] == "none" else "none")),
+    Same("whether it is recorded", numbers, lambda job: has(job, record=False)),
+    Same("how often it is logged", numbers, lambda job: has(job, log_every=1)),
+    Same("whether it saves", lambda job: numbers(job) and job["mode"] != "eager"
+         and (job["cut"] != "pipedream" or job["data"] == "iid"),
+         lambda job: job.but(event="saves")),
+    Same("where gradients are", lambda job: numbers(job) and job["mode"] != "serial"
+         and job["mode"] not in MIXED and job["way"] != "node" and job["cut"] != "parameters",
+         lambda job: has(job, shared_memory=False)),
+    Same("how many shards", lambda job: numbers(job) and exact(job) and job.served
+         and job["cut"] not in SPLIT,
+         lambda job: job.but(way="2 servers" if "shards" in job["way"]
+                             else "2 servers, 2 shards each")),
+    Same("servers or a sum", lambda job: numbers(job) and exact(job) and job["mode"] == "sync"
+         and job["cut"] not in SPLIT, lambda job: job.but(mode="allreduce", way="ring"),
+         bits=False),
+    Same("which sum", lambda job: numbers(job) and exact(job) and of_levels(job)
+         and job["mode"] in SUMMED and not job.served and job["cut"] == "whole",
+         lambda job: job.but(way="tree" if job["way"] != "tree" else "ring"), bits=False),
+    # By a tree the order of a sum is that of ranks, wherever in the vector a number is.
+    Same("how the gradient is split", lambda job: numbers(job) and exact(job) and of_levels(job)
+         and job["mode"] == "allreduce" and job["cut"] == "whole" and job["trim"] != "clip",
+         lambda job: has(job.but(way="tree"), bucket_bytes=100),
+         lambda job: has(job.but(way="tree"), overlap=False)),
+    Same("who keeps the optimizer's state", lambda job: numbers(job) and job["cut"] in SHARDS,
+         lambda job: job.but(cut="whole"), bits=False),
+    Same("stages", lambda job: numbers(job) and exact(job) and of_levels(job)
+         and job["cut"] in ("gpipe", "interleaved", "zero-bubble") and job["mode"] != "streaming"
+         and job["trim"] != "clip" and (job.copies < 3 or job.served or job["mode"] in MIXED),
+         no_stage),
+    Same("slices, and sums that are reordered", lambda job: numbers(job) and exact(job)
+         and job["cut"] in ("tensor", "1f1b") and job["mode"] != "streaming", no_stage, bits=False),
+    Same("by oneself", lambda job: numbers(job) and exact(job) and job.copies == 1
+         and job["cut"] == "whole" and job["mode"] in (
+             "allreduce", "sync", "async", "ssp", "gossip", "adapt first"),
+         lambda job: job.but(mode="serial", way="nothing", rate="constant")),
+    Same("no backups", lambda job: undisturbed(job) and job["mode"] == "sync"
+         and job["cut"] not in SPLIT, lambda job: has(job, backup=0)),
+    Same("softsync of all is async", lambda job: undisturbed(job) and job["mode"] == "softsync",
+         lambda job: job.but(mode="async"), lambda job: has(job, softsync=job.copies)),
+    Same("an average of each step", lambda job: numbers(job) and exact(job) and plain_steps(job)
+         and job["mode"] == "local" and job["cut"] not in SPLIT,
+         lambda job: job.but(mode="sync" if job.served else "allreduce"),
+         lambda job: has(job, local_steps=1), bits=False),
+)  # fmt: skip
+
+
+#: The jobs of the array, and the plainest of each mode by 1, 2 and 5 workers.
+POOL = (
+    *JOBS,
+    *(
+        job
+        for mode in FACTORS["mode"]
+        for copies in ("1", "2", "5")
+        if (job := plainest({"mode": mode, "copies": copies})) is not None
+    ),
+)
+
+
+def cases():
+    """Return a row and a job each; all but a few of a row are exhaustive, of each mode in turn."""
+    found = []
+    for row in ROWS:
+        of_mode = Counter()
+        chosen = []
+        for job in sorted(
+            filter(row.holds, POOL), key=lambda job: (-job.copies, crc32(repr(job).encode()))
+        ):
+            chosen.append((of_mode[job["mode"]], job))
+            of_mode[job["mode"]] += 1
+        assert chosen, row.name
+        for i, (_, job) in enumerate(sorted(chosen, key=lambda it: it[0])):
+            marks = [pytest.mark.exhaustive] * (i >= FEW)
+            found.append(pytest.param(row, job, marks=marks, id=f"{row.name}: {job}"))
+    return found
+
+
+@pytest.mark.parametrize(("row", "first"), cases())
+def test_it_makes_no_difference(row, first, tmp_path):
+    one, other = ran(row.one(first), tmp_path / "one"), ran(row.other(first), tmp_path / "other")
+    assert row.one(first) != row.other(first)
+    if row.bits:
+        np.testing.assert_array_equal(one.run.theta, other.run.theta)
+        assert one.run.summary.parameters_sha256 == other.run.summary.parameters_sha256
+    else:
+        np.testing.assert_allclose(one.run.theta, other.run.theta, rtol=2e-4, atol=2e-5)

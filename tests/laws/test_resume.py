@@ -1,0 +1,151 @@
+"""Law: a job that saves resumes from any of its checkpoints as if it had never been interrupted.
+
+Promised in docs/checkpoints.md, "What is promised": where workers keep in step, to the same bits
+and figures, and a history with the same events; elsewhere each push counts once over both attempts,
+and the history is one that keeps the contract.
+
+Seen red: residuals of sums, tracked gradients, or pushes that wait for their update that are not
+saved; a batch that is taken again; an event at the time minus infinity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from psrt.history import Kind
+from psrt.history.check.run import check_run
+from psrt.history.reading import read_cells
+from psrt.job.resuming import resumed_config
+from psrt.job.scenario import run_in_virtual_time
+from psrt.simulation.cost_flags import VirtualCosts
+from support.ticks import (
+    Ticks,
+    config_of,
+    cuts_of,
+    drawn,
+    has_cuts,
+    one_of_each_mode,
+    order_of,
+    reached,
+    saves,
+    table_of,
+    ticked,
+    ticking,
+    weights_of,
+)
+
+#: Nothing in common with what jobs cost that tells who is first.
+OTHERS = VirtualCosts(compute="exponential:0.002", link="0.01:1e5")
+#: Of a summary, what is about its time, and why something was chosen: from the costs.
+APART = ("seconds", "samples_per_second", "waiting", "environment", "allreduce_why", "shards_why")
+#: Events whose ``seconds`` are no times.
+_ROUNDED = (Kind.DRAW, Kind.RESIDUAL)
+
+
+def told(out):
+    """Return by worker and shard all events but their times, in the order of their contents.
+
+    What comes at the same time comes in any order.
+    """
+    tables = []
+    for history in read_cells(out)[1]:
+        for table in (*history.workers, *history.shards):
+            events = table.copy()
+            events["time"] = 0
+            events["seconds"][~np.isin(events["kind"], _ROUNDED)] = 0
+            tables.append(sorted(event.tobytes() for event in events))
+    return tables
+
+
+def figures(run):
+    """Return the figures of the whole run; what vectors took at most is of this attempt."""
+    found = dataclasses.asdict(run.summary)
+    if found["model_cut"] is not None:
+        del found["model_cut"]["memory"]
+    return {name: it for name, it in found.items() if name not in APART}
+
+
+#: Jobs that save, and train what keeps books.
+TICKING = [it.but(event="saves") for it in ticking() if saves(it)]
+
+
+def resumes(job, whole, cut, out):
+    """Hold what comes of a cut against the run that was not interrupted there."""
+    config = resumed_config(str(cut), out=str(out))
+    run = run_in_virtual_time(config, dataclasses.replace(job.scenario(), costs=OTHERS))
+    outcome = check_run(out)
+    assert outcome.ok, "\n".join([cut.name, *outcome.lines()])
+    if job.in_order:
+        assert run.theta.tobytes() == whole.run.theta.tobytes(), cut.name
+        assert figures(run) == figures(whole.run), cut.name
+        assert told(out) == told(whole.out), cut.name
+    else:
+        for name in ("epochs", "steps", "samples"):
+            mine, its = getattr(run.summary, name), getattr(whole.run.summary, name)
+            assert mine == its or job["mode"] == "backup", (cut.name, name)
+
+
+@pytest.mark.one_in(6)
+@pytest.mark.of(which=has_cuts)
+def test_it_ends_as_if_never_interrupted(job, result, tmp_path):
+    job = job.but(event="saves")
+    whole = result(job)
+    cuts = cuts_of(whole.out, whole.run)
+    for i in drawn(job, among=len(cuts), count=2):
+        resumes(job, whole, cuts[i], tmp_path / cuts[i].name)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.of(which=has_cuts)
+def test_it_does_so_from_every_cut(job, result, tmp_path):
+    job = job.but(event="saves")
+    whole = result(job)
+    for cut in cuts_of(whole.out, whole.run):
+        resumes(job, whole, cut, tmp_path / cut.name)
+
+
+def counts_once(job, folder, *, every):
+    """Hold each gradient of both attempts against the parameters.
+
+    Args:
+        job: that trains ``Ticks``.
+        folder: to use.
+        every: whether to try all cuts; else two.
+    """
+    problem, scenario = Ticks(), job.scenario()
+    whole = run_in_virtual_time(config_of(job, folder / "run"), scenario, problem)
+    cuts = cuts_of(folder / "run", whole)
+    for i in range(len(cuts)) if every else drawn(job, among=len(cuts), count=2):
+        problem.attempt, problem.computed = 1, []
+        config = resumed_config(str(cuts[i]), out=str(folder / cuts[i].name))
+        run = run_in_virtual_time(config, dataclasses.replace(scenario, costs=OTHERS), problem)
+        table = table_of(run)
+        there = ticked(table, weights_of(job, [job.copies]))
+        before, after = there[:, 0], there[:, 1]
+        again = [it[1:] for it in problem.computed]
+        assert len({*again}) == len(again), "a gradient was computed twice"
+        if job["mode"] == "backup":  # which leaves out what is late; each update weighs 1
+            assert not (before & after).any()
+            np.testing.assert_allclose(table.sum((1, 2, 3)), run.summary.updates, rtol=1e-4)
+            continue
+        for row in after:
+            assert {tuple(it) for it in np.argwhere(row).tolist()} == {*again}
+        assert (before ^ after).all(), "a push is lost, or there twice"
+        for place in range(job.copies):
+            assert len({*reached(before, place, job.copies)}) == 1, "shards had other pushes"
+            left = {*order_of(place, job.copies)}
+            assert [it for it in again if it in left] == sorted(left.intersection(again))
+
+
+@pytest.mark.parametrize("books", one_of_each_mode(TICKING))
+def test_each_push_counts_once(books, tmp_path):
+    counts_once(books, tmp_path, every=False)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("books", TICKING, ids=str)
+def test_it_does_so_from_each_cut(books, tmp_path):
+    counts_once(books, tmp_path, every=True)

@@ -127,3 +127,10 @@ def test_an_algorithm_is_added_as_the_guide_says(tmp_path):
     small = ["--workers", "3", "--steps", "4", "--dataset", "synthetic:300x4x2", "--hidden", "4"]
     trained = run("-m", "psrt", "simulate", "--mode", "allreduce", "--allreduce", "chain", *small)
     assert "chain" in trained
+    # And all laws try it, without a word in them.
+    for name in (".pytest.ini", "tests/conftest.py", "tests/laws", "tests/support"):
+        source, to = PACKAGE.parent / name, tmp_path / name
+        to.parent.mkdir(exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, to)
+    laws = run("-m", "pytest", "-p", "no:xdist", "-k", "chain", "-v", "tests/laws")
+    assert int(re.search(r"(\d+) passed", laws)[1]) > 4

@@ -195,7 +195,7 @@ plots: compare study  ## both, into runs/compare and runs/staleness
 
 # --- tests --------------------------------------------------------------------------------------
 
-test:  ## all behaviour, in about six minutes: pure, under mpirun on 3 ranks, end to end
+test:  ## all behaviour, in 10 to 15 minutes on 2 cores: laws, pure, under mpirun on 3 ranks, end to end
 	@$(MAKE) --no-print-directory test-laws test-pure test-parallel test-e2e \
 	  MARKED='not exhaustive and not soak' RANK_COUNTS='$(FEW_RANKS)'
 

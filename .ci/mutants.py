@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -41,6 +42,8 @@ PYTEST = (
     sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
     "-m", "not exhaustive and not soak", "--tb=no",
 )  # fmt: skip
+#: What holds for every job.
+LAWS = "tests/laws"
 #: What of the tests has most to do with any part, after the part's own.
 NEAR = ("runtime", "history", "job", "sync")
 #: How many times as long a mutant has by the clock: beside other work, or where it hangs.
@@ -75,16 +78,20 @@ def of_cosmic_ray(number: int, seed: int) -> list[dict[str, Any]]:
     places = []
     for part in PARTS:
         for path in sorted((ROOT / "psrt" / part).rglob("*.py")):
-            seen = Places()
-            seen.walk(get_ast(path.read_text(encoding="utf-8")))
-            places += [(path, line, ways) for (line, _), ways in sorted(seen.found.items())]
-    rng = random.Random(seed)
-    rng.shuffle(places)
+            seen, text = Places(), path.read_text(encoding="utf-8")
+            seen.walk(get_ast(text))
+            before: Counter[str] = Counter()
+            for (line, _), ways in sorted(seen.found.items()):
+                # By what stands there, so that a change elsewhere changes no mutant.
+                place = f"{path.relative_to(ROOT)} {text.splitlines()[line - 1].strip()}"
+                key = f"{seed} {place} {before[place]}"
+                before[place] += 1
+                places.append((hashlib.sha256(key.encode()).digest(), path, line, ways))
     found: list[dict[str, Any]] = []
-    for path, line, ways in places:
+    for key, path, line, ways in sorted(places, key=lambda it: it[0]):
         if len(found) == number:
             break
-        name, i = rng.choice(ways)
+        name, i = random.Random(key).choice(ways)
         source, file = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
         changed = mutate_code(source, operators[name], i)
         if changed is not None and _meaning(changed) not in (None, _meaning(source)):
@@ -131,8 +138,8 @@ def _meaning(source: str) -> str | None:
 class Trees:
     """Copies of this repository, of which each is broken in one place at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, laws: bool) -> None:
+        self._folder, self._laws = folder, laws
         self._local = threading.local()
 
     def judged(self, mutant: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -142,7 +149,7 @@ class Trees:
         kept = path.read_text(encoding="utf-8")
         path.write_text(mutant["source"], encoding="utf-8")
         try:
-            test, took = _first_red(tree, mutant["file"].split("/")[1], seconds)
+            test, took = _first_red(tree, mutant["file"].split("/")[1], seconds, laws=self._laws)
         finally:
             path.write_text(kept, encoding="utf-8")
         return {"name": mutant["name"], "test": test, "seconds": round(took, 1)}
@@ -160,18 +167,21 @@ class Trees:
         return found
 
 
-def _first_red(tree: Path, part: str, seconds: float) -> tuple[str | None, float]:
+def _first_red(tree: Path, part: str, seconds: float, *, laws: bool) -> tuple[str | None, float]:
     """Return the first test that fails and the seconds that it took, None where there is none.
 
-    In three turns, of which the first is of the part's own tests: to collect all of them takes
-    longer than most mutants live.
+    In turns, of which the first is of the part's own tests: to collect all of them takes longer
+    than most mutants live.
     """
     own = f"tests/pure/{part}"
     near = [it for it in (f"tests/pure/{name}" for name in NEAR) if it != own]
     rest = sorted(str(it.relative_to(tree)) for it in (tree / "tests/pure").iterdir())
     took = 0.0
-    for paths in ([own], near, [it for it in rest if it not in (own, *near)]):
+    left = [it for it in rest if it not in (own, *near)]
+    for paths in ([own], [LAWS] if laws else [], near, left):
         there = [it for it in paths if (tree / it).is_dir() or Path(it).name.startswith("test_")]
+        if not there:
+            continue
         said, status, used = _run(tree, there, seconds - took)
         took += used
         if red := _RED.search(said):
@@ -219,7 +229,7 @@ def _seconds_of(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def run(out: Path, number: int, seed: int, seconds: float, processes: int) -> None:
+def run(out: Path, number: int, seed: int, seconds: float, processes: int, *, laws: bool) -> None:
     """Judge all mutants that ``out`` does not have yet."""
     mutants = [*of_cosmic_ray(2 * number // 3, seed), *of_tests(number - 2 * number // 3, seed)]
     done = {it["name"] for it in read(out)} if out.exists() else set()
@@ -230,7 +240,7 @@ def run(out: Path, number: int, seed: int, seconds: float, processes: int) -> No
         out.open("a", encoding="utf-8") as file,
         ThreadPoolExecutor(processes) as pool,
     ):
-        trees = Trees(Path(folder))
+        trees = Trees(Path(folder), laws=laws)
         for i, found in enumerate(pool.map(lambda it: trees.judged(it, seconds), left), 1):
             file.write(json.dumps(found) + "\n")
             file.flush()
@@ -277,6 +287,7 @@ def main() -> None:
         "--seconds", type=float, default=90.0, help="of the processor that a mutant has at most"
     )
     runs.add_argument("--processes", type=int, default=2)
+    runs.add_argument("--no-laws", action="store_true", help=f"leave out {LAWS}")
     tables = commands.add_parser("table")
     tables.add_argument("old", type=Path)
     tables.add_argument("new", type=Path, nargs="?")
@@ -284,7 +295,10 @@ def main() -> None:
     if given.command == "table":
         print("\n".join(table(given.old, given.new)))
     else:
-        run(given.out, given.number, given.seed, given.seconds, given.processes)
+        run(
+            given.out, given.number, given.seed, given.seconds, given.processes,
+            laws=not given.no_laws,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Law: what a run does keeps the contract of its mode, as its history tells it.
 
-Promised in docs/guarantees.md, row by row. Seen red: see ``tests/pure/history``, where the policy,
-servers and workers are broken in turn.
+Promised in docs/guarantees.md, row by row. Seen red: a gate that lets workers one step further; and
+see ``tests/pure/history``, where the policy, servers and workers are broken in turn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Law: what makes no difference makes none: to the bit, or to rounding where sums are reordered.
 
 Promised in docs/modes.md and docs/parallelism.md. Each row turns a job into one that must come to
-the same parameters. Seen red: shards that take turns, an order of workers that depends on who comes
-first, a rate of a stage that is scaled by micro-batches.
+the same parameters. Seen red: an order of summation that is that of arrival.
 """
 
 from __future__ import annotations

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from support.jobs import JOBS, Job, Ran, ran
+from support.temporary import temporary
 
-hypothesis.settings.register_profile("psrt", deadline=None)
-hypothesis.settings.load_profile("psrt")
+__all__ = ["temporary"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -35,11 +34,3 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job], Ran]:
         return ran(job, Path(tempfile.mkdtemp(dir=folder)) / "run")
 
     return found
-
-
-@pytest.fixture(scope="session", autouse=True)
-def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have runs that fail leave their last events among what pytest cleans up."""
-    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path_factory.mktemp("temporary"))
-    yield
-    tempfile.tempdir = before

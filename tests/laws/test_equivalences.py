@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from support.jobs import FACTORS, JOBS, MIXED, SHARDS, SPLIT, SUMMED, Job, plainest, ran
+from support.ticks import saves
 
 #: Jobs of a row that `make test` tries.
 FEW = 12
@@ -51,7 +52,7 @@ def numbers(job: Job) -> bool:
 
 def exact(job: Job) -> bool:
     """Return whether vectors are sent as they are."""
-    return job["codec"] == "none" and not any(name.startswith("codec") for name, _ in job.more)
+    return job.codec == "none"
 
 
 def plain_steps(job: Job) -> bool:
@@ -65,8 +66,7 @@ def of_levels(job: Job) -> bool:
 
 def no_stage(job: Job) -> Job:
     """Return the job of copies of the whole with the same micro-batches."""
-    apart = None if job["cut"] == "pipedream" else 2
-    return has(job.but(cut="whole"), parallel=f"data:{job.copies}", micro_batches=apart)
+    return has(job.but(cut="whole"), parallel=f"data:{job.copies}", micro_batches=2)
 
 
 ROWS = (
@@ -74,8 +74,7 @@ ROWS = (
         event="late" if job["event"] == "none" else "none")),
     Same("whether it is recorded", numbers, lambda job: has(job, record=False)),
     Same("how often it is logged", numbers, lambda job: has(job, log_every=1)),
-    Same("whether it saves", lambda job: numbers(job) and job["mode"] != "eager"
-         and (job["cut"] != "pipedream" or job["data"] == "iid"),
+    Same("whether it saves", lambda job: numbers(job) and saves(job),
          lambda job: job.but(event="saves")),
     Same("where gradients are", lambda job: numbers(job) and job["mode"] != "serial"
          and job["mode"] not in MIXED and job["way"] != "node" and job["cut"] != "parameters",

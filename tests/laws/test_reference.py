@@ -19,7 +19,7 @@ import pytest
 from psrt.config import TrainConfig
 from psrt.history.reading import read_cells
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
-from support.jobs import FACTORS, JOBS, MIXED, SPLIT, STALE, Job, Ran, plain, ran
+from support.jobs import FACTORS, JOBS, SPLIT, STALE, Job, Ran, plain, ran
 from support.reference import CODECS, Batch, Network, Reference
 
 #: Of how far the parameters have moved, the part that tens of steps in float32 may be off by: each
@@ -66,7 +66,7 @@ def reference_of(job: Job, ran: Ran) -> Reference:
         initial_parameters(problem).astype(float),
         batches,
         hosts or [range(copies)],
-        may_lose_a_member(job),
+        job.may_lose_a_member,
         () if one is None else one.workers,
         () if one is None else one.shards,
         () if one is None else one.header.spans,
@@ -74,17 +74,13 @@ def reference_of(job: Job, ran: Ran) -> Reference:
     )
 
 
-def codec_of(job: Job) -> str:
-    return dict(job.more).get("codec", job["codec"])
-
-
 def loses_much(job: Job) -> bool:
     """What is far from what was given decides by itself where a job ends.
 
     Known is what pushes to servers make of it, where they keep back what they do not send.
     """
-    known = codec_of(job) in CODECS and job["mode"] in (*STALE, "sync", "backup")
-    return codec_of(job) not in LOSS and not (known and job.served and job["cut"] not in SPLIT)
+    known = job.codec in CODECS and job["mode"] in (*STALE, "sync", "backup")
+    return job.codec not in LOSS and not (known and job.served and job["cut"] not in SPLIT)
 
 
 def forgets_weights(job: Job) -> bool:
@@ -97,17 +93,10 @@ def is_a_job_a_part(job: Job) -> bool:
     return job["cut"] in SPLIT and not job.in_order
 
 
-def may_lose_a_member(job: Job) -> bool:
-    """Neighbours go on without who has died; of other jobs none is left, or it starts again."""
-    if job["event"] == "is killed":
-        return job["mode"] in MIXED and job["cut"] not in SPLIT
-    return job["event"] == "loses a worker"
-
-
 def mourns_in_rounds(job: Job) -> bool:
     """What others make of the round that somebody dies in depends on what had arrived by then."""
     recorded = (*STALE, "sync", "backup", "pairs")
-    return may_lose_a_member(job) and (job["mode"] not in recorded or job["cut"] in SPLIT)
+    return job.may_lose_a_member and (job["mode"] not in recorded or job["cut"] in SPLIT)
 
 
 def is_told(job: Job) -> bool:
@@ -129,7 +118,7 @@ def holds(job: Job, ran: Ran) -> bool:
     moved = np.linalg.norm(due - reference.start)
     assert moved > 1e-3, "nothing is learnt"
     off = np.linalg.norm(found - due) / moved
-    most = TOLERANCE + 2 * LOSS.get(codec_of(job), 0.0)
+    most = TOLERANCE + 2 * LOSS.get(job.codec, 0.0)
     assert off < most, f"{off:.1e} of what the parameters have moved by"
     return True
 

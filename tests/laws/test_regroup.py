@@ -46,15 +46,11 @@ _ROUNDS = ("sync", "local", "post-local", "easgd")
 
 def can_have_others(job):
     """Whether others can be asked for: not where it has one worker, or its knobs name them."""
-    return has_cuts(job) and job["mode"] != "serial" and "parallel" not in more_of(job)
+    return has_cuts(job) and job["mode"] != "serial" and "parallel" not in dict(job.more)
 
 
 def has_servers(job):
     return can_have_others(job) and job.served and job["cut"] not in SPLIT
-
-
-def more_of(job):
-    return dict(job.more)
 
 
 def is_bound(job):
@@ -63,7 +59,7 @@ def is_bound(job):
         job["mode"] in MIXED
         or job["cut"] in SPLIT
         or (job["mode"] != "allreduce" and not job.served)
-        or (not job.served and (job["codec"] != "none" or "codec" in more_of(job)))
+        or (not job.served and job.codec != "none")
     )
 
 
@@ -71,8 +67,7 @@ def is_rounded(job):
     """Whether other workers change nothing but the order of sums of the same samples."""
     return (
         job["mode"] in ("sync", "allreduce")
-        and job["codec"] == "none"
-        and "codec" not in more_of(job)
+        and job.codec == "none"
         and job["data"] == "iid"
         and job["trim"] != "clip"
     )
@@ -143,8 +138,7 @@ def test_with_other_servers(job, result, tmp_path):
         assert run.summary.epochs == whole.run.summary.epochs
         if job["mode"] != "backup":
             assert run.summary.samples == whole.run.summary.samples
-        codec = more_of(job).get("codec", job["codec"])
-        if job["mode"] in _ROUNDS and codec in (*_ELEMENTWISE, "bfloat16"):
+        if job["mode"] in _ROUNDS and job.codec in (*_ELEMENTWISE, "bfloat16"):
             assert run.theta.tobytes() == whole.run.theta.tobytes(), servers
         assert np.isfinite(run.theta).all()
 

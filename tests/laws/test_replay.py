@@ -13,11 +13,8 @@ import pytest
 from psrt import recorded_config
 from psrt.history import read_history
 from psrt.job.scenario import run_in_virtual_time
-from psrt.simulation.cost_flags import VirtualCosts
-from support.jobs import Job, Ran, ran
+from support.jobs import OTHER_COSTS, Job, Ran, ran
 
-#: Nothing in common with what jobs cost that tells who is first.
-OTHERS = VirtualCosts(compute="exponential:0.002", link="0.01:1e5")
 #: Of an event, what is no time.
 WHAT = ("kind", "worker", "clock", "version", "tau", "samples", "rate", "flag")
 
@@ -30,7 +27,7 @@ def has_a_history(job: Job) -> bool:
 def test_the_same_bits_and_the_same_order(job, result, tmp_path):
     then: Ran = result(job)
     config = recorded_config(then.out, out=str(tmp_path / "now"), record=True)
-    scenario = dataclasses.replace(job.scenario(), costs=OTHERS)
+    scenario = dataclasses.replace(job.scenario(), costs=OTHER_COSTS)
     now = run_in_virtual_time(config, scenario)
     np.testing.assert_array_equal(now.theta, then.run.theta)
     if job["cut"] == "whole":

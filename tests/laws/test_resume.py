@@ -20,7 +20,7 @@ from psrt.history.check.run import check_run
 from psrt.history.reading import read_cells
 from psrt.job.resuming import resumed_config
 from psrt.job.scenario import run_in_virtual_time
-from psrt.simulation.cost_flags import VirtualCosts
+from support.jobs import OTHER_COSTS
 from support.ticks import (
     Ticks,
     config_of,
@@ -37,8 +37,6 @@ from support.ticks import (
     weights_of,
 )
 
-#: Nothing in common with what jobs cost that tells who is first.
-OTHERS = VirtualCosts(compute="exponential:0.002", link="0.01:1e5")
 #: Of a summary, what is about its time, and why something was chosen: from the costs.
 APART = ("seconds", "samples_per_second", "waiting", "environment", "allreduce_why", "shards_why")
 #: Events whose ``seconds`` are no times.
@@ -75,7 +73,7 @@ TICKING = [it.but(event="saves") for it in ticking() if saves(it)]
 def resumes(job, whole, cut, out):
     """Hold what comes of a cut against the run that was not interrupted there."""
     config = resumed_config(str(cut), out=str(out))
-    run = run_in_virtual_time(config, dataclasses.replace(job.scenario(), costs=OTHERS))
+    run = run_in_virtual_time(config, dataclasses.replace(job.scenario(), costs=OTHER_COSTS))
     outcome = check_run(out)
     assert outcome.ok, "\n".join([cut.name, *outcome.lines()])
     if job.in_order:
@@ -121,7 +119,7 @@ def counts_once(job, folder, *, every):
     for i in range(len(cuts)) if every else drawn(job, among=len(cuts), count=2):
         problem.attempt, problem.computed = 1, []
         config = resumed_config(str(cuts[i]), out=str(folder / cuts[i].name))
-        run = run_in_virtual_time(config, dataclasses.replace(scenario, costs=OTHERS), problem)
+        run = run_in_virtual_time(config, dataclasses.replace(scenario, costs=OTHER_COSTS), problem)
         table = table_of(run)
         there = ticked(table, weights_of(job, [job.copies]))
         before, after = there[:, 0], there[:, 1]

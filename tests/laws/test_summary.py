@@ -43,19 +43,6 @@ Events = np.ndarray[Any, Any]
 # --- what is not asked of which jobs ------------------------------------------------------------
 
 
-def loses_a_member(job: Job) -> bool:
-    """Of what the dead did nobody knows how much was told."""
-    if job["event"] == "is killed":
-        return job["mode"] in MIXED and job["cut"] not in SPLIT
-    return job["event"] == "loses a worker"
-
-
-def stops_alone(job: Job) -> bool:
-    """Workers that stop for a checkpoint at steps of their own say so in messages not recorded."""
-    alone = (*STALE, "backup", "easgd, asynchronous", "pairs")
-    return job.saves and job["mode"] in alone
-
-
 def counts_in_stages(job: Job) -> bool:
     """Where servers wait for all, gradients are as stale as stages make them."""
     return job["cut"] == "pipedream" and job["mode"] not in STALE
@@ -64,11 +51,6 @@ def counts_in_stages(job: Job) -> bool:
 def is_overtaken(job: Job) -> bool:
     """Whoever is overtaken past the end of an epoch tells of it with the next one."""
     return job["mode"] == "backup"
-
-
-def has_a_codec(job: Job) -> bool:
-    """The frames of sums, and those between neighbours, are no events of so many bytes."""
-    return job["codec"] != "none" or "codec" in dict(job.more)
 
 
 def tells_others_by_hand(job: Job) -> bool:
@@ -122,7 +104,7 @@ class Part:
 
     def is_lost(self, events: Events) -> bool:
         """Return whether a worker has died: who comes to its end says so, where others ask."""
-        return loses_a_member(self.job) and not len(of(events, LEAVE))
+        return self.job.may_lose_a_member and not len(of(events, LEAVE))
 
     def _steps_of(self, events: Events) -> dict[int, tuple[int, float]]:
         found: dict[int, tuple[int, float]] = {}
@@ -340,13 +322,14 @@ def bytes_of(job: Job, parts: list[Part]) -> dict[str, Any]:
         found["frame_bytes"] = sum(
             int(of(it, ENCODE)["samples"].sum()) for part in parts for it in part.workers
         )
-        if not stops_alone(job):
+        if not job.stops_alone:
             found["bytes_sent"] = sum(part.served_bytes() for part in parts)
+    # The frames between neighbours, and what is said at a stop, are no events of so many bytes.
     elif job["mode"] in OFFERED and not (
-        has_a_codec(job) or stops_alone(job) or loses_a_member(job)
+        job.codec != "none" or job.stops_alone or job.may_lose_a_member
     ):
         found["bytes_sent"] = sum(part.offered_bytes() for part in parts)
-    if "bytes_sent" in found and not loses_a_member(job):
+    if "bytes_sent" in found and not job.may_lose_a_member:
         found["bytes_received"] = found["bytes_sent"]
     if not tells_others_by_hand(job):
         sent = [of(it, MESSAGE) for part in parts for it in part.workers]
@@ -443,7 +426,7 @@ def check_lines(job: Job, ran: Ran) -> None:
     of_summary = [told[it] for it in ("steps", "samples", "train_loss", "epochs")]
     assert [lines[-1][it] for it in names] == of_summary
     assert samples == pytest.approx(told["samples"])
-    if not loses_a_member(job):
+    if not job.may_lose_a_member:
         assert waited == pytest.approx(sum(it["seconds"] for it in told["waiting"]), rel=1e-5)
 
 

@@ -23,7 +23,7 @@ from psrt.errors import TransportError
 from psrt.history.check.run import check_run
 from psrt.job.problems import supervised_problem
 from psrt.job.scenario import run_in_virtual_time
-from support.jobs import MIXED, SPLIT, ran, refused_by
+from support.jobs import MIXED, SPLIT, ran
 from support.ticks import (
     Ticks,
     config_of,
@@ -242,7 +242,7 @@ def test_survivors_are_dealt_each_sample_once(job, result, tmp_path):
 
 def is_restarted(job):
     """Whether a job can be restarted; which event it has in the table does not matter."""
-    return refused_by(job.but(event="is killed").by_factor) is None
+    return job.but(event="is killed").is_possible
 
 
 def killed(job, event, out):

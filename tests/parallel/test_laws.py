@@ -20,7 +20,7 @@ import pytest
 import psrt
 from psrt.history.check.run import check_run
 from psrt.job.scenario import Scenario, run_in_virtual_time
-from support.jobs import FACTORS, JOBS, SERVED, SPLIT, SUMMED, Job, refused_by
+from support.jobs import FACTORS, JOBS, SERVED, SPLIT, SUMMED, Job
 
 
 def ranks_of(job: Job) -> int:
@@ -38,7 +38,7 @@ def goes_to_its_end(job: Job) -> bool:
 def repeats(job: Job) -> bool:
     """Return whether it can be replayed: not where workers stop for checkpoints at steps of their
     own."""
-    return job.in_order or not job.saves
+    return not job.stops_alone
 
 
 def says_how_it_sums(job: Job) -> bool:
@@ -59,7 +59,7 @@ def held_by(ranks: int) -> list[Job]:
     for job in filter(goes_to_its_end, JOBS):
         for copies in [job["copies"]] if has_own_ranks(job) else most_first:
             other = job.but(copies=copies)
-            if refused_by(other.by_factor) is None and ranks_of(other) <= ranks:
+            if other.is_possible and ranks_of(other) <= ranks:
                 found[other] = None
                 break
     return list(found)

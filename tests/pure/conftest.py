@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
 import pytest
 
 from support.recording import COSTS
+from support.temporary import temporary
+
+__all__ = ["temporary"]
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("psrt", deadline=None)
@@ -20,14 +22,6 @@ hypothesis.settings.load_profile("psrt")
 @pytest.fixture(scope="session", params=COSTS)
 def costs(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-@pytest.fixture(scope="session", autouse=True)
-def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have runs that fail leave their last events among what pytest cleans up."""
-    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path_factory.mktemp("temporary"))
-    yield
-    tempfile.tempdir = before
 
 
 @pytest.fixture

@@ -30,6 +30,9 @@ from psrt.topology.names import NAMES as TOPOLOGIES
 
 Knobs = dict[str, Any]
 
+#: Nothing in common with what jobs cost that tells who is first.
+OTHER_COSTS: Final = VirtualCosts(compute="exponential:0.002", link="0.01:1e5")
+
 #: Several steps an epoch, the last of fewer samples, and layers for two stages of two chunks each.
 BASE: Final[Knobs] = {
     "dataset": "synthetic:50x12x4", "hidden": (16, 12, 8), "batch_size": 4, "epochs": 2,
@@ -184,11 +187,11 @@ RULES: Final[Sequence[Rule]] = (
     Rule(("mode", "cut"), lambda mode, cut: cut in SPLIT and mode in (
          "serial", "backup", "pairs", "by host"), ("--parallel",)),
     Rule(("codec", "cut"), lambda codec, cut: codec != "none" and cut in SHARDS, ("--shard",)),
-    # Of what the others add up hop by hop nobody but the owner has the sum.
     Rule(("codec", "way"), lambda codec, way: way in {
          "float16": ("node",), "low-rank": ("node",), "int8": ("node", "tree"),
          "sign": ("node", "tree"), "top-k": ("node", "tree"), "dgc": ("node", "tree", "ring"),
          "demo": ("node", "tree", "ring")}.get(codec, ()), ("--allreduce",)),
+    # In which no worker owns a part of the sum.
     Rule(("cut", "way"), lambda cut, way: cut in SHARDS and way in ("tree", "all-pairs"),
          ("--shard",)),
     Rule(("cut", "way"), lambda cut, way: cut == "parameters" and way == "node", ("--shard",)),
@@ -271,6 +274,28 @@ class Job:
     def saves(self) -> bool:
         """Whether it makes checkpoints."""
         return self["event"] in ("saves", "is killed")
+
+    @property
+    def codec(self) -> str:
+        """Its codec, of the table or on top."""
+        return str(dict(self.more).get("codec", self["codec"]))
+
+    @property
+    def stops_alone(self) -> bool:
+        """Whether its workers stop for a checkpoint at steps of their own."""
+        return self.saves and not self.in_order
+
+    @property
+    def may_lose_a_member(self) -> bool:
+        """Whether somebody dies for good; of some jobs none is left, others start again."""
+        if self["event"] == "is killed":
+            return self["mode"] in MIXED and self["cut"] not in SPLIT
+        return self["event"] == "loses a worker"
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether no rule forbids it."""
+        return refused_by(self.by_factor) is None
 
     def knobs(self, **more: Any) -> Knobs:
         """Return what is given to a ``TrainConfig``; what is None is not given."""

@@ -18,7 +18,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.job.virtual import SimulatedRun
-from support.jobs import JOBS, MIXED, STALE, Job, refused_by
+from support.jobs import JOBS, MIXED, STALE, Job
 
 #: A multiple of all numbers of shards, and of all numbers of workers.
 ROWS, SAMPLES = 4, 30
@@ -80,7 +80,7 @@ def ticking() -> tuple[Job, ...]:
     """Return all jobs, as far as they differ where a gradient ends as a tick."""
     plain = (job.but(event="none", **_PLAIN) for job in JOBS if job["mode"] in TICKING)
     found = dict.fromkeys(Job(it.levels) for it in plain)
-    return tuple(it for it in found if refused_by(it.by_factor) is None)
+    return tuple(it for it in found if it.is_possible)
 
 
 def one_of_each_mode(jobs: Iterable[Job]) -> list[Any]:
@@ -149,7 +149,7 @@ def drawn(*what: Any, among: int, count: int = 1) -> list[int]:
 
 def saves(job: Job) -> bool:
     """Whether a job can save; with which event it stands in the table does not matter."""
-    return refused_by(job.but(event="saves").by_factor) is None
+    return job.but(event="saves").is_possible
 
 
 def has_cuts(job: Job) -> bool:

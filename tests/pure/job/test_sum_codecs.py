@@ -1,425 +1,144 @@
-"""Sums by a codec, in all-reduce: in virtual time, recorded, checked, repeated."""
+"""Sums by a codec, of gradients and of local steps, in virtual time: numbers, bytes, time."""
 
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from psrt.codec import TABLE, ErrorFeedback, make_codec
-from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.pick import way_of
-from psrt.collective.registry import ALL_REDUCES, AUTO
+from psrt.codec import TABLE, make_codec
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import check
 from psrt.history.check.run import check_run
 from psrt.history.events import BACK, pair, parts
 from psrt.job.virtual import simulate
-from psrt.partition import Span, even_spans
-from psrt.runtime.strategies.buckets import buckets_of
+from psrt.partition import even_spans
+from psrt.runtime.strategies.controls import ControlSum
 from psrt.simulation import SimulationCosts
-from psrt.transport.coded_sum import CodedSum
-from psrt.ways import Way
-from support.cases import pairs
-from support.histories import altered, codec_knobs
+from psrt.simulation.sums import MessageSum
+from support.cases import each, pairs
+from support.histories import codec_knobs
 
 pytestmark = pytest.mark.rest_one_in(3)
 
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
-KNOBS = {
+SUMS = {
     "dataset": "synthetic:46x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,
     "mode": "allreduce", "bucket_bytes": 64, "check_every": 1,
 }  # fmt: skip
-BY_HOPS = [
-    name
-    for name, row in TABLE.items()
-    if way_of("ring", {*row.ways, *row.ways_if_asked}) is Way.HOPS
-]
-EVERY_CODEC = pytest.mark.parametrize("codec", TABLE)
-FIELDS = (
-    "version", "samples", "worker", "shard", "clock", "tau", "progress", "flag", "gone", "twice",
-)  # fmt: skip
-SPARSE = ("top-k", "threshold", "dgc", "nonzero")
-#: Those of the others are as long as the numbers or the matrices make them; the checker knows.
-LENGTHS_KNOWN = [name for name in TABLE if name not in (*SPARSE, "low-rank", "demo")]
-BOTH_WAYS = pytest.mark.parametrize("way", ["all-pairs", "naive"])
-EVERY_WAY = pytest.mark.parametrize("way", ["all-pairs", "naive", "ring"])
-
-
-def config_of(codec=None, **more):
-    rule = {"optimizer": "sign-sgd"} if codec == "demo" else {}
-    return TrainConfig(**KNOBS | codec_knobs(codec) | rule | more)
-
-
-def recorded(tmp_path, codec, workers=3, **more):
-    """Return the config and the run of a recorded one."""
-    config = config_of(codec, record=True, out=str(tmp_path / "run"), **more)
-    return config, simulate(config, workers=workers)
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory):
-    """Return what gives the history of a run, made once, to be broken in copies."""
-
-    @functools.cache
-    def history_of(codec="sign", **more):
-        config, _ = recorded(tmp_path_factory.mktemp("good"), codec, **more)
-        history = read_history(config.out)
-        assert check(history).ok
-        return history
-
-    return history_of
-
-
-@pytest.mark.parametrize(("codec", "workers"), pairs(TABLE, [1, 2, 3, 8], one_in=4))
-def test_it_trains_is_checked_and_repeats_to_the_bit(tmp_path, codec, workers):
-    config, run = recorded(tmp_path, codec, workers)
-    outcome = check_run(config.out)
-    assert outcome.ok, "\n".join(outcome.lines())
-    again = replace(config, replay=config.out, out=None, record=False)
-    again = simulate(again, workers=workers, seed=99)
-    assert again.summary.parameters_sha256 == run.summary.parameters_sha256
-    assert (run.summary.frame_bytes > 0) == (workers > 1)
-    assert np.isfinite(run.theta).all()
-
-
-def test_others_may_have_a_sum_before_its_last_worker_has_decoded_it(tmp_path):
-    """Decoding takes its time after a gradient amid which the last part of the sum was sent."""
-    more = {"allreduce": "naive", "check_every": 0, "out": str(tmp_path / "run")}
-    config = config_of("int8", record=True, **more)
-    costs = SimulationCosts(
-        compute=lambda rank, _: 2e-3 if rank == 1 else 1e-3, latency=lambda _: 0.0
-    )
-    simulate(config, workers=3, costs=costs)
-    events = read_history(config.out).workers
-    ended, ready = (
-        it[it["kind"] == kind]["time"][0]
-        for it, kind in ((events[0], Kind.REDUCED), (events[1], Kind.REDUCE))
-    )
-    assert ended < ready
-    outcome = check_run(config.out)
-    assert outcome.ok, "\n".join(outcome.lines())
-
-
-@pytest.mark.parametrize(
-    ("workers", "codec"),
-    pairs([4, 5], BY_HOPS, one_in=3),
-)
-@pytest.mark.one_in(3)
-def test_a_ring_codes_every_hop(tmp_path, workers, codec):
-    config, run = recorded(tmp_path, codec, workers=workers, allreduce="ring")
-    outcome = check_run(config.out)
-    assert outcome.ok, "\n".join(outcome.lines())
-    again = replace(config, replay=config.out, out=None, record=False)
-    again = simulate(again, workers=workers, seed=99)
-    assert again.summary.parameters_sha256 == run.summary.parameters_sha256
-    # In all as many bytes as in two phases.
-    pairs_of = simulate(config_of(codec, allreduce="all-pairs"), workers=workers).summary
-    assert run.summary.framed_bytes == pairs_of.framed_bytes
-    if codec not in SPARSE:
-        assert run.summary.frame_bytes == pairs_of.frame_bytes
-    bare = simulate(config_of(codec, allreduce="ring"), workers=workers, numerics=False).summary
-    assert bare.framed_bytes == run.summary.framed_bytes
-    assert (bare.frame_bytes == run.summary.frame_bytes) or codec in SPARSE
-
-
-@pytest.mark.parametrize(("codec", "workers"), pairs(TABLE, [3, 5], one_in=3))
-def test_all_gather_what_all_sum(tmp_path, codec, workers):
-    config, run = recorded(tmp_path, codec, workers, allreduce="naive")
-    outcome = check_run(config.out)
-    assert outcome.ok, "\n".join(outcome.lines())
-    again = replace(config, replay=config.out, out=None, record=False)
-    again = simulate(again, workers=workers, seed=99)
-    assert again.summary.parameters_sha256 == run.summary.parameters_sha256
-    assert (
-        run.summary.framed_bytes
-        == run.summary.updates * workers * (workers - 1) * 4 * run.theta.size
-    )
-
-
-@pytest.mark.parametrize(("codec", "way"), pairs(LENGTHS_KNOWN, ["all-pairs", "naive"], one_in=2))
-def test_bytes_are_those_of_the_formula(tmp_path, codec, way):
-    more = {"overlap": False, "bucket_bytes": None, "allreduce": way}
-    config, run = recorded(tmp_path, codec, **more)
-    sizes = [chunk.size for chunk in even_spans(run.theta.size, 3 if way == "all-pairs" else 1)]
-    knobs = {name: getattr(config, f"codec_{name}") for name in TABLE[codec].knobs}
-    knobs = {name: value for name, value in knobs.items() if value is not None}
-    lengths = [make_codec(codec, size, **knobs).nbytes for size in sizes]
-    # Every frame goes to its owner, and every mean to all others; or three frames to two others.
-    copies = 2 * 2 if way == "all-pairs" else 3 * 2
-    assert run.summary.frame_bytes == run.summary.updates * copies * sum(lengths)
-    assert run.summary.framed_bytes == run.summary.updates * 4 * copies * sum(sizes)
-
-
-@EVERY_CODEC
-def test_without_numbers_the_same_bytes_are_sent_or_the_most(tmp_path, codec):
-    whole = simulate(config_of(codec), workers=3)
-    config = config_of(codec, record=True, out=str(tmp_path / "run"))
-    bare = simulate(config, workers=3, numerics=False)
-    assert bare.summary.framed_bytes == whole.summary.framed_bytes
-    if codec in SPARSE:
-        assert bare.summary.frame_bytes >= whole.summary.frame_bytes
-    else:
-        assert bare.summary.frame_bytes == whole.summary.frame_bytes
-        assert bare.seconds == whole.seconds
-    outcome = check_run(config.out)
-    assert outcome.ok, "\n".join(outcome.lines())
-
-
-# --- equivalences -------------------------------------------------------------------------------
-
-
-@EVERY_WAY
-@pytest.mark.parametrize(("optimizer", "workers"), pairs(["sgd", "adam"], [2, 3, 5, 8], one_in=2))
-def test_all_elements_of_top_k_are_the_dense_sum_to_the_bit(workers, optimizer, way):
-    more = {"optimizer": optimizer, "allreduce": way}
-    dense = simulate(config_of(**more), workers=workers)
-    framed = simulate(config_of("top-k", codec_density=1.0, **more), workers=workers)
-    assert framed.theta.tobytes() == dense.theta.tobytes()
-
-
-@pytest.mark.parametrize("codec", ["top-k", "bfloat16"])
-def test_the_order_of_events_does_not_show(codec):
-    """Overlap or not, other delays: frames depend on what is summed alone."""
-    runs = [simulate(config_of(codec), workers=3, seed=seed) for seed in (1, 2)]
-    assert runs[0].theta.tobytes() == runs[1].theta.tobytes()
-
-
-def test_each_bucket_is_cut_by_itself():
-    run = simulate(config_of("sign"), workers=3)
-    codec = run.workers[0].strategy._codec
-    layers = [Span(208, 276), Span(0, 208)]
-    assert [it.span for it in codec.sums] == layers == [it.span for it in buckets_of(layers, 64)]
-
-
-# --- what a user sees ---------------------------------------------------------------------------
-
-
-def lines_of(workers=3, **knobs):
-    said = []
-    simulate(config_of(**knobs), workers=workers, say=said.append)
-    return "\n".join(said)
-
-
-def test_the_first_lines_and_the_table_say_what_is_sent():
-    text = lines_of(codec="sign")
-    assert "all-reduce: all-pairs, because others lose or send more" in text
-    assert "codec: sign, with error feedback: a worker sends 240 B an update instead of" in text
-    assert "times fewer" in text
-    assert "which depends on the numbers" in lines_of(codec="top-k")
-    text = lines_of(2, codec="sign")
-    assert "all-reduce: naive, because naive: 25 µs predicted for 50 B on 2 ranks" in text
-    assert "--codec sign has no effect with one worker" in lines_of(1, codec="sign")
-
-
-@EVERY_CODEC
-@pytest.mark.one_in(3)
-def test_every_schedule_sums_by_a_codec_or_refuses_it_in_one_line(codec):
-    """The table of codecs and schedules: run, or one line, and nothing in between."""
-    row = TABLE[codec]
-    able = [name for name in ALGORITHMS if way_of(name, {*row.ways, *row.ways_if_asked})]
-    for algorithm in ALL_REDUCES:
-        config = config_of(codec, allreduce=algorithm, epochs=None, steps=2)
-        if algorithm in (AUTO, *able):
-            assert np.isfinite(simulate(config, workers=3).theta).all()
-            continue
-        with pytest.raises(ConfigError) as refused:
-            simulate(config, workers=3)
-        assert str(refused.value) == (
-            f"--allreduce {algorithm} does not sum what --codec {codec} makes; it has "
-            f"{', '.join([AUTO, *able])}"
-        )
-
-
-# --- broken, it must be seen --------------------------------------------------------------------
-
-
-def broken(tmp_path, codec="sign", **more):
-    config, _ = recorded(tmp_path, codec, **more)
-    return check_run(config.out).violation
-
-
-@pytest.mark.parametrize("which", [Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE])
-@pytest.mark.parametrize(("way", "field"), pairs(["all-pairs", "naive", "ring"], FIELDS, one_in=2))
-def test_a_history_whose_frames_contradict_each_other(good, which, field, way):
-    history = good(allreduce=way)
-    workers = list(history.workers)
-    if field == "samples" and which == Kind.SUM_KEEP:
-        pytest.skip("it has none")
-    at = int(np.flatnonzero(workers[1]["kind"] == which)[7])
-    workers[1] = altered(workers[1], at, field)
-    assert not check(replace(history, workers=tuple(workers))).ok
-
-
-@EVERY_WAY
-def test_what_is_kept_back_and_forgotten(tmp_path, monkeypatch, way):
-    begin = CodedSum.begin
-
-    def forgetful(self, mine):
-        for sender in self._senders:
-            sender.residual.fill(0)
-        return begin(self, mine)
-
-    monkeypatch.setattr(CodedSum, "begin", forgetful)
-    assert broken(tmp_path, allreduce=way).rule == "residuals"
-
-
-@pytest.mark.parametrize("factor", [lambda it: 1.0, lambda it: 1 / it, lambda it: -it])
-def test_what_is_kept_back_and_not_scaled_with_the_divisor(tmp_path, monkeypatch, factor):
-    rescale = ErrorFeedback.rescale
-    monkeypatch.setattr(ErrorFeedback, "rescale", lambda self, it: rescale(self, factor(it)))
-    violation = broken(tmp_path)
-    assert violation.rule == "residuals"
-    assert "sent and keeps back at clock" in violation.text
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("codec", ["sign", "int8"])
-def test_a_worker_that_decodes_otherwise(good, codec, way):
-    history = good(codec, allreduce=way)
-    workers = list(history.workers)
-    workers[1] = events = workers[1].copy()
-    for_all = (events["flag"] == BACK) | (way == "naive")
-    at = int(np.flatnonzero((events["kind"] == Kind.SUM_DECODE) & for_all)[3])
-    events["version"][at] ^= 1  # the digest of the numbers
-    violation = check(replace(history, workers=tuple(workers))).violation
-    assert violation.rule == "frames"
-    assert "to other numbers than the others" in violation.text
-
-
-def test_a_chunk_that_nobody_sums(good):
-    """As if the second half of the vector were left out of every round."""
-    history = good()
-    header = replace(history.header, n=history.header.n + 1)
-    violation = check(replace(history, header=header)).violation
-    assert violation.rule == "frames"
-    assert "the last chunk ends at element" in violation.text
-
-
-@pytest.mark.parametrize(
-    ("ran", "says"),
-    [
-        ("naive", Way.TWO_PHASES),
-        ("naive", Way.HOPS),
-        ("all-pairs", Way.GATHERED),
-        ("all-pairs", Way.HOPS),
-        ("ring", Way.TWO_PHASES),
-        ("ring", Way.GATHERED),
-    ],
-)
-def test_frames_of_the_other_way(good, ran, says):
-    history = good(allreduce=ran)
-    header = replace(history.header, way=says.value)
-    violation = check(replace(history, header=header)).violation
-    assert violation.rule == "frames"
-
-
-def test_one_that_does_not_gather(good):
-    """A frame that one worker never decoded, or a worker that never sent any."""
-    history = good(allreduce="naive")
-    for kind in (Kind.SUM_DECODE, Kind.SUM_ENCODE):
-        workers = list(history.workers)
-        at = int(np.flatnonzero(workers[2]["kind"] == kind)[4])
-        workers[2] = np.delete(workers[2], [at, at + 1] if kind == Kind.SUM_ENCODE else at)
-        violation = check(replace(history, workers=tuple(workers))).violation
-        assert violation is not None, kind
-
-
-def test_a_frame_of_another_length(good):
-    history = good()
-    config = history.header.config | {"codec_bucket": 8}
-    header = replace(history.header, config=config, codec_knobs={"bucket": 8})
-    violation = check(replace(history, header=header)).violation
-    assert violation.rule == "frames"
-    assert "sign makes" in violation.text
-
-
-def test_frames_of_a_run_that_has_no_codec(good):
-    history = good()
-    header = replace(history.header, config=history.header.config | {"codec": None})
-    assert check(replace(history, header=header)).violation.rule == "frames"
-
-
-def test_a_summary_that_counts_otherwise(tmp_path):
-    config, _ = recorded(tmp_path, "sign")
-    path = tmp_path / "run" / "summary.json"
-    text = path.read_text()
-    path.write_text(text.replace('"frame_bytes": ', '"frame_bytes": 1'))
-    assert "frame_bytes" in check_run(config.out).violation.text
-
-
-# --- means by a codec of their own --------------------------------------------------------------
-
+#: Three layers.
+LOCAL = {
+    "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 2, "lr": 0.05,
+    "mode": "local-sgd", "local_steps": 4,
+}  # fmt: skip
+#: Ways to sum, and codecs that go so.
+LINEAR = ("float16", "random-k", "low-rank")
+HOPS = tuple(it for it in TABLE if it not in (*LINEAR, "ternary", "ternary-base3", "dgc", "demo"))
+WAYS = {
+    "all-pairs": tuple(TABLE), "naive": tuple(TABLE), "ring": (*HOPS, *LINEAR), "tree": LINEAR,
+}  # fmt: skip
+KINDS = {
+    "as a whole": {},
+    "outer": {"outer_lr": 0.7},
+    "post-local": {"post_local_epoch": 1},
+    "fragments": {"fragments": 2},
+    "in sequence": {"fragments": 2, "fragment_order": "sequential"},
+    "late": {"sync_delay": 2},
+    "all at once": {
+        "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer_lr": 0.7, "post_local_epoch": 1,
+    },
+    "eager": {"eager": True},
+    "eager fragments": {"eager": True, "fragments": 3, "outer_lr": 0.7},
+    "means": {"fragments": 2, "codec_reply": "low-rank", "codec_rank": 1},
+    "means as they are": {"sync_delay": 2, "codec_reply": "nonzero"},
+    "server": {"servers": 1},
+    "servers": {"servers": 2, "outer_lr": 0.7},
+    "replies": {"servers": 1, "codec_reply": "sign"},
+    "replies for all": {"servers": 1, "codec_reply": "top-k", "codec_reply_shared": True},
+}  # fmt: skip
+#: Codecs of means in two phases, or around a ring.
 MEANS = {
     "nonzero": {}, "float16": {}, "sign": {}, "top-k": {"codec_density": 0.1}, "int8": {},
     "random-k": {"codec_density": 0.1},
 }  # fmt: skip
+#: Codecs whose frames are as long as the numbers make them, but never longer than is known.
+SPARSE = ("top-k", "threshold", "dgc", "nonzero")
 
 
-@pytest.mark.parametrize(("codec", "reply"), pairs(["sign", "top-k", "int8"], MEANS, one_in=3))
-@pytest.mark.parametrize("way", ["all-pairs", "ring"])
-def test_means_may_have_a_codec_of_their_own(tmp_path, codec, reply, way):
-    more = MEANS[reply] | {"codec_reply": reply} | ({"allreduce": way} if way == "ring" else {})
-    config, run = recorded(tmp_path, codec, **more)
-    assert run.summary.allreduce == way
-    outcome = check_run(config.out)
+def summed(codec=None, **more):
+    """Return the config of gradients that are summed."""
+    rule = {"optimizer": "sign-sgd"} if codec == "demo" else {}
+    unscaled = {"codec_scaled": False} if codec == "random-k" else {}
+    return TrainConfig(**SUMS | codec_knobs(codec) | rule | unscaled | more)
+
+
+def local(codec=None, kind="as a whole", **more):
+    """Return the config of local steps, of a kind."""
+    return TrainConfig(**LOCAL | KINDS[kind] | codec_knobs(codec) | more)
+
+
+def recorded(config, out, workers=3, problem=None):
+    """Run a config, check what it recorded, repeat it to the bit, and return the run."""
+    config = replace(config, record=True, out=str(out))
+    run = simulate(config, problem, workers=workers)
+    outcome = check_run(out)
     assert outcome.ok, "\n".join(outcome.lines())
     again = replace(config, replay=config.out, out=None, record=False)
-    again = simulate(again, workers=3, seed=99)
+    again = simulate(again, problem, workers=workers, seed=99)
     assert again.summary.parameters_sha256 == run.summary.parameters_sha256
     assert np.isfinite(run.theta).all()
+    return run
 
 
-def test_a_mean_is_no_longer_than_all_contributions_or_the_numbers():
-    """Bytes by formula: without numerics the union of all, and dense from where that is shorter."""
-    n, workers = 4096, 4
-    for density in (0.001, 0.01, 0.05, 0.2, 0.24, 0.25, 0.5, 1.0):
-        config = config_of("top-k", codec_reply="nonzero")
-        config = replace(config, codec_density=density, overlap=False, bucket_bytes=None)
-        bare = simulate(config, workers=workers, numerics=False, parameters=n)
-        k = -(-int(density * 1e6) * (n // workers) // 10**6)
-        one = min(4 * n // workers, 4 * k + min(4 * k, n // workers // 8))
-        mean = min(4 * n // workers, workers * one)
-        a_round = workers * (workers - 1) * (2 * 20 + one + mean)
-        assert bare.summary.frame_bytes == bare.summary.updates * a_round, density
+@pytest.mark.parametrize(
+    ("codec", "way"),
+    [
+        pytest.param(codec, way, marks=[pytest.mark.exhaustive] * ((i + j) % 3 != 0))
+        for j, (way, codecs) in enumerate(WAYS.items())
+        for i, codec in enumerate(codecs)
+    ],
+)
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.one_in(5)
+def test_gradients_are_summed_checked_and_repeated(tmp_path, codec, way, workers):
+    config = summed(codec, allreduce=way)
+    run = recorded(config, tmp_path / "run", workers)
+    told = run.summary
+    # All frames to all, or a chunk each there and back: of two phases, of hops, and of a tree.
+    copies = workers * (workers - 1) if way == "naive" else 2 * (workers - 1)
+    if way != "tree":
+        assert told.framed_bytes == told.updates * copies * 4 * run.theta.size
+    assert 0 < told.frame_bytes < told.bytes_sent == told.bytes_received
+    bare = simulate(config, workers=workers, numerics=False)
+    assert bare.summary.framed_bytes == told.framed_bytes
+    if codec in SPARSE:
+        assert bare.summary.frame_bytes >= told.frame_bytes
+    else:
+        assert bare.summary.frame_bytes == told.frame_bytes
+        assert bare.seconds == run.seconds
 
 
-@pytest.mark.parametrize("which", [Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE])
-@pytest.mark.parametrize("back", [0, 1])
-@pytest.mark.parametrize("field", ["version", "samples", "flag", "gone", "twice"])
-def test_means_that_contradict_each_other(good, which, back, field):
-    history = good("top-k", codec_reply="nonzero")
-    workers = list(history.workers)
-    if which == Kind.SUM_KEEP and (back or field == "samples"):
-        pytest.skip("there is none")
-    at = np.flatnonzero((workers[1]["kind"] == which) & (workers[1]["flag"] == back))[5]
-    workers[1] = altered(workers[1], int(at), field)
-    assert not check(replace(history, workers=tuple(workers))).ok
+@pytest.mark.parametrize(("codec", "reply"), pairs(["sign", "top-k", "int8"], MEANS, one_in=9))
+@pytest.mark.parametrize("way", ["all-pairs", "ring"])
+@pytest.mark.one_in(2)
+def test_means_may_have_a_codec_of_their_own(tmp_path, codec, reply, way):
+    more = MEANS[reply] | {"codec_reply": reply} | ({"allreduce": way} if way == "ring" else {})
+    assert recorded(summed(codec, **more), tmp_path / "run").summary.allreduce == way
 
 
-def test_a_mean_of_another_codec(good):
-    history = good("top-k", codec_reply="nonzero")
-    for other in ("float16", None, "sign"):
-        knobs = {"bucket": 8} if other == "sign" else {}
-        changed = history.header.config | {"codec_reply": other}
-        header = replace(history.header, config=changed, reply_knobs=knobs)
-        assert not check(replace(history, header=header)).ok
-
-
-def test_where_all_sum_there_are_no_means():
-    for algorithm in ("naive", "tree"):
-        with pytest.raises(ConfigError) as refused:
-            simulate(config_of("top-k", codec_reply="nonzero", allreduce=algorithm), workers=3)
-        assert str(refused.value) == (
-            f"--allreduce {algorithm} does not sum what --codec top-k --codec-reply nonzero makes; "
-            "it has auto, ring, all-pairs"
-        )
-    two = simulate(config_of("top-k", codec_reply="nonzero"), workers=2)
-    assert two.summary.allreduce == "all-pairs"
+@pytest.mark.parametrize(("codec", "kind"), pairs(TABLE, KINDS, one_in=6))
+@pytest.mark.one_in(12)
+def test_local_steps_are_averaged_checked_and_repeated(tmp_path, codec, kind):
+    run = recorded(local(codec, kind), tmp_path / "run")
+    bare = simulate(local(codec, kind), workers=3, numerics=False)
+    assert bare.summary.framed_bytes == run.summary.framed_bytes
+    assert bare.summary.frame_bytes >= run.summary.frame_bytes > 0
+    if codec not in SPARSE and "codec_reply" not in KINDS[kind]:
+        assert bare.summary.frame_bytes == run.summary.frame_bytes
 
 
 class Uneven:
@@ -443,32 +162,29 @@ class Uneven:
         return {"loss": 0.0}
 
 
-@pytest.mark.parametrize("n", [2, 40])
-@pytest.mark.parametrize("reply", [None, "nonzero"])
-@pytest.mark.parametrize("way", ["all-pairs", "naive", "ring"])
+#: Of a problem of its own.
+OWN = {"mode": "allreduce", "check_every": 1, "batch_size": 4, "lr": 0.1}
+
+
+@each("n", [2, 40])
+@each(
+    ("way", "reply"),
+    [("all-pairs", None), ("all-pairs", "nonzero"), ("naive", None), ("ring", None),
+     ("ring", "nonzero")],
+)  # fmt: skip
 def test_workers_without_samples_and_fewer_elements_than_workers(tmp_path, way, reply, n):
-    if (way, reply) == ("naive", "nonzero"):
-        pytest.skip("there are no means")
     knobs = {"codec": "top-k", "codec_density": 0.2, "codec_reply": reply, "allreduce": way}
-    more = {"mode": "allreduce", "epochs": 1, "check_every": 1, "batch_size": 4, "lr": 0.1}
-    config = TrainConfig(**knobs, **more, record=True, out=str(tmp_path / "run"))
-    run = simulate(config, Uneven(n), workers=3)
-    outcome = check_run(config.out)
-    assert outcome.ok, "\n".join(outcome.lines())
-    again = replace(config, replay=config.out, out=None, record=False)
-    assert simulate(again, Uneven(n), workers=3).theta.tobytes() == run.theta.tobytes()
+    recorded(TrainConfig(**OWN | knobs, epochs=1), tmp_path / f"{n}{way}{reply}", 3, Uneven(n))
 
 
-@pytest.mark.parametrize("codec", ["top-k", "dgc", "random-k"])
+@each("codec", ["top-k", "dgc", "random-k"])
 def test_what_is_kept_back_is_taken_up_where_the_divisor_changes_too(tmp_path, codec):
     """It is scaled then, after it was looked at."""
     knobs = {"codec": codec, "codec_density": 0.2, "error_feedback": codec != "dgc" or None}
     knobs |= {"codec_scaled": False, "allreduce": "tree"} if codec == "random-k" else {}
-    more = {"mode": "allreduce", "epochs": 2, "check_every": 1, "batch_size": 4, "lr": 0.1}
-    config = TrainConfig(**knobs, **more, record=True, out=str(tmp_path / "run"))
-    simulate(config, Uneven(40), workers=3)
-    history = read_history(config.out)
-    assert check(history).ok
+    out = str(tmp_path / codec)
+    simulate(TrainConfig(**OWN | knobs, epochs=2, record=True, out=out), Uneven(40), workers=3)
+    history = read_history(out)
     workers = history.workers
     kept = np.flatnonzero(workers[0]["kind"] == Kind.SUM_KEEP)
     for at in kept.tolist():
@@ -479,12 +195,192 @@ def test_what_is_kept_back_is_taken_up_where_the_divisor_changes_too(tmp_path, c
     assert len(kept) >= 8
 
 
-@pytest.mark.parametrize(("codec", "algorithm"), [("top-k", "all-pairs"), ("random-k", "ring")])
-def test_a_chunk_that_begins_between_two_elements(good, codec, algorithm):
-    history = good(codec, allreduce=algorithm)
-    workers = list(history.workers)
-    at = np.flatnonzero(workers[1]["kind"] == Kind.SUM_ENCODE)[5]
-    workers[1] = workers[1].copy()
-    workers[1]["progress"][at] += 0.5
-    outcome = check(replace(history, workers=tuple(workers)))
-    assert "expected some of those from 0 to" in str(outcome.violation)
+# --- bytes by formula ----------------------------------------------------------------------------
+
+
+@each(
+    ("codec", "way"),
+    [(it, way) for it in TABLE if it not in (*SPARSE, "low-rank", "demo") for way in
+     ("all-pairs", "naive")],
+)  # fmt: skip
+def test_bytes_are_those_of_the_formula(codec, way):
+    config = summed(codec, overlap=False, bucket_bytes=None, allreduce=way, epochs=None, steps=3)
+    run = simulate(config, workers=3)
+    sizes = [chunk.size for chunk in even_spans(run.theta.size, 3 if way == "all-pairs" else 1)]
+    knobs = {name: getattr(config, f"codec_{name}") for name in TABLE[codec].knobs}
+    knobs = {name: value for name, value in knobs.items() if value is not None}
+    lengths = [make_codec(codec, size, **knobs).nbytes for size in sizes]
+    # Every frame goes to its owner, and every mean to all others; or three frames to two others.
+    copies = 2 * 2 if way == "all-pairs" else 3 * 2
+    assert run.summary.frame_bytes == run.summary.updates * copies * sum(lengths)
+
+
+def test_a_mean_is_no_longer_than_all_contributions_or_the_numbers():
+    """Bytes by formula: without numerics the union of all, and dense from where that is shorter."""
+    n, workers = 4096, 4
+    for density in (0.001, 0.01, 0.05, 0.2, 0.24, 0.25, 0.5, 1.0):
+        config = summed("top-k", codec_reply="nonzero", epochs=None, steps=2)
+        config = replace(config, codec_density=density, overlap=False, bucket_bytes=None)
+        bare = simulate(config, workers=workers, numerics=False, parameters=n)
+        k = -(-int(density * 1e6) * (n // workers) // 10**6)
+        one = min(4 * n // workers, 4 * k + min(4 * k, n // workers // 8))
+        mean = min(4 * n // workers, workers * one)
+        a_round = workers * (workers - 1) * (2 * 20 + one + mean)
+        assert bare.summary.frame_bytes == bare.summary.updates * a_round, density
+
+
+@each("fragments", [1, 2, 3])
+def test_a_period_sends_the_frames_of_the_model_and_the_most_at_once_is_a_fragment(
+    tmp_path, fragments
+):
+    more = {"fragments": fragments, "steps": 24, "epochs": None, "codec_bucket": 64}
+    out, lines = str(tmp_path / f"{fragments}"), []
+    config = local("int8", "late", record=True, out=out, **more)
+    run = simulate(config, workers=3, say=lines.append)
+    sizes = [[208, 136, 36][f::fragments] for f in range(fragments)]
+
+    def frames(f):
+        """As all ranks send them: two of each chunk go out, and its mean comes back to two."""
+        chunks = [chunk.size for chunk in even_spans(sum(sizes[f]), 3)]
+        return sum(2 * 2 * (20 + n + 4 * -(-n // 64)) for n in chunks)
+
+    sent = defaultdict(int)
+    for worker, events in enumerate(read_history(out).workers):
+        for it in events[events["kind"] == Kind.SUM_ENCODE]:
+            copies = 2 if it["flag"] == BACK else int(it["shard"] != worker)
+            sent[int(it["clock"])] += copies * int(it["samples"])
+    # Six periods of four steps, then what was not sent after the last step is once more.
+    due = [frames(k % fragments) for k in range(7 * fragments - 1)]
+    assert [sent[k] for k in sorted(sent)] == due
+    assert run.summary.frame_bytes == sum(sent.values())
+    mine = run.workers[0].strategy.plan.frames  # chunks differ by an element
+    assert abs(3 * mine.frame_bytes - sum(map(frames, range(fragments)))) < 30
+    assert abs(3 * mine.peak_bytes - max(map(frames, range(fragments)))) < 30
+    (line,) = (it for it in lines if it.startswith("codec:"))
+    assert ("at once" in line) == (fragments > 1)
+    assert "a period" in line
+
+
+# --- what loses nothing is none ------------------------------------------------------------------
+
+
+@each(
+    ("way", "optimizer", "workers"),
+    [("all-pairs", "adam", 3), ("naive", "sgd", 5), ("ring", "adam", 4), ("ring", "sgd", 2)],
+)
+def test_all_elements_of_top_k_are_the_dense_sum_to_the_bit(way, optimizer, workers):
+    more = {"optimizer": optimizer, "allreduce": way}
+    dense = simulate(summed(**more), workers=workers)
+    framed = simulate(summed("top-k", codec_density=1.0, **more), workers=workers)
+    assert framed.theta.tobytes() == dense.theta.tobytes()
+
+
+@each("way", ["ring", "tree", "butterfly"])
+def test_all_elements_and_matrices_that_are_not_shorter_are_the_sum_straight_through(way):
+    dense = simulate(summed(allreduce=way), workers=3)
+    for more in {"codec": "random-k", "codec_density": 1.0}, {"codec": "low-rank", "codec_rank": 7}:
+        run = simulate(TrainConfig(**SUMS, allreduce=way, **more), workers=3)
+        assert run.theta.tobytes() == dense.theta.tobytes()
+
+
+@each("kind", [it for it in KINDS if "codec_reply" not in KINDS[it]])
+def test_differences_that_lose_nothing_come_to_the_same_but_for_what_float32_rounds(kind):
+    """Eager steps are along differences anyway: to the bit."""
+    sums = {} if "server" in kind else {"allreduce": "all-pairs"}
+    plain = simulate(local(None, kind, **sums), workers=3)
+    coded = simulate(local("nonzero", kind), workers=3)
+    most = 0 if "eager" in kind else 1e-6
+    np.testing.assert_allclose(coded.theta, plain.theta, rtol=0, atol=most)
+    assert coded.summary.frame_bytes > 0
+
+
+@each("kind", [it for it in KINDS if not {"servers", "codec_reply"} & {*KINDS[it]}])
+def test_one_worker_sends_nothing_and_loses_nothing(kind):
+    plain, coded = (simulate(local(codec, kind), workers=1) for codec in (None, "sign"))
+    assert coded.theta.tobytes() == plain.theta.tobytes()
+    assert coded.summary.frame_bytes == 0
+
+
+# --- who waits for whom --------------------------------------------------------------------------
+
+
+def uneven(rank, rng):
+    return 1e-3 * rng.pareto(1.2)
+
+
+@each("seed", range(2))
+def test_all_workers_begin_all_sums_in_the_same_order(seed):
+    """However late one is: over MPI calls are matched by their order."""
+    began, number_of = defaultdict(list), {}
+
+    def noting(method, name):
+        @functools.wraps(method)
+        def noted(self, *args, **kwargs):
+            which = number_of[id(self)] if name == "control" else (self._port, self._span)
+            began[which[0].rank].append((name, which[1]))
+            return method(self, *args, **kwargs)
+
+        return noted
+
+    def numbered(self, port, algorithm, number=0, init=ControlSum.__init__):
+        init(self, port, algorithm, number)
+        number_of[id(self)] = port, number
+
+    costs = SimulationCosts(compute=uneven, latency=lambda rng: rng.exponential(1e-3))
+    # Four steps of delay, and a fragment sent nearly every step.
+    config = local("sign", "all at once", allreduce="all-pairs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ControlSum, "__init__", numbered)
+        patch.setattr(ControlSum, "begin", noting(ControlSum.begin, "control"))
+        patch.setattr(MessageSum, "begin", noting(MessageSum.begin, "sum"))
+        simulate(config, workers=4, costs=costs, seed=seed)
+    assert len({tuple(it) for it in began.values()}) == 1
+    assert len(began) == 4
+
+
+def test_nobody_waits_for_weights_while_it_has_steps_to_make():
+    """On links on which a sum takes about three steps, as with none."""
+    slow = SimulationCosts(compute=lambda *_: 1e-3, latency=lambda _: 1e-3, per_byte=1e-6)
+    more = {"late": {"sync_delay": 6}, "fragments": {"sync_delay": 8}}
+    seconds = {}
+    for kind in ("as a whole", "late", "eager", "fragments"):
+        config = local("bfloat16", kind, steps=48, epochs=None, local_steps=8, **more.get(kind, {}))
+        seconds[kind] = simulate(config, workers=3, costs=slow).seconds
+    assert max(seconds[it] for it in seconds if it != "as a whole") < 0.9 * seconds["as a whole"]
+
+
+def test_others_may_have_a_sum_before_its_last_worker_has_decoded_it(tmp_path):
+    """Decoding takes its time after a gradient amid which the last part of the sum was sent."""
+    out = str(tmp_path / "run")
+    config = summed("int8", record=True, allreduce="naive", check_every=0, out=out)
+    costs = SimulationCosts(
+        compute=lambda rank, _: 2e-3 if rank == 1 else 1e-3, latency=lambda _: 0.0
+    )
+    simulate(config, workers=3, costs=costs)
+    events = read_history(out).workers
+    ended, ready = (
+        it[it["kind"] == kind]["time"][0]
+        for it, kind in ((events[0], Kind.REDUCED), (events[1], Kind.REDUCE))
+    )
+    assert ended < ready
+    assert check_run(out).ok, "\n".join(check_run(out).lines())
+
+
+# --- what a user sees ----------------------------------------------------------------------------
+
+
+def test_the_first_lines_and_the_table_say_what_is_sent():
+    def lines(workers=3, **knobs):
+        said = []
+        simulate(summed(**knobs, epochs=None, steps=2), workers=workers, say=said.append)
+        return "\n".join(said)
+
+    text = lines(codec="sign")
+    assert "all-reduce: all-pairs, because others lose or send more" in text
+    assert "codec: sign, with error feedback: a worker sends 240 B an update instead of" in text
+    assert "times fewer" in text
+    assert "which depends on the numbers" in lines(codec="top-k")
+    text = lines(2, codec="sign")
+    assert "all-reduce: naive, because naive: 25 µs predicted for 50 B on 2 ranks" in text
+    assert "--codec sign has no effect with one worker" in lines(1, codec="sign")
+    assert "predicted for 84 B on 3 ranks of 3 hosts" in lines(codec="random-k")

@@ -1,0 +1,329 @@
+"""The frames of a history contradict each other, or what was kept back was wrong: it is found out.
+
+``psrt check`` is held against histories that were changed, headers that say otherwise, and runs
+whose codecs do something wrong and say so consistently.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import nullcontext
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from psrt.codec import ErrorFeedback
+from psrt.codec.low_rank import LowRank
+from psrt.codec.sparse import RandomK
+from psrt.config import TrainConfig
+from psrt.history import Kind, read_history
+from psrt.history.check import check
+from psrt.history.check.run import check_run
+from psrt.job.virtual import simulate
+from psrt.runtime.reply_codec import ReplyDecoder
+from psrt.transport.coded_sum import CodedSum, SumCodec
+from psrt.transport.straight_sum import StraightSum
+from psrt.ways import Way
+from support.cases import each, pairs
+from support.histories import altered, codec_knobs
+
+#: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
+SUMS = {
+    "dataset": "synthetic:46x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,
+    "mode": "allreduce", "bucket_bytes": 64, "check_every": 1,
+}  # fmt: skip
+#: Three layers.
+LOCAL = {
+    "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 2, "lr": 0.05,
+    "mode": "local-sgd", "local_steps": 4,
+}  # fmt: skip
+PUSHES = {
+    "dataset": "synthetic:70x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,
+    "mode": "async", "servers": 2,
+}  # fmt: skip
+FRAGMENTS = LOCAL | {
+    "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer_lr": 0.7, "post_local_epoch": 1,
+}  # fmt: skip
+JOBS = {
+    "pushes": PUSHES | {"codec": "sign"},
+    "replies": PUSHES | {"codec": "sign", "codec_reply": "sign"},
+    "two phases": SUMS | {"codec": "sign"},
+    "gathered": SUMS | {"codec": "sign", "allreduce": "naive"},
+    "hops": SUMS | {"codec": "sign", "allreduce": "ring"},
+    "means": SUMS | codec_knobs("top-k") | {"codec_reply": "nonzero"},
+    "float16": SUMS | {"codec": "float16", "allreduce": "ring"},
+    "random-k": SUMS | codec_knobs("random-k") | {"allreduce": "ring"},
+    "low-rank": SUMS | {"codec": "low-rank", "codec_rank": 1, "allreduce": "ring"},
+    "fragments": FRAGMENTS | {"codec": "sign"},
+    "in turn": LOCAL | {"codec": "sign", "fragments": 2},
+    "late": LOCAL | {"codec": "int8", "sync_delay": 2},
+}
+FIELDS = (
+    "version", "samples", "worker", "shard", "clock", "tau", "progress", "flag", "gone", "twice",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """Return what gives the history of a job, made once, to be broken in copies."""
+
+    @functools.cache
+    def history_of(name):
+        out = str(tmp_path_factory.mktemp("good") / "run")
+        simulate(TrainConfig(**JOBS[name], record=True, out=out), workers=3)
+        history = read_history(out)
+        assert check(history).ok
+        return history
+
+    return history_of
+
+
+def violation_of(folder, name, **more):
+    """Run a job in which something is broken, and return what is found in its history."""
+    out = str(folder / "run")
+    simulate(
+        TrainConfig(**JOBS[name] | {"record": True, "out": out, "overwrite": True} | more),
+        workers=3,
+    )
+    return check_run(out).violation
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+def is_told_by_nobody_else(name, kind, field):
+    if name == "replies" and field in ("shard", "tau", "progress", "flag"):
+        return True
+    if kind in (Kind.SUM_KEEP, Kind.RESIDUAL):
+        return field == "samples"
+    # What one worker adds straight through no other one knows.
+    straight = name in ("float16", "random-k", "low-rank")
+    return straight and (kind, field) == (Kind.SUM_ENCODE, "version")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    pairs([it for it in JOBS if it not in ("pushes", "in turn", "late")], FIELDS, one_in=5),
+)
+def test_events_that_contradict_each_other(good, name, field):
+    history = good(name)
+    kinds = (
+        (Kind.ENCODE, Kind.DECODE, Kind.RESIDUAL, Kind.REPLY_ENCODE, Kind.REPLY_DECODE)
+        if name == "replies"
+        else (Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
+    )
+    found, missed = 0, []
+    for kind in kinds:
+        of_server = kind in (Kind.DECODE, Kind.REPLY_ENCODE)
+        tables = list(history.shards if of_server else history.workers)
+        events = tables[1]
+        # Of what goes and of what comes back.
+        places = [
+            np.flatnonzero((events["kind"] == kind) & (events["flag"] == it)) for it in (0, 1)
+        ]
+        for at in (it[5] for it in places if len(it) > 5):
+            if is_told_by_nobody_else(name, kind, field):
+                continue
+            tables[1] = altered(events, int(at), field)
+            changed = {"shards" if of_server else "workers": tuple(tables)}
+            found += 1
+            missed += [] if not check(replace(history, **changed)).ok else [kind.name]
+    assert not missed
+    assert found or name == "replies"
+
+
+def test_a_round_that_was_never_encoded(good):
+    history = good("late")
+    framed = [Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE]
+    workers = tuple(
+        events[~(np.isin(events["kind"], framed) & (events["clock"] == 2))]
+        for events in history.workers
+    )
+    violation = check(replace(history, workers=workers)).violation
+    assert (violation.rule, violation.text) == ("frames", "2 rounds were encoded, expected 3")
+
+
+# --- headers -------------------------------------------------------------------------------------
+
+#: What the header of a job says that was not so, and what the line has.
+SAYS = [
+    ("pushes", {"config": {"codec": None}}, "in a run without a codec"),
+    ("two phases", {"config": {"codec": None}}, ""),
+    ("pushes", {"config": {"codec_bucket": 8}, "codec_knobs": {"bucket": 8}}, "sign makes"),
+    ("two phases", {"config": {"codec_bucket": 8}, "codec_knobs": {"bucket": 8}}, "sign makes"),
+    ("two phases", {"n": 277}, "the last chunk ends at element"),
+    ("float16", {"n": 277}, "the last chunk ends at element"),
+    *(
+        (ran, {"way": way.value}, "")
+        for ran, its in {
+            "two phases": Way.TWO_PHASES, "gathered": Way.GATHERED, "hops": Way.HOPS,
+            "float16": Way.STRAIGHT,
+        }.items()
+        for way in (Way.TWO_PHASES, Way.GATHERED, Way.HOPS)
+        if way != its and (ran, way) != ("float16", Way.HOPS)
+    ),
+    ("random-k", {"config": {"codec_density": 0.2}, "codec_knobs": {"density": 0.2}},
+     "random-k makes"),
+    ("low-rank", {"config": {"codec_rank": 2}, "codec_knobs": {"rank": 2}}, "low-rank makes"),
+    ("in turn", {"config": {"fragment_order": "sequential"}}, ""),
+    ("in turn", {"layers": ((0, 207), (207, 344), (344, 380))}, ""),
+    ("means", {"config": {"codec_reply": "float16"}}, ""),
+    ("means", {"config": {"codec_reply": None}}, ""),
+    ("means", {"config": {"codec_reply": "sign"}, "reply_knobs": {"bucket": 8}}, ""),
+]  # fmt: skip
+
+
+@each(("name", "changes", "text"), SAYS)
+def test_a_header_that_says_otherwise(good, name, changes, text):
+    history = good(name)
+    new = {it: value for it, value in changes.items() if it != "config"}
+    if "codec_knobs" in new:
+        new["codec_knobs"] = history.header.codec_knobs | new["codec_knobs"]
+    config = history.header.config | changes.get("config", {})
+    header = replace(history.header, config=config, **new)
+    assert header != history.header
+    violation = check(replace(history, header=header)).violation
+    assert violation.rule == "frames"
+    assert text in violation.text
+
+
+# --- runs that do something wrong ----------------------------------------------------------------
+
+#: What a sender with error feedback may do wrong, of which its digests tell nothing: what is to be
+#: sent, and what is kept back of it, by v, e, what is decoded, and what was kept back elsewhere.
+WRONG = {
+    "dropped": lambda v, e, other: v,
+    "doubled": lambda v, e, other: v + 2 * e,
+    "of the other sign": lambda v, e, other: v - e,
+    "of another shard": lambda v, e, other: v + other,
+    "a part of it": lambda v, e, other: v + np.float32(0.999) * e,
+    "twice the gradient": lambda v, e, other: 2 * v + e,
+}
+WRONGLY_KEPT = {
+    "of the other sign": lambda p, c, e: c - p,
+    "all of it": lambda p, c, e: p,
+    "nothing": lambda p, c, e: np.zeros_like(p),
+    "what was there": lambda p, c, e: e,
+    "but for one": lambda p, c, e: np.where(np.arange(p.size) == np.abs(p - c).argmax(), 0, p - c),
+}
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, *(f"kept: {it}" for it in WRONGLY_KEPT), "not at all"])
+@pytest.mark.parametrize("codec", ["sign", pytest.param("low-rank", marks=pytest.mark.exhaustive)])
+@pytest.mark.one_in(3)
+def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, codec, wrong):
+    right, others = ErrorFeedback.encode, {}
+
+    def encode(self, vector, rng):
+        before = self.residual.copy()
+        other = others.get(self.n, before) * np.float32(0.5)
+        others[self.n] = before
+        given = WRONG[wrong](vector, before, other) - before if wrong in WRONG else vector
+        frame = right(self, given, rng)
+        if kept := WRONGLY_KEPT.get(wrong.removeprefix("kept: ")):
+            self.residual[:] = kept(given + before, self.decoded, before)
+        return frame
+
+    monkeypatch.setattr(ErrorFeedback, "encode", encode)
+    violation = violation_of(tmp_path, "pushes", codec=codec, epochs=1)
+    if wrong == "not at all":
+        assert violation is None
+        return
+    assert violation.rule == "residuals"
+    assert "sent and keeps back at clock" in violation.text
+
+
+def forgetful(self, mine, begin=CodedSum.begin):
+    for sender in (*self._senders, *getattr(self, "_forth", {}).values()):
+        sender.residual.fill(0)
+    return begin(self, mine)
+
+
+def forgetful_straight(self, mine, begin=StraightSum.begin):
+    self._feedback.residual.fill(0)
+    begin(self, mine)
+
+
+def unscaled(self, factor, rescale=ErrorFeedback.rescale):
+    rescale(self, 1.0)
+
+
+def sharing(self, encoder, *, senders={}, init=SumCodec.__init__, **more):  # noqa: B006
+    """As if all fragments were encoded by one and the same sender."""
+
+    def make(span, way):
+        return senders.setdefault((more["worker"], span.size, way), encoder(span, way))
+
+    init(self, make, **more)
+
+
+def drawing_alike(self, clock, epoch, total, begin=SumCodec.begin_round):
+    """As if the draws of two fragments under way were the same."""
+    begin(self, clock // 2, epoch, total)
+
+
+def adding_more(self, reply, read=ReplyDecoder.read):
+    read(self, reply)
+    self._spans[reply.shard][0] += 1e-3
+
+
+def careless(self, finish=StraightSum.finish):
+    self._own[0] *= np.float32(0.99)
+    self._feedback.residual *= np.float32(0.99)
+    finish(self)
+
+
+def dividing(self, at, agree=StraightSum.agree):
+    self._codec.total *= 1 + (self._codec.worker == 1)
+    agree(self, at)
+
+
+def drawing_once_more(self, rng, begin=RandomK.begin, turns=iter(range(10_000))):  # noqa: B008
+    if next(turns) == 40:
+        rng.random()
+    begin(self, rng)
+
+
+def tilting_once(self, part, mean, agree=LowRank.agree, turns=iter(range(10_000))):  # noqa: B008
+    agree(self, part, mean)
+    if next(turns) == 40:
+        self._p[0] += 1
+
+
+#: The job, what is broken in it, and the rule and the words by which that is found.
+BROKEN = [
+    ("replies", ReplyDecoder, "read", adding_more, "frames", "came to other numbers"),
+    ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
+    ("gathered", CodedSum, "begin", forgetful, "residuals", ""),
+    ("hops", CodedSum, "begin", forgetful, "residuals", ""),
+    ("fragments", CodedSum, "begin", forgetful, "residuals", ""),
+    ("fragments", SumCodec, "__init__", sharing, "residuals", ""),
+    ("fragments", SumCodec, "begin_round", drawing_alike, "frames", ""),
+    ("two phases", ErrorFeedback, "rescale", unscaled, "residuals", "keeps back at clock"),
+    ("random-k", StraightSum, "begin", forgetful_straight, "residuals", ""),
+    ("random-k", StraightSum, "finish", careless, "residuals", "what adds up to"),
+    ("low-rank", StraightSum, "finish", careless, "residuals", "what adds up to"),
+    ("random-k", RandomK, "begin", drawing_once_more, "frames", "has other means in round"),
+    ("float16", StraightSum, "agree", dividing, "frames", "another mean of part 0"),
+    ("low-rank", LowRank, "agree", tilting_once, "frames", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "method", "wrong", "rule", "text"),
+    BROKEN,
+    ids=[f"{row[0]}: {row[3].__name__}" for row in BROKEN],
+)
+@pytest.mark.one_in(2)
+def test_a_run_that_does_something_wrong(
+    tmp_path, monkeypatch, name, what, method, wrong, rule, text
+):
+    """Its own check of θ looks away, if what is wrong shows in θ."""
+    monkeypatch.setattr(what, method, wrong)
+    more = {"check_every": 0} if name in ("float16", "random-k", "low-rank") else {}
+    with mock.patch("psrt.runtime.worker.fingerprint", return_value=0) if more else nullcontext():
+        violation = violation_of(tmp_path, name, **more)
+    assert violation.rule == rule
+    assert text in violation.text

@@ -1,0 +1,170 @@
+"""Topologies × ways to mix, and knobs that must come to the same numbers as others, or none."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from psrt.codec import TABLE
+from psrt.config import TrainConfig, resolve
+from psrt.config.names import ADAPT_THEN_COMBINE, COMBINE_THEN_ADAPT
+from psrt.errors import ConfigError
+from psrt.job.gossip import topology_for
+from psrt.job.virtual import simulate
+from psrt.topology.names import NAMES
+from support.cases import each
+
+ORDERS = (None, COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE)
+#: Ways to mix, given or not.
+WAYS = ("push_sum", "gradient_tracking", "asynchronous", "by_host")
+EVERY_WAY = [
+    dict(zip(WAYS, values, strict=True))
+    for values in itertools.product((None, True), repeat=len(WAYS))
+]
+#: Files of edges.
+FILES = {
+    "path": "0 1\n1 2\n2 3\n",
+    "triangle": "0 1\n1 2\n2 0\n2 3\n",
+    "one way": "0 > 1\n1 > 2\n2 > 3\n3 > 0\n",
+    "uneven": "0 > 1\n1 > 2\n2 > 3\n3 > 0\n0 > 2\n",
+    "weighted": "0 1 0.5\n1 2 0.25\n2 3 0.5\n",
+    "apart": "0 1\n2 3\n",
+    "beyond": "0 1\n1 2\n2 3\n3 4\n",
+    "empty": "",
+}
+#: Topology → the ways to mix that it is for: in rounds, by push-sum, without rounds, of hosts
+#: with unequal numbers of workers, and by a codec. The last three are for edges that go both ways
+#: and in one round; without rounds they have no odd cycle, and only a codec bears weights.
+IN_ROUNDS, PUSH_SUM, ASYNCHRONOUS, BY_HOST = "rounds", "push-sum", "asynchronous", "by host"
+CODED = "codec"
+ANY = (IN_ROUNDS, PUSH_SUM, ASYNCHRONOUS, BY_HOST, CODED)
+TOPOLOGIES = {
+    None: ANY,
+    "ring": ANY,
+    "exponential": (IN_ROUNDS, PUSH_SUM),
+    "one-peer-exponential": (IN_ROUNDS, PUSH_SUM),
+    "torus": ANY,
+    "star": ANY,
+    "full": (IN_ROUNDS, PUSH_SUM, BY_HOST, CODED),
+    "hypercube": ANY,
+    "random-regular:2": ANY,
+    "random-regular:3": (IN_ROUNDS, PUSH_SUM, BY_HOST, CODED),
+    "random-regular:4": (),
+    "rign": (),
+    "path": ANY,
+    "triangle": (IN_ROUNDS, PUSH_SUM, BY_HOST, CODED),
+    "one way": (IN_ROUNDS, PUSH_SUM),
+    "uneven": (PUSH_SUM,),
+    "weighted": (IN_ROUNDS, PUSH_SUM, CODED),
+    "apart": (),
+    "beyond": (),
+    "empty": (),
+}
+
+
+def possible(topology, order, codec, ways):
+    """Return whether workers can mix so, as the documentation says."""
+    names = {"by_host": BY_HOST, "push_sum": PUSH_SUM, "asynchronous": ASYNCHRONOUS}
+    way = next((name for knob, name in names.items() if ways[knob]), IN_ROUNDS)
+    if way not in TOPOLOGIES[topology]:
+        return False
+    if codec is not None:
+        able = TABLE[codec].sends_differences and CODED in TOPOLOGIES[topology]
+        return able and not any(ways.values())
+    if ways["by_host"] and any(value for way, value in ways.items() if way != "by_host"):
+        return False
+    if ways["push_sum"] and (ways["gradient_tracking"] or order == COMBINE_THEN_ADAPT):
+        return False
+    return not (ways["asynchronous"] and (order or ways["push_sum"] or ways["gradient_tracking"]))
+
+
+def test_there_is_no_other_topology():
+    assert {*NAMES} < {*TOPOLOGIES}
+
+
+@each("topology", TOPOLOGIES)
+def test_every_way_to_mix_on_a_graph_of_four_is_possible_or_refused_in_a_line(
+    topology, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    edges = FILES.get(topology)
+    if edges is not None:
+        (tmp_path / topology).write_text(edges)
+    for order, ways, codec in itertools.product(ORDERS, EVERY_WAY, (None, "sign", "ternary")):
+        given = {"topology": topology, "order": order, "codec": codec, **ways}
+        given = {name: value for name, value in given.items() if value is not None}
+        # If its nodes are hosts, one of them has two workers.
+        hosts = [0, 0, 1, 2, 3] if ways["by_host"] else [0, 1, 2, 3]
+        line = ""
+        try:
+            config = resolve(TrainConfig(mode="gossip", **given), ranks=len(hosts))
+            topology_for(config, hosts, edges=edges)
+        except ConfigError as error:
+            line = str(error)
+            assert "\n" not in line
+            told = [*given, *(str(value) for value in given.values())]
+            assert any(it.replace("_", "-") in line for it in told), line
+        assert (not line) == possible(topology, order, codec, ways), (given, line)
+
+
+#: 90 samples: the last global batch of an epoch is smaller, and not the same for all workers.
+BASE = {
+    "dataset": "synthetic:90x5x3", "hidden": (6,), "activation": "tanh", "epochs": 2, "lr": 0.1,
+    "batch_size": 6, "seed": 4,
+}  # fmt: skip
+#: Ways to train, and the same with knobs that make no difference.
+SAME = {
+    "ssp without a bound is async": ({"mode": "async"}, {"mode": "ssp", "staleness": 10**6}),
+    "post-local that never ends is local SGD of one step": (
+        {"mode": "local-sgd", "servers": 2, "local_steps": 1},
+        {"mode": "local-sgd", "servers": 2, "local_steps": 5, "post_local_epoch": 2},
+    ),
+    **{
+        f"{rate} that leaves gradients as they are": (
+            {"mode": "async"},
+            {"mode": "async", "staleness_rate": rate, **neutral},
+        )
+        for rate, neutral in {
+            "power": {"staleness_power": 0.0},
+            "exponential": {"staleness_decay": 0.0},
+            "drop": {"staleness_limit": 10**6},
+            "delay-compensated": {"dc_lambda": 0.0},
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME)
+def test_it_is_the_same_to_the_bit(one, other):
+    more = {"weight_decay": 0.01, "clip_norm": 0.5, "optimizer": "momentum", "servers": 2}
+    thetas = [simulate(TrainConfig(**BASE | more | it), workers=4).theta for it in (one, other)]
+    assert thetas[0].tobytes() == thetas[1].tobytes()
+
+
+@each(
+    ("rate", "knob"),
+    [("power", "staleness_power"), ("exponential", "staleness_decay"),
+     ("delay-compensated", "dc_lambda"), ("delay-compensated", "dc_adaptive")],
+)  # fmt: skip
+def test_a_knob_of_a_rate_reaches_it(rate, knob):
+    """The smallest and a large one are two runs."""
+    thetas = []
+    for value in (False, True) if knob == "dc_adaptive" else (0.0, 3.0):
+        config = TrainConfig(**BASE, mode="async", staleness_rate=rate, **{knob: value})
+        thetas.append(simulate(config, workers=4).theta.tobytes())
+    assert thetas[0] != thetas[1]
+
+
+@each("decay", [0.3, 0.7, 0.9])
+def test_sync_is_allreduce_where_a_decay_begins_between_two_float32_numbers(decay):
+    """10 steps an epoch, and the progress of an all-reduce has been through float32."""
+    own = {"dataset": "synthetic:240x5x3", "schedule": "step", "decay_epochs": decay}
+    thetas = [
+        simulate(TrainConfig(**BASE | own | {"mode": mode, "batch_size": size}), workers=24 // size)
+        .theta
+        for mode, size in (("serial", 24), ("sync", 8), ("allreduce", 8))
+    ]  # fmt: skip
+    for theta in thetas[1:]:
+        np.testing.assert_allclose(theta, thetas[0], rtol=2e-4, atol=2e-5)

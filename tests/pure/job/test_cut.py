@@ -1,0 +1,247 @@
+"""Copies of a model that is cut: each part is encoded, mixes and grows stale as one by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from psrt.codec import TABLE, ErrorFeedback, Matrix, make_codec, make_encoder, matrices_of_part
+from psrt.codec.randomness import draws, seed_of_part
+from psrt.config import TrainConfig, resolve
+from psrt.errors import ConfigError
+from psrt.history.check.run import check_run
+from psrt.job.codecs import JobCodec
+from psrt.job.combinations import COLUMNS, ROWS, SIMULATED, TINY, knobs_of, refusal, workers_of
+from psrt.job.cut import cut_of, cut_plan
+from psrt.job.problems import supervised_problem
+from psrt.job.virtual import simulate
+from psrt.partition import Part, Span
+from psrt.report import final_table
+from psrt.runtime import push_codec, reply_codec
+from psrt.runtime.mean import mean_of, mean_of_parts
+from psrt.runtime.push_codec import PushEncoder
+from psrt.runtime.strategies import choco
+from psrt.transport import coded_sum
+from support.cases import each, some
+
+#: Nothing is written.
+OWN = TINY | {"out": None, "overwrite": False, "micro_batches": 2}
+CODED = [name for name, knobs in ROWS.items() if "codec" in knobs and "gossip" not in name]
+
+
+def trained(parallel, **knobs):
+    axes = TrainConfig(parallel=parallel).axes
+    config = TrainConfig(**OWN | knobs, parallel=parallel)
+    return simulate(config, workers=axes.data * axes.cells)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    some(
+        [
+            *((row, column, False) for row in ROWS for column in COLUMNS),
+            *((row, SIMULATED, True) for row in ROWS),
+        ],
+        one_in=31,
+    ),
+    ids=str,
+)
+def test_what_the_table_of_cut_models_says_yes_to_runs_and_all_else_is_refused(
+    cell, tmp_path, monkeypatch
+):
+    """The table in ``docs/parallelism.md``: it comes of trying to set up a job."""
+    monkeypatch.chdir(tmp_path)
+    row, column, simulated = cell
+    line = refusal(row, column, simulated=simulated)
+    assert "\n" not in line
+    if line:
+        with pytest.raises(ConfigError) as caught:
+            simulate(TrainConfig(**knobs_of(row, column)), workers=workers_of(column))
+        assert "\n" not in str(caught.value)
+        return
+    own = {"replay": None, "record": True, "out": "run", "overwrite": True}
+    run = simulate(TrainConfig(**knobs_of(row, column) | own), workers=workers_of(column))
+    assert np.isfinite(run.theta).all()
+    assert check_run("run").ok, "\n".join(check_run("run").lines())
+
+
+# --- codecs --------------------------------------------------------------------------------------
+
+
+@each("name", CODED)
+def test_a_codec_that_loses_nothing_trains_as_the_whole_does(name):
+    """But where workers do not take turns alike, and fragments are those of a part."""
+    knobs = ROWS[name] | {"codec": "nonzero"}
+    knobs |= {"codec_reply": "nonzero"} if "codec_reply" in knobs else {}
+    if name.startswith("async") or "fragments" in knobs:
+        return
+    whole = trained("data:2", **knobs)
+    assert whole.summary.frame_bytes
+    for axes in ("data:2,pipeline:2", "data:2,pipeline:4")[: 1 if "servers" in knobs else 2]:
+        more = {"servers": 4} if "servers" in knobs else {}
+        np.testing.assert_array_equal(trained(axes, **knobs | more).theta, whole.theta)
+
+
+STEPS = 4
+#: Of the knobs that a codec has, those that suit vectors as small as parts are here.
+SMALL = {"rank": 2, "density": 0.05, "chunk": 4, "kept": 4}
+
+
+@each("name", [*TABLE])
+def test_a_part_is_encoded_as_a_vector_of_its_own(name):
+    """Frame by frame as one that is alone; what is kept back and what arrived are all there was."""
+    pushed = {}
+    encode = PushEncoder.encode
+
+    def noting(self, push, gradient):
+        frame = encode(self, push, gradient)
+        pushed.setdefault(id(self), (self, []))[1].append((gradient.copy(), frame.copy()))
+        return frame
+
+    coded = {"codec": name, "codec_everywhere": True, "optimizer": "sgd"}
+    coded |= {f"codec_{it}": SMALL[it] for it in TABLE[name].knobs if it in SMALL}
+    for axes in ("data:1,pipeline:2", "data:1,tensor:2")[
+        :: 1 if name in ("sign", "low-rank") else 2
+    ]:
+        knobs = {"mode": "sync", "steps": STEPS, "lr": 1.0, "servers": 2, "seed": 3} | coded
+        config = resolve(TrainConfig(**OWN | knobs | {"parallel": axes}), ranks=4)
+        problem = supervised_problem(config, workers=1)
+        cut = cut_of(config, cut_plan(config, problem, problem.model.n), (0, 1), (2, 3), None)
+        pushed.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PushEncoder, "encode", noting)
+            moved = problem.initial() - trained(axes, **knobs).theta
+        by_size = {pushes[0][0].size: (made, pushes) for made, pushes in pushed.values()}
+        assert len(by_size) == len(cut.cells) == 2
+        for number, cell in enumerate(cut.cells):
+            made, pushes = by_size[cell.part.size]
+            matrices = matrices_of_part(problem.matrices(), cell.part)
+            its = {"matrices": matrices, **config.codec_knobs}
+            alone = make_encoder(name, cell.part.size, error_feedback=None, **its)
+            codec = make_codec(name, cell.part.size, **its)
+            given, arrived = np.zeros((2, cell.part.size))
+            for clock, (gradient, frame) in enumerate(pushes):
+                rng = draws(seed_of_part(3, number), 0, clock, 0)
+                alone.begin_epoch(0)
+                assert alone.encode(gradient, rng).tobytes() == frame.tobytes()
+                decoded = np.empty(cell.part.size, np.float32)
+                codec.decode(frame, decoded)
+                given, arrived = given + gradient, arrived + decoded
+            assert clock == STEPS - 1
+            np.testing.assert_allclose(cell.part.take(moved), arrived, rtol=1e-4, atol=1e-5)
+            (sender,) = made._senders
+            if isinstance(sender, ErrorFeedback):
+                np.testing.assert_allclose(arrived + sender.residual, given, rtol=1e-4, atol=1e-5)
+                assert np.abs(sender.residual).max() > 0
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"mode": "sync", "servers": 4}, {"mode": "allreduce"}, {"mode": "gossip"}], ids=str
+)
+def test_no_two_parts_or_copies_draw_alike(knobs, monkeypatch):
+    """What is rounded up in one stage is not what is rounded up in another."""
+    drawn = []
+
+    def noting(*key, **way):
+        drawn.append(draws(*key, **way).random())
+        return draws(*key, **way)
+
+    for module in coded_sum, push_codec, reply_codec, choco:
+        monkeypatch.setattr(module, "draws", noting)
+    knobs = knobs | {"codec": "ternary" if knobs["mode"] != "gossip" else "int8", "steps": 3}
+    knobs |= {"codec_reply": "int8"} if "servers" in knobs else {}
+    for axes in "data:2,pipeline:4", "data:2,pipeline:2,tensor:2":
+        drawn.clear()
+        trained(axes, codec_everywhere=True, **knobs)
+        assert len(drawn) >= 2 * 4 * 3
+        assert len(set(drawn)) == len(drawn)
+
+
+def test_a_reply_is_of_the_matrices_in_a_part():
+    matrices = (Matrix(0, 3, 4), Matrix(20, 2, 3))
+    whole = JobCodec("int8", matrices=matrices, reply=JobCodec("low-rank", matrices=matrices))
+    found = whole.of_part(Part.of_spans([Span(12, 30)]), 1)
+    assert found.reply.matrices == found.matrices == (Matrix(8, 2, 3),)
+
+
+# --- staleness -----------------------------------------------------------------------------------
+
+
+@each(
+    "mode",
+    [
+        {"mode": "local-sgd", "servers": 2},
+        {"mode": "easgd"},
+        {"mode": "easgd", "asynchronous": True},
+    ],
+)
+def test_stages_that_are_never_drained_count_staleness_where_servers_have_no_gradients(
+    mode, tmp_path
+):
+    cut = {"parallel": "data:2,pipeline:2", "pipeline_schedule": "pipedream", "local_steps": 2}
+    found = []
+    for rate in ({}, {"staleness_rate": "power", "staleness_power": 2}):
+        out = {"record": True, "out": str(tmp_path / "run")}
+        config = TrainConfig(**TINY | cut | mode | rate | out)
+        found.append(simulate(config, workers=4).summary)
+        # Of three batches two are one update late in the first stage of each copy.
+        assert found[-1].staleness.histogram == (8, 4)
+        assert not found[-1].skew.histogram
+        assert check_run(config.out).ok, check_run(config.out).lines()
+    assert found[0].parameters_sha256 != found[1].parameters_sha256
+
+
+# --- gossip --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "knobs", [{}, {"push_sum": True}, {"gradient_tracking": True}, {"codec": "nonzero"}], ids=str
+)
+def test_copies_of_stages_mix_as_copies_of_the_whole(knobs):
+    """Each has the bits, and they end as far apart; a ring of four is not a full graph."""
+    knobs = {"mode": "gossip", "topology": "ring", "dataset": "synthetic:80x12x4"} | knobs
+    knobs |= {"codec_everywhere": True} if "codec" in knobs else {}
+    cut, whole = (trained(f"data:4,pipeline:{stages}", **knobs) for stages in (2, 1))
+    np.testing.assert_array_equal(cut.theta, whole.theta)
+    one, other = (it.summary.graph_averages for it in (cut, whole))
+    assert one.consensus_distance == pytest.approx(other.consensus_distance, rel=1e-5)
+    assert one.consensus_distance > 0
+    assert one.models == other.models == 4
+
+
+def test_the_mean_of_models_is_put_together_of_their_parts():
+    vectors = np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32)
+    parts = [Part.of_spans([Span(0, 2), Span(7, 10)]), Part.of_spans([Span(2, 7)])]
+    means = [mean_of([(part.take(it), 1.0) for it in vectors]) for part in parts]
+    found, wanted = mean_of_parts(parts, means), mean_of([(it, 1.0) for it in vectors])
+    np.testing.assert_array_equal(found.theta, wanted.theta)
+    assert found.models == wanted.models == 3
+    assert math.isclose(found.distance, wanted.distance, rel_tol=1e-9)
+
+
+def test_models_that_mix_are_those_of_copies():
+    lines = []
+    config = TrainConfig(**OWN | {"mode": "gossip", "parallel": "data:2,pipeline:2"})
+    summary = simulate(config, workers=4, say=lines.append).summary
+    lines += final_table(dataclasses.asdict(summary)).splitlines()
+    mixing = [it for it in lines if it.startswith(("topology", "accuracy:", "model  "))]
+    assert all("cop" in it and "worker" not in it for it in mixing), mixing
+    assert len(mixing) == 4
+
+
+@each(
+    ("knobs", "line"),
+    [
+        ({"asynchronous": True}, "--asynchronous: each part of --parallel data:4"),
+        ({"by_host": True}, "--by-host: the parts of --parallel data:4"),
+        ({"consensus_every": 5}, "--consensus-every 5 measures whole models"),
+    ],
+)
+def test_what_parts_cannot_do_apart_is_refused(knobs, line):
+    more = {"dataset": "synthetic:80x12x4", "topology": "ring"}
+    with pytest.raises(ConfigError, match=line) as caught:
+        trained("data:4,pipeline:2", mode="gossip", **more, **knobs)
+    assert "\n" not in str(caught.value)

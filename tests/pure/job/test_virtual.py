@@ -1,4 +1,4 @@
-"""A job in virtual time leaves behind what a run does, and the same seed the same files."""
+"""A job in virtual time leaves behind what a run does, and its time is what arithmetic says."""
 
 from __future__ import annotations
 
@@ -27,14 +27,8 @@ BASE = TrainConfig(
     record=True, out="run",
 )  # fmt: skip
 MODES = {
-    "sync": {"mode": "sync", "servers": 2},
-    "backups": {"mode": "sync", "backup": 1, "servers": 2},
-    "async": {"mode": "async", "servers": 2},
     "ssp": {"mode": "ssp", "staleness": 1, "servers": 3},
-    "softsync": {"mode": "softsync", "softsync": 2},
     "local-sgd": {"mode": "local-sgd", "local_steps": 3, "servers": 1},
-    "local-sgd by ring": {"mode": "local-sgd", "local_steps": 2, "allreduce": "ring"},
-    "post-local": {"mode": "local-sgd", "local_steps": 4, "post_local_epoch": 1, "outer_lr": 0.7},
     "allreduce": {"mode": "allreduce", "allreduce": "auto"},
 }
 FILES = {"config.toml", "metrics.jsonl", "simulation.json", "summary.json"}
@@ -62,19 +56,20 @@ def kept(tmp_path):
     return keep
 
 
-def config(name, **more):
+def config(name="ssp", **more):
     return dataclasses.replace(BASE, **MODES[name], **more)
 
 
 @pytest.mark.parametrize("numerics", [True, False])
 @pytest.mark.parametrize("name", MODES)
-def test_every_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
-    files, said = kept(config(name), Scenario(3, numerics=numerics))
+@pytest.mark.one_in(2)
+def test_a_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
+    scenario = Scenario(3, numerics=numerics)
+    files, said = kept(config(name), scenario)
     history = {"history/header.json", "history/events.npy"}
     assert set(files) == FILES | history | ({"model.safetensors"} if numerics else set())
     summary = Summary.from_json(files["summary.json"].decode())
-    assert (summary.workers, summary.mpi, summary.epochs) == (3, "", 3)
-    assert summary.samples == 3 * 70 or name == "backups"
+    assert (summary.workers, summary.mpi, summary.epochs, summary.samples) == (3, "", 3, 3 * 70)
     assert (summary.parameters, bool(summary.parameters_sha256)) == (39, numerics)
     assert (summary.test_accuracy is not None) == numerics
     records = read_metrics(tmp_path / "run" / "metrics.jsonl")
@@ -95,30 +90,21 @@ def test_every_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
     assert len(found.finals) == max(1, summary.servers)
     applied = sum(int((events["kind"] == Kind.APPLY).sum()) for events in found.shards)
     assert applied >= sum(summary.staleness.histogram) * (summary.servers > 0)
-
-
-@pytest.mark.parametrize("numerics", [True, False])
-@pytest.mark.parametrize("name", MODES)
-def test_the_same_seed_is_the_same_files_to_the_bit(kept, name, numerics):
-    scenario = Scenario(3, numerics=numerics)
-    files, _ = kept(config(name), scenario)
     assert kept(config(name), scenario)[0] == files
     others, _ = kept(config(name, seed=3), scenario)
     assert others["history/events.npy"] != files["history/events.npy"]
     assert others["metrics.jsonl"] != files["metrics.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["sync", "backups", "async", "ssp", "softsync", "local-sgd"])
 @pytest.mark.parametrize("numerics", [True, False])
-def test_servers_go_on_without_a_worker_that_crashes(kept, name, numerics):
+def test_who_crashed_is_told(kept, numerics):
     scenario = Scenario(4, numerics=numerics, crashes=((1, 0.0045), (3, 1e9)))
-    files, said = kept(config(name), scenario)
+    files, said = kept(config(), scenario)
     simulation, summary = (json.loads(files[f]) for f in ("simulation.json", "summary.json"))
     assert simulation["crashed"] == [1]  # the other one is done by then
     assert 0 < summary["waiting"][1]["share"] < 1  # of the time that it lived
     assert simulation["crash"] == [[1, 0.0045], [3, 1e9]]
-    assert summary["samples"] < 3 * 70
-    assert summary["epochs"] == 3
+    assert (summary["samples"] < 3 * 70, summary["epochs"]) == (True, 3)
     assert json.loads(files["metrics.jsonl"].splitlines()[-1])["step"] == 9
     assert "crashed" in said[-1]
     assert "worker 1 at 0.0045 s" in said[-1]
@@ -133,33 +119,25 @@ def test_records_do_not_wait_for_the_dead(tmp_path):
     def say(line):
         lines.append((line, len(read_metrics(tmp_path / "run" / "metrics.jsonl"))))
 
-    run_in_virtual_time(config("async"), Scenario(4, crashes=((1, 0.002),)), say=say)
+    run_in_virtual_time(config(), Scenario(4, crashes=((1, 0.002),)), say=say)
     written = [count for line, count in lines if line.startswith("epoch")]
     assert written == list(range(1, 1 + len(written)))
 
 
-def test_the_first_worker_is_as_mortal_as_the_others(kept):
-    files, _ = kept(config("ssp"), Scenario(3, crashes=((0, 0.003),)))
-    assert json.loads(files["simulation.json"])["crashed"] == [0]
-    assert json.loads(files["summary.json"])["test_accuracy"] > 0
-
-
-def test_without_servers_nobody_goes_on_without_the_dead(tmp_path):
-    with pytest.raises(CrashError, match=r"worker 2 \(rank 2\) crashed at 0.003 s of virtual"):
-        run_in_virtual_time(config("allreduce"), Scenario(3, crashes=((2, 0.003),)))
+def test_a_run_that_fails_leaves_no_summary(tmp_path):
+    with pytest.raises(DivergedError):
+        run_in_virtual_time(config(lr=1e6, epochs=30), Scenario(3))
+    assert not (tmp_path / "run" / "summary.json").exists()
+    again, scenario = config("allreduce", overwrite=True), Scenario(3, crashes=((2, 0.003),))
+    with pytest.raises(CrashError, match=r"^worker 2 \(rank 2\) crashed at 0.003 s of virtual"):
+        run_in_virtual_time(again, scenario)
     assert not (tmp_path / "run" / "summary.json").exists()
     with pytest.raises(ConfigError, match="unfinished run: 1 of 1 file without an end"):
         read_history("run")
 
 
-def test_a_run_that_diverges_leaves_no_summary(tmp_path):
-    with pytest.raises(DivergedError):
-        run_in_virtual_time(config("async", lr=1e6, epochs=30), Scenario(3))
-    assert not (tmp_path / "run" / "summary.json").exists()
-
-
 def test_a_real_run_in_the_same_folder_replaces_all_of_it(tmp_path, kept):
-    kept(config("async"), Scenario(3))
+    kept(config(), Scenario(3))
     with pytest.raises(ConfigError, match=r"holds a run already .*simulation\.json"):
         run(dataclasses.replace(BASE, mode="serial"))
     run(dataclasses.replace(BASE, mode="serial", overwrite=True, record=False))
@@ -173,22 +151,21 @@ def test_what_cannot_be_touches_nothing(tmp_path):
         (Scenario(0), "a job needs at least 1 worker, got 0"),
         (Scenario(20), "a step of 20 workers together takes 120 samples"),
         (Scenario(3, VirtualCosts("run:gone")), "no run at gone"),
-        (
-            Scenario(3, crashes=((3, 1.0),)),
-            "crash names worker 3 that does not exist, the last",
-        ),
+        (Scenario(3, crashes=((3, 1.0),)), "crash names worker 3 that does not exist, the last"),
+        (Scenario(3, crashes=((-1, 1.0),)), "crash names worker -1 that does not exist"),
+        (Scenario(3, crashes=((1, -1.0),)), "cannot crash at -1.0 s"),
     ):
         with pytest.raises(ConfigError, match=message):
-            run_in_virtual_time(config("async"), scenario)
+            run_in_virtual_time(config(), scenario)
     assert list(tmp_path.iterdir()) == []
 
 
 class TestTime:
     """Virtual time is what arithmetic says."""
 
-    def speed(self, workers, servers=1, parameters=1_000_000, **costs):
+    def speed(self, workers, servers=1, **costs):
         asked = TrainConfig(mode="async", servers=servers, steps=20, batch_size=10)
-        scenario = Scenario(workers, VirtualCosts(**costs), numerics=False, parameters=parameters)
+        scenario = Scenario(workers, VirtualCosts(**costs), numerics=False, parameters=1_000_000)
         return run_in_virtual_time(asked, scenario).summary
 
     def test_free_messages_leave_computing_alone(self):
@@ -210,8 +187,8 @@ class TestTime:
         assert self.speed(16, **costs).samples_per_second == pytest.approx(2500, rel=0.1)
 
     def test_a_server_s_load_is_told(self, kept):
-        costs = VirtualCosts("constant:0.0001", "0:1e6", "1e6")
-        files, said = kept(config("async"), Scenario(3, costs))
+        asked = dataclasses.replace(config(), servers=2)
+        files, said = kept(asked, Scenario(3, VirtualCosts("constant:0.0001", "0:1e6", "1e6")))
         for load in json.loads(files["simulation.json"])["servers"]:
             assert 0.5 < load["link_in"] <= 1
             assert 0.5 < load["link_out"] <= 1
@@ -226,7 +203,7 @@ class TestTime:
 
 
 def test_what_is_said_at_the_end(kept):
-    _, said = kept(config("ssp"), Scenario(3))
+    _, said = kept(config(), Scenario(3))
     names = [line.split("  ")[0] for line in said[-1].splitlines()]
     told = ["virtual time", "events", "waiting", "waited for", "servers busy", "skew"]
     assert [name for name in names if name in told] == told
@@ -258,23 +235,16 @@ def test_the_model_of_the_flags_has_its_size_without_its_data():
 
 def test_a_simulation_of_the_library_gives_what_a_run_gives(tmp_path):
     """One shape: summary, θ, records; and the files, where there is an ``--out``."""
-    config = TrainConfig(
-        mode="ssp", dataset="synthetic:40x4x2", hidden=(6,), epochs=1, batch_size=4,
-        out=str(tmp_path / "run"), record=True,
-    )  # fmt: skip
-    run = simulate(config, workers=3)
+    run = simulate(config(epochs=1), workers=3)
     assert isinstance(run, Run)
-    assert run.summary.workers == 3
-    assert run.summary.parameters == run.theta.size
+    assert (run.summary.workers, run.summary.parameters) == (3, run.theta.size)
     assert run.records[-1].epoch == 1
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {
-        "config.toml", "history", "metrics.jsonl", "model.safetensors", "summary.json",
-    }  # fmt: skip
+    assert names == FILES - {"simulation.json"} | {"history", "model.safetensors"}
     assert check_run(tmp_path / "run").ok
 
 
-def test_the_summary_is_the_last_file_to_appear(tmp_path, monkeypatch):
+def test_the_summary_is_the_last_file_to_appear(monkeypatch):
     appeared = []
     replace = os.replace
 
@@ -283,6 +253,5 @@ def test_the_summary_is_the_last_file_to_appear(tmp_path, monkeypatch):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", noted)
-    config = TrainConfig(mode="async", dataset="synthetic:40x4x2", epochs=1, batch_size=4)
-    run_in_virtual_time(dataclasses.replace(config, out=str(tmp_path)), Scenario(workers=2))
+    run_in_virtual_time(config(record=False), Scenario(workers=2))
     assert appeared == ["model.safetensors", "simulation.json", "summary.json"]

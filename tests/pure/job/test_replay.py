@@ -11,35 +11,16 @@ from psrt import ConfigError, TrainConfig
 from psrt.cli.flags import parse_train
 from psrt.cli.simulate import parse_simulate
 from psrt.errors import ReplayError
-from psrt.history import EventLog, Kind, read_history
+from psrt.history import Kind, read_history
 from psrt.history.header import sealed
-from psrt.history.replay import Sequencer
+from psrt.history.pair_replay import PairScript
 from psrt.job.recorded import recorded_config
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.simulation.cost_flags import VirtualCosts
 
 BASE = {"dataset": "synthetic:400x6x3", "hidden": (5,), "batch_size": 4, "steps": 15, "lr": 0.05}
 WORKERS = 3
-MODES = {
-    "serial": {"mode": "serial"},
-    "sync": {"mode": "sync", "servers": 2},
-    "sync, 1 backup": {"mode": "sync", "backup": 1, "servers": 2},
-    "async": {"mode": "async", "servers": 2, "hidden": ()},
-    "async, 3 shards each": {"mode": "async", "servers": 2, "shards_per_server": 3},
-    "sync, 1 backup, 2 shards": {"mode": "sync", "backup": 1, "shards_per_server": 2},
-    "async, mean-inverse": {"mode": "async", "staleness_rate": "mean-inverse"},
-    "async, gap-aware": {"mode": "async", "staleness_rate": "gap-aware", "optimizer": "momentum"},
-    "async, delay-compensated": {"mode": "async", "staleness_rate": "delay-compensated"},
-    "ssp": {"mode": "ssp", "staleness": 1, "servers": 3, "optimizer": "adam"},
-    "softsync": {"mode": "softsync", "softsync": 2, "servers": 2, "clip_norm": 0.1},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 4, "outer_lr": 0.7},
-    "local-sgd, servers": {"mode": "local-sgd", "local_steps": 4, "servers": 2},
-    "easgd": {"mode": "easgd", "local_steps": 3, "servers": 2, "optimizer": "nesterov"},
-    "easgd, asynchronous": {"mode": "easgd", "local_steps": 3, "asynchronous": True},
-    "gossip": {"mode": "gossip", "topology": "one-peer-exponential", "gradient_tracking": True},
-    "allreduce": {"mode": "allreduce", "bucket_bytes": 16},
-    "allreduce, node": {"mode": "allreduce", "allreduce": "node"},
-}
+ASYNC = {"mode": "async", "servers": 2, "hidden": ()}
 #: Laws of computing: nothing that both have in common tells who is first.
 THEN = VirtualCosts(compute="lognormal:0.001:0.5")
 NOW = VirtualCosts(compute="exponential:0.002", link="0.01:1e5")
@@ -56,7 +37,7 @@ def recorded(out, flags, **more):
 def asynchronous(tmp_path_factory):
     """An asynchronous run: its folder, and what came out."""
     out = tmp_path_factory.mktemp("runs") / "async"
-    return out, recorded(out, MODES["async"])
+    return out, recorded(out, ASYNC)
 
 
 @pytest.fixture
@@ -71,27 +52,6 @@ def replayed(folder, **more):
     return run_in_virtual_time(recorded_config(folder, **more), scenario)
 
 
-@pytest.mark.parametrize("flags", MODES.values(), ids=MODES)
-def test_the_same_bits_and_the_same_order(tmp_path, flags):
-    run = recorded(tmp_path / "then", flags)
-    again = replayed(tmp_path / "then", out=str(tmp_path / "now"), record=True)
-    np.testing.assert_array_equal(again.theta, run.theta)
-    then, now = read_history(tmp_path / "then"), read_history(tmp_path / "now")
-    for before, after in zip(then.shards, now.shards, strict=True):
-        for name in ("kind", "worker", "clock", "version", "tau", "samples", "rate", "flag"):
-            np.testing.assert_array_equal(before[name], after[name])
-
-
-@pytest.mark.parametrize("name", ["async", "softsync", "async, gap-aware", "ssp"])
-def test_another_order_is_another_run(tmp_path, name, monkeypatch):
-    """Servers that take what comes first do not come to the same, and that is found out."""
-    recorded(tmp_path / "then", MODES[name])
-    monkeypatch.setattr(Sequencer, "receive", lambda self: self._receive())
-    monkeypatch.setattr(Sequencer, "finish", lambda self: None)
-    with pytest.raises(ReplayError, match=r"came to other parameters: sha256 .* instead of"):
-        replayed(tmp_path / "then")
-
-
 def test_the_graph_is_that_of_the_run_whatever_became_of_its_file(tmp_path):
     edges = tmp_path / "edges.txt"
     edges.write_text("0 1\n1 2")
@@ -103,9 +63,9 @@ def test_the_graph_is_that_of_the_run_whatever_became_of_its_file(tmp_path):
     assert replayed(tmp_path / "run").theta.tobytes() == then.theta.tobytes()
 
 
-def test_a_replay_may_be_repeated(tmp_path, asynchronous):
+def test_a_replay_may_be_repeated_and_its_history_folder_will_do(tmp_path, asynchronous):
     out, run = asynchronous
-    replayed(out, out=str(tmp_path / "once"), record=True)
+    replayed(out / "history", out=str(tmp_path / "once"), record=True)
     assert (replayed(tmp_path / "once").theta == run.theta).all()
 
 
@@ -118,12 +78,6 @@ def test_what_auto_chose_is_taken_again(tmp_path):
     simulated = psrt.simulate(recorded_config(tmp_path / "run"), workers=WORKERS)
     plan = simulated.workers[0].strategy.plan
     assert (plan.algorithm, plan.control_algorithm) == (header.algorithm, header.control_algorithm)
-
-
-def test_simulate_checks_what_it_came_to(asynchronous):
-    out, run = asynchronous
-    simulated = psrt.simulate(recorded_config(out), workers=WORKERS, seed=5)
-    np.testing.assert_array_equal(simulated.theta, run.theta)
 
 
 def test_a_serial_run_is_repeated_without_virtual_time(tmp_path):
@@ -146,7 +100,7 @@ def test_the_config_is_that_of_the_run(asynchronous):
 
 
 def test_delays_are_not_repeated_unless_asked_for(tmp_path):
-    recorded(tmp_path / "run", MODES["async"], inject=["1:slow:2:3", "*:pause:4:0.5"])
+    recorded(tmp_path / "run", ASYNC, inject=["1:slow:2:3", "*:pause:4:0.5"])
     config = recorded_config(tmp_path / "run")
     assert config.inject == ()
     replayed(tmp_path / "run", inject=["0:delay:0.05"])
@@ -195,18 +149,6 @@ def edit_header(run, **changes):
     path.write_text(sealed(values | changes))
 
 
-def edit_events(run, change):
-    """Change the events of a run and give them the check sum of what they are now."""
-    path = run / "history/events.npy"
-    events = change(np.load(path)[:-1])
-    path.unlink()
-    with EventLog(path) as log:
-        for event in events.tolist():
-            kind, flag, shard, worker, clock, version, progress, time, *rest = event
-            tau, samples, *reals = rest
-            log.add(kind, time, worker, clock, version, shard, samples, progress, tau, *reals, flag)
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -222,22 +164,6 @@ def test_a_run_of_something_else(copy, changes, told):
     edit_header(copy, **changes)
     with pytest.raises(ConfigError, match=f"would not be that run: {told}$"):
         replayed(copy)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"algorithm": "rign"},
-        {"control_algorithm": 5},
-        {"code_sha256": 5},
-        {"numerics": None},
-        {"control_algorithm": {}},
-    ],
-)
-def test_a_header_of_nonsense(copy, changes):
-    edit_header(copy, **changes)
-    with pytest.raises(ConfigError):
-        recorded_config(copy)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +185,7 @@ def test_an_edited_config(copy, config, told):
 def test_an_edited_config_on_both_sides_comes_to_something_else(copy):
     edit_header(copy, config={"lr": 0.25})
     (copy / "config.toml").unlink()
-    with pytest.raises(ReplayError, match="came to other parameters"):
+    with pytest.raises(ReplayError, match=r"came to other parameters: sha256 .* instead of"):
         replayed(copy)
 
 
@@ -275,61 +201,10 @@ def test_a_run_without_its_config_says_so(copy, capsys):
         (copy / "config.toml").unlink(missing_ok=True)
 
 
-def swap_takes(events):
-    """Swap the first two pushes of two workers that come one after the other at shard 0."""
-    takes = np.flatnonzero((events["kind"] == Kind.RECEIVE) & (events["shard"] == 0))
-    workers = events["worker"][takes]
-    i = next(i for i in range(4, len(takes)) if workers[i] != workers[i + 1])
-    events[[takes[i], takes[i + 1]]] = events[[takes[i + 1], takes[i]]]
-    return events
-
-
-def drop_last_leave(events):
-    return np.delete(events, np.flatnonzero(events["kind"] == Kind.LEFT)[-1])
-
-
-def repeat_last_leave(events):
-    last = np.flatnonzero(events["kind"] == Kind.LEFT)[-1]
-    return np.insert(events, last + 1, events[last])
-
-
-def drop_last_push(events):
-    return np.delete(events, np.flatnonzero(events["kind"] == Kind.RECEIVE)[-1])
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (swap_takes, r"diverges at event \d+ of shard \d: worker \d pushed clock"),
-        (drop_last_leave, r"shard \d waits for a message after the \d+ that it received"),
-        (repeat_last_leave, r"diverges at event \d+ of shard \d: it is over, in the recorded run"),
-        (drop_last_push, r"at event \d+ of shard \d: .*pushed clock 14 .* it left at clock 15"),
-    ],
-)
-def test_events_that_did_not_happen_so(copy, change, told):
-    edit_events(copy, change)
-    with pytest.raises(ReplayError, match=told):
-        replayed(copy)
-
-
-def test_a_damaged_history(copy):
-    path = copy / "history/events.npy"
-    data = bytearray(path.read_bytes())
-    data[1000] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ConfigError, match="damaged: its checksum does not match its events"):
-        replayed(copy)
-
-
 def test_what_it_came_to_must_be_known(copy):
     (copy / "summary.json").unlink()
     with pytest.raises(ConfigError, match="what it came to is not known"):
         replayed(copy)
-
-
-def test_its_history_folder_will_do(asynchronous):
-    out, run = asynchronous
-    assert (replayed(out / "history").theta == run.theta).all()
 
 
 @pytest.mark.parametrize("name", [".", "history/.."])
@@ -374,3 +249,41 @@ def test_a_replay_has_numbers_and_no_deaths(asynchronous, scenario, told):
     out, _ = asynchronous
     with pytest.raises(ConfigError, match=told):
         run_in_virtual_time(recorded_config(out), Scenario(workers=WORKERS, **scenario))
+
+
+# --- gossip without rounds -----------------------------------------------------------------------
+
+PAIRS = {
+    "mode": "gossip", "asynchronous": True, "topology": "ring", "dataset": "synthetic:400x6x3",
+    "hidden": (5,), "batch_size": 4, "lr": 0.05, "record": True,
+}  # fmt: skip
+
+
+def test_a_void_offer_shows_where_it_was_learnt(tmp_path):
+    """In some run a neighbour leaves while an offer is open, and the next one goes to another."""
+    for seed in (13, *range(13)):  # with the 13th, at the time of writing
+        out = tmp_path / str(seed)
+        more = {"partition": "dirichlet:0.3", "epochs": 1, "seed": seed, "out": str(out)}
+        costs = VirtualCosts(compute="lognormal:0.001:0.8")
+        run_in_virtual_time(TrainConfig(**PAIRS | more), Scenario(workers=6, costs=costs))
+        events = read_history(out).workers
+        if any((PairScript.of(*it).rows[:, 4] == 2).any() for it in enumerate(events)):
+            replayed(out)
+            return
+    pytest.fail("no offer was void")
+
+
+def test_what_a_run_offers_is_said_before_its_replay(tmp_path):
+    config = TrainConfig(**PAIRS, steps=15, out=str(tmp_path / "run"))
+    run_in_virtual_time(config, Scenario(workers=4, costs=THEN))
+    lines = []
+    config = recorded_config(tmp_path / "run")
+    run_in_virtual_time(config, Scenario(workers=4, costs=NOW), say=lines.append)
+    count = sum(
+        int(
+            ((it["kind"] == Kind.OFFER) & (it["flag"] == 0)).sum() + (it["kind"] == Kind.TAKE).sum()
+        )
+        for it in read_history(tmp_path / "run").workers
+    )
+    assert any(f"{count} offers and averages in their recorded order" in line for line in lines)
+    assert any("the same parameters to the bit" in line for line in lines)

@@ -1,13 +1,22 @@
-"""When a shard has workers park, and how the other processes ask it to."""
+"""Who decides when a job saves, how others learn of it, and how many workers it goes on with."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from psrt.checkpoint import Checkpoints
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError
 from psrt.job.caller import Caller
+from psrt.job.elastic import Elastic, Size
+from psrt.job.initiator import Initiator
 from psrt.job.pace import FIRST_S, Pace
+from support.cases import each
 from support.disks import Memory
+
+# --- shards, at which workers park ---------------------------------------------------------------
 
 
 def callers_of(disk, **more):
@@ -71,3 +80,215 @@ def test_another_attempt_is_not_asked_by_what_is_left_of_one():
     other.look()
     caller.look()
     assert caller.call(3) == 0
+
+
+# --- workers that no server sees -----------------------------------------------------------------
+
+
+def initiators_of(disk, *, processes=3, **more):
+    """Return what decides, and the others."""
+    checkpoints = Checkpoints(disk, Path("run"))
+    return [
+        Initiator(checkpoints, disk, process=it, decides=it == 0, **more) for it in range(processes)
+    ]
+
+
+def look(*initiators):
+    for it in initiators:
+        it.look()
+
+
+def test_the_steps_of_the_fastest_name_a_checkpoint_each():
+    (one,) = initiators_of(Memory(), processes=1, every=5, step=7)
+    found = [one.call(step, 0) for step in (7, 8, 9)]
+    assert found == [0, 0, 0]
+    assert [one.call(11, 0), one.call(6, 0), one.call(12, 11)] == [11, 11, 0]
+    assert [one.call(14, 11), one.call(26, 11), one.call(30, 11), one.call(3, 26)] == [
+        0,
+        26,
+        26,
+        30,
+    ]
+
+
+def test_others_learn_of_all_of_them_in_order():
+    disk = Memory()
+    first, *others = initiators_of(disk, every=2)
+    assert [first.call(step, 0) for step in (1, 2)] == [0, 2]
+    assert first.call(4, 2) == 4
+    assert first.call(6, 4) == 6
+    assert others[0].call(1, 0) == 0
+    look(first, *others)
+    for other in others:
+        assert [other.call(1, 0), other.call(1, 2), other.call(1, 4), other.call(1, 6)] == [
+            2,
+            4,
+            6,
+            0,
+        ]
+
+
+def test_one_that_is_faster_than_the_first_has_it_decide():
+    disk = Memory()
+    first, fast, other = initiators_of(disk, every=10)
+    first.call(3, 0)
+    assert fast.call(12, 0) == 0
+    look(first, fast, other)
+    assert first.call(4, 0) == 0
+    look(first, fast, other)
+    assert first.call(4, 0) == fast.call(13, 0) == other.call(1, 0) == 12
+    assert first.call(11, 12) == 0
+    # What it was told before is no reason for another one.
+    fast.call(19, 12)
+    look(fast, first, other, fast)
+    assert fast.call(19, 12) == 0
+
+
+def test_one_that_is_done_tells_nothing_any_more():
+    disk = Memory()
+    first, fast, _ = initiators_of(disk, every=10)
+    fast.call(12, 0)
+    fast.ended()
+    look(fast, first)
+    assert first.call(4, 0) == 0
+    assert not disk.names(Path("run/checkpoints"))
+
+
+def test_who_is_asked_to_stop_tells_who_decides_and_nothing_follows():
+    disk = Memory()
+    first, asked, other = initiators_of(disk, every=100)
+    for it in (first, asked, other):
+        it.call(5, 0)
+    asked.ask(stop=True)
+    disk.full = True
+    look(asked, first)
+    assert first.call(6, 0) == 0
+    disk.full = False
+    look(asked, first, asked, other)
+    assert first.call(6, 0) == asked.call(5, 0) == other.call(3, 0) == -6
+    assert [first.call(step, 6) for step in (7, 100, 300)] == [0, 0, 0]
+    assert not first.stops  # nobody has come to it
+
+
+def test_a_stop_after_a_checkpoint_of_a_faster_one_has_a_number_of_its_own():
+    (one,) = initiators_of(Memory(), processes=1, every=10)
+    assert one.call(10, 0) == 10
+    one.ask(stop=True)
+    assert one.call(4, 10) == -11
+
+
+def test_nothing_is_saved_before_a_step_is_done():
+    (one,) = initiators_of(Memory(), processes=1)
+    one.ask()
+    one.look()
+    assert one.call(0, 0) == 0
+    assert one.call(1, 0) == 1
+
+
+def test_an_announcement_stays_until_all_have_saved_themselves():
+    disk = Memory()
+    checkpoints = Checkpoints(disk, Path("run"))
+    first, slow, _ = initiators_of(disk, every=1)
+    saved = []
+    first._checkpoints.listed = lambda: iter([(None, it) for it in saved])  # type: ignore[method-assign]
+    for step in (1, 2, 3):
+        first.call(step, step - 1)
+        look(first)
+    there = [bool(disk.names(checkpoints.cut(it, 0))) for it in (1, 2, 3)]
+    assert there == [True] * 3
+    look(slow)
+    saved.append(type("Saved", (), {"step": 2}))
+    first.call(4, 3)
+    look(first)
+    there = [bool(disk.names(checkpoints.cut(it, 0))) for it in (1, 2, 3, 4)]
+    assert there == [False, False, True, True]
+    look(slow)
+    assert [slow.call(1, it) for it in range(5)] == [1, 2, 3, 4, 0]
+
+
+def test_another_attempt_of_them_is_not_asked_either():
+    disk = Memory()
+    first, other, _ = initiators_of(disk, every=5)
+    first.call(5, 0)
+    other.ask(stop=True)
+    look(first, other)
+    again, another, _ = initiators_of(disk, every=5, attempt=1, step=5)
+    look(again, another)
+    assert again.call(6, 0) == another.call(6, 0) == 0
+
+
+# --- other workers, but never another number of samples in a step --------------------------------
+
+SYNC = TrainConfig(mode="sync", servers=1, batch_size=12)
+
+
+def test_the_samples_of_a_step_stay():
+    """Four workers and a server on five hosts of one slot."""
+    it = Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=1)
+    sizes = [it.on(slots) for slots in (5, 4, 3, 2)]
+    assert sizes == [Size(5, 12), Size(4, 16), Size(3, 24), Size(2, 48)]
+    # Three of the five would be 9.6 samples each: two go on.
+    it = Elastic.of(SYNC, ranks=6, slots=6, samples=0, least=1)
+    assert [it.on(slots) for slots in (6, 5, 4)] == [Size(6, 12), Size(5, 15), Size(4, 20)]
+    it = Elastic.of(TrainConfig(mode="allreduce", batch_size=1), 8, 8, 0, 1)
+    assert [it.on(slots).ranks for slots in range(8, 0, -1)] == [8, 4, 4, 4, 4, 2, 2, 1]
+
+
+@each("ranks", range(2, 9))
+@each("slots", [1, 3, 4, 8, 12])
+def test_whatever_is_there_the_samples_of_a_step_are_the_same(ranks, slots):
+    it = Elastic.of(TrainConfig(mode="allreduce", batch_size=6), ranks, slots, 0, 1)
+    for left in range(1, slots + 1):
+        size = it.on(left)
+        if isinstance(size, str):  # more ranks than cores, as many on each
+            assert ranks * left // slots == 0
+            continue
+        assert size.ranks * size.batch_size == ranks * 6
+        assert size.ranks <= max(ranks, left)
+        assert left < slots or size == Size(ranks, 6)
+
+
+def test_no_fewer_than_are_wanted():
+    it = Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=3)
+    assert it.on(4) == Size(4, 16)
+    assert it.on(3) == "that leaves 2 workers, --min-workers is 3"
+    assert it.on(0) == "that leaves 0 workers, --min-workers is 3"
+
+
+def test_ranks_beyond_the_cores_are_shared_out_as_before():
+    it = Elastic.of(TrainConfig(mode="allreduce", batch_size=6), 6, 3, 0, 1)
+    assert [it.on(slots) for slots in (3, 2, 1)] == [Size(6, 6), Size(4, 9), Size(2, 18)]
+
+
+def test_more_cores_than_ranks_are_spare():
+    it = Elastic.of(SYNC, ranks=3, slots=6, samples=0, least=1)
+    assert [it.on(slots).ranks for slots in (6, 4, 3, 2)] == [3, 3, 3, 2]
+
+
+def test_what_was_saved_says_the_samples():
+    """It was saved with two workers of 24 while a host was away."""
+    assert Elastic.of(SYNC, ranks=5, slots=5, samples=48, least=1).full == Size(5, 12)
+    with pytest.raises(ConfigError, match="keeps the 50 samples of a step, which 4 workers"):
+        Elastic.of(SYNC, ranks=5, slots=5, samples=50, least=1)
+
+
+@each(
+    ("knobs", "line"),
+    [
+        ({"mode": "gossip"}, "other workers, which --mode gossip cannot have"),
+        ({"mode": "allreduce", "parallel": "pipeline:2"}, "which --parallel"),
+        (
+            {"mode": "allreduce", "record": True, "out": "x"},
+            "--record cannot have, since they make no one history",
+        ),
+        ({"mode": "allreduce", "codec": "int8"}, "--codec int8 cannot have without servers"),
+    ],
+)
+def test_what_cannot_go_on_with_others_is_refused_at_once(knobs, line):
+    with pytest.raises(ConfigError, match=line):
+        Elastic.of(TrainConfig(**knobs), ranks=4, slots=4, samples=0, least=1)
+
+
+def test_more_than_there_are_cannot_be_the_fewest():
+    with pytest.raises(ConfigError, match="--min-workers 5 are more than the 4 workers"):
+        Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=5)

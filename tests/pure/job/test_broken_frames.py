@@ -105,7 +105,7 @@ def is_told_by_nobody_else(name, kind, field):
 
 @pytest.mark.parametrize(
     ("name", "field"),
-    pairs([it for it in JOBS if it not in ("pushes", "in turn", "late")], FIELDS, one_in=5),
+    pairs([it for it in JOBS if it not in ("pushes", "in turn", "late")], FIELDS, one_in=7),
 )
 def test_events_that_contradict_each_other(good, name, field):
     history = good(name)

@@ -106,7 +106,7 @@ def test_a_knob_holds_for_pushes_and_replies(tmp_path, bucket):
         check(replace(history, header=replace(history.header, reply_knobs={})))
 
 
-@pytest.mark.parametrize(("mode", "codec"), pairs(["sync", "easgd"], REPLIES, one_in=6))
+@pytest.mark.parametrize(("mode", "codec"), pairs(["sync", "easgd"], REPLIES, one_in=9))
 def test_one_frame_may_serve_all_workers(tmp_path, mode, codec, monkeypatch):
     """Without random numbers, which are drawn by worker, it is that of each by itself."""
     made = []
@@ -126,7 +126,7 @@ def test_one_frame_may_serve_all_workers(tmp_path, mode, codec, monkeypatch):
     np.testing.assert_array_equal(replayed(shared).theta, run.theta)
 
 
-@each("mode", SERVED)
+@each("mode", ["sync", "backup", "async", "local-sgd", "easgd"])
 def test_all_elements_of_top_k_are_what_is_sent_without_a_codec(mode):
     """Lossless is none, to the bit; but differences are rounded, and so are their sums."""
     plain = simulate(config_of(mode, shards_per_server=2), workers=3)
@@ -138,11 +138,11 @@ def test_all_elements_of_top_k_are_what_is_sent_without_a_codec(mode):
         np.testing.assert_allclose(framed.theta, plain.theta, **most)
 
 
-@each("mode", ["sync", "backup", "async", "ssp", "softsync"])
+@each("mode", ["sync", "async", "softsync"])
 def test_demo_that_sends_everything_is_signed_descent(mode):
     """For one worker. Some chunks have fewer elements than are sent of a chunk, others as many."""
     whole = {"optimizer": "demo", "codec": "demo", "codec_chunk": 8, "codec_kept": 64}
-    one = {"backup": {"backup": 0}, "softsync": {"softsync": 1}}.get(mode, {})
+    one = {"softsync": 1} if mode == "softsync" else {}
     thetas = [
         simulate(config_of(mode, lr=0.01, **one, **more), workers=1).theta
         for more in (whole, {"optimizer": "sign-sgd"})
@@ -162,7 +162,7 @@ def test_demo_is_an_optimizer_that_brings_its_codec():
     [*((it, None) for it in SPARSE), *(("sign", it) for it in REPLIES), ("low-rank", "low-rank")],
 )
 def test_without_numbers_the_same_bytes_are_sent_or_the_most(codec, reply):
-    config = config_of("sync", codec, codec_reply=reply, epochs=None, steps=3)
+    config = config_of("sync", codec, codec_reply=reply, epochs=None, steps=2)
     whole, bare = (
         simulate(config, workers=3, numerics=numerics).summary for numerics in (True, False)
     )

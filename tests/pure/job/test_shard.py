@@ -49,7 +49,7 @@ CASES = [(it, "ring") for it in SHARDS] + [(it, "node") for it in SHARDS if it !
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("optimizer", VECTORS)
 @pytest.mark.parametrize("bucket_bytes", [1, 300, 1 << 20])
-@pytest.mark.one_in(45)
+@pytest.mark.one_in(80)
 def test_the_bits_of_a_run_without(shard, algorithm, workers, optimizer, bucket_bytes):
     knobs = {"optimizer": optimizer, "allreduce": algorithm, "bucket_bytes": bucket_bytes}
     knobs |= {"weight_decay": 0.01}
@@ -60,14 +60,14 @@ def test_the_bits_of_a_run_without(shard, algorithm, workers, optimizer, bucket_
     assert part.summary.buckets == whole.summary.buckets == buckets
 
 
-@pytest.mark.parametrize("shard", SHARDS)
+@each("shard", SHARDS)
 def test_more_workers_than_parameters(shard):
     """A layer of 2 x 1 weights and a bias, and 1 x 2 and two: most workers own nothing."""
     knobs = {"dataset": "synthetic:30x2x2", "hidden": (1,), "batch_size": 2, "allreduce": "ring"}
     assert bits(run(8, **knobs, shard=shard)) == bits(run(8, **knobs))
 
 
-@pytest.mark.parametrize("shard", SHARDS)
+@each("shard", SHARDS)
 def test_workers_that_leave_at_different_times(shard):
     """In five buckets: a place is used again while others still have nothing but zeros there."""
     deep = {**KNOBS, "dataset": "synthetic:120x9x3", "hidden": (8, 7, 6, 5), "bucket_bytes": 1}
@@ -90,8 +90,8 @@ def test_a_time_that_was_measured(shard, algorithm):
     assert bits(part) == bits(whole)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("shard", SHARDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@each("shard", SHARDS)
 def test_the_vectors_of_an_optimizer_are_of_what_its_worker_owns(shard, optimizer):
     """By hand: worker r ends with chunk r + 1 of each bucket, and has nothing of the others."""
     found = run(3, optimizer=optimizer, allreduce="ring", shard=shard)
@@ -103,17 +103,16 @@ def test_the_vectors_of_an_optimizer_are_of_what_its_worker_owns(shard, optimize
         assert worker.strategy.memory.optimizer == sum(it.nbytes for it in state.values())
 
 
-@pytest.mark.parametrize("shard", [None, *SHARDS])
-@pytest.mark.parametrize("workers", [1, 4, 7])
-def test_memory_is_what_the_formula_says(shard, workers):
+@each("shard", [None, *SHARDS])
+def test_memory_is_what_the_formula_says(shard):
     knobs = {"hidden": (40, 40, 40), "dataset": "synthetic:120x20x10", "bucket_bytes": 6000}
-    found = run(workers, **knobs, optimizer="adam", allreduce="ring", shard=shard).summary
+    found = run(7, **knobs, optimizer="adam", allreduce="ring", shard=shard).summary
     model = [(20, 40), (40, 40), (40, 40), (40, 10)]
     buckets = [410 + 1640, 1640, 840]
     assert found.buckets == len(buckets)
     n = sum(a * b + b for a, b in model)
     due = memory(
-        None if shard is None else Sharing(shard), n, workers=workers, vectors=2, buckets=buckets
+        None if shard is None else Sharing(shard), n, workers=7, vectors=2, buckets=buckets
     )
     for name, value in dataclasses.asdict(due).items():
         assert getattr(found.memory, name) == pytest.approx(value, rel=0.05), name
@@ -135,7 +134,7 @@ def test_timing_only_counts_the_same(shard, cut):
     assert timed.seconds == pytest.approx(whole.seconds)
 
 
-@pytest.mark.parametrize("shard", SHARDS)
+@each("shard", SHARDS)
 def test_the_parts_of_a_step_take_the_time_of_a_step(shard):
     """Messages take none here: what is left is four steps an epoch, of a millisecond each."""
     costs = SimulationCosts(compute=lambda rank, rng: 1e-3, latency=lambda rng: 0.0)
@@ -156,7 +155,7 @@ def test_memory_that_is_said_wrong_is_found(name, tmp_path):
     assert name in wrong
 
 
-@pytest.mark.parametrize("shard", SHARDS)
+@each("shard", SHARDS)
 def test_one_process(shard):
     knobs = {**KNOBS, "optimizer": "adam", "shard": shard}
     found = local.run(TrainConfig(**knobs))
@@ -227,7 +226,7 @@ def test_what_does_not_go_together_is_one_line(knobs, message):
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("shard", ["gradients", "parameters"])
+@each("shard", ["gradients", "parameters"])
 def test_a_problem_that_is_no_chain_is_one_line(shard):
     class NoChain(Uneven):
         layers = loss = None
@@ -237,7 +236,7 @@ def test_a_problem_that_is_no_chain_is_one_line(shard):
         simulate(config, NoChain(config, 2), workers=2)
 
 
-@pytest.mark.parametrize("shard", ["gradients", "parameters"])
+@each("shard", ["gradients", "parameters"])
 def test_a_worker_holds_no_more_than_it_says(shard):
     """Its vectors in the port, by hand: two buckets of 200, and of 371 the 124 of its share."""
     found = run(3, optimizer="adam", allreduce="ring", shard=shard)
@@ -293,7 +292,7 @@ GRID = [it for it in itertools.product(SHARDS, AXES, WAYS) if goes(*it)]
 AGAIN = ("gradients", "pipeline:2", {**WAYS[-1], "stages": "3,1"})
 
 
-@pytest.mark.parametrize("combination", [AGAIN, *some(GRID, one_in=17)], ids=str)
+@pytest.mark.parametrize("combination", [AGAIN, *some(GRID, one_in=25)], ids=str)
 def test_the_bits_of_a_cut_run_without(combination):
     shard, axes, more = combination
     copies = 1 + GRID.index(combination) % 3 if combination in GRID else 2
@@ -319,7 +318,7 @@ def test_copies_that_leave_at_different_times(shard, more):
         assert [worker.stats.updates for worker in part.workers] == [6] * 6
 
 
-@pytest.mark.parametrize("shard", [None, *SHARDS])
+@each("shard", [None, *SHARDS])
 def test_memory_is_what_the_formula_says_of_a_part(shard):
     """The two stages have the layers of 200 and of 147, 72 and 30 parameters."""
     config = TrainConfig(**CUT, parallel="pipeline:2", **ONE, stages="1,3", shard=shard)

@@ -114,7 +114,7 @@ def test_an_unmeasured_shard_is_never_free():
         *((name, 4, seconds) for name in CODECS for seconds in (0.0, 0.02)),
     ],
 )
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(9)
 def test_the_simulator_agrees(codecs, workers, servers, shards, compute_s):
     n, steps = 1 << 20, 6
     layers = tuple(Span(a, a + (1 << 17)) for a in range(0, n, 1 << 17))[::-1]

@@ -1,19 +1,23 @@
-"""Flags: the same knobs as the TOML, the same checks, and one line for every mistake."""
+"""Flags of train, show and bench: the knobs, their checks, and one line for every mistake."""
 
 from __future__ import annotations
 
+import json
 import re
-import subprocess
-import sys
+from argparse import Namespace
 
 import pytest
 
+from psrt.cli import show
+from psrt.cli.bench import main as bench
+from psrt.cli.bench import run as written
 from psrt.cli.flags import parse_train, train_parser
-from psrt.config import TrainConfig
+from psrt.codec import TABLE
+from psrt.config import TrainConfig, from_toml, resolve
 from psrt.config.knobs import dashed, knobs_of
 from psrt.config.values import SWITCH
 from psrt.errors import ConfigError
-from support.launching import TIMEOUT_S
+from support.cases import each
 
 
 def refusal(*argv):
@@ -21,10 +25,6 @@ def refusal(*argv):
         parse_train(argv)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def test_no_flags_are_all_defaults():
-    assert parse_train([]) == TrainConfig()
 
 
 def test_every_kind_of_flag():
@@ -40,70 +40,37 @@ def test_every_kind_of_flag():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "widths"), [("", ()), ("none", ()), ("7", (7,)), ("7, 3", (7, 3))]
-)
-def test_hidden(text, widths):
-    assert parse_train(["--hidden", text]).hidden == widths
-
-
-def test_the_last_of_two_flags_counts():
-    assert parse_train(["--lr", "1", "--lr", "2"]).lr == 2.0
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--stalenes", "3"], "unknown flag --stalenes (did you mean --staleness?)"),
-        (["--batch_size=3"], "unknown flag --batch_size (did you mean --batch-size?)"),
-        (["--stale", "3"], "unknown flag --stale (did you mean --staleness?)"),
-        (["--learning-rate", "1"], "unknown flag --learning-rate (did you mean --lr?)"),
-        (["--lerning_rate", "1"], "unknown flag --lerning_rate (did you mean --lr?)"),
-        (["--jitter", "1"], "unknown flag --jitter (did you mean --inject?)"),
-        (
-            ["--workers", "2"],
-            "unknown flag --workers (psrt launch -n N starts N ranks, servers and workers)",
-        ),
-        (["--restarts", "3"], "unknown flag --restarts (psrt launch takes it, before train)"),
-        (["--crystal"], "unknown flag --crystal; psrt train --help-all lists all of them"),
-        (["-x"], "unknown flag -x; psrt train --help-all lists all of them"),
-        (["fast"], "unexpected argument 'fast'"),
-        (["--lr"], "--lr: expected one argument"),
-        (["--lr", "--seed", "3"], "--lr: expected one argument"),
-        (["--lr", "fast"], "lr must be a finite number, got 'fast'"),
-        (["--lr", "nan"], "lr must be a finite number, got 'nan'"),
-        (["--lr", "-0.1"], "lr must be above 0, got -0.1"),
-        (["--batch-size", "0"], "batch-size must be at least 1, got 0"),
-        (["--batch-size", "1_0"], "batch-size must be a whole number, got '1_0'"),
-        (["--batch-size", "٣"], "batch-size must be a whole number, got '٣'"),
-        (["--batch-size", ""], "batch-size must be a whole number, got ''"),
-        (["--batch-size", "9" * 25], f"batch-size must fit into 64 bits, got '{'9' * 25}'"),
-        (
-            ["--shards-per-server", "9" * 20],
-            f"shards-per-server must fit into 64 bits, got '{'9' * 20}'",
-        ),
-        (
-            ["--hidden", "8,,8"],
-            "hidden must be whole numbers of at least 1, like 128,64 (or none), got '8,,8'",
-        ),
-        (
-            ["--inject", "1:delay:1", "--inject", "1:dalay:1"],
-            "inject must be WORKER:KIND:NUMBERS, KIND delay, jitter, tail, pause or slow "
-            "(did you mean delay?), like 1:delay:0.005, got '1:delay:1,1:dalay:1'",
-        ),
-        (["--out", ""], "out must not be empty, got ''"),
-        (["--overwrite=yes"], "--overwrite/--no-overwrite: ignored explicit argument 'yes'"),
-        (
-            ["--mode", "asinc"],
-            "mode must be one of serial, sync, async, ssp, softsync, local-sgd, easgd, allreduce, "
-            "gossip, got 'asinc' (did you mean async?)",
-        ),
-        (
-            ["--mode", "async", "--staleness", "3"],
-            "--staleness 3 has no effect with --mode async; it belongs to --mode ssp",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("argv", "message"), [
+    (["--stalenes", "3"], "unknown flag --stalenes (did you mean --staleness?)"),
+    (["--learning-rate", "1"], "unknown flag --learning-rate (did you mean --lr?)"),
+    (["--lerning_rate", "1"], "unknown flag --lerning_rate (did you mean --lr?)"),
+    (["--jitter", "1"], "unknown flag --jitter (did you mean --inject?)"),
+    (["--workers", "2"], "unknown flag --workers (psrt launch -n N starts N ranks, servers and "
+     "workers)"),
+    (["--restarts", "3"], "unknown flag --restarts (psrt launch takes it, before train)"),
+    (["--crystal"], "unknown flag --crystal; psrt train --help-all lists all of them"),
+    (["fast"], "unexpected argument 'fast'"),
+    (["--lr"], "--lr: expected one argument"),
+    (["--lr", "fast"], "lr must be a finite number, got 'fast'"),
+    (["--lr", "-0.1"], "lr must be above 0, got -0.1"),
+    (["--batch-size", "0"], "batch-size must be at least 1, got 0"),
+    (["--batch-size", "1_0"], "batch-size must be a whole number, got '1_0'"),
+    (["--batch-size", "٣"], "batch-size must be a whole number, got '٣'"),
+    (["--batch-size", "9" * 25], f"batch-size must fit into 64 bits, got '{'9' * 25}'"),
+    (["--shards-per-server", "9" * 20], f"shards-per-server must fit into 64 bits, got "
+     f"'{'9' * 20}'"),
+    (["--hidden", "8,,8"], "hidden must be whole numbers of at least 1, like 128,64 (or none), got "
+     "'8,,8'"),
+    (["--inject", "1:delay:1", "--inject", "1:dalay:1"], "inject must be WORKER:KIND:NUMBERS, KIND "
+     "delay, jitter, tail, pause or slow (did you mean delay?), like 1:delay:0.005, got "
+     "'1:delay:1,1:dalay:1'"),
+    (["--out", ""], "out must not be empty, got ''"),
+    (["--overwrite=yes"], "--overwrite/--no-overwrite: ignored explicit argument 'yes'"),
+    (["--mode", "asinc"], "mode must be one of serial, sync, async, ssp, softsync, local-sgd, "
+     "easgd, allreduce, gossip, got 'asinc' (did you mean async?)"),
+    (["--mode", "async", "--staleness", "3"], "--staleness 3 has no effect with --mode async; it "
+     "belongs to --mode ssp"),
+])  # fmt: skip
 def test_what_will_not_do(argv, message):
     assert refusal(*argv) == message
 
@@ -114,7 +81,7 @@ def write(folder, text):
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["config", *(dashed(name) for name in knobs_of(TrainConfig))])
+@each("name", ["config", *(dashed(name) for name in knobs_of(TrainConfig))])
 def test_two_dashes_are_no_value(name):
     said = refusal(f"--{name}=--")
     assert said.startswith(name)
@@ -132,11 +99,6 @@ def test_one_length_overrides_the_other(tmp_path):
     assert parse_train(["--config", path, "--steps", "7"]) == TrainConfig(steps=7)
     assert parse_train(["--config", path, "--epochs", "7"]) == TrainConfig(epochs=7)
     assert refusal("--steps", "7", "--epochs", "3") == "give --epochs or --steps, not both"
-
-
-def test_a_mode_given_as_flag_must_fit_the_file(tmp_path):
-    path = write(tmp_path, 'mode = "ssp"\nstaleness = 5')
-    assert refusal("--config", path, "--mode", "async").startswith("--staleness 5 has no effect")
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
@@ -187,58 +149,31 @@ def test_help_shows_the_usual_flags(capsys):
         assert all(it.count(",") < 9 for it in re.split("[;(]", line) if "default" not in it), line
 
 
-@pytest.mark.parametrize(
-    ("topic", "some", "none"),
-    [
-        ("compression", {"codec", "codec-density", "error-feedback"}, {"lr", "staleness"}),
-        ("ssp", {"mode", "staleness", "staleness-rate"}, {"backup", "softsync", "topology"}),
-        ("lr", {"lr", "outer-lr"}, {"mode", "codec"}),
-        ("top-k", {"codec", "codec-density"}, {"codec-levels", "lr"}),
-        ("weight_decay", {"weight-decay"}, {"lr"}),
-    ],
-)
+@each(("topic", "some", "none"), [
+    ("compression", {"codec", "codec-density", "error-feedback"}, {"lr", "staleness"}),
+    ("ssp", {"mode", "staleness", "staleness-rate"}, {"backup", "softsync", "topology"}),
+    ("lr", {"lr", "outer-lr"}, {"mode", "codec"}),
+    ("top-k", {"codec", "codec-density"}, {"codec-levels", "lr"}),
+    ("weight_decay", {"weight-decay"}, {"lr"}),
+])  # fmt: skip
 def test_help_on_a_topic(topic, some, none, capsys):
     shown = flags_of(capsys, topic)
     assert some <= shown
     assert not none & shown
-
-
-def test_help_on_nothing_that_is_known():
     assert "no topic 'kodec' (did you mean codec?)" in refusal("--help", "kodec")
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        ("--hidden 128 64", "unexpected argument '64' (did you mean --hidden 128,64?)"),
-        ("--inject 1:slow:3 2:slow:4", "(did you mean --inject 1:slow:3,2:slow:4?)"),
-        ("--lr 1 2", "unexpected argument '2'"),
-        ("--parallel pipeline=2", "(did you mean pipeline:2?), got 'pipeline=2'"),
-        ("--codec fp16", "got 'fp16' (did you mean float16?)"),
-        ("--codec-reply bf16 --codec top-k", "got 'bf16' (did you mean bfloat16?)"),
-        ("--mode fedavg", "got 'fedavg' (did you mean local-sgd?)"),
-    ],
-)
+@pytest.mark.parametrize(("words", "hint"), [
+    ("--hidden 128 64", "unexpected argument '64' (did you mean --hidden 128,64?)"),
+    ("--inject 1:slow:3 2:slow:4", "(did you mean --inject 1:slow:3,2:slow:4?)"),
+    ("--lr 1 2", "unexpected argument '2'"),
+    ("--parallel pipeline=2", "(did you mean pipeline:2?), got 'pipeline=2'"),
+    ("--codec fp16", "got 'fp16' (did you mean float16?)"),
+    ("--codec-reply bf16 --codec top-k", "got 'bf16' (did you mean bfloat16?)"),
+    ("--mode fedavg", "got 'fedavg' (did you mean local-sgd?)"),
+])  # fmt: skip
 def test_what_a_user_of_other_tools_types(words, hint):
     assert refusal(*words.split()).endswith(hint)
-
-
-def test_the_usage_names_the_command():
-    assert train_parser("psrt worker").format_help().startswith("usage: psrt worker [--config")
-
-
-def test_neither_numpy_nor_mpi_is_imported():
-    code = (
-        "import sys, psrt.cli.flags, psrt.cli.show, psrt.__main__\n"
-        "assert psrt.__main__.main(['train', '--help']) == 0\n"
-        "assert psrt.__main__.main(['help', 'train', 'ssp']) == 0\n"
-        "assert psrt.__main__.main(['show']) == 0\n"
-        "print(*{'numpy', 'mpi4py', 'psrt.cli.train'} & set(sys.modules), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "\n")
 
 
 def test_what_comes_after_two_dashes_is_not_taken_for_a_flag():
@@ -247,3 +182,127 @@ def test_what_comes_after_two_dashes_is_not_taken_for_a_flag():
             train_parser().parse(words)
     with pytest.raises(ConfigError, match="did you mean --quiet"):
         train_parser().parse(["--quite", "--"])
+
+
+# What psrt show makes of them.
+
+
+def test_what_show_prints_is_the_resolved_config_and_one_again(capsys, tmp_path):
+    assert show.main(["--mode", "ssp", "--servers", "2", "--ranks", "5"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# on 5 ranks\n# mode\n")
+    assert from_toml(text) == resolve(TrainConfig(mode="ssp", servers=2), ranks=5)
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    show.main(["--config", str(path), "--ranks", "5"])
+    assert capsys.readouterr().out == text
+
+
+@each(("knobs", "ranks"), [
+    ({}, 1),
+    ({"mode": "allreduce"}, 1),
+    ({"mode": "sync"}, 2),
+    ({"servers": 3}, 4),
+    ({"backup": 2}, 4),
+    ({"mode": "softsync", "softsync": 3}, 4),
+    ({"mode": "local-sgd", "servers": 2}, 3),
+    ({"mode": "allreduce", "inject": ("4:delay:1",)}, 5),
+    ({"mode": "allreduce", "inject": ("2:delay:1", "*:delay:1", "1:delay:1")}, 3),
+    ({"mode": "ssp", "servers": 2, "inject": ("2:delay:1",)}, 5),
+])  # fmt: skip
+def test_as_few_ranks_as_will_do(knobs, ranks):
+    config = TrainConfig(**knobs)
+    assert show.fewest_ranks(config) == ranks
+    resolve(config, ranks=ranks)
+    if ranks > 1:
+        with pytest.raises(ConfigError):
+            resolve(config, ranks=ranks - 1)
+
+
+def test_what_is_averaged_at_once(capsys):
+    flags = ["--mode", "local-sgd", "--fragments", "2", "--sync-delay", "3"]
+    show.main(flags)
+    text = capsys.readouterr().out
+    assert text.startswith(
+        "# on 1 rank\n# averages: 2 fragments, each every 8 steps, 67.3 KiB in all, 35 KiB at "
+        "once; taken 3 steps later\n# mode\n"
+    )
+    show.main([*flags, "--dataset", "elsewhere"])
+    assert capsys.readouterr().out.startswith("# on 1 rank\n# mode\n")
+
+
+@each(("argv", "message"), [
+    ("--ranks 0", "ranks must be at least 1, got 0"),
+    ("--ranks two", "ranks must be a whole number, got 'two'"),
+    ("--workers 2", "unknown flag --workers (did you mean --ranks?)"),
+    ("--servers 4 --ranks 2", "--servers 4 are more than the 2 ranks of the job"),
+    ("--parallel pipeline:4 --hidden 32,16", "3 layers cannot be cut into 4 parts"),
+    ("--parallel tensor:100 --hidden 32,16", "100 tensor slices of layer 0"),
+    ("--mode local-sgd --fragments 4", "--fragments 4 is more than the model has layers, 3"),
+])  # fmt: skip
+def test_what_show_refuses(argv, message, capsys):
+    with pytest.raises(ConfigError) as caught:
+        show.main(argv.split())
+    assert message in str(caught.value)
+    assert capsys.readouterr().out == ""
+
+
+# Those of psrt bench.
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ("train --sizes 1K", "--sizes is for bench allreduce and ps, not for bench train"),
+    ("train --mode sync", "--mode is for bench ps, not for bench train"),
+    ("allreduce --servers 2", "--servers is for bench ps, not for bench allreduce"),
+    ("codec --elements 0", "elements must be at least 1, got 0"),
+    ("codec --rounds 0", "at least 1"),
+    ("ps --machine-costs a.json", "--machine-costs is for bench allreduce"),
+    ("allreduce --fit a.json --machine-costs b.json", "give one of them"),
+    ("allreduce --shards-per-server 2", "--shards-per-server is for bench ps and train"),
+    ("train --shards-per-server few", "must be a whole number or auto, got 'few'"),
+    ("ps --shards-per-server 0", "shards-per-server must be at least 1, got 0"),
+    ("ps --quick", "--quick is for bench allreduce"),
+    ("allreduce --force", "--force has no effect without --fit"),
+    ("allreduce --size 1K", "unknown flag --size (did you mean --sizes?)"),
+    ("allreduce", "launch -n 4 bench allreduce"),
+    ("pipeline", "bench pipeline needs 2 ranks or more: "),
+    ("allrduce", "codec, got 'allrduce' (did you mean allreduce?)"),
+])  # fmt: skip
+def test_what_bench_refuses_before_mpi_is_there(words, told, monkeypatch):
+    monkeypatch.setattr("psrt.cli.bench.launched", lambda: False)
+    with pytest.raises(ConfigError) as caught:
+        bench(words.split())
+    assert told in str(caught.value)
+
+
+@pytest.mark.exhaustive
+def test_codecs_need_no_ranks(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "codecs.json"
+    monkeypatch.setattr("psrt.cli.bench.launched", lambda: True)
+    with pytest.raises(ConfigError, match="bench codec is for one process"):
+        bench(["codec"])
+    monkeypatch.setattr("psrt.cli.bench.launched", lambda: False)
+    monkeypatch.setattr("psrt.bench.codec_limits.WORKERS", (4,))  # the rest takes 10 s
+    assert bench(["codec", "--elements", "1000", "--rounds", "1", "--json", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n{name} " in text for name in TABLE)
+    assert {row["codec"] for row in json.loads(path.read_text())["codecs"]} == {*TABLE}
+
+
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_measured(tmp_path):
+    def failing(*_):
+        raise ConfigError("measured first")
+
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("figures of yesterday")
+    for name in ("missing/all.json", "folder", "a" * 300, "file/all.json"):
+        path = str(tmp_path / name)
+        with pytest.raises(ConfigError, match="cannot write"):
+            written(Namespace(json=path), None, failing, (None, path))
+    path = str(tmp_path / "file")
+    with pytest.raises(ConfigError, match="measured first"):
+        written(Namespace(json=path), None, failing, (path,))
+    assert (tmp_path / "file").read_text() == "figures of yesterday"
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "file"}
+    with pytest.raises(ConfigError, match=r"--fit and --json would both write a\.json"):
+        bench(["allreduce", "--fit", "./a.json", "--json", "a.json"])

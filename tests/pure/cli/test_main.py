@@ -1,8 +1,12 @@
-"""The psrt command: subcommands found, errors told once, in one line."""
+"""The psrt command: subcommands found, errors told once in one line, words completed."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
+import io
+import re
+import shutil
 import subprocess
 import sys
 import types
@@ -12,7 +16,10 @@ import pytest
 from psrt import __version__
 from psrt.__main__ import COMMANDS, main
 from psrt.cli import launch
-from psrt.errors import DivergedError
+from psrt.cli.simulate import main as simulate
+from psrt.cli.train import main as train
+from psrt.errors import ConfigError
+from support.launching import TIMEOUT_S
 
 
 @pytest.fixture(autouse=True)
@@ -32,15 +39,12 @@ def calls(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(
-    ("argv", "call"),
-    [
-        (["train", "--lr", "1"], ("train", ["--lr", "1"], {})),
-        (["server", "--lr", "1"], ("train", ["--lr", "1"], {"role": "server"})),
-        (["worker"], ("train", [], {"role": "worker"})),
-        (["bench", "step", "--help"], ("bench", ["step", "--help"], {})),
-    ],
-)
+@pytest.mark.parametrize(("argv", "call"), [
+    (["train", "--lr", "1"], ("train", ["--lr", "1"], {})),
+    (["server", "--lr", "1"], ("train", ["--lr", "1"], {"role": "server"})),
+    (["worker"], ("train", [], {"role": "worker"})),
+    (["bench", "step", "--help"], ("bench", ["step", "--help"], {})),
+])  # fmt: skip
 def test_a_subcommand_gets_its_words_and_gives_the_status(calls, argv, call):
     assert main(argv) == 7
     assert calls == [call]
@@ -55,17 +59,6 @@ def test_help_of_training_comes_before_mpi(calls, command, capsys):
     assert calls == []
 
 
-def test_show(capsys):
-    assert main(["show", "--lr", "0.5"]) == 0
-    assert "\nlr = 0.5\n" in capsys.readouterr().out
-
-
-def test_the_words_of_the_process(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["psrt", "--version"])
-    assert main() == 0
-    assert capsys.readouterr().out == f"psrt {__version__}\n"
-
-
 def test_ctrl_c_while_the_first_modules_are_imported(monkeypatch, capsys):
     class Interrupted(importlib.abc.MetaPathFinder):
         def find_spec(self, name, path, target=None):
@@ -78,53 +71,17 @@ def test_ctrl_c_while_the_first_modules_are_imported(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_little_is_imported_before_ctrl_c_is_caught():
-    code = "import sys, psrt.__main__; print(*(name for name in sys.modules if 'psrt' in name))"
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    names = {name for name in found.stdout.split() if not name.startswith("__editable__")}
-    assert names == {"psrt", "psrt.__main__", "psrt.vendors", "psrt.version"}
-
-
 def test_launch_knows_every_subcommand():
     known = [*launch._ON_RANKS, *launch._PARTS, *launch._WITHOUT_RANKS, "launch"]
     assert sorted(known) == sorted(COMMANDS)
 
 
-def test_the_help_of_what_reads_runs_loads_nothing():
-    code = (
-        "import sys; from psrt.__main__ import main\n"
-        "for it in sys.argv[1:]: assert main([it, '--help']) == 0\n"
-        "loaded = {name.partition('.')[0] for name in sys.modules}\n"
-        "assert not {'numpy', 'mpi4py', 'perfetto', 'tensorboardX', 'rich'} & loaded"
-    )
-    commands = ["trace", "compare", "export", "watch", "completion"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *commands], check=True, capture_output=True, text=True
-    )
-    assert [f"usage: psrt {it}" in done.stdout for it in commands] == [True] * 5
-
-
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_lists_every_subcommand(flag, capsys):
-    assert main([flag]) == 0
-    text = capsys.readouterr().out
-    assert all(f"\n  {command} " in text for command in COMMANDS)
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (
-            [],
-            f"no command given, expected one of {', '.join(COMMANDS)}; psrt --help says more",
-        ),
-        (
-            ["trian"],
-            f"unknown command 'trian' (did you mean train?), expected one of {', '.join(COMMANDS)}",
-        ),
-        (["show", "--lr", "0"], "lr must be above 0, got 0"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "message"), [
+    ([], f"no command given, expected one of {', '.join(COMMANDS)}; psrt --help says more"),
+    (["trian"], f"unknown command 'trian' (did you mean train?), expected one of "
+     f"{', '.join(COMMANDS)}"),
+    (["show", "--lr", "0"], "lr must be above 0, got 0"),
+])  # fmt: skip
 def test_an_error_is_one_line_and_status_2(argv, message, capsys):
     assert main(argv) == 2
     assert capsys.readouterr() == ("", f"psrt: error: {message}\n")
@@ -146,31 +103,16 @@ def test_a_python_without_what_psrt_needs(package, monkeypatch, capsys):
     assert f"psrt bench needs {package}, which {sys.executable} does not have" in line
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--staleness", "2"], "it belongs to --mode ssp"),
-        (["--dataset", "nowhere.npz"], "nowhere.npz: cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("words", "says"), [
+    (["--staleness", "2"], "it belongs to --mode ssp"),
+    (["--dataset", "nowhere.npz"], "nowhere.npz: cannot be read"),
+])  # fmt: skip
 def test_ranks_are_not_advised_where_they_cure_nothing(words, says, capsys):
     assert main(["train", *words]) == 2
     out, err = capsys.readouterr()
     assert (out, says in err) == ("", True)
     assert main(["train", "--steps", "1"]) == 0
     assert capsys.readouterr().out.startswith("training in this process alone; to start ranks: ")
-
-
-def test_the_status_is_the_error_s(monkeypatch, capsys):
-    module = types.ModuleType("psrt.cli.bench")
-
-    def diverge(argv):
-        raise DivergedError("loss is nan")
-
-    module.main = diverge
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert main(["bench"]) == 3
-    assert capsys.readouterr().err == "psrt: error: loss is nan\n"
 
 
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"])
@@ -183,3 +125,109 @@ def test_only_the_first_rank_tells(variable, monkeypatch, capsys):
     monkeypatch.setenv(variable, "0")
     assert main(["trian"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_words_of_the_process(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["psrt", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out == f"psrt {__version__}\n"
+
+
+#: Commands that need neither numpy nor MPI, so that their help comes at once.
+HELP = (
+    *("train --help", "help train ssp", "show --help", "simulate --help", "check --help"),
+    *("report --help", "trace --help", "compare --help", "export --help", "watch --help"),
+    *("completion --help", "explain --help", "explain ring --help", "explain ssp --help"),
+    *("explain codec --help", "explain gossip --help", "explain pipeline --help"),
+    *("explain pipeline compare --help", "explain compare --help"),
+)  # fmt: skip
+
+
+def test_help_loads_nothing():
+    code = (
+        "import sys; from psrt.__main__ import main\n"
+        "for line in sys.argv[1:]:\n"
+        "    try: assert not main(line.split())\n"
+        "    except SystemExit as end: assert not end.code\n"
+        "assert main(['show']) == 0\n"
+        "loaded = {it.partition('.')[0] for it in sys.modules} | {*sys.modules}\n"
+        "unwanted = {'numpy', 'mpi4py', 'matplotlib', 'jinja2', 'perfetto', 'rich'}\n"
+        "print(*(unwanted | {'psrt.cli.train'}) & loaded, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *HELP], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "\n")
+    assert len(re.findall("^usage: psrt ", done.stdout, re.MULTILINE)) == len(HELP)
+
+
+# A job whose ranks are too few.
+
+
+JOB = ["--dataset", "synthetic:64x4x2", "--hidden", "none", "--steps", "2", "--batch-size", "4"]
+
+
+def test_a_job_whose_ranks_are_too_few_is_told_how_to_start_them(tmp_path):
+    with pytest.raises(ConfigError, match=r"needs at least a server and a worker.* launch -n 4 "):
+        train(["--mode", "sync"])
+    words = ["--mode", "async", "--workers", "5", "--servers", "2", *JOB]
+    simulate([*words, "--record", "--out", str(tmp_path / "run")])
+    with pytest.raises(ConfigError, match=r"needs at least a server and a worker.* launch -n 7 "):
+        train(["--replay", str(tmp_path / "run")])
+
+
+# Completion, of which bash itself says what it completes to.
+
+
+bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["completion", "bash"]) == 0
+    path = tmp_path_factory.mktemp("completion") / "psrt.sh"
+    path.write_text(out.getvalue())
+    return path
+
+
+def completed(script, line):
+    """Return what the last word of a line may become; empty: files."""
+    code = (
+        'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _psrt; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    words = ["bash", "--norc", "-c", code, "-", str(script), *line.split(" ")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+    assert done.stderr == ""
+    return [word for word in done.stdout.splitlines() if word]
+
+
+@bash
+def test_a_word_becomes_what_it_may_be(script):
+    for line, words in {
+        "psrt ": [*COMMANDS, "--help", "--version"],
+        "psrt ch": ["check", "checkpoints"],
+        "psrt train --mode s": ["serial", "sync", "ssp", "softsync"],
+        "psrt train --staleness-l": ["--staleness-limit"],
+        "psrt launch -n 4 train --mode easg": ["easgd"],
+        "psrt worker --optimizer ad": ["adagrad", "adam", "adamw"],
+        "psrt trace --format ": ["perfetto", "json"],
+        "psrt export t": ["tensorboard"],
+        "psrt explain gos": ["gossip"],
+        "psrt explain gossip --topolog": ["--topology"],
+        "psrt check --js": ["--json"],
+        "psrt compare a b": [],
+        "psrt trace -o x": [],
+    }.items():
+        assert sorted(completed(script, line)) == sorted(words), line
+    assert {"--steps", "--ranks"} <= {*completed(script, "psrt trace runs/a -")}
+
+
+def test_zsh_takes_the_same_by_its_bashcompinit_and_no_other_shell_does(script, capsys):
+    assert main(["completion", "zsh"]) == 0
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    assert first.startswith("autoload ")
+    assert "bashcompinit" in first
+    assert rest == script.read_text()
+    assert main(["completion", "fish"]) == 2
+    assert capsys.readouterr().err == "psrt: error: shell must be one of bash, zsh, got 'fish'\n"

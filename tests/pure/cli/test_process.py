@@ -1,27 +1,40 @@
-"""How a command ends: one line and a status for what is no bug, a traceback for what is."""
+"""How a command ends, in one line or as a bug, and what it says while it works."""
 
+import argparse
+import contextlib
 import errno
+import fcntl
 import os
+import pty
 import signal
+import struct
+import sys
+import termios
+import threading
 import warnings
 
 import pytest
 
+from psrt.__main__ import main
+from psrt.cli import printing
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
+from psrt.cli.progress import Shown
 from psrt.errors import ConfigError, DivergedError, ProtocolError
 from psrt.faults.parent import PARENT, Parent, parent_of_this
 from psrt.faults.watcher import End
 from psrt.mpirun import RANKS, SIZES
+from support.launching import TIMEOUT_S
 
 
 @pytest.fixture(autouse=True)
 def _by_itself(monkeypatch):
     for name in (*SIZES, *RANKS):
         monkeypatch.delenv(name, raising=False)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {it: signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGTERM, before)  # which a rank that leaves as all do ignores
+    for it, handler in before.items():  # which a rank that leaves as all do ignores
+        signal.signal(it, handler)
 
 
 def raising(error):
@@ -31,24 +44,16 @@ def raising(error):
     return command
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "line"),
-    [
-        (ConfigError("no such thing"), 2, "psrt: error: no such thing"),
-        (DivergedError("nan"), 3, "psrt: error: nan"),
-        (ProtocolError("odd"), 1, "psrt: error: odd"),
-        (ConfigError("no file a\nb\r"), 2, "psrt: error: no file a\\nb\\r"),
-        (MemoryError(), 1, "psrt: error: out of memory"),
-        (MemoryError("9 TiB"), 1, "psrt: error: out of memory: 9 TiB"),
-        (KeyboardInterrupt(), 130, "psrt: interrupted"),
-        (KeyboardInterrupt(signal.SIGTERM), 143, "psrt: interrupted"),
-        (
-            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"),
-            1,
-            "psrt: error: a/b: No space left on device",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("error", "status", "line"), [
+    (ConfigError("no such thing"), 2, "psrt: error: no such thing"),
+    (ProtocolError("odd"), 1, "psrt: error: odd"),
+    (ConfigError("no file a\nb\r"), 2, "psrt: error: no file a\\nb\\r"),
+    (MemoryError(), 1, "psrt: error: out of memory"),
+    (KeyboardInterrupt(), 130, "psrt: interrupted"),
+    (KeyboardInterrupt(signal.SIGTERM), 143, "psrt: interrupted"),
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"), 1,
+     "psrt: error: a/b: No space left on device"),
+])  # fmt: skip
 def test_what_is_no_bug_is_one_line(capsys, error, status, line):
     assert run_command(raising(error), "psrt") == status
     assert capsys.readouterr() == ("", line + "\n")
@@ -81,12 +86,7 @@ def test_a_bug_is_raised(error):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it(capsys, number):
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        assert run_command(lambda: signal.raise_signal(number), "name") == 128 + number
-    finally:
-        for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-            signal.signal(each, handler)
+    assert run_command(lambda: signal.raise_signal(number), "name") == 128 + number
     assert capsys.readouterr().err == "name: interrupted\n"
 
 
@@ -109,23 +109,12 @@ def test_a_signal_between_the_making_of_a_coroutine_and_its_await(capsys):
         made = never()
         signal.raise_signal(signal.SIGINT)
         made.close()
-        return 0
 
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            assert run_command(command, "psrt") == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert run_command(command, "psrt") == 130
     assert seen == []
     assert capsys.readouterr().err == "psrt: interrupted\n"
-
-
-def test_handlers_are_put_back(capsys):
-    before = signal.getsignal(signal.SIGTERM)
-    assert run_command(lambda: 5, "psrt") == 5
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize(("agreed", "status"), [(False, 0), (True, 2)])
@@ -174,3 +163,145 @@ def test_nothing_that_is_printed_is_obeyed_by_a_terminal(capsys):
         said = out + err
         assert said.count("<\\") == len(OBEYED)
         assert not set(said) & set(OBEYED)
+
+
+# --quiet and --verbose: a line on a terminal that goes, lines elsewhere that stay.
+
+
+class Steps:
+    """A progress whose lines are due whenever the test lets one come."""
+
+    def __init__(self):
+        self.wanted, self.began, self.is_due = threading.Semaphore(0), [], False
+        self.begin = lambda **how: self.began.append(how)
+
+    def due_s(self):
+        if not self.is_due:
+            self.wanted.acquire()
+        self.is_due = True
+        return 0.0
+
+    def line(self):
+        self.is_due = False
+        return "trains: step 1 of 2"
+
+
+class Stream:
+    def __init__(self):
+        self.written, self.came = [], threading.Semaphore(0)
+
+    def __call__(self, text):
+        self.written.append(text)
+        self.came.release()
+
+
+def shown(live, **flags):
+    steps, stream = Steps(), Stream()
+    return steps, stream, Shown(steps, write=stream, live=live), argparse.Namespace(**flags)
+
+
+def let_one_come(steps, stream):
+    steps.wanted.release()
+    assert stream.came.acquire(timeout=TIMEOUT_S)
+
+
+def test_lines_stay_where_there_is_no_terminal():
+    steps, stream, it, flags = shown(live=False)
+    with it:
+        it.begin(flags)
+        let_one_come(steps, stream)
+        let_one_come(steps, stream)
+        steps.wanted.release()
+    assert stream.written[:2] == ["psrt: trains: step 1 of 2\n"] * 2
+    assert "\r" not in "".join(stream.written)
+
+
+def test_a_terminal_has_one_line_that_makes_room_and_goes(capsys, monkeypatch):
+    steps, stream, it, flags = shown(live=True)
+    with it:
+        it.begin(flags)
+        let_one_come(steps, stream)
+        monkeypatch.setattr(printing, "PROGRESS", steps)
+        printing.say("a result")
+        assert stream.written == ["\r\x1b[Ktrains: step 1 of 2", "\r\x1b[K"]
+        let_one_come(steps, stream)
+        let_one_come(steps, stream)
+        steps.wanted.release()
+    assert stream.written[-1] == "\r\x1b[K"
+    assert steps.above is contextlib.nullcontext
+    assert capsys.readouterr().out == "a result\n"
+
+
+@contextlib.contextmanager
+def a_terminal(columns):
+    """Have a terminal at stderr, of that many columns; yield what reads what comes to it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with pytest.MonkeyPatch.context() as patch, open(theirs, "w") as stream:
+        patch.setattr(sys, "stderr", stream)
+        yield lambda: os.read(ours, 4096).decode()
+    os.close(ours)
+
+
+@pytest.mark.parametrize(("columns", "term", "wanted"), [
+    (10, "xterm", "\r\x1b[Ktrains: s"), (80, "xterm", "\r\x1b[Ktrains: step 1 of 2"),
+    (0, "xterm", "\r\x1b[Ktrains: step 1 of 2"), (80, "dumb", "psrt: trains: step 1 of 2\r\n"),
+])  # fmt: skip
+def test_a_line_is_as_wide_as_the_terminal_it_is_on(monkeypatch, columns, term, wanted):
+    """Which is that of stderr: stdout may be a file. On a dumb one lines stay."""
+    monkeypatch.setenv("COLUMNS", "12")
+    monkeypatch.setenv("TERM", term)
+    steps = Steps()
+    with a_terminal(columns) as read, Shown(steps) as it:
+        it.begin(argparse.Namespace())
+        steps.wanted.release()
+        assert read() == wanted
+        steps.wanted.release()
+
+
+@pytest.mark.parametrize(("rank", "flags", "began"), [
+    ("0", {}, [{"live": False, "verbose": False}]),
+    ("0", {"verbose": True}, [{"live": False, "verbose": True}]),
+    ("0", {"quiet": True}, []),
+    ("1", {"verbose": True}, []),
+])  # fmt: skip
+def test_only_the_first_rank_speaks_unless_it_is_to_be_quiet(monkeypatch, rank, flags, began):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    steps, _, it, given = shown(live=False, **flags)
+    with it:
+        it.begin(given)
+        steps.wanted.release()
+    assert steps.began == began
+
+
+def test_a_stream_that_takes_no_more_ends_only_the_lines():
+    def full(text):
+        raise OSError(28, "No space left on device")
+
+    steps = Steps()
+    with Shown(steps, write=full, live=True) as it:
+        it.begin(argparse.Namespace())
+        steps.wanted.release()
+        it._thread.join(TIMEOUT_S)
+        assert not it._thread.is_alive()
+
+
+@pytest.mark.parametrize("command", ["train", "simulate", "check run", "bench ps", "trace run"])
+def test_one_of_the_two(capsys, command):
+    assert main([*command.split(), "--quiet", "--verbose"]) == 2
+    assert "--verbose: not allowed with argument --quiet" in capsys.readouterr().err
+
+
+def test_the_output_is_the_same_either_way(capsys, tmp_path, monkeypatch):
+    """Of a simulation, which tells its own time in one line only."""
+    monkeypatch.chdir(tmp_path)
+    job = ["simulate", "--workers", "2", "--steps", "3", "--hidden", "4", "--mode", "async"]
+    outs, errs = {}, {}
+    for flag in ("--quiet", "--verbose"):
+        assert main([*job, flag]) == 0
+        out, errs[flag] = capsys.readouterr()
+        outs[flag] = [line for line in out.splitlines() if not line.startswith("events")]
+    assert outs["--quiet"] == outs["--verbose"]
+    assert errs["--quiet"] == ""
+    assert all(line.startswith("psrt: ") for line in errs["--verbose"].splitlines())

@@ -13,7 +13,6 @@ from psrt.config.modes import MODES, Servers
 from psrt.config.train import TrainConfig
 
 NEVER, ALWAYS, OPTIONAL = Servers
-
 PROMISED = {
     #            servers   single averages rounds  backup    lead         share       sums   stale
     "serial":    (NEVER,    True,  False,  False,  None,     None,        None,       False, False),
@@ -41,12 +40,9 @@ KNOBS = knobs_of(TrainConfig).keys()
 EVERY = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 
 
-def test_every_row_is_promised():
-    assert list(MODES) == list(PROMISED)
-
-
 @EVERY
 def test_what_a_row_promises(mode):
+    assert list(MODES) == list(PROMISED)
     declared = (
         *(mode.servers, mode.single, mode.averages, mode.rounds),
         *(mode.backup, mode.lead, mode.share, mode.sums, mode.is_stale),
@@ -54,6 +50,9 @@ def test_what_a_row_promises(mode):
     assert declared == PROMISED[mode.name]
     assert mode.mixes == (mode.name in MIXED)
     assert mode.codecs == (mode.name in CODED)
+    assert len(mode.doc.splitlines()) == 1
+    assert mode.described(dict.fromkeys(mode.knobs, 2).get).startswith(mode.name)
+    assert mode.described(lambda name: None) == mode.name
 
 
 @EVERY
@@ -76,14 +75,6 @@ def test_the_knobs_of_a_row_are_knobs(mode):
     for name in (*mode.knobs, *mode.policy_knobs):
         assert mode.name in knobs[name].requires[0].values
     assert set(mode.policy_knobs) <= set(mode.knobs)
-
-
-@EVERY
-def test_a_mode_is_described_in_one_line(mode):
-    assert mode.doc
-    assert "\n" not in mode.doc
-    assert mode.described(dict.fromkeys(mode.knobs, 2).get).startswith(mode.name)
-    assert mode.described(lambda name: None) == mode.name
 
 
 def names_in(node):

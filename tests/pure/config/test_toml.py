@@ -7,7 +7,7 @@ import tomllib
 from typing import get_type_hints
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from psrt.cli.flags import parse_train
@@ -18,7 +18,6 @@ from psrt.config.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
 from psrt.errors import ConfigError
 
 KNOBS = knobs_of(TrainConfig)
-
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
 
@@ -86,6 +85,7 @@ def configs(draw):
 
 
 @given(configs())
+@settings(max_examples=30)
 def test_what_is_written_comes_back(config):
     text = to_toml(config)
     assert from_toml(text) == config
@@ -93,6 +93,7 @@ def test_what_is_written_comes_back(config):
 
 
 @given(configs())
+@settings(max_examples=15)
 def test_what_is_given_as_flags_comes_back(config):
     argv = []
     for name in KNOBS:
@@ -134,49 +135,21 @@ def test_the_text():
     assert "epochs = 10" not in text
 
 
-def test_an_empty_text_is_all_defaults():
-    assert from_toml("") == TrainConfig()
-
-
-def test_whole_numbers_do_for_floats():
-    config = from_toml("lr = 1\nepochs = 3")
-    assert (config.lr, config.epochs) == (1.0, 3.0)
-
-
 def test_reading_leaves_cross_checks_for_later():
     assert read_toml("steps = 3\nepochs = 2", source="x") == {"steps": 3, "epochs": 2.0}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("learning_rate = 3", "unknown key 'learning_rate' (did you mean lr?)"),
-        ("stalenes = 3", "unknown key 'stalenes' (did you mean staleness?)"),
-        ("batch-size = 3", "unknown key 'batch-size' (did you mean batch_size?)"),
-        ("qqq = 3", "unknown key 'qqq'"),
-        ("[train]\nlr = 3", "unknown key 'train'"),
-        ("batch_size = 0", "batch-size must be at least 1, got 0"),
-        ('batch_size = "8"', "batch-size must be a whole number, got '8'"),
-        ("batch_size = 8.0", "batch-size must be a whole number, got 8"),
-        ("batch_size = true", "batch-size must be a whole number, got true"),
-        ("lr = nan", "lr must be a finite number, got nan"),
-        ("lr = inf", "lr must be a finite number, got inf"),
-        ("mode = 3", "mode must be a text, got 3"),
-        ("mode = {a = 1}", "mode must be a text, got {'a': 1}"),
-        ('hidden = "128"', "hidden must be a list of whole numbers, got '128'"),
-        ("hidden = [1.5]", "hidden must be a whole number, got 1.5"),
-        (
-            'inject = "1:delay:1"',
-            """inject must be a list of texts, like ["1:delay:0.005"], got '1:delay:1'""",
-        ),
-        (
-            'inject = ["1:delay:-1"]',
-            "inject must be WORKER:delay:SECONDS, WORKER from 0 or * for all, SECONDS from 0 to "
-            "86400, like 1:delay:0.005, got '1:delay:-1'",
-        ),
-        ("steps = 3\nepochs = 2", "give --epochs or --steps, not both"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("learning_rate = 3", "unknown key 'learning_rate' (did you mean lr?)"),
+    ("batch-size = 3", "unknown key 'batch-size' (did you mean batch_size?)"),
+    ("[train]\nlr = 3", "unknown key 'train'"),
+    ('batch_size = "8"', "batch-size must be a whole number, got '8'"),
+    ("mode = {a = 1}", "mode must be a text, got {'a': 1}"),
+    ('hidden = "128"', "hidden must be a list of whole numbers, got '128'"),
+    ('inject = "1:delay:1"',
+     """inject must be a list of texts, like ["1:delay:0.005"], got '1:delay:1'"""),
+    ("steps = 3\nepochs = 2", "give --epochs or --steps, not both"),
+])  # fmt: skip
 def test_what_cannot_be_read(text, message):
     with pytest.raises(ConfigError) as caught:
         from_toml(text, source="run.toml")
@@ -192,6 +165,7 @@ def test_what_is_not_toml(text):
 
 
 @given(st.text())
+@settings(max_examples=30)
 def test_any_text_is_a_config_or_one_line(text):
     message = "run.toml: "
     try:

@@ -1,15 +1,24 @@
-"""Shards as drawn: what the real roles did, and that it overlaps as they say."""
+"""Shards and codecs as shown: what the real roles did, every bit of a frame, and what is kept."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 
+import numpy as np
 import pytest
 
 from psrt.cli import explain
+from psrt.codec import TABLE, draws, make_encoder
+from psrt.codec.matrices import Matrix
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
+from psrt.explain.codec import example_of, small_knobs
+from psrt.explain.codec import run as run_codec
+from psrt.explain.codec_output import FORMAT as CODEC_FORMAT
+from psrt.explain.codec_output import as_document as codec_document
+from psrt.explain.codec_output import as_text as codec_text
 from psrt.explain.exchange import (
     BACKWARD,
     FORWARD,
@@ -21,18 +30,19 @@ from psrt.explain.exchange import (
     lesson,
     run,
 )
-from psrt.explain.exchange_output import FORMAT, as_document, as_text, draw
+from psrt.explain.exchange_output import FORMAT, as_document, as_text
+from support.cases import each
 
 STEPS = 3
 MODES = ("sync", "async", "ssp", "softsync")
 EVERY_MODE = pytest.mark.parametrize("mode", MODES)
 EVERY_CUT = pytest.mark.parametrize(
-    ("servers", "each"), [(1, 1), (1, 4), (1, 8), (2, 1), (2, 4), (1, 3)]
+    ("servers", "cut"), [(1, 1), (1, 4), (1, 8), (2, 1), (2, 4), (1, 3)]
 )
 
 
-def exchange(mode="sync", servers=1, each=4, workers=2, slow=None, **more):
-    config = TrainConfig(mode=mode, servers=servers, shards_per_server=each, steps=STEPS, **more)
+def exchange(mode="sync", servers=1, shards=4, workers=2, slow=None, **more):
+    config = TrainConfig(mode=mode, servers=servers, shards_per_server=shards, steps=STEPS, **more)
     return run(config, workers=workers, slow=slow or {})
 
 
@@ -42,9 +52,9 @@ def of(found, what, number=None):
 
 @EVERY_CUT
 @EVERY_MODE
-def test_every_shard_of_every_step_is_pushed_updated_and_read(mode, servers, each):
-    found = exchange(mode, servers, each)
-    shards = servers * each
+def test_every_shard_of_every_step_is_pushed_updated_and_read(mode, servers, cut):
+    found = exchange(mode, servers, cut)
+    shards = servers * cut
     for worker in range(2):
         for what in (PUSH, READ):
             parts = [bar.part for bar in of(found, what, worker)]
@@ -64,8 +74,8 @@ def test_every_shard_of_every_step_is_pushed_updated_and_read(mode, servers, eac
 
 @EVERY_CUT
 @EVERY_MODE
-def test_a_link_carries_one_message_at_a_time_for_as_long_as_the_legend_says(mode, servers, each):
-    found = exchange(mode, servers, each)
+def test_a_link_carries_one_message_at_a_time_for_as_long_as_the_legend_says(mode, servers, cut):
+    found = exchange(mode, servers, cut)
     for what, server in itertools.product((PUSH, READ), range(servers)):
         bars = [bar for bar in of(found, what) if bar.part % servers == server]
         total = sum(bar.stop - bar.start for bar in bars)
@@ -76,17 +86,8 @@ def test_a_link_carries_one_message_at_a_time_for_as_long_as_the_legend_says(mod
 
 
 @EVERY_MODE
-def test_a_shard_is_pushed_when_its_layers_are_done(mode):
-    found = exchange(mode, each=8)
-    for worker in range(2):
-        ends = {(bar.part, round(bar.stop, 9)) for bar in of(found, BACKWARD, worker)}
-        for push in of(found, PUSH, worker):
-            assert (push.part, round(push.since, 9)) in ends
-
-
-@EVERY_MODE
 def test_more_shards_hide_more_and_a_step_gets_shorter(mode):
-    found = [exchange(mode, each=each) for each in (1, 2, 4, 8)]
+    found = [exchange(mode, shards=it) for it in (1, 2, 4, 8)]
     assert [it.step for it in found] == sorted((it.step for it in found), reverse=True)
     assert [it.hidden() for it in found] == sorted(it.hidden() for it in found)
     assert found[0].step == found[0].whole == found[3].whole
@@ -96,7 +97,7 @@ def test_more_shards_hide_more_and_a_step_gets_shorter(mode):
 
 
 def test_the_text():
-    text = as_text(exchange(each=2, workers=1), width=70)
+    text = as_text(exchange(shards=2, workers=1), width=70)
     for line in ("worker 0  computes  ░░░", "          pushes    ", "server 0  updates   "):
         assert line in text
     assert text.startswith("sync · 1 worker, 1 server · 2 shards a server · 3 steps each\n")
@@ -109,61 +110,146 @@ def test_the_text():
     assert [key for key, _ in itertools.groupby(updates.replace(" ", ""))] == list("101010")
 
 
-@EVERY_CUT
-def test_the_drawing(servers, each):
-    found = exchange("ssp", servers, each)
-    svg = draw(found).as_text()
-    assert svg.count("<rect") > len(found.bars)
-    assert all(f">{name}</text>" in svg for name in ("worker 1", "pushes", "reads", "server 0"))
-
-
 def test_the_document():
-    found = exchange(each=2)
+    found = exchange(shards=2)
     document = as_document(found)
     assert document["format"] == FORMAT
     assert (document["shards"], document["servers"], document["workers"]) == (2, 1, 2)
     assert len(document["bars"]) == len(found.bars)
     keys = {bar["what"]: set(bar) - {"start", "stop", "what"} for bar in document["bars"]}
+    message, layer = {"worker", "shard", "since"}, {"worker", "layer"}
     assert keys == {
-        FORWARD: {"worker", "layer"},
-        BACKWARD: {"worker", "layer"},
-        PUSH: {"worker", "shard", "since"},
-        READ: {"worker", "shard", "since"},
-        UPDATE: {"server", "shard"},
-    }
+        FORWARD: layer, BACKWARD: layer, PUSH: message, READ: message, UPDATE: {"server", "shard"}
+    }  # fmt: skip
 
 
 def test_the_command(capsys, tmp_path):
-    def ran(words):
-        assert explain.main(words.split()) == 0
-        return capsys.readouterr().out
-
-    assert ran("sync --shards-per-server 4").startswith(
-        "sync · 2 workers, 1 server · 4 shards a server · 3 steps each\n"
-    )
     path = tmp_path / "shards.svg"
     words = f"ssp --shards-per-server 1 --workers 3 --steps 2 --slow 1:2 --json --svg {path}"
-    document = json.loads(ran(words))
+    assert explain.main(words.split()) == 0
+    document = json.loads(capsys.readouterr().out)
     assert (document["workers"], document["steps"], document["slow"]) == (3, 2, [1, 2, 1])
-    assert path.read_text().startswith("<svg")
-    assert "with --shards-per-server" not in ran("sync")
-    local = ran("local-sgd --servers 1 --shards-per-server 2 --steps 2 --local-steps 1")
-    assert local.startswith("local-sgd (1 local step)")
+    svg = path.read_text()
+    assert svg.count("<rect") > len(document["bars"])
+    assert all(f">{name}</text>" in svg for name in ("worker 1", "pushes", "reads", "server 0"))
+    explain.main(["sync"])
+    assert "with --shards-per-server" not in capsys.readouterr().out
+    words = "local-sgd --servers 1 --shards-per-server 2 --steps 2 --local-steps 1"
+    explain.main(words.split())
+    assert capsys.readouterr().out.startswith("local-sgd (1 local step)")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("sync --shards-per-server 37", "37 shards cannot be drawn, at most 36 can"),
-        ("sync --shards-per-server 9 --servers 5", "45 shards cannot be drawn"),
-        ("sync --shards-per-server 0", "shards-per-server must be at least 1, got 0"),
-        ("sync --shards-per-server 2 --workers 17", "workers must be at most 16, got 17"),
-        ("allreduce --shards-per-server 2", "--shards-per-server 2 has no effect with --mode"),
-        ("sync --shards-per-server 2 --slow 2:3", "slow names worker 2 that does not exist"),
-    ],
-)
+@each(("words", "message"), [
+    ("sync --shards-per-server 37", "37 shards cannot be drawn, at most 36 can"),
+    ("sync --shards-per-server 9 --servers 5", "45 shards cannot be drawn"),
+    ("sync --shards-per-server 2 --workers 17", "workers must be at most 16, got 17"),
+    ("allreduce --shards-per-server 2", "--shards-per-server 2 has no effect with --mode"),
+    ("codec", "required: NAME; psrt explain codec --help says more"),
+    ("codec zip", "nonzero, got 'zip'"),
+    ("codec sgin", "nonzero, got 'sgin' (did you mean sign?)"),
+    ("codec sign --codec-density 0.1", "--codec-density 0.1 has no effect with --codec sign"),
+    ("codec int8 --error-feedback", "--error-feedback has no effect with --codec int8"),
+    ("codec random-k --error-feedback --codec-scaled", "cannot be combined with --codec-scaled"),
+    ("codec sign --values 1,x", "values must be a finite number, got 'x'"),
+    ("codec sign --steps 0", "steps must be at least 1, got 0"),
+    (f"codec sign --values {','.join(['1'] * 257)}", "values must be at most 256 numbers"),
+])  # fmt: skip
 def test_mistakes(words, message):
     with pytest.raises(ConfigError) as caught:
         explain.main(words.split())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# Codecs.
+
+
+def explained(codec, values=None, **rest):
+    knobs = small_knobs(codec)
+    feeds_back = TABLE[codec].feeds_back_with(knobs)
+    values = example_of(codec) if values is None else values
+    return run_codec(codec, values, knobs=knobs, error_feedback=feeds_back, **rest)
+
+
+def frame_of(codec, values, seed=0):
+    side = math.isqrt(len(values))
+    matrices = [Matrix(0, side, side)] if "rank" in TABLE[codec].knobs else []
+    encoder = make_encoder(codec, len(values), matrices=matrices, **small_knobs(codec))
+    return encoder.encode(np.array(values, np.float32), draws(seed, 0, 0, 0)).tobytes()
+
+
+@pytest.mark.parametrize("codec", TABLE)
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 11, 16, 70])
+def test_every_bit_of_the_frame_is_explained(codec, n):
+    values = tuple(float(it) for it in np.random.default_rng(n).standard_normal(n))
+    if n in (8, 16):
+        values = example_of(codec)
+    [step] = explained(codec, values, seed=3).steps
+    whole, at = int.from_bytes(frame_of(codec, values, 3), "little"), 0
+    for field in step.fields:
+        assert field.at == at
+        bits = field.bits.replace(" ", "")
+        assert len(bits) == field.size
+        assert int(bits, 2) == whole >> at & ((1 << field.size) - 1)
+        assert field.meaning
+        at += field.size
+    assert at == 8 * step.nbytes
+
+
+@pytest.mark.parametrize("codec", TABLE)
+def test_nothing_is_lost_but_what_is_kept_back(codec):
+    found = explained(codec, steps=3)
+    if not found.error_feedback:
+        return
+    kept = np.zeros_like(found.steps[0].given)
+    for step in found.steps:
+        np.testing.assert_array_equal(step.encoded, step.given + kept)
+        np.testing.assert_allclose(step.decoded + step.residual, step.encoded, atol=1e-6)
+        kept = step.residual
+
+
+def test_indices_in_each_form():
+    few = explained("threshold", [0.0] * 100 + [5.0] * 3)
+    assert any("between" in field.meaning for field in few.steps[0].fields)
+    dense = explained("top-k")
+    assert any("which of" in field.meaning for field in dense.steps[0].fields)
+
+
+@pytest.mark.parametrize("codec", TABLE)
+def test_what_is_printed(codec, capsys):
+    assert explain.main(["codec", codec, "--steps", "2"]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert lines[0].startswith(f"{codec}: ")
+    assert {"step 0", "step 1"} <= set(lines)
+    assert text.count("on the wire: 20 bytes of header") == 2
+    assert max(map(len, lines)) <= 110
+    assert text.rstrip() == codec_text(explained(codec, steps=2))
+
+
+@pytest.mark.parametrize("codec", TABLE)
+def test_the_flags_that_it_prints_give_the_same_again(codec, capsys):
+    row = TABLE[codec]
+    asked = [[]] + [["--no-error-feedback"]] * (row.feeds_back is not None)
+    for given in [*asked, *([["--no-codec-scaled"]] if "scaled" in row.knobs else [])]:
+        explain.main(["codec", codec, *given])
+        text = capsys.readouterr().out
+        flags = [line.removeprefix("with ") for line in text.splitlines() if line[:5] == "with "]
+        explain.main(["codec", codec, *" ".join(flags).split()])
+        assert capsys.readouterr().out == text
+
+
+def test_the_document_of_a_codec(capsys):
+    assert explain.main(["codec", "sign", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads(json.dumps(codec_document(explained("sign"))))
+    assert document["format"] == CODEC_FORMAT
+    assert document["steps"][0]["fields"][0]["meaning"] == "number of the codec: 10"
+
+
+def test_knobs_and_a_vector_of_ones_own(capsys):
+    words = "random-k --error-feedback --codec-density 0.5 --values 1,2,3,4"
+    explain.main(["codec", *words.split()])
+    text = capsys.readouterr().out
+    assert "--codec-density 0.5 --no-codec-scaled --error-feedback" in text
+    assert "elements sent: 2" in text

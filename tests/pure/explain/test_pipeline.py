@@ -1,4 +1,4 @@
-"""A pipeline explained: text, document, drawing and the page say what the schedule does."""
+"""Pipelines and topologies explained: text, document and drawing say what there is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from psrt.cli import explain
 from psrt.errors import ConfigError
+from psrt.explain.gossip import explained as topology_explained
+from psrt.explain.gossip_output import FORMAT as GOSSIP_FORMAT
+from psrt.explain.gossip_output import MOST_DRAWN
+from psrt.explain.gossip_output import as_text as topology_text
+from psrt.explain.gossip_output import draw as draw_topology
 from psrt.explain.pipeline import compared, explained
 from psrt.explain.pipeline_output import (
     COMPARE_FORMAT,
@@ -23,14 +29,10 @@ from psrt.explain.pipeline_output import (
     draw,
 )
 from psrt.pipeline import PIPELINES, pipeline_of
+from psrt.topology import GRAPHS, topology_of
 from support.cases import each
 
 ROOT = Path(__file__).parents[3]
-
-
-def document(capsys, *argv):
-    assert explain.main(["pipeline", *argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def timeline_of(text):
@@ -43,7 +45,6 @@ def timeline_of(text):
 
 
 LETTERS = {"forward": "F", "backward-input": "B", "backward-weight": "W"}
-
 CASES = (
     ("sequential", 3, 2, False),
     ("gpipe", 4, 8, False),
@@ -104,19 +105,16 @@ def test_the_text_of_1f1b(capsys):
     }
 
 
-@each(
-    ("name", "sizes", "deferred", "words"),
-    [
-        ("pipedream", (3, 8), False, "3 stages, 8 batches: "),
-        ("pipedream", (3, 8), False, "2 1 0 updates by stage; kept: 3 2 1 versions by stage"),
-        ("pipedream", (3, 8), False, "F3 forward of batch 3"),
-        ("gpipe", (2, 1), False, "2 stages, 1 micro-batch: "),
-        ("gpipe", (2, 3), True, "W* is one product of all micro-batches."),
-        ("gpipe", (2, 3), False, "at most 3 activations in every stage"),
-        ("interleaved:2", (2, 3), False, "Chunks are a to b, behind the number; a pass takes 1/2"),
-        ("zero-bubble", (4, 30), False, "units 0 to "),
-    ],
-)
+@each(("name", "sizes", "deferred", "words"), [
+    ("pipedream", (3, 8), False, "3 stages, 8 batches: "),
+    ("pipedream", (3, 8), False, "2 1 0 updates by stage; kept: 3 2 1 versions by stage"),
+    ("pipedream", (3, 8), False, "F3 forward of batch 3"),
+    ("gpipe", (2, 1), False, "2 stages, 1 micro-batch: "),
+    ("gpipe", (2, 3), True, "W* is one product of all micro-batches."),
+    ("gpipe", (2, 3), False, "at most 3 activations in every stage"),
+    ("interleaved:2", (2, 3), False, "Chunks are a to b, behind the number; a pass takes 1/2"),
+    ("zero-bubble", (4, 30), False, "units 0 to "),
+])  # fmt: skip
 def test_what_is_said(name, sizes, deferred, words):
     row, chunks = pipeline_of(name)
     assert words in as_text(explained(row, *sizes, chunks, deferred=deferred))
@@ -142,13 +140,6 @@ def test_the_drawing_has_every_pass_in_the_picture(name, stages, micro_batches, 
                 assert -1 <= float(it.attrib.get(key, 0)) <= most + 1
 
 
-def test_a_drawing_goes_to_its_file(tmp_path, capsys):
-    path = tmp_path / "pipeline.svg"
-    assert explain.main(["pipeline", "--svg", str(path)]) == 0
-    assert "1f1b, 4 stages, 8 micro-batches" in capsys.readouterr().out
-    assert path.read_text().startswith("<svg ")
-
-
 def test_the_comparison(capsys):
     assert explain.main(["pipeline", "compare", "--stages", "4"]) == 0
     text = capsys.readouterr().out
@@ -166,49 +157,48 @@ def test_the_comparison(capsys):
     assert [it["bubble"] for it in said["schedules"]] == [it.price.bubble for it in compared(4, 8)]
 
 
-@each(
-    ("argv", "text"),
-    [
-        ("--stages 0", "stages must be at least 1, got 0"),
-        ("--stages 33", "stages must be at most 32"),
-        ("--micro-batches 129", "micro-batches must be at most 128"),
-        ("--micro-batches two", "micro-batches must be a whole number"),
-        ("--pipeline-schedule gpipes", "no pipeline schedule 'gpipes', only sequential, gpipe"),
-        ("--pipeline-schedule interleaved", "interleaved:V needs the number of chunks"),
-        (
-            "--pipeline-schedule pipedream --defer-weights",
-            "weights of pipedream cannot be deferred",
-        ),
-        ("--svg .", "cannot write .: Is a directory"),
-        ("gpipe", "a schedule is given by --pipeline-schedule gpipe"),
-        ("compare --pipeline-schedule gpipe", "unknown flag --pipeline-schedule"),
-        ("compare --stages 0", "stages must be at least 1, got 0"),
-    ],
-)
+@each(("argv", "text"), [
+    ("pipeline --stages 0", "stages must be at least 1, got 0"),
+    ("pipeline --stages 33", "stages must be at most 32"),
+    ("pipeline --micro-batches 129", "micro-batches must be at most 128"),
+    ("pipeline --pipeline-schedule gpipes",
+     "no pipeline schedule 'gpipes', only sequential, gpipe"),
+    ("pipeline --pipeline-schedule interleaved", "interleaved:V needs the number of chunks"),
+    ("pipeline --pipeline-schedule pipedream --defer-weights",
+     "weights of pipedream cannot be deferred"),
+    ("pipeline --svg .", "cannot write .: Is a directory"),
+    ("pipeline compare --pipeline-schedule gpipe", "unknown flag --pipeline-schedule"),
+    ("pipeline compare --stages 0", "stages must be at least 1, got 0"),
+    ("gpipe", "did you mean pipeline --pipeline-schedule gpipe"),
+    ("pipelin", "did you mean pipeline"),
+    ("torus", "did you mean gossip --topology torus"),
+    ("gosip", "did you mean gossip"),
+    ("gossip --ranks 0", "ranks must be at least 1, got 0"),
+    ("gossip --ranks 1025", "ranks must be at most 1024"),
+    ("gossip --hosts 2,0", "hosts must be at least 1, got 0"),
+    ("gossip --hosts 2,2 --ranks 4",
+     "--hosts 2,2 says the number of ranks: leave --ranks out"),
+    ("gossip --hosts 2,2 --push-sum", "push-sum mixes ranks, not hosts"),
+    ("gossip --hosts 2,1,1 --topology one-peer-exponential",
+     "hosts with 2, 1, 1 ranks cannot mix"),
+    ("gossip --topology rings", "rings: cannot be read"),
+    ("gossip --topology hypercube --ranks 6", "power of two of ranks, got 6; 4 or 8 would do"),
+    ("gossip --topology random-regular:8", "no connected graph of 8 ranks has 8 neighbours"),
+    ("gossip --ranks 65 --svg x.svg", f"svg draws at most {MOST_DRAWN} ranks, got 65"),
+    ("gossip --svg .", "cannot write .: Is a directory"),
+    ("gossip torus", "unexpected argument 'torus'"),
+])  # fmt: skip
 def test_bad_input(argv, text):
     with pytest.raises(ConfigError, match=re.escape(text)) as error:
-        explain.main(["pipeline", *argv.split()])
+        explain.main(argv.split())
     assert "\n" not in str(error.value)
 
 
-def test_a_schedule_by_its_name_alone():
-    with pytest.raises(ConfigError, match="did you mean pipeline --pipeline-schedule gpipe"):
-        explain.main(["gpipe"])
-    with pytest.raises(ConfigError, match="did you mean pipeline"):
-        explain.main(["pipelin"])
-
-
-# --- the pictures of derivations --------------------------------------------------------------
-
-
-@each(
-    ("name", "chunks", "sizes"),
-    [
-        *((name, 1, (3, 4)) for name in ("gpipe", "1f1b", "zero-bubble", "pipedream")),
-        ("sequential", 1, (3, 1)),
-        ("interleaved", 2, (2, 3)),
-    ],
-)
+@each(("name", "chunks", "sizes"), [
+    *((name, 1, (3, 4)) for name in ("gpipe", "1f1b", "zero-bubble", "pipedream")),
+    ("sequential", 1, (3, 1)),
+    ("interleaved", 2, (2, 3)),
+])  # fmt: skip
 def test_derivations_have_the_picture_that_is_explained(name, chunks, sizes):
     row = PIPELINES[name]
     pictured = timeline_of(import_module(row.order.__module__).__doc__ or "")
@@ -222,3 +212,119 @@ def test_the_page_has_what_is_explained():
         as_text(explained(PIPELINES["gpipe"], 3, 4, deferred=True))
     )
     assert compared_text(compared(4, 8)).split("\n\n")[1] in page
+
+
+# Topologies.
+
+
+@pytest.mark.parametrize("name", [*GRAPHS, "random-regular:3"])
+def test_the_document_is_the_topology(name, capsys):
+    words = f"gossip --topology {name} --ranks 16 --bytes 100 --json"
+    assert explain.main(words.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    due = topology_of(name, 16)
+    assert found["format"] == GOSSIP_FORMAT
+    for turn, graph, matrix in zip(found["period"], due.graphs, due.matrices, strict=True):
+        assert {tuple(edge) for edge in turn["edges"]} == graph.edges
+        np.testing.assert_array_equal(turn["matrix"], matrix)
+    degree = [np.count_nonzero(np.sum(due.matrices, axis=0)[:, rank]) - 1 for rank in range(16)]
+    assert found["sent"] == [100 * it / due.period for it in degree]
+    assert found["all_reduce"] == 2 * 100 * 15 / 16
+    assert found["gap"] == 1 - found["contraction"] == due.gap
+    for it in found["rounds"]:
+        assert 0 < it["simulated"] <= it["by_gap"]
+    if found["colours"] is not None:
+        assert all(
+            found["colours"][i] != found["colours"][j]
+            for turn in found["period"]
+            for i, j in turn["edges"]
+        )
+
+
+def test_the_text_of_a_ring(capsys):
+    assert explain.main(["gossip", "--ranks", "6"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "gossip on ring, 6 ranks: rank i and rank i + 1"
+    assert lines[4:7] == [
+        "   M   0   1   2   3   4   5",
+        "   0 1/3 1/3   .   .   . 1/3",
+        "   1 1/3 1/3 1/3   .   .   .",
+    ]
+    facts = dict(re.split(r"  +", line, maxsplit=1) for line in lines[12:18])
+    assert facts == {
+        "weights": "rows and columns add up to 1, symmetric; all ranks connected",
+        "spectral gap": "0.333, a round leaves at most 0.667 of a disagreement",
+        "to halve it": "2 rounds by the gap, 1 in a simulation of random numbers",
+        "to a millionth": "35 rounds by the gap, 33 in a simulation of random numbers",
+        "bytes": "a rank sends 2 MiB a round, with 1 MiB of parameters; a ring all-reduce of "
+        "ranks sends 1.67 MiB",
+        "two colours": "0 2 4 | 1 3 5",
+    }
+    assert lines[-1].startswith("psrt train --mode gossip averages like this")
+
+
+@each(("name", "size", "more", "words"), [
+    ("one-peer-exponential", 8, {}, "1, after a period of 3 rounds all have the mean"),
+    ("exponential", 6, {"push_sum": True}, "of a disagreement in the long run"),
+    ("exponential", 6, {}, "do not suffice: edges go one way"),
+    ("torus", 9, {}, "do not suffice: ranks 1, 0, 2 are a cycle of 3"),
+    ("ring", 40, {}, "--json prints M of 40 ranks"),
+    ("full", 1, {}, "two colours     0\n"),
+    ("star", 5, {}, "a rank sends 1 MiB to 4 MiB a round"),
+    ("ring", 10, {"hosts": (3, 1, 2, 4)}, "a host sends 2 MiB a round, with 1 MiB of parameters; a "
+     "ring all-reduce of hosts sends 1.5 MiB"),
+    ("star", 6, {"hosts": (3, 1, 2)}, "on hosts of 3, 1, 2: host 0 and each other host"),
+])  # fmt: skip
+def test_what_is_said_of_a_topology(name, size, more, words):
+    text = topology_text(topology_explained(name, size, nbytes=1 << 20, **more))
+    assert words in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@each(
+    ("name", "size", "more"),
+    [(name, 8, {}) for name in ("ring", "exponential", "one-peer-exponential", "star", "full")]
+    + [("torus", 12, {}), ("torus", 4, {}), ("hypercube", 64, {}), ("full", 1, {})]
+    + [("ring", 2, {}), ("ring", 10, {"hosts": (3, 1, 2, 4)})],
+)
+def test_the_drawing_has_every_rank_edge_and_weight_in_the_picture(name, size, more):
+    found = topology_explained(name, size, nbytes=4, **more)
+    canvas = draw_topology(found)
+    root = ElementTree.fromstring(canvas.as_text())
+    parts = [element for element in root if not element.tag.endswith("title")]
+    circles = [it.attrib for it in parts if it.tag.endswith("circle")]
+    assert len(circles) == sum(graph.size for graph in found.graphs)
+    assert len({(it["cx"], it["cy"]) for it in circles}) == len(circles)
+    heads = sum(it.tag.endswith("polygon") for it in parts)
+    one_way = sum((j, i) not in graph.edges for graph in found.graphs for i, j in graph.edges)
+    assert heads == one_way
+    pairs = sum(len({frozenset(edge) for edge in graph.edges}) for graph in found.graphs)
+    lines = sum(it.tag.endswith("line") for it in parts)
+    around = {("torus", 12): 7}.get((name, size), 0)  # these are cut into two
+    assert lines == pairs + around
+    for it in parts:
+        for key, most in [
+            *((key, canvas.width) for key in ("x", "x1", "x2", "cx")),
+            *((key, canvas.height) for key in ("y", "y1", "y2", "cy")),
+        ]:
+            assert -1 <= float(it.attrib.get(key, 0)) <= most + 1
+    cells = [it for it in parts if it.tag.endswith("rect") and it.attrib.get("stroke") != "none"]
+    assert len(cells) - 1 >= size * size * len(found.graphs) - 1
+
+
+def test_the_figures_of_the_page():
+    page = (Path(__file__).parents[3] / "docs/gossip.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| 16 \| (.*?) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|", page, re.M
+    )
+    assert len(rows) == 5
+    for names, gap, *said in rows:
+        for at, name in enumerate(re.findall("`(.*?)`", names)):
+            found = topology_of(name, 16)
+            assert f"{found.gap:.3g}" == gap.split(" ")[0]
+            rounds = [
+                count
+                for share in (0.5, 1e-6)
+                for count in (found.rounds_to(share), found.simulated_rounds(share))
+            ]
+            assert rounds == [int(it.split(", ")[min(at, it.count(", "))]) for it in said]

@@ -1,4 +1,4 @@
-"""The trace of a collective: every schedule for every p, the worked example, and broken plans."""
+"""The trace of a collective: every schedule, the worked example, bounds, and broken plans."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import operator
 import pytest
 
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Step
+from psrt.collective.analysis.cost import lower_bounds
+from psrt.collective.costs import LinkCosts
 from psrt.collective.spec import all_reduce
 from psrt.errors import ConfigError, ProtocolError
-from psrt.explain.inputs import Example
+from psrt.explain.explanation import least
+from psrt.explain.inputs import Example, rank_of, read_example, read_order
 from psrt.explain.trace import FOLDS, Content, trace_schedule
 from psrt.partition import Span
 from support.cases import each
 from support.explanations import EXAMPLE, explained
 
 NAMES = list(SCHEDULES)
-
-
-def test_everything_in_the_registries_can_be_explained():
-    assert list(SCHEDULES) == [*ALGORITHMS, *PHASES]
 
 
 def numbers(size, n):
@@ -71,12 +70,6 @@ def test_every_phase_ends_with_what_it_owes(name, size):
         assert flat == expected
 
 
-@pytest.mark.parametrize("root", range(5))
-@pytest.mark.parametrize("name", [name for name, phase in PHASES.items() if phase.rooted])
-def test_any_rank_can_be_the_root(name, root):
-    assert explained(name, 5, root=root).root == root
-
-
 def test_the_worked_example():
     shown = explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))
     partial = {cell: [] for cell in range(4)}
@@ -89,22 +82,10 @@ def test_the_worked_example():
         assert [held.numbers for _, held in shown.result(rank)] == [(37,), (37,), (36,), (43,)]
 
 
-def test_ranks_of_a_round_are_told_in_the_order_of_the_ring():
-    shown = explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))
-    first = [(hop.source, hop.target) for hop in shown.trace.hops if hop.round == 1]
-    assert first == [(0, 1), (1, 3), (3, 2), (2, 0)]
-
-
 def test_products_of_many_digits_go_on_in_float64():
     values = ((10**17,), (10**17,), (2,))
     shown = explained("tree", example=Example(("A", "B", "C"), values), op="prod")
     assert shown.result(1)[0][1].numbers == (2e34,)
-
-
-def test_bits_of_numbers_that_are_not_whole():
-    example = Example(("A", "B"), ((1,), (2.5,)))
-    with pytest.raises(ConfigError, match="xor is for integers, the example has other numbers"):
-        explained("ring", example=example, op="xor")
 
 
 def test_cells_follow_what_lands_elsewhere():
@@ -131,47 +112,28 @@ def test_cells_follow_what_lands_elsewhere():
     ]  # fmt: skip
 
 
-def broken(name, size, n, change):
-    """Return the error that a changed plan meets."""
-    plan = SCHEDULES[name].plan(size, n)
-    change(plan)
-    with pytest.raises(ProtocolError) as caught:
-        trace_schedule(plan, SCHEDULES[name].spec(size, n))
-    return str(caught.value)
-
-
-def copied_only(plan):
-    plan[1][0] = plan[1][0]._replace(combine=False)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda plan: plan[0].pop(), "deadlock"),
-        (lambda plan: [steps.pop() for steps in plan], "expected the numbers of"),
-        (copied_only, "expected the numbers of"),
-        (
-            lambda plan: operator.setitem(plan[0], 0, plan[0][0]._replace(send=Span(0, 1))),
-            "elements come",
-        ),
-    ],
-)
+@each(("change", "words"), [
+    (lambda plan: plan[0].pop(), "deadlock"),
+    (lambda plan: [steps.pop() for steps in plan], "expected the numbers of"),
+    (lambda plan: operator.setitem(plan[1], 0, plan[1][0]._replace(combine=False)),
+     "expected the numbers of"),
+    (lambda plan: operator.setitem(plan[0], 0, plan[0][0]._replace(send=Span(0, 1))),
+     "elements come"),
+])  # fmt: skip
 def test_a_plan_that_is_wrong_is_not_told(change, words):
-    assert words in broken("ring", 3, 6, change)
+    plan = SCHEDULES["ring"].plan(3, 6)
+    change(plan)
+    with pytest.raises(ProtocolError, match=words):
+        trace_schedule(plan, SCHEDULES["ring"].spec(3, 6))
 
 
-def test_a_contribution_that_would_count_twice_is_not_told():
-    plan = [[Step(1, Span(0, 2), 1, Span(0, 2), True)] * 2] * 1
-    plan.append([Step(0, Span(0, 2), 0, Span(0, 2), True)] * 2)
+def test_what_counts_twice_or_is_undefined_is_not_told():
+    twice = [[Step(it, Span(0, 2), it, Span(0, 2), True)] * 2 for it in (1, 0)]
     with pytest.raises(ProtocolError, match="count twice"):
-        trace_schedule(plan, ALGORITHMS["ring"].spec(2, 2))
-
-
-def test_what_is_undefined_is_not_combined():
-    task = PHASES["broadcast"].spec(2, 2)
+        trace_schedule(twice, ALGORITHMS["ring"].spec(2, 2))
     plan = [[Step.sending(1, Span(0, 2))], [Step.receiving(0, Span(0, 2), combine=True)]]
     with pytest.raises(ProtocolError, match="undefined"):
-        trace_schedule(plan, task)
+        trace_schedule(plan, PHASES["broadcast"].spec(2, 2))
 
 
 def test_the_lower_rank_s_operand_comes_first():
@@ -182,3 +144,108 @@ def test_the_lower_rank_s_operand_comes_first():
     plan = [[Step(1, Span(0, 1), 1, Span(0, 1), True)], [Step(0, Span(0, 1), 0, Span(0, 1), True)]]
     trace = trace_schedule(plan, task, [[10], [3]], minus)
     assert [rank[0] for rank in trace.end] == [Content(0b11, (7,))] * 2
+
+
+@each("size", [1, 2, 3, 4, 7, 8, 16])
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_no_schedule_undercuts_its_bounds(name, size):
+    totals = explained(name, size, 16 * 7 * 9 * 16).totals
+    assert totals.price.rounds >= totals.least.rounds
+    assert totals.moved >= totals.least.moved * (1 - 1e-12)
+    assert totals.price.combined_max >= totals.least.combined * (1 - 1e-12)
+    assert totals.price.seconds >= totals.bounds.seconds * (1 - 1e-12)
+    assert totals.ratio >= 1 - 1e-12
+
+
+def test_bounds_are_met_where_a_schedule_is_known_to_meet_them():
+    for name in ("ring", "reduce-scatter", "all-gather", "all-to-all", "scatter"):
+        totals = explained(name, 8 if name == "scatter" else 7, 16 * 7 * 7).totals
+        assert totals.moved == pytest.approx(totals.least.moved)
+    for name in ("butterfly", "halving-doubling", "broadcast", "reduce"):
+        totals = explained(name, 8).totals
+        assert totals.price.rounds == totals.least.rounds * (1 + (name == "halving-doubling"))
+    assert least(SCHEDULES["scatter"], 4, 1600).moved == 1200
+    assert least(SCHEDULES["reduce"], 4, 1600).combined == 1200
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+@pytest.mark.parametrize("n", [0, 10])
+def test_an_all_reduce_s_bounds_are_those_of_the_cost_model(size, n):
+    costs = LinkCosts(alpha=1e-3, beta=1e-6, gamma=1e-7)
+    for name in ALGORITHMS:
+        found = explained(name, size, n).totals.bounds
+        expected = lower_bounds(size, 4 * n, costs)
+        assert found.latency == pytest.approx(expected.latency)
+        assert found.bandwidth == pytest.approx(expected.bandwidth)
+        assert found.combining == pytest.approx(expected.combining)
+
+
+# Files with examples, and orders of ranks.
+
+
+def read(tmp_path, text):
+    path = tmp_path / "example.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_example(str(path))
+
+
+@pytest.mark.parametrize("text", [
+    "A,1,2.5\nB,-3,4\n",
+    "A, 1, 2.5\r\nB, -3, 4",
+    "# a remark\n\nA,+1,2.5\n , \nB,-3,04\n",
+    '"A","1","2.5"\n"B","-3","4"\n',
+    "\ufeffA,1,25e-1\nB,-3,4\n",
+])  # fmt: skip
+def test_a_line_per_rank(tmp_path, text):
+    example = read(tmp_path, text)
+    assert example == Example(("A", "B"), ((1, 2.5), (-3, 4)))
+    assert example.n == 2
+    assert [type(x) for x in example.values[0]] == [int, float]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "{path}: empty, expected a line per rank: its name, then its numbers"),
+    ("\n# nothing\n", "{path}: empty, expected a line per rank: its name, then its numbers"),
+    ("A\nB\n", "{path}: names without numbers, expected lines such as A,17,13,2"),
+    ("A;1;2\n", "{path}: names without numbers, expected lines such as A,17,13,2"),
+    ("A,1,2\nB,3\n", "{path}, line 2: rank 'B' has 1 number, rank 'A' has 2 numbers"),
+    ("A,1\n\nB,2,3\n", "{path}, line 3: rank 'B' has 2 numbers, rank 'A' has 1 number"),
+    ("A,1,x\n", "{path}, line 1: 'x' is not a number"),
+    ("A,1,\n", "{path}, line 1: '' is not a number"),
+    ("A,0x10\n", "{path}, line 1: '0x10' is not a number"),
+    ("A,nan\n", "{path}, line 1: 'nan' is not a finite number"),
+    ("A,1e999\n", "{path}, line 1: '1e999' is not a finite number"),
+    ("A,1\nA,2\n", "{path}, line 2: a second rank 'A'"),
+    (",1,2\n", "{path}, line 1: '' cannot be the name of a rank"),
+    ("A\x01,1\n", "{path}, line 1: 'A\\x01' cannot be the name of a rank"),
+    (b"\xff\xfe1", "{path}: not a CSV file in UTF-8"),
+])  # fmt: skip
+def test_files_that_will_not_do(tmp_path, text, message):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+    assert str(caught.value) == message.format(path=tmp_path / "example.csv")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.csv: cannot be read: No such file"):
+        read_example(str(tmp_path / "none.csv"))
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        read_example(str(tmp_path))
+    with pytest.raises(ConfigError, match="not a CSV file"):
+        read_example("a\0b")
+
+
+def test_orders_are_of_every_rank_once():
+    assert read_order("A,B,D,C", "ABCD") == (0, 1, 3, 2)
+    assert read_order(" 1, 0 ", ["0", "1"]) == (1, 0)
+    for text, message in (
+        ("A,B", "order leaves out C, expected every rank once"),
+        ("A,B,B", "order names 'B' twice, expected every rank once"),
+        ("A,B,X", "order names 'X', the ranks are A, B, C"),
+        ("", "order names '', the ranks are A, B, C"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read_order(text, list("ABC"))
+        assert str(caught.value) == message
+    with pytest.raises(ConfigError, match=r"root names 'nod1' \(did you mean node1\?\)"):
+        rank_of("nod1", ["node1", "node2"], "root")

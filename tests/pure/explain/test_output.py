@@ -1,0 +1,225 @@
+"""A collective as text, document and drawing: all of a small one, and what is left out."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from psrt.collective import SCHEDULES
+from psrt.errors import ConfigError
+from psrt.explain.drawing import draw
+from psrt.explain.inputs import Example
+from psrt.explain.output import FORMAT, as_document, as_text
+from psrt.explain.svg import Canvas
+from support.cases import each
+from support.explanations import EXAMPLE, explained
+
+RING = """\
+ring, an all-reduce of 3 ranks: A B C
+  {summary}
+  vector: 24 B = 6 float32, chunks 0–2 of 2 elements
+  Σ is the sum of all 3
+
+round 1
+  A → B: chunk 0 (A)   B holds A+B
+  B → C: chunk 1 (B)   C holds B+C
+  C → A: chunk 2 (C)   A holds A+C
+
+round 2
+  A → B: chunk 2 (A+C)   B holds A+B+C = Σ
+  B → C: chunk 0 (A+B)   C holds A+B+C = Σ
+  C → A: chunk 1 (B+C)   A holds A+B+C = Σ
+
+round 3
+  A → B: chunk 1 (Σ)   B holds Σ
+  B → C: chunk 2 (Σ)   C holds Σ
+  C → A: chunk 0 (Σ)   A holds Σ
+
+round 4
+  A → B: chunk 0 (Σ)   B holds Σ
+  B → C: chunk 1 (Σ)   C holds Σ
+  C → A: chunk 2 (Σ)   A holds Σ
+
+all ranks end with A+B+C = Σ in chunks 0–2
+
+wires     3 of the 6 from one rank to another
+messages  12, 4 a rank
+
+                            this one   least   ratio   in time   at least
+rounds                             4       2    2.00      4 ms       2 ms
+bytes of the busiest rank       32 B    32 B    1.00     32 µs      32 µs
+bytes it combines               16 B    16 B    1.00    1.6 µs     1.6 µs
+time                         4.03 ms    2 ms    2.02
+at α = 1 ms a message, β = 1e+03 ns/byte on the wire, γ = 100 ns/byte combined"""
+
+
+def test_a_ring_of_three():
+    assert as_text(explained("ring", 3, 6)) == RING.format(summary=SCHEDULES["ring"].summary)
+
+
+def test_the_worked_example_number_by_number():
+    text = as_text(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2)))
+    assert "  ring: A → B → D → C → A\n" in text
+    assert "  A → B: chunk 0 (17)   B: 17 + 5 = 22\n" in text
+    assert "  B → D: chunk 0 (22)   D: 22 + 12 = 34\n" in text
+    assert "  D → C: chunk 0 (34)   C: 34 + 3 = 37\n" in text
+    assert (
+        "chunk 0: 17 → 22 → 34 → 37\n"
+        "chunk 1: 13 → 20 → 26 → 37\n"
+        "chunk 2: 2 → 12 → 13 → 36\n"
+        "chunk 3: 8 → 17 → 31 → 43\n"
+        "all ranks end with (37, 37, 36, 43)\n"
+    ) in text
+
+
+@pytest.mark.parametrize(("op", "line", "end"), [
+    ("sum", "17 + 5 = 22", "(37, 37, 36, 43)"),
+    ("mean", "17 + 5 = 22", "(9.25, 9.25, 9, 10.75)"),
+    ("min", "min of 17 and 5 = 5", "(3, 6, 1, 8)"),
+    ("max", "max of 17 and 5 = 17", "(17, 13, 23, 14)"),
+    ("prod", "17 × 5 = 85", "(3060, 6006, 460, 12096)"),
+])  # fmt: skip
+def test_operations(op, line, end):
+    text = as_text(explained("ring", example=EXAMPLE, op=op))
+    assert f"B: {line}\n" in text
+    assert f"all ranks end with {end}\n" in text
+    assert ("divided by the 4 ranks" in text) == (op == "mean")
+
+
+def test_a_workspace_and_what_ranks_do_alone():
+    text = as_text(explained("naive", 2))
+    assert "  A → B: vector into w0 (A)   B holds A in w0\n" in text
+    assert "  A folds w0 into vector      A holds A+B = Σ in vector\n" in text
+
+
+def test_phases_tell_what_each_rank_ends_with():
+    text = as_text(explained("reduce-scatter", 3))
+    assert "A ends with A+B+C = Σ in chunk 0\nB ends with" in text
+    assert "all ranks end with 0: A, 1: B, 2: C\n" in as_text(explained("all-gather", 3))
+    text = as_text(explained("reduce", 3, root=1))
+    assert "  root: B\n" in text
+    assert "\nB ends with A+B+C = Σ in vector\n" in text
+    assert "A ends with" not in text
+
+
+def test_what_is_left_out_is_said_and_can_be_had():
+    shown = explained("ring", 30, 30)
+    text, whole = as_text(shown), as_text(shown, everything=True)
+    assert len(text.splitlines()) < 80
+    assert "… rounds 4 to 56 with 1590 steps are left out; --all prints them" in text
+    assert "  … and 24 more; --all prints them" in text
+    assert len(re.findall(" → ", whole)) == 58 * 30
+    assert "left out" not in whole
+
+
+@each("size", range(1, 10))
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_everything_can_be_written(name, size):
+    text = as_text(explained(name, size, 100))
+    assert text.startswith(name)
+    assert not re.search(r"[ \t]+$", text, re.MULTILINE)
+    assert "None" not in text
+
+
+def test_long_results_are_shortened_and_where_nothing_is_sent_that_is_said():
+    assert "15: P, … 20 in all\n" in as_text(explained("all-gather", 20, 20))
+    values = tuple(range(100))
+    text = as_text(explained("tree", example=Example(("A", "B"), (values, values))))
+    assert "124, 126, … 100 in all)\n" in text
+    for name, size, n in (("ring", 1, 8), ("naive", 1, 8), ("tree", 4, 0)):
+        assert "\nnothing to send\n" in as_text(explained(name, size, n))
+
+
+def test_the_document_of_a_ring_of_two():
+    document = as_document(explained("ring", 2, 4))
+    totals, rounds = document.pop("totals"), document.pop("rounds")
+    own = [{"of": [0], "values": None}], [{"of": [1], "values": None}]
+    both = {"of": [0, 1], "values": None}
+    for number, combine, carries in ((0, True, own), (1, False, ([both], [both]))):
+        sent = (0, 1) if combine else (1, 0)
+        assert rounds[number] == {"round": number + 1, "steps": [
+            {
+                "from": rank, "to": 1 - rank, "send": [sent[rank]], "receive": [sent[rank]],
+                "combine": combine, "carries": carries[rank], "before": own[1 - rank],
+                "after": [both],
+            }
+            for rank in (0, 1)
+        ]}  # fmt: skip
+    assert document == {
+        "format": FORMAT, "name": "ring", "kind": "all-reduce", "op": "sum", "ranks": ["A", "B"],
+        "order": None, "root": None, "elements": 4, "itemsize": 4, "workspace": 0,
+        "chunks": [[0, 2], [2, 4]], "start": [own[0] * 2, own[1] * 2],
+        "result": [{"0": both, "1": both}] * 2,
+    }  # fmt: skip
+    assert totals == {
+        "rounds": 2, "messages": 4, "wires": 2, "bytes_sent": [16, 16],
+        "bytes_received": [16, 16], "bytes_combined": [8, 8],
+        "seconds": pytest.approx(2e-3 + 16e-6 + 8e-7),
+        "costs": {"alpha": 1e-3, "beta": 1e-6, "gamma": 1e-7},
+        "least": {"rounds": 1, "bytes_moved": 16.0, "bytes_combined": 8.0, "seconds": 1e-3},
+        "ratio": pytest.approx(2.0168),
+    }  # fmt: skip
+    assert len(rounds) == 2
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def shapes(canvas):
+    root = ElementTree.fromstring(canvas.as_text())
+    return root, list(root)
+
+
+def texts(canvas):
+    return [shape.text for shape in shapes(canvas)[1] if shape.tag == f"{SVG}text"]
+
+
+@each("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_everything_is_inside_and_every_message_has_its_arrow(name, size):
+    shown = explained(name, size, size * 4)
+    canvas = draw(shown)
+    root, found = shapes(canvas)
+    width, height = float(root.get("width")), float(root.get("height"))
+    for shape in found:
+        for key in ("x", "x1", "x2", "cx"):
+            assert 0 <= float(shape.get(key, 0)) <= width
+        for key in ("y", "y1", "y2", "cy"):
+            assert 0 <= float(shape.get(key, 0)) <= height
+        if shape.tag == f"{SVG}rect" and shape.get("width") != "100%":
+            assert float(shape.get("x")) + float(shape.get("width")) <= width + 0.1
+            assert float(shape.get("y")) + float(shape.get("height")) <= height + 0.1
+    heads = [shape for shape in found if shape.tag == f"{SVG}polygon"]
+    in_legend = sum(text in ("is combined", "is copied") for text in texts(canvas))
+    assert len(heads) == shown.totals.price.messages + in_legend
+
+
+def test_a_mean_is_shown_divided_and_names_escaped():
+    svg = draw(explained("ring", example=EXAMPLE, op="mean")).as_text()
+    assert svg.count(">9.25</text>") == 8  # 37 / 4, two chunks of it on each rank
+    assert ">result</text>" in svg
+    assert "Σ: the sum of all" in svg
+    example = Example(("<a>", "b&c"), ((1,), (2,)))
+    assert {"<a>", "b&c"} <= set(texts(draw(explained("tree", example=example))))
+
+
+def test_columns_stand_in_the_order_of_the_ring():
+    canvas = draw(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2)))
+    x = {
+        shape.text: float(shape.get("x")) for shape in shapes(canvas)[1]
+        if shape.tag == f"{SVG}text" and shape.text in set("ABCD")
+    }  # fmt: skip
+    assert sorted(x, key=x.__getitem__) == ["A", "B", "D", "C"]
+
+
+def test_what_cannot_be_drawn_or_written(tmp_path):
+    with pytest.raises(ConfigError, match=r"^svg draws at most 32 ranks, got 33$"):
+        draw(explained("tree", 33))
+    canvas = Canvas(10, 10, "empty")
+    canvas.save(str(tmp_path / "a.svg"))
+    assert re.match("<svg ", (tmp_path / "a.svg").read_text())
+    for path in (tmp_path, tmp_path / "none" / "a.svg", "a\0b"):
+        with pytest.raises(ConfigError, match="cannot write "):
+            canvas.save(str(path))

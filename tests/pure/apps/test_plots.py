@@ -1,15 +1,16 @@
-"""The plot of compare_modes.py: what is in which panel, and where."""
+"""Pictures of the studies: what is in which panel, and where."""
 
+import math
 import sys
+from functools import partial
 
 import pytest
+import staleness_study
+from studies import mode_plot, softsync, softsync_plot, workers, workers_plot
 
 from psrt.errors import ConfigError
 
 pytest.importorskip("matplotlib")
-from studies import mode_plot
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -76,16 +77,6 @@ def test_a_panel_for_each_scenario_and_a_line_for_each_mode(draw):
     assert "4 ranks" in figure.get_suptitle()
 
 
-def test_standings_look_different_and_are_explained(draw):
-    standings = ["first", "tied", "near", "behind", "never", "baseline"]
-    figure = draw(*(cell(standing, standing=standing) for standing in standings))
-    looks = [mark[1:] for mark in marks(figure.axes[0]).values()]
-    assert len(set(looks)) == 6
-    assert len(figure.legends[0].get_texts()) == 6
-    few = draw(cell("a", standing="first"), cell("b"))
-    assert [text.get_text() for text in few.legends[0].get_texts()] == ["fastest", "slower"]
-
-
 def test_never_is_at_the_right_end(draw):
     figure = draw(
         cell("a", standing="first", times=(1.0, 1.0, 1.0)),
@@ -99,37 +90,57 @@ def test_never_is_at_the_right_end(draw):
     assert texts(axes) == {(0, "1"), (1, "never"), (2, "2")}
 
 
-def test_the_price_is_where_it_is_the_highest(draw):
-    figure = draw(
-        cell("a", worst_accuracy=0.97, staleness_mean=0.25),
-        cell("a", "tail", worst_accuracy=0.5, staleness_mean=2.0),
-        cell("b"),
-    )
-    accuracy, staleness = figure.axes[-2:]
-    assert ranges(accuracy) == {0: (50, 97), 1: (96, 96)}
-    assert {y: mark[0] for y, mark in marks(accuracy).items()} == {0: 50, 1: 96}
-    assert texts(accuracy) == {(0, "50.0"), (1, "96.0")}
-    assert {y: mark[0] for y, mark in marks(staleness).items()} == {0: 2.0, 1: 0.5}
-    assert texts(staleness) == {(0, "2.00"), (1, "0.50")}
+def study(rate, workers, accuracy):
+    return {"staleness_rate": rate, "workers": workers, "test_accuracy": accuracy}
 
 
-def test_a_mode_that_is_not_in_a_scenario_is_left_out_there(draw):
-    figure = draw(cell("serial", standing="baseline"), cell("a"), cell("a", "tail"))
-    assert set(marks(figure.axes[1])) == {1}
-
-
-def test_nothing_to_draw(draw):
-    assert not any(marks(axes) for axes in draw().axes)
-    figure = draw(cell("a", standing="never", times=(None, None, None)))
-    assert texts(figure.axes[0]) == {(0, "never")}
-
-
-def test_no_folder(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot write .*modes.png: No such file"):
-        mode_plot.draw([cell("a")], tmp_path / "none" / "modes.png", target=0.95)
+@pytest.mark.exhaustive
+def test_staleness_study(tmp_path, figures):
+    path = tmp_path / "study.png"
+    rows = [
+        study("constant", 2, 0.5), study("constant", 1, 0.75), study("constant", 2, 1.0),
+        study("inverse", 1, 0.875), study("inverse", 2, math.nan), study("inverse", 2, None),
+    ]  # fmt: skip
+    workers_plot.draw(rows, path, note="async")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    [axes] = figures[0].axes
+    lines = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
+    assert list(lines) == ["constant", "inverse", "diverged"]
+    assert list(lines["constant"].get_ydata()) == [75, 75]
+    assert list(lines["constant"].get_xdata()) == pytest.approx([1, 2], rel=0.1)
+    assert list(lines["inverse"].get_ydata()) == [87.5]
+    spans = [segment[:, 1].tolist() for segment in axes.collections[0].get_segments()]
+    assert spans == [[75, 75], [50, 100]]
+    crosses = [line.get_xdata() for line in axes.lines if line.get_marker() == "x"]
+    assert [list(xs) for xs in crosses if len(xs)] == [pytest.approx([2], rel=0.1)]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2"]
 
 
 def test_no_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match="plots need matplotlib"):
-        mode_plot.draw([cell("a")], tmp_path / "modes.png", target=0.95)
+    for draw in (workers_plot.draw, softsync_plot.draw, partial(mode_plot.draw, target=0.95)):
+        with pytest.raises(ConfigError, match="plots need matplotlib"):
+            draw([], tmp_path / "study.png")
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+@pytest.mark.parametrize(("words", "study"), [((), softsync), (("--study", "workers"), workers)])
+def test_that_there_will_be_no_plot_is_said_before_the_work(
+    words, study, tmp_path, no_matplotlib, monkeypatch, capsys
+):
+    def work(*_):
+        raise ConfigError(capsys.readouterr().out)
+
+    monkeypatch.setattr(study, "row_of", work)
+    with pytest.raises(ConfigError) as said:
+        staleness_study.main([*words, "--out", str(tmp_path)])
+    assert str(said.value) == "no plot: plots need matplotlib: pip install matplotlib\n"
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_a_run_is_read(no_matplotlib, tmp_path):
+    with pytest.raises(ConfigError, match="pip install"):
+        staleness_study.main(["--run", str(tmp_path / "nowhere")])

@@ -1,0 +1,226 @@
+"""What the studies make of their runs: medians, ties, who wins and loses where, and verdicts."""
+
+from __future__ import annotations
+
+import pytest
+from studies import faults, standings, verdict
+from studies.compression_table import COSTS, FAILS, OPEN, PAYS, cells
+from studies.compression_table import table as compression_table
+from studies.compression_table import verdict as compression_verdict
+from studies.faults import BARE, FAULTS, HOSTS, MODES, ONE, Fault, Seen
+from studies.softsync_lines import Errors, lines_of
+
+from support.cases import each
+
+
+def runs(mode, *seconds, scenario="calm", **fields):
+    """Return a row for each seed's time."""
+    defaults = {
+        "test_accuracy": 0.96, "staleness_mean": 0.0, "staleness_max": 0, "dropped": 0,
+        "waiting_share": 0.0, "bytes_sent": 10, "samples_per_second": 5.0,
+    }  # fmt: skip
+    return [
+        {"mode": mode, "scenario": scenario, "seed": seed, "parameters_sha256": f"{mode} {seed}"}
+        | {"seconds_to_accuracy": time}
+        | defaults
+        | fields
+        for seed, time in enumerate(seconds)
+    ]
+
+
+def test_medians_are_of_the_seeds():
+    rows = runs("sync", 3.0, 1.0, 2.0, staleness_mean=1.5)
+    rows[0]["test_accuracy"] = 0.9
+    [cell] = standings.medians(rows)
+    assert (cell["seconds_to_accuracy"], cell["fastest"], cell["slowest"]) == (2.0, 1.0, 3.0)
+    assert (cell["runs"], cell["reached"], cell["staleness_mean"]) == (3, 3, 1.5)
+    assert (cell["test_accuracy"], cell["worst_accuracy"]) == (0.96, 0.9)
+
+
+@each(("seconds", "median", "spread", "reached"), [
+    ((1.0, None, 2.0), 2.0, (1.0, None), 2),
+    ((1.0, None, None), None, (1.0, None), 1),
+    ((None, None), None, (None, None), 0),
+])  # fmt: skip
+def test_never_is_longer_than_any_time(seconds, median, spread, reached):
+    [cell] = standings.medians(runs("sync", *seconds))
+    assert cell["seconds_to_accuracy"] == median
+    assert (cell["fastest"], cell["slowest"], cell["reached"]) == (*spread, reached)
+
+
+def standing(*groups, **options):
+    rows = [row for group in groups for row in group]
+    return [(c["standing"], c["ratio"]) for c in standings.medians(rows, **options)]
+
+
+@each(("other", "expected"), [
+    ((1.5, 3.0, 4.0), "tied"),  # the best's median is in its spread
+    ((1.9, 2.0, 4.0), "tied"),  # or the other way round
+    ((1.51, 2.01, 4.0), "behind"),  # the spreads overlap, but no median
+    ((1.0, 3.0, None), "behind"),  # no tie with what does not always get there
+    ((None, None, None), "never"),
+    ((1.5, None, None), "never"),
+])  # fmt: skip
+def test_a_standing_is_beside_the_best(other, expected):
+    (first, one), (second, ratio) = standing(runs("best", 1.0, 1.5, 2.0), runs("other", *other))
+    assert (first, one) == ("first", 1.0)
+    assert second == expected
+    assert ratio == (None if expected == "never" else pytest.approx(other[1] / 1.5))
+
+
+def test_near_is_within_a_tenth_but_apart_and_a_baseline_does_not_compete():
+    groups = [runs(str(seconds), seconds) for seconds in (1.0, 1.0, 1.1, 1.11)]
+    assert [word for word, _ in standing(*groups)] == ["first", "near", "behind"]
+    found = standing(runs("serial", 1.0), runs("a", 2.0), baseline="serial")
+    assert found == [("baseline", 0.5), ("first", 1.0)]
+
+
+@pytest.fixture
+def lines():
+    """What is said of these runs: by mode (and "" for the scenarios) lines without their indent."""
+
+    def told(*groups, baseline=""):
+        rows = [row for group in groups for row in group]
+        said = {"": []}
+        mode = ""
+        for line in verdict.verdicts(standings.medians(rows, baseline=baseline), rows):
+            if line and not line.startswith(" "):
+                mode = line
+            elif line.startswith(" " * 11):
+                said[mode][-1] += f" {line.strip()}"
+            elif line:
+                said.setdefault(mode, []).append(" ".join(line.split()))
+        return said
+
+    return told
+
+
+class TestWords:
+    def test_winners_and_losers(self, lines):
+        said = lines(
+            runs("a", 1.0, 1.0), runs("b", 3.0, 3.0), runs("c", 1.5, 1.7),
+            runs("a", 9.0, 9.0, scenario="tail"), runs("b", 3.0, 3.0, scenario="tail"),
+        )  # fmt: skip
+        assert said[""] == ["calm a, 1 s", "tail b, 3 s"]
+        assert said["a"][:2] == ["wins calm: the next, c, takes 1.60 x", "loses tail: 3.0 x b"]
+        assert said["b"][:2] == ["wins tail: the next, a, takes 3.0 x", "loses calm: 3.0 x a"]
+        assert said["c"] == ["loses calm: 1.60 x a"]
+
+    def test_who_never_gets_there_loses(self, lines):
+        said = lines(
+            runs("a", 1.0, 1.0, 1.0), runs("b", None, None, None), runs("c", 4.0, 4.0, None)
+        )
+        assert said["b"] == ["loses calm: never reaches the target"]
+        assert said["c"] == ["loses calm: 4.0 x a, misses the target with 1 of 3 seeds"]
+        alone = lines(runs("a", 1.0), runs("b", None))
+        assert alone["a"] == ["wins calm: nobody else reaches the target"]
+        nobody = lines(runs("a", None), runs("b", 1.0, None, None))
+        assert nobody[""] == []
+        assert nobody["b"] == ["loses calm: misses the target with 2 of 3 seeds"]
+
+
+def compressed(setting, seconds, *, accuracy=0.95, sent=1e6, link="slow", mode="sync", lr=0.1):
+    return {
+        "mode": mode, "setting": setting, "link": link, "lr": lr, "bytes_sent": sent,
+        "test_accuracy": accuracy, "seconds_to_accuracy": seconds,
+    }  # fmt: skip
+
+
+PLAIN = [compressed("none", seconds) for seconds in (4.0, 5.0, 6.0)]
+
+
+def compression_standing(*seconds):
+    found = cells([*PLAIN, *[compressed("sign", it) for it in seconds]])
+    return found[1]["standing"], found[1]["ratio"]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [
+    ((1.0, 3.9, 9.0), (PAYS, 0.78)),
+    ((4.0, 4.0, 4.0), (OPEN, 0.8)),
+    ((6.0, 6.0, 6.0), (OPEN, 1.2)),
+    ((1.0, 6.1, 6.2), (COSTS, 1.22)),
+    ((1.0, None, None), (FAILS, None)),
+])  # fmt: skip
+def test_a_codec_pays_where_its_median_is_outside_the_spread(seconds, expected):
+    found, ratio = compression_standing(*seconds)
+    assert (found, ratio) == (expected[0], pytest.approx(expected[1]))
+
+
+def test_table_and_verdict():
+    rows = [*PLAIN, *[compressed("sign", 2.0, sent=3e5)] * 3, *[compressed("int8", 5.5)] * 3]
+    rows += [compressed("none", 1.0, link="fast"), compressed("sign", 1.5, link="fast")]
+    rows += [compressed("int8", None, link="fast")]
+    found = cells(rows)
+    lines = compression_table(found).splitlines()
+    assert lines[0] == "sync"
+    assert lines[1].split() == ["codec", "lr", "sent", "accuracy", "(worst)", "slow", "fast"]
+    assert " ".join(lines[2].split()) == "none 0.1 977 KiB 95.0 (95.0) % 5 s 1 s"
+    signs = "sign 0.1 293 KiB 95.0 (95.0) % 2 s (0.40 pays) 1.5 s (1.50 costs)"
+    assert " ".join(lines[3].split()) == signs
+    assert lines[4].split()[-3:] == ["(1.10", "open)", "never"]
+    assert compression_verdict(found) == [
+        "sync at slow:",
+        "  pays: sign (0.40)",
+        "  open, too close to tell: int8 (1.10)",
+        "sync at fast:",
+        "  costs time: sign (1.50)",
+        "  misses the target: int8",
+        "1 of 4 cases pay.",
+    ]
+
+
+def softsync(n, rate, error, histogram=(0, 1)):
+    diverged = error is None
+    return {
+        "softsync": n, "staleness_rate": rate, "test_error": error,
+        "errors": [] if diverged else [[1, 0.5], [2, error]],
+        "histogram": None if diverged else list(histogram),
+    }  # fmt: skip
+
+
+def test_lines_pool_the_runs_of_an_n():
+    rows = [
+        softsync(30, "constant", 0.9, [0] * 29 + [3]),
+        softsync(30, "inverse", 0.05, [0] * 60 + [4, 1]),  # 60 is 2n: only the last is beyond
+        softsync(1, "inverse", 0.02, [0, 8, 1, 1]),
+        softsync(30, "inverse", 0.03, [0, 0]),
+    ]
+    thirty, one = lines_of(rows)
+    assert (thirty.n, one.n) == (30, 1)
+    assert thirty.staleness.histogram == {29: 3, 60: 4, 61: 1}
+    assert thirty.staleness.mean == pytest.approx((3 * 29 + 4 * 60 + 61) / 8)
+    assert (thirty.staleness.max, thirty.beyond) == (61, 1 / 8)
+    assert (one.staleness.mean, one.staleness.max, one.beyond) == (1.3, 3, 0.1)
+    assert list(thirty.errors) == list(one.errors) == ["constant", "inverse"]
+    assert thirty.errors["inverse"] == Errors((0.05, 0.03), 0)
+    assert one.errors["constant"] == Errors((), 0)
+
+
+DEATH = "psrt: error: worker 1 (rank 2, node02, pid 7) died\n"
+
+
+def test_the_page_has_every_row_and_no_other():
+    page = faults.PAGE.read_text()
+    table = page[page.index(faults.BEGIN) : page.index(faults.END)].splitlines()[3:]
+    rows = [(fault, mpi) for fault in FAULTS for mpi in faults.VENVS]
+    for row, (fault, mpi) in zip(table, rows, strict=True):
+        begin = f"{faults.key(mpi, fault)} {fault.promised(mpi)} |"
+        assert row.startswith(begin)
+        cells = row.removeprefix(begin).split("|")[:-1]
+        tried = [mode for mode, cell in zip(MODES, cells, strict=True) if cell.strip()]
+        assert tried == [mode for mode in MODES if mode in fault.modes]
+
+
+@pytest.mark.parametrize(("where", "mpi", "seen", "told"), [
+    (ONE, "MPICH", (5, DEATH, False, False), "5, 2 s"),
+    (HOSTS, "MPICH", (9, "", False, False), "**no line, status 9**: 9, 2 s"),
+    (ONE, "MPICH", (5, 2 * DEATH, False, False), "**2 lines**: 5, 2 s"),
+    (ONE, "MPICH", (5, DEATH, True, True), "**results, a process is left**: 5, 2 s"),
+    (BARE, "MPICH", (9, "", False, False), "9, no line, 2 s"),
+    (BARE, "Open MPI", (137, "", False, False), "**no line**: 137, 2 s"),
+    (BARE, "Open MPI", (0, DEATH, False, False), "**status 0**: 0, 2 s"),
+])  # fmt: skip
+def test_what_is_not_as_promised_is_bold(where, mpi, seen, told):
+    status, stderr, results, left = seen
+    fault = Fault(where, "SIGKILL", 2)
+    assert Seen(status, stderr, 2.0, results, left).told(fault, "sync", mpi) == told

@@ -1,17 +1,22 @@
-"""The lines that start ranks: what each launcher needs to be told, and nothing else."""
+"""The lines that start ranks: what each launcher is told, which mpirun it is, what users type."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
 from psrt.errors import ConfigError
+from psrt.mpirun import again, has_mpirun, launch_line
 from psrt.mpirun.hostfile import Host
-from psrt.mpirun.library import Library
+from psrt.mpirun.library import Library, mpirun_of
 from psrt.mpirun.lines import BINDINGS, Line, Start, mpirun_line, srun_line
+from psrt.mpirun.own_line import own_line
+from support.cases import each
 
 OPEN, OLD, MPICH = Library("Open MPI v5.0.11"), Library("Open MPI v4.1.4"), Library("MPICH 5.0.2")
 COMMAND = ["/env/bin/python", "-m", "psrt"]
 TWO = (Host("node01", 2), Host("node02", 1))
+MINE = [replace(host, user="me") for host in TWO]
 
 
 def start(ranks=3, slots=4, **more):
@@ -32,45 +37,49 @@ def srun(library, job, **more):
     return " ".join(line.words[2:-5]), dict(line.variables)
 
 
-def test_on_this_host_nothing_is_needed_but_no_binding():
-    assert mpirun(OPEN, start()) == ("--bind-to none", {})
-    assert mpirun(MPICH, start()) == ("", {})
+@each(("library", "job", "root", "words"), [
+    (OPEN, start(), False, "--bind-to none"),
+    (MPICH, start(), False, ""),
+    (OPEN, start(5), False, "--oversubscribe --bind-to none"),
+    (MPICH, start(5), False, ""),
+    (OPEN, start(), True, "--allow-run-as-root --bind-to none"),
+    (MPICH, start(), True, ""),
+    (OPEN, start(survives=True), False, "--bind-to none --with-ft ulfm"),
+    (MPICH, start(hosts=TWO), False, "-hosts node01:2,node02:1"),
+    (MPICH, start(hosts=MINE), False, "-hosts me@node01:2,me@node02:1"),
+    (OPEN, start(flags=["--mca", "a", "b"]), False, "--bind-to none --mca a b"),
+])  # fmt: skip
+def test_what_mpirun_is_told(library, job, root, words):
+    assert mpirun(library, job, root=root) == (words, {})
 
 
-def test_more_ranks_than_slots():
-    assert mpirun(OPEN, start(5))[0] == "--oversubscribe --bind-to none"
-    assert mpirun(MPICH, start(5))[0] == ""
+def test_what_srun_is_told():
+    words = "--kill-on-bad-exit=1 --quit-on-interrupt --export=ALL"
+    assert srun(MPICH, start(), cpus_per_task="2")[0] == f"{words} --cpus-per-task=2"
     assert "--overcommit" in srun(OPEN, start(5))[0]
     assert "--overcommit" not in srun(OPEN, start(4))[0]
+    assert srun(OPEN, start(flags=["--mca", "a", "b"]))[0].endswith("--mca a b")
 
 
-def test_root_is_a_case_of_open_mpi_alone():
-    assert mpirun(OPEN, start(), root=True)[0] == "--allow-run-as-root --bind-to none"
-    assert mpirun(MPICH, start(), root=True)[0] == ""
+@each(("library", "job", "line"), [
+    (OLD, start(survives=True), "--survive needs Open MPI 5 or newer"),
+    (MPICH, start(survives=True), "--survive needs Open MPI 5 or newer"),
+    *((MPICH, start(interface=it), "--interface must be a name")
+      for it in ("10.0.0.0/16", "10.0.0.1", "eth1;x", "")),
+    *((it, Start([*COMMAND, "a", ":", "b"], 2), "a single : cannot be given")
+      for it in (OPEN, MPICH)),
+    *((it, start(hosts=(MINE[0], TWO[1])), "as one user") for it in (OPEN, OLD)),
+])  # fmt: skip
+def test_what_a_launcher_cannot_do_is_refused(library, job, line):
+    with pytest.raises(ConfigError, match=line):
+        mpirun(library, job)
 
 
-def test_others_go_on_when_a_rank_dies_where_the_launcher_can_let_them():
-    assert mpirun(OPEN, start(survives=True))[0] == "--bind-to none --with-ft ulfm"
-    for library in (OLD, MPICH):
-        with pytest.raises(ConfigError, match="--survive needs Open MPI 5 or newer"):
-            mpirun(library, start(survives=True))
-
-
-def test_hosts_are_named_to_either():
-    assert mpirun(MPICH, start(hosts=TWO))[0] == "-hosts node01:2,node02:1"
-    words = mpirun(OPEN, start(hosts=TWO))[0]
-    assert words.startswith("--host node01:2,node02:1 --bind-to none ")
-
-
-def test_as_another_user():
-    mine = [replace(host, user="me") for host in TWO]
-    assert mpirun(MPICH, start(hosts=mine))[0] == "-hosts me@node01:2,me@node02:1"
+def test_hosts_are_named_to_open_mpi_and_the_user_to_ssh():
     for library, flags in ((OPEN, "--prtemca plm_ssh_args"), (OLD, "--mca plm_rsh_args")):
-        words = mpirun(library, start(hosts=mine))[0]
-        assert "--host node01:2,node02:1 " in words
+        words = mpirun(library, start(hosts=MINE))[0]
+        assert words.startswith("--host node01:2,node02:1 --bind-to none ")
         assert f"{flags} -l me " in words
-        with pytest.raises(ConfigError, match="as one user"):
-            mpirun(library, start(hosts=(mine[0], TWO[1])))
 
 
 @pytest.mark.parametrize(("library", "flag"), [(OPEN, "--prtemca"), (OLD, "--mca")])
@@ -123,12 +132,6 @@ def test_an_interface():
     assert srun(MPICH, start(interface="eth1"))[1] == variables
 
 
-@pytest.mark.parametrize("interface", ["10.0.0.0/16", "10.0.0.1", "eth1;x", ""])
-def test_mpich_takes_an_interface_by_its_name_only(interface):
-    with pytest.raises(ConfigError, match="--interface must be a name"):
-        mpirun(MPICH, start(interface=interface))
-
-
 def test_every_binding_has_a_word_for_each():
     for name in BINDINGS:
         assert "--bind-to" in mpirun(OPEN, start(bind=name))[0]
@@ -137,23 +140,181 @@ def test_every_binding_has_a_word_for_each():
     assert "--cpu-bind" not in srun(OPEN, start())[0]
 
 
-@pytest.mark.parametrize("library", [OPEN, MPICH])
-def test_a_colon_among_the_words_would_begin_another_program(library):
-    job = Start([*COMMAND, "a", ":", "b"], 2)
-    with pytest.raises(ConfigError, match="a single : cannot be given"):
-        mpirun_line(job, library, "/env/bin/mpirun", root=False, environment={})
-
-
-def test_flags_of_the_user_come_before_the_number_of_ranks():
-    for launcher in (mpirun, srun):
-        assert launcher(OPEN, start(flags=["--mca", "a", "b"]))[0].endswith("--mca a b")
-
-
-def test_a_task_that_fails_ends_the_step():
-    words = srun(MPICH, start(), cpus_per_task="2")[0]
-    assert words == "--kill-on-bad-exit=1 --quit-on-interrupt --export=ALL --cpus-per-task=2"
-
-
 def test_a_line_can_be_pasted():
     line = Line(["mpirun", "-x", "A", "a b", "$HOME;"], {"A": "1 2"})
     assert str(line) == "A='1 2' mpirun -x A 'a b' '$HOME;'"
+
+
+# Lines of the user's own.
+
+
+FLAGS = ["--out", "run", "--resume", "auto"]
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Both vendors' launchers, in folders of their own."""
+    for vendor in ("open", "mpich"):
+        (tmp_path / vendor).mkdir()
+        for name in ("mpirun", "prterun") if vendor == "open" else ("mpirun", "mpiexec.hydra"):
+            (tmp_path / vendor / name).touch(0o755)
+    return lambda vendor: str(tmp_path / vendor / "mpirun")
+
+
+@each("before", [
+    *("mpirun -n 3 python -m psrt", "/opt/bin/mpiexec.hydra -n 3 /opt/bin/psrt", "my-script psrt"),
+    "srun --mpi=pmix python -P -m psrt",
+    "timeout 3600 mpirun -x PATH -n 2 python -m mpi4py -m psrt",
+])  # fmt: skip
+def test_the_flags_of_train_are_found(before):
+    line = own_line([*before.split(), "train", *FLAGS])
+    assert line.flags == FLAGS
+    assert line.words[line.train] == "train"
+
+
+def test_those_of_one_program_are_taken_where_mpirun_starts_several():
+    words = f"mpirun -n 1 psrt train {' '.join(FLAGS)} : -n 2 psrt train --lr 3".split()
+    assert own_line(words).flags == FLAGS
+
+
+@pytest.mark.parametrize(
+    "words", ["bench", "mpirun -n 2 python my.py train", "mpirun psrt bench train", "psrt"]
+)
+def test_a_line_that_does_not_train_is_refused(words):
+    with pytest.raises(ConfigError, match="that has psrt train in it, got"):
+        own_line(words.split())
+
+
+def test_open_mpi_is_told_to_take_variables_along(programs):
+    mpirun = programs("open")
+    words = ["nice", mpirun, "-n", "2", "psrt", "train", "a b"]
+    line = own_line(words).line(("HERE",))
+    assert line.command == ["nice", mpirun, "-x", "HERE", "--stdin", "none", *words[2:]]
+    assert "HERE" not in str(line)
+    assert line.deaf_s == 0
+
+
+def test_others_take_them_by_themselves(programs):
+    for launcher in (programs("mpich"), "srun", "x"):
+        line = own_line([launcher, "psrt", "train"]).line(("HERE",))
+        assert line.command == [launcher, "psrt", "train"]
+        assert (line.deaf_s > 0) == (launcher == programs("mpich"))
+
+
+def test_where_ranks_are(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.delenv("PBS_NODEFILE", raising=False)
+    for flags, spreads, moves in (
+        ("-n 2", False, False), ("--hostfile h", True, False), ("--host=a,b", True, False),
+        ("--wdir /x", False, True), ("--chdir=/x", False, True),
+    ):  # fmt: skip
+        line = own_line(["mpirun", *flags.split(), "psrt", "train", "--host", "--wdir"])
+        assert (line.spreads, line.moves) == (spreads, moves)
+    assert own_line(["srun", "psrt", "train"]).spreads
+    monkeypatch.setenv("PBS_NODEFILE", "nodes")
+    assert own_line(["mpirun", "psrt", "train"]).spreads
+
+
+# Which mpirun belongs to a library.
+
+
+OPEN_TEXT, MPICH_TEXT = "Open MPI v5.0.11", "MPICH 5.0.2"
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Make files; nothing is on the path but bin."""
+
+    def make(*names):
+        for name in names:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("#!/bin/sh\n")
+            path.chmod(0o755)
+        return tmp_path
+
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return make
+
+
+def test_an_environment_or_a_module_has_it_beside_its_libraries(made):
+    folder = made("env/lib/libmpi.so.40", "env/bin/mpirun", "env/bin/prterun", "bin/mpirun")
+    found = mpirun_of(Library(OPEN_TEXT, str(folder / "env/lib/libmpi.so.40")))
+    assert found == str(folder / "env/bin/mpirun")
+
+
+def test_a_system_may_have_several(made):
+    root = made("usr/bin/mpirun.openmpi", "usr/bin/orterun", "usr/bin/mpiexec.hydra")
+    (root / "usr/bin/mpirun.mpich").symlink_to("mpiexec.hydra")
+    (root / "usr/bin/mpirun").symlink_to("mpirun.openmpi")
+    for text, name in ((OPEN_TEXT, "mpirun.openmpi"), (MPICH_TEXT, "mpirun.mpich")):
+        library = Library(text, str(root / "usr/lib/x86_64-linux-gnu/libmpi.so"))
+        assert mpirun_of(library) == str(root / "usr/bin" / name)
+
+
+def test_a_library_that_is_linked_to_is_found_where_it_lies(made):
+    root = made("opt/mpi/lib/libmpi.so.12", "opt/mpi/bin/mpirun")
+    (root / "lib64").mkdir()
+    link = root / "lib64/libmpi.so"
+    link.symlink_to(root / "opt/mpi/lib/libmpi.so.12")
+    assert mpirun_of(Library(MPICH_TEXT, str(link))) == str(root / "opt/mpi/bin/mpirun")
+
+
+def test_that_on_the_path_is_taken_if_it_is_of_the_same_kind(made):
+    root = made("bin/mpirun", "bin/prterun")
+    assert mpirun_of(Library(OPEN_TEXT, None)) == str(root / "bin/mpirun")
+    with pytest.raises(ConfigError, match=r"found no mpirun of MPICH 5\.0\.2 on the PATH"):
+        mpirun_of(Library(MPICH_TEXT, None))
+    with pytest.raises(ConfigError, match=r"beside /nowhere/lib/libmpi\.so or on the PATH"):
+        mpirun_of(Library(MPICH_TEXT, "/nowhere/lib/libmpi.so"))
+
+
+# What people are told to type.
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Make an environment of its own with a Python and other programs, and go there."""
+
+    def make(*names, on_path=True):
+        binaries = tmp_path / "env" / "bin"
+        binaries.mkdir(parents=True)
+        for name in ("python", *names):
+            (binaries / name).write_text("#!/bin/sh\n")
+            (binaries / name).chmod(0o755)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("PATH", str(binaries) if on_path else "/nowhere")
+        monkeypatch.setattr(sys, "executable", str(binaries / "python"))
+
+    return make
+
+
+def test_psrt_by_the_shortest_name_that_it_has_here(installed, monkeypatch):
+    installed("psrt")
+    assert launch_line(2, "a.py") == "psrt launch -n 2 a.py"
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert launch_line(2, "a.py") == "env/bin/psrt launch -n 2 a.py"
+
+
+def test_psrt_without_being_installed(installed):
+    installed()
+    assert launch_line(2, "train") == "python -m psrt launch -n 2 train"
+    assert not has_mpirun()
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_whether_there_is_an_mpirun(installed, on_path):
+    installed("mpirun", on_path=on_path)
+    assert has_mpirun()
+
+
+@pytest.mark.parametrize(("argv", "what"), [
+    (["/env/bin/psrt", "train", "--out", "a b"], "train --out 'a b'"),
+    (["/lib/psrt/__main__.py", "train"], "train"),
+    (["/lib/mine/__main__.py", "--lr", "1"], "-m mine --lr 1"),
+    (["apps/own model.py", "--lr", "1"], "'apps/own model.py' --lr 1"),
+])  # fmt: skip
+def test_the_same_again_on_several_ranks(installed, monkeypatch, argv, what):
+    installed("psrt")
+    monkeypatch.setattr(sys, "argv", argv)
+    assert again(2) == f"psrt launch -n 2 {what}"

@@ -1,13 +1,15 @@
-"""A loop of the user's own in one process, and what parameters may be."""
+"""A loop of the user's own in one process: what it may do, and what it is told at once."""
 
+import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-import psrt
-from psrt import ConfigError, TrainConfig, Trainer
+from psrt import ConfigError, DivergedError, TrainConfig, Trainer
 from psrt.trainer.parameters import parameters_of
+from support.cases import each
 
 CONFIG = TrainConfig(mode="serial", epochs=2, lr=0.5)
 
@@ -51,13 +53,6 @@ def test_a_schedule_moves_on_within_an_epoch_whose_steps_are_known():
     assert len(set(np.round(rates[0], 5))) == 2
 
 
-@pytest.mark.parametrize("shape", [(2,), ()])
-def test_no_gradient_of_a_leaf_is_not_told_as_zero(shape):
-    given = {"w": np.ones(2, np.float32), "b": np.ones(shape, np.float32)}
-    with pytest.raises(ConfigError, match=r"the gradients(\['b'\] are .*, expected| are no tree)"):
-        one_step({"w": given["w"], "b": None}, given)
-
-
 def test_without_a_loss_none_is_in_the_metrics():
     with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
         while trainer.epoch():
@@ -68,26 +63,19 @@ def test_without_a_loss_none_is_in_the_metrics():
 
 
 def test_a_part_of_an_epoch_needs_the_number_of_its_steps():
-    config = TrainConfig(mode="serial", epochs=1.5, lr=1.0)
-    with Trainer(config, np.zeros(1, np.float32)) as trainer:
+    config, one = TrainConfig(mode="serial", epochs=1.5, lr=1.0), np.ones(1, np.float32)
+    with Trainer(config, one) as trainer:
         while trainer.epoch(steps=4):
             for _ in range(4):
-                if not trainer.step(np.ones(1, np.float32), samples=1):
+                if not trainer.step(one, samples=1):
                     break
     assert trainer.steps == 6
-    with (
-        pytest.raises(ConfigError, match=r"--epochs 1\.5 ends within an epoch, and epoch\(\) was"),
-        Trainer(config, np.zeros(1, np.float32)) as trainer,
+    for other, line in (
+        (config, r"--epochs 1\.5 ends within an epoch, and epoch\(\) was"),
+        (CONFIG, r"^nothing was trained: no worker called step\(\)"),
     ):
-        trainer.epoch()
-
-
-def test_who_never_takes_a_step_is_told_in_the_words_of_a_loop():
-    with (
-        pytest.raises(ConfigError, match=r"^nothing was trained: no worker called step\(\)"),
-        Trainer(CONFIG, np.zeros(1, np.float32)) as trainer,
-    ):
-        trainer.epoch()
+        with pytest.raises(ConfigError, match=line), Trainer(other, one) as trainer:
+            trainer.epoch()
 
 
 class Pair(NamedTuple):
@@ -114,31 +102,34 @@ def test_a_tree_keeps_its_form():
     np.testing.assert_array_equal(trainer.theta, [4, *[7 / 4] * 6, *[-0.75] * 3])
 
 
-@pytest.mark.parametrize(
-    ("parameters", "line"),
-    [
-        (np.zeros(3), "the parameters are float64, expected float32 arrays"),
-        ({"w": [1.0]}, "the parameters['w'][0] are float, expected float32 arrays"),
-        ([], "the parameters have no numbers, expected a tree"),
-        (np.zeros(0, np.float32), "the parameters have no numbers"),
-        (np.array([np.nan], np.float32), "the initial parameters are nan"),
-    ],
-)
+@each(("parameters", "line"), [
+    (np.zeros(3), "the parameters are float64, expected float32 arrays"),
+    ({"w": [1.0]}, "the parameters['w'][0] are float, expected float32 arrays"),
+    ([], "the parameters have no numbers, expected a tree"),
+    (np.zeros(0, np.float32), "the parameters have no numbers"),
+    (np.array([np.nan], np.float32), "the initial parameters are nan"),
+])  # fmt: skip
 def test_what_are_no_parameters_is_one_line(parameters, line):
     with pytest.raises(ConfigError) as caught, Trainer(CONFIG, parameters):
         pass
     assert str(caught.value).startswith(line)
 
 
-@pytest.mark.parametrize(
-    ("gradients", "line"),
-    [
-        ({"w": np.zeros(3, np.float32)}, "the gradients['w'] are of shape (3,), expected (2,)"),
-        ({"v": np.zeros(2, np.float32)}, "the gradients are no tree like that of the parameters"),
-        (None, "the gradients are no tree like that of the parameters"),
-        ({"w": np.zeros(2, complex)}, "the gradients['w'] are complex128, expected float32"),
-    ],
-)
+def test_a_tree_has_an_order_and_matrices():
+    with pytest.raises(ConfigError, match="no tree: keys beside each other are int and str"):
+        Trainer(CONFIG, {1: np.zeros(1, np.float32), "a": np.zeros(1, np.float32)})
+    kernel = np.zeros((3, 3, 2, 5), np.float32)  # a column for each output
+    found = parameters_of({"b": np.zeros(5, np.float32), "w": kernel}).matrices()
+    assert [(it.start, it.rows, it.columns) for it in found] == [(5, 18, 5)]
+
+
+@each(("gradients", "line"), [
+    ({"w": np.zeros(3, np.float32)}, "the gradients['w'] are of shape (3,), expected (2,)"),
+    ({"v": np.zeros(2, np.float32)}, "the gradients are no tree like that of the parameters"),
+    (None, "the gradients are no tree like that of the parameters"),
+    ({"w": None}, "the gradients"),
+    ({"w": np.zeros(2, complex)}, "the gradients['w'] are complex128, expected float32"),
+])  # fmt: skip
 def test_what_are_no_gradients_is_one_line(gradients, line):
     with pytest.raises(ConfigError) as caught:
         one_step(gradients, {"w": np.zeros(2, np.float32)})
@@ -148,21 +139,20 @@ def test_what_are_no_gradients_is_one_line(gradients, line):
 def test_calls_out_of_order_are_one_line():
     one = np.zeros(1, np.float32)
     trainer = Trainer(CONFIG, one)
-    with pytest.raises(ConfigError, match="a Trainer is entered first: with psrt"):
-        trainer.epoch()
-    with pytest.raises(ConfigError, match="a Trainer is entered first: with psrt"):
-        trainer.step(one, samples=1)
+    early = [trainer.epoch, lambda: trainer.step(one, samples=1), lambda: trainer.metrics(loss=1.0)]
+    early += [partial(getattr, trainer, it) for it in ("serves", "steps", "theta")]
+    for it in early:
+        with pytest.raises(ConfigError, match="a Trainer is entered first"):
+            it()
     with pytest.raises(ConfigError, match="is part of an epoch"), trainer:
         trainer.step(one, samples=1)
     with pytest.raises(ConfigError, match="a Trainer trains once"), trainer:
         pass
-    with pytest.raises(ConfigError, match="samples of a step: got -1"):
-        one_step(one, one, samples=-1)
-    with (
-        pytest.raises(ConfigError, match="steps of an epoch: got -2"),
-        Trainer(CONFIG, one) as trainer,
-    ):
-        trainer.epoch(steps=-2)
+    with Trainer(CONFIG, one) as trainer:
+        trainer.epoch()
+        trainer.step(one + 1, samples=1)
+    with pytest.raises(ConfigError, match="training is over: say metrics"):
+        trainer.metrics(loss=1.0)
 
 
 def test_an_error_in_the_loop_is_the_users_own():
@@ -173,58 +163,20 @@ def test_an_error_in_the_loop_is_the_users_own():
     assert not trainer.epoch()
 
 
-def test_numpy_warns_in_the_loop_as_it_does_elsewhere():
-    with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
-        trainer.epoch()
-        with pytest.warns(RuntimeWarning, match="divide by zero"):
-            np.ones(1) / np.zeros(1)
-        trainer.step(np.ones(1, np.float32), samples=1)
-
-
-def test_knobs_that_its_loop_makes_meaningless_are_refused():
-    config = TrainConfig(mode="serial", epochs=1, partition="dirichlet:0.3")
-    with (
-        pytest.raises(ConfigError, match="has no labels"),
-        Trainer(config, np.zeros(1, np.float32)),
-    ):
-        pass
-    assert psrt.Trainer is Trainer
-
-
-@pytest.mark.parametrize("samples", [0.5, 2.5, None, "3", 1 << 70])
-def test_samples_are_a_whole_number(samples):
-    with pytest.raises(ConfigError, match="samples of a step: got"):
-        one_step(np.ones(1, np.float32), np.zeros(1, np.float32), samples=samples)
-
-
-def test_numpys_numbers_are_numbers_of_steps():
+def test_samples_steps_and_losses_are_numbers_numpys_too():
+    one = np.ones(1, np.float32)
+    for samples in (-1, 0.5, 2.5, None, "3", 1 << 70):
+        with pytest.raises(ConfigError, match="samples of a step: got"):
+            one_step(one, one, samples=samples)
     with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
         assert trainer.epoch(np.int64(3))
-        trainer.step(np.ones(1, np.float32), samples=np.int32(2), loss=np.float32(1))
-        with pytest.raises(ConfigError, match=r"steps of an epoch: got 2\.5"):
-            trainer.epoch(2.5)
+        trainer.step(one, samples=np.int32(2), loss=np.float32(1))
+        for steps in (2.5, -2):
+            with pytest.raises(ConfigError, match=f"steps of an epoch: got {steps}"):
+                trainer.epoch(steps)
         with pytest.raises(ConfigError, match="loss: got str, expected a number"):
-            trainer.step(np.ones(1, np.float32), samples=1, loss="low")
+            trainer.step(one, samples=1, loss="low")
     assert trainer.result.summary.samples == 2
-
-
-def test_what_is_looked_at_too_early_or_too_late_is_one_line():
-    trainer = Trainer(CONFIG, np.zeros(1, np.float32))
-    for name in ("serves", "steps", "theta"):
-        with pytest.raises(ConfigError, match="a Trainer is entered first"):
-            getattr(trainer, name)
-    with pytest.raises(ConfigError, match="a Trainer is entered first"):
-        trainer.metrics(loss=1.0)
-    with trainer:
-        trainer.epoch()
-        trainer.step(np.ones(1, np.float32), samples=1)
-    with pytest.raises(ConfigError, match="training is over: say metrics"):
-        trainer.metrics(loss=1.0)
-
-
-def test_an_iterator_that_ends_in_the_loop_is_the_users_own_error():
-    with pytest.raises(StopIteration), Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
-        next(iter(() if trainer.epoch() else (1,)))
 
 
 def test_the_form_is_that_which_was_given_whatever_becomes_of_the_list():
@@ -236,19 +188,140 @@ def test_the_form_is_that_which_was_given_whatever_becomes_of_the_list():
     assert len(trainer.parameters) == 1
 
 
-def test_gradients_may_be_in_a_tuple_where_the_parameters_are_in_a_list():
-    with Trainer(CONFIG, [np.zeros(2, np.float32)]) as trainer:
-        trainer.epoch()
-        trainer.step((np.ones(2, np.float64),), samples=1)
-    np.testing.assert_array_equal(trainer.parameters[0], [-0.5, -0.5])
+# What no run can honour is told at once.
 
 
-def test_a_kernel_is_a_matrix_with_a_column_for_each_output():
-    kernel = np.zeros((3, 3, 2, 5), np.float32)
-    found = parameters_of({"b": np.zeros(5, np.float32), "w": kernel}).matrices()
-    assert [(it.start, it.rows, it.columns) for it in found] == [(5, 18, 5)]
+#: One rank, whose parameters are all workers' in the one, and its own in the other.
+SHARED = TrainConfig(mode="allreduce", epochs=2, lr=0.5)
+OWN = TrainConfig(mode="serial", epochs=2, lr=0.5)
 
 
-def test_names_without_an_order_are_one_line():
-    with pytest.raises(ConfigError, match="no tree: keys beside each other are int and str"):
-        Trainer(CONFIG, {1: np.zeros(1, np.float32), "a": np.zeros(1, np.float32)})
+def looped(body, config=SHARED, given=None, steps=3):
+    """Run a loop; return the trainer, and how often the body was run."""
+    given = {"w": np.ones(2, np.float32), "b": np.ones(1, np.float32)} if given is None else given
+    count = 0
+    with Trainer(config, given) as trainer:
+        while trainer.epoch():
+            for _ in range(steps):
+                count += 1
+                body(trainer, given)
+    return trainer, count
+
+
+def told(error, line, body, most=2, **more):
+    """Check that a loop ends with an error, in its first steps."""
+    count = 0
+
+    def counted(*arguments):
+        nonlocal count
+        count += 1
+        body(*arguments)
+
+    with pytest.raises(error, match=line):
+        looped(counted, **more)
+    assert count <= most
+
+
+def ones(tree):
+    return {name: np.ones_like(it) for name, it in tree.items()}
+
+
+def in_place(trainer):
+    it = trainer.parameters["b"]
+    it.flags.writeable = True
+    it += 1
+
+
+def replaced(trainer):
+    trainer.parameters["w"] = trainer.parameters["w"] * 2
+
+
+@pytest.mark.parametrize(("writes", "name"), [(in_place, "b"), (replaced, "w")])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("after", [False, True])
+def test_parameters_that_are_all_workers_are_not_written_to(writes, name, steps, after):
+    def body(trainer, given):
+        if after:
+            trainer.step(ones(given), samples=1)
+        writes(trainer)
+        if not after:
+            trainer.step(ones(given), samples=1)
+
+    line = rf"wrote to the parameters, to \['{name}'\] first, which all"
+    told(ConfigError, line, body, steps=steps)
+
+
+def test_what_a_loop_writes_to_parameters_of_its_own_counts():
+    def clipped(trainer, given):
+        gradients = {"w": np.array([1, -1], np.float32), "b": np.zeros(1, np.float32)}
+        trainer.step(gradients, samples=1)
+        trainer.parameters["w"] = np.clip(trainer.parameters["w"], 0.75, 1.25)
+
+    trainer, count = looped(clipped, config=OWN)
+    assert count == 6
+    np.testing.assert_array_equal(trainer.parameters["w"], [0.75, 1.25])
+    np.testing.assert_array_equal(trainer.result.theta, trainer.theta)
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("config", [SHARED, OWN])
+def test_the_arrays_that_were_given_are_not_what_is_trained(after, config):
+    def body(trainer, given):
+        if after:
+            trainer.step(ones(given), samples=1)
+        for it in given.values():
+            it -= 0.25
+        if not after:
+            trainer.step(ones(given), samples=1)
+
+    told(ConfigError, r"wrote to the parameters\['b'\] that it gave", body, config=config)
+
+
+def test_they_may_be_where_the_loop_keeps_what_there_is_now():
+    def copied(trainer, given):
+        trainer.step(ones(given), samples=1)
+        for name, it in given.items():
+            np.copyto(it, trainer.parameters[name])
+
+    trainer, _ = looped(copied)
+    np.testing.assert_array_equal(trainer.parameters["w"], [-2, -2])
+
+
+def test_a_loss_is_of_parameters_that_the_loop_has_asked_for():
+    def constant(trainer, given):
+        trainer.step(ones(given), samples=1, loss=1.0)
+
+    told(ConfigError, "gives a loss but never asked for parameters", constant)
+
+
+def test_a_first_gradient_is_not_zero():
+    def wrong(trainer, given):
+        trainer.step({name: it * 0 for name, it in given.items()}, samples=1)
+
+    told(ConfigError, "the first gradient is exactly zero", wrong, most=1)
+
+    def kept(trainer, given):  # a margin
+        trainer.parameters["w"]
+        trainer.step({name: it * 0 for name, it in given.items()}, samples=1, loss=0.0)
+
+    looped(kept)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("config", [SHARED, OWN, dataclasses.replace(OWN, clip_norm=1.0)])
+def test_a_gradient_that_is_no_number_is_told_where_it_is_made(value, config):
+    def broken(trainer, given):
+        gradients = ones(given)
+        if trainer.steps:
+            gradients["w"][1] = value
+        trainer.step(gradients, samples=1)
+
+    line = rf"the gradient of \['w'\] is {value} at step 2 on worker 0"
+    told(DivergedError, line, broken, config=config)
+
+
+def test_a_gradient_whose_square_overflows_is_a_number():
+    def large(trainer, given):
+        trainer.step({name: it * np.float32(1e30) for name, it in ones(given).items()}, samples=1)
+
+    looped(large, config=dataclasses.replace(OWN, lr=1e-30))

@@ -1,11 +1,16 @@
-"""The pages that are made from the code say what it says."""
+"""The pages: made anew with the code, and links that lead somewhere."""
 
+import doctest
+import importlib
 import importlib.util
+import pkgutil
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+import psrt
 from psrt.__main__ import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,3 +60,88 @@ def test_the_report_of_a_check_on_the_page_is_todays(tmp_path, capsys):
         return re.sub(r" +[\d,.]+ +", " N ", re.sub(r"(?m)^.* in .* s$", "", text))
 
     assert masked(shown) == masked(capsys.readouterr().out)
+
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+#: Files that the worked examples tell people to make.
+TO_BE_MADE = ("psrt/collective/schedules/chain.py",)
+#: A page that shows another.
+INCLUDED = re.compile(r"```\{include\} (\S+)")
+#: Those in ``py`` need what is not installed; tests/pure/runs/test_export.py has stubs of it.
+KINDS = ("sh", "console", "python", "py", "text", "diff")
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def anchors(page):
+    """Return the anchors that a page's headings make, as they are made on the usual sites."""
+    text = re.sub(
+        r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_relative_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        there = page if not path else (page.parent / path).resolve()
+        assert there.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(there), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_files_that_are_named_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"`((?:psrt|apps|tests|docs|hostfiles)/[\w./\-]*)`", text):
+        assert (ROOT / name).exists() or name in TO_BE_MADE, f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_page_of_docs_is_in_its_index(page):
+    if page.parent.name == "docs" and page.name != "index.md":
+        included = INCLUDED.match(page.read_text(encoding="utf-8"))
+        target = included[1] if included else page.name
+        assert f"({target})" in (ROOT / "docs/index.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_blocks_are_of_kinds_that_tests_know(page):
+    """``sh``, ``console`` and ``python`` are run; others are output or have their own test."""
+    text = page.read_text(encoding="utf-8")
+    opened = re.findall(r"^([ \t]*)```(.*)$", text, re.MULTILINE)[::2]
+    for indent, kind in opened:
+        assert not indent, f"{page.name}: what is indented is not run"
+        assert kind in KINDS or INCLUDED.match(f"```{kind}"), f"{page.name}: ```{kind}"
+
+
+#: What a module may need and pure tests do without; importing MPI would start it.
+WITHOUT = ("mpi4py", "matplotlib", "torch", "jax")
+
+
+def modules():
+    found = pkgutil.walk_packages(psrt.__path__, "psrt.", onerror=lambda name: None)
+    return sorted({"psrt", *(module.name for module in found)} - {"psrt.__main__"})
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples(name, monkeypatch):
+    for missing in WITHOUT:
+        monkeypatch.setitem(sys.modules, missing, None)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in WITHOUT:
+            raise
+        pytest.skip(f"needs {error.name}")
+    assert doctest.testmod(module).failed == 0

@@ -47,10 +47,6 @@ def test_this_repository_names_one_version():
     assert list(release().contradictions(ROOT, tags=None)) == []
 
 
-def test_a_release_names_one_version(repository):
-    assert list(release().contradictions(repository, tags=["v0.1.0"])) == []
-
-
 @pytest.mark.parametrize("name", CHANGED)
 def test_another_version_in_one_place_is_told(repository, name):
     path = repository / name
@@ -60,18 +56,16 @@ def test_another_version_in_one_place_is_told(repository, name):
     assert name == "psrt/version.py" or all(name in line for line in found)
 
 
-@pytest.mark.parametrize(
-    ("date", "tags", "told"),
-    [
-        ("unreleased", ["v0.1.0"], "newest heading"),
-        ("2026-12-01", [], "no tag v0.1.0"),
-        ("2026-12-01", ["v0.1", "0.1.0"], "no tag v0.1.0"),
-        ("soon", None, "newest heading"),
-        ("unreleased", None, ""),
-    ],
-)
+@pytest.mark.parametrize(("date", "tags", "told"), [
+    ("unreleased", ["v0.1.0"], "newest heading"),
+    ("2026-12-01", [], "no tag v0.1.0"),
+    ("2026-12-01", ["v0.1", "0.1.0"], "no tag v0.1.0"),
+    ("soon", None, "newest heading"),
+    ("unreleased", None, ""),
+])  # fmt: skip
 def test_the_date_and_the_tag_of_a_release(repository, date, tags, told):
     path = repository / "CHANGELOG.md"
+    assert list(release().contradictions(repository, tags=["v0.1.0"])) == []
     path.write_text(path.read_text().replace("2026-12-01", date))
     found = list(release().contradictions(repository, tags))
     assert [told in line for line in found] == [True] * bool(told)

@@ -36,14 +36,11 @@ def test_lines_that_stay_come_after_two_seconds_and_ever_more_rarely():
     assert times == [SILENT_S, 5, 10, 20, 40, 80, 160, 320, 640, 1240, 1840, 2440, 3040, 3640]
 
 
-@pytest.mark.parametrize(
-    ("how", "first", "step"),
-    [
-        ({"live": True}, 2.0, 0.25),
-        ({"verbose": True}, 0.0, 1.0),
-        ({"live": True, "verbose": True}, 0.0, 0.25),
-    ],
-)
+@pytest.mark.parametrize(("how", "first", "step"), [
+    ({"live": True}, 2.0, 0.25),
+    ({"verbose": True}, 0.0, 1.0),
+    ({"live": True, "verbose": True}, 0.0, 0.25),
+])  # fmt: skip
 def test_a_terminal_and_whoever_wants_more_see_more(how, first, step):
     progress, clock = started(**how)
     times = [at for at, _ in lines_of(progress, clock, first + 2 * step)]
@@ -75,10 +72,16 @@ def test_it_says_what_of_how_many_how_fast_and_what_is_left():
     ]
 
 
-def test_who_wants_more_is_told_more():
+def test_who_wants_more_is_told_more_and_what_cannot_be_read_just_now_is_left_out():
     progress, _ = started(verbose=True)
     with progress.doing("trains", lambda: Amount(1, None, "step", "here", "loss 1")):
         assert progress.line() == "trains: step 1  here  loss 1  time 0:00"
+
+    def look():
+        raise RuntimeError("dictionary changed size during iteration")
+
+    with progress.doing("trains", look):
+        assert progress.line() == "trains  time 0:00"
 
 
 def test_what_was_done_before_says_nothing_about_the_speed():
@@ -112,26 +115,12 @@ def test_each_ends_where_the_loop_does():
     with pytest.raises(ValueError, match="here"), progress.doing("writes"):
         raise ValueError("here")
     assert progress.line().startswith("finishes")
-
-
-def test_a_loop_that_an_error_has_left_takes_nothing_away_when_it_is_closed():
-    progress, _ = started()
     left = progress.each("abcd", "reads", "file")
     next(left)
-    with progress.doing("trains"):
+    with progress.doing("trains"):  # from which a loop that is closed late takes nothing away
         left.close()
         assert progress.line().startswith("trains")
     assert progress.line().startswith("finishes")
-
-
-def test_what_cannot_be_read_just_now_is_left_out():
-    progress, _ = started()
-
-    def look():
-        raise RuntimeError("dictionary changed size during iteration")
-
-    with progress.doing("trains", look):
-        assert progress.line() == "trains  time 0:00"
 
 
 def test_after_the_last_part_a_line_waits_for_more_than_the_end():

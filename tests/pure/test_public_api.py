@@ -1,21 +1,23 @@
-"""What ``import psrt`` offers, to whom, and what it costs."""
+"""What ``import psrt`` offers and costs, and what is told of errors in code of users."""
 
 from __future__ import annotations
 
+import os
 import pathlib
-import re
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import psrt
+from psrt.errors import users_traceback
+from psrt.files import open_regular
 from support.launching import TIMEOUT_S
+from support.least_squares import UnevenSquares
 
 ROOT = pathlib.Path(psrt.__file__).parent.parent
-
-#: Makes ``import mpi4py`` fail as if it were not installed.
-NO_MPI = "import sys; sys.modules['mpi4py'] = None; "
 
 
 def python(code):
@@ -26,66 +28,95 @@ def python(code):
     ).stdout
 
 
-@pytest.mark.parametrize("name", psrt.__all__)
-def test_every_public_name_is_there(name):
-    assert getattr(psrt, name) is not None
-    assert name in dir(psrt)
-
-
-def test_what_a_user_is_shown_is_what_there_is_to_use():
+def test_every_public_name_is_there():
+    assert all(getattr(psrt, name) is not None for name in psrt.__all__)
     assert dir(psrt) == sorted([*psrt.__all__, "jax", "torch"])
-
-
-def test_names_are_those_of_their_modules():
-    from psrt.config import TrainConfig
-    from psrt.errors import ConfigError
-    from psrt.job.local import run
-    from psrt.job.virtual import simulate
-
-    assert psrt.TrainConfig is TrainConfig
-    assert psrt.run is run
-    assert psrt.simulate is simulate
-    assert psrt.ConfigError is ConfigError
-
-
-def test_every_lazy_name_is_public():
-    assert sorted([*psrt._HOME, "__version__"]) == sorted(psrt.__all__)
-
-
-def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'psrt' has no attribute 'trian'"):
         _ = psrt.trian
 
 
-def test_importing_psrt_imports_nothing():
-    out = python("import psrt, sys; print(sorted(m for m in sys.modules if m.split('.')[0] in "
-                 "('psrt', 'numpy', 'mpi4py', 'argparse')))")  # fmt: skip
-    assert out == "['psrt', 'psrt.vendors', 'psrt.version']\n"
-
-
-def test_every_public_name_is_there_without_mpi():
-    assert python(NO_MPI + "from psrt import *; print(len(__import__('psrt').__all__))") == (
-        f"{len(psrt.__all__)}\n"
+def test_importing_psrt_imports_nothing_and_needs_no_mpi():
+    loaded = "m.split('.')[0] in {'psrt', 'numpy', 'mpi4py', 'argparse'}"
+    found = f"sorted(m for m in sys.modules if {loaded})"
+    done = python(
+        f"import psrt, sys; print({found}); sys.modules['mpi4py'] = None\n"
+        "from psrt import *\n"
+        "print(len(psrt.__all__))\n"
+        "config = dict(steps=3, hidden=(4,))\n"
+        "print(psrt.run(psrt.TrainConfig(**config)).theta.size)\n"
+        "done = psrt.simulate(psrt.TrainConfig(mode='async', **config), workers=3)\n"
+        "print([worker.clock for worker in done.workers])"
     )
+    assert done.splitlines() == [
+        "['psrt', 'psrt.vendors', 'psrt.version']",
+        f"{len(psrt.__all__)}",
+        f"{64 * 4 + 4 + 4 * 10 + 10}",
+        "[3, 3, 3]",
+    ]
 
 
-def test_a_run_without_mpi():
-    code = (
-        "import psrt; run = psrt.run(psrt.TrainConfig(steps=3, hidden=(4,))); "
-        "print(run.summary.mode, run.summary.steps, run.theta.size)"
-    )
-    assert python(NO_MPI + code) == f"serial 3 {64 * 4 + 4 + 4 * 10 + 10}\n"
+OPEN = {"mode": "serial", "epochs": 1, "lr": 0.1}
 
 
-def test_a_simulation_without_mpi():
-    code = (
-        "import psrt; run = psrt.simulate(psrt.TrainConfig(mode='async', steps=3, hidden=(4,)), "
-        "workers=3); print([worker.clock for worker in run.workers])"
-    )
-    assert python(NO_MPI + code) == "[3, 3, 3]\n"
+class Broken(UnevenSquares):
+    """Raises, in one of its methods, what opening a file that is not there does."""
+
+    def __init__(self, where, fault):
+        super().__init__()
+        self.fault = fault
+        setattr(self, where, lambda *_: self.read())
+
+    def read(self):
+        try:
+            self.fault()
+        except KeyError as error:
+            raise LookupError("no such sample") from error
 
 
-def test_the_version_can_be_read_without_importing():
-    text = pathlib.Path(psrt.__file__).with_name("version.py").read_text(encoding="utf-8")
-    [version] = re.findall(r'^__version__ = "(.+?)"$', text, re.MULTILINE)
-    assert version == psrt.__version__
+def missing():
+    Path("nowhere", "x.npy").read_bytes()
+
+
+def unread():
+    np.load(os.path.join("nowhere", "x.npy"))
+
+
+def unknown():
+    {}["sample"]
+
+
+def too_large():
+    raise MemoryError
+
+
+@pytest.mark.parametrize("where", ["batches", "loss_and_grad", "evaluate"])
+@pytest.mark.parametrize("fault", [missing, unread, unknown, too_large])
+def test_it_is_that_of_the_users_code(where, fault):
+    with pytest.raises((OSError, LookupError, MemoryError)) as caught:
+        psrt.run(psrt.TrainConfig(**OPEN), Broken(where, fault))
+    told = users_traceback(caught.value)
+    assert os.path.dirname(psrt.__file__) not in told
+    assert "in read" in told
+    assert f"in {fault.__name__}" in told
+
+
+def test_a_loop_of_ones_own_is_the_users_code():
+    def loop():
+        with psrt.Trainer(psrt.TrainConfig(**OPEN), np.ones(1, np.float32)) as trainer:
+            trainer.epoch()
+            missing()
+
+    with pytest.raises(FileNotFoundError) as caught:
+        loop()
+    told = users_traceback(caught.value)
+    assert os.path.dirname(psrt.__file__) not in told
+    assert "in missing" in told
+
+
+def test_what_psrt_does_itself_is_not():
+    with pytest.raises(OSError, match="nowhere") as caught:
+        open_regular("/nowhere/x")
+    assert users_traceback(caught.value) is None
+    with pytest.raises(psrt.ConfigError) as caught:
+        psrt.run(psrt.TrainConfig(**OPEN), 3)
+    assert users_traceback(caught.value) is None

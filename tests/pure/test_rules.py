@@ -1,11 +1,14 @@
-"""Habits of the source that have cost a run before, and are not to come back."""
+"""Habits of the source that have cost a run before, and the grids of tests that are one test."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+import pytest
+
 import psrt
+from support.cases import each
 
 SOURCES = sorted(Path(psrt.__file__).parent.rglob("*.py"))
 
@@ -24,11 +27,6 @@ def receives_from_anybody(source: str) -> list[int]:
         and node.func.attr in ("Recv", "Irecv", "Recv_init", "recv", "irecv")
         and "ANY_SOURCE" in ast.unparse(node)
     ]
-
-
-def test_nothing_is_received_from_anybody() -> None:
-    found = {path.name: receives_from_anybody(path.read_text()) for path in SOURCES}
-    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_the_rule_finds_what_it_forbids() -> None:
@@ -62,8 +60,9 @@ def runs_what_it_reads(source: str) -> list[int]:
     return found
 
 
-def test_nothing_that_is_read_is_run() -> None:
-    found = {path.name: runs_what_it_reads(path.read_text()) for path in SOURCES}
+@pytest.mark.parametrize("rule", [receives_from_anybody, runs_what_it_reads])
+def test_the_source_keeps_the_rule(rule) -> None:
+    found = {path.name: rule(path.read_text()) for path in SOURCES}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
@@ -78,3 +77,33 @@ def test_the_rule_finds_what_would_be_run() -> None:
     ):
         assert runs_what_it_reads(f"\n{line}") == [2], line
     assert runs_what_it_reads("np.load(path, allow_pickle=False)\ncomm.Bcast(it)") == []
+
+
+def test_all_cases_are_tried():
+    seen = []
+
+    @each("a", [1, 2])
+    @each(("b", "c"), [(3, 4), (5, 6)])
+    def test(a, b, c, fixture):
+        seen.append((a, b, c, fixture))
+
+    test(fixture="f")
+    assert seen == [(1, 3, 4, "f"), (1, 5, 6, "f"), (2, 3, 4, "f"), (2, 5, 6, "f")]
+
+
+@pytest.mark.parametrize("fails", [lambda: 1 // 0, lambda: pytest.fail("it was me")])
+def test_what_fails_says_for_which_case(fails):
+    @each("a", [1, 2, 3])
+    @each("b", ["x"])
+    def test(a, b):
+        if a == 2:
+            fails()
+
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - one of them is pytest's own
+        test()
+    assert caught.value.__notes__ == ["with b = 'x'", "with a = 2"]
+
+
+def test_a_grid_without_cases_is_refused():
+    with pytest.raises(ValueError, match="no values of size"):
+        each("size", [])

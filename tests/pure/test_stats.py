@@ -1,30 +1,31 @@
-"""What ranks count, one by one and together."""
+"""What ranks count, and how vectors, memory and sizes are divided and written."""
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import json
 import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import psrt
-from psrt.config import TrainConfig
-from psrt.job.virtual import simulate
+from psrt.errors import ConfigError
+from psrt.model import MLP
+from psrt.partition import ShardPlan, Span, even_span, even_spans, layered_spans
 from psrt.report.summary import FIELDS
-from psrt.runtime.checksum import fingerprint
+from psrt.sharding import Memory, Sharing, memory
 from psrt.stats import Stats
+from psrt.units import size_text
+from support.cases import each
 
-CONFIG = TrainConfig(dataset="synthetic:40x4x2", hidden=(3,), batch_size=5, epochs=2)
 ROOT = Path(psrt.__file__).parents[1]
-
-
-def stats_of(run):
-    return [role.stats for role in (*run.servers, *run.workers)]
 
 
 def test_numbers_add_up_or_the_largest_counts():
@@ -56,57 +57,12 @@ def test_counts_add_up_by_key():
     assert both.histogram == [2, 4, 0, 0, 1]
     assert ranks[0].staleness == [{}, {1: 1}], "what a rank counted stays as it is"
     assert Stats().histogram == []
-
-
-@pytest.mark.parametrize("mode", ["async", "allreduce"])
-def test_they_travel_as_text(mode):
-    for stats in stats_of(simulate(dataclasses.replace(CONFIG, mode=mode), workers=3, seed=1)):
+    for stats in (both, *ranks):
         assert Stats.from_text(stats.to_text()) == stats
         assert "\n" not in stats.to_text()
 
 
-def test_a_job_with_servers():
-    run = simulate(dataclasses.replace(CONFIG, mode="async", servers=2), workers=3, seed=1)
-    ranks = stats_of(run)
-    total = Stats.merged(ranks)
-    steps = 2 * 3  # of 15 samples, the last of 10
-    assert (total.samples, total.steps, total.epochs) == (80, steps, 2)
-    assert total.updates == 3 * steps
-    assert (total.dropped, ranks[0].fingerprint) == (0, 0)
-    assert total.bytes_sent == total.bytes_received > 0
-    assert total.seconds == max(worker.seconds for worker in run.workers) > 0
-    assert total.clock_spread_max > 0
-    assert ranks[0].samples == ranks[-1].updates == 0
-    assert [(one.shard, one.worker) for one in ranks] == [
-        *((shard, -1) for shard in range(2)),
-        *((-1, worker) for worker in range(3)),
-    ]
-
-
-def test_a_job_without_servers():
-    run = simulate(dataclasses.replace(CONFIG, mode="allreduce"), workers=2, seed=1)
-    first, second = stats_of(run)
-    assert first.fingerprint == second.fingerprint == fingerprint(run.theta) > 0
-    assert first.updates == second.updates == 8
-
-
-def test_local_sgd_counts_averages():
-    asked = dataclasses.replace(CONFIG, mode="local-sgd", local_steps=3)
-    run = simulate(asked, workers=2, seed=1)
-    assert Stats.merged(stats_of(run)).updates == 3  # after 3, 6 and the last 2 of 8 steps
-    over_servers = simulate(dataclasses.replace(asked, servers=1), workers=2, seed=1)
-    assert Stats.merged(stats_of(over_servers)).updates == 3
-
-
-def test_the_dropped_are_added_up():
-    asked = dataclasses.replace(
-        CONFIG, mode="async", servers=2, staleness_rate="drop", staleness_limit=0
-    )
-    run = simulate(asked, workers=4, seed=2)
-    dropped = sum(server.shard.stats.dropped for server in run.servers)
-    assert Stats.merged(stats_of(run)).dropped == dropped > 0
-
-
+@pytest.mark.exhaustive
 def test_a_new_counter_is_what_the_page_shows(tmp_path):
     """Do what CONTRIBUTING.md shows, on a copy, and find the figure in the summary."""
     shutil.copytree(ROOT / "psrt", tmp_path / "psrt", ignore=shutil.ignore_patterns("__pycache__"))
@@ -132,3 +88,76 @@ def test_a_new_counter_is_what_the_page_shows(tmp_path):
     # Every worker has taken its second step, the shorter one, by the last line.
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(metrics[-1])["short_steps"] == 3
+
+
+@each(("sharing", "due"), [
+    (None, (4000, 4000, 8000, 0)),
+    (Sharing.OPTIMIZER, (4000, 4000, 1000, 0)),
+    (Sharing.GRADIENTS, (4000, 2400, 1000, 0)),
+    (Sharing.PARAMETERS, (500, 2400, 1000, 2400)),
+])  # fmt: skip
+def test_the_memory_of_adam_on_eight_workers(sharing, due):
+    """k = 2 vectors; buckets of 300, 300, 300 and 100 parameters, two of which are there."""
+    found = memory(sharing, 1000, workers=8, vectors=2, buckets=[300, 300, 300, 100])
+    assert found == Memory(*due)
+    assert found.total == sum(due)
+    alone = memory(Sharing.PARAMETERS, 100, workers=2, vectors=0, buckets=[100])
+    assert alone == Memory(200, 400, 0, 400)  # a single bucket is there once
+
+
+@st.composite
+def cuts(draw):
+    """Return n, a number of parts, and layers from the last to the first."""
+    n = draw(st.integers(1, 60))
+    inner = draw(st.sets(st.integers(1, n - 1), max_size=6)) if n > 1 else set()
+    bounds = sorted({0, n} | inner)
+    return n, draw(st.integers(1, n)), [Span(a, b) for a, b in pairwise(bounds)][::-1]
+
+
+@given(cuts())
+def test_the_spans_make_up_the_whole_and_none_is_empty_or_long(cut):
+    n, parts, layers = cut
+    spans = layered_spans(n, parts, layers)
+    assert [span.start for span in spans] == [0, *(span.stop for span in spans[:-1])]
+    assert (len(spans), spans[-1].stop) == (parts, n)
+    sizes = [span.size for span in spans]
+    assert min(sizes) > 0
+    assert max(sizes) <= max(1.25 * n / parts, -(-n // parts))
+    assert layered_spans(n, parts, [Span(0, n)]) == even_spans(n, parts)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 8, 16])
+def test_the_cut_is_between_the_large_layers_of_a_model(parts):
+    model = MLP((784, 512, 512, 10), batch_size=1)
+    *_, first = model.gradient_spans()
+    spans = layered_spans(model.n, parts, model.gradient_spans())
+    assert first.stop in {span.stop for span in spans}
+
+
+def test_a_layer_that_would_make_a_long_span_is_cut():
+    assert layered_spans(100, 2, [Span(0, 70), Span(70, 100)]) == even_spans(100, 2)
+    assert layered_spans(100, 2, [Span(0, 60), Span(60, 100)]) == (Span(0, 60), Span(60, 100))
+
+
+def test_every_shard_owns_something():
+    for cut in (ShardPlan.even, lambda n, k: ShardPlan.layered(n, k, ())):
+        assert len(cut(3, 3).spans) == 3
+        with pytest.raises(ConfigError, match="4 shards of 3 parameters: each must own at least "):
+            cut(3, 4)
+
+
+def test_one_even_span_is_that_of_all():
+    for n, parts in itertools.product((0, 1, 7, 100), (1, 3, 8)):
+        assert tuple(even_span(n, parts, i) for i in range(parts)) == even_spans(n, parts)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (999, "999 B"), (1023, "1023 B"), (1023.5, "1 KiB"), (1024, "1 KiB"), (10_000, "9.77 KiB"),
+        (1_048_000, "1023 KiB"), (1_048_300, "1 MiB"), (12_345_678, "11.8 MiB"),
+        (5e9, "4.66 GiB"), (2e12, "1.82 TiB"), (5e15, "4547 TiB"),
+    ],
+)  # fmt: skip
+def test_a_size_has_three_digits_and_the_unit_that_suits(nbytes, text):
+    assert size_text(nbytes) == text

@@ -145,6 +145,15 @@ def test_a_header_that_cannot_be_is_refused(checked, recorded, change, text):
     assert text in refused(checked, recorded)
 
 
+def test_an_empty_history_is_no_good_one(checked, recorded):
+    path = recorded / "history" / "events.npy"
+    path.unlink()
+    EventLog(path).close()
+    status, out, _ = checked(recorded)
+    assert status == 1
+    assert "never said that it leaves" in out
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     return make_run("ssp", tmp_path_factory.mktemp("report") / "run")
@@ -260,6 +269,7 @@ def test_one_that_is_damaged_is_told(saved, capsys, tmp_path):
 @pytest.mark.parametrize(("argv", "line"), [
     (["nowhere"], "nowhere: there is no checkpoint"),
     (["{out}", "--step", "5"], "there is no checkpoint of step 5"),
+    (["{out}", "--json", "--show"], "no effect with --show"),
     (["{out}", "--export", "{out}/none/x"], "cannot write .*/none/x"),
     ([], "RUN"),
 ])  # fmt: skip

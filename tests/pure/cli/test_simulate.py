@@ -46,6 +46,12 @@ def test_flags_of_train_and_of_virtual_time():
     assert scenario.crashes == ((4, 0.5), (1, 2.0), (2, 4.0))
     costs = scenario.costs
     assert (costs.compute, costs.link, costs.server_apply) == ("pareto:0.01:1.5", "0:inf", "inf")
+    cut = "--parallel data:2,pipeline:3 --stage-costs 1:0:1,2:2:2,3:3:3 --small-products 8:2:2:2"
+    _, scenario = parse_simulate(cut.split())
+    assert (scenario.workers, scenario.numerics, scenario.crashes) == (6, True, ())
+    assert scenario.costs.stage_costs == "1:0:1,2:2:2,3:3:3"
+    assert scenario.costs.small_products == "8:2:2:2"
+    assert parse_simulate([])[1].workers == 4
 
 
 LAWS = ", ".join(FORMS)

@@ -255,6 +255,14 @@ def test_a_knob_holds_for_every_codec_of_the_run_that_has_it(
     assert resolve(config, ranks=2) == config
 
 
+def test_differences_are_never_scaled():
+    config = resolve(TrainConfig(mode="async", codec="random-k", codec_reply="random-k"), ranks=2)
+    assert (config.codec_scaled, config.reply_knobs["scaled"]) == (True, False)
+    assert "--codec-scaled has no effect with --codec sign" in refusal(
+        mode="async", codec="sign", codec_reply="random-k", codec_scaled=True
+    )
+
+
 def test_the_rank_is_one_that_a_matrix_can_have():
     check_rank(TrainConfig(codec="sign"), [])
     check_rank(TrainConfig(codec="low-rank", codec_rank=20), [(20, 30), (2, 100)])

@@ -86,6 +86,15 @@ def test_a_link_carries_one_message_at_a_time_for_as_long_as_the_legend_says(mod
 
 
 @EVERY_MODE
+def test_a_shard_is_pushed_when_its_layers_are_done(mode):
+    found = exchange(mode, shards=8)
+    for worker in range(2):
+        ends = {(bar.part, round(bar.stop, 9)) for bar in of(found, BACKWARD, worker)}
+        for push in of(found, PUSH, worker):
+            assert (push.part, round(push.since, 9)) in ends
+
+
+@EVERY_MODE
 def test_more_shards_hide_more_and_a_step_gets_shorter(mode):
     found = [exchange(mode, shards=it) for it in (1, 2, 4, 8)]
     assert [it.step for it in found] == sorted((it.step for it in found), reverse=True)

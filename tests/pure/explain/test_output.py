@@ -88,6 +88,13 @@ def test_operations(op, line, end):
     assert ("divided by the 4 ranks" in text) == (op == "mean")
 
 
+def test_several_numbers_to_a_chunk():
+    example = Example(("left", "right"), ((1, 2, 3), (10, 20, 30.5)))
+    text = as_text(explained("ring", example=example))
+    assert "right: (1, 2) + (10, 20) = (11, 22)" in text
+    assert "all ranks end with (11, 22, 33.5)" in text
+
+
 def test_a_workspace_and_what_ranks_do_alone():
     text = as_text(explained("naive", 2))
     assert "  A → B: vector into w0 (A)   B holds A in w0\n" in text
@@ -112,6 +119,10 @@ def test_what_is_left_out_is_said_and_can_be_had():
     assert "  … and 24 more; --all prints them" in text
     assert len(re.findall(" → ", whole)) == 58 * 30
     assert "left out" not in whole
+    text = as_text(explained("butterfly", 128, 1))  # of few rounds, which are long
+    assert len(text.splitlines()) < 140
+    assert "more; --all prints them" in text
+    assert "  0 → 1: vector (0)   1 holds 0+1\n" in text
 
 
 @each("size", range(1, 10))

@@ -88,6 +88,12 @@ def test_products_of_many_digits_go_on_in_float64():
     assert shown.result(1)[0][1].numbers == (2e34,)
 
 
+def test_bits_of_numbers_that_are_not_whole():
+    example = Example(("A", "B"), ((1,), (2.5,)))
+    with pytest.raises(ConfigError, match="xor is for integers, the example has other numbers"):
+        explained("ring", example=example, op="xor")
+
+
 def test_cells_follow_what_lands_elsewhere():
     # Rank 1 keeps what comes apart in its workspace; the answer comes back in two pieces, so the
     # workspace is cut where the vector is, though no span ends there.

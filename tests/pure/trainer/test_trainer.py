@@ -155,12 +155,28 @@ def test_calls_out_of_order_are_one_line():
         trainer.metrics(loss=1.0)
 
 
+def test_there_are_no_labels_to_deal_out():
+    config = TrainConfig(mode="serial", epochs=1, partition="dirichlet:0.3")
+    with pytest.raises(ConfigError, match="has no labels"), Trainer(config, np.ones(1, np.float32)):
+        pass
+
+
+def test_numpy_warns_in_the_loop_as_it_does_elsewhere():
+    with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
+        trainer.epoch()
+        with pytest.warns(RuntimeWarning, match="divide by zero"):
+            np.ones(1) / np.zeros(1)
+        trainer.step(np.ones(1, np.float32), samples=1)
+
+
 def test_an_error_in_the_loop_is_the_users_own():
     trainer = Trainer(CONFIG, np.zeros(1, np.float32))
     with pytest.raises(KeyError) as caught, trainer:
         raise KeyError("mine") if trainer.epoch() else AssertionError
     assert caught.value.args == ("mine",)
     assert not trainer.epoch()
+    with pytest.raises(StopIteration), Trainer(CONFIG, np.zeros(1, np.float32)):
+        next(iter(()))
 
 
 def test_samples_steps_and_losses_are_numbers_numpys_too():
@@ -184,8 +200,9 @@ def test_the_form_is_that_which_was_given_whatever_becomes_of_the_list():
     with Trainer(CONFIG, given) as trainer:
         given.append(np.zeros(3, np.float32))
         while trainer.epoch():
-            trainer.step([np.ones(2, np.float32)], samples=1)
+            trainer.step((np.ones(2, np.float64),), samples=1)  # a tuple does, too
     assert len(trainer.parameters) == 1
+    np.testing.assert_array_equal(trainer.parameters[0], [-1, -1])
 
 
 # What no run can honour is told at once.

@@ -27,7 +27,14 @@ def pages():
     return build().PAGES
 
 
-@pytest.mark.parametrize("name", pages())
+#: Of which some parts take seconds to make.
+LONG = {"parallelism.md"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(it, marks=[pytest.mark.exhaustive] * (it in LONG)) for it in pages()],
+)
 def test_a_page_is_what_the_code_makes(name):
     written = (DOCS / name).read_text(encoding="utf-8")
     assert written == pages()[name](), f"python docs/build.py {name} makes it anew"

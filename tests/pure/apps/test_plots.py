@@ -77,6 +77,7 @@ def test_a_panel_for_each_scenario_and_a_line_for_each_mode(draw):
     assert "4 ranks" in figure.get_suptitle()
 
 
+@pytest.mark.exhaustive
 def test_never_is_at_the_right_end(draw):
     figure = draw(
         cell("a", standing="first", times=(1.0, 1.0, 1.0)),

@@ -85,7 +85,7 @@ def configs(draw, without=()):
 
 
 @given(configs())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_what_is_written_comes_back(config):
     text = to_toml(config)
     assert from_toml(text) == config

@@ -156,6 +156,7 @@ def test_curves_and_a_map(draw):
     assert [label.get_text() for label in last.get_yticklabels()] == ["2", "4", "8", "16", "32"]
 
 
+@pytest.mark.exhaustive
 def test_a_curve_is_time_over_the_lower_bound(draw):
     [panel] = draw([16])
     [ring] = [line for line in panel.lines if line.get_label() == "ring"]

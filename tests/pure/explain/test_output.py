@@ -207,13 +207,18 @@ def test_everything_is_inside_and_every_message_has_its_arrow(name, size):
     assert len(heads) == shown.totals.price.messages + in_legend
 
 
-def test_a_mean_is_shown_divided_and_names_escaped():
+def test_a_mean_is_shown_divided_and_a_result_where_one_counts():
     svg = draw(explained("ring", example=EXAMPLE, op="mean")).as_text()
     assert svg.count(">9.25</text>") == 8  # 37 / 4, two chunks of it on each rank
-    assert ">result</text>" in svg
     assert "Σ: the sum of all" in svg
+    assert "result" in texts(draw(explained("reduce-scatter", 3)))
+    assert "result" not in texts(draw(explained("ring", 3)))
+
+
+def test_names_are_escaped_and_what_ranks_do_alone_is_drawn():
     example = Example(("<a>", "b&c"), ((1,), (2,)))
     assert {"<a>", "b&c"} <= set(texts(draw(explained("tree", example=example))))
+    assert {"locally", "w0", "0 += w0"} <= set(texts(draw(explained("naive", 2))))
 
 
 def test_columns_stand_in_the_order_of_the_ring():

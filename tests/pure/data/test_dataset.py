@@ -1,109 +1,92 @@
-"""The checks that every source goes through."""
+"""What every source goes through, and the two that psrt brings along: digits and synthetic."""
 
 from __future__ import annotations
 
 import tracemalloc
+from importlib import resources
 
 import numpy as np
 import pytest
 
+from psrt.data import load_dataset
 from psrt.data.dataset import checked_dataset
+from psrt.data.synthetic import DEFAULT_SIZE
 from psrt.errors import ConfigError
+from support.cases import each
 
 
-def parts(**changes):
+def checked(scale=None, classes=None, **changes):
     arrays = {
         "x_train": np.arange(12.0).reshape(6, 2),
         "y_train": np.array([0, 1, 2, 0, 1, 2]),
         "x_test": np.ones((3, 2)),
         "y_test": np.array([0, 1, 0]),
-    }
-    return arrays | changes
+    } | changes
+    return checked_dataset("toy", **arrays, scale=scale, classes=classes)
 
 
 def test_types_and_sizes():
-    data = checked_dataset("toy", **parts())
+    data = checked()
     assert (data.x_train.dtype, data.y_train.dtype) == (np.float32, np.int64)
     assert (data.name, data.samples, data.features, data.outputs, data.classes) == (
         "toy", 6, 2, 3, 3,
     )  # fmt: skip
+    assert checked(y_test=np.array([0, 1, 8]), classes=10).classes == 10
+    # One class still needs two outputs.
+    assert checked(y_train=np.zeros(6, int), y_test=np.zeros(3, int)).classes == 2
 
 
 def test_images_are_flattened_and_scaled():
     images = np.array([[[0, 51], [102, 255]]] * 6, dtype=np.uint8)
-    data = checked_dataset("toy", **parts(x_train=images, x_test=images[:3]), scale=255)
+    data = checked(255, x_train=images, x_test=images[:3])
     np.testing.assert_array_equal(data.x_train[0], np.float32([0, 0.2, 0.4, 1]))
     assert data.x_test.shape == (3, 4)
 
 
 def test_float_answers_are_a_regression():
-    data = checked_dataset("toy", **parts(y_train=np.arange(6.0), y_test=np.zeros((3, 1))))
+    data = checked(y_train=np.arange(6.0), y_test=np.zeros((3, 1)))
     assert (data.classes, data.outputs) == (0, 1)
-    assert data.y_train.shape == (6, 1)
-    assert data.y_train.dtype == np.float32
-    data = checked_dataset("toy", **parts(y_train=np.ones((6, 4)), y_test=np.ones((3, 4))))
-    assert data.outputs == 4
+    assert (data.y_train.shape, data.y_train.dtype) == ((6, 1), np.float32)
+    assert checked(y_train=np.ones((6, 4)), y_test=np.ones((3, 4))).outputs == 4
 
 
-def test_a_source_may_know_more_classes_than_the_training_part_shows():
-    labels = np.array([0, 1, 8])
-    assert checked_dataset("toy", **parts(y_test=labels), classes=10).classes == 10
-
-
-@pytest.mark.parametrize("dtype", [">i2", "<i8", ">i8", "u8", ">u4", "i1", "bool"])
+@each("dtype", [">i2", "<i8", ">i8", "u8", ">u4", "i1", "bool"])
 def test_any_type_of_labels(dtype):
     y = np.array([0, 1, 1, 0, 1, 0])
-    data = checked_dataset("toy", **parts(y_train=y.astype(dtype), y_test=y[:3].astype(dtype)))
-    assert data.y_train.dtype.isnative
-    np.testing.assert_array_equal(data.y_train, y)
+    for given in (y, y[:, None]):
+        data = checked(y_train=given.astype(dtype), y_test=y[:3].astype(dtype))
+        assert data.y_train.dtype.isnative
+        np.testing.assert_array_equal(data.y_train, y)
 
 
-def test_one_class_still_needs_two_outputs():
-    data = checked_dataset("toy", **parts(y_train=np.zeros(6, int), y_test=np.zeros(3, int)))
-    assert data.classes == 2
-
-
-def test_a_column_of_labels_is_taken():
-    data = checked_dataset("toy", **parts(y_train=np.array([[0], [1], [0], [1], [0], [1]])))
-    assert data.y_train.shape == (6,)
-
-
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float64", ">f4"])
+@each("dtype", ["bool", "int8", "uint64", "float16", "float64", ">f4"])
 def test_any_real_type_of_samples(dtype):
-    x = np.array([[0, 1]] * 6).astype(dtype)
-    data = checked_dataset("toy", **parts(x_train=x))
+    data = checked(x_train=np.array([[0, 1]] * 6).astype(dtype))
     assert data.x_train.dtype == np.float32
     assert data.x_train.dtype.isnative
     np.testing.assert_array_equal(data.x_train, [[0, 1]] * 6)
 
 
-def test_what_fits_is_not_copied():
-    x = np.ones((6, 2), dtype=np.float32)
-    y = np.array([0, 1, 2, 0, 1, 2], dtype=np.int64)
-    data = checked_dataset("toy", **parts(x_train=x, y_train=y))
+def test_what_fits_is_not_copied_and_the_layout_becomes_contiguous():
+    x, y = np.ones((6, 2), dtype=np.float32), np.array([0, 1, 2, 0, 1, 2], dtype=np.int64)
+    data = checked(x_train=x, y_train=y)
     assert np.shares_memory(data.x_train, x)
     assert np.shares_memory(data.y_train, y)
-
-
-def test_the_layout_becomes_contiguous():
-    data = checked_dataset("toy", **parts(x_train=np.ones((2, 6), dtype=np.float32).T))
-    assert data.x_train.flags.c_contiguous
+    assert checked(x_train=np.ones((2, 6), dtype=np.float32).T).x_train.flags.c_contiguous
 
 
 def test_conversion_needs_little_more_than_its_result():
-    x = np.zeros((40_000, 20), dtype=np.uint8)
+    x, y = np.zeros((40_000, 20), dtype=np.uint8), np.zeros(40_000, np.int64)
     tracemalloc.start()
     try:
-        data = checked_dataset(
-            "toy", x, np.zeros(40_000, np.int64), x[:9], np.zeros(9, np.int64), scale=255
-        )
+        data = checked(255, x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 1.25 * data.x_train.nbytes
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "message"),
     [
         ({"x_train": np.ones((6, 3))}, "x_train has 3 values per sample, x_test 2"),
@@ -135,16 +118,99 @@ def test_conversion_needs_little_more_than_its_result():
             {"y_train": np.zeros((6, 2)), "y_test": np.zeros((3, 1))},
             "y_train has 2 targets per sample, y_test 1",
         ),
+        (  # beyond the first block
+            {"x_train": np.array([[0, 1]] * 9_876 + [[2, np.nan]]), "y_train": [0] * 9_877},
+            ".*row 9876, column 1",
+        ),
     ],
 )
 def test_what_will_not_do(changes, message):
     with pytest.raises(ConfigError, match=f"^toy: {message}") as caught:
-        checked_dataset("toy", **parts(**changes))
+        checked(**changes)
     assert "\n" not in str(caught.value)
 
 
-def test_the_row_of_a_bad_value_is_right_beyond_the_first_block():
-    x = np.zeros((10_000, 2))
-    x[9_876, 1] = np.nan
-    with pytest.raises(ConfigError, match="row 9876, column 1"):
-        checked_dataset("toy", x, np.zeros(10_000, int), np.ones((3, 2)), np.zeros(3, int))
+#: Images of each class among the 1797, as the original's description counts them.
+COUNTS = np.array([178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
+
+
+def test_digits_are_what_their_description_says():
+    data = load_dataset("digits", seed=0)
+    assert data.name == "digits"
+    assert (data.x_train.shape, data.x_test.shape) == ((1437, 64), (360, 64))
+    assert (data.y_train.shape, data.y_test.shape, data.classes) == ((1437,), (360,), 10)
+    assert (data.x_train.min(), data.x_train.max()) == (0.0, 1.0)
+    np.testing.assert_array_equal(data.x_train * 16, np.rint(data.x_train * 16))
+    test = np.bincount(data.y_test)
+    np.testing.assert_array_equal(np.bincount(data.y_train) + test, COUNTS)
+    assert np.abs(test - COUNTS * 360 / 1797).max() < 1
+    images = {image.tobytes() for image in data.x_train}
+    assert not any(image.tobytes() in images for image in data.x_test)
+    # Labels that had lost their images would end near 10 %.
+    means = np.stack([data.x_train[data.y_train == c].mean(axis=0) for c in range(10)])
+    distances = ((data.x_test[:, None] - means) ** 2).sum(axis=2)
+    assert (distances.argmin(axis=1) == data.y_test).mean() > 0.85
+
+
+def test_the_file_of_digits_is_small_and_says_where_it_is_from():
+    folder = resources.files("psrt.data")
+    assert len(folder.joinpath("digits.npz").read_bytes()) < 150_000
+    text = folder.joinpath("DIGITS.md").read_text(encoding="utf-8")
+    assert all(word in text for word in ("Alpaydin", "Kaynak", "CC BY 4.0", "UCI"))
+
+
+@each(
+    ("spec", "train", "test", "classes"),
+    [
+        ("synthetic:1000x20x5", (1000, 20), (200, 20), 5),  # a fifth more to test
+        ("synthetic:5x1x2", (5, 1), (1, 1), 2),  # the smallest
+        ("synthetic", DEFAULT_SIZE[:2], None, DEFAULT_SIZE[2]),
+    ],
+)
+def test_synthetic_data_has_the_size_asked_for(spec, train, test, classes):
+    data = load_dataset(spec, seed=0)
+    assert (data.x_train.shape, data.classes) == (train, classes)
+    assert test is None or data.x_test.shape == test
+
+
+def test_the_seed_decides():
+    first, again, other = (load_dataset("synthetic:500x8x3", seed=it) for it in (1, 1, 2))
+    for name in ("x_train", "y_train"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+        assert not np.array_equal(getattr(first, name), getattr(other, name))
+
+
+@each("seed", range(5))
+def test_inputs_are_standard_normal_and_no_class_takes_most(seed):
+    data = load_dataset("synthetic:10000x16x4", seed=seed)
+    assert abs(data.x_train.mean()) < 0.02
+    assert abs(data.x_train.std() - 1) < 0.02
+    shares = np.bincount(data.y_train, minlength=4) / 10_000
+    assert shares.min() > 0.05
+    assert shares.max() < 0.6
+
+
+def test_labels_are_a_function_of_the_inputs_in_both_parts():
+    data = load_dataset("synthetic:9000x4x3", seed=0)  # more samples than are labelled at a time
+    distances = ((data.x_test[:200, None] - data.x_train[None]) ** 2).sum(axis=2)
+    assert (data.y_train[distances.argmin(axis=1)] == data.y_test[:200]).mean() > 0.8
+
+
+@each(
+    ("sizes", "line"),
+    [
+        *[
+            (it, "write synthetic:SAMPLESxFEATURESxCLASSES")
+            for it in ("", "10", "10x2", "10x2x", "10x2x2x2", "-10x2x2", "10x2.5x2", "10x 2x2",
+                       "١٠x2x2", "10x2x2\n")
+        ],
+        *[
+            (it, "at least 5 samples, 1 feature and 2 classes")
+            for it in ("4x2x2", "10x0x2", "10x2x1")
+        ],
+        ("999999999999x999999999999x2", "does not fit into memory"),
+    ],
+)  # fmt: skip
+def test_synthetic_data_that_cannot_be(sizes, line):
+    with pytest.raises(ConfigError, match=line):
+        load_dataset(f"synthetic:{sizes}", seed=0)

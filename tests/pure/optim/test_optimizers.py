@@ -1,4 +1,10 @@
-"""Optimizers against their published formulas, written out here in float64."""
+"""Optimizers against the equations in float64, their rates and clipping at points that define them.
+
+The law of references holds whole jobs against the same equations; here every knob has a value of
+its own, and blocks, shards, state and memory are as promised.
+"""
+
+from __future__ import annotations
 
 import math
 import tracemalloc
@@ -7,123 +13,59 @@ import numpy as np
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.optim import BLOCK, OPTIMIZERS, make_optimizer, step
+from psrt.optim import (
+    BLOCK,
+    OPTIMIZERS,
+    SCHEDULES,
+    Schedule,
+    clip_factor,
+    make_optimizer,
+    square_sum,
+    step,
+)
 from psrt.partition import even_spans
+from support.cases import each
+from support.reference import Optimizer
 
-STEPS = 12
 RATES = [0.1, 0.05, 0.2, 0.01] * 3
-MU, BETA1, BETA2, EPSILON = 0.8, 0.7, 0.95, 1e-3
+KNOBS = {"momentum": 0.8, "beta1": 0.7, "beta2": 0.95, "epsilon": 1e-3}
 
-
-def sgd(theta, gradients, decay):
-    for g, lr in zip(gradients, RATES, strict=True):
-        theta = theta - lr * (g(theta) + decay * theta)
-    return theta
-
-
-def momentum(theta, gradients, decay):
-    v = 0
-    for g, lr in zip(gradients, RATES, strict=True):
-        v = MU * v + g(theta) + decay * theta
-        theta = theta - lr * v
-    return theta
-
-
-def nesterov(theta, gradients, decay):
-    v = 0
-    for g, lr in zip(gradients, RATES, strict=True):
-        grad = g(theta) + decay * theta
-        v = MU * v + grad
-        theta = theta - lr * (grad + MU * v)
-    return theta
-
-
-def adagrad(theta, gradients, decay):
-    s = 0
-    for g, lr in zip(gradients, RATES, strict=True):
-        grad = g(theta) + decay * theta
-        s = s + grad**2
-        theta = theta - lr * grad / (np.sqrt(s) + EPSILON)
-    return theta
-
-
-def adam(theta, gradients, decay, decoupled=False):
-    m, v = 0, 0
-    for t, (g, lr) in enumerate(zip(gradients, RATES, strict=True), start=1):
-        grad = g(theta) + (0 if decoupled else decay * theta)
-        m = BETA1 * m + (1 - BETA1) * grad
-        v = BETA2 * v + (1 - BETA2) * grad**2
-        m_hat, v_hat = m / (1 - BETA1**t), v / (1 - BETA2**t)
-        if decoupled:
-            theta = theta - lr * decay * theta
-        theta = theta - lr * m_hat / (np.sqrt(v_hat) + EPSILON)
-    return theta
-
-
-def adamw(theta, gradients, decay):
-    return adam(theta, gradients, decay, decoupled=True)
-
-
-def sign_sgd(theta, gradients, decay):
-    for g, lr in zip(gradients, RATES, strict=True):
-        theta = theta * (1 - lr * decay) - lr * np.sign(g(theta))
-    return theta
-
-
-FORMULAS = {
-    "sgd": sgd,
-    "momentum": momentum,
-    "nesterov": nesterov,
-    "adagrad": adagrad,
-    "adam": adam,
-    "adamw": adamw,
-    "sign-sgd": sign_sgd,
-    "demo": sign_sgd,
-}
-KNOBS = {
-    "momentum": {"momentum": MU},
-    "nesterov": {"momentum": MU},
-    "adagrad": {"epsilon": EPSILON},
-    "adam": {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON},
-    "adamw": {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON},
-}
-
-every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
-every_decay = pytest.mark.parametrize("decay", [0.0, 0.3])
+every_optimizer = each(("name", "decay"), [(it, decay) for it in OPTIMIZERS for decay in (0, 0.3)])
 
 
 def make(name, n, decay=0.0):
-    return make_optimizer(name, n, weight_decay=decay, **KNOBS.get(name, {}))
+    taken = {knob: KNOBS[knob] for knob in OPTIMIZERS[name].knobs}
+    return make_optimizer(name, n, weight_decay=decay, **taken)
 
 
 def noise(n, seed):
     return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
 
 
-def run(name, n, decay=0.0, steps=STEPS):
-    """Parameters after some steps on gradients that do not depend on them."""
+def run(name, n, decay=0.0, steps=3):
+    """Return the parameters after some steps on gradients that do not depend on them."""
     optimizer, theta = make(name, n, decay), noise(n, 0)
     for i in range(steps):
         step(optimizer, theta, noise(n, i + 1), theta, RATES[i])
     return theta, optimizer
 
 
-def test_every_optimizer_has_a_formula_here():
-    assert set(OPTIMIZERS) == set(FORMULAS)
-
-
 @every_optimizer
-@every_decay
-def test_published_formula(name, decay):
+def test_the_equation(name, decay):
     n, curvature = 50, np.linspace(0.1, 3, 50)
     theta, optimizer = noise(n, 0), make(name, n, decay)
-    start = theta.astype(float)
+    config = KNOBS | {
+        "optimizer": {"demo": "sign-sgd"}.get(name, name),  # the other half is a codec
+        "weight_decay": decay, "schedule": "constant", "warmup_epochs": None,
+    }  # fmt: skip
+    oracle, due = Optimizer(config), theta.astype(float)
     for lr in RATES:
         grad = (curvature * theta - 1).astype(np.float32)
         step(optimizer, theta, grad, theta, lr)
-    want = FORMULAS[name](start, [lambda theta: curvature * theta - 1] * STEPS, decay)
-    np.testing.assert_allclose(theta, want, rtol=2e-5, atol=2e-6)
-    assert optimizer.updates == STEPS
+        config["lr"] = lr
+        due = oracle(due, curvature * due - 1, 0.0)
+    np.testing.assert_allclose(theta, due, rtol=2e-5, atol=2e-6)
+    assert optimizer.updates == len(RATES)
 
 
 def test_sgd_to_the_bit():
@@ -134,58 +76,42 @@ def test_sgd_to_the_bit():
 
 
 @every_optimizer
-@every_decay
-@pytest.mark.parametrize("shards", [2, 3, 7])
-def test_shards_of_any_cut_give_the_bits_of_one(name, decay, shards):
+def test_shards_of_any_cut_give_the_bits_of_one(name, decay):
     n = 2 * BLOCK + 17
-    want, _ = run(name, n, decay, steps=3)
-    theta = noise(n, 0)
-    parts = [(span, make(name, span.size, decay)) for span in even_spans(n, shards)]
-    for i in range(3):
-        grad = noise(n, i + 1)
-        for span, optimizer in parts:
-            step(optimizer, span.of(theta), span.of(grad), span.of(theta), RATES[i])
-    np.testing.assert_array_equal(theta, want)
+    want, _ = run(name, n, decay)
+    for shards in (2, 7):
+        theta = noise(n, 0)
+        parts = [(span, make(name, span.size, decay)) for span in even_spans(n, shards)]
+        for i in range(3):
+            grad = noise(n, i + 1)
+            for span, optimizer in parts:
+                step(optimizer, span.of(theta), span.of(grad), span.of(theta), RATES[i])
+        np.testing.assert_array_equal(theta, want)
 
 
 @every_optimizer
-@every_decay
-def test_blocks_of_any_cut_and_order_give_the_bits_of_one(name, decay):
+def test_blocks_in_any_order_and_out_of_place_give_the_same_bits(name, decay):
     n = 1000
-    want, _ = run(name, n, decay, steps=3)
+    want, _ = run(name, n, decay)
     theta, optimizer = noise(n, 0), make(name, n, decay)
     for i in range(3):
-        grad = noise(n, i + 1)
-        optimizer.begin(RATES[i])
-        for span in reversed(even_spans(n, 7 + i)):
-            optimizer.update(span, span.of(theta), span.of(grad), span.of(theta))
-    np.testing.assert_array_equal(theta, want)
-
-
-@every_optimizer
-@every_decay
-def test_out_of_place_is_in_place_and_reads_only(name, decay):
-    n = BLOCK + 3
-    want, _ = run(name, n, decay, steps=2)
-    theta, optimizer = noise(n, 0), make(name, n, decay)
-    for i in range(2):
         grad, out = noise(n, i + 1), np.full(n, np.nan, np.float32)
         theta.flags.writeable = grad.flags.writeable = False
-        step(optimizer, theta, grad, out, RATES[i])
+        optimizer.begin(RATES[i])
+        for span in reversed(even_spans(n, 7 + i)):
+            optimizer.update(span, span.of(theta), span.of(grad), span.of(out))
         theta = out
     np.testing.assert_array_equal(theta, want)
 
 
 @every_optimizer
-@every_decay
 def test_state_and_updates_are_all_there_is_to_keep(name, decay):
     want, _ = run(name, 100, decay, steps=6)
-    theta, stopped = run(name, 100, decay, steps=3)
+    theta, stopped = run(name, 100, decay)
     resumed = make(name, 100, decay)
     assert set(resumed.state) == set(stopped.state)
     for key, array in stopped.state.items():
-        assert array.dtype == np.float32
-        assert array.shape == (100,)
+        assert (array.dtype, array.shape) == (np.float32, (100,))
         resumed.state[key][:] = array
     resumed.updates = stopped.updates
     for i in range(3, 6):
@@ -194,7 +120,6 @@ def test_state_and_updates_are_all_there_is_to_keep(name, decay):
 
 
 @every_optimizer
-@every_decay
 def test_a_step_allocates_no_array(name, decay):
     n = 3 * BLOCK
     optimizer, theta, grad = make(name, n, decay), noise(n, 0), noise(n, 1)
@@ -212,48 +137,43 @@ def test_a_step_allocates_no_array(name, decay):
 
 
 @every_optimizer
-@every_decay
-def test_a_diverged_gradient_warns_nobody(name, decay):
-    optimizer = make(name, 3, decay)
-    theta = np.full(3, 1e38, np.float32)
+def test_what_diverges_shows_and_warns_nobody(name, decay):
+    """The sign of infinity is as good as any, but nothing that diverges may end with numbers."""
+    optimizer, theta = make(name, 3, decay), np.full(3, 1e38, np.float32)
     for _ in range(3):
         step(optimizer, theta, np.array([np.nan, np.inf, -3e38], np.float32), theta, 1e3)
     assert np.isnan(theta[0])
+    for infinite in (np.inf, -np.inf):
+        theta, grad = np.ones(2 * BLOCK, np.float32), np.full(2 * BLOCK, 1e30, np.float32)
+        grad[BLOCK + 3] = infinite
+        step(make(name, theta.size, decay), theta, grad, theta, 1e-3)
+        assert np.flatnonzero(~np.isfinite(theta)).tolist() == [BLOCK + 3]
 
 
-@every_optimizer
-@every_decay
-@pytest.mark.parametrize("infinite", [np.inf, -np.inf])
-def test_an_infinite_gradient_does_not_go_on_in_silence(name, decay, infinite):
-    """Its sign is as good as any, but nothing that diverges may end with numbers."""
-    theta, small = np.ones(2 * BLOCK, np.float32), np.full(2 * BLOCK, 1e30, np.float32)
-    small[BLOCK + 3] = infinite
-    step(make(name, theta.size, decay), theta, small, theta, 1e-3)
-    assert np.flatnonzero(~np.isfinite(theta)).tolist() == [BLOCK + 3]
-
-
-def test_the_first_step_of_adam_is_the_rate():
-    theta = np.zeros(3, np.float32)
-    step(make_optimizer("adam", 3), theta, np.array([1e-3, -5, 100], np.float32), theta, 0.1)
-    np.testing.assert_allclose(theta, [-0.1, 0.1, -0.1], rtol=1e-4)
+@each("name", list(OPTIMIZERS))
+def test_a_row_says_whether_an_element_without_a_gradient_moves(name):
+    optimizer, theta = make(name, 1), np.ones(1, np.float32)
+    step(optimizer, theta, np.ones(1, np.float32), theta, 0.1)
+    before = theta.copy()
+    step(optimizer, theta, np.zeros(1, np.float32), theta, 0.1)
+    assert (theta != before).all() == OPTIMIZERS[name].coasts
 
 
 def test_defaults_of_the_knobs():
-    given = make_optimizer("adam", 3, beta1=0.9, beta2=0.999, epsilon=1e-8)
-    implied = make_optimizer("adam", 3)
-    thetas = [np.ones(3, np.float32), np.ones(3, np.float32)]
-    for optimizer, theta in zip((given, implied), thetas, strict=True):
-        for i in range(5):
-            step(optimizer, theta, noise(3, i), theta, 0.1)
-    np.testing.assert_array_equal(*thetas)
-    theta = np.zeros(1, np.float32)
-    heavy = make_optimizer("momentum", 1)
-    for _ in range(2):
-        step(heavy, theta, np.ones(1, np.float32), theta, 1.0)
-    assert theta[0] == pytest.approx(-(1 + 1.9))
+    for name, knobs in (
+        ("adam", {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}),
+        ("adagrad", {"epsilon": 1e-8}),
+        ("momentum", {"momentum": 0.9}),
+    ):
+        one, other = np.ones(3, np.float32), np.ones(3, np.float32)
+        for theta, given in ((one, knobs), (other, {})):
+            optimizer = make_optimizer(name, 3, **given)
+            for i in range(5):
+                step(optimizer, theta, 1e-8 * noise(3, i), theta, 0.1)  # beside which ε counts
+        np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "knobs", "message"),
     [
         ("lion", {}, "unknown optimizer 'lion', expected one of sgd, momentum"),
@@ -269,3 +189,91 @@ def test_defaults_of_the_knobs():
 def test_knobs_that_cannot_be(name, knobs, message):
     with pytest.raises(ConfigError, match=message):
         make_optimizer(name, 3, **knobs)
+
+
+# --- the rate by progress -----------------------------------------------------------------------
+
+
+@each("kind", SCHEDULES)
+def test_warm_up_is_linear_from_zero_to_the_peak_which_nothing_passes(kind):
+    for warmup in (0.0, 0.5, 4.0, 10.0):
+        schedule = Schedule(kind, 0.4, epochs=10, warmup_epochs=warmup)
+        rates = [schedule.rate(i / 100) for i in range(1201)]
+        assert 0 <= min(rates) <= max(rates) <= schedule.peak == 0.4
+        for share in (0, 0.25, 0.625, 0.75) if warmup else ():
+            assert schedule.rate(share * warmup) == pytest.approx(0.4 * share)
+        assert schedule.rate(warmup) == pytest.approx(0.4)
+
+
+@each(
+    ("kind", "knobs", "points"),
+    [
+        ("constant", {}, {0: 2, 1.5: 2, 9: 2, 99: 2}),
+        (
+            "step", {"warmup_epochs": 1, "decay_epochs": 3, "decay_factor": 0.5},
+            {1: 2, 3.99: 2, 4: 1, 6.99: 1, 7: 0.5, 10: 0.25},
+        ),
+        (
+            "cosine", {"warmup_epochs": 1},
+            {it: 1 + math.cos(math.pi * (it - 1) / 8) for it in (1, 2, 4.2, 5, 8.5, 9)} | {20: 0},
+        ),
+        ("cosine", {"warmup_epochs": 9}, {9: 2}),  # all warm-up: it ends at its peak
+    ],
+)  # fmt: skip
+def test_the_curve_from_the_warm_up_on(kind, knobs, points):
+    schedule = Schedule(kind, 2.0, epochs=9, **knobs)
+    assert [schedule.rate(it) for it in points] == pytest.approx(list(points.values()), abs=1e-12)
+
+
+@each(
+    ("kind", "lr", "knobs", "message"),
+    [
+        ("linear", 0.1, {}, "unknown schedule 'linear', expected one of constant, step, cosine"),
+        ("constant", 0.0, {}, "learning rate 0.0"),
+        ("constant", math.inf, {}, "learning rate inf"),
+        ("constant", math.nan, {}, "learning rate nan"),
+        ("constant", 0.1, {"warmup_epochs": 11}, "warm-up of 11 epochs in a run of 10"),
+        ("constant", 0.1, {"warmup_epochs": -1}, "warm-up of -1"),
+        ("step", 0.1, {"decay_epochs": 0}, "every 0 epochs"),
+        ("step", 0.1, {"decay_factor": 1.5}, "factor 1.5"),
+    ],
+)
+def test_numbers_that_make_no_curve(kind, lr, knobs, message):
+    with pytest.raises(ConfigError, match=message):
+        Schedule(kind, lr, epochs=10, **knobs)
+
+
+# --- clipping -----------------------------------------------------------------------------------
+
+
+def l2_norm(vector):
+    return math.sqrt(square_sum(np.array(vector, np.float32)))
+
+
+@each("n", [0, 1, 8191, 8192, 8193, 50_000])
+def test_a_norm_is_that_of_float64_and_spans_add_up(n):
+    vector = noise(n, n)
+    due = math.fsum(x * x for x in vector.astype(float))
+    assert square_sum(vector) == pytest.approx(due, rel=1e-13)
+    parts = sum(square_sum(span.of(vector)) for span in even_spans(n, 7))
+    assert parts == pytest.approx(due, rel=1e-13)
+
+
+def test_a_norm_neither_blurs_nor_overflows_nor_warns():
+    due = 1000 * float(np.float32(0.1))
+    assert l2_norm(np.full(10**6, 0.1)) == pytest.approx(due, rel=1e-12)
+    assert l2_norm([1e38] * 4) == pytest.approx(2e38)
+    assert l2_norm([1e-38] * 4) == pytest.approx(2e-38)
+    assert math.isnan(l2_norm([1, np.nan]))
+    assert l2_norm([1, -np.inf]) == math.inf
+
+
+@each(
+    ("norm", "limit", "factor"),
+    [
+        (4.0, 0.5, 0.125), (4.0, 3.0, 0.75), (0.0, 1.0, 1.0), (1.0, 1.0, 1.0), (5.0, None, 1.0),
+        (math.inf, None, 1.0), (math.inf, 1.0, 0.0), (math.nan, 1.0, math.nan),
+    ],
+)  # fmt: skip
+def test_what_is_longer_than_the_limit_is_scaled_to_it(norm, limit, factor):
+    np.testing.assert_equal(clip_factor(norm, limit), factor)

@@ -1,4 +1,6 @@
-"""Each staleness-aware rate against its rule, and the settings that make it none at all."""
+"""Staleness-aware rates against their rules in float64, and the settings that make them none."""
+
+from __future__ import annotations
 
 import math
 import tracemalloc
@@ -9,45 +11,58 @@ import pytest
 from psrt.errors import ConfigError
 from psrt.optim import BLOCK, STALENESS_RATES, make_staleness_rate
 from psrt.partition import Span, even_spans
+from support.cases import each
+from support.reference import StalenessRule
 
-SCALAR = ["constant", "inverse", "mean-inverse", "power", "exponential", "drop"]
 ELEMENTWISE = ["delay-compensated", "gap-aware"]
+#: Element-wise rates with their knobs.
+VARIANTS = [
+    ("delay-compensated", {}), ("delay-compensated", {"dc_lambda": 0.5}),
+    ("delay-compensated", {"adaptive": True}),
+    ("delay-compensated", {"adaptive": True, "dc_lambda": 0.5}), ("gap-aware", {}),
+]  # fmt: skip
 MAX_LR = 0.2
 
 
 def make(name, n=1, **knobs):
-    if name == "drop":
-        knobs = {"limit": 3} | knobs
-    return make_staleness_rate(name, n, **({"max_lr": MAX_LR} | knobs))
+    own = {"limit": 3} if name == "drop" else {}
+    return make_staleness_rate(name, n, **({"max_lr": MAX_LR} | own | knobs))
 
 
 def noise(n, seed, scale=1.0):
     return (scale * np.random.default_rng(seed).standard_normal(n)).astype(np.float32)
 
 
+def blocks(n):
+    return [Span(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK)]
+
+
 def turned(rate, grad, now, read):
-    """The gradient as the rule makes it, block by block."""
+    """Return the gradient as the rule makes it, block by block."""
     out = np.full(grad.size, np.nan, np.float32)
-    for start in range(0, grad.size, BLOCK):
-        span = Span(start, min(start + BLOCK, grad.size))
+    for span in blocks(grad.size):
         rate.block(span, span.of(grad), span.of(now), span.of(read), span.of(out))
     return out
 
 
 def observe(rate, before, after, lr):
-    for start in range(0, before.size, BLOCK):
-        span = Span(start, min(start + BLOCK, before.size))
+    for span in blocks(before.size):
         rate.observe(span, span.of(before), span.of(after), lr)
 
 
-def test_every_rate_is_of_one_kind():
-    assert set(STALENESS_RATES) == {*SCALAR, *ELEMENTWISE}
-    for name in STALENESS_RATES:
-        rate = make(name)
-        assert rate.elementwise == rate.needs_read == (name in ELEMENTWISE)
+@each("name", list(STALENESS_RATES))
+def test_a_fresh_gradient_counts_fully_and_only_drop_drops(name):
+    rate = make(name, 40)
+    assert rate.elementwise == rate.needs_read == (name in ELEMENTWISE)
+    assert rate.scale(0) == 1.0
+    theta, grad = noise(40, 0), noise(40, 1)
+    np.testing.assert_array_equal(turned(rate, grad, theta, theta), grad)
+    knobs = {"power": {"power": 1e6}, "exponential": {"decay": 1e6}}.get(name, {})
+    factor = make(name, **knobs).scale(10**6)
+    assert (factor == 0) == (np.float32(factor) == 0) == (name == "drop")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "knobs", "rule"),
     [
         ("constant", {}, lambda tau: 1),
@@ -66,90 +81,45 @@ def test_factors(name, knobs, rule):
         assert rate.scale(tau) == pytest.approx(rule(tau), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", STALENESS_RATES)
-def test_a_fresh_gradient_counts_fully(name):
-    assert make(name).scale(0) == 1.0
-
-
-@pytest.mark.parametrize("name", STALENESS_RATES)
-def test_only_drop_drops(name):
-    knobs = {"power": {"power": 1e6}, "exponential": {"decay": 1e6}}.get(name, {})
-    factor = make(name, **knobs).scale(10**6)
-    assert (factor == 0) == (name == "drop")
-    assert (np.float32(factor) == 0) == (name == "drop")
-
-
-@pytest.mark.parametrize("window", [1, 3, 8])
+@each("window", [1, 3, 8, None])
 def test_mean_inverse_is_over_the_last_gradients(window):
-    rate = make("mean-inverse", window=window)
-    taus = [int(tau) for tau in np.random.default_rng(0).integers(0, 9, 40)] + [0] * 10
+    rate, last = make("mean-inverse", window=window), window or 32
+    taus = [int(tau) for tau in np.random.default_rng(0).integers(0, 9, 80)] + [0] * 40
     for i, tau in enumerate(taus):
-        last = taus[max(0, i + 1 - window) : i + 1]
-        want = 1 / max(1.0, sum(last) / len(last))
+        window_now = taus[max(0, i + 1 - last) : i + 1]
+        want = 1 / max(1.0, sum(window_now) / len(window_now))
         assert rate.scale(tau) == pytest.approx(want, rel=1e-12)
 
 
-def test_mean_inverse_of_a_steady_staleness_is_inverse():
-    rate = make("mean-inverse")
-    assert {rate.scale(4) for _ in range(100)} == {0.25}
-
-
-@pytest.mark.parametrize("knobs", [{}, {"dc_lambda": 0.5}])
-def test_delay_compensation(knobs):
-    grad, now, read = noise(99, 0), noise(99, 1), noise(99, 2)
-    lam = knobs.get("dc_lambda", 0.04)
-    g, gap = grad.astype(float), now.astype(float) - read
-    got = turned(make("delay-compensated", 99, **knobs), grad, now, read)
-    np.testing.assert_allclose(got, g + lam * g * g * gap, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("knobs", [{}, {"dc_lambda": 0.5}])
-def test_adaptive_delay_compensation(knobs):
-    rate = make("delay-compensated", 99, adaptive=True, **knobs)
-    lam0, mean_square = knobs.get("dc_lambda", 2.0), np.zeros(99)
-    for i in range(6):
-        grad, now, read = noise(99, i), noise(99, i + 100), noise(99, i + 200)
-        g, gap = grad.astype(float), now.astype(float) - read
-        mean_square = 0.95 * mean_square + 0.05 * g * g
-        lam = lam0 / np.sqrt(mean_square + 1e-7)
-        got = turned(rate, grad, now, read)
-        np.testing.assert_allclose(got, g + lam * g * g * gap, rtol=1e-5, atol=1e-5)
-
-
-def test_gap_awareness():
-    rate, mean_square = make("gap-aware", 99), np.zeros(99)
+@each(("name", "knobs"), VARIANTS)
+def test_the_rule_of_each_element(name, knobs):
+    rate, square = make(name, 99, **knobs), np.zeros(99)
+    config = {"staleness_rate": name, "lr": MAX_LR, "dc_adaptive": False, "dc_lambda": None}
+    oracle, rtol = StalenessRule(config | knobs), 1e-4 if name == "gap-aware" else 1e-5
     theta = noise(99, 0)
-    for t in range(1, 6):
+    for t in range(1, 7):
         lr, before = 0.05 * t, theta
         theta = (before - lr * noise(99, t)).astype(np.float32)
-        observe(rate, before, theta, lr)
-        step = (before.astype(float) - theta) / lr
-        mean_square = 0.999 * mean_square + 0.001 * step * step
-        unit = MAX_LR * (np.sqrt(mean_square / (1 - 0.999**t)) + 1e-8)
+        if not knobs.get("adaptive"):
+            observe(rate, before, theta, lr)
+            oracle.learn(before.astype(float), theta.astype(float), lr)
         grad, read = noise(99, t + 50), noise(99, t + 80)
-        gap = np.abs(theta.astype(float) - read)
-        np.testing.assert_allclose(
-            turned(rate, grad, theta, read), grad / (1 + gap / unit), rtol=1e-4
-        )
+        g, gap = grad.astype(float), theta.astype(float) - read
+        if knobs.get("adaptive"):
+            square = 0.95 * square + 0.05 * g * g
+            due = g + knobs.get("dc_lambda", 2.0) / np.sqrt(square + 1e-7) * g * g * gap
+        else:
+            due = oracle(g, 1, theta.astype(float), read.astype(float))
+        np.testing.assert_allclose(turned(rate, grad, theta, read), due, rtol=rtol, atol=1e-5)
 
 
-def test_a_gap_of_one_large_step_halves_a_gradient():
-    rate = make("gap-aware", 3)
-    theta = np.zeros(3, np.float32)
-    after = np.array([-0.1, 0.2, 0.3], np.float32)  # steps of 1, 2, 3 at unit rate
+def test_a_gap_of_one_large_step_halves_a_gradient_and_what_never_moved_keeps_it():
+    rate, theta = make("gap-aware", 4), np.zeros(4, np.float32)
+    after = np.array([-0.1, 0.2, 0.3, 0], np.float32)  # steps of 1, 2, 3 at unit rate
     observe(rate, theta, after, 0.1)
-    now = MAX_LR * np.array([1, -2, 3], np.float32)
-    got = turned(rate, np.full(3, 8, np.float32), now, theta)
-    np.testing.assert_allclose(got, 4, rtol=1e-5)
-
-
-def test_a_parameter_that_never_moved_keeps_its_gradient():
-    rate, theta = make("gap-aware", 2), np.ones(2, np.float32)
-    observe(rate, theta, np.array([1, 0], np.float32), 0.1)
-    grad = np.array([5, 5], np.float32)
-    got = turned(rate, grad, np.array([1, 0], np.float32), theta)
-    assert got[0] == 5
-    assert got[1] < 5
+    now = MAX_LR * np.array([1, -2, 3, 0], np.float32)
+    got = turned(rate, np.full(4, 8, np.float32), now, theta)
+    np.testing.assert_allclose(got, [4, 4, 4, 8], rtol=1e-5)
 
 
 def test_gap_awareness_counts_updates_and_not_blocks():
@@ -163,7 +133,7 @@ def test_gap_awareness_counts_updates_and_not_blocks():
     np.testing.assert_array_equal(got, turned(small, one + 1, one + 1, one)[0])
 
 
-@pytest.mark.parametrize("lr", [0.0, 1e-5])
+@each("lr", [0.0, 1e-5])
 def test_gap_awareness_passes_over_updates_with_next_to_no_rate(lr):
     plain, warmed = make("gap-aware", 5), make("gap-aware", 5)
     theta, grad = noise(5, 0), noise(5, 1)
@@ -176,7 +146,7 @@ def test_gap_awareness_passes_over_updates_with_next_to_no_rate(lr):
     assert (got[0] != grad).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "knobs"),
     [
         ("delay-compensated", {"dc_lambda": 0.0}),
@@ -194,67 +164,44 @@ def test_settings_that_leave_every_bit_as_it_is(name, knobs):
     assert rate.scale(7) == 1.0
 
 
-@pytest.mark.parametrize("name", STALENESS_RATES)
-def test_parameters_that_did_not_move_leave_the_gradient(name):
-    rate, theta = make(name, 40), noise(40, 0)
-    grad = noise(40, 1)
-    np.testing.assert_array_equal(turned(rate, grad, theta, theta), grad)
-
-
-@pytest.mark.parametrize("name", ELEMENTWISE)
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_shards_of_any_cut_give_the_bits_of_one(name, adaptive):
-    knobs = {"adaptive": adaptive} if name == "delay-compensated" else {}
+@each(("name", "knobs"), VARIANTS)
+def test_shards_of_any_cut_in_place_or_not_give_the_bits_of_one(name, knobs):
     n, spans = 1001, even_spans(1001, 3)
     whole, parts = make(name, n, **knobs), [make(name, span.size, **knobs) for span in spans]
     for i in range(3):
         grad, now, read = noise(n, i), noise(n, i + 10), noise(n, i + 20)
+        now.flags.writeable = read.flags.writeable = False
         want = turned(whole, grad, now, read)
-        cut = [
-            turned(part, span.of(grad), span.of(now), span.of(read))
-            for part, span in zip(parts, spans, strict=True)
-        ]
-        np.testing.assert_array_equal(np.concatenate(cut), want)
-        observe(whole, read, now, 0.1)
         for part, span in zip(parts, spans, strict=True):
+            own = span.of(grad)
+            part.block(Span(0, span.size), own, span.of(now), span.of(read), own)
             observe(part, span.of(read), span.of(now), 0.1)
+        np.testing.assert_array_equal(grad, want)
+        observe(whole, read, now, 0.1)
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_in_place_is_out_of_place_which_reads_only(name):
-    rate = make(name, 50)
-    observe(rate, noise(50, 5), noise(50, 6), 0.1)
-    grad, now, read = noise(50, 0), noise(50, 1), noise(50, 2)
-    for array in (grad, now, read):
-        array.flags.writeable = False
-    want, inside = turned(rate, grad, now, read), grad.copy()
-    rate.block(Span(0, 50), inside, now, read, inside)
-    np.testing.assert_array_equal(inside, want)
-
-
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@each("name", ELEMENTWISE)
 def test_blocks_allocate_no_array_and_warn_nobody(name):
     n = BLOCK
     knobs = {"adaptive": True} if name == "delay-compensated" else {}
     rate, out = make(name, n, **knobs), np.empty(n, np.float32)
-    grad, now, read = noise(n, 0, 5e37), noise(n, 1, 5e37), noise(n, 2, 5e37)
+    grad, now, read = (noise(n, seed, 5e37) for seed in range(3))
     grad[0] = np.inf
-    span = Span(0, n)
     tracemalloc.start()
     try:
-        rate.block(span, grad, now, read, out)
-        rate.observe(span, read, now, 0.1)
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        rate.block(span, grad, now, read, out)
-        rate.observe(span, read, now, 0.1)
+        for turn in range(2):
+            if turn:
+                before = tracemalloc.get_traced_memory()[0]
+                tracemalloc.reset_peak()
+            rate.block(Span(0, n), grad, now, read, out)
+            rate.observe(Span(0, n), read, now, 0.1)
         growth = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
     assert growth < 4096
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "knobs", "message"),
     [
         ("linear", {}, "unknown staleness rate 'linear', expected one of constant, inverse"),

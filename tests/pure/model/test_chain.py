@@ -1,4 +1,6 @@
-"""What a chain must keep to, one line per broken rule."""
+"""What a chain must keep to, one line per broken rule; and seconds of its layers, by a clock."""
+
+from __future__ import annotations
 
 import json
 from types import SimpleNamespace
@@ -9,7 +11,9 @@ import pytest
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.model.chain import chain_layers, layer_spans
+from psrt.model.layer_times import layer_seconds
 from psrt.partition import Span
+from support.cases import each
 
 
 def layer(inputs, outputs, n):
@@ -39,7 +43,7 @@ def test_sizes_may_be_those_of_numpy():
     assert json.dumps(spans) == "[[0, 25]]"
 
 
-@pytest.mark.parametrize(
+@each(
     ("problem", "message"),
     [
         (SimpleNamespace(), "the problem, SimpleNamespace, is no chain .* no layers.* no loss"),
@@ -58,3 +62,46 @@ def test_what_is_no_chain(problem, message):
     with pytest.raises(ConfigError, match=message) as caught:
         chain_layers(problem, 25)
     assert "\n" not in str(caught.value)
+
+
+class Timed:
+    """A layer that notes which passes it takes; time passes in these alone."""
+
+    n, inputs, outputs, saved = 2, 3, 3, 1
+    now = 0.0
+
+    def __init__(self, costs, slow):
+        self.costs, self.slow, self.calls = costs, list(slow), []
+
+    def spend(self, name, i, more=0.0):
+        self.calls.append(name)
+        Timed.now += self.costs[i] + more
+
+    def forward(self, x, params, out, saved):
+        self.spend("forward", 0, self.slow.pop(0) if self.slow else 0)
+
+    def backward_input(self, dy, x, y, saved, params, dx):
+        self.spend("input" if dx is not None else "no input", 1)
+
+    def backward_weight(self, dy, x, y, saved, out):
+        assert out.shape == (2,)
+        self.spend("weight", 2)
+
+
+def test_every_pass_counts_and_the_first_round_and_outliers_do_not():
+    layers = [Timed((1, 2, 4), slow=[100, 0, 50]), Timed((8, 16, 32), slow=[1000])]
+    found = layer_seconds(
+        layers, np.zeros(4, np.float32), 5, clock=lambda: Timed.now, repetitions=3
+    )
+    assert found == (7, 56)
+    assert layers[0].calls == ["forward", "no input", "weight"] * 4
+    assert layers[1].calls == ["forward", "input", "weight"] * 4
+
+
+@each("activation", ["relu", "gelu"])
+def test_the_mlps_layers_can_be_measured(activation):
+    model = MLP([6, 5, 4, 3], activation=activation, batch_size=8)
+    theta, ticks = model.initial(np.random.default_rng(0)), iter(range(10_000))
+    kept = theta.copy()
+    assert layer_seconds(model.layers(), theta, 8, clock=lambda: next(ticks)) == (2, 2, 2)
+    np.testing.assert_array_equal(theta, kept)

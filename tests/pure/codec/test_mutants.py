@@ -245,19 +245,14 @@ def maker(codec):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_is_as_documented(codec):
-    codecs.check(codec, maker(codec))
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_loaded_again_is_still_sound(codec, monkeypatch):
-    load(monkeypatch, {})
+def test_every_codec_is_as_documented(codec, monkeypatch):
+    load(monkeypatch, {})  # once more, as mutants are
     codecs.check(codec, maker(codec))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mutant", some(MUTANTS, one_in=3), ids=lambda it: f"{it.codec}: {it.old!r} -> {it.new!r}"
+    "mutant", some(MUTANTS, one_in=5), ids=lambda it: f"{it.codec}: {it.old!r} -> {it.new!r}"
 )
 def test_a_broken_codec_goes_red(mutant, monkeypatch):
     source = changed(mutant)

@@ -1,3 +1,7 @@
+"""The folder of a run: whole files, an earlier run that comes back, and nobody else's files."""
+
+from __future__ import annotations
+
 import errno
 import fcntl
 import os
@@ -11,81 +15,109 @@ from safetensors.numpy import load_file
 
 from psrt.errors import ConfigError, OutputError
 from psrt.report import OutputFolder, Summary, read_metrics
-from psrt.report.end import EndFile
+from psrt.report.end import EndFile, RunEnd, one_line
 from psrt.report.files import FILES
+from support.cases import each
 
 
 def content(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_whole_run(tmp_path, record, summary):
-    folder = OutputFolder(tmp_path / "runs" / "first")
-    folder.prepare("seed = 7\n")
+def refused(path, line, **how):
+    with pytest.raises(ConfigError, match=line):
+        OutputFolder(path).prepare("new", **how)
+
+
+def write_all(folder, record, summary):
+    """Write all that a run can leave, into a folder that is prepared."""
     with closing(folder.metrics()) as metrics:
         metrics.write(record)
-    theta = np.arange(6, dtype=np.float32)
-    folder.write_model({"layers.0.weight": theta[:4].reshape(2, 2), "layers.0.bias": theta[4:]})
-    folder.write_text("simulation.json", "{}\n")
-    folder.write_text("roster.json", "[]\n")
+    matrix = np.arange(6, dtype=np.float32).reshape(2, 3).T  # which does not lie in one piece
+    folder.write_model({"w": matrix, "v": np.arange(6, dtype=np.float32)[::2]})
+    for name in ("simulation.json", "roster.json"):
+        folder.write_text(name, "{}\n")
     folder.write_progress("{}\n")
     EndFile(str(folder.path), "seed = 7\n").write("killed", 5)
     folder.write_summary(summary)
 
+
+def test_a_whole_run(tmp_path, record, summary):
+    folder = OutputFolder(tmp_path / "runs" / "first")
+    folder.prepare("seed = 7\n")
+    write_all(folder, record, summary)
     assert sorted(os.listdir(folder.path)) == sorted(FILES)
     assert (folder.path / "config.toml").read_text() == "seed = 7\n"
     assert read_metrics(folder.path / "metrics.jsonl")[0]["step"] == 135
     tensors = load_file(folder.path / "model.safetensors")
-    assert tensors["layers.0.weight"].tolist() == [[0, 1], [2, 3]]
-    assert tensors["layers.0.bias"].tolist() == [4, 5]
+    assert tensors["w"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert tensors["v"].tolist() == [0, 2, 4]
     assert (folder.path / "simulation.json").read_text() == "{}\n"
     assert Summary.from_json((folder.path / "summary.json").read_text()) == summary
     # Whoever may read one may read all.
     assert len({(folder.path / name).stat().st_mode for name in FILES}) == 1
 
 
-def test_strided_tensors_are_stored_by_value(tmp_path):
-    folder = OutputFolder(tmp_path)
-    folder.prepare("")
-    matrix = np.arange(6, dtype=np.float32).reshape(2, 3).T
-    folder.write_model({"w": matrix, "v": np.arange(6, dtype=np.float32)[::2]})
-    tensors = load_file(tmp_path / "model.safetensors")
-    np.testing.assert_array_equal(tensors["w"], matrix)
-    assert tensors["v"].tolist() == [0, 2, 4]
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_link_is_followed(tmp_path, record, summary, whole):
+    """Somebody has put links where a run writes, to files, or to nothing that they want made."""
+    out, theirs = tmp_path / "out", tmp_path / "theirs"
+    out.mkdir()
+    theirs.mkdir()
+    for name in [name + end for name in FILES for end in ("", ".part")]:
+        if whole:
+            (theirs / name).write_text("precious")
+        (out / name).symlink_to(theirs / name)
+    before = content(theirs)
+    folder = OutputFolder(out)
+    folder.prepare("seed = 7\n", overwrite=True, record=True)
+    write_all(folder, record, summary)
+    folder.commit()
+    assert content(theirs) == before
+    assert sorted(it.name for it in out.iterdir() if it.is_file()) == sorted(FILES)
+    assert not any(it.is_symlink() for it in out.iterdir())
 
 
-def test_the_path_is_a_file(tmp_path):
+def test_paths_that_cannot_be_written_to(tmp_path, monkeypatch):
+    """Permissions do not bind root, who may be running this: their refusals are put in by hand."""
     path = tmp_path / "file"
     path.write_text("mine")
-    with pytest.raises(ConfigError, match="is a file"):
-        OutputFolder(path).prepare("", overwrite=True)
-    assert path.read_text() == "mine"
+    refused(path, "is a file", overwrite=True)
+    refused(path / "run", r"cannot write to .*Not a directory")
+    # As a folder below one that only another user may enter: asking whether it is there fails.
+    refused(tmp_path / ("x" * 300), r"cannot write to .*: File name too long")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.toml").write_text("old")
+    (tmp_path / "a" / "summary.json").mkdir()
+    refused(tmp_path / "a", r"has a folder summary.json", overwrite=True)
+    (tmp_path / "a" / "summary.json").rmdir()
 
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
 
-def test_the_path_is_below_a_file(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(ConfigError, match=r"cannot write to .*Not a directory"):
-        OutputFolder(tmp_path / "file" / "run").prepare("")
-
-
-def test_a_name_that_the_file_system_refuses(tmp_path):
-    """As a folder below one that only another user may enter: asking whether it is there fails."""
-    with pytest.raises(ConfigError, match=r"cannot write to .*: File name too long"):
-        OutputFolder(tmp_path / ("x" * 300)).prepare("")
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "TemporaryFile", refuse)
+        refused(tmp_path / "a", r"cannot write to .*: Permission denied", overwrite=True)
+    monkeypatch.setattr(pathlib.Path, "mkdir", refuse)
+    refused(tmp_path / "new", r"cannot write to .*/new: Permission denied")
+    assert content(tmp_path) == {"file": b"mine", "a/config.toml": b"old"}
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_used_folder_is_left_alone(tmp_path, name):
     (tmp_path / name).write_text("old")
-    with pytest.raises(ConfigError, match=rf"holds a run already \({name}\); --overwrite"):
-        OutputFolder(tmp_path).prepare("new")
+    refused(tmp_path, rf"holds a run already \({name}\); --overwrite")
     assert content(tmp_path) == {name: b"old"}
 
 
 def test_overwrite_removes_only_own_files(tmp_path):
     others = ["notes.md", "metrics.jsonl.bak", "sub/summary.json"]
     (tmp_path / "sub").mkdir()
-    for name in [*FILES, "model.safetensors.part", *others]:
+    for name in others:
+        (tmp_path / name).write_text("old")
+    OutputFolder(tmp_path).prepare("free")
+    for name in [*FILES, "model.safetensors.part"]:
         (tmp_path / name).write_text("old")
     folder = OutputFolder(tmp_path)
     folder.prepare("new", overwrite=True)
@@ -93,25 +125,30 @@ def test_overwrite_removes_only_own_files(tmp_path):
     assert content(tmp_path) == {"config.toml": b"new"} | dict.fromkeys(others, b"old")
 
 
-def earlier_run(folder):
-    """Make a finished run with a history, and files of the user's beside; return what is in it."""
-    (folder / "history").mkdir()
+@pytest.fixture
+def earlier(tmp_path):
+    """What is in a folder with a finished run, a history, and files of the user's beside."""
+    (tmp_path / "history").mkdir()
     for name in [*FILES, "notes.md", "history/header.json", "history/rank-00000.npy", "history/me"]:
-        (folder / name).write_text(f"old {name}")
-    return content(folder)
+        (tmp_path / name).write_text(f"old {name}")
+    return content(tmp_path)
 
 
-def test_an_earlier_run_comes_back_if_the_new_one_cannot_begin(tmp_path):
-    before = earlier_run(tmp_path)
+def test_an_earlier_run_comes_back_if_the_new_one_cannot_begin(tmp_path, earlier):
     folder = OutputFolder(tmp_path)
     folder.prepare("new", overwrite=True, record=True)
     assert (tmp_path / "config.toml").read_text() == "new"
     folder.discard()
-    assert content(tmp_path) == before
+    assert content(tmp_path) == earlier
+    folder.release()
+    # Also if that was killed.
+    folder.prepare("killed", overwrite=True)
+    folder.release()
+    refused(tmp_path, "holds a run already")
+    assert content(tmp_path) == earlier
 
 
-def test_an_earlier_run_goes_when_the_new_one_begins(tmp_path):
-    earlier_run(tmp_path)
+def test_an_earlier_run_goes_when_the_new_one_begins(tmp_path, earlier):
     folder = OutputFolder(tmp_path)
     folder.prepare("new", overwrite=True, record=True)
     folder.commit()
@@ -120,57 +157,11 @@ def test_an_earlier_run_goes_when_the_new_one_begins(tmp_path):
     }  # fmt: skip
 
 
-def test_an_earlier_run_survives_a_start_that_was_killed(tmp_path):
-    before = earlier_run(tmp_path)
-    OutputFolder(tmp_path).prepare("killed", overwrite=True)
-    with pytest.raises(ConfigError, match="holds a run already"):
-        OutputFolder(tmp_path).prepare("next")
-    assert content(tmp_path) == before
-
-
 def test_a_history_that_cannot_be_made_costs_no_earlier_run(tmp_path):
     for name in ["summary.json", "history"]:
         (tmp_path / name).write_text("old")
-    with pytest.raises(ConfigError, match="cannot write to"):
-        OutputFolder(tmp_path).prepare("new", overwrite=True, record=True)
+    refused(tmp_path, "cannot write to", overwrite=True, record=True)
     assert content(tmp_path) == {"summary.json": b"old", "history": b"old"}
-
-
-def test_a_folder_with_other_files_is_free(tmp_path):
-    (tmp_path / "notes.md").write_text("mine")
-    OutputFolder(tmp_path).prepare("new")
-    assert content(tmp_path) == {"config.toml": b"new", "notes.md": b"mine"}
-
-
-def test_a_folder_in_the_place_of_a_file(tmp_path):
-    (tmp_path / "summary.json").mkdir()
-    (tmp_path / "config.toml").write_text("old")
-    with pytest.raises(ConfigError, match=r"has a folder summary.json"):
-        OutputFolder(tmp_path).prepare("new", overwrite=True)
-    assert content(tmp_path) == {"config.toml": b"old"}
-
-
-def test_an_unwritable_folder_is_left_alone(tmp_path, monkeypatch):
-    """Permissions do not bind root, who may be running this: the refusal is put in by hand."""
-    (tmp_path / "config.toml").write_text("old")
-
-    def refuse(**_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    with pytest.raises(ConfigError, match=r"cannot write to .*: Permission denied"):
-        OutputFolder(tmp_path).prepare("new", overwrite=True)
-    assert content(tmp_path) == {"config.toml": b"old"}
-
-
-def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(pathlib.Path, "mkdir", refuse)
-    with pytest.raises(ConfigError, match=r"cannot write to .*/new: Permission denied"):
-        OutputFolder(tmp_path / "new").prepare("")
-    assert not (tmp_path / "new").exists()
 
 
 def test_nothing_half_written_takes_a_files_place(tmp_path, summary, monkeypatch):
@@ -189,34 +180,6 @@ def test_nothing_half_written_takes_a_files_place(tmp_path, summary, monkeypatch
     assert content(tmp_path) == before
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_no_link_is_followed(tmp_path, record, summary, whole):
-    """Somebody has put links where a run writes, to files, or to nothing that they want made."""
-    out, theirs = tmp_path / "out", tmp_path / "theirs"
-    out.mkdir()
-    theirs.mkdir()
-    names = [name + end for name in FILES for end in ("", ".part")]
-    for name in names:
-        if whole:
-            (theirs / name).write_text("precious")
-        (out / name).symlink_to(theirs / name)
-    before = content(theirs)
-    folder = OutputFolder(out)
-    folder.prepare("seed = 7\n", overwrite=True, record=True)
-    with closing(folder.metrics()) as metrics:
-        metrics.write(record)
-    folder.write_model({"w": np.ones(3, np.float32)})
-    for name in ("simulation.json", "roster.json"):
-        folder.write_text(name, "{}\n")
-    folder.write_progress("{}\n")
-    EndFile(str(out), "seed = 7\n").write("killed", 5)
-    folder.write_summary(summary)
-    folder.commit()
-    assert content(theirs) == before
-    assert sorted(it.name for it in out.iterdir() if it.is_file()) == sorted(FILES)
-    assert not any(it.is_symlink() for it in out.iterdir())
-
-
 @pytest.mark.parametrize("name", [".earlier-run", "history"])
 @pytest.mark.parametrize("is_link", [True, False])
 def test_a_folder_in_it_that_is_not_its_own_is_refused(tmp_path, name, is_link):
@@ -229,28 +192,22 @@ def test_a_folder_in_it_that_is_not_its_own_is_refused(tmp_path, name, is_link):
     else:
         (out / name).mkdir()
         (out / name).chmod(0o777)
-    with pytest.raises(ConfigError, match=f"{name} is no folder of your own: a link, or others"):
-        OutputFolder(out).prepare("", overwrite=True, record=True)
+    line = f"{name} is no folder of your own: a link, or others"
+    refused(out, line, overwrite=True, record=True)
     assert content(theirs) == {"header.json": b"precious"}
     assert [it.name for it in out.iterdir()] == [name]
 
 
-def test_an_output_folder_that_others_can_write_to_is_refused(tmp_path):
-    out = tmp_path / "out"
+def test_an_output_folder_that_others_can_write_to_is_refused_and_a_new_one_is_none(tmp_path):
+    out, link = tmp_path / "out", tmp_path / "link"
     out.mkdir()
     out.chmod(0o777)
-    with pytest.raises(ConfigError, match=r"out can be written to by others; expected one of your"):
-        OutputFolder(out).prepare("")
-    assert not list(out.iterdir())
-    link = tmp_path / "link"
     link.symlink_to(out)
-    with pytest.raises(ConfigError, match="can be written to by others"):
-        OutputFolder(link).prepare("")
+    refused(out, r"out can be written to by others; expected one of your")
+    refused(link, "can be written to by others")
+    assert not list(out.iterdir())
     out.chmod(0o1777)  # as /tmp is
     OutputFolder(link).prepare("")
-
-
-def test_a_new_folder_is_written_to_by_nobody_else(tmp_path):
     before = os.umask(0)
     try:
         OutputFolder(tmp_path / "a" / "b").prepare("", record=True)
@@ -260,15 +217,13 @@ def test_a_new_folder_is_written_to_by_nobody_else(tmp_path):
         assert not (tmp_path / "a" / path).stat().st_mode & 0o022
 
 
-def test_a_folder_has_one_run_at_a_time(tmp_path):
+def test_a_folder_has_one_run_at_a_time(tmp_path, monkeypatch):
     """A job that is started twice, as by a queue and by hand, would delete what the other saves."""
-    first = OutputFolder(tmp_path / "run")
+    first, second = OutputFolder(tmp_path / "run"), OutputFolder(tmp_path / "run")
     first.prepare("first")
     before = content(tmp_path)
     for more in ({"overwrite": True}, {"resumes": True}, {}):
-        second = OutputFolder(tmp_path / "run")
-        with pytest.raises(ConfigError, match="run is in use by a run under way"):
-            second.prepare("second", **more)
+        refused(tmp_path / "run", "run is in use by a run under way", **more)
         assert content(tmp_path) == before
     first.release()
     second.prepare("second", overwrite=True)
@@ -278,12 +233,66 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     del second  # as when its process ends
     third.prepare("third", overwrite=True)
 
-
-def test_a_file_system_without_locks_has_none(tmp_path, monkeypatch):
     def flock(handle, how):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
-    monkeypatch.setattr(fcntl, "flock", flock)
-    first = OutputFolder(tmp_path)
-    first.prepare("first")
-    OutputFolder(tmp_path).prepare("second", overwrite=True)
+    monkeypatch.setattr(fcntl, "flock", flock)  # a file system without locks has none
+    OutputFolder(tmp_path / "run").prepare("fourth", overwrite=True)
+
+
+# --- how a run ended early, for whoever looks at its folder later --------------------------------
+
+CONFIG = 'mode = "sync"\n'
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "config.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def test_an_end_is_read_as_it_was_written_unless_who_knows_better_replaces_it(run):
+    file = EndFile(str(run), CONFIG)
+    file.write("psrt: error: worker 1 was killed\n", 5)
+    end = RunEnd.read(run)
+    assert (end.text, end.status) == ("worker 1 was killed", 5)
+    assert str(end) == f"ended early, {end.ended}, with status 5: worker 1 was killed"
+    assert sorted(it.name for it in run.iterdir()) == ["config.toml", "end.json"]
+    for text, replaces in (("first", True), ("vague", False), ("better", True)):
+        file.write(text, 5, replaces=replaces)
+        assert RunEnd.read(run).text == ("first" if text == "vague" else text)
+
+
+def test_the_end_of_neither_another_run_nor_a_finished_one_is_written(run):
+    EndFile(str(run), CONFIG + "steps = 3\n").write("other", 5)
+    EndFile(str(run / "not there"), CONFIG).write("other", 5)
+    (run / "summary.json").write_text("{}")
+    EndFile(str(run), CONFIG).write("late", 5)
+    assert RunEnd.read(run) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "7", '{"text": "a", "status": "b", "ended": "c"}', "[" * 100_000]
+)
+def test_a_damaged_end_is_one_line(run, text):
+    (run / "end.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"end\.json: "):
+        RunEnd.read(run)
+
+
+FRAMES = 'Traceback (most recent call last):\n  File "a.py", line 1\n    f()\n      ^\n'
+CHAINED = f"{FRAMES}KeyError: 1\n\nDuring handling of the above:\n\n{FRAMES}Mine: no\nmore\n"
+
+
+@each(
+    ("text", "line"),
+    [
+        (CHAINED, "Mine: no"),
+        ("".join(f"[rank 2] {it}\n" for it in CHAINED.splitlines()), "[rank 2] Mine: no"),
+        (f"{FRAMES}ValueError: a\n  b\n", "ValueError: a"),
+        ("psrt: interrupted\n", "interrupted"),
+        ("a\x1b[2Jb", "a\\x1b[2Jb"),
+    ],
+)
+def test_the_line_that_counts_of_a_traceback(text, line):
+    assert one_line(text) == line

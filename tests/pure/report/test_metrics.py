@@ -1,88 +1,425 @@
+"""Lines of metrics: what reports of workers come to, over which window of time, and the files."""
+
+from __future__ import annotations
+
 import dataclasses
 import json
 import math
+import random
 from contextlib import closing
+from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from psrt.errors import ConfigError
-from psrt.report import MetricsFile, read_metrics, seconds_to_accuracy
+from psrt.errors import ConfigError, ProtocolError
+from psrt.history import Kind
+from psrt.messages import Sketch
+from psrt.report import MetricsAggregator, MetricsFile, read_metrics, seconds_to_accuracy
+from psrt.report.files import PROGRESS, OutputFolder
+from psrt.report.metrics_aggregator import COLUMNS
+from psrt.report.progress import ProgressFile
+from support.cases import each
+from support.histories import MODES, config_of, recorded
+from support.recording import Ledger
+from support.reports import make_report
 
 
-def test_records_come_back(tmp_path, record):
+def feed(aggregator, *reports):
+    """Add reports, of a worker and a step each, and fields; return the records."""
+    return [
+        record
+        for worker, step, *fields in reports
+        for record in aggregator.add(make_report(worker, step, **dict(*fields)))
+    ]
+
+
+def figures(records, *names):
+    return [tuple(getattr(record, name) for name in names) for record in records]
+
+
+# --- what a record adds up ----------------------------------------------------------------------
+
+
+@each(
+    ("fields", "due"),
+    [
+        # Of both workers, each in the order of its steps; a record waits for the last one.
+        ([{"loss": 1.0, "samples": 30}, {"loss": 5.0, "samples": 10}], {"loss": 2.0}),
+        ([{"loss": math.nan, "samples": 0}, {"loss": 3.0}], {"loss": 3.0}),
+        ([{"loss": math.nan, "samples": 0}] * 2, {"loss": math.nan}),
+        ([{"loss": math.inf}, {"loss": 3.0}], {"loss": math.inf}),
+        ([{"seconds": 0.0}] * 2, {"samples_per_second": None, "samples": 16}),
+        (
+            [
+                {"staleness_sum": 10, "staleness_count": 4, "staleness_max": 7},
+                {"staleness_sum": 2, "staleness_count": 2, "staleness_max": 1},
+            ],
+            {"staleness_mean": 2.0, "staleness_max": 7},
+        ),
+        ([{}, {}], {"staleness_mean": None, "staleness_max": None, "accuracy": None}),
+        (
+            [{"test_loss": 0.5, "test_accuracy": 0.75, "epoch": 1, "epoch_end": True},
+             {"epoch": 1, "epoch_end": True}],
+            {"test_loss": 0.5, "accuracy": 0.75, "epoch": 1, "epoch_end": True},
+        ),
+        ([{"test_loss": 0.5}, {}], {"test_loss": 0.5, "accuracy": None, "epoch_end": False}),
+        # Whose evaluation it was, and when that was.
+        ([{"seconds": 1.0, "test_accuracy": 0.75}, {"seconds": 9.0}],
+         {"seconds": 9.0, "evaluated_seconds": 1.0}),
+        ([{"columns": (100, 1)}, {"columns": (110, 3)}], {"bytes_sent": 210, "bytes_received": 4}),
+    ],
+)  # fmt: skip
+def test_a_record_is_of_all_workers_and_what_they_said_since_the_one_before(fields, due):
+    aggregator = MetricsAggregator(2, log_every=5)
+    for step in (5, 10):
+        assert feed(aggregator, (0, step, fields[0])) == []
+        [record] = feed(aggregator, (1, step, fields[1]))
+        assert record.step == step
+        if step == 5:
+            np.testing.assert_equal({name: getattr(record, name) for name in due}, due)
+        fields = [it | {"test_accuracy": math.nan, "test_loss": math.nan} for it in fields]
+    assert (record.test_loss, record.accuracy, record.evaluated_seconds) == (None, None, None)
+
+
+def test_the_rate_is_that_of_the_window():
+    aggregator = MetricsAggregator(2, log_every=5)
+    at = {"samples": 10, "seconds": 2.0}
+    feed(aggregator, (0, 5, at), (1, 5, at), (0, 10, {"samples": 30, "since": 2.0, "seconds": 6.0}))
+    [record] = feed(aggregator, (1, 10, {"samples": 10, "since": 2.0, "seconds": 6.0}))
+    assert (record.seconds, record.samples) == (6.0, 60)
+    assert record.samples_per_second == 40 / (6.0 - 2.0)
+
+
+def test_a_slow_worker_completes_several_records_at_once_and_one_that_leaves_none():
+    aggregator = MetricsAggregator(2, log_every=5)
+    assert feed(aggregator, (0, 5), (0, 10), (0, 15)) == []
+    assert figures(feed(aggregator, (1, 5)), "step") == [(5,)]
+    records = feed(aggregator, (1, 15))  # over 10
+    assert figures(records, "step", "samples") == [(10, 24), (15, 40)]
+    assert feed(aggregator, (0, 20)) == []
+    [record] = feed(aggregator, (1, 18, {"last": True}))
+    assert (record.step, record.samples) == (20, 56)
+    assert figures(feed(aggregator, (0, 25)), "step", "samples") == [(25, 64)]
+    assert not aggregator.finished
+    assert figures(feed(aggregator, (0, 30, {"last": True})), "step") == [(30,)]
+    assert aggregator.finished
+
+
+def test_records_are_of_logged_steps_of_ends_of_epochs_and_of_the_end():
+    aggregator = MetricsAggregator(1, log_every=5)
+    assert feed(aggregator, (0, 4)) == []
+    assert figures(feed(aggregator, (0, 10)), "step", "samples") == [(10, 16)]
+    aggregator = MetricsAggregator(1)
+    assert feed(aggregator, (0, 5)) == []
+    end = {"epoch_end": True}
+    assert figures(feed(aggregator, (0, 9, end)), "step", "samples") == [(9, 16)]
+    aggregator = MetricsAggregator(2)
+    assert feed(aggregator, (0, 3), (0, 5, end)) == []
+    assert figures(feed(aggregator, (1, 5, end)), "step", "samples") == [(5, 24)]
+    # The rest makes one record, unless there is none; a late evaluation is not lost.
+    assert feed(aggregator, (0, 7, {"last": True})) == []
+    assert figures(feed(aggregator, (1, 8, {"last": True})), "step", "samples") == [(8, 40)]
+    for more, due in (({}, []), ({"test_loss": 0.5}, [(5, 0.5)])):
+        aggregator = MetricsAggregator(1, log_every=5)
+        feed(aggregator, (0, 5))
+        last = {"samples": 0, "loss": math.nan, "last": True} | more
+        assert figures(feed(aggregator, (0, 5, last)), "step", "test_loss") == due
+        assert aggregator.finished
+
+
+@each(
+    ("reports", "words"),
+    [
+        ([(-1, 1)], "worker -1 reported, expected 0 to 1"),
+        ([(2, 1)], "worker 2 reported, expected 0 to 1"),
+        ([(0, 5), (0, 5)], "worker 0 reported step 5, expected more"),
+        ([(0, 5), (0, 4)], "worker 0 reported step 4, expected more"),
+        ([(0, 5, {"last": True}), (0, 6)], "worker 0 reported step 6 after its last"),
+    ],
+)
+def test_reports_that_cannot_be(reports, words):
+    with pytest.raises(ProtocolError, match=words):
+        feed(MetricsAggregator(2), *reports)
+
+
+def test_whoever_has_died_is_waited_for_no_more_but_what_it_said_counts():
+    aggregator = MetricsAggregator(3, log_every=5)
+    feed(aggregator, (0, 5), (2, 5), (1, 5, {"samples": 3}), (0, 10), (2, 10))
+    feed(aggregator, (1, 9, {"samples": 2}))
+    assert figures(aggregator.gone(1), "step", "samples") == [(10, 8 * 4 + 5)]
+    with pytest.raises(ProtocolError, match="after its last report"):
+        feed(aggregator, (1, 15))
+    assert feed(aggregator, (0, 15)) == []
+    assert figures(feed(aggregator, (2, 15, {"last": True})), "step") == [(15,)]
+    assert aggregator.gone(2) == [], "it had left"
+    feed(aggregator, (0, 17))
+    assert not aggregator.finished
+    assert figures(aggregator.gone(0), "step") == [(17,)]
+    assert aggregator.finished
+
+
+def test_a_record_is_there_as_soon_as_the_slowest_has_come_to_it():
+    rng = random.Random(5)
+    aggregator, reached = MetricsAggregator(7, log_every=1), [0] * 7
+    due: set[int] = set()
+    for _ in range(500):
+        worker = rng.randrange(7)
+        reached[worker] += rng.randint(1, 3)
+        due.add(reached[worker])
+        records = feed(aggregator, (worker, reached[worker]))
+        complete = sorted(step for step in due if step <= min(reached))
+        assert [record.step for record in records] == complete
+        due.difference_update(complete)
+    assert min(reached) > 50
+
+
+@st.composite
+def runs_in_two_orders(draw):
+    """Several workers' reports, each in step order with gaps, the last one marked."""
+    workers = []
+    for worker in range(draw(st.integers(1, 4))):
+        steps = sorted(draw(st.sets(st.integers(0, 12), min_size=1)))
+        workers.append([
+            (worker, step, {
+                "loss": draw(st.floats(0.0, 9.0)),
+                "samples": draw(st.integers(1, 9)),
+                "seconds": draw(st.floats(0.0, 99.0)),
+                "columns": (draw(st.integers(0, 9)), 0),
+                "staleness_sum": draw(st.integers(0, 9)),
+                "staleness_count": draw(st.integers(0, 3)),
+                "epoch_end": step % 4 == 0,
+                "last": step == steps[-1],
+            })
+            for step in steps
+        ])  # fmt: skip
+    turns = [worker for worker, reports in enumerate(workers) for _ in reports]
+    return workers, draw(st.permutations(turns)), draw(st.permutations(turns))
+
+
+@settings(max_examples=60)
+@given(case=runs_in_two_orders(), log_every=st.integers(0, 5))
+def test_the_order_of_arrival_does_not_matter(case, log_every):
+    workers, *orders = case
+    found = []
+    for turns in orders:
+        aggregator = MetricsAggregator(len(workers), log_every=log_every)
+        queues = [iter(reports) for reports in workers]
+        found.append(feed(aggregator, *(next(queues[turn]) for turn in turns)))
+        assert aggregator.finished
+    # Windows end where all workers have told, which is known as their reports arrive.
+    none = dict.fromkeys(("samples_per_second", "waiting_share", "measured_seconds"))
+    got, other = ([dataclasses.replace(it, **none) for it in records] for records in found)
+    assert other == got
+    reports = [fields for reports in workers for _, _, fields in reports]
+    assert got[-1].samples == sum(fields["samples"] for fields in reports)
+    assert got[-1].bytes_sent == sum(reports[-1][2]["columns"][0] for reports in workers)
+    assert got[-1].step == max(step for reports in workers for _, step, _ in reports)
+    steps, seconds = [it.step for it in got], [it.seconds for it in got]
+    assert steps == sorted(set(steps))
+    assert seconds == sorted(seconds)
+
+
+def test_every_column_says_its_unit_and_how_it_follows(record):
+    names = [it.name for it in dataclasses.fields(record)]
+    assert names == [*COLUMNS, "more"]
+    assert all(callable(it["formula"]) and isinstance(it["unit"], str) for it in COLUMNS.values())
+
+
+# --- how far workers are apart ------------------------------------------------------------------
+
+
+def look(aggregator, clock, *numbers):
+    """Let workers sketch a number each at a clock; None where one does not."""
+    for worker, number in enumerate(numbers):
+        if number is not None:
+            aggregator.look(Sketch(worker, clock, np.array([number]).tobytes()))
+
+
+def test_workers_are_compared_where_all_of_them_are():
+    aggregator = MetricsAggregator(3, log_every=5)
+    look(aggregator, 5, 1.0, 2.0)
+    look(aggregator, 6, 9.0, 9.0)
+    look(aggregator, 5, None, None, 3.0)
+    [record] = feed(aggregator, (0, 5), (1, 5), (2, 5))
+    assert record.consensus_distance == pytest.approx(math.sqrt(2 / 3))
+    [record] = feed(aggregator, (0, 10), (1, 10), (2, 10))
+    assert record.consensus_distance is None  # worker 2 has nothing of clock 6
+
+
+def test_who_has_left_or_died_is_compared_no_more():
+    aggregator = MetricsAggregator(4, log_every=5)
+    feed(aggregator, (3, 2, {"last": True}))
+    look(aggregator, 4, 0.0, 2.0, 7.0)
+    look(aggregator, 5, 0.0, 4.0)
+    aggregator.gone(2)
+    [record] = feed(aggregator, (0, 5), (1, 5))
+    assert record.consensus_distance == 2.0  # the newest, of the two that there are
+
+
+# --- windows of time ----------------------------------------------------------------------------
+
+STEPS, EPOCHS = (6, 4, 9, 3), 3
+#: Modes in and out of step whose workers compute, then wait.
+NAMES = (
+    "allreduce", "sync", "async", "ssp 1", "softsync 2", "softsync 1", "async, drops",
+    "easgd, asynchronous", "easgd", "local-sgd over servers",
+)  # fmt: skip
+
+
+def stretches(events, steps, log_every):
+    """Return (since, until, samples, waited) between a worker's reports, by its events alone."""
+    kind, time, seconds = events["kind"], events["time"], events["seconds"]
+    computed = kind == (Kind.STEP if (kind == Kind.STEP).any() else Kind.PUSH)
+    # A report follows what belongs to its step: it is made as the next one begins to be computed.
+    step = np.maximum(np.cumsum(computed) - 1, 0)
+    began = (time - seconds)[computed]
+    clocks = [c for c in range(1, len(began)) if not c % steps or (log_every and not c % log_every)]
+    stretch = np.searchsorted(clocks, step, side="right")
+    waits = np.isin(kind, [Kind.READ, Kind.REDUCED]) & (seconds > 0)
+    edges = np.array([0.0, *began[clocks], time[-1]])
+    made = np.bincount(stretch, events["samples"] * computed)
+    waited = np.bincount(stretch, seconds * waits)
+    return edges[:-1], edges[1:], made, waited
+
+
+def upto(at, pieces):
+    """Return what was done until a time, each piece spread evenly over its stretch."""
+    since, until, made, waited = pieces
+    length = np.where(until > since, until - since, 1.0)
+    share = np.clip((at - since) / length, 0.0, 1.0)
+    share = np.where(until > since, share, at >= until)
+    return np.array([(share * made).sum(), (share * waited).sum()])
+
+
+@pytest.mark.parametrize("log_every", [None, 1])
+def test_the_events_alone_say_what_was_done_in_each_window(log_every):
+    for name, costs in product(NAMES, ("exponential", "now and then stuck")):
+        servers = MODES[name][2][0]
+        config = config_of(name, servers, epochs=EPOCHS, log_every=log_every)
+        books = Ledger(STEPS, max(1, servers))
+        history, run = recorded(config, books, workers=len(STEPS), costs=costs)
+        every = [stretches(it, n, log_every) for it, n in zip(history.workers, STEPS, strict=True)]
+        before, sums = 0.0, np.zeros(2)
+        for record in run.records:
+            end = record.measured_seconds
+            assert before <= end <= record.seconds
+            if end == before:
+                assert record.samples_per_second is record.waiting_share is None
+                continue
+            due = sum(upto(end, it) - upto(before, it) for it in every)
+            said = np.array([record.samples_per_second, len(STEPS) * record.waiting_share])
+            np.testing.assert_allclose(said * (end - before), due, atol=1e-5, err_msg=name)
+            assert 0.0 <= record.waiting_share <= 1.0 + 1e-12
+            sums += said * (end - before)
+            before = end
+        assert before == run.records[-1].seconds == pytest.approx(run.summary.seconds, abs=1e-6)
+        waited = sum(it.seconds for it in run.summary.waiting)
+        np.testing.assert_allclose(sums, [run.summary.samples, waited])
+
+
+def test_a_wait_is_in_each_window_by_its_part_and_a_resumed_run_counts_none_twice():
+    aggregator, again = MetricsAggregator(2, log_every=1), MetricsAggregator(2, log_every=1)
+    before = [
+        (0, 1, {"since": 0.0, "seconds": 1.0, "samples": 10}),
+        (1, 1, {"since": 0.0, "seconds": 2.0, "samples": 30, "waited": 1.5}),
+    ]
+    [first] = feed(aggregator, *before)
+    assert (first.seconds, first.measured_seconds) == (2.0, 1.0)
+    assert (first.samples_per_second, first.waiting_share) == (10 + 15, 0.75 / 2)
+    # Worker 0 is far ahead, which no more than the time that both have told of is counted for.
+    ahead = [(0, step, {"since": step - 1.0, "seconds": step, "samples": 10})
+             for step in range(2, 7)]  # fmt: skip
+    [second] = feed(
+        aggregator, *ahead, (1, 2, {"since": 2.0, "seconds": 5.0, "samples": 30, "waited": 3.0})
+    )
+    assert (second.seconds, second.measured_seconds) == (5.0, 5.0)
+    assert second.samples_per_second == pytest.approx((40 + 15 + 30) / 4)
+    assert second.waiting_share == pytest.approx((0.75 + 3.0) / 8)
+    # A report that is in a record reaches beyond its window; the other one does not.
+    again.go_on(first)
+    last = {"seconds": 4.0, "last": True}
+    [second] = feed(
+        again, *before, (0, 2, last | {"since": 1.0, "samples": 10}),
+        (1, 2, last | {"since": 2.0, "samples": 30}),
+    )  # fmt: skip
+    assert (second.measured_seconds, second.samples_per_second) == (4.0, (10 + 15 + 30) / 3)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_records_come_back_from_the_file_each_at_once(tmp_path, record):
     path = tmp_path / "metrics.jsonl"
-    other = dataclasses.replace(record, step=140, accuracy=None)
+    others = [
+        dataclasses.replace(record, step=np.int64(140), loss=it)
+        for it in (np.float32(0.5), math.nan, math.inf, -math.inf, np.float32("nan"))
+    ]
     with closing(MetricsFile(path)) as metrics:
-        metrics.write(record)
-        metrics.write(other)
-    wanted = [dataclasses.asdict(record), dataclasses.asdict(other)]
-    assert read_metrics(path) == [fields | fields.pop("more") for fields in wanted]
+        for count, it in enumerate([record, *others], start=1):
+            metrics.write(it)
+            assert len(read_metrics(path)) == count
+    fields = dataclasses.asdict(record)
+    first, *found = read_metrics(path)
+    assert first == fields | fields.pop("more")
+    assert [(it["step"], it["loss"]) for it in found] == [(140, 0.5), *[(140, None)] * 4]
 
 
-def test_a_line_can_be_read_at_once(tmp_path, record):
+def test_files_that_are_cut_off_empty_or_broken(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    with closing(MetricsFile(path)) as metrics:
-        metrics.write(record)
-        assert len(read_metrics(path)) == 1
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])
-def test_what_json_does_not_know_is_null(tmp_path, record, value):
-    path = tmp_path / "metrics.jsonl"
-    with closing(MetricsFile(path)) as metrics:
-        metrics.write(dataclasses.replace(record, loss=value))
-
-    def refuse(word):
-        raise AssertionError(word)
-
-    [line] = path.read_text().splitlines()
-    assert json.loads(line, parse_constant=refuse)["loss"] is None
-
-
-def test_numpy_numbers_are_numbers(tmp_path, record):
-    path = tmp_path / "metrics.jsonl"
-    with closing(MetricsFile(path)) as metrics:
-        metrics.write(dataclasses.replace(record, loss=np.float32(0.5), step=np.int64(7)))
-    [got] = read_metrics(path)
-    assert (got["loss"], got["step"]) == (0.5, 7)
-
-
-def test_an_unfinished_line_is_left_out(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"ste')
-    assert read_metrics(path) == [{"step": 1}]
-
-
-def test_an_empty_file_has_no_records(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("")
-    assert read_metrics(path) == []
-
-
-@pytest.mark.parametrize(("line", "says"), [("{'step': 1}", "not JSON"), ("[1]", "JSON object")])
-def test_a_broken_line_is_named(tmp_path, line, says):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n' + line + "\n")
-    with pytest.raises(ConfigError, match=f"line 2: .*{says}"):
-        read_metrics(path)
-
-
-def test_no_file(tmp_path):
     with pytest.raises(ConfigError, match=r"metrics.jsonl: cannot be read: No such file"):
-        read_metrics(tmp_path / "metrics.jsonl")
+        read_metrics(path)
+    for text, due in (("", []), ('{"step": 1}\n{"ste', [{"step": 1}])):
+        path.write_text(text)
+        assert read_metrics(path) == due
+    for line, says in (("{'step': 1}", "not JSON"), ("[1]", "JSON object")):
+        path.write_text('{"step": 1}\n' + line + "\n")
+        with pytest.raises(ConfigError, match=f"line 2: .*{says}"):
+            read_metrics(path)
 
 
-def test_seconds_to_accuracy():
+def test_seconds_to_an_accuracy_are_those_of_the_evaluation():
     accuracies = [None, 0.5, 0.95, None, 0.99]
     run = [{"seconds": i, "accuracy": accuracy} for i, accuracy in enumerate(accuracies)]
+    assert [seconds_to_accuracy(run, it) for it in (0.95, 0.96, 1.0)] == [2.0, 4.0, None]
+    run[2]["evaluated_seconds"] = 1.5
+    assert seconds_to_accuracy(run, 0.95) == 1.5
+    run[2]["evaluated_seconds"] = None  # a record without an evaluation of its own
     assert seconds_to_accuracy(run, 0.95) == 2.0
-    assert seconds_to_accuracy(run, 0.96) == 4.0
-    assert seconds_to_accuracy(run, 1.0) is None
 
 
-def test_seconds_to_accuracy_are_those_of_the_evaluation():
-    run = [{"seconds": 9.0, "evaluated_seconds": 1.0, "accuracy": 0.95}]
-    assert seconds_to_accuracy(run, 0.95) == 1.0
-    run[0]["evaluated_seconds"] = None  # a record without an evaluation of its own
-    assert seconds_to_accuracy(run, 0.95) == 9.0
+def test_progress_is_written_at_most_once_a_second_and_at_the_last_report():
+    written, now = [], [0.0]
+    progress = ProgressFile(lambda text: written.append(json.loads(text)), now=lambda: now[0])
+    for at, step in ((0.0, 1), (0.5, 2), (0.9, 3), (1.1, 4)):
+        now[0] = at
+        progress.add(make_report(0, step, loss=0.5, seconds=at))
+    progress.add(make_report(1, 2, samples=0, last=True))
+    assert [(one["clock"], one["seconds"]) for one in written] == [(1, 0.0), (4, 1.1), (4, 2.0)]
+    assert [one["loss"] for one in written] == [0.5, 0.5, None]
+
+
+def test_the_slowest_worker_is_the_one_that_computes_longest_for_a_step():
+    written, now = [], [0.0]
+    progress = ProgressFile(lambda text: written.append(json.loads(text)), now=lambda: now[0])
+
+    def add(step, seconds, *waited):
+        for worker, it in enumerate(waited):
+            now[0] += 1.0
+            progress.add(make_report(worker, step, seconds=seconds, since=0.0, waited=it))
+
+    add(10, 1.0, 0.5, 0.5, 0.5)
+    assert all("slowest" not in one for one in written)  # where it went on from is not known
+    add(20, 3.0, 1.5, 0.0, 1.0)  # worker 1 computes all the time, and the others wait for it
+    named = ("slowest", "slowest_step_s", "median_step_s")
+    assert [tuple(one[name] for name in named) for one in written[-2:]] == [
+        (1, 0.2, 0.125), (1, 0.2, 0.1),
+    ]  # fmt: skip
+
+
+def test_progress_is_replaced_whole_and_a_full_disk_is_no_error(tmp_path):
+    OutputFolder(tmp_path).write_progress("{}")
+    assert [path.name for path in tmp_path.iterdir()] == [PROGRESS]
+    OutputFolder(tmp_path / "missing").write_progress("{}")

@@ -1,3 +1,5 @@
+"""The figure about staleness and waiting draws the numbers of the summary."""
+
 import dataclasses
 
 import numpy as np
@@ -51,13 +53,8 @@ def test_many_ages_share_columns():
     assert staleness_plot.shares_by_age([Counts.of([(64, 1)])])[1] == 2
 
 
-def test_skew_needs_two_shards(summary, draw):
-    assert [text.get_text() for text in draw(summary)[2].texts] == ["one shard"]
-    skew = draw(dataclasses.replace(summary, servers=2, skew=Counts.of([(0, 3), (2, 1)])))[2]
-    assert [(bar.get_x() + 0.4, bar.get_height()) for bar in skew.patches] == [(0, 75), (2, 25)]
-
-
-def test_gap_over_time(summary, draw):
+@pytest.mark.exhaustive
+def test_gap_over_time_skew_of_shards_and_how_far_workers_are_apart(summary, draw):
     records = [
         {"seconds": 0.5, "gap_mean": None}, {"seconds": 1.0, "gap_mean": 0.25},
         {"seconds": 2.0, "gap_mean": 0.125},
@@ -65,9 +62,12 @@ def test_gap_over_time(summary, draw):
     gap = draw(summary, records)[3]
     assert gap.lines[0].get_xdata() == pytest.approx([1, 2])
     assert gap.lines[0].get_ydata() == pytest.approx([0.25, 0.125])
-    assert [text.get_text() for text in draw(summary, records[:1])[3].texts] == [
-        "no gap was measured"
-    ]
+    skew = draw(dataclasses.replace(summary, servers=2, skew=Counts.of([(0, 3), (2, 1)])))[2]
+    assert [(bar.get_x() + 0.4, bar.get_height()) for bar in skew.patches] == [(0, 75), (2, 25)]
+    mixed = GraphAverages("ring", "combine-then-adapt", False, 1, 0.5, 8.0, 2, 0.01)
+    records = [it | {"consensus_distance": it["gap_mean"]} for it in records]
+    apart = draw(dataclasses.replace(summary, graph_averages=mixed), records)[2]
+    assert apart.lines[0].get_xydata().tolist() == [[1.0, 0.25], [2.0, 0.125]]
 
 
 def test_waiting_is_stacked_by_cause_and_blamed_on_whom(summary, draw):
@@ -89,6 +89,7 @@ def test_waiting_is_stacked_by_cause_and_blamed_on_whom(summary, draw):
     assert causes.get_ylim()[0] > causes.get_ylim()[1]
 
 
+@pytest.mark.exhaustive
 def test_a_run_without_servers_has_little_to_show(summary, draw):
     waiting = (Waiting(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}),)
     alone = dataclasses.replace(
@@ -99,25 +100,3 @@ def test_a_run_without_servers_has_little_to_show(summary, draw):
         "no reads from servers", "no gap was measured", "nobody waited",
         "nobody waited for another worker",
     ]  # fmt: skip
-
-
-@pytest.mark.exhaustive
-def test_thousands_of_workers_can_be_drawn(summary, draw):
-    many = 2000
-    staleness = dataclasses.replace(
-        summary.staleness, by_worker=tuple(Counts.of([(w, 1)]) for w in range(many))
-    )
-    waiting = tuple(Waiting(w, 1.0, 0.5, 1.0, 0, 0, 0, {0: 1.0}) for w in range(many))
-    panels = draw(dataclasses.replace(summary, staleness=staleness, waiting=waiting))
-    assert panels[0].images[0].get_array().shape == (many, 63)
-    assert len(bars(panels[4])) == many
-
-
-def test_models_of_workers_apart_over_time(summary, draw):
-    mixed = GraphAverages("ring", "combine-then-adapt", False, 1, 0.5, 8.0, 2, 0.01)
-    summary = dataclasses.replace(summary, graph_averages=mixed)
-    found = ((1.0, 0.5), (2.0, None), (3.0, 0.25))
-    names = ("seconds", "gap_mean", "consensus_distance")
-    panel = draw(summary, [dict(zip(names, (s, None, d), strict=True)) for s, d in found])[2]
-    assert panel.lines[0].get_xydata().tolist() == [[1.0, 0.5], [3.0, 0.25]]
-    assert draw(summary)[2].texts[0].get_text() == "not measured: --consensus-every 0"

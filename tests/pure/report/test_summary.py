@@ -1,14 +1,44 @@
+"""The summary: its promised fields, what ranks counted, where it was made, and figures of users."""
+
+from __future__ import annotations
+
 import dataclasses
 import hashlib
+import io
 import json
 import math
+import os
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
-from psrt.report import Staleness, Summary, parameters_sha256
+import psrt
+from psrt import ConfigError, TrainConfig
+from psrt.history.check.run import check_run
+from psrt.pages.run.page import page_of
+from psrt.report import (
+    Counts,
+    Gap,
+    Record,
+    Staleness,
+    Summary,
+    Waiting,
+    parameters_sha256,
+)
+from psrt.report import environment as environments
+from psrt.report.console import final_table
+from psrt.report.environment import WORDS, ended, environment
+from psrt.report.environment import environment_differences as differences
+from psrt.report.environment import environment_rows as rows
+from psrt.runs.comparison import compare
+from psrt.runs.metrics_csv import write_csv
+from psrt.runtime.problem_rules import TAKEN
+from psrt.stats import Stats
+from support.cases import each
+from support.least_squares import UnevenSquares
 
 NAMED = (
     "mode workers servers ranks hosts mpi seed epochs steps "
@@ -20,7 +50,7 @@ NAMED = (
 )
 
 
-def test_json_has_the_promised_fields(summary):
+def test_json_has_the_promised_fields_and_comes_back(summary):
     values = json.loads(summary.to_json())
     assert list(values) == NAMED.split()
     staleness = values["staleness"]
@@ -30,46 +60,21 @@ def test_json_has_the_promised_fields(summary):
     assert values["skew"]["histogram"] == {"0": 130, "1": 5}
     assert values["waiting"][0]["waiting_for"] == {"1": 0.05}
     assert values["parameters"] == 9
-
-
-def test_json_round_trip(summary):
-    assert Summary.from_json(summary.to_json()) == summary
-
-
-def test_what_was_not_measured_is_null(summary):
+    assert Summary.from_json(json.dumps(values | {"color": "blue"})) == summary
     text = dataclasses.replace(summary, test_accuracy=None, train_loss=math.nan).to_json()
     back = Summary.from_json(text)
-    assert back.test_accuracy is None
-    assert back.train_loss is None
+    assert back.test_accuracy is back.train_loss is None
 
 
-def test_unknown_fields_are_passed_over(summary):
-    values = json.loads(summary.to_json()) | {"color": "blue"}
-    assert Summary.from_json(json.dumps(values)) == summary
-
-
-@pytest.mark.parametrize("field", ["mode", "staleness", "bytes_received"])
-def test_a_lacking_field_is_named(summary, field):
-    values = json.loads(summary.to_json())
-    del values[field]
-    with pytest.raises(ConfigError, match=f"summary lacks '{field}'"):
-        Summary.from_json(json.dumps(values))
-
-
-@pytest.mark.parametrize("text", ["", "nonsense", "[]", "3", '{"staleness": 4}'])
-def test_text_that_is_no_summary(text):
-    with pytest.raises(ConfigError, match="summary"):
-        Summary.from_json(text)
-
-
-def test_staleness_counts():
-    got = Staleness.of(np.array([0, 4, 0, 4, 0, 0]))
-    assert got == Staleness(mean=2.0, max=3, histogram=(0, 4, 0, 4))
-
-
-@pytest.mark.parametrize("counts", [[], [0], [0, 0]])
-def test_staleness_without_pushes(counts):
-    assert Staleness.of(np.array(counts, dtype=np.int64)) == Staleness(0.0, 0, ())
+def test_what_is_no_summary_is_one_line(summary):
+    for field in ("mode", "staleness", "bytes_received"):
+        values = json.loads(summary.to_json())
+        del values[field]
+        with pytest.raises(ConfigError, match=f"summary lacks '{field}'"):
+            Summary.from_json(json.dumps(values))
+    for text in ("", "nonsense", "[]", "3", '{"staleness": 4}'):
+        with pytest.raises(ConfigError, match="summary"):
+            Summary.from_json(text)
 
 
 def test_sha256_of_the_float32_bytes():
@@ -78,3 +83,155 @@ def test_sha256_of_the_float32_bytes():
     assert parameters_sha256(theta) == want
     assert parameters_sha256(np.repeat(theta, 2)[::2]) == want
     assert parameters_sha256(theta[::-1]) != want
+
+
+# --- what ranks counted -------------------------------------------------------------------------
+
+SHARDS = [
+    Stats(shard=0, staleness=[{2: 1, 0: 3}, {1: 4}], gaps=(2, 0.5, 0.4)),
+    Stats(shard=1, staleness=[{0: 4}, {0: 1, 7: 3}]),
+]
+NONE = {"workers": 0.0, "server": 0.0, "messages": 0.0, "reduce": 0.0}
+WORKERS = [
+    Stats(
+        worker=0,
+        seconds=2.0,
+        waited=NONE | {"workers": 0.5, "server": 0.25, "messages": 0.125},
+        waited_for={1: 0.5},
+    ),
+    Stats(worker=1, waited=NONE),
+]
+
+
+def test_staleness_by_worker_by_shard_and_in_all():
+    staleness = Staleness.of_ranks([*WORKERS, *SHARDS])
+    assert staleness.histogram == (8, 4, 1, 0, 0, 0, 0, 3)
+    assert staleness.mean == (4 + 2 + 21) / 16
+    assert staleness.by_worker[0] == Counts(2 / 8, 2, {0: 7, 2: 1})
+    assert staleness.by_worker[1] == Counts(25 / 8, 7, {0: 1, 1: 4, 7: 3})
+    assert staleness.by_shard[0] == Counts.of([(0, 3), (1, 4), (2, 1)])
+    assert staleness.by_shard[1].max == 7
+    assert staleness.gap == Gap(0.25, 0.4, 2)
+    got = Staleness.of(np.array([0, 4, 0, 4, 0, 0]))
+    assert got == Staleness(mean=2.0, max=3, histogram=(0, 4, 0, 4))
+    nothing = [Staleness.of(np.array(it, np.int64)) for it in ([], [0], [0, 0])]
+    assert nothing == [Staleness.of_ranks(WORKERS)] * 3 == [Staleness(0.0, 0, ())] * 3
+
+
+def test_who_waited_for_what():
+    first, second = map(Waiting.of, WORKERS)
+    assert (first.seconds, first.share) == (0.875, pytest.approx(0.4375))
+    assert (first.for_workers, first.waiting_for) == (0.5, {1: 0.5})
+    assert (second.seconds, second.share) == (0.0, 0.0)
+
+
+# --- when, where and by what it was made ---------------------------------------------------------
+
+
+def test_a_run_says_when_where_and_by_what_it_was_made(monkeypatch, summary):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    found = ended(environment("Open MPI 5.0"))
+    assert set(WORDS) < set(found)
+    assert found["started"] <= found["ended"]
+    assert found["argv"] == sys.argv
+    assert (found["numpy"], found["mpi"]) == (np.__version__, "Open MPI 5.0")
+    assert found["blas_variables"]["OPENBLAS_CORETYPE"] == "Haswell"
+    assert all(found[name] for name in ("blas", "host", "processor"))
+    assert found["folder"] == os.getcwd()
+    assert "secret" not in json.dumps(found)
+    told = dataclasses.replace(summary, environment=found)
+    assert told == summary, "it is no difference between runs"
+    assert Summary.from_json(told.to_json()).environment == found
+
+
+def test_the_commit_is_that_of_the_folder_and_says_if_files_differ_from_it(tmp_path):
+    def commit():
+        environments._commit.cache_clear()
+        return environments._commit(str(tmp_path))
+
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    assert commit() == ""
+    (tmp_path / "train.py").write_text("1")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    before = commit()
+    assert len(before) == 40
+    (tmp_path / "train.py").write_text("2")
+    assert commit() == f"{before} with changes"
+
+
+def test_what_differs_is_a_phrase_each_and_steers_no_terminal():
+    here = environment("")
+    assert differences(here, ended(here)) == []
+    there = here | {"processor": "Z80\x1b[2J", "argv": ["other"]}
+    (phrase,) = differences(here, there)
+    assert phrase == f"processor {here['processor']} instead of Z80?[2J"
+    assert differences(here, {}) == [], "of which nothing is known"
+    assert dict(rows({"argv": ["a", "b"]})) == {"command": "a b"}
+
+
+# --- what evaluate() returns beside loss and accuracy -------------------------------------------
+
+SERIAL = TrainConfig(mode="serial", epochs=2, lr=0.05)
+
+
+class Measured(UnevenSquares):
+    """Finds figures of its own."""
+
+    found = {"f1": 0.25, "rmse": np.float32(1.5)}  # noqa: RUF012
+
+    def evaluate(self, theta):
+        return super().evaluate(theta) | self.found
+
+
+def test_users_figures_are_kept_logged_and_printed(tmp_path):
+    said, folders = [], [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        config = TrainConfig(mode="async", epochs=2, lr=0.05, out=str(folder), record=True)
+        run = psrt.simulate(config, Measured(), workers=3)
+        assert check_run(folder).ok
+    text = (folders[0] / "metrics.jsonl").read_text()
+    evaluated = [it for it in map(json.loads, text.splitlines()) if it["test_loss"] is not None]
+    assert evaluated
+    assert text.count('"f1": 0.25') == len(evaluated)
+    assert run.summary.test_figures == {"f1": 0.25, "rmse": 1.5}
+    assert Summary.from_json(run.summary.to_json()) == run.summary
+    assert [it.figures for it in run.records if it.figures][-1] == {"f1": 0.25, "rmse": 1.5}
+    assert "f1  " in final_table(json.loads(run.summary.to_json()))
+    psrt.run(SERIAL, Measured(), say=said.append)
+    assert any("f1 0.2500  rmse 1.5000" in line for line in said)
+    table = io.StringIO()
+    write_csv(folders, table)
+    assert {"f1", "rmse"} <= set(table.getvalue().splitlines()[0].split(","))
+    compared = compare(folders)
+    assert compared.outcome["test f1"] == [0.25, 0.25]
+    assert "test f1 0.25;" in " ".join(" ".join(compared.lines()).split()), "said once"
+    assert "test rmse" in page_of([str(it) for it in folders])
+    with psrt.Trainer(SERIAL, np.zeros(1, np.float32)) as trainer:  # in a loop of one's own
+        while trainer.epoch():
+            trainer.step(np.ones(1, np.float32), samples=1)
+            trainer.metrics(loss=1.0, f1=0.5)
+    assert trainer.result.summary.test_figures == {"f1": 0.5}
+
+
+@each(
+    ("found", "line"),
+    [
+        *[
+            ({name: 1.0}, r"a figure the name .*, expected text that")
+            for name in (sorted(TAKEN)[0], "measured_seconds", "", 3)
+        ],
+        *[
+            ({"f1": value}, r"evaluate\(\) gives .* for f1, expected a number")
+            for value in ("high", None, [1.0], np.ones(2), 1j)
+        ],
+    ],
+)
+def test_a_figure_is_a_number_and_its_name_is_free(found, line):
+    problem = Measured()
+    problem.found = found
+    with pytest.raises(ConfigError, match=line):
+        psrt.run(SERIAL, problem)
+    own = {it.name for it in dataclasses.fields(Record)} - {"loss", "accuracy"}
+    assert own <= TAKEN, "every column of the metrics"

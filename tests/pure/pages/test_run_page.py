@@ -28,22 +28,27 @@ def summary_of(run):
     return json.loads((run / "summary.json").read_text())
 
 
+def paged(*runs, **more):
+    return Page(page_of([str(run) for run in runs], **more))
+
+
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_page_of_a_run(made, kind):
     run = made(kind)
-    html = page_of([str(run)])
-    page, summary, lines = Page(html), summary_of(run), lines_of(run)
-    assert len(html.encode()) <= MOST_NBYTES
-    told = page.tables["outcome"][0]
-    assert dict(told)["steps"] == f"{summary['steps']:,}"
-    assert dict(told)["parameters"] == f"{summary['parameters']:,}"
-    assert float(dict(told)["test loss"]) == pytest.approx(summary["test_loss"], rel=1e-3)
-    assert float(dict(told)["test accuracy"].split()[0]) == pytest.approx(
-        100 * summary["test_accuracy"], abs=0.05
-    )
-    assert of_time(dict(told)["time"]) == pytest.approx(summary["seconds"], rel=0.01)
+    page, summary, lines = paged(run), summary_of(run), lines_of(run)
+    assert len(page.html.encode()) <= MOST_NBYTES
+    told = dict(page.tables["outcome"][0])
+    assert told["steps"] == f"{summary['steps']:,}"
+    assert told["parameters"] == f"{summary['parameters']:,}"
+    assert float(told["test loss"]) == pytest.approx(summary["test_loss"], rel=1e-3)
+    accuracy = float(told["test accuracy"].split()[0])
+    assert accuracy == pytest.approx(100 * summary["test_accuracy"], abs=0.05)
+    assert of_time(told["time"]) == pytest.approx(summary["seconds"], rel=0.01)
     sent = summary["bytes_sent"] + summary["cut_bytes_sent"]
-    assert of_size(dict(told)["bytes sent"]) == pytest.approx(sent, rel=0.01)
+    assert of_size(told["bytes sent"]) == pytest.approx(sent, rel=0.01)
+    # An axis of time names its clock.
+    assert not [it for it in page.charts if it and it["x_name"] == "seconds"]
+    assert ">seconds</text>" not in page.html
     by_step = page.charts[0]
     assert by_step["series"][0]["x"] == [line["step"] for line in lines]
     assert by_step["series"][0]["y"] == pytest.approx([line["loss"] for line in lines])
@@ -52,8 +57,7 @@ def test_a_page_of_a_run(made, kind):
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_the_command_makes_the_same_run(made, kind, tmp_path):
-    page = Page(page_of([str(made(kind))]))
-    (line,) = page.codes["run"]
+    (line,) = paged(made(kind)).codes["run"]
     words = shlex.split(line)[1:]
     words[words.index("runs/again")] = str(tmp_path / "again")
     assert main(words) == 0
@@ -68,7 +72,7 @@ def test_a_problem_of_ones_own_is_run_again_in_its_script(tmp_path):
     knobs = {"mode": "async", "servers": 1, "epochs": 2, "lr": 0.25}
     config = TrainConfig(**knobs, out=str(tmp_path / "run"))
     first = simulate(config, Logistic(), workers=2)
-    (line,) = Page(page_of([str(tmp_path / "run")])).codes["run"]
+    (line,) = paged(tmp_path / "run").codes["run"]
     again = []
 
     def run(config, problem):
@@ -81,7 +85,7 @@ def test_a_problem_of_ones_own_is_run_again_in_its_script(tmp_path):
 
 def test_charts_of_a_run_with_servers(made):
     run = made("ssp")
-    page, summary, lines = Page(page_of([str(run)])), summary_of(run), lines_of(run)
+    page, summary, lines = paged(run), summary_of(run), lines_of(run)
     chart = page.chart("step", "τ, in versions")
     assert chart["series"][0]["y"] == pytest.approx([line["staleness_mean"] for line in lines])
     chart = page.chart("seconds since training began", "%")
@@ -104,33 +108,27 @@ def test_charts_of_a_run_with_servers(made):
 
 
 def test_what_a_run_does_not_have_is_not_there_or_said(made):
-    page = Page(page_of([str(made("ssp"))]))
+    page = paged(made("ssp"))
     assert "consensus" not in page.sections
     assert "pipeline" not in page.sections
     assert "No checkpoints" in page.sections["checkpoints"]
-    page = Page(page_of([str(made("gossip"))]))
-    assert "No gradient was stale" in page.sections["staleness"]
+    assert "No gradient was stale" in paged(made("gossip")).sections["staleness"]
 
 
-def test_bytes_of_a_codec(made):
-    page, summary = Page(page_of([str(made("codec"))])), summary_of(made("codec"))
+def test_bytes_of_a_codec_and_checkpoints(made):
+    page, summary = paged(made("codec")), summary_of(made("codec"))
     assert of_size(page.value("bytes", "frames")) == pytest.approx(summary["frame_bytes"], rel=0.01)
     whole = of_size(page.value("bytes", "vectors that they stand for"))
     assert whole == pytest.approx(summary["framed_bytes"], rel=0.01)
     assert "top-k" in page.sections["bytes"]
-
-
-def test_checkpoints_are_listed(made):
-    run = made("codec")
-    page = Page(page_of([str(run)]))
-    names = sorted((it.name for it in (run / "checkpoints").iterdir()), reverse=True)
+    names = sorted((it.name for it in (made("codec") / "checkpoints").iterdir()), reverse=True)
     (table,) = page.tables["checkpoints"]
     assert [row[:2] for row in table[1:]] == [[name, str(int(name))] for name in names]
 
 
 def test_consensus_of_neighbours(made):
     run = made("gossip")
-    page, lines = Page(page_of([str(run)])), lines_of(run)
+    page, lines = paged(run), lines_of(run)
     chart = page.chart("step", "‖θ of a worker − mean‖/√n")
     known = [line for line in lines if line["consensus_distance"] is not None]
     assert chart["series"][0]["x"] == [it["step"] for it in known]
@@ -141,7 +139,7 @@ def test_consensus_of_neighbours(made):
 def test_bubbles_of_a_pipeline(made):
     """Busy stages as measured in the history and by the simulator itself; GPipe's closed form."""
     run = made("pipeline")
-    page, summary = Page(page_of([str(run)])), summary_of(run)
+    page, summary = paged(run), summary_of(run)
     m = summary["model_cut"]["micro_batches"]
     bubble = page.value("pipeline", "bubble, were all stages as dear")
     assert float(bubble.split()[0]) == pytest.approx(100 * 2 / (3 * m + 2), abs=0.05)
@@ -174,11 +172,11 @@ def test_staleness_in_a_history_is_that_of_the_summary(made):
     assert run.events.tau.sum() == total
 
 
-def test_several_runs_side_by_side(made):
-    runs = [str(made(kind)) for kind in ("ssp", "gossip", "codec")]
-    page = Page(page_of(runs))
+def test_several_runs_side_by_side(made, tmp_path):
+    runs = [made(kind) for kind in ("ssp", "gossip", "codec")]
+    page = paged(*runs)
     head, *rows = page.tables["outcome"][0]
-    assert [cell.strip() for cell in head[1:]] == runs
+    assert [cell.strip() for cell in head[1:]] == [*map(str, runs)]
     table = {row[0]: row[1:] for row in rows}
     assert table["mode"] == ["ssp", "gossip", "sync"]
     assert [len(it["series"]) for it in page.charts[:2]] == [3, 3]
@@ -188,11 +186,7 @@ def test_several_runs_side_by_side(made):
     assert differs["codec"] == ["–", "–", "top-k"]
     assert "dataset" not in differs
     assert "seed" not in differs
-
-
-def test_runs_alike_differ_in_nothing(made, tmp_path):
-    other = shutil.copytree(made("ssp"), tmp_path / "other")
-    page = Page(page_of([str(made("ssp")), str(other)]))
+    page = paged(made("ssp"), shutil.copytree(made("ssp"), tmp_path / "other"))
     assert "Nothing: they have the same configuration" in page.sections["differences"]
 
 
@@ -210,7 +204,7 @@ def test_a_run_under_way_is_shown_as_far_as_it_is(copied):
     (run / "progress.json").write_text('{"clock": 170, "seconds": 2.5, "loss": 0.5}')
     path = run / "history" / "events.npy"
     leave_unfinished(path, np.load(path)[:-7])
-    page = Page(page_of([str(run)]))
+    page = paged(run)
     assert "at step 170 after 2.5 s" in page.value("outcome", "state")
     assert "Not checked: " in page.sections["check"]
     assert "Staleness τ of" in page.sections["staleness"]
@@ -222,36 +216,27 @@ def test_a_run_that_died_says_who_when_and_how_to_go_on(copied, made):
     (run / "summary.json").unlink()
     end = {"text": "worker 1 was killed by SIGKILL", "status": 5, "ended": "2026-05-04T03:02:01Z"}
     (run / "end.json").write_text(json.dumps(end))
-    page = Page(page_of([str(run)]))
+    page = paged(run)
     state = page.value("outcome", "state")
     for said in end.values():
         assert str(said) in state
     assert "under way" not in state
     # One that was stopped has a summary, of what it came to.
     shutil.copy(made("codec") / "summary.json", run)
-    assert Page(page_of([str(run)])).value("outcome", "state") == state
+    assert paged(run).value("outcome", "state") == state
     newest = max(int(it.name) for it in (run / "checkpoints").iterdir())
     resume = page.value("outcome", "to resume")
     assert f"--resume {run}" in resume
     assert resume.endswith(f"from step {newest}")
     shutil.rmtree(run / "checkpoints")
-    assert "no checkpoint" in Page(page_of([str(run)])).value("outcome", "to resume")
-    assert "to resume" not in page_of([str(made("codec"))])
-
-
-@pytest.mark.parametrize("kind", RUNS)
-def test_an_axis_of_time_names_its_clock(made, kind):
-    html = page_of([str(made(kind))])
-    assert not [it for it in Page(html).charts if it and it["x_name"] == "seconds"]
-    assert ">seconds</text>" not in html
+    assert "no checkpoint" in paged(run).value("outcome", "to resume")
+    assert "to resume" not in paged(made("codec")).html
 
 
 def test_a_history_of_any_size_is_checked_only_if_asked(made, monkeypatch):
     monkeypatch.setattr("psrt.pages.run.verdict.MOST_NBYTES", 100)
-    page = Page(page_of([str(made("ssp"))]))
-    assert "Not checked: a history of" in page.sections["check"]
-    page = Page(page_of([str(made("ssp"))], check=True))
-    assert "Nothing contradicts" in page.sections["check"]
+    assert "Not checked: a history of" in paged(made("ssp")).sections["check"]
+    assert "Nothing contradicts" in paged(made("ssp"), check=True).sections["check"]
 
 
 def test_a_violation_is_told(copied):
@@ -259,29 +244,21 @@ def test_a_violation_is_told(copied):
     summary = summary_of(run)
     summary["updates"] += 1
     (run / "summary.json").write_text(json.dumps(summary))
-    page = Page(page_of([str(run)]))
-    assert "violated: summary" in page.sections["check"]
-    assert "Nothing contradicts" not in page.sections["check"]
-
-
-@pytest.mark.parametrize(("count", "runs"), [(10_000, 1), (2_000, 9)])
-def test_a_page_stays_small(made, tmp_path, count, runs):
-    stays_small(made("ssp"), tmp_path, count, runs)
+    told = paged(run).sections["check"]
+    assert "violated: summary" in told
+    assert "Nothing contradicts" not in told
 
 
 @pytest.mark.parametrize(
     ("count", "runs"),
     [
+        (3_000, 3), pytest.param(4_000, 21, marks=pytest.mark.exhaustive),
         pytest.param(1_000_000, 1, marks=pytest.mark.soak),
-        pytest.param(4_000, 21, marks=pytest.mark.exhaustive),
     ],
-)
-def test_a_page_of_long_runs_stays_small(made, tmp_path, count, runs):
-    stays_small(made("ssp"), tmp_path, count, runs)
-
-
-def stays_small(run, tmp_path, count, runs):
-    """Make pages of runs of many records, of which one is far off."""
+)  # fmt: skip
+def test_a_page_stays_small(made, tmp_path, count, runs):
+    """Of many records, of which one is far off."""
+    run = made("ssp")
     (line,) = lines_of(run)[-1:]
     names = []
     for number in range(runs):
@@ -297,9 +274,9 @@ def stays_small(run, tmp_path, count, runs):
             for step, loss in enumerate(noise.tolist()):
                 losses = f'"loss": {loss!r}, "test_loss": {loss!r}'
                 file.write(f'{{"step": {step}, "seconds": {step / 7!r}, {losses}, {rest}\n')
-    html = page_of(names)
-    assert len(html.encode()) <= MOST_NBYTES
-    charts = Page(html).charts
+    page = paged(*names)
+    assert len(page.html.encode()) <= MOST_NBYTES
+    charts = page.charts
     for chart in charts[:2]:
         for series in chart["series"]:
             assert max(series["y"]) == 1e6
@@ -327,14 +304,20 @@ def test_events_are_read_some_at_a_time(made, tmp_path):
     assert peaks[1] < 1.2 * peaks[0]
 
 
-def test_numbers_that_are_none_are_dashes(copied):
+def test_numbers_that_are_none_are_left_out(copied):
     run = copied("ssp")
     summary = summary_of(run) | {"train_loss": None, "test_loss": None, "test_accuracy": None}
     summary["staleness"]["gap"]["mean"] = None
     summary["waiting"][0]["share"] = None
     (run / "summary.json").write_text(json.dumps(summary))
-    page = Page(page_of([str(run)]))
+    lines = lines_of(run)
+    lines[1]["loss"] = None
+    (run / "metrics.jsonl").write_text("".join(json.dumps(it) + "\n" for it in lines))
+    page = paged(run)
     assert "test loss" not in [row[0] for row in page.tables["outcome"][0]]
+    series = page.charts[0]["series"][0]
+    assert series["x"] == [it["step"] for it in lines if it["loss"] is not None]
+    assert all(map(math.isfinite, series["y"]))
 
 
 @pytest.mark.parametrize(
@@ -347,13 +330,3 @@ def test_numbers_that_are_none_are_dashes(copied):
 def test_runs_that_are_refused(made, names, message):
     with pytest.raises(ConfigError, match=message):
         page_of([it.format(made=made("ssp")) for it in names])
-
-
-def test_a_loss_that_is_no_number_leaves_a_gap(copied):
-    run = copied("ssp")
-    lines = lines_of(run)
-    lines[1]["loss"] = None
-    (run / "metrics.jsonl").write_text("".join(json.dumps(it) + "\n" for it in lines))
-    series = Page(page_of([str(run)])).charts[0]["series"][0]
-    assert series["x"] == [it["step"] for it in lines if it["loss"] is not None]
-    assert all(map(math.isfinite, series["y"]))

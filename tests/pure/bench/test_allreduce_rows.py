@@ -1,8 +1,9 @@
-"""What a race amounts to, from readings of our own making."""
+"""What a race of all-reduces amounts to; and its numbers show every kind of wrong sum."""
 
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from psrt.bench.allreduce_rows import (
@@ -12,12 +13,16 @@ from psrt.bench.allreduce_rows import (
     EXCHANGE,
     KEY,
     LIBRARY,
+    MOST_RANKS,
     PLAIN,
     SMALL,
     WINDOW,
     Name,
     Outcome,
+    WholeNumbers,
     as_text,
+    fill,
+    first_difference,
     measured_by,
     names,
     rows_of,
@@ -27,6 +32,7 @@ from psrt.bench.race import Layout, Readings
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS
+from support.cases import each
 
 HOST = Layout(((0, 1, 2, 3),), pretended=False)
 APART = Layout(((0,), (1,), (2,), (3,)), pretended=True)
@@ -106,12 +112,8 @@ def test_small_calls_are_held_against_the_library_in_the_same_pattern():
     assert got[best]["over_copy"] is got[best]["predicted_s"] is None
     text = as_text(list(got.values()))
     small, every = text.split("\n\n")
-    assert [line.split()[-1] for line in small.splitlines()[3:]] == [
-        "1.00]",
-        "2.60]",
-        "1.00]",
-        "0.50]",
-    ]
+    told = [line.split()[-1] for line in small.splitlines()[3:]]
+    assert told == ["1.00]", "2.60]", "1.00]", "0.50]"]
     assert small.count("back to back") == small.count("after a barrier") == 2
     assert "after a barrier" not in every
     assert every.count("\nMPI.Allreduce ") == 1
@@ -139,9 +141,49 @@ def test_who_takes_part():
     assert set(KEY) <= {*host, *apart}
 
 
-@pytest.mark.parametrize("layout", [HOST, APART, PAIRS])
+@each("layout", [HOST, APART, PAIRS])
 def test_small_calls_come_in_two_patterns(layout):
     for nbytes, patterns in ((SMALL, 2), (SMALL + 4, 1)):
         found = [name for name in names(layout, nbytes) if name.algorithm in (LIBRARY, AUTO)]
         assert len({name.pattern for name in found}) == patterns
         assert len(found) == 3 * patterns
+
+
+ELEMENTS = 200_003
+
+
+def given(ranks):
+    numbers = WholeNumbers(ranks)
+    arrays = np.empty((ranks, ELEMENTS), np.float32)
+    for rank, array in enumerate(arrays):
+        fill(array, numbers.of(rank))
+    return numbers.total(), arrays
+
+
+@each("ranks", [1, 2, 3, 8])
+def test_the_sum_in_any_order_is_the_total(ranks):
+    total, arrays = given(ranks)
+    for order in (arrays, arrays[::-1]):
+        assert first_difference(np.add.reduce(order), total) is None
+    assert WholeNumbers(MOST_RANKS).total().max() < 2**24, "exact"
+    assert np.array_equal(WholeNumbers(9).total(), np.round(WholeNumbers(9).total()))
+
+
+@each("at", [0, 65_343, 65_344, ELEMENTS - 1])
+def test_one_wrong_element_is_found_where_it_is(at):
+    total, arrays = given(3)
+    result = arrays.sum(axis=0)
+    result[at] += 1
+    assert first_difference(result, total) == at
+
+
+def test_lost_doubled_foreign_and_shifted_contributions_show():
+    total, arrays = given(4)
+    whole = arrays.sum(axis=0)
+    for rank in range(4):
+        assert first_difference(whole - arrays[rank], total) is not None
+        assert first_difference(whole + arrays[rank], total) is not None
+        other = arrays[(rank + 1) % 4]
+        assert first_difference(whole - arrays[rank] + other, total) is not None
+    for shift in (1, ELEMENTS // 4, 1 << 14):
+        assert first_difference(np.roll(whole, shift), total) is not None

@@ -199,7 +199,7 @@ def runs_in_two_orders(draw):
     return workers, draw(st.permutations(turns)), draw(st.permutations(turns))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(case=runs_in_two_orders(), log_every=st.integers(0, 5))
 def test_the_order_of_arrival_does_not_matter(case, log_every):
     workers, *orders = case
@@ -294,7 +294,7 @@ def upto(at, pieces):
     return np.array([(share * made).sum(), (share * waited).sum()])
 
 
-@pytest.mark.parametrize("log_every", [None, 1])
+@pytest.mark.parametrize("log_every", [1, pytest.param(None, marks=pytest.mark.exhaustive)])
 def test_the_events_alone_say_what_was_done_in_each_window(log_every):
     for name, costs in product(NAMES, ("exponential", "now and then stuck")):
         servers = MODES[name][2][0]

@@ -1,4 +1,7 @@
-"""Which sums Gradients begins, when and of what, over ranks that are played; without MPI."""
+"""Which sums Gradients begins, when and of what, over ranks that are played; without MPI.
+
+That loops of any kind are those of one process stands in tests/parallel/torch.
+"""
 
 from contextlib import nullcontext
 
@@ -58,13 +61,14 @@ def trained(module, *, ranks=None, steps=3, **more):
     return optimizer, gradients
 
 
-def expected(module=None):
-    module = plain() if module is None else module
-    return [it.numpy() for it in torch.autograd.grad(loss(module, batch()), module.parameters())]
+def expected(module, rows=None):
+    used = [it for it in module.parameters() if it.requires_grad]
+    found = torch.autograd.grad(loss(module, batch() if rows is None else rows), used)
+    return [it.numpy() for it in found]
 
 
 def found(module):
-    return [it.grad.numpy() for it in module.parameters()]
+    return [it.grad.numpy() for it in module.parameters() if it.requires_grad]
 
 
 def same(found, expected, factor=1):
@@ -95,38 +99,16 @@ def test_buckets_are_begun_in_order_while_backward_goes_on(nbytes, count):
 
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [0, 1, 2, 3], [2, 0, 3, 1]])
-def test_whatever_comes_first_the_order_is_the_same(order):
+@pytest.mark.parametrize("sizes", [(3, 4, 5, 6), (0, 4, 0, 3), (4, 0, 3, 0)])
+def test_whatever_comes_first_and_is_empty_the_order_is_the_same(order, sizes):
     ranks = Played()
-    tensors = [torch.zeros(size) for size in (3, 4, 5, 6)]
-    buckets = Buckets(tensors, ranks, 4)
+    buckets = Buckets([torch.zeros(size) for size in sizes], ranks, 4)
     for i in order:
         buckets.arrive(i)
-    assert [size for _, size, _ in ranks.begun] == [6, 5, 4, 3]
-    for bucket in range(len(buckets)):
-        buckets.wait(bucket)
-
-
-@pytest.mark.parametrize("sizes", [(0, 4), (4, 0), (0, 4, 0, 3, 0)])
-def test_parameters_without_elements_are_waited_for(sizes):
-    ranks = Played()
-    buckets = Buckets([torch.zeros(it) for it in sizes], ranks, 4)
-    for i in reversed(range(len(sizes))):
-        buckets.arrive(i)
     assert len(ranks.begun) == len(buckets)
+    assert [size for _, size, _ in ranks.begun if size] == [it for it in sizes[::-1] if it]
     for bucket in range(len(buckets)):
         buckets.wait(bucket)
-
-
-@pytest.mark.parametrize("to_none", [True, False])
-def test_gradients_are_means_however_they_are_set_back(to_none):
-    module = plain()
-    optimizer, _ = trained(module, ranks=Played(2))
-    for _ in range(3):
-        before = expected(module)
-        optimizer.zero_grad(set_to_none=to_none)
-        loss(module, batch()).backward()
-        optimizer.step()
-        same(found(module), before, 0.5)
 
 
 def test_waiting_does_nothing_after_backward_and_a_step_may_be_left_out():
@@ -168,84 +150,6 @@ def test_a_gradient_is_in_memory_of_its_own():
     optimizer.zero_grad()
     loss(module, batch()).backward()
     assert all(map(torch.equal, kept, before))
-
-
-def test_no_sync_adds_up():
-    module, ranks = plain(), Played(2)
-    optimizer, gradients = trained(module, ranks=ranks)
-    for to_none in (True, False, True):
-        before = expected(module)
-        optimizer.zero_grad(set_to_none=to_none)
-        with gradients.no_sync():
-            for _ in range(2):
-                loss(module, batch()).backward()
-        assert not ranks.begun
-        loss(module, batch()).backward()
-        optimizer.step()
-        same(found(module), before, 1.5)
-        ranks.begun.clear()
-
-
-def test_a_second_backward_adds_its_mean_to_the_first():
-    module = plain()
-    trained(module, ranks=Played(2))
-    before = expected(module)
-    loss(module, batch()).backward()
-    same(found(module), before, 0.5)
-    for it in module.parameters():
-        it.grad *= 2  # so that this rank has what all have, and the others zeros
-    loss(module, batch()).backward()
-    same(found(module), before, 1.0)
-
-
-def test_unused_and_frozen_parameters():
-    module = nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3), nn.Linear(6, 3)])
-    module[1].requires_grad_(False)
-    ranks = Played()
-    optimizer, _ = trained(module, ranks=ranks)
-    loss(module[0], batch()).backward()
-    optimizer.step()
-    assert module[1].weight.grad is None
-    assert module[2].weight.grad is None, "no rank uses it"
-    assert module[0].weight.grad.any()
-    optimizer.zero_grad()
-    optimizer.step()  # a rank whose loss uses nothing takes part
-    assert all(it.grad is None for it in module.parameters())
-    assert sum(size for _, size, _ in ranks.begun) == 2 * 42
-    (loss(module[0], batch()) + loss(module[2], batch())).backward()
-    module[2].requires_grad_(False)  # later than Gradients was made
-    optimizer.zero_grad()
-    loss(module[0], batch()).backward()
-    optimizer.step()
-    assert module[2].weight.grad is None
-
-
-def test_what_others_use_has_their_mean():
-    module = nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)]).to(torch.bfloat16)
-    ranks = Played(2)
-    trained(module, ranks=ranks)
-
-    def all_reduce(buf):
-        buf *= 2
-        buf[-4:] = 1  # all four parameters, on a rank
-        return buf
-
-    ranks.all_reduce = all_reduce
-    x, y = batch()
-    loss(module[0], (x.bfloat16(), y)).backward()
-    assert torch.equal(module[1].weight.grad, torch.zeros(3, 6, dtype=torch.bfloat16))
-
-
-def test_several_groups():
-    module = plain()
-    groups = [{"params": module[0].parameters()}, {"params": module[2].parameters(), "lr": 0.0}]
-    optimizer = torch.optim.SGD(groups, lr=0.1)
-    psrt.torch.Gradients(optimizer, Played(2))
-    before, last = expected(module), module[2].weight.clone()
-    loss(module, batch()).backward()
-    optimizer.step()
-    same(found(module), before, 0.5)
-    assert torch.equal(module[2].weight, last)
 
 
 def test_a_rank_that_has_run_out_counts_nothing():
@@ -295,28 +199,14 @@ def test_weights_begin_anew_with_gradients_set_back_without_a_step(to_none):
             loss(module, (x, y)).backward()
         if not turn:
             optimizer.zero_grad(set_to_none=to_none)
-    alone = [
-        it.numpy() for it in torch.autograd.grad(loss(module, (x, y)), list(module.parameters()))
-    ]
-    same(found(module), alone)
-
-
-def alone(module, batch):
-    return [it.numpy() for it in torch.autograd.grad(loss(module, batch), module.parameters())]
-
-
-def test_weights_count_once_in_a_join_within_another():
-    module = plain()
-    optimizer, gradients = trained(module)
+    same(found(module), expected(module, (x, y)))
+    # Within another join each counts once.
     small = [it[:3] for it in batch()]
     for outer in gradients.join([batch(), small]):
-        for inner in gradients.join([small, batch(), small]):
+        for rows in [*gradients.join([small, batch(), small]), outer]:
             optimizer.zero_grad()
-            loss(module, inner).backward()
-            same(found(module), alone(module, inner))
-        optimizer.zero_grad()
-        loss(module, outer).backward()
-        same(found(module), alone(module, outer))
+            loss(module, rows).backward()
+            same(found(module), expected(module, rows))
     assert not any(it._backward_hooks for it in module.parameters())
 
 
@@ -334,7 +224,7 @@ def test_gradients_made_within_a_join_are_weighed_and_those_closed_are_not():
         optimizer.zero_grad()
         loss(module, rows).backward()
         if turn:
-            same(found(module), alone(module, rows))
+            same(found(module), expected(module, rows))
     later.close()
 
 
@@ -346,9 +236,7 @@ def test_parameters_may_be_frozen_and_not_in_any_turn_of_a_join():
         module[0].requires_grad_(turn % 2 == 1)
         optimizer.zero_grad()
         loss(module, rows).backward()
-        used = [it for it in module.parameters() if it.requires_grad]
-        wanted = torch.autograd.grad(loss(module, rows), used)
-        same([it.grad.numpy() for it in used], [it.numpy() for it in wanted])
+        same(found(module), expected(module, rows))
 
 
 def test_two_joins_side_by_side_are_refused():
@@ -501,16 +389,6 @@ def test_a_parameter_has_one_gradients_and_new_ones_are_refused():
         optimizer.step()
 
 
-def test_a_parameter_that_thaws_needs_other_gradients():
-    module = plain()
-    module[0].weight.requires_grad_(False)
-    optimizer, _ = trained(module)
-    module[0].weight.requires_grad_(True)
-    loss(module, batch()).backward()
-    with pytest.raises(ConfigError, match=r"of shape \(8, 6\) that was frozen or not there when"):
-        optimizer.step()
-
-
 def with_buffer(buffer):
     module = plain()
     module.register_buffer("kept", buffer)
@@ -540,15 +418,6 @@ def test_a_buffer_whose_elements_share_their_memory_is_received():
     psrt.torch.broadcast(module, ranks)
     assert torch.equal(module.kept, torch.zeros(4))
     assert not any(it.any() for it in module.parameters())
-
-
-def test_broadcast_of_one_rank_changes_nothing():
-    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(torch.bfloat16)
-    module.register_buffer("flags", torch.tensor([True, False, True]))
-    before = {name: it.clone() for name, it in module.state_dict().items()}
-    psrt.torch.broadcast(module, Played())
-    for name, tensor in module.state_dict().items():
-        assert torch.equal(tensor, before[name]), name
 
 
 def test_a_communicator_of_mpi_is_refused_what_is_asked_for():

@@ -1,11 +1,19 @@
-"""Runs of a module with dropout and running means in virtual time: every mode, to the bit."""
+"""Jobs of a module in virtual time, to the bit; and losses that are means over no rows.
+
+Checkpoints are those of ranks: tests/parallel/torch/test_torch_problem.py.
+"""
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
 import psrt
+import psrt.jax
+from psrt import ConfigError, TrainConfig
 from psrt.history.check.run import check_run
-from support.torch_models import noisy, plain, problem_of
+from support.cases import each
+from support.torch_models import noisy, problem_of
 
 MODES = {
     "sync": {"mode": "sync"},
@@ -17,60 +25,123 @@ MODES = {
     "allreduce": {"mode": "allreduce", "bucket_bytes": 100},
     "gossip": {"mode": "gossip"},
 }
-BASE = {"lr": 0.1, "epochs": 2}
-
-
-def simulated(flags, **more):
-    config = psrt.TrainConfig(**(BASE | flags | more))
-    return psrt.simulate(config, problem_of(noisy()), workers=3)
-
-
-@pytest.mark.parametrize("flags", MODES.values(), ids=MODES)
-def test_every_mode_trains_and_is_the_same_again(flags):
-    one, again = simulated(flags), simulated(flags)
-    assert one.summary.parameters_sha256 == again.summary.parameters_sha256
-    assert one.summary.test_loss == again.summary.test_loss
-    assert (
-        one.summary.test_loss < problem_of(noisy()).evaluate(problem_of(noisy()).initial())["loss"]
-    )
 
 
 @pytest.mark.parametrize("flags", MODES.values(), ids=MODES)
 def test_a_recorded_run_is_checked_and_repeated_to_the_bit(tmp_path, flags):
-    recorded = simulated(flags, out=str(tmp_path / "run"), record=True)
+    given = {"lr": 0.1, "epochs": 2, "out": str(tmp_path / "run"), "record": True}
+    recorded = psrt.simulate(TrainConfig(**given | flags), problem_of(noisy()), workers=3)
     assert check_run(tmp_path / "run").ok
+    fresh = problem_of(noisy())
+    assert recorded.summary.test_loss < fresh.evaluate(fresh.initial())["loss"]
     config = psrt.recorded_config(tmp_path / "run")
     again = psrt.simulate(config, problem_of(noisy()), workers=3, seed=5)  # other delays
     np.testing.assert_array_equal(again.theta, recorded.theta)
 
 
-# The others stop for a checkpoint, each worker at a step of its own, and go on in another order.
-@pytest.mark.parametrize("name", ["serial", "sync", "local-sgd", "easgd", "allreduce", "gossip"])
-def test_a_run_goes_on_from_a_checkpoint_to_the_bit(tmp_path, name):
-    flags = MODES.get(name, {})
-
-    def run(folder, **more):
-        asked = {"lr": 0.1, "steps": 8, "out": str(folder)}
-        config = psrt.TrainConfig(**(asked | flags | more))
-        if name == "serial":
-            return psrt.run(config, problem_of(noisy()))
-        return psrt.simulate(config, problem_of(noisy()), workers=3)
-
-    whole = run(tmp_path / "whole")
-    run(tmp_path / "part", checkpoint_every=5)
-    onward = run(tmp_path / "onward", resume=str(tmp_path / "part"))
-    assert onward.summary.steps == 8
-    np.testing.assert_array_equal(onward.theta, whole.theta)
-    assert onward.summary.test_loss == whole.summary.test_loss
+ROWS, TOKENS, FEATURES, CLASSES = 48, 5, 4, 3
+IGNORED = -100
 
 
-def test_low_rank_finds_the_weights():
-    config = psrt.TrainConfig(
-        mode="allreduce", codec="low-rank", codec_rank=1, codec_everywhere=True, **BASE
+def rows_of_tokens(seed=0):
+    """Return features and classes of tokens, of which most are ignored: whole batches, too."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((ROWS, TOKENS, FEATURES)).astype(np.float32)
+    y = x[..., :CLASSES].argmax(axis=2)
+    keep = rng.integers(0, TOKENS + 1, ROWS) * (rng.random(ROWS) < 0.4)
+    return x, np.where(np.arange(TOKENS) < keep[:, None], y, IGNORED)
+
+
+def tokens(batch):
+    return (batch[1] != IGNORED).sum()
+
+
+def mean_loss(module, batch):
+    x, y = batch
+    return functional.cross_entropy(module(x).movedim(2, 1), y, ignore_index=IGNORED)
+
+
+def accuracy(module, batch):
+    return psrt.torch.accuracy(lambda x: module(x).movedim(2, 1), batch)
+
+
+def of_torch(**more):
+    torch.manual_seed(0)
+    module = torch.nn.Linear(FEATURES, CLASSES)
+    train, test = (tuple(map(torch.from_numpy, rows_of_tokens(seed))) for seed in (0, 1))
+    return psrt.torch.Problem(
+        module, mean_loss, train, test, accuracy=accuracy, **{"weight": tokens, **more}
     )
-    run = psrt.simulate(config, problem_of(plain()), workers=3)
-    whole = psrt.simulate(
-        psrt.TrainConfig(mode="allreduce", **BASE), problem_of(plain()), workers=3
+
+
+def of_jax(**more):
+    import jax
+    from jax import numpy as jnp
+
+    def mean(params, batch):
+        x, y = batch
+        logs = jax.nn.log_softmax(x @ params)
+        kept = y != IGNORED
+        found = jnp.take_along_axis(logs, jnp.where(kept, y, 0)[..., None], axis=2)[..., 0]
+        return -(found * kept).sum() / kept.sum()
+
+    def right(params, batch):
+        x, y = batch
+        kept = y != IGNORED
+        return (((x @ params).argmax(2) == y) & kept).sum() / kept.sum()
+
+    start = np.zeros((FEATURES, CLASSES), np.float32)
+    return psrt.jax.Problem(
+        mean,
+        start,
+        rows_of_tokens(),
+        rows_of_tokens(1),
+        accuracy=right,
+        **{"weight": tokens, **more},
     )
-    assert run.summary.test_loss < 1.1
-    assert run.summary.bytes_sent < whole.summary.bytes_sent
+
+
+@pytest.mark.parametrize("make", [of_torch, of_jax])
+def test_workers_in_rounds_are_one_process(make, tmp_path):
+    base = {"epochs": 3, "lr": 0.5}
+    one = psrt.run(TrainConfig(mode="serial", **base), make(batch_size=6))
+    _, y = rows_of_tokens()
+    assert one.summary.samples == 3 * (y != IGNORED).sum()
+    assert one.summary.test_accuracy < 1
+    modes = [{"mode": "sync"}, {"mode": "allreduce"}, {"mode": "local-sgd", "local_steps": 1}]
+    is_jax = make is of_jax  # which compiles for each problem
+    for workers in (2,) if is_jax else (2, 3):
+        for mode in modes[: 1 if is_jax else None]:
+            out = tmp_path / f"{workers} {mode['mode']}"
+            config = TrainConfig(**base, **mode, out=str(out), record=True)
+            run = psrt.simulate(config, make(batch_size=6 // workers), workers=workers)
+            np.testing.assert_allclose(run.theta, one.theta, rtol=1e-4, atol=1e-5)
+            assert run.summary.test_loss == pytest.approx(one.summary.test_loss, rel=1e-5)
+            assert run.summary.test_accuracy == pytest.approx(one.summary.test_accuracy)
+            assert run.records[0].loss == pytest.approx(one.records[0].loss, rel=1e-5)
+            assert check_run(out).ok, check_run(out)
+
+
+def test_figures_on_the_test_set_are_over_what_counts():
+    problem = of_torch(batch_size=2)
+    x, y = map(torch.from_numpy, rows_of_tokens(1))
+    with torch.no_grad():
+        expected = float(mean_loss(problem.module, (x, y)))
+        right = (problem.module(x).argmax(2) == y)[y != IGNORED].double().mean()
+    found = problem.evaluate(problem.initial())
+    assert found["loss"] == pytest.approx(expected, rel=1e-6)
+    assert found["accuracy"] == pytest.approx(float(right))
+    with pytest.raises(ConfigError, match=r"weight\(\) is 0 for all of the test set"):
+        of_torch(batch_size=2, weight=lambda batch: 0).evaluate(problem.initial())
+
+
+@each("found", [0.5, -1, float("nan"), float("inf"), "many", None, torch.ones(2)])
+def test_a_weight_is_a_whole_number(found):
+    with pytest.raises(ConfigError, match=r"weight\(\) returned .*, expected a whole number"):
+        psrt.run(TrainConfig(epochs=1), of_torch(batch_size=4, weight=lambda batch: found))
+    problem = of_torch(batch_size=4)
+    problem.samples = lambda batch: 0.5 if found is None else found
+    with pytest.raises(ConfigError, match=r"samples\(\) returned .*, expected a whole number"):
+        psrt.run(TrainConfig(epochs=1), problem)
+    with pytest.raises(ConfigError, match="weight is 3, expected a function of a batch"):
+        of_torch(batch_size=4, weight=3)

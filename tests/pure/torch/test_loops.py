@@ -1,4 +1,4 @@
-"""Loops of torch that keep habits which psrt cannot honour, and those that it can."""
+"""Loops of torch: habits that psrt cannot honour are told at once, those that it can are kept."""
 
 import numpy as np
 import pytest
@@ -202,3 +202,103 @@ def test_that_of_a_problem_too(mode):
     parts = {"bucket_bytes": 1} if mode == SHARED else {}
     with pytest.raises(DivergedError, match=r"gradient of 0\.\w+ is nan at step 3 on worker 0"):
         psrt.run(TrainConfig(mode=mode, epochs=1, **parts), problem)
+
+
+#: Whether an update is of the mean gradient of several workers, not of one's own.
+OF_MEANS = {
+    "sync": True, "softsync": True, "allreduce": True,
+    "async": False, "ssp": False, "local-sgd": False, "easgd": False, "gossip": False,
+}  # fmt: skip
+NEVER, AT_FIRST = range(2)
+NO_GRADIENT = r"extra had no gradient at step {} on worker \d \(rank \d\), but {}.* would move it"
+
+
+def module_with_extra():
+    module = plain()
+    module.register_parameter("extra", torch.nn.Parameter(torch.ones(3)))
+    return module
+
+
+def loss_with(used, workers=1, zeros=False):
+    """Return a loss that uses ``extra`` never, or in the first step of each worker alone."""
+    count = 0
+
+    def found(module, batch):
+        nonlocal count
+        value = loss(module, batch)
+        if torch.is_grad_enabled():
+            count += 1
+            if used == AT_FIRST and count <= workers:
+                value = value + (module.extra**2).sum()
+            elif zeros:
+                value = value + 0 * module.extra.sum()
+        return value
+
+    return found
+
+
+def by_problem(used=NEVER, workers=1, zeros=False, **knobs):
+    """Train by a problem, of several workers in virtual time; return what ``extra`` is then."""
+    module = module_with_extra()
+    problem = psrt.torch.Problem(module, loss_with(used, workers, zeros), data(), batch_size=8)
+    config = TrainConfig(**{"lr": 0.1, "steps": 4} | knobs)
+    if workers == 1:
+        psrt.run(config, problem)
+    else:
+        psrt.simulate(config, problem, workers=workers)
+    return module.extra.detach()
+
+
+def by_loop(used=NEVER, zeros=False, **knobs):
+    module, value = module_with_extra(), loss_with(used, zeros=zeros)
+    config = TrainConfig(**{"mode": "serial", "lr": 0.1, "steps": 4} | knobs)
+    with psrt.Trainer(config, module) as trainer:
+        while trainer.epoch():
+            while True:
+                value(module, data()).backward()
+                if not trainer.step(samples=1):
+                    break
+    return module.extra.detach()
+
+
+@pytest.mark.parametrize("by", [by_problem, by_loop])
+@pytest.mark.parametrize("mode", ["serial", "allreduce"])
+@pytest.mark.parametrize(
+    ("used", "knobs", "moves"),
+    [
+        (NEVER, {"weight_decay": 0.1}, "weight decay"),
+        (NEVER, {"optimizer": "adamw", "weight_decay": 0.1}, "weight decay"),
+        (AT_FIRST, {"weight_decay": 0.1}, "weight decay"),
+        (AT_FIRST, {"optimizer": "momentum"}, "what momentum keeps"),
+        (AT_FIRST, {"optimizer": "adam"}, "what adam keeps"),
+    ],
+)
+def test_alone_what_would_move_it_is_refused_at_once(by, mode, used, knobs, moves):
+    with pytest.raises(ConfigError, match=NO_GRADIENT.format(1 + used, moves)) as caught:
+        by(used, mode=mode, **knobs)
+    assert "\n" not in str(caught.value)
+    assert "requires_grad_(False)" in str(caught.value)
+    by(used, zeros=True, mode=mode, **knobs)  # it says that zeros are meant
+
+
+@pytest.mark.parametrize("by", [by_problem, by_loop])
+@pytest.mark.parametrize("used", [NEVER, AT_FIRST])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "sign-sgd"])
+def test_what_moves_nothing_leaves_it_alone(by, used, optimizer):
+    once = by(used, optimizer=optimizer, steps=1)
+    assert torch.equal(by(used, optimizer=optimizer), once)
+    assert torch.equal(once, torch.ones(3)) == (used == NEVER)
+
+
+@pytest.mark.parametrize("name", OF_MEANS)
+def test_of_several_workers(name):
+    flags = {"mode": name, "workers": 3, "optimizer": "momentum"}
+    with pytest.raises(ConfigError, match=NO_GRADIENT.format(1, "weight decay")):
+        by_problem(**flags, weight_decay=0.1)
+    assert torch.equal(by_problem(**flags), torch.ones(3))
+    if not OF_MEANS[name]:
+        with pytest.raises(ConfigError, match=NO_GRADIENT.format(2, "what momentum keeps")):
+            by_problem(AT_FIRST, **flags)
+    else:  # another worker may have used it, and the mean is with zeros then
+        by_problem(AT_FIRST, **flags)
+        by_problem(AT_FIRST, **flags, weight_decay=0.1)

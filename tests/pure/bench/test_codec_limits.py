@@ -47,7 +47,7 @@ def test_a_simulated_step_takes_what_the_formula_says(kind, workers, name):
             assert found == pytest.approx((dense + replies, coded + replies), rel=0.02)
 
 
-@each("workers", [2, 3, 16])
+@each("workers", [2, 3])
 def test_a_simulated_gathering_takes_what_the_formula_says(workers):
     for encode, decode in TIMES:
         it = Reading(4 * N, 49_172, encode, decode)
@@ -68,7 +68,7 @@ def test_at_the_limit_both_take_as_long(kind):
                 assert dense == pytest.approx(coded)
 
 
-@pytest.mark.parametrize("name", some(["demo", *FRAMES], one_in=4))
+@pytest.mark.parametrize("name", some([*FRAMES, "demo"], one_in=4))
 def test_limits_are_confirmed(name):
     found = limits([row(name, {"demo": 49_172, **FRAMES}[name])])
     assert [it["workers"] for it in found] == [4, 16, 64]

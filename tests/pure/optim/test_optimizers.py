@@ -77,7 +77,7 @@ def test_sgd_to_the_bit():
 
 @every_optimizer
 def test_shards_of_any_cut_give_the_bits_of_one(name, decay):
-    n = 2 * BLOCK + 17
+    n = BLOCK + 17
     want, _ = run(name, n, decay)
     for shards in (2, 7):
         theta = noise(n, 0)

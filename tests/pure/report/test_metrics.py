@@ -7,7 +7,6 @@ import json
 import math
 import random
 from contextlib import closing
-from itertools import product
 
 import numpy as np
 import pytest
@@ -15,15 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.errors import ConfigError, ProtocolError
-from psrt.history import Kind
 from psrt.messages import Sketch
 from psrt.report import MetricsAggregator, MetricsFile, read_metrics, seconds_to_accuracy
 from psrt.report.files import PROGRESS, OutputFolder
 from psrt.report.metrics_aggregator import COLUMNS
 from psrt.report.progress import ProgressFile
 from support.cases import each
-from support.histories import MODES, config_of, recorded
-from support.recording import Ledger
 from support.reports import make_report
 
 
@@ -260,64 +256,6 @@ def test_who_has_left_or_died_is_compared_no_more():
 
 
 # --- windows of time ----------------------------------------------------------------------------
-
-STEPS, EPOCHS = (6, 4, 9, 3), 3
-#: Modes in and out of step whose workers compute, then wait.
-NAMES = (
-    "allreduce", "sync", "async", "ssp 1", "softsync 2", "softsync 1", "async, drops",
-    "easgd, asynchronous", "easgd", "local-sgd over servers",
-)  # fmt: skip
-
-
-def stretches(events, steps, log_every):
-    """Return (since, until, samples, waited) between a worker's reports, by its events alone."""
-    kind, time, seconds = events["kind"], events["time"], events["seconds"]
-    computed = kind == (Kind.STEP if (kind == Kind.STEP).any() else Kind.PUSH)
-    # A report follows what belongs to its step: it is made as the next one begins to be computed.
-    step = np.maximum(np.cumsum(computed) - 1, 0)
-    began = (time - seconds)[computed]
-    clocks = [c for c in range(1, len(began)) if not c % steps or (log_every and not c % log_every)]
-    stretch = np.searchsorted(clocks, step, side="right")
-    waits = np.isin(kind, [Kind.READ, Kind.REDUCED]) & (seconds > 0)
-    edges = np.array([0.0, *began[clocks], time[-1]])
-    made = np.bincount(stretch, events["samples"] * computed)
-    waited = np.bincount(stretch, seconds * waits)
-    return edges[:-1], edges[1:], made, waited
-
-
-def upto(at, pieces):
-    """Return what was done until a time, each piece spread evenly over its stretch."""
-    since, until, made, waited = pieces
-    length = np.where(until > since, until - since, 1.0)
-    share = np.clip((at - since) / length, 0.0, 1.0)
-    share = np.where(until > since, share, at >= until)
-    return np.array([(share * made).sum(), (share * waited).sum()])
-
-
-@pytest.mark.parametrize("log_every", [1, pytest.param(None, marks=pytest.mark.exhaustive)])
-def test_the_events_alone_say_what_was_done_in_each_window(log_every):
-    for name, costs in product(NAMES, ("exponential", "now and then stuck")):
-        servers = MODES[name][2][0]
-        config = config_of(name, servers, epochs=EPOCHS, log_every=log_every)
-        books = Ledger(STEPS, max(1, servers))
-        history, run = recorded(config, books, workers=len(STEPS), costs=costs)
-        every = [stretches(it, n, log_every) for it, n in zip(history.workers, STEPS, strict=True)]
-        before, sums = 0.0, np.zeros(2)
-        for record in run.records:
-            end = record.measured_seconds
-            assert before <= end <= record.seconds
-            if end == before:
-                assert record.samples_per_second is record.waiting_share is None
-                continue
-            due = sum(upto(end, it) - upto(before, it) for it in every)
-            said = np.array([record.samples_per_second, len(STEPS) * record.waiting_share])
-            np.testing.assert_allclose(said * (end - before), due, atol=1e-5, err_msg=name)
-            assert 0.0 <= record.waiting_share <= 1.0 + 1e-12
-            sums += said * (end - before)
-            before = end
-        assert before == run.records[-1].seconds == pytest.approx(run.summary.seconds, abs=1e-6)
-        waited = sum(it.seconds for it in run.summary.waiting)
-        np.testing.assert_allclose(sums, [run.summary.samples, waited])
 
 
 def test_a_wait_is_in_each_window_by_its_part_and_a_resumed_run_counts_none_twice():

@@ -34,6 +34,7 @@ def bars(axes):
     ]
 
 
+@pytest.mark.exhaustive
 def test_staleness_by_worker_and_by_shard(summary, draw):
     by_worker, by_shard, *_ = draw(summary)
     [cells] = by_worker.images

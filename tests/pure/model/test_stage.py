@@ -350,56 +350,6 @@ def test_a_layer_that_is_ready_is_done_with(name, rows):
         np.testing.assert_array_equal(got, want)
 
 
-@each("seed", range(5))
-def test_batches_in_flight_go_back_with_the_weights_they_came_with(seed):
-    """As in an asynchronous schedule: every batch is a step, its parameters are older ones."""
-    rng = np.random.default_rng(seed)
-    model, theta, *_ = problem(SIZES, 8, activation="gelu")
-    layers = model.layers()
-    stages = [
-        Stage(layers[:2], StageShape(rows=24, micro_batches=3)),
-        Stage(layers[2:], StageShape(rows=24, micro_batches=3, first=False), loss=model.loss),
-    ]
-    spans, batches = spans_of(stages), []
-    for _ in range(7):
-        rows = int(rng.integers(0, 9))
-        x = rng.standard_normal((rows, SIZES[0])).astype(np.float32)
-        y, moved = rng.integers(0, SIZES[-1], rows), theta + np.float32(rng.normal(0, 0.1))
-        batches.append((x, y, moved))
-
-    def forward(k):
-        x, _, params = batches[k]
-        for stage, span, below in zip(stages, spans, [None, stages[0]], strict=True):
-            stage.admit(k, len(x), params[span])
-            if len(x):
-                stage.input(k)[...] = x if below is None else below.output(k)
-            run(stage.forward(k))
-
-    def backward(k):
-        x, y, params = batches[k]
-        gradient = np.full_like(theta, np.nan)
-        for stage, span in zip(stages, spans, strict=True):
-            stage.collect(gradient[span])
-        loss = run(stages[1].backward(k, y))
-        if len(x):
-            stages[0].output_gradient(k)[...] = stages[1].input_gradient(k)
-        run(stages[0].backward(k))
-        want = np.full_like(theta, np.nan)
-        assert loss == model.loss_and_grad(params, x, y, want)
-        if len(x):
-            np.testing.assert_array_equal(gradient, want)
-        else:
-            assert not gradient.any()
-
-    ahead = 0
-    for k in range(7):
-        while ahead < min(7, k + 3):
-            forward(ahead)
-            ahead += 1
-        backward(k)
-    assert stages[0].most_alive <= 3
-
-
 class Strict:
     """A layer y = tanh(x) · w that reads all it is given in every pass, also y of the last one."""
 

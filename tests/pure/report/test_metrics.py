@@ -276,6 +276,10 @@ def test_a_wait_is_in_each_window_by_its_part_and_a_resumed_run_counts_none_twic
     assert (second.seconds, second.measured_seconds) == (5.0, 5.0)
     assert second.samples_per_second == pytest.approx((40 + 15 + 30) / 4)
     assert second.waiting_share == pytest.approx((0.75 + 3.0) / 8)
+    [third] = feed(aggregator, (1, 3, {"since": 5.0, "seconds": 9.0, "samples": 30, "waited": 2.0}))
+    assert (third.seconds, third.measured_seconds) == (9.0, 6.0)
+    assert third.samples_per_second == pytest.approx(10 + 30 / 4)
+    assert third.waiting_share == pytest.approx(2.0 / 4 / 2)
     # A report that is in a record reaches beyond its window; the other one does not.
     again.go_on(first)
     last = {"seconds": 4.0, "last": True}

@@ -46,6 +46,14 @@ c          –
 equal in all: simulated no; staleness, mean 1.50; staleness, max 3; time to 75 % 4 s
 """
     )
+    assert main(["compare", *map(str, runs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == ["a", "b", "c"]
+    assert found["config"] == {"staleness": [2, 5, 2], "seed": [0, 7, 0]}
+    assert found["outcome"]["steps"] == [40, 40, 20]
+    assert found["outcome"]["waiting"] == [0.375, None, None]
+    assert "test loss" not in found["outcome"]  # nobody has one
+    assert "no knob differs" in list(compare([runs[0], runs[2]]).lines())
 
 
 def test_runs_are_in_the_order_of_a_figure_and_held_against_any(runs):
@@ -82,20 +90,6 @@ def test_what_differs_of_machines_is_said_once_for_each_run(tmp_path):
     ]
     lines = list(compare(runs).lines())
     assert lines[-1] == "numpy: 2.0 (a, c); 2.1 (b); unknown (d)"
-
-
-def test_json_has_the_same(runs, capsys):
-    assert main(["compare", *map(str, runs), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["runs"] == ["a", "b", "c"]
-    assert found["config"] == {"staleness": [2, 5, 2], "seed": [0, 7, 0]}
-    assert found["outcome"]["steps"] == [40, 40, 20]
-    assert found["outcome"]["waiting"] == [0.375, None, None]
-    assert "test loss" not in found["outcome"]  # nobody has one
-
-
-def test_no_knob_differs(runs):
-    assert "no knob differs" in list(compare([runs[0], runs[2]]).lines())
 
 
 def test_what_histories_say_beside_knobs(tmp_path):

@@ -134,12 +134,15 @@ def test_a_full_disk_is_one_line_and_leaves_no_part(tmp_path, monkeypatch, capsy
     assert list((to / "run").iterdir()) == []
 
 
-def test_what_would_be_shown_twice_is_refused(tmp_path, capsys):
+def test_what_would_be_shown_twice_or_lacks_its_package_is_refused(tmp_path, capsys, monkeypatch):
     run, to = write_run(tmp_path / "run", 1), tmp_path / "boards"
     assert main(["export", "tensorboard", str(run), "--to", str(to)]) == 0
     assert main(["export", "tensorboard", str(run), "--to", str(to)]) == 2
     line = capsys.readouterr().err
     assert line.startswith(f"psrt: error: {to}/run has files of TensorBoard already")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["export", "tensorboard", str(run), "--to", str(tmp_path / "x")]) == 2
+    assert "pip install 'psrt-mpi[tensorboard]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -161,13 +164,6 @@ def test_what_cannot_be_written_is_one_line(words, line, tmp_path, capsys):
     write_run(tmp_path / "run", 1)
     assert main(["export", *(word.replace("{}", str(tmp_path)) for word in words)]) == 2
     assert capsys.readouterr().err == f"psrt: error: {line.replace('{}', str(tmp_path))}\n"
-
-
-def test_without_the_package_one_line_says_which_extra_has_it(tmp_path, capsys, monkeypatch):
-    run = write_run(tmp_path / "run", 1)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["export", "tensorboard", str(run), "--to", str(tmp_path / "x")]) == 2
-    assert "pip install 'psrt-mpi[tensorboard]'" in capsys.readouterr().err
 
 
 class Stub(ModuleType):

@@ -48,14 +48,12 @@ class World:
         )  # fmt: skip
 
 
-def watched(path, world, **more):
+def watched(path, world, *, written=None):
     said = []
     for name in path.iterdir():  # written long ago by no clock of ours
-        os.utime(name, (world.time, world.time))
-    status = watch(
-        path, Lines(said.append), around=world.around(),
-        **({"interval_s": 2.0, "silent_s": 30.0} | more),
-    )  # fmt: skip
+        os.utime(name, (written or world.time, written or world.time))
+    lines = Lines(said.append)
+    status = watch(path, lines, around=world.around(), interval_s=2.0, silent_s=30.0)
     return status, said
 
 
@@ -85,11 +83,16 @@ def test_a_line_for_each_change_until_the_summary_is_there(tmp_path):
     assert said[2].startswith("mode       ssp, 1 server, 3 workers\naccuracy   93.75 %")
 
 
-def test_a_run_that_is_over_is_shown_at_once(tmp_path):
+def test_a_run_that_is_over_is_shown_at_once_in_lines_without_a_terminal(tmp_path, capsys):
     world = World()
     run = write_run(tmp_path / "run", 4, summary=whole_summary())
     assert watched(run, world)[0] == OVER
     assert world.sleeps == 0
+    assert main(["watch", str(run), "--interval", "0.1"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("epoch 4 of 4  step 40 of 40 (100 %)")
+    assert "\x1b" not in out
+    assert err == ""
 
 
 def test_a_run_whose_processes_are_gone_is_not_finished(tmp_path):
@@ -161,16 +164,10 @@ def test_a_run_that_writes_nothing_is_silent_and_is_watched_on(tmp_path):
     notes = [line.partition("waiting 25 %")[2] for line in said[:-1]]
     assert notes == ["", "  silent for 30 s", ""]
     assert said[2].startswith("epoch 2 of 4")
-
-
-def test_silence_counts_from_when_files_were_written(tmp_path):
-    run = write_run(tmp_path / "run", 1)
+    # It counts from when files were written, not from when one began to look.
+    (run / "summary.json").unlink()
     world = World(ends(run))
-    world.time = 100.0
-    for path in run.iterdir():
-        os.utime(path, (40.0, 40.0))
-    said = []
-    watch(run, Lines(said.append), interval_s=1, silent_s=30, around=world.around())
+    status, said = watched(run, world, written=world.time - 60)
     assert said[0].endswith("silent for 60 s")
 
 
@@ -210,15 +207,6 @@ def test_a_terminal_is_drawn_on_by_rich(tmp_path):
     for row in ("━", "62 %", "0:03", "0.125", "worker 2, 500 ms a step", "silent for 31 s"):
         assert row in text
     assert text.rstrip().splitlines()[-1].startswith("files")
-
-
-def test_without_a_terminal_it_is_lines_and_the_status_says_how_it_ended(tmp_path, capsys):
-    run = write_run(tmp_path / "run", 4, summary=whole_summary())
-    assert main(["watch", str(run), "--interval", "0.1"]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("epoch 4 of 4  step 40 of 40 (100 %)")
-    assert "\x1b" not in out
-    assert err == ""
 
 
 @pytest.mark.parametrize(("number", "status"), [((), 130), ((2,), 130), ((15,), None)])

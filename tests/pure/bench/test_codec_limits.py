@@ -79,11 +79,18 @@ def test_limits_are_confirmed(name):
     assert "?" not in table(found)
 
 
-def test_what_is_not_confirmed_is_marked():
-    """Such as chunks of so few elements that their headers count."""
+@pytest.mark.exhaustive
+def test_chunks_of_so_few_elements_that_their_headers_count_are_not_confirmed():
     found = limits([row("int8", 64 + 24, encode=1e-7, decode=1e-7, n=64)])
     assert not all(is_confirmed(it["all_reduce_simulated"]) for it in found)
     assert " ?" in table(found)
+
+
+@each(("gains", "is_marked"), [([1.05, 0.97], False), ([1.05, 1.02], True), ([0.99, 0.97], True)])
+def test_what_is_not_confirmed_is_marked(gains, is_marked):
+    found = {"codec": "int8", "workers": 4, "push": 1e9, "push_simulated": gains}
+    found |= {"all_reduce": 1e9, "all_reduce_simulated": [1.05, 0.97]}
+    assert (" ?" in table([found])) == is_marked
 
 
 def test_what_saves_nothing_pays_nowhere():

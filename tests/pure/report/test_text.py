@@ -234,6 +234,7 @@ def test_gap_over_time_skew_of_shards_and_how_far_workers_are_apart(summary, dra
     assert apart.lines[0].get_xydata().tolist() == [[1.0, 0.25], [2.0, 0.125]]
 
 
+@pytest.mark.exhaustive
 def test_waiting_is_stacked_by_cause_and_blamed_on_whom(summary, draw):
     waiting = (
         Waiting(0, 2.0, 0.5, 1.0, 0.5, 0.5, 0.0, {1: 1.0}),

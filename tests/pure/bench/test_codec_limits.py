@@ -90,7 +90,8 @@ def test_chunks_of_so_few_elements_that_their_headers_count_are_not_confirmed():
 def test_what_is_not_confirmed_is_marked(gains, is_marked):
     found = {"codec": "int8", "workers": 4, "push": 1e9, "push_simulated": gains}
     found |= {"all_reduce": 1e9, "all_reduce_simulated": [1.05, 0.97]}
-    assert (" ?" in table([found])) == is_marked
+    rows = [found | {"workers": it} for it in (4, 16, 64)]
+    assert (" ?" in table(rows)) == is_marked
 
 
 def test_what_saves_nothing_pays_nowhere():

@@ -149,6 +149,8 @@ def test_small_calls_come_in_two_patterns(layout):
         assert len(found) == 3 * patterns
 
 
+# --- the numbers that are summed ----------------------------------------------------------------
+
 ELEMENTS = 200_003
 
 

@@ -103,6 +103,8 @@ def test_what_saves_nothing_pays_nowhere():
     assert "?" not in table([few, *more])
 
 
+# --- what is measured ---------------------------------------------------------------------------
+
 MEASURED = 1 << 17
 
 

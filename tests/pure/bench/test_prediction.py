@@ -21,6 +21,8 @@ from psrt.job.scenario import run_in_virtual_time
 from psrt.pipeline.cost import StageCosts, price
 from psrt.pipeline.registry import PIPELINES
 
+# --- costs out of times -------------------------------------------------------------------------
+
 NBYTES = [64, 1024, 65536, 1 << 20, 1 << 23]
 TRUE = MachineCosts(
     inside=LinkCosts(4e-6, 3e-10, 2e-10),
@@ -120,6 +122,8 @@ def test_costs_of_a_busy_machine_are_doubted_and_those_of_another_are_not():
         odd = {key: s * (100.0 if k % 2 else 1.0) for k, (key, s) in enumerate(each.items())}
         assert doubt(fit_machine(replace(readings, **{name: odd}), cores=2)) is not None, name
 
+
+# --- the time of a step -------------------------------------------------------------------------
 
 SIZES, BATCH, M = (6, 8, 7, 9, 5), 48, 4
 #: By layer, seconds of all rows: no two alike, and small products that are dearer by pass.

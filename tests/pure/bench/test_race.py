@@ -187,6 +187,8 @@ def test_only_readings_of_one_round_are_held_against_each_other():
     assert found.summary("b", 1e3).median == 11000.0
 
 
+# --- on which ranks -----------------------------------------------------------------------------
+
 HERE = [[0, 1, 2, 3]]
 TWO_HOSTS = [[0, 1, 2], [3, 4]]
 
@@ -226,6 +228,9 @@ def test_layouts_that_cannot_be_are_left_out_and_none_at_all_is_an_error():
     assert [len(found.hosts) for found in layouts(HERE, (2, 3, 9), (1, 2))] == [1, 1, 2]
     with pytest.raises(ConfigError, match="4 ranks cannot place 5 or 7 ranks evenly on 1 or 2"):
         layouts(HERE, (5, 7), (1, 2))
+
+
+# --- figures ------------------------------------------------------------------------------------
 
 
 def test_a_summary_is_median_and_quartiles():

@@ -151,6 +151,8 @@ def test_texts_in_charts_are_escaped():
         assert [it.text for it in drawn.iter("text")].count(evil) >= 2
 
 
+# --- the frame ----------------------------------------------------------------------------------
+
 EVIL = "</script></style><img src=x onerror=alert(1)>\"'&{{ 7*7 }}{% raw %}\u2028\ud800\0"
 PACKAGE = Path(psrt.__file__).parent
 

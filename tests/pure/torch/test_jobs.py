@@ -39,6 +39,8 @@ def test_a_recorded_run_is_checked_and_repeated_to_the_bit(tmp_path, flags):
     np.testing.assert_array_equal(again.theta, recorded.theta)
 
 
+# --- losses that are means over tokens ----------------------------------------------------------
+
 ROWS, TOKENS, FEATURES, CLASSES = 48, 5, 4, 3
 IGNORED = -100
 

@@ -204,6 +204,8 @@ def test_that_of_a_problem_too(mode):
         psrt.run(TrainConfig(mode=mode, epochs=1, **parts), problem)
 
 
+# --- no gradient is not one of zeros ------------------------------------------------------------
+
 #: Whether an update is of the mean gradient of several workers, not of one's own.
 OF_MEANS = {
     "sync": True, "softsync": True, "allreduce": True,

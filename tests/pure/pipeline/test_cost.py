@@ -1,11 +1,16 @@
-"""Prices: clocks and closed forms agree, to rounding; what is dear, and by how much."""
+"""Prices: clocks and closed forms agree; what is dear, and by how much; the best cuts of layers."""
 
 from __future__ import annotations
+
+import random
+from itertools import combinations, pairwise
 
 import pytest
 
 from psrt.errors import ConfigError
+from psrt.partition import Span
 from psrt.pipeline import PIPELINES, Kind
+from psrt.pipeline.balance import balanced, imbalance
 from psrt.pipeline.cost import StageCosts, bound, price
 from psrt.pipeline.proof import proved
 from psrt.pipeline.schedule import Passes
@@ -62,17 +67,6 @@ def test_the_bubbles_where_all_passes_take_as_long(name, due):
                 assert found == pytest.approx(due(stages, micro_batches, chunks), abs=1e-12)
 
 
-def test_deferred_weights_leave_the_bubble_of_f_and_b():
-    for name in ("gpipe", "1f1b", "zero-bubble"):
-        found = PIPELINES[name].bubble(4, 8, deferred=True)
-        assert found == pytest.approx(3 * 2 / (8 * 3 + 3 * 2))
-
-
-def test_pipedream_tends_to_no_bubble():
-    bubbles = [PIPELINES["pipedream"].bubble(4, batches) for batches in (10, 1000, 100_000)]
-    assert bubbles[0] > 10 * bubbles[1] > 100 * bubbles[2]
-
-
 def test_messages_take_their_time():
     """Two stages, two micro-batches, by hand: forward 1, backward 2 (1 + 1), a message 0.5."""
     stages = [StageCosts(2, 2, 2, nbytes=200)] * 2
@@ -101,13 +95,6 @@ def test_messages_are_as_long_as_their_rows_and_their_border():
     assert starts[2] == [9 + 30, 39 + 10, 50, 53, 56, 57]
     assert starts[1][2:] == [53 + 30, 86, 83 + 10, 94]
     assert starts[0] == [0, 3, 86 + 3, 95]
-
-
-def test_messages_of_two_stages_follow_each_other():
-    """A slow link: each activation waits for the one before it."""
-    stages = [StageCosts(2, 2, 2, nbytes=2)] * 2
-    found = price(PIPELINES["gpipe"].plan(2, 2), stages, [1, 1], beta=4.0)
-    assert [run.start for run in found.runs[1]][:2] == [5.0, 9.0]
 
 
 def test_bytes_and_messages(subject):
@@ -139,12 +126,6 @@ def test_small_products_are_dear_and_deferred_ones_are_not():
     assert deferred.busy == (16.0, 16.0)
 
 
-def test_rows_that_differ():
-    """A smaller last micro-batch takes less."""
-    found = price(PIPELINES["gpipe"].plan(1, 2), [StageCosts(4, 4, 4)], [3, 1])
-    assert [run.end - run.start for run in found.runs[0]] == [3, 1, 6, 2]
-
-
 def test_the_bound_of_a_cut_by_hand():
     """Dearest 8 of 12, M = 4 of 2 rows, whose backward passes take twice as long."""
     costs = [StageCosts(4, 2, 2), StageCosts(1, 1, 2)]
@@ -169,14 +150,55 @@ def test_the_bound_of_equal_stages_is_what_the_clocks_say(subject):
         assert found.speedup == pytest.approx(10 * len(costs) / took)
 
 
-def test_the_bound_of_two_uneven_stages():
-    """Two stages at M = 8: 24/26 of what balance and efficiency leave; PipeDream's nearly all."""
-    costs = [StageCosts(1.0, 1.0, 1.0), StageCosts(0.85, 0.85, 0.85)]
-    assert bound(PIPELINES["gpipe"], costs, [128] * 8)[:2] == pytest.approx((1.85, 24 / 26))
-    assert bound(PIPELINES["pipedream"], costs, [1] * 400).bubble > 0.99
-
-
 def test_costs_of_no_whole_number_of_chunks():
     for count in (0, 1, 3):
         with pytest.raises(ConfigError, match=f"costs of {count} virtual stages, expected"):
             price(PIPELINES["gpipe"].plan(2, 2), [StageCosts(1, 1, 1)] * count, [1, 1])
+
+
+def all_cuts(layers, stages):
+    for inner in combinations(range(1, layers), stages - 1):
+        yield tuple(Span(a, b) for a, b in pairwise((0, *inner, layers)))
+
+
+def merit(costs, cut):
+    stages = [sum(costs[a:b]) for a, b in cut]
+    return max(stages), sum(it * it for it in stages)
+
+
+def test_no_cut_is_better():
+    rng = random.Random(1)
+    for layers in range(1, 10):
+        for stages in range(1, layers + 1):
+            for most in (1, 3, 20, 0.5):
+                costs = [rng.randrange(int(most + 1)) * most for _ in range(layers)]
+                cut = balanced(costs, stages)
+                assert [it.start for it in cut] + [layers] == [0, *(it.stop for it in cut)]
+                assert all(it.size for it in cut)
+                assert merit(costs, cut) == min(merit(costs, it) for it in all_cuts(layers, stages))
+
+
+@each(
+    ("costs", "stages", "due"),
+    [
+        ([5], 1, [1]),
+        ([1, 1, 1, 1], 2, [2, 2]),
+        ([1, 1, 1, 1], 4, [1, 1, 1, 1]),
+        ([8, 1, 1, 1], 3, [1, 1, 2]),  # the dearest is 8 whatever the rest is: that is cut evenly
+        ([1, 1, 1, 8], 3, [1, 2, 1]),
+        ([784, 1024, 1024, 1024, 1024, 10], 2, [3, 3]),
+    ],
+)
+def test_cuts(costs, stages, due):
+    assert [it.size for it in balanced(costs, stages)] == due
+
+
+def test_imbalance():
+    assert imbalance([1, 2, 3], (Span(0, 2), Span(2, 3))) == 1
+    assert imbalance([1, 1, 4], (Span(0, 2), Span(2, 3))) == pytest.approx(4 / 3)
+
+
+@each(("layers", "stages"), [(3, 4), (0, 1), (3, 0)])
+def test_more_stages_than_layers(layers, stages):
+    with pytest.raises(ConfigError, match=f"{layers} layers cannot be cut into {stages} stages"):
+        balanced([1.0] * layers, stages)

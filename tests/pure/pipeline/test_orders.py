@@ -70,21 +70,6 @@ def test_the_messages_of_1f1b():
     assert told(last) == "a<0 F0 I0 g>0 W0 a<1 F1 I1 g>1 W1 a<2 F2 I2 g>2 W2"
 
 
-def test_a_long_run_is_the_one_that_is_planned_as_a_whole():
-    """Asynchronous schedules repeat themselves; what is repeated is what a plan has there."""
-    for stages in (1, 2, 3, 5, 8):
-        for batches in (1, stages, stages + 2, stages + 3, 40):
-            due = PIPELINES["1f1b"].plan(stages, batches)
-            assert PIPELINES["pipedream"].plan(stages, batches) == due
-
-
-def test_a_million_batches_are_not_planned_as_a_whole():
-    steps = PIPELINES["pipedream"](2, 4, 10**9)
-    batches = [step.micro_batch for step, _ in zip(steps, range(10_000), strict=False)]
-    assert len(batches) == 10_000
-    assert max(batches) < 10_000
-
-
 def test_in_a_wave_a_stage_sends_before_it_receives():
     """So that no stage waits for those behind it to be through, and they for those behind them."""
     assert told(PIPELINES["gpipe"](1, 3, 2)) == (

@@ -34,7 +34,7 @@ def keeps_its_promises(subject, stages, micro_batches):
 
 
 #: Few of each, among them 1, fewer micro-batches than stages, as many, and no multiple.
-FEW_STAGES, FEW_BATCHES = (1, 2, 3, 4, 7, 16), (1, 2, 3, 5, 8, 13, 64)
+FEW_STAGES, FEW_BATCHES = (1, 2, 3, 4, 7), (1, 2, 3, 5, 8, 19)
 
 
 @pytest.mark.one_in(2)
@@ -182,10 +182,6 @@ def test_too_old_and_too_young():
     refuted(fresh, words, 4, staleness=lambda stage, batch: min(batch, 1 - stage))
     gpipe = PIPELINES["gpipe"].plan(2, 4)
     refuted(gpipe, "its weights are 1 updates old, expected 0", 4, staleness=lambda s, k: 0)
-
-
-def test_nothing_done():
-    refuted([[], []], "stage 0: ends with 0 forward passes, expected 1", 1)
 
 
 @each(

@@ -1,18 +1,24 @@
-"""The strategy of all-reduce: who is there, how much they weigh, and buckets that come early."""
+"""Sums of gradients: who is there and how much they weigh, and buckets that come early."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from psrt.collective import ALGORITHMS
 from psrt.errors import ProtocolError
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import Span
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.base import Step
+from psrt.runtime.strategies.buckets import buckets_of
+from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.simulation import Simulator
 from psrt.transport import RoleMap, SoloPort, drive
+from support.cases import each
 
 
 def raise_on_all(size, role, n=4, seed=0):
@@ -36,33 +42,6 @@ async def take_step(it, step, fill):
     return await it.step(step)
 
 
-def test_ranks_that_are_done_step_along_with_those_that_are_not():
-    """Rank r takes r steps; what weighs nothing is garbage and must not be looked at."""
-
-    async def role(port):
-        it = strategy(port)
-        for clock in range(port.rank):
-            await take_step(it, Step(clock, 4, 0.0), lambda: port.gradient[:4].fill(1.0))
-        port.gradient[:] = np.nan
-        await it.leave(port.rank)
-        return port.theta.tolist(), it.updates
-
-    assert raise_on_all(4, role) == [([-3.0] * 4, 3)] * 4
-
-
-def test_a_step_of_empty_batches_is_none():
-    async def role(port):
-        it = strategy(port)
-        port.gradient[:] = np.nan
-        outcome = await take_step(it, Step(0, 0, 0.0), None)
-        samples = 4 if port.rank else 0
-        await take_step(it, Step(1, samples, 0.0), lambda: port.gradient[:4].fill(2.0))
-        await it.leave(2)
-        return outcome.clock, port.theta.tolist(), it.updates
-
-    assert raise_on_all(2, role) == [(1, [-2.0] * 4, 1)] * 2
-
-
 SPANS = [Span(6, 10), Span(5, 6), Span(5, 5), Span(0, 5)]
 
 
@@ -76,8 +55,7 @@ def backward(port, it, numbers, *, stop):
 
 @pytest.mark.parametrize("stop", range(len(SPANS) + 1))
 @pytest.mark.parametrize("bucket_bytes", [1, 20, 1000])
-@pytest.mark.parametrize("seed", range(3))
-def test_buckets_come_to_the_same_however_many_are_said_to_be_ready(stop, bucket_bytes, seed):
+def test_buckets_come_to_the_same_however_many_are_said_to_be_ready(stop, bucket_bytes):
     """Rank r brings 4r samples, so rank 0 none; uneven weights and a scale that is not 1."""
 
     async def role(port):
@@ -90,7 +68,7 @@ def test_buckets_come_to_the_same_however_many_are_said_to_be_ready(stop, bucket
         return port.theta.tolist()
 
     mean = np.arange(10) + (1 * 1 + 2 * 2) / 3
-    thetas = raise_on_all(3, role, n=10, seed=seed)
+    thetas = raise_on_all(3, role, n=10)
     assert thetas[0] == thetas[1] == thetas[2]
     np.testing.assert_allclose(thetas[0], -2 * mean, rtol=1e-6)
 
@@ -129,39 +107,193 @@ def test_spans_that_are_ready_out_of_order_are_refused():
         it.ready(2)
 
 
-def corrupted(check_every, *, size, victim, when, seed=0):
+def corrupted(check_every, *, size, victim, when):
     """Flip the last bit of one number on one rank after update ``when``; return what is said."""
 
     async def role(port):
         it = strategy(port, check_every=check_every)
         for clock in range(7):
-            step = Step(clock, 4, 0.0)
-            await take_step(it, step, lambda: port.gradient[:4].fill(1.0))
+            await take_step(it, Step(clock, 4, 0.0), lambda: port.gradient[:4].fill(1.0))
             if port.rank == victim and clock + 1 == when:
                 port.theta.view(np.int32)[2] ^= 1
         await it.leave(7)
 
-    with pytest.raises(ProtocolError) as caught:
-        raise_on_all(size, role, seed=seed)
-    return str(caught.value)
+    try:
+        raise_on_all(size, role)
+    except ProtocolError as error:
+        return str(error)
+    return None
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_rank_whose_parameters_differ_is_caught_at_the_next_check(seed):
-    assert corrupted(3, size=4, victim=2, when=4, seed=seed) == (
+def test_a_rank_whose_parameters_differ_is_caught_at_the_next_check():
+    assert corrupted(3, size=4, victim=2, when=4) == (
         "the parameters of worker 2 (rank 2) differ from the others' after update 6, "
         "they must be equal to the bit"
     )
+    # Of two ranks it is the second.
+    said = corrupted(1, size=2, victim=0, when=2)
+    assert "worker 1 (rank 1) differ from the others' after update 3," in said
+    assert corrupted(0, size=3, victim=1, when=1) is None
+    assert corrupted(8, size=3, victim=1, when=1) is None
 
 
-def test_of_two_ranks_that_differ_it_is_the_second():
-    assert "worker 1 (rank 1) differ from the others' after update 3," in corrupted(
-        1, size=2, victim=0, when=2
+# --- rounds ---------------------------------------------------------------------------------------
+
+N = 5
+
+
+class Noting(Updater):
+    """Steps with a rate of 1, and notes the progress of every update and what it was given."""
+
+    def __init__(self, n=N):
+        super().__init__(n, make_optimizer("sgd", n), Schedule("constant", 1.0, epochs=9))
+        self.begun, self.blocks = [], []
+
+    def begin(self, progress):
+        self.begun.append(progress)
+        self.blocks.append([])
+        super().begin(progress)
+
+    def block(self, span, theta, gradient, out):
+        assert self.begun, "nothing is taken before the control values are known"
+        self.blocks[-1].append(span)
+        super().block(span, theta, gradient, out)
+
+
+def reducer_of(port, updater=None, **knobs):
+    defaults = {"algorithm": "ring", "full": 8, "buckets": [Span(0, port.role_map.n)]}
+    return Reducer(port, updater or Noting(port.role_map.n), **defaults | knobs)
+
+
+@each("seed", range(2))
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@each("size", [2, 3, 5])
+def test_the_mean_is_over_those_with_samples_and_the_progress_over_those_present(
+    algorithm, size, seed
+):
+    """Rank r brings 4r samples; rank 0 none, and what its gradient holds is garbage."""
+
+    async def role(port):
+        updater = Noting()
+        reducer = reducer_of(port, updater, algorithm=algorithm, buckets=[Span(3, N), Span(0, 3)])
+        port.gradient[:] = np.nan
+        weight = reducer.weight(4 * port.rank)
+        reducer.start(weight, Step(0, 1, 2.0 + port.rank))
+        if port.rank:
+            port.gradient[:N] = weight * np.float32(port.rank)
+        assert await reducer.finish(empty=not port.rank)
+        await reducer.join(1)
+        assert updater.blocks == [[Span(3, N), Span(0, 3)]]
+        assert reducer.updates == 1
+        return port.theta.tolist(), updater.begun
+
+    ranks = range(size)
+    mean = sum(r * r for r in ranks) / sum(ranks)
+    (theta, begun), *others = raise_on_all(size, role, n=N, seed=seed)
+    np.testing.assert_allclose(theta, [-mean] * N, rtol=1e-6)
+    np.testing.assert_allclose(begun, [2.0 + sum(ranks) / size])
+    assert others == [(theta, begun)] * (size - 1)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_those_who_attend_step_along_but_have_no_progress(size):
+    async def role(port):
+        updater = Noting()
+        reducer = reducer_of(port, updater)
+        if port.rank == 1:
+            reducer.start(reducer.weight(8), Step(0, 1, 0.25))
+            port.gradient[:N] = 3.0
+            await reducer.finish()
+        await reducer.join(1)
+        return port.theta.tolist(), updater.begun
+
+    assert raise_on_all(size, role, n=N) == [([-3.0] * N, [0.25])] * size
+
+
+def test_alone_nothing_is_rounded_and_all_there_is_weighs_1():
+    port, updater = SoloPort(N), Noting()
+    reducer = reducer_of(port, updater)
+    assert (reducer.weight(3), reducer.weight(8), reducer.weight(0)) == (1.0, 1.0, 0.0)
+    port.gradient[:N] = 1.5
+    reducer.start(1.0, Step(0, 1, 0.1))
+    reducer.begin()
+    reducer.poll()
+    assert port.theta.tolist() == [-1.5] * N  # as soon as somebody looks
+    assert drive(reducer.finish())
+    assert updater.begun == [0.1]  # not as a float32
+    drive(reducer.join(1))
+    assert reducer.updates == 1
+
+
+def test_what_is_stepped_from_may_be_elsewhere_and_follows():
+    port = SoloPort(N)
+    base = np.full(N, 10, np.float32)
+    reducer = reducer_of(port, base=base)
+    for _ in range(2):
+        port.theta[:] = np.nan  # went its own way since the last round
+        reducer.start(1.0, Step(0, 1, 0.0))
+        port.gradient[:N] = 1.0
+        drive(reducer.finish())
+    assert port.theta.tolist() == base.tolist() == [8.0] * N
+
+
+def test_blocks_are_no_longer_than_an_optimizer_takes():
+    n = 150_000
+    port, updater = SoloPort(n), Noting(n)
+    reducer = reducer_of(port, updater, buckets=[Span(100, n), Span(0, 100)])
+    reducer.start(1.0, Step(0, 1, 0.0))
+    drive(reducer.finish())
+    (blocks,) = updater.blocks
+    assert max(span.size for span in blocks) == 65536
+    assert sorted(i for span in blocks for i in span) == sorted(
+        [0, 100, 100, 65636, 65636, 131172, 131172, n]
     )
 
 
-def test_without_checks_nobody_looks():
-    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        corrupted(0, size=3, victim=1, when=1)
-    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        corrupted(8, size=3, victim=1, when=1)
+# --- buckets --------------------------------------------------------------------------------------
+
+
+def spans_of(sizes):
+    """Return spans of these sizes that tile a vector from its end to its beginning."""
+    stop, spans = sum(sizes), []
+    for size in sizes:
+        spans.append(Span(stop - size, stop))
+        stop -= size
+    return spans
+
+
+SIZES = st.lists(st.integers(0, 50), min_size=1, max_size=12)
+
+
+@given(SIZES, st.integers(0, 500))
+def test_buckets_tile_the_vector_and_are_as_short_as_may_be(sizes, bucket_bytes):
+    """All but the last are long enough, and would not be without their last span."""
+    spans = spans_of(sizes)
+    buckets = buckets_of(spans, bucket_bytes)
+    bounds = [sum(sizes), *(bucket.span.start for bucket in buckets)]
+    assert [bucket.span.stop for bucket in buckets] == bounds[:-1]
+    assert bounds[-1] == 0
+    lasts = [bucket.last for bucket in buckets]
+    assert lasts == sorted(set(lasts))
+    assert all(4 * bucket.span.size >= bucket_bytes for bucket in buckets[:-1])
+    for bucket in buckets:
+        assert bucket.span.size
+        assert bucket.span.start == spans[bucket.last].start
+        without = bucket.span.size - spans[bucket.last].size
+        assert without == 0 or 4 * without < bucket_bytes
+
+
+@each(
+    ("sizes", "bucket_bytes", "expected"),
+    [
+        ([10, 20, 70], 1, [(90, 100), (70, 90), (0, 70)]),
+        ([10, 20, 70], 40, [(90, 100), (70, 90), (0, 70)]),
+        ([10, 20, 70], 41, [(70, 100), (0, 70)]),
+        ([70, 20, 10], 81, [(30, 100), (0, 30)]),  # what is left over is short
+        ([10, 20, 70], 10**9, [(0, 100)]),
+        ([0, 5, 0], 1, [(0, 5)]),
+        ([0], 1, []),
+    ],
+)
+def test_buckets_by_hand(sizes, bucket_bytes, expected):
+    assert [tuple(b.span) for b in buckets_of(spans_of(sizes), bucket_bytes)] == expected

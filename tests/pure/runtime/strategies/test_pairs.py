@@ -13,7 +13,8 @@ from psrt.topology.graph import Graph, two_colours
 
 GRAPHS = {
     "a pair": (2, [(0, 1)], 2),
-    "a path": (3, [(0, 1), (1, 2)], 2),
+    "a path": (3, [(0, 1), (1, 2)], 1),
+    "a longer path": (3, [(0, 1), (1, 2)], 2),
     "a star that asks": (3, [(0, 1), (0, 2)], 2),
     "a ring": (4, [(0, 1), (1, 2), (2, 3), (3, 0)], 1),
 }
@@ -131,70 +132,66 @@ def explore(first):
 
 
 @pytest.mark.parametrize(
-    ("name", "deaths", "states"), [("a pair", 0, 50), ("a pair", 1, 50), ("a path", 0, 500)]
+    ("name", "deaths", "states"),
+    [
+        ("a pair", 0, 50),
+        ("a pair", 1, 50),
+        ("a path", 0, 100),
+        *(
+            pytest.param(*case, 1000, marks=pytest.mark.exhaustive)
+            for case in (("a longer path", 1), ("a star that asks", 1), ("a ring", 0))
+        ),
+    ],
 )
 def test_every_order_of_events_ends_with_both_sides_or_none(name, deaths, states):
-    _check_all(name, deaths, states)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("name", "deaths"), [("a path", 1), ("a star that asks", 1), ("a ring", 0)]
-)
-def test_also_of_more_workers(name, deaths):
-    _check_all(name, deaths, 1_000)
-
-
-def _check_all(name, deaths, states):
     found, last = explore(Some(*GRAPHS[name], deaths))
     assert found >= states
     for state in last:
         alive = [i for i, dead in enumerate(state.dead) if not dead]
         assert all(state.ended[i] for i in alive), "somebody waits for ever"
         assert all(state.clock[i] == state.steps for i in alive)
+        if any(state.dead):
+            continue
         for offer, sides in state.averages.items():
-            if not any(state.dead):
-                assert len(sides) == 2, "averaged on one side only"
-                assert offer not in state.void
-        if not any(state.dead):
-            made = {(i, k) for i, it in enumerate(state.workers) for k in range(it.made)}
-            assert made == state.averages.keys() | state.void
+            assert len(sides) == 2, "averaged on one side only"
+            assert offer not in state.void
+        made = {(i, k) for i, it in enumerate(state.workers) for k in range(it.made)}
+        assert made == state.averages.keys() | state.void
 
 
-def answers_when_it_is_done(patch):
-    take = Pairs.take
-
-    def always(self, mix):
-        self.is_done, done = False, self.is_done
-        offer = take(self, mix)
-        self.is_done = done
-        return offer
-
-    patch.setattr(Pairs, "take", always)
+TAKE, DRAW = Pairs.take, Pairs.draw
 
 
-def waits_for_one_that_left(patch):
-    patch.setattr(Pairs, "leave", lambda self, leave: self.left.update({leave.worker: 0}))
+def answers_when_it_is_done(self, mix):
+    self.is_done, done = False, self.is_done
+    offer = TAKE(self, mix)
+    self.is_done = done
+    return offer
 
 
-def makes_two_offers_at_once(patch):
-    def draw(self):
-        self.open, kept = None, self.open
-        found = of(self)
-        self.open = None if found is not None else kept
-        return found
+def waits_for_one_that_left(self, leave):
+    self.left.update({leave.worker: 0})
 
-    of = Pairs.draw
-    patch.setattr(Pairs, "draw", draw)
+
+def makes_two_offers_at_once(self):
+    self.open, kept = None, self.open
+    found = DRAW(self)
+    self.open = None if found is not None else kept
+    return found
 
 
 @pytest.mark.parametrize(
-    "breaks", [answers_when_it_is_done, waits_for_one_that_left, makes_two_offers_at_once]
+    ("name", "broken"),
+    [
+        ("take", answers_when_it_is_done),
+        ("leave", waits_for_one_that_left),
+        ("draw", makes_two_offers_at_once),
+    ],
 )
-def test_the_exploration_finds_what_is_broken(breaks, monkeypatch):
-    breaks(monkeypatch)
+def test_the_exploration_finds_what_is_broken(monkeypatch, name, broken):
+    monkeypatch.setattr(Pairs, name, broken)
     with pytest.raises((AssertionError, ProtocolError)):
-        _check_all("a pair", 0, 1)
+        test_every_order_of_events_ends_with_both_sides_or_none("a pair", 0, 1)
 
 
 def test_partners_are_drawn_by_seed_worker_and_number_alone():

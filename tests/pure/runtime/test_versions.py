@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from psrt.config import TrainConfig
 from psrt.messages import Leave, Params, Push
+from psrt.optim import Schedule, make_optimizer
 from psrt.partition import even_spans
 from psrt.runtime.leases import Leases
 from psrt.runtime.server import Server
@@ -19,46 +22,122 @@ from psrt.transport import RoleMap, drive
 from psrt.transport.port import VERSIONS
 from support.recording import Ledger, RecordingWorld, record
 
-WORKERS, SHARDS = 7, 2
+# --- buffers that may still be read -------------------------------------------------------------
 
 
 @pytest.fixture
-def slow_answers():
+def reading():
+    return set()
+
+
+@pytest.fixture
+def leases(reading):
+    return Leases(3, lambda rank: rank in reading, {})
+
+
+def test_another_is_taken_while_one_is_read(leases, reading):
+    leases.acquire(4, 1)
+    assert leases.free(0) == 0
+    assert leases.free(1) == 1  # it has read it by now
+    reading |= {4, 5}
+    leases.acquire(4, 0)
+    leases.acquire(5, 1)
+    assert leases.free(0) == 2
+    assert str(leases) == "[4, 5]"
+    reading.add(6)
+    leases.acquire(6, 2)
+    assert leases.free(0) is None
+    reading.remove(5)
+    assert leases.free(0) == 1
+
+
+def test_who_is_sent_another_has_read_the_last(leases, reading):
+    reading.add(4)
+    leases.acquire(4, 0)
+    leases.acquire(4, 2)
+    assert leases.free(0) == 0
+    leases.release(4)
+    leases.release(4)
+    assert leases.free(2) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.booleans()), max_size=40))
+def test_it_never_gives_what_is_read(moves):
+    reading, held = set(), {}
+    leases = Leases(3, lambda rank: rank in reading, {})
+    for rank, buffer, reads in moves:
+        leases.acquire(rank, buffer)
+        held[rank] = buffer
+        (reading.add if reads else reading.discard)(rank)
+        free = leases.free(buffer)
+        busy = {held[rank] for rank in reading}
+        assert free is None if busy == {0, 1, 2} else free not in busy
+        assert free == buffer or buffer in busy
+
+
+def test_a_worker_computes_in_its_landing_from_the_beginning_until_it_pushes():
+    """Buffer 0 is a server's own, 1 and 2 are where ranks 4 and 5 compute."""
+    leases = Leases(3, lambda rank: False, {4: 1, 5: 2})
+    assert leases.free(1) == leases.free(2) == 0
+    leases.release(4)  # it has pushed
+    assert leases.free(1) == 1
+    assert leases.free(2) == 0
+    leases.acquire(4, 1)
+    assert leases.free(1) == 0
+
+
+def test_a_worker_that_left_keeps_its_own_but_not_a_shared_one():
+    leases = Leases(3, lambda rank: False, {4: 1, 5: 2})
+    leases.leave(4)
+    assert leases.free(1) == 0
+    shared = Leases(2, lambda rank: False, {4: 1, 5: 1})
+    shared.leave(4)
+    assert shared.free(1) == 0
+    shared.release(5)
+    assert shared.free(1) == 1
+
+
+# --- what workers read --------------------------------------------------------------------------
+
+WORKERS, SHARDS = 7, 2
+
+
+class SlowAnswers(RecordingWorld):
     """A world in which answers lie about for a long time, and which notes when servers wait."""
 
-    class SlowAnswers(RecordingWorld):
-        waits = 0
-        most_leased = 0
+    waits = 0
 
-        def listen(self, port, log):
-            super().listen(port, log)
-            until = port.until
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        send = self.network.send
 
-            async def noted(done, waiting_for):
-                if "older versions" in waiting_for() and not done():
-                    SlowAnswers.waits += 1
-                await until(done, waiting_for)
+        def slowly(channel, *message):
+            if channel.source in self.role_map.servers and self.rng.random() < 0.6:
+                self.after(self.rng.exponential(0.05), lambda _: send(channel, *message))
+            else:
+                send(channel, *message)
 
-            port.until = noted
+        self.network.send = slowly
 
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            send = self.network.send
+    def listen(self, port, log):
+        super().listen(port, log)
+        until = port.until
 
-            def slowly(channel, *message):
-                if channel.source in self.role_map.servers and self.rng.random() < 0.6:
-                    self.after(self.rng.exponential(0.05), lambda _: send(channel, *message))
-                else:
-                    send(channel, *message)
+        async def noted(done, waiting_for):
+            SlowAnswers.waits += "older versions" in waiting_for() and not done()
+            await until(done, waiting_for)
 
-            self.network.send = slowly
-
-    return SlowAnswers
+        port.until = noted
 
 
-def check_reads(log, servers=SHARDS):
+def read_slowly(*, servers=SHARDS, seed=0, **knobs):
     """Check that what a worker read contains as many updates as the answers to it said."""
-    versions = {}
+    books, versions = Ledger([12] * WORKERS, SHARDS), {}
+    asked = TrainConfig(
+        servers=servers, shards_per_server=SHARDS // servers, lr=1.0, epochs=1, optimizer="sgd",
+        **{"mode": "async"} | knobs,
+    )  # fmt: skip
+    run, log = record(asked, books, workers=WORKERS, seed=seed, world=SlowAnswers)
     for entry in log:
         message = getattr(entry, "message", None)
         if isinstance(message, Params):
@@ -69,76 +148,52 @@ def check_reads(log, servers=SHARDS):
                 assert np.isin(entry.contents[shard], (0, 1)).all()
                 said = versions.get((entry.worker, shard), 0)
                 assert entry.contents[shard].sum() == said, entry
+    assert (run.theta == 1).all()
+    return books
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
 @pytest.mark.parametrize("mode", [{"mode": "async"}, {"mode": "ssp", "staleness": 3}])
 @pytest.mark.parametrize("servers", [SHARDS, 1])
-def test_slow_readers_read_the_version_they_were_answered_with(
-    slow_answers, servers, mode, shared_memory
-):
-    for seed in range(4):
-        books = Ledger([12] * WORKERS, SHARDS)
-        asked = TrainConfig(
-            servers=servers, shards_per_server=SHARDS // servers, lr=1.0, epochs=1,
-            optimizer="sgd", shared_memory=shared_memory, **mode,
-        )  # fmt: skip
-        run, log = record(asked, books, workers=WORKERS, seed=seed, world=slow_answers)
-        check_reads(log, servers)
-        assert (run.theta == 1).all()
+@pytest.mark.one_in(2)
+def test_slow_readers_read_the_version_they_were_answered_with(servers, mode, shared_memory):
+    SlowAnswers.waits = 0
+    for seed in range(3):
+        read_slowly(servers=servers, seed=seed, shared_memory=shared_memory, **mode)
     # All buffers were leased at times, so that the server had to wait for a reader.
-    assert slow_answers.waits > 4
+    assert SlowAnswers.waits > 3
 
 
-@pytest.mark.parametrize("mutant", ["always in place", "any other buffer", "leases end too early"])
-def test_a_server_that_overwrites_what_is_being_read_is_found_out(
-    monkeypatch, slow_answers, mutant
-):
-    if mutant == "always in place":
-        monkeypatch.setattr(Leases, "free", lambda self, newest, kept: newest)
-    elif mutant == "any other buffer":
-        monkeypatch.setattr(Leases, "free", lambda self, newest, kept: (newest + 1) % VERSIONS)
-    else:
-        monkeypatch.setattr(Leases, "acquire", lambda self, rank, buffer: None)
-    books = Ledger([12] * WORKERS, SHARDS)
-    asked = TrainConfig(servers=SHARDS, lr=1.0, epochs=1, mode="async")
-    _, log = record(asked, books, workers=WORKERS, world=slow_answers)
+def test_who_may_be_ahead_is_ahead():
+    """The gate of SSP is used to the full: else its rules would hold for too narrow a one."""
+    ahead = set()
+    for seed in range(3):
+        books = read_slowly(mode="ssp", staleness=2, seed=seed)
+        ahead |= {read.clock - read.contents.sum(axis=2).min() for read in books.reads}
+    assert max(ahead) == 2
+
+
+IN_FLIGHT = VirtualPort.in_flight
+#: Of a server that overwrites what is being read: what is broken, how, with how many servers.
+MUTANTS = {
+    "always in place": (Leases, "free", lambda self, newest, kept: newest, 2),
+    "any other buffer": (Leases, "free", lambda self, newest, kept: (newest + 1) % VERSIONS, 2),
+    "leases end too early": (Leases, "acquire", lambda self, rank, buffer: None, 2),
+    "the readers of the other shard": (
+        VirtualPort, "in_flight", lambda self, to, shard: IN_FLIGHT(self, to, 1 - shard), 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_server_that_overwrites_what_is_being_read_is_found_out(monkeypatch, mutant):
+    of, name, broken, servers = MUTANTS[mutant]
+    monkeypatch.setattr(of, name, broken)
     with pytest.raises(AssertionError):
-        check_reads(log)
+        read_slowly(servers=servers)
 
 
-def test_a_server_that_takes_one_shard_s_readers_for_another_s_is_found_out(
-    monkeypatch, slow_answers
-):
-    in_flight = VirtualPort.in_flight
-    monkeypatch.setattr(
-        VirtualPort, "in_flight", lambda self, to, shard: in_flight(self, to, 1 - shard)
-    )
-    books = Ledger([12] * WORKERS, SHARDS)
-    asked = TrainConfig(servers=1, shards_per_server=SHARDS, lr=1.0, epochs=1, mode="async")
-    _, log = record(asked, books, workers=WORKERS, world=slow_answers)
-    with pytest.raises(AssertionError):
-        check_reads(log, servers=1)
-
-
-class Sgd:
-    """θ ← θ − g, elementwise."""
-
-    state: dict = {}  # noqa: RUF012
-    updates = 0
-
-    def begin(self, lr):
-        self.updates += 1
-
-    def update(self, span, theta, grad, out):
-        np.subtract(theta, grad, out=out)
-
-
-class Flat:
-    peak = 1.0
-
-    def rate(self, progress):
-        return 1.0
+# --- where workers compute ----------------------------------------------------------------------
 
 
 class Landings:
@@ -207,10 +262,11 @@ class Landings:
 
 def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False, **knobs):
     port = Landings(workers=workers, steps=steps, shared=shared, rng=np.random.default_rng(seed))
+    sgd = make_optimizer("sgd", port.SIZE)
     shard = Shard(
         port.versions[0],
         np.zeros(port.SIZE, np.float32),
-        Updater(port.SIZE, Sgd(), Flat()),
+        Updater(port.SIZE, sgd, Schedule("constant", 1.0, epochs=1)),
         payload=lambda worker: port.payload(0, worker),
         workers=workers,
         by_samples=mode == "sync",
@@ -221,7 +277,7 @@ def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False, **knobs):
     return port, shard
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("mode", "knobs"),
     [
@@ -250,12 +306,7 @@ def test_a_version_is_made_where_its_worker_computes(monkeypatch, mode, knobs):
     assert shard.newest in port.landings.values()
 
 
-@pytest.mark.parametrize("mutant", ["another's landing", "as if nobody read"])
-def test_a_server_that_writes_where_a_worker_computes_is_found_out(monkeypatch, mutant):
-    shared = mutant == "as if nobody read"
-    if shared:
-        monkeypatch.setattr(Leases, "_is_free", lambda self, buffer: True)
-    else:
-        monkeypatch.setattr(Leases, "free", lambda self, preferred, kept: VERSIONS)
+def test_a_server_that_writes_where_a_worker_computes_is_found_out(monkeypatch):
+    monkeypatch.setattr(Leases, "free", lambda self, preferred, kept: VERSIONS)
     with pytest.raises(AssertionError):
-        serve_landings("async", shared=shared)
+        serve_landings("async")

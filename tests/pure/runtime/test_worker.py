@@ -1,4 +1,7 @@
-"""The training loop by itself: a scripted scheme on one side, a port that notes on the other."""
+"""A worker by itself: its training loop, its delays and its counters.
+
+On one side of the loop is a scripted scheme, on the other a port that notes.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,17 @@ import math
 import numpy as np
 import pytest
 
+from psrt.config import TrainConfig
+from psrt.config.injection import KINDS, read_injection
 from psrt.errors import ConfigError, DivergedError
-from psrt.runtime.delays import Delays
+from psrt.job.virtual import simulate
+from psrt.report import MetricsAggregator
+from psrt.runtime.delays import LONGEST_S, Delays
 from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
 from psrt.runtime.strategies.base import StepResult, Strategy
 from psrt.runtime.worker import Worker
+from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap, SoloPort, drive
 from support.cases import each
 
@@ -110,18 +118,29 @@ def work(problem, *, scheme=None, port=None, log_every=None, delays=None, clip_n
 
 
 class TestLength:
-    def test_epochs(self):
+    @pytest.mark.parametrize(
+        ("length", "clock", "epoch"),
+        [
+            ({"epochs": 2}, 8, 2),
+            ({"epochs": 1.5}, 6, 1),
+            *(({"steps": it}, it, it // 4) for it in (1, 3, 4, 5, 8, 9)),
+            ({"steps": 6, "epochs": 1}, 4, 1),
+            ({"steps": 3, "epochs": 1}, 3, 0),
+        ],
+        ids=str,
+    )
+    def test_it_ends_after_so_many_epochs_or_steps(self, length, clock, epoch):
         problem = Batches()
-        worker, scheme, _ = work(problem, epochs=2)
-        assert problem.seen == [(e, i) for e in range(2) for i in range(4)]
-        assert problem.asked == [(0, 3, 0), (0, 3, 1)]
-        assert (worker.clock, worker.epoch, scheme.left) == (8, 2, 8)
-        assert [step.progress for step in scheme.steps] == [i / 4 for i in range(8)]
+        worker, scheme, _ = work(problem, **length)
+        assert problem.seen == [divmod(i, 4) for i in range(clock)]
+        assert problem.asked[: epoch + 1] == [(0, 3, e) for e in range(len(problem.asked))]
+        assert (worker.clock, worker.epoch, scheme.left) == (clock, epoch, clock)
+        assert [step.progress for step in scheme.steps] == [i / 4 for i in range(clock)]
 
-    def test_part_of_an_epoch(self):
-        problem = Batches()
-        worker, _, _ = work(problem, epochs=1.5)
-        assert (worker.clock, worker.epoch) == (6, 1)
+    @pytest.mark.parametrize("length", [{"epochs": 2}, {"steps": 8}])
+    def test_being_carried_to_the_end_ends(self, length):
+        worker, scheme, _ = work(Batches(), scheme=Scheme({1: 8}), **length)
+        assert (worker.clock, len(scheme.steps), scheme.left) == (8, 2, 8)
 
     def test_without_a_length_progress_is_in_whole_epochs(self):
         _, scheme, _ = work(Batches(sized=False), epochs=2)
@@ -130,15 +149,6 @@ class TestLength:
     def test_without_a_length_a_part_of_an_epoch_is_refused(self):
         with pytest.raises(ConfigError, match=r"--epochs 1\.5 ends within .* has no length"):
             work(Batches(sized=False), epochs=1.5)
-
-    @pytest.mark.parametrize(("steps", "epoch"), [(1, 0), (3, 0), (4, 1), (5, 1), (8, 2), (9, 2)])
-    def test_steps(self, steps, epoch):
-        worker, scheme, _ = work(Batches(), steps=steps)
-        assert (worker.clock, worker.epoch, len(scheme.steps)) == (steps, epoch, steps)
-
-    def test_whichever_ends_first(self):
-        assert work(Batches(), steps=6, epochs=1)[0].clock == 4
-        assert work(Batches(), steps=3, epochs=1)[0].clock == 3
 
     @pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 3}])
     def test_a_worker_without_data_leaves_at_once(self, length):
@@ -161,12 +171,6 @@ class TestSteps:
         assert problem.seen == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 3)]
         assert [step.clock for step in scheme.steps] == [0, 1, 4, 5, 7]
         assert (worker.clock, worker.meter.steps, worker.meter.stats.samples) == (8, 5, 10)
-
-    def test_being_carried_to_the_end_ends(self):
-        worker, scheme, _ = work(Batches(), scheme=Scheme({1: 8}), epochs=2)
-        assert (worker.clock, len(scheme.steps), scheme.left) == (8, 2, 8)
-        worker, scheme, _ = work(Batches(), scheme=Scheme({1: 8}), steps=8)
-        assert (worker.clock, len(scheme.steps)) == (8, 2)
 
     def test_the_gradient_goes_into_the_ports_buffer_without_the_control_values(self):
         class Writes(Batches):
@@ -233,19 +237,12 @@ def test_a_strategy_that_wants_the_gradient_in_parts_is_told_of_them():
 
 
 class TestDelays:
-    def test_none_are_no_pauses(self):
-        assert work(Batches(), epochs=1)[2].paused == []
-        assert work(Batches(), epochs=1, delays=Delays())[2].paused == []
-
-    def test_a_constant_delay_is_paused_for_at_every_step(self):
-        delays = Delays([("delay", (0.5,))])
-        assert work(Batches(), epochs=1, delays=delays)[2].paused == [0.5] * 4
-
     def test_random_delays_are_drawn_with_the_generator(self):
         delays = Delays([("delay", (1.0,)), ("jitter", (0.1,))])
         paused = work(Batches(), epochs=1, delays=delays)[2].paused
         expected = np.random.default_rng(3)
         assert paused == [1.0 + expected.exponential(0.1) for _ in range(4)]
+        assert work(Batches(), epochs=1)[2].paused == []
 
     def test_steps_are_counted_over_epochs_and_by_the_clock(self):
         delays = Delays([("pause", (5, 2.0)), ("slow", (3.0, 6))])
@@ -274,10 +271,6 @@ class TestReports:
     def steps(self, port):
         return [(r.epoch, r.step, r.epoch_end, r.last) for r in port.reports]
 
-    def test_the_end_of_each_epoch_and_the_end(self):
-        _, _, port = work(Batches(), epochs=2)
-        assert self.steps(port) == [(1, 4, True, False), (2, 8, True, True)]
-
     def test_logged_steps_as_well(self):
         _, _, port = work(Batches(), epochs=2, log_every=3)
         assert self.steps(port) == [
@@ -287,10 +280,6 @@ class TestReports:
             (2, 8, True, True),
         ]
 
-    def test_a_logged_step_that_ends_an_epoch_is_reported_once(self):
-        _, _, port = work(Batches(), epochs=2, log_every=2)
-        assert [step for _, step, _, _ in self.steps(port)] == [2, 4, 6, 8]
-
     def test_the_first_worker_evaluates_where_an_epoch_ends(self):
         _, _, port = work(Batches(), epochs=2, log_every=3)
         assert [r.test_accuracy for r in port.reports if r.epoch_end] == [0.75, 0.75]
@@ -298,10 +287,154 @@ class TestReports:
         _, _, port = work(Batches(), port=NotingPort(1), epochs=2)
         assert all(math.isnan(r.test_loss) for r in port.reports)
 
-    def test_what_was_seen_since_the_last_report(self):
-        losses = {(0, 0): 1.0, (0, 1): 2.0, (0, 2): 6.0}
-        _, _, port = work(Batches(losses=losses), epochs=1, log_every=3)
-        first, last = port.reports
-        assert (first.loss, first.samples, first.staleness_count) == (3.0, 6, 3)
-        assert (last.loss, last.samples, last.staleness_count) == (0.5, 2, 1)
-        assert (first.worker, last.worker) == (0, 0)
+
+# --- delays ---------------------------------------------------------------------------------------
+
+COMPUTED_S = 0.25
+
+
+def drawn(*kinds, steps, seed=0):
+    """Return the delays at these steps."""
+    delays, rng = Delays(kinds), np.random.default_rng(seed)
+    return [delays.seconds(step, COMPUTED_S, rng) for step in steps]
+
+
+def test_the_heaviest_tail_draws_numbers_that_a_clock_can_take():
+    delays = drawn(("tail", (86400.0, 0.1)), steps=range(2000))
+    assert max(delays) == LONGEST_S
+    assert all(map(math.isfinite, delays))
+    assert drawn(("tail", (0.0, 0.1)), steps=range(2000)) == [0.0] * 2000
+
+
+def test_a_pause_is_once_and_at_its_step_or_the_next_if_that_was_overtaken():
+    assert drawn(("pause", (2, 9.0)), steps=range(5)) == [0, 0, 9.0, 0, 0]
+    assert drawn(("pause", (2, 9.0)), steps=[0, 1, 5, 6]) == [0, 0, 9.0, 0]
+
+
+def test_slow_makes_computing_take_a_multiple_from_its_step_on():
+    delays = drawn(("slow", (3.0, 2)), steps=range(4))
+    assert [COMPUTED_S + delay for delay in delays] == [0.25, 0.25, 0.75, 0.75]
+    assert drawn(("slow", (3.0, 0)), steps=[0]) == [2 * COMPUTED_S]
+    assert drawn(("slow", (1.0, 0)), steps=[0]) == [0]
+
+
+def test_only_slow_asks_how_long_computing_took():
+    for kind, (_, example) in KINDS.items():
+        numbers = read_injection(f"0:{kind}:{example}").numbers
+        kinds = [("delay", (1.0,)), (kind, numbers)]
+        assert Delays(kinds).asks_for_computed == (kind == "slow")
+        one, other = (
+            Delays(kinds).seconds(10**6, computed, np.random.default_rng(0)) for computed in (1, 2)
+        )
+        assert (one != other) == (kind == "slow")
+
+
+def test_delays_of_a_worker_add_up():
+    kinds = [("delay", (1.0,)), ("delay", (0.5,)), ("slow", (2.0, 0)), ("slow", (3.0, 1))]
+    assert drawn(*kinds, ("pause", (1, 10.0)), steps=range(3)) == [1.75, 12.25, 2.25]
+
+
+def test_what_is_drawn_is_drawn_in_order_and_every_step():
+    kinds = [("jitter", (0.1,)), ("pause", (1, 5.0)), ("tail", (0.2, 2.0))]
+    rng = np.random.default_rng(7)
+    expected = [rng.exponential(0.1) + pause + 0.2 * rng.pareto(2.0) for pause in (0, 5.0, 0)]
+    assert drawn(*kinds, steps=range(3), seed=7) == pytest.approx(expected)
+    assert drawn(*kinds, steps=range(3), seed=8) != pytest.approx(expected)
+
+
+# --- counters -------------------------------------------------------------------------------------
+
+
+class CountingPort:
+    bytes_sent, bytes_received, time = 100, 10, 5.0
+
+    def __init__(self):
+        self.reports = []
+
+    def now(self):
+        return self.time
+
+    def report(self, report):
+        self.reports.append(report)
+
+
+@pytest.fixture
+def port():
+    return CountingPort()
+
+
+def test_its_clock_starts_when_training_does(port):
+    """Setting up a job takes as long as a hundred steps of a small model."""
+    meter = Meter(port, 3)
+    port.time = 8.0
+    meter.begin()
+    port.time = 8.5
+    assert meter.seconds == 0.5
+
+
+def test_it_reports_what_happened_since(port):
+    meter = Meter(port, 3)
+    port.bytes_sent, port.bytes_received, port.time = 150, 25, 7.5
+    meter.add(2.0, 4, StepResult(1, staleness_sum=5, staleness_count=2, staleness_max=4, skew=1))
+    meter.add(1.0, 12, StepResult(2, staleness_sum=1, staleness_count=2, staleness_max=1, skew=3))
+    meter.report(1, 2, {"loss": 0.5}, epoch_end=True)
+    [report] = port.reports
+    assert (report.worker, report.epoch, report.step) == (3, 1, 2)
+    assert (report.loss, report.samples) == (1.25, 16)
+    assert (report.staleness_sum, report.staleness_count, report.staleness_max) == (6, 4, 4)
+    assert (report.columns, report.seconds) == ((50, 15), 2.5)
+    assert (report.test_loss, report.epoch_end, report.last) == (0.5, True, False)
+    assert math.isnan(report.test_accuracy)
+
+    port.bytes_sent = 160
+    meter.report(1, 2, {}, last=True)
+    last = port.reports[-1]
+    assert (last.samples, last.staleness_count, last.columns) == (0, 0, (60, 15))
+    assert math.isnan(last.loss)
+    assert (meter.stats.samples, meter.steps, max(meter.stats.skew), meter.seconds) == (
+        16,
+        2,
+        3,
+        2.5,
+    )
+    assert last.last
+
+
+@pytest.mark.parametrize(
+    ("every", "reported", "clock", "due"),
+    [
+        (None, 0, 100, False),
+        (5, 0, 4, False),
+        (5, 0, 5, True),
+        (5, 5, 5, False),
+        (5, 5, 9, False),
+        (5, 4, 5, True),
+        (5, 7, 10, True),  # an epoch ended at 7; logged steps stay where they are
+        (5, 3, 17, True),  # backups overtook the worker
+    ],
+)
+def test_a_report_is_due_where_a_logged_step_was_reached(port, every, reported, clock, due):
+    meter = Meter(port, 0, log_every=every)
+    meter.report(0, reported, {})
+    assert meter.due(clock) is due
+
+
+# --- carried over epochs --------------------------------------------------------------------------
+
+OVERTAKEN = TrainConfig(
+    mode="sync", backup=1, epochs=12, dataset="synthetic:96x8x3", batch_size=8, hidden=()
+)
+
+
+@pytest.mark.parametrize("slow", [1, 3])
+def test_epochs_that_a_worker_was_carried_over_are_not_reported_by_it(slow):
+    def compute(rank, rng):
+        return rng.exponential(0.2 if rank == slow else 0.001)
+
+    run = simulate(OVERTAKEN, workers=3, seed=1, costs=SimulationCosts(compute=compute))
+    aggregator = MetricsAggregator(3)
+    records = [record for report in run.reports for record in aggregator.add(report)]
+    assert [record.step for record in records] == list(range(4, 49, 4))
+    assert [worker.clock for worker in run.workers] == [48, 48, 48]
+    assert run.meters[slow - 1].steps < 10
+    assert aggregator.finished

@@ -1,4 +1,4 @@
-"""Counting samples, and psrt's own problem."""
+"""Psrt's own problem, what any problem may say of its parts, and one without numbers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from psrt.data import load_dataset
+from psrt.data import BatchPlan, load_dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
-from psrt.model.chain import chain_layers
-from psrt.model.tensor import tensor_slice
 from psrt.partition import Span
 from psrt.runtime.problem import Supervised, gradient_spans, matrices_of
 from psrt.runtime.problem_rules import sample_counter
+from psrt.runtime.timing_only import TimingOnlyProblem
+from support.cases import each
 
 
 class Counting:
@@ -46,64 +46,12 @@ def problem():
     return Supervised(MLP([4, 6, 3], batch_size=8), data, batch_size=8, seed=5)
 
 
-def rows(batches):
-    return [(x.copy(), y.copy()) for x, y in batches]
-
-
-def test_the_initial_parameters_are_drawn_with_the_seed(problem):
-    again = Supervised(problem.model, problem.data, batch_size=8, seed=5)
-    other = Supervised(problem.model, problem.data, batch_size=8, seed=6)
-    assert (problem.initial() == again.initial()).all()
-    assert (problem.initial() != other.initial()).any()
-    assert problem.initial().dtype == np.float32
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_workers_batches_are_the_epochs_samples_once_each(problem, workers):
-    seen = [
-        (tuple(x), int(label))
-        for worker in range(workers)
-        for xs, ys in rows(problem.batches(worker, workers, epoch=2))
-        for x, label in zip(xs, ys, strict=True)
-    ]
-    data = problem.data
-    expected = [(tuple(x), int(y)) for x, y in zip(data.x_train, data.y_train, strict=True)]
-    assert sorted(seen) == sorted(expected)
-
-
-def test_a_step_of_two_workers_is_the_step_of_one_with_twice_the_batch(problem):
-    one = Supervised(problem.model, problem.data, batch_size=16, seed=5)
-    halves = [rows(problem.batches(worker, 2, epoch=1)) for worker in range(2)]
-    for (x, _), (first, _), (second, _) in zip(
-        rows(one.batches(0, 1, epoch=1)), *halves, strict=True
-    ):
-        np.testing.assert_array_equal(np.concatenate([first, second]), x)
-
-
-def test_an_epoch_knows_its_length(problem):
-    batches = problem.batches(0, 2, epoch=0)
-    assert len(batches) == len(rows(batches)) == 4
-
-
 def test_batches_are_gathered_in_one_place(problem):
     first, _ = problem.gather(np.array([0, 1, 2]))
     second, labels = problem.gather(np.array([3, 4]))
     assert np.shares_memory(first, second)
     np.testing.assert_array_equal(second, problem.data.x_train[3:5])
     np.testing.assert_array_equal(labels, problem.data.y_train[3:5])
-
-
-def test_gradients_figures_and_names_are_the_models(problem):
-    theta, out = problem.initial(), np.zeros(problem.model.n, np.float32)
-    batch = problem.gather(np.arange(8))
-    loss = problem.loss_and_grad(theta, batch, out)
-    expected = np.zeros_like(out)
-    assert loss == problem.model.loss_and_grad(theta, *batch, expected)
-    np.testing.assert_array_equal(out, expected)
-    figures = problem.evaluate(theta)
-    assert 0 <= figures["accuracy"] <= 1
-    assert figures.keys() == {"loss", "accuracy"}
-    assert problem.tensors(theta).keys() == problem.model.tensors(theta).keys()
 
 
 def test_the_gradient_comes_in_the_models_parts(problem):
@@ -114,18 +62,8 @@ def test_the_gradient_comes_in_the_models_parts(problem):
     problem.loss_and_grad(theta, batch, parts, said.append)
     np.testing.assert_array_equal(parts, whole)
     assert gradient_spans(problem, problem.model.n) == problem.model.gradient_spans()
+    assert problem.evaluate(theta).keys() == {"loss", "accuracy"}
     assert said == list(range(len(problem.gradient_spans()))) == [0, 1]
-
-
-def test_the_problem_is_a_chain_that_has_slices(problem):
-    model = problem.model
-    assert chain_layers(problem, model.n) == model.layers()
-    outputs, again = np.ones((2, 4, 3), np.float32)
-    labels = np.array([0, 1, 2, 0])
-    assert problem.loss(outputs, labels, 8) == model.loss(again, labels, 8)
-    np.testing.assert_array_equal(outputs, again)
-    parts = [tensor_slice(problem, 2, i).part.size for i in range(2)]
-    assert sum(parts) == model.n
 
 
 class Parts:
@@ -198,3 +136,32 @@ def test_a_regression_has_no_accuracy():
     )
     problem = Supervised(MLP([4, 2], loss="squared", batch_size=8), data, batch_size=8, seed=0)
     assert problem.evaluate(problem.initial()).keys() == {"loss"}
+
+
+# --- without numbers ------------------------------------------------------------------------------
+
+
+@each("workers", [1, 2, 3, 7])
+@each("samples", [1, 6, 42, 43, 84, 100])
+def test_without_numbers_batches_are_as_long_as_a_plan_cuts_them(samples, workers):
+    problem = TimingOnlyProblem(9, batch_size=6, samples=samples)
+    plan = BatchPlan(samples, batch_size=6, workers=workers, seed=0)
+    for worker in range(workers):
+        found = [sample_counter(problem)(batch) for batch in problem.batches(worker, workers, 3)]
+        steps = range(plan.steps_per_epoch)
+        assert found == [len(plan.indices(3, step, worker)) for step in steps]
+        assert len(problem.batches(worker, workers, 3)) == plan.steps_per_epoch
+    batches = TimingOnlyProblem(9, batch_size=6, steps=4).batches(2, 5, 0)
+    assert (len(batches), list(batches)) == (4, [6, 6, 6, 6])
+
+
+def test_without_numbers_parts_are_done_in_their_order():
+    spans = (Span(6, 9), Span(0, 6))
+    problem = TimingOnlyProblem(9, batch_size=2, steps=1, spans=spans)
+    assert gradient_spans(problem, 9) == spans
+    assert gradient_spans(TimingOnlyProblem(9, batch_size=2, steps=1), 9) == (Span(0, 9),)
+    assert problem.initial().size == 0
+    done, nothing = [], np.zeros(0, np.float32)
+    assert problem.loss_and_grad(nothing, 2, nothing, done.append) == 0.0
+    assert done == [0, 1]
+    assert problem.evaluate(nothing) == {}

@@ -278,6 +278,18 @@ def test_without_rounds_nobody_waits_for_a_straggler():
     assert ended == pytest.approx({i: 0.6 if i == 1 else 0.06 for i in range(6)})
 
 
+def test_without_rounds_reports_add_up_to_the_summary():
+    run = gossip(Apart(*[12] * 4), asynchronous=True, log_every=5, seed=1)
+    told, reports = run.summary.staleness, run.reports
+    assert sum(it.staleness_count for it in reports) == sum(told.histogram) > 10
+    assert sum(it.staleness_sum for it in reports) == sum(
+        tau * count for tau, count in enumerate(told.histogram)
+    )
+    assert max(it.staleness_max for it in reports) == told.max > 0
+    assert sum(it.gap_count for it in reports) == told.gap.count > 10
+    assert sum(it.gap_sum for it in reports) == pytest.approx(told.gap.mean * told.gap.count)
+
+
 def test_who_answers_has_a_region_for_each_who_asks(tmp_path):
     for topology, workers, regions in (("star", 5, (1,) * 5), ("ring", 6, (1, 2) * 3)):
         run = gossip(Apart(*[3] * workers), topology=topology, asynchronous=True)

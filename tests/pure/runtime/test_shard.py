@@ -158,8 +158,7 @@ def test_a_step_along_the_weighted_sum(n, weights):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("weights", [(1.0,), (0.3, 0.7)])
-def test_neither_cuts_nor_places_show_in_the_bits(name, weights):
-    """In place or not, and in shards of any cut."""
+def test_whether_it_is_in_place_does_not_show_in_the_bits(name, weights):
     theta, *gradients = vectors(LARGE, 3)
     terms = [Contribution(g, w) for g, w in zip(gradients, weights, strict=False)]
     whole, apart = updater(LARGE, name), updater(LARGE, name)
@@ -170,12 +169,6 @@ def test_neither_cuts_nor_places_show_in_the_bits(name, weights):
         apart.apply(current, terms, following, progress=0.0)
         current = following
     np.testing.assert_array_equal(in_place, current)
-    for span in even_spans(LARGE, 3):
-        part, shard = span.of(theta).copy(), updater(span.size, name)
-        cut = [term._replace(vector=span.of(term.vector)) for term in terms]
-        for _ in range(3):
-            shard.apply(part, cut, part, progress=0.0)
-        np.testing.assert_array_equal(part, span.of(in_place))
 
 
 def test_the_rate_is_the_schedules_at_this_progress():
@@ -227,7 +220,7 @@ def test_views_are_of_the_vector_that_is_given_and_not_of_one_long_gone():
 
 # --- rates and optimizers, block by block -------------------------------------------------------
 
-N_BLOCKS, WORKERS = 2 * BLOCK + 77, 3
+WORKERS = 3
 RATES = {
     "constant": {},
     "mean-inverse": {"window": 3},
@@ -242,9 +235,9 @@ def trained(rate, optimizer, shards, *, keeps):
 
     With ``keeps`` a push waits for its quorum while its worker goes on.
     """
-    initial = np.random.default_rng(1).standard_normal(N_BLOCKS).astype(np.float32)
+    initial = np.random.default_rng(1).standard_normal(LARGE).astype(np.float32)
     found = []
-    for span in even_spans(N_BLOCKS, shards):
+    for span in even_spans(LARGE, shards):
         given = [np.zeros(span.size, np.float32) for _ in range(WORKERS)]
         rule = make_staleness_rate(rate.split()[0], span.size, **RATES[rate])
         shard = Shard(
@@ -267,7 +260,7 @@ def trained(rate, optimizer, shards, *, keeps):
             workers = draw.permutation(WORKERS)[: 1 + version % 2].tolist()
             pushes = [push(it, version=read[it], progress=0.5 * version) for it in workers]
             for worker in workers:
-                given[worker][:] = span.of(draw.standard_normal(N_BLOCKS))
+                given[worker][:] = span.of(draw.standard_normal(LARGE))
             for kept in pushes[: len(pushes) - 1 if keeps else 0]:
                 shard.keep(kept)
                 given[kept.worker].fill(np.nan)  # its worker computes the next one

@@ -46,6 +46,14 @@ def problem():
     return Supervised(MLP([4, 6, 3], batch_size=8), data, batch_size=8, seed=5)
 
 
+def test_the_initial_parameters_are_drawn_with_the_seed(problem):
+    again, other = (
+        Supervised(problem.model, problem.data, batch_size=8, seed=it).initial() for it in (5, 6)
+    )
+    assert (problem.initial() == again).all()
+    assert (problem.initial() != other).any()
+
+
 def test_batches_are_gathered_in_one_place(problem):
     first, _ = problem.gather(np.array([0, 1, 2]))
     second, labels = problem.gather(np.array([3, 4]))

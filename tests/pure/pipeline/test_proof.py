@@ -154,6 +154,15 @@ def test_one_stage(steps, words):
         refuted(plan, words, 2)
 
 
+def test_one_stage_of_two_chunks():
+    """Without messages: what a chunk needs is what the other one made."""
+    there, back = ([PipelineStep(kind, 0, chunk) for chunk in range(2)]
+                   for kind in (Kind.FORWARD, Kind.BACKWARD))  # fmt: skip
+    prove([there + back[::-1]], 1, chunks=2)
+    refuted([there[::-1] + back[::-1]], "its input is not there", 1, chunks=2)
+    refuted([there + back], "the gradient of its output is not there", 1, chunks=2)
+
+
 def test_a_message_sent_twice():
     plan = PIPELINES["gpipe"].plan(2, 2)
     plan[0].insert(2, plan[0][1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -61,19 +63,26 @@ def push(worker, clock, version, samples=4):
     return Push(worker, clock, version, samples, 0.0)
 
 
+def server_of(port, mode, **knobs):
+    shards = []
+    for number, buffers in port.versions.items():
+        n = buffers[0].size
+        shard = Shard(
+            buffers,
+            np.zeros(n, np.float32),
+            Updater(n, make_optimizer("sgd", n), Schedule("constant", 1.0, epochs=1)),
+            payload=partial(port.payload, number),
+            workers=2,
+            by_samples=mode == "sync",
+        )
+        shards.append(ShardServer(port, number, shard, policy_for(mode, 2, **knobs)))
+    return Server(port, shards)
+
+
 def serve(mode, *script, busy=(), **knobs):
     port = ServerPort(script, busy)
-    shard = Shard(
-        port.versions[0],
-        np.zeros(2, np.float32),
-        Updater(2, make_optimizer("sgd", 2), Schedule("constant", 1.0, epochs=1)),
-        payload=lambda worker: port.payload(0, worker),
-        workers=2,
-        by_samples=mode == "sync",
-    )
-    server = Server(port, [ShardServer(port, 0, shard, policy_for(mode, 2, **knobs))])
-    if isinstance(script[-1], Leave):
-        drive(server.run())
+    server = server_of(port, mode, **knobs)
+    drive(server.run())
     return server, port
 
 
@@ -144,20 +153,9 @@ class TwoShards(ServerPort):
         return np.full(1, 1 + 10 * shard, np.float32)
 
 
-def of_two_shards(mode, *script, **knobs):
+def of_two_shards(mode, *script):
     port = TwoShards(script)
-    shards = []
-    for number in range(2):
-        shard = Shard(
-            port.versions[number],
-            np.zeros(1, np.float32),
-            Updater(1, make_optimizer("sgd", 1), Schedule("constant", 1.0, epochs=1)),
-            payload=lambda worker, number=number: port.payload(number, worker),
-            workers=2,
-            by_samples=mode == "sync",
-        )
-        shards.append(ShardServer(port, number, shard, policy_for(mode, 2, **knobs)))
-    return Server(port, shards), port
+    return server_of(port, mode), port
 
 
 def test_each_shard_of_a_server_decides_alone():
@@ -350,6 +348,19 @@ def test_a_shard_is_pushed_as_soon_as_all_of_it_is_ready():
     }
     assert outcome.clock == 1
     assert sum(outcome.waiting[:4]) == 4.0  # since the end of the step
+
+
+def test_what_was_pushed_early_is_pushed_once_in_every_step():
+    port = Streaming([answer(shard, c, clock=c) for c in (1, 2) for shard in range(4)])
+    strategy = PushPull(port, spans=LAYERS)
+    for clock, samples in ((0, 8), (1, 0)):
+        strategy.begin(Step(clock, samples, 0.25))
+        for i in range(3 if samples else 0):
+            strategy.ready(i)
+        drive(strategy.step(Step(clock, samples, 0.25)))
+    assert [(push.clock, push.shard) for _, push, _ in port.sent] == [
+        (clock, shard) for clock in (0, 1) for shard in (3, 2, 1, 0)
+    ]
 
 
 @pytest.mark.parametrize(

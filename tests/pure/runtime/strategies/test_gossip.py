@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 from psrt.codec import TABLE
 from psrt.config import TrainConfig, resolve
 from psrt.errors import CodecError, ConfigError
-from psrt.job.virtual import simulate
+from psrt.job.virtual import VirtualLauncher, simulate
 from psrt.optim import BLOCK
 from psrt.runtime.strategies.neighbours import Neighbours
 from psrt.simulation import SimulationCosts
@@ -146,6 +146,14 @@ def test_vectors_of_several_blocks(topology, knobs, ranks, n):
     if ranks and order == ATC:  # ranks of a host have the same, to the bit
         for a, b in itertools.combinations(range(4), 2):
             assert np.array_equal(*ends(run)[[a, b]]) == (places[a] == places[b])
+
+
+def test_ranks_that_are_dealt_out_to_hosts_in_turn(monkeypatch):
+    host = [0, 1, 2, 0, 1, 0]
+    monkeypatch.setattr(VirtualLauncher, "hosts", lambda self, config: host)
+    found = ends(gossip(Apart(*[6] * 6), order=ATC, by_host=True))
+    for i, j in itertools.combinations(range(6), 2):
+        assert np.array_equal(found[i], found[j]) == (host[i] == host[j])
 
 
 def at_rest(workers, steps, lr, order):

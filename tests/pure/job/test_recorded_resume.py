@@ -1,252 +1,217 @@
-"""A run that is recorded and goes on from a checkpoint has one history, as if never interrupted."""
+"""A run that is recorded and resumes has one history, and what docs/checkpoints.md promises."""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from psrt.cli.flags import parse_train
 from psrt.config import TrainConfig
+from psrt.config.modes import MODES
 from psrt.errors import ConfigError
 from psrt.history import EventLog, Kind
 from psrt.history.check.run import check_run
 from psrt.history.events import PARKED
 from psrt.history.header import sealed
-from psrt.history.reading import read_cells, read_history
+from psrt.history.reading import read_history
 from psrt.job.resuming import resumed_config
 from psrt.job.scenario import Scenario, run_in_virtual_time
+from psrt.job.virtual import simulate
 from psrt.simulation.calibration import calibrate
+from support.cases import each
 
-#: Saved after steps 7, 14, 21; 24 steps in 4 epochs.
-KNOBS = {
-    "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 4, "lr": 0.05,
-    "checkpoint_every": 7, "keep": 1000, "record": True, "log_every": 2, "optimizer": "adam",
-}  # fmt: skip
 WORKERS = 3
-#: Where all workers are at the same step when a checkpoint is made.
-ROUNDS = {
-    "all-reduce": {"mode": "allreduce", "allreduce": "ring"},
-    "shared out": {"mode": "allreduce", "allreduce": "ring", "shard": "parameters"},
-    "sync": {"mode": "sync", "servers": 2},
-    "shards": {"mode": "sync", "servers": 2, "shards_per_server": 2},
-    "local": {"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"},
-    "local, servers": {"mode": "local-sgd", "local_steps": 3, "servers": 2, "outer_lr": 0.7},
-    "streaming": {"mode": "local-sgd", "local_steps": 3, "fragments": 3},
-    "elastic": {"mode": "easgd", "local_steps": 3, "servers": 2},
-    "gossip": {"mode": "gossip", "gradient_tracking": True},
-    "push-sum": {"mode": "gossip", "push_sum": True, "topology": "exponential"},
-    "gossip in frames": {"mode": "gossip", "codec": "top-k", "codec_everywhere": True},
-    "codecs": {
-        "mode": "sync", "servers": 2, "codec": "top-k", "codec_reply": "low-rank",
-        "codec_everywhere": True,
-    },
-    "sums in frames": {
-        "mode": "allreduce", "allreduce": "all-pairs", "codec": "dgc", "codec_everywhere": True,
-    },
-    "stages": {"mode": "allreduce", "parallel": "pipeline:3", "micro_batches": 2},
-    "serial": {"mode": "serial"},
+#: Saved after steps 3, 6, 9 and 12 of 12. Of async, worker 0 is slow, and all are uneven.
+KNOBS = {
+    "dataset": "synthetic:46x12x4", "hidden": (8,), "batch_size": 4, "epochs": 3, "lr": 0.05,
+    "checkpoint_every": 3, "keep": 1000, "record": True, "log_every": 2, "optimizer": "adam",
 }  # fmt: skip
-#: Where they stop for it, each at a step of its own.
-STOPS = {
-    "async": {"mode": "async"},
-    "async, shards": {"mode": "async", "servers": 2, "shards_per_server": 2},
-    "ssp 0": {"mode": "ssp", "staleness": 0, "servers": 2},
-    "ssp 2": {"mode": "ssp", "staleness": 2, "servers": 2},
-    "softsync": {"mode": "softsync", "softsync": 1, "servers": 2},
-    "codec": {"mode": "async", "servers": 2, "codec": "top-k", "codec_everywhere": True},
-    "codec of replies": {
-        "mode": "ssp", "staleness": 1, "servers": 2, "codec": "top-k", "codec_reply": "float16",
-        "codec_everywhere": True,
-    },
-    "backups": {"mode": "sync", "backup": 1, "servers": 2},
-    "elastic, asynchronous": {
-        "mode": "easgd", "asynchronous": True, "local_steps": 2, "servers": 2,
-    },
-}  # fmt: skip
-#: Worker 0 is slow, all are uneven.
-SLOW = {"inject": ("*:jitter:0.5", "0:delay:0.4")}
-MODES = ROUNDS | STOPS
+IN_ROUNDS = {"mode": "sync", "servers": 2}
+STOPPING = {"mode": "async", "servers": 2, "inject": ("*:jitter:0.5", "0:delay:0.4")}
 
 
 def trained(config):
-    workers = 1 if config.mode == "serial" else WORKERS
-    run_in_virtual_time(config, Scenario(workers))
+    run_in_virtual_time(config, Scenario(WORKERS))
     return Path(config.out)
 
 
-def config_of(out, mode, **more):
-    knobs = KNOBS | {"out": str(out)} | MODES[mode] | (SLOW if mode in STOPS else {}) | more
-    return TrainConfig(**knobs)
+def resumed(run, number, out=None, **changes):
+    """Resume from one of its checkpoints, in the same folder if no other is given."""
+    where = sorted((run / "checkpoints").iterdir())[number]
+    return trained(resumed_config(str(where), out=str(out or run), **changes))
 
 
-def resumed(run, step, out=None, **changes):
-    """Go on from a step, in the same folder if no other is given."""
-    where = str(run / "checkpoints" / f"{step:08d}")
-    return trained(resumed_config(where, out=str(out or run), **changes))
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    return {
+        name: trained(TrainConfig(**KNOBS | knobs, out=str(folder / name)))
+        for name, knobs in (("sync", IN_ROUNDS), ("async", STOPPING))
+    }
 
 
-def steps_of(run):
-    found = sorted(int(it.name) for it in (run / "checkpoints").iterdir())
-    assert len(found) >= 3
-    return found
+@pytest.fixture
+def run_of(runs, tmp_path):
+    """Return what copies a run, by its mode."""
+    return lambda mode: Path(shutil.copytree(runs[mode], tmp_path / mode))
 
 
-def told(run):
-    """Return all events but their times, of each worker and shard.
-
-    They are sorted: what comes at the same time comes in any order.
-    """
-    header, histories = read_cells(run)
-    tables = []
-    for history in histories:
-        for table in (*history.workers, *history.shards):
-            events = table.copy()
-            events["time"] = 0
-            events["seconds"][~np.isin(events["kind"], [Kind.DRAW, Kind.RESIDUAL])] = 0
-            tables.append(sorted(event.tobytes() for event in events))
-    return header, tables
-
-
-def summary(run):
-    return json.loads((run / "summary.json").read_text())
-
-
-@pytest.mark.one_in(4)
-@pytest.mark.parametrize("mode", ROUNDS)
-def test_the_history_is_that_of_a_run_that_was_never_interrupted(tmp_path, mode):
-    whole = trained(config_of(tmp_path / "whole", mode))
-    header, events = told(whole)
-    for step in steps_of(whole)[:2]:
-        run = resumed(whole, step, tmp_path / f"from-{step}")
-        outcome = check_run(run)
-        assert outcome.violation is None, outcome.violation
-        again, found = told(run)
-        assert found == events
-        assert again.initial_sha256 == header.initial_sha256
-        assert len(again.resumed) == 1
-        assert summary(run)["parameters_sha256"] == summary(whole)["parameters_sha256"]
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("mode", STOPS)
-def test_where_workers_stop_it_is_a_legal_one(tmp_path, mode):
-    run = trained(config_of(tmp_path / "run", mode))
-    assert check_run(run).violation is None
+def test_it_goes_on_again_and_again(run_of):
+    """Further, or from an older checkpoint: then what came after that one is gone."""
+    run = run_of("async")
     assert read_history(run).has_stops
-    step = steps_of(run)[1]
-    resumed(run, step, epochs=5)
-    outcome = check_run(run)
-    assert outcome.violation is None, outcome.violation
-    assert summary(run)["epochs"] == 5
-    # And once more, from an older one than that: what came after it is gone.
-    resumed(run, steps_of(run)[0])
-    outcome = check_run(run)
-    assert outcome.violation is None, outcome.violation
+    for i, number in enumerate((0, 1, 2)):
+        resumed(run, number)
+        assert check_run(run).ok
+        assert len(read_history(run).header.resumed) == i + 1
+    times = list(read_history(run).header.resumed)
+    assert times == sorted(times)
+    resumed(run, 1, epochs=4)
+    assert check_run(run).ok
+    assert json.loads((run / "summary.json").read_text())["epochs"] == 4
+    resumed(run, 0)
+    assert check_run(run).ok
     assert len(read_history(run).header.resumed) == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.rest_one_in(4)
-@pytest.mark.exhaustive
-def test_it_is_so_from_every_step(tmp_path, mode):
-    run = trained(config_of(tmp_path / "run", mode, checkpoint_every=1))
-    for step in steps_of(run):
-        again = resumed(run, step, tmp_path / "again", overwrite=True)
-        outcome = check_run(again)
-        assert outcome.violation is None, (step, outcome.violation)
-
-
-def test_it_goes_on_twice(tmp_path):
-    run = trained(config_of(tmp_path / "run", "async"))
-    first, second = steps_of(run)[:2]
-    resumed(run, first)
-    resumed(run, second)
-    resumed(run, steps_of(run)[2])
-    assert check_run(run).violation is None
-    times = read_history(run).header.resumed
-    assert len(times) == 3
-    assert list(times) == sorted(times)
-
-
-def without(run, chosen):
-    """Write a history once more without some of its events; return whether a check finds it."""
+def test_what_is_missing_in_it_is_found(run_of):
+    run = run_of("async")
+    resumed(run, 0)
     path = run / "history" / "events.npy"
     events = np.load(path)
-    left = np.delete(events, np.flatnonzero(chosen(events))[:1])
-    path.unlink()
-    with EventLog(path) as log:
-        log.keep(left[left["kind"] != Kind.END], (False, 0))
-    return check_run(run).violation is not None
+    kind, flag, clock = events["kind"], events["flag"], events["clock"]
+    for chosen in (
+        (kind == Kind.RECEIVE) & (flag == PARKED),
+        (kind == Kind.READ) & (flag == PARKED),
+        (kind == Kind.REPLY) & (np.roll(flag, 1) == PARKED),
+        (kind == Kind.PUSH) & (clock == 5),
+        (kind == Kind.APPLY) & (clock == 7),
+    ):
+        left = np.delete(events, np.flatnonzero(chosen)[:1])
+        path.unlink()
+        with EventLog(path) as log:
+            log.keep(left[left["kind"] != Kind.END], (False, 0))
+        assert check_run(run).violation is not None
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        lambda it: (it["kind"] == Kind.RECEIVE) & (it["flag"] == PARKED),
-        lambda it: (it["kind"] == Kind.READ) & (it["flag"] == PARKED),
-        lambda it: (it["kind"] == Kind.REPLY) & (np.roll(it["flag"], 1) == PARKED),
-        lambda it: (it["kind"] == Kind.PUSH) & (it["clock"] == 5),
-        lambda it: (it["kind"] == Kind.APPLY) & (it["clock"] == 7),
-    ],
-)
-def test_what_is_missing_in_it_is_found(tmp_path, chosen):
-    run = trained(config_of(tmp_path / "run", "async"))
-    resumed(run, steps_of(run)[0])
-    assert without(run, chosen)
-
-
-def test_a_run_that_was_not_recorded_has_no_beginning(tmp_path):
-    run = trained(config_of(tmp_path / "run", "sync", record=False))
-    with pytest.raises(ConfigError, match="--record needs a history from the beginning"):
-        resumed(run, 7, tmp_path / "again", record=True)
-    assert not (tmp_path / "again").exists()
-
-
-def test_other_workers_and_servers_make_no_one_history(tmp_path):
-    run = trained(config_of(tmp_path / "run", "sync"))
+def test_other_servers_make_no_one_history(run_of):
+    run = run_of("sync")
     with pytest.raises(ConfigError, match="with which --record has no one history"):
-        resumed(run, 7, servers=1)
-    assert check_run(run).violation is None  # the folder is as it was
+        resumed(run, 0, servers=1)
+    assert check_run(run).ok  # the folder is as it was
 
 
-def test_a_history_that_is_too_short_is_refused(tmp_path):
-    run = trained(config_of(tmp_path / "run", "sync"))
+def test_a_history_that_is_too_short_is_refused(run_of):
+    run = run_of("sync")
     path = run / "history" / "events.npy"
     path.write_bytes(path.read_bytes()[:4000])
     with pytest.raises(ConfigError, match=r"events\.npy: [0-9]+ events are missing"):
-        resumed(run, 14)
+        resumed(run, 1)
     path.unlink()
     with pytest.raises(ConfigError, match=r"events\.npy is missing"):
-        resumed(run, 14)
+        resumed(run, 1)
 
 
-@pytest.mark.parametrize("value", [1, [-1.0], ["1"], [True]])
-def test_times_of_going_on_that_are_none_are_refused(tmp_path, value):
-    run = trained(config_of(tmp_path / "run", "sync"))
+def test_times_of_going_on_that_are_none_are_refused(run_of):
+    run = run_of("sync")
     path = run / "history" / "header.json"
-    path.write_text(sealed(json.loads(path.read_text()) | {"resumed": value}))
-    with pytest.raises(ConfigError, match=r"resumed that are not|times of going on"):
-        check_run(run)
+    header = json.loads(path.read_text())
+    for value in (1, [-1.0], ["1"], [True]):
+        path.write_text(sealed(header | {"resumed": value}))
+        with pytest.raises(ConfigError, match=r"resumed that are not|times of going on"):
+            check_run(run)
 
 
-def test_stops_are_neither_replayed_nor_measured(tmp_path):
-    run = trained(config_of(tmp_path / "run", "async"))
+@each("mode", ["sync", "async"])
+def test_it_is_replayed_unless_workers_stopped_in_it(runs, tmp_path, mode):
+    run = resumed(runs[mode], 1, tmp_path / mode)
+    knobs = KNOBS | (IN_ROUNDS if mode == "sync" else STOPPING)
+    knobs |= {"checkpoint_every": None, "keep": None, "record": False}
+    config = TrainConfig(**knobs, replay=str(run), out=str(tmp_path / f"{mode} again"))
+    if mode == "sync":
+        digests = [
+            json.loads((it / "summary.json").read_text())["parameters_sha256"]
+            for it in (runs[mode], run, trained(config))
+        ]
+        assert len({*digests}) == 1
+        return
     with pytest.raises(ConfigError, match="workers stopped for checkpoints in it"):
-        trained(TrainConfig(**KNOBS | MODES["async"] | SLOW | {
-            "replay": str(run), "out": str(tmp_path / "again"), "checkpoint_every": None,
-            "keep": None, "record": False,
-        }))  # fmt: skip
+        trained(config)
     with pytest.raises(ConfigError, match="its times have gaps"):
         calibrate(read_history(run))
 
 
-def test_a_run_that_went_on_is_replayed(tmp_path):
-    run = trained(config_of(tmp_path / "run", "sync"))
-    resumed(run, 14)
-    again = trained(TrainConfig(**KNOBS | MODES["sync"] | {
-        "replay": str(run), "out": str(tmp_path / "again"), "checkpoint_every": None,
-        "keep": None, "record": False,
-    }))  # fmt: skip
-    assert summary(again)["parameters_sha256"] == summary(run)["parameters_sha256"]
+# --- the table of docs/checkpoints.md -------------------------------------------------------------
+
+PAGE = Path(__file__).parents[3] / "docs/checkpoints.md"
+WORDS = (
+    "--dataset synthetic:70x12x4 --hidden 8 --batch-size 4 --epochs 2 --optimizer momentum "
+    "--checkpoint-every 5 --keep 1000"
+)
+#: Of the columns, what is another one in the run that resumes.
+COLUMNS = {"the same ranks": {}, "other servers": {"servers": 3}, "other workers": {"workers": 2}}
+#: What a cell may say, in its first words, and what that asks for.
+SAME, ROUNDED, LEGAL, REFUSED = "the same bits", "the same but for rounding", "legal", "refused"
+
+
+def cells():
+    """Return by mode and its flags what each column says, of those that say anything."""
+    text = PAGE.read_text(encoding="utf-8")
+    table = re.search(r"^\| mode \| the same.*?\n\n", text, re.MULTILINE | re.DOTALL)[0]
+    head, _, *rows = table.strip().splitlines()
+    columns = [it.strip() for it in head.strip("|").split("|")][1:]
+    assert columns == list(COLUMNS)
+    found = {}
+    for row in rows:
+        modes, *said = (it.strip() for it in row.strip("|").split("|"))
+        for mode in re.findall(r"`([^`]+)`", modes):
+            found[mode] = {it: words for it, words in zip(columns, said, strict=True) if words}
+    return found
+
+
+def config_of(mode, out):
+    words = f"--mode {mode} {WORDS} --out {out}"
+    if mode in ("sync", "local-sgd", "easgd", "async", "ssp", "softsync"):
+        words += " --servers 2"
+    if mode == "gossip --asynchronous":  # pairs need two colours
+        words += " --topology star"
+    return parse_train(words.split())
+
+
+@pytest.mark.parametrize("mode", cells())
+def test_what_the_table_says(tmp_path, mode):
+    workers, said = 1 if mode == "serial" else WORKERS, cells()[mode]
+    config = config_of(mode, tmp_path / "whole")
+    if said["the same ranks"].startswith(REFUSED):  # with others, too
+        with pytest.raises(ConfigError, match="--checkpoint-every 5"):
+            simulate(config, workers=workers)
+        return
+    whole = simulate(config, workers=workers, seed=7)
+    steps = sorted((tmp_path / "whole/checkpoints").iterdir())
+    where = str(steps[len(steps) // 2])
+    for column, says in said.items():
+        says = next(it for it in (SAME, ROUNDED, LEGAL, REFUSED) if says.startswith(it))
+        changes = dict(COLUMNS[column])
+        now = changes.pop("workers", workers)
+        if says == ROUNDED:
+            changes["batch_size"] = config.batch_size * workers // now
+        again = resumed_config(where, out=str(tmp_path / column), **changes)
+        if says == REFUSED:
+            with pytest.raises(ConfigError, match=f"--resume {where}"):
+                simulate(again, workers=now)
+            continue
+        one = simulate(again, workers=now, seed=8)
+        assert one.summary.epochs == whole.summary.epochs
+        if says == SAME:
+            assert one.theta.tobytes() == whole.theta.tobytes()
+        elif says == ROUNDED:
+            np.testing.assert_allclose(one.theta, whole.theta, rtol=1e-3, atol=1e-4)
+
+
+def test_the_table_has_every_mode():
+    assert {mode.split()[0] for mode in cells()} == set(MODES)

@@ -1,20 +1,17 @@
-"""A run that goes on from a checkpoint ends as the one that was never interrupted, to the bit."""
+"""Which checkpoint a run resumes from, what it keeps of the run before, and what is refused."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from psrt.checkpoint import Checkpoints, Disk
-from psrt.codec import CODECS
 from psrt.config import TrainConfig
-from psrt.config.modes import MODES as MODE_TABLE
 from psrt.errors import ConfigError
 from psrt.job import giving_back
 from psrt.job.problems import supervised_problem
@@ -23,182 +20,79 @@ from psrt.job.virtual import simulate
 from psrt.report.files import METRICS, SUMMARY, OutputFolder
 from support.cases import each
 
-pytestmark = pytest.mark.rest_one_in(3)
-
-#: 24 steps; the last batch of an epoch is smaller. Several buckets and matrices.
+#: 12 steps in 2 epochs; the last batch of an epoch is smaller. Several buckets and matrices.
 KNOBS = {
-    "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 4, "lr": 0.05,
-    "checkpoint_every": 7, "keep": 1000, "bucket_bytes": 64,
+    "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 2, "lr": 0.05,
+    "checkpoint_every": 5, "keep": 1000, "mode": "sync",
 }  # fmt: skip
 WORKERS = 3
-OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "sign-sgd")
-MODES = {
-    "all-reduce": {"mode": "allreduce", "allreduce": "ring"},
-    "node": {"mode": "allreduce"},
-    "clipped": {"mode": "allreduce", "clip_norm": 0.5, "bucket_bytes": None},
-    "shared out": {"mode": "allreduce", "allreduce": "ring", "shard": "optimizer"},
-    "gradients shared out": {"mode": "allreduce", "allreduce": "ring", "shard": "gradients"},
-    "parameters shared out": {"mode": "allreduce", "allreduce": "ring", "shard": "parameters"},
-    "some classes each": {"mode": "allreduce", "partition": "by-label:2", "schedule": "cosine"},
-    "chosen by costs": {"mode": "allreduce", "codec": "dgc", "codec_density": 0.1},
-    "sync": {"mode": "sync", "bucket_bytes": None},
-    "servers": {"mode": "sync", "servers": 2, "clip_norm": 0.5, "bucket_bytes": None},
-    "shards": {"mode": "sync", "servers": 2, "shards_per_server": 2, "bucket_bytes": None},
-    "local": {"mode": "local-sgd", "local_steps": 3, "allreduce": "ring", "bucket_bytes": None},
-    "local, servers": {
-        "mode": "local-sgd", "local_steps": 3, "servers": 2, "outer_lr": 0.7, "bucket_bytes": None,
-    },
-    "streaming": {
-        "mode": "local-sgd", "local_steps": 3, "fragments": 3, "bucket_bytes": None,
-    },
-    "elastic": {"mode": "easgd", "local_steps": 3, "servers": 2, "bucket_bytes": None},
-    "gossip": {"mode": "gossip", "gradient_tracking": True, "bucket_bytes": None},
-    "push-sum": {
-        "mode": "gossip", "push_sum": True, "topology": "exponential", "bucket_bytes": None,
-    },
-    "gossip in frames": {
-        "mode": "gossip", "codec": "top-k", "codec_everywhere": True, "bucket_bytes": None,
-    },
-    "codecs": {
-        "mode": "sync", "servers": 2, "codec": "top-k", "codec_reply": "low-rank",
-        "codec_everywhere": True, "bucket_bytes": None,
-    },
-    "sums in frames": {
-        "mode": "allreduce", "allreduce": "all-pairs", "codec": "dgc", "codec_everywhere": True,
-    },
-}  # fmt: skip
-#: Optimizers tried in all modes, with one vector of state and with two and a count; and modes tried
-#: with all of them, one for each place where optimizers are.
-STATES = ("nesterov", "adam")
-PLACES = ("all-reduce", "shared out", "shards", "local, servers", "gossip")
-#: Figures of a run that do not depend on where it was interrupted.
-SAME = (
-    "parameters_sha256", "steps", "updates", "samples", "epochs", "bytes_sent", "bytes_received",
-    "test_loss", "test_accuracy", "staleness", "skew", "graph_averages",
-)  # fmt: skip
 
 
-def config_of(tmp_path, mode, **more):
-    knobs = KNOBS | {"out": str(tmp_path / "run")} | MODES[mode] | more
+def config_of(out, **more):
+    knobs = KNOBS | {"out": str(out)} | more
     return TrainConfig(**{name: it for name, it in knobs.items() if it is not None})
 
 
 def trained(config, workers=WORKERS, seed=0):
+    """Train; return the figures."""
     simulate(config, workers=workers, seed=seed)
     return json.loads((Path(config.out) / SUMMARY).read_text())
 
 
-def metrics(config):
-    lines = (Path(config.out) / METRICS).read_text().splitlines()
-    return [json.loads(line) for line in lines]
+def cut_of(out, step):
+    return str(Path(out) / "checkpoints" / f"{step:08d}")
 
 
-def saved_steps(config):
-    """Return the steps that there are checkpoints of: at least three."""
-    steps = sorted(int(it.name) for it in (Path(config.out) / "checkpoints").iterdir())
-    assert len(steps) >= 3
-    return steps
+def resumed(out, step, to, **changes):
+    """Return what resumes from a step in another folder."""
+    return resumed_config(cut_of(out, step), out=str(to), **changes)
 
 
-def resumed(config, step, tmp_path, workers=WORKERS, **changes):
-    """Go on from a step into another folder; return the summary."""
-    out = tmp_path / f"from-{step}"
-    where = str(Path(config.out) / "checkpoints" / f"{step:08d}")
-    again = resumed_config(where, out=str(out), checkpoint_every=None, keep=None, **changes)
-    return trained(again, workers, seed=99)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that has its checkpoints of steps 5 and 10; nobody changes it."""
+    out = tmp_path_factory.mktemp("resume") / "run"
+    trained(config_of(out))
+    return out
 
 
-def differences(one, other, names=SAME):
-    return {name: (one[name], other[name]) for name in names if one[name] != other[name]}
+@pytest.fixture
+def copy(whole, tmp_path):
+    """A copy of it, whose configuration names the other folder."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("mode", MODES)
-def test_it_ends_with_the_same_bits_and_figures(tmp_path, mode):
-    config = config_of(tmp_path, mode, optimizer="adam")
-    whole = trained(config)
-    for step in saved_steps(config)[::2]:
-        assert not differences(resumed(config, step, tmp_path), whole), step
+def test_metrics_are_of_one_run(copy, whole, tmp_path):
+    """The checkpoint lies between two lines: what was counted before it is in the next one."""
+    every = config_of(tmp_path / "run", log_every=4, batch_size=6)
+    trained(every, 2)
 
+    def lines():
+        text = (tmp_path / "run" / METRICS).read_text()
+        return [json.loads(line) for line in text.splitlines()]
 
-@pytest.mark.parametrize(
-    ("mode", "optimizer"),
-    [
-        (mode, optimizer)
-        for mode in MODES
-        for optimizer in OPTIMIZERS
-        if optimizer in STATES or mode in PLACES
-    ],
-)
-@pytest.mark.exhaustive
-def test_it_does_so_from_every_step_with_every_optimizer(tmp_path, mode, optimizer):
-    config = config_of(tmp_path, mode, optimizer=optimizer, checkpoint_every=1)
-    whole = trained(config)
-    for step in saved_steps(config)[:20]:
-        assert not differences(resumed(config, step, tmp_path), whole), step
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_each_optimizer_goes_on(tmp_path, optimizer):
-    config = config_of(tmp_path, "servers", optimizer=optimizer)
-    whole = trained(config)
-    assert not differences(resumed(config, 7, tmp_path), whole)
-
-
-@each(("before", "after"), list(permutations((1, 2, 3), 2)))
-@pytest.mark.one_in(3)
-def test_other_servers_go_on_to_the_same_bits(tmp_path, before, after):
-    knobs = {"optimizer": "adam", "clip_norm": 0.5}
-    config = config_of(tmp_path / f"{before}{after}", "sync", servers=before, **knobs)
-    whole = trained(config)
-    again = resumed(config, 14, tmp_path / f"{before}{after}", servers=after)
-    same = ("parameters_sha256", "steps", "samples", "epochs", "test_loss", "test_accuracy")
-    assert not differences(again, whole, same)
-
-
-@each("codec", ["float16", "bfloat16"])
-def test_other_servers_go_on_to_the_same_bits_by_codecs_of_elements(tmp_path, codec):
-    knobs = {"codec": codec, "codec_reply": codec, "codec_everywhere": True}
-    config = config_of(tmp_path / codec, "sync", servers=2, **knobs)
-    whole = trained(config)
-    for servers in (1, 3):
-        again = resumed(config, 14, tmp_path / codec / str(servers), servers=servers)
-        assert again["parameters_sha256"] == whole["parameters_sha256"]
-
-
-@each(
-    ("codec", "servers", "workers"),
-    [(codec, *others) for codec in CODECS for others in [(3, 3), (2, 2), (1, 4)]],
-)
-@pytest.mark.exhaustive
-def test_with_every_codec_others_go_on(tmp_path, codec, servers, workers):
-    out = tmp_path / f"{codec} {servers} {workers}"
-    knobs = {"codec": codec, "codec_everywhere": True, "servers": 2}
-    config = config_of(out, "sync", **knobs)
-    trained(config)
-    again = resumed(config, 7, out, workers=workers, servers=servers)
-    assert again["epochs"] == 4
-
-
-def test_metrics_are_of_one_run(tmp_path):
-    config = config_of(tmp_path, "sync", log_every=5)
-    trained(config)
-    whole = metrics(config)
-    simulate(replace(config, resume=str(Path(config.out) / "checkpoints" / "00000014")), workers=3)
-    again = metrics(config)
-    names = [name for name in whole[0] if "second" not in name and name != "waiting_share"]
-    assert [[it[name] for name in names] for it in again] == [
-        [it[name] for name in names] for it in whole
-    ]
+    before = lines()
+    times = ("waiting_share", *(it for it in before[0] if "second" in it))
+    resumes = replace(every, resume=cut_of(every.out, 5))
+    simulate(resumes, workers=2)
+    again = lines()
+    for one, other in zip(before, again, strict=True):
+        assert {n: it for n, it in one.items() if n not in times} == {
+            n: it for n, it in other.items() if n not in times
+        }
     seconds = [it["seconds"] for it in again]
     assert seconds == sorted(seconds)
     ends = [it["measured_seconds"] for it in again]
     made = np.dot([it["samples_per_second"] for it in again], np.diff([0.0, *ends]))
     assert made == pytest.approx(again[-1]["samples"])
+    simulate(replace(resumes, batch_size=4), workers=3)  # as many samples a step
+    for one, other in zip(before, lines(), strict=True):
+        assert (other["step"], other["samples"]) == (one["step"], one["samples"])
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
 def test_auto_begins_anew_what_died_before_its_first_checkpoint(tmp_path):
-    config = config_of(tmp_path, "sync", resume="auto", epochs=1)
+    config = config_of(tmp_path / "run", resume="auto", epochs=1)
     out = Path(config.out)
     trained(config)
     (out / SUMMARY).unlink()
@@ -214,138 +108,140 @@ def test_auto_begins_anew_what_died_before_its_first_checkpoint(tmp_path):
         trained(config)
 
 
-def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp_path):
-    config = config_of(tmp_path, "sync", resume="auto", epochs=2)
-    first = trained(config)
-    assert first["steps"] == 12
-    again = trained(resumed_config("auto", out=config.out, epochs=4))
-    assert again["steps"] == 24
-    assert (
-        again["parameters_sha256"]
-        == trained(config_of(tmp_path / "b", "sync"))["parameters_sha256"]
-    )
+def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp_path, whole):
+    config = config_of(tmp_path / "run", resume="auto", epochs=1)
+    assert trained(config)["steps"] == 6
+    again = trained(resumed_config("auto", out=config.out, epochs=2))
+    due = json.loads((whole / SUMMARY).read_text())
+    assert (again["steps"], again["parameters_sha256"]) == (12, due["parameters_sha256"])
 
 
-@pytest.mark.parametrize("mode", ["all-reduce", "servers", "gossip", "push-sum"])
+@each("mode", ["allreduce", "sync", "gossip"])
 def test_the_model_of_the_last_step_is_that_of_the_run(tmp_path, mode):
     """Where workers have models of their own it is their mean."""
-    config = config_of(tmp_path, mode, checkpoint_every=24)
+    config = config_of(tmp_path / mode, mode=mode, checkpoint_every=6, epochs=1)
     run = simulate(config, workers=WORKERS)
     assert found(config.out).theta().tobytes() == run.theta.tobytes()
 
 
-def test_only_the_newest_are_kept(tmp_path):
-    config = config_of(tmp_path, "sync", checkpoint_every=5, keep=2)
+def test_the_newest_are_kept_and_a_torn_one_is_passed_over(tmp_path):
+    config = config_of(tmp_path / "run", keep=2, servers=2, checkpoint_every=4)
     trained(config)
-    folder = Path(config.out) / "checkpoints"
-    assert sorted(it.name for it in folder.iterdir()) == ["00000015", "00000020"]
-
-
-def test_a_torn_checkpoint_is_passed_over(tmp_path):
-    config = config_of(tmp_path, "servers", checkpoint_every=5)
-    trained(config)
-    newest = Path(config.out) / "checkpoints" / "00000020"
-    part = newest / "shard-1-of-2.safetensors"
+    folder = tmp_path / "run" / "checkpoints"
+    assert sorted(it.name for it in folder.iterdir()) == ["00000008", "00000012"]
+    part = folder / "00000012" / "shard-1-of-2.safetensors"
     part.write_bytes(part.read_bytes()[:-1])
-    assert found(config.out).manifest.step == 15
+    assert found(config.out).manifest.step == 8
     said = []
     simulate(resumed_config(config.out), workers=WORKERS, say=said.append)
     assert said[0].startswith(f"passed over: {part}: has ")
-    assert said[1] == f"going on from step 15, {newest.parent}/00000015"
+    assert said[1] == f"going on from step 8, {folder}/00000008"
 
 
-def test_a_run_goes_on_in_the_folder_where_it_is_now(tmp_path, monkeypatch):
+def test_a_run_goes_on_in_the_folder_where_it_is_now(copy, whole, monkeypatch):
     """Not in the one that its configuration names, which may be another's by now."""
-    config = config_of(tmp_path, "sync", checkpoint_every=5, epochs=2)
-    trained(config)
-    moved = Path(config.out).rename(tmp_path / "moved")
-    monkeypatch.chdir(moved / "checkpoints")
-    for where in (str(moved), "..", "00000010", str(moved / "checkpoints" / "00000005")):
-        again = resumed_config(where)
-        assert Path(again.out).resolve() == moved
+    monkeypatch.chdir(copy / "checkpoints")
+    for where in (str(copy), "..", "00000010", cut_of(copy, 5)):
+        assert Path(resumed_config(where).out).resolve() == copy
+    before = (whole / SUMMARY).read_bytes()
     assert trained(resumed_config("..", epochs=3))["steps"] == 18
-    assert not Path(config.out).exists()
+    assert (whole / SUMMARY).read_bytes() == before
 
 
-def test_why_no_checkpoint_can_be_gone_on_from_is_said(tmp_path):
-    config = config_of(tmp_path, "sync", checkpoint_every=10, keep=1)
-    trained(config)
-    manifest = Path(config.out) / "checkpoints" / "00000020" / "manifest.json"
-    values = json.loads(manifest.read_text())
-    for changes, line in (
-        ({"format": 2}, "of format 2, this psrt reads format 1 only"),
-        ({"step": 10}, "its files are those of step 10"),
-        ({"parts": []}, "it has no parts"),
-    ):
-        manifest.write_text(json.dumps(values | changes))
-        with pytest.raises(ConfigError, match=f"--resume .*/00000020: {line}"):
-            resumed_config(config.out)
-
-
-@pytest.mark.parametrize("mode", ["sync", "local", "gossip"])
-def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
-    """Its steps would be said to be fewer than its parameters have had."""
-    config = config_of(tmp_path, mode, checkpoint_every=6)
-    trained(config)
-    for end in ({"steps": 23}, {"epochs": 3}, {"epochs": 0.5}):
-        with pytest.raises(ConfigError, match=r"worker 0.* had taken 24 steps when it was made"):
-            trained(resumed_config(config.out, **end))
-    earlier = str(Path(config.out) / "checkpoints" / "00000018")
-    for end in ({"steps": 18}, {"epochs": 3}, {"steps": 24}):
-        again = resumed_config(earlier, out=str(tmp_path / f"{end}"), **end)
-        assert trained(again)["steps"] == end.get("steps", 18)
-
-
-def test_a_checkpoint_that_was_copied_goes_on_in_a_folder_of_its_own(tmp_path):
-    config = config_of(tmp_path, "sync", checkpoint_every=5)
-    whole = trained(config)["parameters_sha256"]
-    copy = tmp_path / "best model"
-    shutil.copytree(Path(config.out) / "checkpoints" / "00000015", copy)
-    assert [it for it, _ in Checkpoints.at(Disk(), copy).listed()] == [copy]
+def test_a_checkpoint_that_was_copied_goes_on_in_a_folder_of_its_own(whole, tmp_path):
+    one = tmp_path / "best model"
+    shutil.copytree(cut_of(whole, 5), one)
+    assert [it for it, _ in Checkpoints.at(Disk(), one).listed()] == [one]
     with pytest.raises(ConfigError, match="best model lies in no run's folder: it needs --out"):
-        resumed_config(str(copy))
-    again = resumed_config(str(copy), out=str(tmp_path / "again"))
-    assert trained(again)["parameters_sha256"] == whole
+        resumed_config(str(one))
+    again = trained(resumed_config(str(one), out=str(tmp_path / "again")))
+    due = json.loads((whole / SUMMARY).read_text())
+    assert again["parameters_sha256"] == due["parameters_sha256"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "line"),
     [
-        ({"lr": 0.1}, "lr 0.1 instead of 0.05"),
-        ({"mode": "allreduce"}, "mode allreduce instead of sync"),
-        ({"seed": 1}, "seed 1 instead of 0"),
+        ({"format": 2}, "of format 2, this psrt reads format 1 only"),
+        ({"step": 5}, "its files are those of step 5"),
+        ({"parts": []}, "it has no parts"),
     ],
 )
-def test_another_run_is_refused(tmp_path, changes, line):
-    config = config_of(tmp_path, "sync", checkpoint_every=10)
+def test_why_no_checkpoint_can_be_gone_on_from_is_said(copy, changes, line):
+    shutil.rmtree(cut_of(copy, 5), ignore_errors=True)
+    manifest = Path(cut_of(copy, 10)) / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(json.dumps(json.loads(text) | changes))
+    with pytest.raises(ConfigError, match=f"--resume .*/00000010: {line}"):
+        resumed_config(str(copy))
+    manifest.write_text(text)
+
+
+@each("mode", ["sync", "local-sgd", "gossip"])
+def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
+    """Its steps would be said to be fewer than its parameters have had."""
+    more, out = {"local_steps": 3} if mode == "local-sgd" else {}, tmp_path / mode
+    config = config_of(out / "run", mode=mode, checkpoint_every=6, **more)
     trained(config)
-    with pytest.raises(ConfigError, match=line):
-        resumed_config(config.out, **changes)
+    for end in ({"steps": 11}, {"epochs": 1}, {"epochs": 0.5}):
+        with pytest.raises(ConfigError, match=r"worker 0.* had taken 12 steps when it was made"):
+            trained(resumed_config(config.out, **end))
+    for end in ({"steps": 6}, {"epochs": 1}, {"steps": 12}):
+        again = trained(resumed(config.out, 6, out / f"{end}", **end))
+        assert again["steps"] == end.get("steps", 6)
 
 
-@pytest.mark.parametrize(
-    ("mode", "line"),
+def test_it_is_shorter_by_whole_steps(tmp_path):
+    config = config_of(tmp_path / "run", checkpoint_every=1)
+    trained(config)
+    for epochs, steps, good in ((1.2, None, 8), (0.9, None, 6), (None, 7, 7)):
+        end, out = {"epochs": epochs, "steps": steps}, tmp_path / f"{good}"
+        assert trained(resumed(config.out, good, out, **end))["steps"] == good
+        with pytest.raises(ConfigError, match="a shorter run"):
+            trained(resumed(config.out, good + 1, tmp_path / "too far", **end))
+
+
+@each(
+    ("changes", "workers", "line"),
     [
-        ("local", "2 workers instead of 3, which --mode local-sgd cannot have without"),
-        ("gossip", "2 workers instead of 3, which --mode gossip cannot have"),
-        ("sums in frames", "2 workers instead of 3, which --codec dgc cannot have without servers"),
+        ({"lr": 0.1}, 3, "lr 0.1 instead of 0.05"),
+        ({"mode": "allreduce"}, 3, "mode allreduce instead of sync"),
+        ({"seed": 1}, 3, "seed 1 instead of 0"),
+        ({"batch_size": 6}, 3, "batch-size 6 instead of 4"),
+        ({"record": True}, 3, "--record needs a history from the beginning"),
+        ({"record": True}, 2, "2 workers instead of 3, which --record cannot have"),
     ],
 )
-def test_other_workers_are_refused_where_each_has_something_of_its_own(tmp_path, mode, line):
-    config = config_of(tmp_path, mode)
-    trained(config)
+def test_another_run_is_refused(whole, tmp_path, changes, workers, line):
     with pytest.raises(ConfigError, match=line):
-        resumed(config, saved_steps(config)[0], tmp_path, workers=2)
-
-
-def test_other_batches_are_those_of_other_workers(tmp_path):
-    config = config_of(tmp_path, "sync", epochs=2)
-    trained(config)
-    with pytest.raises(ConfigError, match="batch-size 6 instead of 4"):
-        resumed(config, 7, tmp_path, workers=3, batch_size=6)
+        trained(resumed(whole, 10, tmp_path / "again", **changes), workers)
+    assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.parametrize(
+    ("knobs", "line"),
+    [
+        ({"mode": "local-sgd", "local_steps": 5}, "--mode local-sgd cannot have without"),
+        ({"mode": "gossip"}, "--mode gossip cannot have"),
+        (
+            {"mode": "allreduce", "codec": "dgc", "codec_everywhere": True},
+            "--codec dgc cannot have without servers",
+        ),
+    ],
+)
+def test_other_workers_are_refused_where_each_has_something_of_its_own(tmp_path, knobs, line):
+    trained(config_of(tmp_path / "run", epochs=1, **knobs))
+    with pytest.raises(ConfigError, match=f"2 workers instead of 3, which {line}"):
+        trained(resumed(tmp_path / "run", 5, tmp_path / "again"), 2)
+
+
+def test_other_data_is_refused(whole, tmp_path):
+    other = supervised_problem(config_of(tmp_path, seed=1), workers=3)
+    with pytest.raises(ConfigError, match="would not go on with that run: other data"):
+        simulate(resumed(whole, 10, tmp_path / "again"), other, workers=3)
+
+
+@each(
     ("knobs", "line"),
     [
         ({"out": None}, "--checkpoint-every 5 has no effect without --out DIR"),
@@ -361,6 +257,21 @@ def test_other_batches_are_those_of_other_workers(tmp_path):
 def test_what_does_not_go_together_is_one_line(knobs, line):
     with pytest.raises(ConfigError, match=line):
         TrainConfig(**{"out": "runs/x", "checkpoint_every": 5} | knobs)
+
+
+@each(
+    ("every", "more", "line"),
+    [
+        ("5s", {}, "--checkpoint-every 5s is not possible in virtual time"),
+        ("auto", {}, "--checkpoint-every auto is not possible in virtual time"),
+        (5, {"numerics": False}, "--checkpoint-every 5 has nothing to save without numerics"),
+    ],
+)
+def test_what_virtual_time_cannot_do_leaves_nothing_behind(tmp_path, every, more, line):
+    config = config_of(tmp_path / "run", checkpoint_every=every)
+    with pytest.raises(ConfigError, match=line):
+        simulate(config, workers=3, **more)
+    assert not Path(config.out).exists()
 
 
 class Uneven:
@@ -383,19 +294,17 @@ class Uneven:
         return {}
 
 
-@pytest.mark.parametrize("step", [8, 12, 16])
-def test_workers_that_are_done_are_saved_with_those_that_are_not(tmp_path, step):
+def test_workers_that_are_done_are_saved_with_those_that_are_not(tmp_path):
     """Sums go on with them, so their part is of each step; here they are done at 10, 15 and 20."""
     config = TrainConfig(
         mode="allreduce", allreduce="ring", batch_size=1, epochs=1, optimizer="adam", lr=0.1,
         out=str(tmp_path / "run"), checkpoint_every=4, keep=9,
     )  # fmt: skip
-    whole = simulate(config, Uneven(), workers=3)
-    where = str(tmp_path / "run" / "checkpoints" / f"{step:08d}")
-    again = resumed_config(where, out=str(tmp_path / "again"))
-    run = simulate(again, Uneven(), workers=3, seed=5)
-    assert run.theta.tobytes() == whole.theta.tobytes()
-    assert run.summary.steps == whole.summary.steps == 20
+    end = simulate(config, Uneven(), workers=3)
+    for step in (8, 12, 16):
+        run = simulate(resumed(config.out, step, tmp_path / f"{step}"), Uneven(), workers=3, seed=5)
+        assert run.theta.tobytes() == end.theta.tobytes()
+        assert run.summary.steps == end.summary.steps == 20
 
 
 def test_with_servers_there_are_no_checkpoints_once_a_worker_is_done(tmp_path):
@@ -408,122 +317,36 @@ def test_with_servers_there_are_no_checkpoints_once_a_worker_is_done(tmp_path):
     assert [it for it in names if "." not in it] == ["00000004", "00000008"]
 
 
-def test_without_numerics_there_is_nothing_to_save(tmp_path):
-    config = config_of(tmp_path, "sync")
-    with pytest.raises(ConfigError, match="--checkpoint-every 7 has nothing to save"):
-        simulate(config, workers=3, numerics=False)
-    assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-def test_other_data_is_refused(tmp_path):
-    config = config_of(tmp_path, "sync")
-    trained(config)
-    problem = supervised_problem(replace(config, seed=1, dataset="synthetic:70x12x4"), workers=3)
-    again = resumed_config(config.out, out=str(tmp_path / "again"))
-    with pytest.raises(ConfigError, match="would not go on with that run: other data"):
-        simulate(again, problem, workers=3)
-
-
-#: Modes in which other workers may go on, and some that sum in another order.
-REGROUPED = ("all-reduce", "node", "clipped", "shared out", "gradients shared out",
-             "parameters shared out", "sync", "servers", "shards")  # fmt: skip
-
-
-def test_which_modes_other_workers_go_on_with():
-    in_rounds = {MODES[mode]["mode"] for mode in REGROUPED}
-    assert {it.name for it in MODE_TABLE.values() if it.regroups} == {
-        *in_rounds, "async", "ssp", "softsync", "local-sgd", "easgd",
-    }  # fmt: skip
-
-
-@pytest.mark.one_in(16)
-@pytest.mark.parametrize("optimizer", ["adam", "momentum", "adagrad"])
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (4, 1), (3, 6), (6, 4)])
-@pytest.mark.parametrize("mode", REGROUPED)
-def test_other_workers_go_on_with_the_same_batches(tmp_path, mode, before, after, optimizer):
-    """The samples of a step are the same, so only the order of sums is another one."""
-    config = config_of(tmp_path, mode, optimizer=optimizer, batch_size=12 // before)
-    clips = config.clip_norm is not None  # each worker's gradient by itself
-    whole = simulate(config, workers=before)
-    for step in (7, 14):
-        where = str(Path(config.out) / "checkpoints" / f"{step:08d}")
-        out = str(tmp_path / f"from-{step}")
-        again = resumed_config(where, out=out, batch_size=12 // after, checkpoint_every=7)
-        one = simulate(again, workers=after)
-        assert (one.summary.steps, one.summary.samples) == (24, whole.summary.samples)
-        assert one.summary.epochs == whole.summary.epochs
-        assert one.summary.updates == whole.summary.updates
-        if not clips:
-            np.testing.assert_allclose(one.theta, whole.theta, rtol=2e-4, atol=2e-5)
-        # And back, from a checkpoint that others have made.
-        back = resumed_config(out, out=str(tmp_path / f"back-{step}"), batch_size=12 // before)
-        two = simulate(back, workers=before)
-        assert two.summary.samples == whole.summary.samples
-        if not clips:
-            np.testing.assert_allclose(two.theta, whole.theta, rtol=2e-4, atol=2e-5)
-
-
-def test_other_workers_go_on_with_one_series_of_metrics(tmp_path):
-    """The checkpoint lies between two lines: what was counted before it is in the next one."""
-    config = config_of(tmp_path, "sync", batch_size=3, log_every=5)
-    simulate(config, workers=4)
-    whole = metrics(config)
-    where = str(Path(config.out) / "checkpoints" / "00000007")
-    simulate(resumed_config(where, batch_size=6), workers=2)
-    again = metrics(config)
-    assert [it["step"] for it in again] == [it["step"] for it in whole]
-    for one, other in zip(whole, again, strict=True):
-        assert other["samples"] == one["samples"]
-        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
-
-
-@pytest.mark.parametrize("mode", ["all-reduce", "servers"])
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
 def test_other_workers_with_other_batches_go_on_where_the_epoch_was(tmp_path, mode):
-    config = config_of(tmp_path, mode, epochs=4)  # 6 steps an epoch, the last of 10 samples
-    simulate(config, workers=3)
-    where = str(Path(config.out) / "checkpoints" / "00000007")  # 12 samples into epoch 1
-    again = resumed_config(where, out=str(tmp_path / "again"), checkpoint_every=None, keep=None)
-    summary = simulate(again, workers=5).summary  # 20 samples a step, 4 steps an epoch
-    assert summary.epochs == 4
-    assert summary.steps == 7 + 3 * 4
+    trained(config_of(tmp_path / "run", mode=mode, checkpoint_every=7))
+    # Step 7 is 12 samples into epoch 1. Then 20 samples a step are 4 steps an epoch.
+    summary = trained(resumed(tmp_path / "run", 7, tmp_path / "again"), 5)
+    assert (summary["epochs"], summary["steps"]) == (2, 7 + 4)
     # The first 12 of epoch 1 are trained on again: no step of 20 ends there.
-    assert summary.samples == 70 + 12 + 3 * 70
+    assert summary["samples"] == 70 + 12 + 70
 
 
-@pytest.mark.parametrize("mode", ["node", "shared out", "parameters shared out"])
-def test_workers_on_other_hosts_get_what_others_updated(tmp_path, mode, monkeypatch):
+@each("shard", [None, "optimizer", "parameters"])
+def test_workers_on_other_hosts_get_what_others_updated(tmp_path, shard):
     """Who updates what depends on the hosts; then the optimizer's state is put together."""
-    config = config_of(tmp_path, mode, optimizer="adam")
-    whole = trained(config)
-    monkeypatch.setattr(giving_back, "hosts_text", lambda setup: "0,1,2")
-    read = []
-    part = Resumption.part
-    monkeypatch.setattr(Resumption, "part", lambda it, name: read.append(name) or part(it, name))
-    assert not differences(resumed(config, 14, tmp_path), whole)
+    way = {"allreduce": "ring"} if shard else {}
+    out = tmp_path / f"{shard}"
+    config = config_of(out / "run", mode="allreduce", optimizer="adam", shard=shard, **way)
+    end = trained(config)
+    read, part = [], Resumption.part
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(giving_back, "hosts_text", lambda setup: "0,1,2")
+        patched.setattr(Resumption, "part", lambda it, name: read.append(name) or part(it, name))
+        again = trained(resumed(config.out, 5, out / "again"))
+    assert again["parameters_sha256"] == end["parameters_sha256"]
     assert len(read) >= 3 * 3, "each worker has read what all have saved"
 
 
-@pytest.mark.parametrize(
-    ("every", "more", "line"),
-    [
-        ("5s", {}, "--checkpoint-every 5s is not possible in virtual time"),
-        ("auto", {}, "--checkpoint-every auto is not possible in virtual time"),
-        (5, {"numerics": False}, "--checkpoint-every 5 has nothing to save without numerics"),
-    ],
-)
-def test_what_virtual_time_cannot_do_leaves_nothing_behind(tmp_path, every, more, line):
-    config = config_of(tmp_path, "sync", checkpoint_every=every)
-    with pytest.raises(ConfigError, match=line):
-        simulate(config, workers=3, **more)
-    assert not Path(config.out).exists()
-
-
-def test_a_run_under_way_is_not_gone_on_with(tmp_path, monkeypatch):
-    config = config_of(tmp_path, "sync", checkpoint_every=6)
-    trained(config)
-    there = OutputFolder(config.out)
+def test_a_run_under_way_is_not_gone_on_with(copy, monkeypatch):
+    there = OutputFolder(copy)
     there.prepare("", resumes=True)
-    again = resumed_config(config.out)
+    again = resumed_config(str(copy))
 
     def read(it, name):
         raise ConfigError("the other one has deleted it")
@@ -535,6 +358,74 @@ def test_a_run_under_way_is_not_gone_on_with(tmp_path, monkeypatch):
                 simulate(replace(again, resume=resume), workers=WORKERS)
     there.discard()
     there.release()
-    with pytest.raises(ConfigError, match="2 workers instead of 3, which --record cannot have"):
-        simulate(replace(resumed_config(config.out), record=True), workers=2)
-    assert trained(resumed_config(config.out, epochs=5))["steps"] == 30
+    assert trained(resumed_config(str(copy), epochs=3))["steps"] == 18
+
+
+# --- models that are split ------------------------------------------------------------------------
+
+#: 18 steps in three epochs with two copies; the last batch of each is smaller.
+SPLIT = KNOBS | {
+    "hidden": (16, 12, 8), "batch_size": 6, "epochs": 3, "optimizer": "adam", "mode": "allreduce",
+    "micro_batches": 2, "checkpoint_every": 1, "parallel": "data:2,pipeline:2",
+}  # fmt: skip
+PIPEDREAM = {"pipeline_schedule": "pipedream", "micro_batches": None}
+#: What no job of the laws has: two ways at once, more stages, and averages whose rounds do not end
+#: with epochs.
+ROWS = {
+    "pipedream, servers": PIPEDREAM | {"mode": "sync", "servers": 2},
+    "both": {"parallel": "data:2,pipeline:2,tensor:2"},
+    "one copy": {"parallel": "data:1,pipeline:4"},
+    "optimizer shared out": {"shard": "optimizer"},
+    "gradients shared out": {"shard": "gradients", "micro_batches": 1},
+    "parameters shared out": {"shard": "parameters", "micro_batches": 1},
+    "pipedream, so many steps": PIPEDREAM | {"steps": 15, "epochs": None},
+    "pipedream, slices": PIPEDREAM | {"parallel": "data:2,pipeline:2,tensor:2"},
+    "pipedream, local": PIPEDREAM | {"mode": "local-sgd", "local_steps": 2},
+}  # fmt: skip
+#: What of a run's summary is about its time, or about why something was chosen.
+APART = ("second", "wait", "why", "throughput", "per_s", "environment")
+
+
+def split(out, **more):
+    return config_of(out, **SPLIT | more)
+
+
+def figures_of(config, seed=0):
+    summary = trained(config, config.axes.data * config.axes.cells, seed)
+    return {name: it for name, it in summary.items() if not any(word in name for word in APART)}
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.rest_one_in(3)
+@pytest.mark.parametrize("row", ROWS)
+def test_it_ends_with_the_same_bits_and_figures_from_every_cut(tmp_path, row):
+    config = split(tmp_path / "run", **ROWS[row])
+    figures = figures_of(config)
+    steps = sorted(int(it.name) for it in (tmp_path / "run" / "checkpoints").iterdir())
+    assert len(steps) >= 2
+    for step in [it for it in steps if it < figures["steps"]]:
+        again = resumed(config.out, step, tmp_path / f"{step}", checkpoint_every=None, keep=None)
+        assert figures_of(again, seed=99) == figures, step
+
+
+def test_pipedream_is_saved_where_no_batch_is_under_way(tmp_path):
+    config = split(tmp_path / "run", **PIPEDREAM, checkpoint_every=2, parallel="data:1,pipeline:4")
+    figures = figures_of(config)
+    names = (tmp_path / "run" / "checkpoints").iterdir()
+    assert sorted(int(it.name) for it in names) == [12, 24, 36]
+    short = replace(config, out=str(tmp_path / "short"), epochs=2)
+    figures_of(short)
+    assert figures_of(resumed(short.out, 24, tmp_path / "longer", epochs=3), seed=9) == figures
+
+
+def test_the_flags_that_it_was_begun_with_go_on(tmp_path):
+    """The number of copies may be left to the ranks."""
+    config = split(tmp_path / "run", checkpoint_every=6, epochs=1, mode="sync", servers=4)
+    figures_of(config)
+    for text in ("pipeline:2", "pipeline:2,tensor:1", "data:2,pipeline:2"):
+        assert resumed_config("auto", out=config.out, parallel=text).axes == (2, 2, 1)
+    for text in ("tensor:2", "data:3,pipeline:2"):
+        with pytest.raises(ConfigError, match=r"parallel data:.* instead of data:2,pipeline:2"):
+            resumed_config("auto", out=config.out, parallel=text)
+    with pytest.raises(ConfigError, match="the parts of --parallel data:2,pipeline:2"):
+        figures_of(resumed(config.out, 6, tmp_path / "again", servers=2))

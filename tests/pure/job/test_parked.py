@@ -1,380 +1,353 @@
-"""Checkpoints where workers stop at clocks of their own, and runs that go on from them.
+"""Checkpoints where workers stop at clocks of their own, or have died, and whoever resumes there.
 
-The problem is the oracle: each gradient is 1 at an element of its worker, step and shard, and 0
-elsewhere, and updates subtract it. So the parameters say which pushes were applied, and how often.
+The problem is the oracle: each gradient is 1 at an element of its attempt, epoch and sample, in
+each row, and updates subtract it. So parameters, with what codecs keep back, say which pushes they
+are made of, and how often. Who resumes where is worked out here once more. That each push counts
+once at the end, where all live and nothing is encoded, is a law of all jobs.
 """
 
 from __future__ import annotations
 
-import math
-from contextlib import contextmanager
+import json
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from psrt.checkpoint import Disk, Manifest, read_part
+from psrt.checkpoint import Checkpoints, Disk, read_part
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, PsrtError, StoppedError
+from psrt.config.faults import EVENT, Fault
+from psrt.errors import ConfigError, StoppedError
 from psrt.history.check.run import check_run
 from psrt.job.caller import Caller
 from psrt.job.resuming import resumed_config
-from psrt.job.saving import Saver
 from psrt.job.virtual import simulate
-from psrt.messages import Push
-from psrt.runtime.shard import Shard
-from psrt.runtime.shard_server import ShardServer
-from psrt.runtime.strategies.easgd import ElasticAverager
-from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.strategies.base import LocalSteps
 from psrt.runtime.worker import Worker
-from psrt.sync import Cut, Policy
 from support.cases import each
 
-WORKERS = 3
+WORKERS, ROWS, ATTEMPTS, EPOCHS, SAMPLES = 3, 12, 3, 2, 12
+#: Of the grid of events.
+PARTS = 35
+TOP_K = {"codec": "top-k", "codec_density": 0.001, "codec_everywhere": True}
+ELASTIC = {"mode": "easgd", "local_steps": 2, "servers": 2}
 MODES = {
-    "async": {"mode": "async"},
-    "async, servers": {"mode": "async", "servers": 2, "shards_per_server": 2},
-    "ssp 0": {"mode": "ssp", "staleness": 0, "servers": 2},
-    "ssp 2": {"mode": "ssp", "staleness": 2, "servers": 3},
-    "softsync": {"mode": "softsync", "softsync": 1, "servers": 2},
-    "all at once": {"mode": "softsync", "softsync": 3},
-    "codec": {
-        "mode": "async", "servers": 2, "codec": "top-k", "codec_density": 0.02,
-        "codec_everywhere": True,
-    },
-    "codec of replies": {
-        "mode": "ssp", "staleness": 1, "servers": 2, "codec": "top-k", "codec_density": 0.02,
-        "codec_reply": "float16", "codec_everywhere": True,
-    },
-    "softsync, codec": {
-        "mode": "softsync", "softsync": 1, "servers": 2, "codec": "top-k", "codec_density": 0.02,
-        "codec_everywhere": True,
-    },
+    "sync": {"mode": "sync", "servers": 2},
     "backups": {"mode": "sync", "backup": 1, "servers": 2},
-    "elastic": {"mode": "easgd", "asynchronous": True, "local_steps": 2, "servers": 2},
-    "elastic, codec": {
-        "mode": "easgd", "asynchronous": True, "local_steps": 2, "servers": 2,
-        "codec": "top-k", "codec_density": 0.1, "codec_reply": "float16", "codec_everywhere": True,
-    },
+    "async": {"mode": "async", "servers": 2},
+    "ssp": {"mode": "ssp", "staleness": 1, "servers": 1, "shards_per_server": 2},
+    "softsync": {"mode": "softsync", "softsync": 1, "servers": 2},
+    "averages": {"mode": "local-sgd", "local_steps": 2, "servers": 2},
+    "elastic": ELASTIC,
+    "elastic, async": ELASTIC | {"asynchronous": True},
 }  # fmt: skip
-#: Worker 0 is slow, all are uneven.
-DELAYS = ("*:jitter:0.5", "0:delay:0.4")
+CODED = {
+    "codec": {"mode": "async", "servers": 2, **TOP_K},
+    "replies": {"mode": "ssp", "staleness": 1, "servers": 2, "codec_reply": "float16", **TOP_K},
+    "sync, codec": {"mode": "sync", "servers": 2, "codec_reply": "float16", **TOP_K},
+    "elastic, codec": ELASTIC | {"asynchronous": True, "codec_reply": "float16", **TOP_K},
+}
+ROUNDS = {"sync", "averages", "elastic", "sync, codec"}
 
 
-class Ticks:
-    """Each step of a worker ticks off an element of every shard's span.
+class Samples:
+    """Each step ticks off its sample, in each row."""
 
-    Args:
-        steps: of each worker.
-        shards: of the job.
-    """
-
-    def __init__(self, steps, shards):
-        self.steps, self.shards = steps, shards
-        self.most = max(steps)
-        #: What was computed on: (worker, step, the parameters).
-        self.reads = []
+    def __init__(self):
+        self.attempt = 0
+        #: The worker that dies in the first one, if any.
+        self.dead = None
+        #: (attempt, epoch, sample) of each gradient, and who of how many had the sample.
+        self.taken, self.whose = [], {}
 
     def initial(self):
-        return np.zeros(self.shards * len(self.steps) * self.most, np.float32)
+        return np.zeros(ROWS * ATTEMPTS * EPOCHS * SAMPLES, np.float32)
 
-    def batches(self, worker, workers, epoch):
-        return [(worker, i) for i in range(self.steps[worker])]
+    def batches(self, place, among, epoch):
+        own = [(self.attempt, epoch, it) for it in range(place, SAMPLES, among)]
+        self.whose |= dict.fromkeys(own, (place, among))
+        return own
 
     def samples(self, batch):
         return 1
 
     def loss_and_grad(self, theta, batch, out):
-        self.reads.append((*batch, theta.copy()))
+        self.taken.append(batch)
         out[:] = 0
-        self.table(out)[:, batch[0], batch[1]] = 1
-        return 0.0
-
-    def table(self, vector):
-        return vector.reshape(self.shards, len(self.steps), self.most)
+        table_of(out)[:, *batch] = 1
+        return 0.5
 
     def evaluate(self, theta):
         return {}
 
+    def again(self, attempt):
+        """Begin an attempt anew."""
+        self.attempt = attempt
+        self.taken = [it for it in self.taken if it[0] < attempt]
 
-def shards_of(knobs):
-    return knobs.get("servers", 1) * knobs.get("shards_per_server", 1)
+    def samples_of(self, worker):
+        """Return what a worker took in the first attempt, in which one may have died, in order."""
+        left = [it for it in range(WORKERS) if it != self.dead]
+        found = []
+        for batch in self.taken:
+            if batch[0] == 0:
+                place, among = self.whose[batch]
+                if (place if among == WORKERS else left[place]) == worker:
+                    found.append(batch)
+        return found
 
 
-def quorum_of(knobs):
-    """Return the weight of each push in its update, as a number of pushes."""
-    return max(1, WORKERS // knobs["softsync"]) if "softsync" in knobs else 1
+def table_of(vector):
+    return vector.reshape(ROWS, ATTEMPTS, EPOCHS, SAMPLES)
 
 
-def config_of(out, knobs, **more):
-    return TrainConfig(
-        **{
-            "batch_size": 1, "epochs": 1, "lr": 1.0, "optimizer": "sgd", "out": str(out),
-            "checkpoint_every": 2, "keep": 1000, "inject": DELAYS,
+def first_of(problem, mode, out, *, dead=None, event=40, **more):
+    """Train; if a worker is said to die before an event, without it from then on."""
+    knobs = {
+        "batch_size": 1, "epochs": EPOCHS, "lr": 1.0, "optimizer": "sgd", "out": str(out),
+        "checkpoint_every": 2, "keep": 1000, "survive": True,
+        "inject": ("*:jitter:0.5", "0:delay:0.2"),
+    }  # fmt: skip
+    config, problem.dead = TrainConfig(**knobs | (MODES | CODED)[mode] | more), dead
+    faults = () if dead is None else (crash(dead, event),)
+    return simulate(config, problem, workers=WORKERS, faults=faults, seed=3)
+
+
+def crash(worker, event):
+    return Fault("crash", (("worker", worker),), EVENT, event)
+
+
+class Cut:
+    """A checkpoint."""
+
+    def __init__(self, path, manifest):
+        self.path, self.before, self.absent = path, manifest.workers, manifest.absent
+        trees = {it.name: read_part(Disk(), path, it) for it in manifest.parts}
+        self.roles = {
+            int(name.split("-")[1]): tree["role"]
+            for name, tree in trees.items()
+            if name.startswith("worker")
         }
-        | knobs | more
-    )  # fmt: skip
+        self.shards = [tree for name, tree in sorted(trees.items()) if name.startswith("shard")]
+        assert {*self.roles, *self.absent} == {*range(self.before)}
+        assert len(self.roles) + len(self.absent) == self.before
+        files = {it.name for it in path.iterdir()} - {"manifest.json"}
+        assert files == {it.file for it in manifest.parts}
 
+    def pushes(self, mode):
+        """Return what the pushes come to, whether applied, pending or kept back."""
+        weight = 1 / len(self.roles) if mode in ROUNDS else 1
+        parts = []
+        for i, tree in enumerate(self.shards):
+            total, owed = -tree["theta"].astype(np.float64), tree["role"]["shard"]["owed"]
+            if owed is not None:
+                total += owed
+            for role in self.roles.values() if mode in CODED and "elastic" not in mode else ():
+                total += role["strategy"]["encoder"]["senders"][str(i)]["residual"] * weight
+            parts.append(total)
+        found = np.concatenate(parts)
+        if "elastic" in mode:  # forces do not change the sum of the centre and all workers
+            found -= sum(it["strategy"]["averager"]["theta"] for it in self.roles.values())
+        return table_of(found)
 
-def saved(out):
-    """Return by step the trees of the parts of each checkpoint of a run."""
-    found = {}
-    for folder in sorted((Path(out) / "checkpoints").iterdir()):
-        if folder.name.isdigit():
-            manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
-            trees = {it.name: read_part(Disk(), folder, it) for it in manifest.parts}
-            found[int(folder.name)] = trees
-    return found
+    def check_held(self, mode):
+        """Check that workers hold what servers, who send them differences, think that they do."""
+        replies = "codec_reply" in (MODES | CODED)[mode]
+        for worker, role in self.roles.items() if replies else ():
+            strategy, held = role["strategy"], []
+            for it in self.shards:
+                by_worker = it["role"]["replies"]["each_held"]
+                held.append(by_worker.get(str(worker), by_worker["0"]))
+            if "averager" in strategy:
+                mine = strategy["averager"]["centre"]
+            else:
+                spans = strategy["decoder"]["spans"]
+                mine = np.concatenate([spans[str(i)] for i in range(len(held))])
+            assert (mine == np.concatenate(held)).all()
 
-
-def clocks_in(trees):
-    return [trees[f"worker-{i}-of-{WORKERS}"]["role"]["clock"] for i in range(WORKERS)]
-
-
-def applied_in(trees, knobs, problem):
-    """Return what the pushes in a checkpoint come to, whether applied, pending or kept back."""
-    shards, quorum = shards_of(knobs), quorum_of(knobs)
-    parts = []
-    for i in range(shards):
-        tree = trees[f"shard-{i}-of-{shards}"]
-        total = -tree["theta"].astype(np.float64) * quorum
-        owed = tree["role"]["shard"]["owed"]
-        if owed is not None:
-            total += owed
-        for worker in range(WORKERS) if "codec" in knobs and "local_steps" not in knobs else ():
-            encoder = trees[f"worker-{worker}-of-{WORKERS}"]["role"]["strategy"]["encoder"]
-            total += encoder["senders"][str(i)]["residual"]
-        parts.append(total)
-    found = np.concatenate(parts)
-    if "local_steps" in knobs:  # forces do not change the sum of the centre and all workers
-        for worker in range(WORKERS):
-            averager = trees[f"worker-{worker}-of-{WORKERS}"]["role"]["strategy"]["averager"]
-            found -= averager["theta"]
-    return problem.table(found)
-
-
-def check_cut(trees, knobs, problem, step):
-    """Check that a checkpoint has each push of each worker up to its clock once, and no other."""
-    clocks = clocks_in(trees)
-    if "backup" in knobs:
-        assert set(clocks) <= {step, *problem.steps}, clocks
-    elif "local_steps" not in knobs:
-        assert sum(clocks) // WORKERS == step, clocks
-    due = np.arange(problem.most) < np.array(clocks)[:, None]
-    found = applied_in(trees, knobs, problem)
-    assert is_once(found, due, knobs), "the pushes of a checkpoint are not those of its clocks"
-    check_held(trees, knobs)
-    if "local_steps" in knobs or "backup" in knobs:
-        return
-    for name, tree in trees.items():
-        if name.startswith("shard"):
-            counted = tree["role"]["shard"]["stats"]["staleness"]
-            pending = len(tree["role"]["policy"]["owed"]) // len(Push._fields)
-            assert counted_in(counted.values()) == sum(clocks) - pending
-
-
-def is_once(found, due, knobs):
-    """Return whether exactly what is due was applied once, by the weight of its update."""
-    if "backup" in knobs:  # a round is the mean of those that came in time
-        return np.allclose(found.sum(1), due.any(0), atol=1e-5)
-    # Where workers have left, fewer pushes make an update, and each weighs more.
-    quorum = quorum_of(knobs)
-    weights = [quorum / size for size in range(1, quorum + 1)]
-    once = np.isclose(found[..., None], weights, atol=1e-5).any(-1)
-    return (once == due).all() and np.allclose(np.where(due, 0, found), 0, atol=1e-5)
-
-
-def counted_in(histograms):
-    return sum(count for histogram in histograms for count in histogram.values())
-
-
-def check_held(trees, knobs):
-    """Check that workers hold what servers, who send them differences, think that they do."""
-    shards = shards_of(knobs)
-    for worker in range(WORKERS) if "codec_reply" in knobs else ():
-        strategy = trees[f"worker-{worker}-of-{WORKERS}"]["role"]["strategy"]
-        if "averager" in strategy:
-            mine = strategy["averager"]["centre"]
+    def places(self, after):
+        """Return the clock, epoch and step of it at which each worker resumes; None: it is done."""
+        roles, before = self.roles, self.before
+        training = [it for it in roles if not roles[it]["has_left"]]
+        if after >= before:
+            stays = [it if it in roles else None for it in range(before)]
         else:
-            mine = np.concatenate([strategy["decoder"]["spans"][str(i)] for i in range(shards)])
-        replies = [trees[f"shard-{i}-of-{shards}"]["role"]["replies"] for i in range(shards)]
-        assert (mine == np.concatenate([it["each_held"][str(worker)] for it in replies])).all()
+            stays = training + [it for it in roles if it not in training]
+        stays = (stays + [None] * after)[:after]
+        slowest = min(training, key=lambda it: (roles[it]["clock"], it))
+        return [
+            self._place(roles[slowest if it is None else it], after)
+            if it is None or it in training
+            else None
+            for it in stays
+        ]
+
+    def _place(self, role, after):
+        step = (role["taken"] + role["skip"]) * role["among"] // after
+        return role["clock"], role["epoch"], step
 
 
-def check_reads(problem, knobs, pushes):
-    """Check that whoever computed had read what it says, and all that the gate of ssp promises."""
-    if "codec" in knobs or quorum_of(knobs) > 1 or knobs["mode"] not in ("async", "ssp"):
-        return
-    reads = {(worker, step): theta for worker, step, theta in problem.reads}
-    for it in pushes:
-        version = -problem.table(reads[it.worker, it.clock])[it.shard].sum()
-        assert version == it.version, f"{it} read version {version}"
-    lead = knobs.get("staleness")
-    for worker, step, theta in problem.reads if lead is not None else ():
-        seen = -problem.table(theta)
-        for other, steps in enumerate(problem.steps):
-            due = min(steps, step - lead) if other != worker else step
-            assert (seen[:, other, : max(0, due)] == 1).all(), (worker, step, other)
+def cuts_of(out):
+    """Return the checkpoints that are without a worker, the first one first, and all."""
+    found = [Cut(*it) for it in Checkpoints(Disk(), Path(out)).listed(verify=True)][::-1]
+    return [it for it in found if it.absent], found
 
 
-def check_end(run, knobs, problem):
-    """Check that every push was applied once at every shard, over both attempts."""
-    steps = np.array(problem.steps)
-    if "local_steps" in knobs:
-        return
-    if "codec" not in knobs:
-        found = -problem.table(run.theta) * quorum_of(knobs)
-        due = np.arange(problem.most) < steps[:, None]
-        assert is_once(found, due, knobs), "a push was lost, or came twice"
-    if "backup" in knobs:
-        return
-    assert run.summary.samples == steps.sum()
-    assert sum(run.summary.staleness.histogram) == steps.sum() * problem.shards
-
-
-@contextmanager
-def watched():
-    """Collect the pushes that shards receive."""
-    pushes, handle = [], Policy.handle
-
-    def watching(self, event):
-        if type(event) is Push:
-            pushes.append(event)
-        return handle(self, event)
-
-    with mock.patch.object(Policy, "handle", watching):
-        yield pushes
-
-
-def resumed(out, step, again, problem, seed, **more):
-    where = str(Path(out) / "checkpoints" / f"{step:08d}")
-    config, write, steps = resumed_config(where, out=str(again), **more), Saver._write, []
-
-    def writing(self, part, step):
-        steps.append(step)
-        write(self, part, step)
-
-    with mock.patch.object(Saver, "_write", writing):
-        run = simulate(config, problem, workers=WORKERS, seed=seed)
-    assert min(steps, default=step + 1) > step, "what it goes on from was saved again"
-    return run
-
-
-def judge(tmp_path, knobs, *, steps=(9, 9, 9), seed=0, every=2, resumes=None):
-    """Train, go on from each checkpoint, and check all of it; return the steps that were saved."""
-    problem = Ticks(steps, shards_of(knobs))
-    config = config_of(tmp_path / "run", knobs, checkpoint_every=every)
-    with watched() as pushes:
-        run = simulate(config, problem, workers=WORKERS, seed=seed)
-    check_reads(problem, knobs, pushes)
-    check_end(run, knobs, problem)
-    cuts = saved(tmp_path / "run")
-    for step, trees in cuts.items():
-        check_cut(trees, knobs, problem, step)
-    for step in list(cuts)[:resumes]:
-        clocks, problem.reads = clocks_in(cuts[step]), []
-        again = tmp_path / f"from-{step}"
-        with watched() as pushes:
-            run = resumed(tmp_path / "run", step, again, problem, seed + 50)
-        taken = sorted(it[:2] for it in problem.reads)
-        left = [range(*it) for it in zip(clocks, steps, strict=True)]
-        due = [(worker, i) for worker, of_worker in enumerate(left) for i in of_worker]
-        if "backup" in knobs:  # whoever is overtaken skips steps
-            assert set(taken) <= set(due)
-            assert len(taken) == len(set(taken))
-        else:
-            assert taken == due
-        check_reads(problem, knobs, pushes)
-        check_end(run, knobs, problem)
-        for later, trees in saved(again).items():
-            assert later > step
-            check_cut(trees, knobs, problem, later)
-    return list(cuts)
-
-
-def test_each_push_counts_once_over_both_attempts(tmp_path):
-    for mode, knobs in MODES.items():
-        assert len(judge(tmp_path / mode, knobs, steps=(6, 6, 6), resumes=1)) == 3, mode
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("steps", [(9, 9, 9), (12, 3, 7), (1, 10, 2)])
-@pytest.mark.rest_one_in(3)
-@pytest.mark.exhaustive
-def test_it_does_so_from_every_step_in_many_orders(tmp_path, mode, steps):
-    for seed in range(3):
-        assert judge(tmp_path / str(seed), MODES[mode], steps=steps, seed=seed, every=1)
-
-
-@each("mode", ["async", "ssp 2", "softsync", "elastic"])
-def test_workers_that_are_done_are_saved_as_they_were_then(tmp_path, mode):
-    steps = (9, 2, 5)
-    cuts = judge(tmp_path / mode, MODES[mode], steps=steps, every=1, resumes=0)
-    trees = saved(tmp_path / mode / "run")[cuts[-1]]
-    assert clocks_in(trees)[1] == 2
-    problem, knobs = Ticks(steps, shards_of(MODES[mode])), MODES[mode]
-    run = resumed(tmp_path / mode / "run", cuts[-1], tmp_path / mode / "on", problem, 9)
-    assert {it[0] for it in problem.reads} <= {0, 2}
-    assert run.summary.steps == 9
-    check_end(run, knobs, problem)
-
-
-@each("mode", ["async", "softsync"])
-def test_a_worker_that_dies_while_others_are_parked_holds_nobody(tmp_path, mode):
-    knobs = MODES[mode]
-    for i in (4, 11):  # parked itself, and the last that is waited for
-        problem, out = Ticks((6, 6, 6), shards_of(knobs)), tmp_path / f"{mode} {i}"
-        config = config_of(out, knobs, checkpoint_every=1)
-        run = simulate(config, problem, workers=WORKERS, seed=i, crashes=[(0, 0.2 + 0.3 * i)])
-        assert run.summary.steps == 6
-        whole = {step: it for step, it in saved(out).items() if "worker-0-of-3" in it}
-        for step, trees in whole.items():
-            check_cut(trees, knobs, problem, step)
-        assert max(saved(out)) > max(whole, default=0)  # of the others, see test_resume_survivors
-
-
-def test_a_folder_is_named_by_the_steps_of_workers_on_average(tmp_path):
-    assert judge(tmp_path, MODES["async"], steps=(4, 12, 2), every=1, resumes=0)[-1] == 18 // 3
-
-
-@each(
-    ("mode", "before", "after"),
-    [("async", 1, 3), ("async", 3, 2), ("ssp 2", 3, 1), ("backups", 2, 3)],
-)
-def test_other_servers_go_on_where_all_shards_made_the_same_updates(tmp_path, mode, before, after):
-    knobs = MODES[mode] | {"servers": before, "optimizer": "sgd"}
-    problem, folder = Ticks((6, 6, 6), 6), tmp_path / f"{mode} {before}"
-    simulate(config_of(folder / "run", knobs), problem, workers=WORKERS)
-    step, trees = list(saved(folder / "run").items())[1]
-    problem.reads = []
-    run = resumed(folder / "run", step, folder / "on", problem, 5, servers=after)
-    found = -problem.table(run.theta)
-    assert np.allclose(found.sum(1) if "backup" in knobs else found, 1)
-    assert len(problem.reads) <= 18 - sum(clocks_in(trees))
-    assert sorted(saved(folder / "on"))[0] > step
-
-
-def test_other_servers_apply_what_was_pending(tmp_path):
-    problem = Ticks((7, 7, 7), 6)
-    run = config_of(tmp_path / "run", MODES["softsync"] | {"softsync": 1}, checkpoint_every=1)
-    simulate(run, problem, workers=WORKERS)
-    steps = [
-        step
-        for step, trees in saved(tmp_path / "run").items()
-        if trees["shard-0-of-2"]["role"]["policy"]["owed"]
+def due(problem, places):
+    """Return by worker what it is to take when it resumes, in order."""
+    return [
+        []
+        if place is None
+        else [
+            (problem.attempt, epoch, sample)
+            for epoch in range(place[1], EPOCHS)
+            for i, sample in enumerate(range(worker, SAMPLES, len(places)))
+            if (epoch, i) >= place[1:]
+        ]
+        for worker, place in enumerate(places)
     ]
-    assert steps
-    for servers in (1, 3):
-        run = resumed(
-            tmp_path / "run", steps[0], tmp_path / f"{servers}", problem, 0, servers=servers
-        )
-        found = -problem.table(run.theta) * WORKERS
-        assert is_once(found, np.ones(found.shape[1:], bool), MODES["softsync"])
 
 
-def stopped(config, problem):
-    """Train until somebody asks to stop, in step 3; return the error."""
+def check_once(mode, found, wanted, among=WORKERS):
+    """Check that these pushes are there, once in each row, and no others.
+
+    Args:
+        mode: of the job.
+        found: what there is of each.
+        wanted: the pushes.
+        among: the number of workers then; in an update there are fewer where some had died.
+    """
+    is_due = np.zeros(found.shape[1:], bool)
+    for _, *it in wanted:
+        is_due[*it] = True
+    sizes = [1]
+    if mode in ("softsync", "backups"):  # the next update has what was pending, too
+        sizes = range(1, 5)
+    elif mode in ("sync", "averages"):
+        sizes = range(2, among + 1)
+    elif mode == "sync, codec":
+        sizes = [among]
+    ticked = np.isclose(found[..., None], [1 / it for it in sizes], atol=1e-5).any(-1)
+    assert (ticked | (np.abs(found) < 1e-5)).all(), "a push came more than once"
+    assert not (ticked & ~is_due).any(), "a push came from nowhere"
+    if mode != "backups":  # which leave out what is late
+        assert (ticked == is_due).all(), "a push was lost"
+
+
+def went_on(problem, mode, cut, after, out, servers=None):
+    """Resume to the end, and check what was taken, and that it counts once."""
+    problem.again(problem.attempt + 1)
+    more = {} if servers is None else {"servers": servers}
+    config = resumed_config(str(cut.path), out=str(out), **more)
+    run = simulate(config, problem, workers=after, seed=problem.attempt)
+    by_worker = due(problem, cut.places(after))
+    wanted = [it for its in by_worker for it in its]
+    taken = Counter(it for it in problem.taken if it[0] == problem.attempt)
+    if mode == "backups":
+        assert not taken - Counter(wanted)
+    else:
+        assert taken == Counter(wanted), "samples are missing, or were taken twice"
+    if not cut.absent and problem.attempt == 1 and mode != "backups":
+        done = sum(it["clock"] for it in cut.roles.values())
+        assert run.summary.samples == done + len(wanted)
+        if "elastic" not in mode and mode != "averages" and servers is None:
+            counted = len(cut.shards) * done + len(run.servers) * len(wanted)
+            assert sum(run.summary.staleness.histogram) == counted
+    table = -table_of(run.theta)
+    if mode in MODES and "elastic" not in mode:
+        check_once(mode, table[:, problem.attempt], wanted, after)
+        if servers is None and mode != "averages":  # an update is a mean, of a step
+            versions = [it.shard.version for it in run.servers for _ in range(ROWS // 2)]
+            assert np.allclose(table.sum((1, 2, 3)), versions, atol=1e-3)
+    clocks = [0 if it is None else it[0] for it in cut.places(after)]
+    lost = bool(cut.absent) or after != WORKERS
+    for later in [] if "elastic" in mode and lost else cuts_of(out)[1]:
+        assert later.path.name > cut.path.name
+        later.check_held(mode)
+        there = [
+            it
+            for worker, role in later.roles.items()
+            for it in by_worker[worker][: role["clock"] - clocks[worker]]
+        ]
+        if mode in CODED or "elastic" in mode:
+            check_once(mode, later.pushes(mode)[:, problem.attempt], there, after)
+            check_before(problem, mode, later.pushes(mode), cut)
+    return run, table
+
+
+def check_before(problem, mode, table, cut, died_at=0):
+    """Check that what came before the cut is there, and nothing that came after.
+
+    Of the dead it is what it was answered for, and perhaps one push more; codecs lose some of that.
+
+    Returns:
+        By how many pushes shards differ in what they have of the dead.
+    """
+    table, counts = table[:, 0].copy(), set()
+    left = []
+    for worker, role in cut.roles.items():
+        left += problem.samples_of(worker)[: role["clock"]]
+    own = problem.samples_of(problem.dead) if problem.dead in cut.absent else []
+    step = (MODES | CODED)[mode].get("local_steps", 1)
+    for row in table:
+        ticked = [not np.isclose(row[*it[1:]], 0, atol=1e-5) for it in own]
+        for it in own:
+            row[*it[1:]] = 0
+        if mode not in ("backups", *CODED):
+            count = sum(ticked)
+            assert ticked == [True] * count + [False] * (len(own) - count)
+            assert not own or count >= died_at // step * step, "what was answered is lost"
+            counts.add(count // step)
+    check_once(mode, table, left)
+    return max(counts, default=0) - min(counts, default=0)
+
+
+# --- workers that stop, and all resume, or others -------------------------------------------------
+
+#: (mode, workers, servers)
+GROUPS = [
+    *(("codec", 3, 1), ("replies", 2, None), ("sync, codec", 4, 3), ("elastic, codec", 3, None)),
+    *(("async", 2, 3), ("ssp", 4, None), ("softsync", 2, None), ("backups", 4, 1)),
+    *(("elastic, async", 3, None), ("averages", 2, None), ("softsync", 4, 3), ("async", 3, None)),
+    *(("codec", 2, 3), ("codec", 4, None), ("replies", 4, 1), ("sync, codec", 2, None)),
+]
+
+
+def resumes(folder, mode, after, servers, cuts):
+    problem = Samples()
+    out = folder / f"{mode} {after} {servers}"
+    first_of(problem, mode, out, inject=("*:jitter:0.5", "1:delay:0.4"))  # others are done early
+    found = cuts_of(out)[1]
+    assert len(found) >= 3
+    for cut in found[cuts]:
+        if all(it["has_left"] for it in cut.roles.values()):
+            continue
+        if mode in ("async", "ssp", "softsync", "codec", "replies"):
+            clocks = [it["clock"] for it in cut.roles.values()]
+            assert int(cut.path.name) == sum(clocks) // WORKERS, "steps on average"
+        cut.check_held(mode)
+        problem.attempt = 0
+        _, table = went_on(problem, mode, cut, after, out / f"on {cut.path.name}", servers)
+        if mode in MODES and "elastic" not in mode:
+            check_before(problem, mode, table, cut)
+
+
+@each(("mode", "after", "servers"), GROUPS[:9])
+def test_each_push_counts_once_with_whoever_resumes(tmp_path, mode, after, servers):
+    """That is also what is kept back of it, as a part of an update, whoever has it then."""
+    resumes(tmp_path, mode, after, servers, slice(1, 3) if mode in CODED else slice(-2, None))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("mode", "after", "servers"), GROUPS)
+def test_it_does_so_from_every_cut(tmp_path, mode, after, servers):
+    resumes(tmp_path, mode, after, servers, slice(None))
+
+
+def stopped(problem, mode, out, **more):
+    """Train until somebody asks to stop, in step 3; return the line."""
     call = Caller.call
 
     def asked(self, step):
@@ -383,154 +356,27 @@ def stopped(config, problem):
         return call(self, step)
 
     with mock.patch.object(Caller, "call", asked), pytest.raises(StoppedError) as caught:
-        simulate(config, problem, workers=WORKERS)
-    return caught
+        first_of(problem, mode, out, checkpoint_every=100, **more)
+    return str(caught.value)
 
 
-@each("mode", list(MODES))
+@each("mode", ["async", "backups", "codec", "elastic, codec"])
 def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
     """It may be asked to at any time; all workers save the same cut, and take no step after it."""
-    knobs = MODES[mode]
-    problem = Ticks((6, 6, 6), shards_of(knobs))
-    caught = stopped(config_of(tmp_path / mode, knobs, checkpoint_every=100), problem)
-    ((step, trees),) = saved(tmp_path / mode).items()
-    assert str(caught.value).startswith(f"stopped as asked; --resume goes on from step {step}, ")
-    check_cut(trees, knobs, problem, step)
-    assert len(problem.reads) == sum(clocks_in(trees))
-    problem.reads = []
-    run = resumed(tmp_path / mode, step, tmp_path / f"{mode} on", problem, 5)
-    check_end(run, knobs, problem)
-    if "backup" not in knobs:
-        assert len(problem.reads) == 18 - sum(clocks_in(trees))
+    problem, out = Samples(), tmp_path / mode
+    line = stopped(problem, mode, out)
+    _, (cut,) = cuts_of(out)
+    assert line.startswith(f"stopped as asked; --resume goes on from step {int(cut.path.name)}, ")
+    assert len(problem.taken) == sum(it["clock"] for it in cut.roles.values())
+    went_on(problem, mode, cut, WORKERS, tmp_path / f"{mode} on")
 
 
 def test_the_history_of_a_run_that_was_stopped_is_unfinished_until_it_goes_on(tmp_path):
-    out, problem = tmp_path / "run", Ticks((6, 6, 6), shards_of(MODES["async"]))
-    stopped(config_of(out, MODES["async"], checkpoint_every=100, record=True), problem)
+    stopped(Samples(), "async", tmp_path / "run", record=True)
     with pytest.raises(ConfigError, match="unfinished run"):
-        check_run(out)
-    simulate(resumed_config(str(out)), problem, workers=WORKERS)
-    assert check_run(out).ok
-
-
-def one_parked_early(mp):
-    def release(self, decisions):
-        if len(self.parked) >= len(self.clock) - 1 and self.parked:
-            decisions.append(Cut(self._cut))
-            self.waiting.update(self.parked)
-            self.parked.clear()
-            self._bound = -math.inf
-            self._serve(decisions)
-
-    mp.setattr(Policy, "_release", release)
-
-
-def none_park(mp):
-    async def park(self, clock):
-        self._cut = 0
-
-    mp.setattr(PushPull, "park", park)
-
-
-def saved_when_asked(mp):
-    ask = ShardServer.ask
-
-    def asks(self):
-        before = self._cut
-        ask(self)
-        if self._cut and not before:
-            self.early = self.state(), self.shard.theta.copy()
-
-    state = ShardServer.state
-    mp.setattr(ShardServer, "ask", asks)
-    mp.setattr(ShardServer, "state", lambda self: getattr(self, "early", (state(self),))[0])
-
-
-def forgets(kind, name):
-    def mutate(mp):
-        mp.setattr(kind, "saved", tuple(it for it in kind.saved if it != name))
-
-    return mutate
-
-
-def late_worker_saved(mp):
-    async def boundary(self):
-        await self._park()
-        if self.at_boundary is not None:
-            self._stops = await self.at_boundary(self.clock)
-
-    mp.setattr(Worker, "_boundary", boundary)
-
-
-def leaves_again(mp):
-    mp.setattr(Worker, "saved", tuple(it for it in Worker.saved if it != "has_left"))
-
-
-def reads_nothing_when_parked(mp):
-    park = ElasticAverager.park
-
-    async def parks(self, averages):
-        before = self._centre.copy()
-        await park(self, averages)
-        self._centre[:] = before
-
-    mp.setattr(ElasticAverager, "park", parks)
-
-
-MUTANTS = {
-    "a shard is saved before all are parked": (one_parked_early, ("async", "ssp 2", "elastic")),
-    "nobody parks": (none_park, ("async", "softsync")),
-    "a shard saves itself when it asks": (saved_when_asked, ("async", "codec")),
-    "pending pushes are forgotten": (forgets(Policy, "_owed"), ("softsync",)),
-    "their sum is": (forgets(Shard, "_owed"), ("softsync",)),
-    "their notes are": (forgets(Shard, "_owed_notes"), ("softsync",)),
-    "a shard's counts are": (forgets(Shard, "stats"), ("async",)),
-    "clocks are": (forgets(Policy, "clock"), ("async", "ssp 2")),
-    "what a codec kept back is": (forgets(PushPull, "_encoder"), ("codec",)),
-    "whoever goes on does not park": (forgets(PushPull, "_cut"), ("async", "ssp 2")),
-    "a worker is saved after it was parked": (late_worker_saved, ("async", "elastic")),
-    "who has left leaves again": (leaves_again, ("async",)),
-    "the centre is not read again": (reads_nothing_when_parked, ("elastic, codec",)),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-@pytest.mark.one_in(4)
-def test_the_oracle_finds(tmp_path, monkeypatch, name):
-    mutate, modes = MUTANTS[name]
-    mutate(monkeypatch)
-    for mode in modes:
-        with pytest.raises((AssertionError, PsrtError, KeyError, ValueError)):
-            judged(tmp_path / mode, MODES[mode])
-
-
-def judged(tmp_path, knobs):
-    for seed in range(8):
-        steps = (4, 12, 8) if seed % 2 else (9, 9, 9)
-        found = judge(tmp_path / str(seed), knobs, steps=steps, seed=seed)
-        assert len(found) >= 3, "checkpoints are missing"
-
-
-@each(
-    ("mode", "after"),
-    [
-        (mode, after)
-        for mode in ("codec", "codec of replies", "softsync, codec")
-        for after in (1, 3)
-    ],
-)
-def test_other_servers_go_on_with_what_codecs_kept_back(tmp_path, mode, after):
-    """What is kept back belongs to elements, and workers hold what the new servers think."""
-    problem, folder = Ticks((9, 9, 9), 6), tmp_path / f"{mode} {after}"
-    simulate(config_of(folder / "run", MODES[mode]), problem, workers=WORKERS)
-    step = sorted(saved(folder / "run"))[1]
-    resumed(folder / "run", step, folder / "on", problem, 5, servers=after)
-    knobs = MODES[mode] | {"servers": after}
-    assert saved(folder / "on")
-    for trees in saved(folder / "on").values():
-        due = np.arange(problem.most) < np.array(clocks_in(trees))[:, None]
-        assert is_once(applied_in(trees, knobs, problem), due, knobs)
-        check_held(trees, knobs)
+        check_run(tmp_path / "run")
+    simulate(resumed_config(str(tmp_path / "run")), Samples(), workers=WORKERS)
+    assert check_run(tmp_path / "run").ok
 
 
 #: Workers have 5 batches an epoch. The last one begins 4/5 through it, so 1.9 epochs are 2 whole
@@ -538,22 +384,17 @@ def test_other_servers_go_on_with_what_codecs_kept_back(tmp_path, mode, after):
 PARTS_OF_EPOCHS = {0.4: 2, 1.9: 10, 2.5: 13}
 
 
-@each(
-    ("mode", "epochs"),
-    [*((it, 2.5) for it in ("ssp 2", "softsync", "elastic", "backups", "rounds", "sums"))]
-    + [("async", it) for it in PARTS_OF_EPOCHS],
-)
+@each(("mode", "epochs"), [("ssp", 2.5), ("sums", 2.5), ("async", 0.4), ("elastic, async", 1.9)])
 def test_a_run_that_ends_within_an_epoch_resumes_from_its_last_checkpoints(tmp_path, mode, epochs):
-    more = {"rounds": {"mode": "sync"}, "sums": {"mode": "allreduce"}}
-    out = tmp_path / f"{mode} {epochs}"
+    out, more = tmp_path / f"{mode} {epochs}", {"sums": {"mode": "allreduce"}}
     knobs = {
         "dataset": "synthetic:15x4x3", "hidden": (3,), "batch_size": 1, "epochs": epochs,
-        "checkpoint_every": 1, "keep": 3, "inject": DELAYS, "record": True,
+        "checkpoint_every": 1, "keep": 3, "inject": ("*:jitter:0.5", "0:delay:0.4"), "record": True,
     }  # fmt: skip
     simulate(TrainConfig(**knobs | (MODES | more)[mode], out=str(out)), workers=WORKERS, seed=1)
-    cuts = [it for it in (out / "checkpoints").iterdir() if it.name.isdigit()]
+    cuts = sorted(it for it in (out / "checkpoints").iterdir() if it.name.isdigit())
     assert len(cuts) >= 2
-    for cut in sorted(cuts)[-2:]:
+    for cut in cuts[-2:]:
         on = out / f"from {cut.name}"
         config = resumed_config(str(cut), out=str(on), checkpoint_every=None, keep=None)
         run = simulate(config, workers=WORKERS, seed=2)
@@ -561,21 +402,166 @@ def test_a_run_that_ends_within_an_epoch_resumes_from_its_last_checkpoints(tmp_p
         assert check_run(on).ok
 
 
-@each(("epochs", "steps", "good"), [(2.2, None, 11), (1.9, None, 10), (None, 7, 7)])
-def test_what_a_shorter_run_would_not_have_done_it_does_not_resume_from(
-    tmp_path, epochs, steps, good
+# --- workers that have died -----------------------------------------------------------------------
+
+
+def judge(folder, mode, dead, event, *, groups=(3, 2), cuts=slice(None)):
+    """Have a worker die before an event, and resume from checkpoints without it."""
+    problem = Samples()
+    out = folder / f"{mode} {dead} {event}"
+    first = first_of(problem, mode, out, dead=dead, event=event)
+    found, every = cuts_of(out)
+    # The last one that has all of them, too: who has died may have come so far.
+    for cut in [it for it in every if not it.absent][-1:] + found[cuts]:
+        for after in groups:
+            problem.attempt = 0
+            on = out / f"{cut.path.name} on {after}"
+            run, table = went_on(problem, mode, cut, after, on)
+            if "elastic" in mode or mode in CODED:
+                continue
+            torn = check_before(problem, mode, table, cut, first.workers[dead].clock)
+            assert mode == "backups" or torn == run.summary.torn
+
+
+#: (mode, event). In the first, a step of the dead is at some shards only.
+DEATHS = [
+    *(("sync", 74), ("backups", 39), ("async", 48), ("ssp", 57), ("softsync", 66)),
+    *(("averages", 75), ("elastic", 84), ("elastic, async", 93), ("codec", 70)),
+]
+
+
+@each(("mode", "event"), DEATHS)
+def test_who_dies_costs_no_checkpoint_after_that(tmp_path, mode, event):
+    """Each push counts once, whoever resumes from there: as many workers, or who is left."""
+    judge(tmp_path, mode, event % WORKERS, event, groups=(2 + event % 2,), cuts=slice(0, 1))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.rest_one_in(3)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("mode", [*MODES, "codec", "replies"])
+def test_nor_does_who_dies_before_any_event(tmp_path, mode, part):
+    for event in range(1 + part, 140, PARTS):
+        judge(tmp_path, mode, event % WORKERS, event, cuts=slice(event % 3, None, 2))
+
+
+@pytest.mark.one_in(40)
+@pytest.mark.parametrize("dead", range(WORKERS))
+@pytest.mark.parametrize("mode", ["async", *(it for it in MODES if it != "async")])
+def test_another_one_dies_in_what_goes_on(tmp_path, mode, dead):
+    """A second loss, from the first one's checkpoint on: what came before is left as it was."""
+    problem = Samples()
+    first_of(problem, mode, tmp_path / "one", dead=1)
+    ((cut, *_), _) = cuts_of(tmp_path / "one")
+    assert cut.absent == (1,)
+    for event in (20, 63):
+        out = tmp_path / f"two {event}"
+        problem.again(1)
+        again = resumed_config(str(cut.path), out=str(out))
+        second = simulate(again, problem, workers=WORKERS, faults=(crash(dead, event),), seed=5)
+        for later in cuts_of(out)[0][:1]:
+            assert later.absent == (dead,)
+            problem.attempt = 1
+            _, table = went_on(problem, mode, later, WORKERS, out / f"three {later.path.name}")
+            if "elastic" not in mode:
+                before = -table_of(second.theta)[:, 0]
+                assert np.allclose(table[:, 0] != 0, before != 0), "of the first attempt"
+
+
+@each(("mode", "event"), [("softsync", 60), ("sync", 30)])
+def test_it_goes_on_with_other_servers_too(tmp_path, mode, event):
+    """Also where a push waits for its update at one shard, and not at another one."""
+    problem, out = Samples(), tmp_path / mode
+    first = first_of(problem, mode, out, dead=1, event=event)
+    cut = cuts_of(out)[0][0]
+    run, table = went_on(problem, mode, cut, WORKERS, out / "on", servers=1)
+    torn = check_before(problem, mode, table, cut, first.workers[1].clock)
+    assert torn == run.summary.torn
+    if mode == "softsync":
+        assert len({len(it["role"]["policy"]["owed"]) for it in cut.shards}) > 1
+
+
+def trained_from(cut, out, workers=WORKERS, **more):
+    config = resumed_config(str(cut), out=str(out), **more)
+    return simulate(config, Samples(), workers=workers)
+
+
+def test_a_manifest_that_says_who_is_absent_must_be_right(tmp_path):
+    first_of(Samples(), "sync", tmp_path / "run", dead=0)
+    cut = cuts_of(tmp_path / "run")[0][0].path
+    for workers in (3, 2):
+        with pytest.raises(ConfigError, match="in place of the dead, which --record cannot have"):
+            trained_from(cut, tmp_path / "on", workers, record=True)
+    manifest = cut / "manifest.json"
+    values = json.loads(manifest.read_text())
+    assert values["absent"] == [0]
+    none = "those of its workers that are absent are none"
+    for absent, why in (
+        ([1], "it has other workers than it says"),
+        ([], "it has no worker-0-of-3"),
+        *(([0, 1, 2], none), ([1, 0], none), ([3], none), (["0"], none)),
+        (0, "its parts, or who is absent, are no list"),
+    ):
+        manifest.write_text(json.dumps(values | {"absent": absent}))
+        with pytest.raises(ConfigError, match=why):
+            trained_from(cut, tmp_path / "on")
+
+
+# --- workers that train alone, and average at servers ---------------------------------------------
+
+AVERAGING = {
+    "local": {"mode": "local-sgd", "local_steps": 2, "outer_lr": 0.7},
+    "elastic": {"mode": "easgd", "local_steps": 2},
+    "elastic, asynchronous": {"mode": "easgd", "local_steps": 2, "asynchronous": True},
+}
+
+
+def have_their_own(out, mode, before, after):
+    """Check that who stays has what it had, and who joins begins at the centre."""
+    config = TrainConfig(
+        **AVERAGING[mode], dataset="synthetic:72x12x4", hidden=(8,), epochs=1, lr=0.05, servers=2,
+        keep=1000, checkpoint_every=1, optimizer="momentum", batch_size=12 // before,
+        out=str(out / "run"),
+    )  # fmt: skip
+    simulate(config, workers=before)
+    cut, found, restore = cuts_of(config.out)[1][1], {}, Worker.restore
+
+    def restoring(self, tree):
+        found[self.number] = tree["strategy"]
+        restore(self, tree)
+
+    with mock.patch.object(Worker, "restore", restoring):
+        again = resumed_config(str(cut.path), out=str(out / "on"), batch_size=12 // after)
+        assert simulate(again, workers=after).summary.epochs == 1
+    assert len(found) == after
+    centre = np.concatenate([it["theta"] for it in cut.shards])
+    for worker, mine in found.items():
+        momentum, own = velocity_of(mine), mine["averager"].get("theta")
+        if worker >= before:
+            assert not momentum.any()
+            assert own is None or (own == centre).all()
+            continue
+        theirs = cut.roles[worker]["strategy"]
+        assert momentum.any()
+        assert (momentum == velocity_of(theirs)).all()
+        assert own is None or (own == theirs["averager"]["theta"]).all()
+
+
+def velocity_of(strategy):
+    return strategy["updater"]["optimizer"]["state"]["velocity"]
+
+
+@each(
+    ("mode", "before", "after"),
+    [("local", 3, 2), ("local", 2, 4), ("elastic", 2, 3), ("elastic, asynchronous", 2, 3)],
+)
+def test_who_stays_has_what_it_had_and_who_joins_begins_at_the_centre(
+    tmp_path, mode, before, after
 ):
-    out = tmp_path / f"{epochs} {steps}"
-    knobs = {"dataset": "synthetic:15x4x3", "hidden": (3,), "batch_size": 1, "epochs": 3}
-    config = TrainConfig(**knobs, out=str(out), mode="sync", checkpoint_every=1, keep=99)
-    simulate(config, workers=WORKERS)
-    for step in good, good + 1:
-        where, on = str(out / "checkpoints" / f"{step:08d}"), str(out / f"on {step}")
-        again = resumed_config(
-            where, out=on, keep=None, checkpoint_every=None, epochs=epochs, steps=steps
-        )
-        if step > good:
-            with pytest.raises(PsrtError, match="a shorter run"):
-                simulate(again, workers=WORKERS)
-        else:
-            assert simulate(again, workers=WORKERS).summary.steps == good
+    have_their_own(tmp_path / f"{mode} {before}", mode, before, after)
+
+
+def test_what_is_not_a_workers_own_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalSteps, "of_worker", ())
+    with pytest.raises(AssertionError):
+        have_their_own(tmp_path, "local", 2, 4)

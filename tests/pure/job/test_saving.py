@@ -1,9 +1,10 @@
-"""Saving when the disk does not do as it is told."""
+"""Parts of a checkpoint are saved, gathered and committed, whatever the disk or a worker does."""
 
 from __future__ import annotations
 
 import errno
 import os
+import random
 import threading
 from pathlib import Path
 from unittest import mock
@@ -13,8 +14,15 @@ import pytest
 
 from psrt.checkpoint import Checkpoints, Disk, Manifest, announced
 from psrt.errors import ConfigError, OutputError
-from psrt.job.saving import MOST_FAILURES, Committer, Part, Saver, copied
+from psrt.job.background import Background
+from psrt.job.meeting import Agreed, Meeting
+from psrt.job.pace import Pace
+from psrt.job.saving import Committer, Part, Saver, copied
 from psrt.transport import drive
+from support.cases import each
+from support.disks import Memory
+
+OWN, OTHER, SHARD = NAMES = ("worker-0-of-2", "worker-1-of-2", "shard-0-of-1")
 
 
 class FullDisk(Disk):
@@ -24,19 +32,23 @@ class FullDisk(Disk):
         self.steps = steps
 
     def write(self, path, pieces):
-        full = (
-            path.suffix == ".safetensors" and int(path.parent.name.partition(".")[0]) in self.steps
-        )
-        if full:
+        step = int(path.parent.name.partition(".")[0])
+        if path.suffix == ".safetensors" and step in self.steps:
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         super().write(path, pieces)
 
 
+def zeros():
+    return {"theta": np.zeros(3, np.float32)}
+
+
 def saver_of(
-    tmp_path, disk, said, *, names=("worker-0-of-1",), threaded=True, timeout_s=0.2, gone=tuple
+    folder, said=None, *, disk=None, names=(OWN,), threaded=True, timeout_s=60.0, gone=tuple
 ):
-    checkpoints = Checkpoints(disk, tmp_path)
+    """Return a saver of the first process, which gathers the parts of these names."""
+    disk = disk or Disk()
+    checkpoints = Checkpoints(disk, folder)
     saver = Saver(checkpoints, disk, every=10, threaded=threaded)
     saver.committer = Committer(
         checkpoints,
@@ -48,57 +60,47 @@ def saver_of(
         manifest=lambda step, parts: Manifest(
             step=step, n=3, workers=1, servers=0, config="", parts=tuple(parts)
         ),
-        say=said.append,
+        say=[].append if said is None else said.append,
         gone=gone,
     )
     return saver
 
 
-def steps_of(tmp_path):
-    return [found.step for _, found in Checkpoints(Disk(), tmp_path).listed()]
+def steps_of(folder):
+    return [found.step for _, found in Checkpoints(Disk(), folder).listed()]
 
 
-@pytest.mark.parametrize("threaded", [True, False])
-def test_training_goes_on_after_a_failed_write(tmp_path, threaded):
-    said, theta = [], np.zeros(3, np.float32)
-    saver = saver_of(tmp_path, FullDisk({20, 30}), said, threaded=threaded)
-    part = Part("worker-0-of-1", lambda: {"theta": theta})
+@each("threaded", [True, False])
+def test_training_goes_on_after_a_failed_write_and_ends_after_three(tmp_path, threaded):
+    said, folder = [], tmp_path / f"{threaded}"
+    folder.mkdir()
+    saver = saver_of(folder, said, disk=FullDisk({20, 30, 70, 80, 90}), threaded=threaded)
+    part = Part(OWN, zeros)
     for step in range(1, 61):
-        theta += 1
         drive(saver.at(part, step))
     saver.finish()
-    assert steps_of(tmp_path) == [60, 50]
+    assert steps_of(folder) == [60, 50]
     assert said == [
         f"checkpoint of step {step}: No space left on device; training continues without it"
         for step in (20, 30)
     ]
-    found, _ = Checkpoints(Disk(), tmp_path).newest()
-    assert found.manifest.step == 60
-    assert not [it for it in tmp_path.rglob("*.safetensors") if it.read_bytes() == b"half"]
-
-
-@pytest.mark.parametrize("threaded", [True, False])
-def test_it_ends_after_three_in_a_row(tmp_path, threaded):
-    said = []
-    saver = saver_of(tmp_path, FullDisk({20, 30, 40}), said, threaded=threaded)
-    part = Part("worker-0-of-1", lambda: {"theta": np.zeros(3)})
-    line = "checkpoint of step 40: No space left on device; 3 in a row have failed"
+    assert not [it for it in folder.rglob("*.safetensors") if it.read_bytes() == b"half"]
 
     def train():
-        for step in range(1, 51):
+        for step in range(61, 101):
             drive(saver.at(part, step))
 
+    line = "checkpoint of step 90: No space left on device; 3 in a row have failed"
     with pytest.raises(OutputError, match=line):
         train()
-    assert len(said) == MOST_FAILURES - 1
-    assert steps_of(tmp_path) == [10]
+    assert len(said) == 4
+    assert steps_of(folder) == [60, 50]
 
 
 def test_a_part_that_does_not_come_is_named(tmp_path):
     said = []
-    names = ("worker-0-of-2", "worker-1-of-2")
-    saver = saver_of(tmp_path, Disk(), said, names=names)
-    drive(saver.at(Part(names[0], lambda: {"theta": np.zeros(3)}), 10))
+    saver = saver_of(tmp_path, said, names=(OWN, OTHER), timeout_s=0.2)
+    drive(saver.at(Part(OWN, zeros), 10))
     saver.finish()
     assert said == [
         "checkpoint of step 10: no worker-1-of-2 within 0.2 s; training continues without it"
@@ -106,28 +108,18 @@ def test_a_part_that_does_not_come_is_named(tmp_path):
 
 
 def test_what_is_saved_is_what_was_there_at_the_step(tmp_path):
+    """In memory that is there before the first, and not with what was there then."""
     theta = np.arange(100_000, dtype=np.float32)
-    saver = saver_of(tmp_path, Disk(), [])
-    part = Part("worker-0-of-1", lambda: {"theta": theta})
-    drive(saver.at(part, 10))
+    saver, part = saver_of(tmp_path), Part(OWN, lambda: {"theta": theta})
+    saver.warm(part)
+    with mock.patch.object(np, "empty_like", side_effect=AssertionError("made while it trains")):
+        theta += 1
+        due = theta.tobytes()
+        drive(saver.at(part, 10))
     theta[:] = -1
     saver.finish()
-    checkpoints = Checkpoints(Disk(), tmp_path)
-    found, _ = checkpoints.newest()
-    data = (found.path / "worker-0-of-1.safetensors").read_bytes()
-    assert data.endswith(np.arange(100_000, dtype=np.float32).tobytes())
-
-
-def test_one_step_is_saved_once_and_only_when_it_is_time(tmp_path):
-    saver = saver_of(tmp_path, Disk(), [], threaded=False)
-    part = Part("worker-0-of-1", lambda: {"theta": np.zeros(3)})
-    saver.since(part.name, 20)
-    for step in (20, 21, 29):
-        drive(saver.at(part, step))
-    assert steps_of(tmp_path) == []
-    for step in (31, 32, 39):  # rounds of several steps pass the mark
-        drive(saver.at(part, step))
-    assert steps_of(tmp_path) == [31]
+    data = (tmp_path / "checkpoints/00000010" / f"{OWN}.safetensors").read_bytes()
+    assert data.endswith(due)
 
 
 def test_copies_lie_where_earlier_ones_did():
@@ -140,37 +132,41 @@ def test_copies_lie_where_earlier_ones_did():
     assert second["b"]["d"] is not tree["b"]["d"]
 
 
-def test_the_memory_of_copies_is_there_before_the_first(tmp_path):
-    theta = np.arange(3.0)
-    saver = saver_of(tmp_path, Disk(), [])
-    part = Part("worker-0-of-1", lambda: {"theta": theta})
-    saver.warm(part)
-    with mock.patch.object(np, "empty_like", side_effect=AssertionError("made while it trains")):
-        theta += 1
-        drive(saver.at(part, 10))
-    saver.finish()
-    data = (tmp_path / "checkpoints/00000010/worker-0-of-1.safetensors").read_bytes()
-    assert data.endswith(theta.tobytes())  # not what was there when the memory was got
+def test_one_step_is_saved_once_and_only_when_it_is_time(tmp_path):
+    saver, part = saver_of(tmp_path, threaded=False), Part(OWN, zeros)
+    saver.since(part.name, 20)
+    for step in (20, 21, 29):
+        drive(saver.at(part, step))
+    assert steps_of(tmp_path) == []
+    for step in (31, 32, 39):  # rounds of several steps pass the mark
+        drive(saver.at(part, step))
+    assert steps_of(tmp_path) == [31]
 
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
-    folder = Path(tmp_path / "checkpoints")
-    folder.mkdir()
-    folder.chmod(0o777)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints").chmod(0o777)
     said = []
-    saver = saver_of(tmp_path, Disk(), said, threaded=False)
-    drive(saver.at(Part("worker-0-of-1", lambda: {"theta": np.zeros(3)}), 10))
+    saver = saver_of(tmp_path, said, threaded=False)
+    drive(saver.at(Part(OWN, zeros), 10))
     saver.finish()
-    assert len(said) == 1
-    assert "others may write to it" in said[0]
+    (line,) = said
+    assert "others may write to it" in line
+
+
+def test_a_process_that_does_not_see_the_folder_says_so(tmp_path):
+    saver = saver_of(tmp_path)
+    with pytest.raises(ConfigError, match="needs an --out that every rank can write to"):
+        saver.check()
+    Checkpoints(Disk(), tmp_path).prepare()
+    saver.check()
 
 
 def test_what_could_not_be_written_fails_once_however_often_roles_end(tmp_path):
-    said = []
-    names = ("worker-0-of-2", "worker-1-of-2")
-    saver = saver_of(tmp_path, FullDisk({10}), said, names=names, threaded=False)
+    said, names = [], (OWN, OTHER)
+    saver = saver_of(tmp_path, said, disk=FullDisk({10}), names=names, threaded=False)
     for name in names:
-        drive(saver.at(Part(name, lambda: {"theta": np.zeros(3)}), 10))
+        drive(saver.at(Part(name, zeros), 10))
         saver._step = -1  # as another process
     for name in names * 2:
         drive(saver.ended(Part(name, dict), stays=True))
@@ -180,11 +176,10 @@ def test_what_could_not_be_written_fails_once_however_often_roles_end(tmp_path):
 
 def test_a_role_that_is_done_is_no_failure(tmp_path):
     said = []
-    names = ("worker-0-of-2", "worker-1-of-2")
-    saver = saver_of(tmp_path, Disk(), said, names=names, timeout_s=60.0)
-    drive(saver.ended(Part(names[1], dict)))
+    saver = saver_of(tmp_path, said, names=(OWN, OTHER))
+    drive(saver.ended(Part(OTHER, dict)))
     for step in range(1, 90):
-        drive(saver.at(Part(names[0], lambda: {"theta": np.zeros(3)}), step))
+        drive(saver.at(Part(OWN, zeros), step))
     saver.finish()
     assert said == ["worker-1-of-2 has done all its steps: no more checkpoints"]
 
@@ -207,55 +202,46 @@ class SlowDisk(Disk):
 
 
 def test_a_role_that_is_done_right_after_its_step_is_part_of_that_checkpoint(tmp_path):
-    # As where a run is stopped: workers save themselves, and leave.
-    disk, names = SlowDisk(), ("worker-0-of-2", "worker-1-of-2")
+    """As where a run is stopped: workers save themselves, and leave."""
+    disk, said = SlowDisk(), []
     theirs = Saver(Checkpoints(disk, tmp_path), disk, every=10)
-    part = Part(names[1], lambda: {"theta": np.zeros(3, np.float32)})
-    drive(theirs.at(part, 10))
-    drive(theirs.ended(part))
+    drive(theirs.at(Part(OTHER, zeros), 10))
+    drive(theirs.ended(Part(OTHER, zeros)))
     assert disk.order == ["00000010.0.part", "00000000.0.done.part"]
-    said = []
-    first = saver_of(tmp_path, Disk(), said, names=names, timeout_s=60.0)
-    drive(first.at(Part(names[0], lambda: {"theta": np.zeros(3, np.float32)}), 10))
+    first = saver_of(tmp_path, said, names=(OWN, OTHER))
+    drive(first.at(Part(OWN, zeros), 10))
     first.finish()
     assert said == []
     assert steps_of(tmp_path) == [10]
 
 
-NAMES = ("worker-0-of-2", "worker-1-of-2", "shard-0-of-1")
+# --- workers that are gone ------------------------------------------------------------------------
 
 
-def zeros():
-    return {"theta": np.zeros(3, np.float32)}
-
-
-def others(tmp_path, *parts):
+def others(folder, *names):
     """Save parts of other processes, of step 10."""
-    saver = Saver(Checkpoints(Disk(), tmp_path), Disk(), every=10, threaded=False)
-    for part in parts:
-        drive(saver.at(part, 10))
+    saver = Saver(Checkpoints(Disk(), folder), Disk(), every=10, threaded=False)
+    for name in names:
+        drive(saver.at(Part(name, zeros), 10))
     return saver
 
 
-OWN = Part(NAMES[2], zeros)
-
-
-def committed(tmp_path, *, gone=lambda: {1}, own=OWN):
+def committed(folder, *, gone=lambda: {1}, **own):
     """Save a part at the first process; return what the checkpoint of step 10 has, and is said."""
     said = []
-    first = saver_of(tmp_path, Disk(), said, names=NAMES, timeout_s=60.0, gone=gone)
-    drive(first.at(own, 10))
+    first = saver_of(folder, said, names=NAMES, gone=gone)
+    drive(first.at(Part(SHARD, zeros, **own), 10))
     first.finish()
-    found, _ = Checkpoints(Disk(), tmp_path).newest()
-    folder = set() if found is None else {it.stem for it in found.path.iterdir()} - {"manifest"}
+    found, _ = Checkpoints(Disk(), folder).newest()
+    there = set() if found is None else {it.stem for it in found.path.iterdir()} - {"manifest"}
     names = [] if found is None else [it.name for it in found.manifest.parts]
-    assert folder == set(names)
+    assert there == set(names)
     return names, said
 
 
 def test_who_is_gone_is_not_waited_for(tmp_path):
-    others(tmp_path, Part(NAMES[0], zeros))
-    assert committed(tmp_path) == ([NAMES[0], NAMES[2]], [])
+    others(tmp_path, OWN)
+    assert committed(tmp_path) == ([OWN, SHARD], [])
 
 
 def test_what_it_has_written_before_is_a_part_like_any_other(tmp_path):
@@ -263,45 +249,240 @@ def test_what_it_has_written_before_is_a_part_like_any_other(tmp_path):
     died = []
 
     def gone():  # as late as can be: all others are there
-        if not died and NAMES[2] in announced(Disk(), folder):
-            others(tmp_path, Part(NAMES[1], zeros))
+        if not died and SHARD in announced(Disk(), folder):
+            others(tmp_path, OTHER)
             died.append(1)
         return died
 
-    others(tmp_path, Part(NAMES[0], zeros))
+    others(tmp_path, OWN)
     assert committed(tmp_path, gone=gone) == ([*NAMES], [])
 
 
 @pytest.mark.parametrize("gone", [{1}, set()])
 def test_but_not_if_a_shard_had_gone_on_without_it(tmp_path, gone):
-    others(tmp_path, Part(NAMES[0], zeros), Part(NAMES[1], zeros))
-    own = Part(NAMES[2], zeros, without=lambda: [1])
-    assert committed(tmp_path, gone=lambda: gone, own=own) == ([NAMES[0], NAMES[2]], [])
+    others(tmp_path, OWN, OTHER)
+    assert committed(tmp_path, gone=lambda: gone, without=lambda: [1]) == ([OWN, SHARD], [])
 
 
 def test_who_was_done_before_is_part_of_it_as_it_was(tmp_path):
-    saver = others(tmp_path, Part(NAMES[0], zeros))
-    drive(saver.ended(Part(NAMES[1], zeros), stays=True))
-    own = Part(NAMES[2], zeros, without=lambda: [1])
-    assert committed(tmp_path, own=own) == ([*NAMES], [])
+    drive(others(tmp_path, OWN).ended(Part(OTHER, zeros), stays=True))
+    assert committed(tmp_path, without=lambda: [1]) == ([*NAMES], [])
 
 
 def test_there_is_none_from_which_nobody_would_go_on(tmp_path):
-    drive(others(tmp_path).ended(Part(NAMES[0], zeros), stays=True))
+    drive(others(tmp_path).ended(Part(OWN, zeros), stays=True))
     assert committed(tmp_path) == ([], [])
 
 
 def test_what_is_over_is_in_no_checkpoint_any_more(tmp_path):
-    others(tmp_path, Part(NAMES[0], zeros), Part(NAMES[1], zeros))
-    own = Part(NAMES[2], zeros, over=lambda: "is alone")
-    names, (line,) = committed(tmp_path, own=own)
-    assert names == []
-    assert line == "shard-0-of-1 is alone: no more checkpoints"
+    others(tmp_path, OWN, OTHER)
+    line = "shard-0-of-1 is alone: no more checkpoints"
+    assert committed(tmp_path, over=lambda: "is alone") == ([], [line])
 
 
-def test_a_process_that_does_not_see_the_folder_says_so(tmp_path):
-    saver = saver_of(tmp_path, Disk(), [])
-    with pytest.raises(ConfigError, match="needs an --out that every rank can write to"):
-        saver.check()
-    Checkpoints(Disk(), tmp_path).prepare()
-    saver.check()
+# --- a thread that is there before there is something to do ---------------------------------------
+
+
+def test_it_does_all_in_order_and_only_then_has_finished():
+    background, may_go, done = Background(), threading.Event(), []
+    background.do(lambda: done.append(may_go.wait(60)))
+    for i in range(5):
+        background.do(lambda i=i: done.append(i))
+    assert done == []  # whoever asks goes on
+    may_go.set()
+    background.finish()
+    assert done == [True, 0, 1, 2, 3, 4]
+    background.close()
+
+
+def test_its_thread_is_there_before_survives_an_error_and_ends(capfd):
+    background, ran_in = Background(), []
+    with mock.patch.object(threading.Thread, "start", side_effect=AssertionError):
+        background.do(lambda: 1 / 0)
+        background.do(lambda: ran_in.append(threading.current_thread()))
+        background.finish()
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    (thread,) = ran_in
+    assert thread is not threading.current_thread()
+    background.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+# --- processes that agree on a step, in every order of their looks and steps ----------------------
+
+
+def meetings_of(processes, disk, **more):
+    checkpoints = Checkpoints(disk, Path("run"))
+    return [
+        Meeting(checkpoints, disk, process=it, processes=processes, timeout_s=0.0, **more)
+        for it in range(processes)
+    ]
+
+
+class Walk:
+    """Processes that step and look in a random order; no two are more than a step apart."""
+
+    def __init__(self, seed, processes, *, lockstep):
+        self.draws, self.lockstep = random.Random(seed), lockstep
+        self.disk = Memory()
+        #: Processes that have died, as all know.
+        self.gone = set()
+        self.meetings = meetings_of(processes, self.disk, gone=lambda: self.gone)
+        self.steps = [0] * processes
+        #: By process, the steps at which it has saved, and whether it stops there.
+        self.saved = [[] for _ in self.meetings]
+
+    def act(self):
+        it = self.draws.choice([it for it in range(len(self.meetings)) if it not in self.gone])
+        meeting = self.meetings[it]
+        if self.draws.random() < 0.3:
+            meeting.look()
+            return
+        others = [step for at, step in enumerate(self.steps) if at not in self.gone]
+        if self.lockstep and self.steps[it] > min(others):
+            return
+        step = self.steps[it] + 1
+        before = self.saved[it][-1][0] if self.saved[it] else 0
+        try:
+            agreed = meeting.at(step, before)
+        except OutputError:
+            return  # waits there
+        self.steps[it] = step
+        if agreed is not None:
+            self.saved[it].append((step, agreed.stops))
+
+
+@each("acts", [0, 5, 20, 60])
+def test_those_that_are_left_agree_without_the_dead(acts):
+    """Whatever they had asked for or promised when they died."""
+    for seed in range(10):
+        walk = Walk(seed, 4, lockstep=seed % 2 == 0)
+        walk.meetings[3].ask()
+        for _ in range(acts):
+            walk.act()
+        walk.gone |= {2, 3}
+        saved = len(walk.saved[0])
+        walk.meetings[1].ask()
+        for _ in range(3000):
+            walk.act()
+            if all(len(walk.saved[it]) > saved for it in (0, 1)):
+                break
+        first, second = walk.saved[0], walk.saved[1]
+        assert len(first) > saved
+        both = min(len(first), len(second))
+        assert first[:both] == second[:both]
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.parametrize("lockstep", [True, False])
+@pytest.mark.parametrize("processes", [3, 1, 2, 5])
+def test_all_save_the_same_steps(processes, lockstep):
+    for seed in range(10):
+        walk = Walk(seed, processes, lockstep=lockstep)
+        while not all(walk.saved) or len(walk.saved[0]) < 3:
+            if walk.draws.random() < 0.02:
+                walk.meetings[walk.draws.randrange(processes)].ask()
+            walk.act()
+        most = min(map(len, walk.saved))
+        assert len({tuple(it[:most]) for it in walk.saved}) == 1, seed
+        assert not any(stops for it in walk.saved for _, stops in it)
+
+
+@each("processes", [1, 2, 4])
+def test_who_asks_for_a_stop_gets_one_whenever_it_asks(processes):
+    for seed in range(10):
+        walk = Walk(seed, processes, lockstep=True)
+        for _ in range(walk.draws.randrange(40)):
+            if walk.draws.random() < 0.1:
+                walk.meetings[0].ask()
+            walk.act()
+        walk.meetings[-1].ask(stop=True)
+        for _ in range(100_000):
+            walk.act()
+            if all(it and it[-1][1] for it in walk.saved):
+                break
+        ends = [next(step for step, stops in it if stops) for it in walk.saved]
+        assert len(set(ends)) == 1, seed
+
+
+def test_nothing_is_written_until_somebody_asks():
+    disk = Memory()
+    (meeting,) = meetings_of(1, disk)
+    for step in range(1, 100):
+        meeting.look()
+        meeting.at(step, 0)
+    assert not disk.files
+    meeting.ask()
+    meeting.look()
+    assert [meeting.at(it, 0) for it in (100, 103, 104)] == [None, None, (104, False)]
+
+
+def test_a_role_that_waits_in_vain_says_why():
+    disk = Memory()
+    first, second = meetings_of(2, disk)
+    first.ask()
+    first.look()
+    with pytest.raises(OutputError, match=r"no agreement on a step to be saved within 0 s$"):
+        first.at(1, 0)
+    disk.full = True
+    second.look()
+    second.at(10, 0)  # promised nothing, since nobody could see it
+    disk.full = False
+    second.look()
+    first.look()
+    assert first.at(1, 0) is None
+    assert first.at(60, 0) == Agreed(51, stops=False)
+    assert first.at(61, 60) is None
+
+
+def test_a_full_disk_is_told_once_a_question():
+    disk, told = Memory(), []
+    (meeting,) = meetings_of(1, disk)
+    meeting.failed = told.append
+    disk.full = True
+    meeting.ask()
+    for _ in range(5):
+        meeting.look()
+    assert told == ["No space left on device"]
+    meeting.ask()
+    meeting.look()
+    assert len(told) == 2
+
+
+def test_what_is_no_note_is_none():
+    disk = Memory()
+    (meeting,) = meetings_of(1, disk)
+    meeting.ask()
+    folder = Checkpoints(disk, Path("run")).cut(0, 0)
+    disk.files[folder / "cut.json"] = b"[1]"
+    meeting.look()
+    assert meeting.trouble == "not a note of psrt's: [1]"
+    with pytest.raises(OutputError, match=r"within 0 s: not a note of psrt's"):
+        meeting.at(10, 0)
+
+
+def test_a_thread_looks():
+    (meeting,) = meetings_of(1, Memory())
+    meeting._timeout_s = 60.0
+    meeting.start()
+    meeting.ask(stop=True)
+    step = 0
+    while (agreed := meeting.at(step, 0)) is None:
+        step += 1
+    meeting.close()
+    assert agreed.stops
+    assert meeting.stops
+    assert agreed.step == step
+
+
+def test_the_first_is_due_after_a_second_and_others_as_often_as_they_are_cheap():
+    clock = iter([0.0, 0.9, 1.0, 1.0, 9.0, 61.0, 61.0, 66.0])
+    pace = Pace(None, mtbf_s=3600.0, now=lambda: next(clock))
+    assert not pace.is_due()
+    assert pace.is_due()
+    pace.cost_s = 0.5
+    assert pace.interval_s == 60.0
+    assert not pace.is_due()
+    assert pace.is_due()
+    assert not pace.is_due()

@@ -320,11 +320,11 @@ def resumes(folder, mode, after, servers, cuts):
     out = folder / f"{mode} {after} {servers}"
     # Worker 1 is slow: at the end it trains alone.
     first_of(problem, mode, out, inject=("*:jitter:0.5", "1:delay:0.4"), checkpoint_every=1)
-    found = cuts_of(out)[1]
+    found = [
+        it for it in cuts_of(out)[1] if not all(role["has_left"] for role in it.roles.values())
+    ]
     assert len(found) >= 3
     for cut in found[cuts]:
-        if all(it["has_left"] for it in cut.roles.values()):
-            continue
         if mode in ("async", "ssp", "softsync", "codec", "replies"):
             clocks = [it["clock"] for it in cut.roles.values()]
             assert int(cut.path.name) == sum(clocks) // WORKERS, "steps on average"

@@ -338,7 +338,7 @@ def resumes(folder, mode, after, servers, cuts):
 @each(("mode", "after", "servers"), GROUPS[:9])
 def test_each_push_counts_once_with_whoever_resumes(tmp_path, mode, after, servers):
     """That is also what is kept back of it, as a part of an update, whoever has it then."""
-    resumes(tmp_path, mode, after, servers, slice(-1, None) if mode == "async" else slice(1, 2))
+    resumes(tmp_path, mode, after, servers, slice(-2, None) if mode in MODES else slice(1, 2))
 
 
 @pytest.mark.exhaustive

@@ -1,0 +1,451 @@
+"""What a check of averages among neighbours knows by itself, and that each broken one goes red."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError
+from psrt.history import History, Kind
+from psrt.history.check import check
+from psrt.history.check.mixing import mixing_of
+from psrt.job import setup
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.strategies import pair_gossip
+from psrt.runtime.strategies.by_host import Leader, Member
+from psrt.runtime.strategies.choco import Choco
+from psrt.runtime.strategies.gossip import Gossip
+from psrt.runtime.strategies.neighbours import Neighbours
+from psrt.runtime.strategies.pair_gossip import PairGossip
+from psrt.runtime.strategies.push_sum import PushSum
+from psrt.runtime.strategies.tracking import Tracking
+from psrt.topology import GRAPHS, registry, topology_of
+from psrt.topology.host_part import HostPart
+from psrt.topology.part import Part
+from support.cases import each
+from support.histories import header_of, recorded
+from support.mutants import Mutants, before
+from support.recording import Ledger
+
+pytestmark = pytest.mark.slow
+
+Knobs = dict[str, Any]
+
+CTA, ATC = "combine-then-adapt", "adapt-then-combine"
+RING: Knobs = {"topology": "ring"}
+LATER: Knobs = {"topology": "ring", "order": ATC}
+ONE_PEER: Knobs = {"topology": "one-peer-exponential", "order": ATC}
+SUMS: Knobs = {"topology": "exponential", "push_sum": True, "order": ATC}
+STAR: Knobs = {"topology": "star", "push_sum": True, "order": ATC}
+TRACKING = [it | {"gradient_tracking": True} for it in (RING, LATER, ONE_PEER)]
+CODED = [
+    it | {"codec": "int8", "codec_everywhere": True, "consensus_rate": 0.5} for it in (RING, LATER)
+]
+PAIRS: list[Knobs] = [
+    {"topology": "star", "asynchronous": True}, {"topology": "ring", "asynchronous": True}
+]  # fmt: skip
+BY_HOST: list[Knobs] = [{"by_host": True, "order": it} for it in (CTA, ATC)]
+#: Workers of each host.
+HOSTS = (3, 1, 2, 2)
+#: Steps of each worker: alike, or with some that leave before others; last, before their leaders.
+EVEN, UNEVEN, LATE = (4, 4, 4, 4, 4), (5, 2, 4, 1, 5), (1, 1, 1, 2, 4, 4, 3, 4)
+UNEVEN_HOSTS = (2, 5, 4, 3, 5, 2, 1, 3)
+
+
+# --- graphs and weights -------------------------------------------------------------------------
+
+
+def agrees(topology, name, size, *, push_sum=False, hosts=()):
+    """Hold the matrices that a check makes of a header against a topology's."""
+    config = TrainConfig(mode="gossip", topology=name, push_sum=push_sum)
+    places = tuple(host for host, ranks in enumerate(hosts) for _ in range(ranks))
+    header = header_of(config, size, 0, edges=topology.edges, hosts=places)
+    known = mixing_of(replace(header, config=header.config | {"by_host": bool(hosts)})).matrices
+    assert np.array(known) == pytest.approx(np.array(topology.matrices), abs=1e-12)
+
+
+@each(("name", "push_sum"), itertools.product([*GRAPHS, "random-regular:4"], [False, True]))
+def test_matrices_are_those_of_the_topology(name, push_sum):
+    for size in range(1, 18):
+        try:
+            topology = topology_of(name, size, push_sum=push_sum, seed=3)
+        except ConfigError:
+            continue
+        agrees(topology, name, size, push_sum=push_sum)
+
+
+@pytest.mark.parametrize(
+    ("text", "push_sum"),
+    [
+        ("0 1\n1 2 # as a chain\n\n2 3", False),
+        ("0 > 1\n1>2\n2 > 3\n3 > 0", False),
+        ("0 > 1\n1>2\n2 > 3\n3 > 0\n0 > 2", True),
+        ("0 1 0.25\n1 2 0.5\n2 3 0.125", False),
+        ("0 > 1 0.25\n1 > 2 0.5\n2 > 3 0.75\n3 > 0 0.125\n1 > 0 0.25", True),
+    ],
+)
+def test_matrices_are_those_of_a_file(tmp_path, text, push_sum):
+    path = tmp_path / "edges.txt"
+    path.write_text(text)
+    agrees(topology_of(str(path), 4, push_sum=push_sum), str(path), 4, push_sum=push_sum)
+
+
+@each(("name", "hosts"), itertools.product(["ring", "star", "full"], [(2, 2, 2), (1, 3, 2), (3,)]))
+def test_matrices_are_those_of_hosts(name, hosts):
+    host = [i for i, ranks in enumerate(hosts) for _ in range(ranks)]
+    agrees(topology_of(name, sum(hosts), hosts=host), name, sum(hosts), hosts=hosts)
+
+
+@each("edges", ["0 9", "0 -1", "0 1 x", "0", "1 2 3 4"])
+def test_a_header_with_edges_that_are_none_is_refused(edges):
+    config = TrainConfig(mode="gossip", topology="mine.txt")
+    with pytest.raises(ConfigError, match="edges that are none"):
+        mixing_of(header_of(config, 3, 0, edges=edges))
+
+
+# --- sound runs ---------------------------------------------------------------------------------
+
+
+def run(steps=None, *, crashes=(), hosts=HOSTS, **knobs) -> History:
+    base: Knobs = {"optimizer": "sgd", "lr": 0.5, "epochs": 1, "batch_size": 1}
+    steps = steps or ((4,) * 8 if "by_host" in knobs else (12,) * 6 if knobs in PAIRS else EVEN)
+    books = Ledger(steps, 1, empty=[(0, 1)])
+    return recorded(
+        TrainConfig(mode="gossip", **(base | knobs)), books, workers=len(steps), crashes=crashes,
+        hosts=hosts if "by_host" in knobs else (),
+    ).history  # fmt: skip
+
+
+def is_sound(history):
+    outcome = check(history)
+    assert outcome.ok, "\n".join(outcome.lines())
+
+
+@each(
+    ("knobs", "steps"),
+    itertools.product(
+        (RING, LATER, ONE_PEER, SUMS, STAR, *TRACKING, *CODED, PAIRS[0]), (EVEN, UNEVEN)
+    ),
+)
+def test_a_sound_one_stays_green(knobs, steps):
+    is_sound(run(steps, crashes=[(1, 0.003)], **knobs))
+
+
+@each(
+    ("knobs", "steps", "topology", "crashes"),
+    itertools.product(
+        BY_HOST, (UNEVEN_HOSTS, LATE), ("ring", "star"),
+        ([(1, 0.003)], [(3, 0.002), (7, 0.001)], [(0, 0.0), (1, 0.0)]),
+    ),
+)  # fmt: skip
+def test_a_sound_one_by_host_stays_green(knobs, steps, topology, crashes):
+    is_sound(run(steps, crashes=crashes, topology=topology, **knobs))
+
+
+@each("hosts", [(8,), (1,) * 8, (2,) * 4])
+def test_it_does_on_any_hosts(hosts):
+    topology = "one-peer-exponential" if hosts == (2,) * 4 else "ring"  # edges that go one way
+    is_sound(run(UNEVEN_HOSTS, by_host=True, topology=topology, hosts=hosts))
+
+
+@each("steps", [(4, 4), (4, 4, 4)])
+def test_one_that_is_asked_and_dies_before_it_says_anything(steps):
+    """What it was offered goes to a worker that has no events."""
+    dead = [(worker, 1e-9) for worker in range(1, len(steps))]
+    is_sound(run(steps, crashes=dead, **PAIRS[0]))
+
+
+@each(("kind", "flag"), itertools.product((Kind.OFFER, Kind.TAKE, Kind.MIXED), (1, 2, 3)))
+def test_a_flag_of_other_averages_is_refused(kind, flag):
+    history = run(**BY_HOST[0])
+    events = history.workers[0].copy()
+    at = np.flatnonzero((events["kind"] == kind) & (events["flag"] == 0))[0]
+    events["flag"][at] = flag
+    outcome = check(replace(history, workers=(events, *history.workers[1:])))
+    assert f"flag {flag}, which has no meaning there" in "\n".join(outcome.lines())
+
+
+# --- mutants ------------------------------------------------------------------------------------
+
+#: Of what takes part in a run, with some knobs; more says the ``steps`` of each worker.
+broken = Mutants()
+
+MIX_IN = [(Gossip, "_mix_in"), (PushSum, "_mix_in")]
+NOTE_MIXED, AVERAGE = (Gossip, "_note_mixed"), (PairGossip, "_average")
+
+# fmt: off
+broken.add("weighs a sender more", (Part, "weight"), [RING, LATER, SUMS, *CODED], "neighbours",
+           lambda weight, self, j, at: weight(self, j, at) * 1.01)
+broken.add("weighs by what it gives", (Part, "weight"), STAR, "neighbours",
+           lambda _, self, j, at: float(self.topology.matrices[0][j, self.rank]) or 0.1)
+broken.add("mixes by another weight than it says", (Gossip, "_note_taken"), [RING, LATER, SUMS],
+           "conservation", lambda note, self, it: np.float32(note(self, it) * 1.01))
+broken.add("stays in the first round of the period",
+           [(Part, it) for it in ("senders", "receivers", "weight")], ONE_PEER, "neighbours",
+           lambda method, self, *args: method(self, *args[:-1], 0))
+broken.add("averages on one side only", MIX_IN, [RING, SUMS], "neighbours",
+           lambda mix, self, it: mix(self, it) if self._neighbours.part.rank else None)
+broken.add("leaves a neighbour out", (Neighbours, "collect"), [RING, ONE_PEER, SUMS, *CODED],
+           "neighbours", lambda collect, self, at, take:
+           collect(self, at, lambda it: take(it) if it.worker or at != 1 else None))
+broken.add("takes the vector of the round before", MIX_IN, [RING, LATER, SUMS, *TRACKING],
+           "offers", lambda mix, self, it:
+           mix(self, it._replace(vector=before(self, it.worker, it.vector.copy()))))
+broken.add("keeps no share of who left", (Part, "own"), SUMS, "conservation",
+           lambda _, self, at: float(self.topology.matrices[0][self.rank, self.rank]),
+           steps=UNEVEN)
+broken.add("says another end", (WorkerEventRecorder, "left"), [RING, SUMS], "membership",
+           lambda left, self, now, at, seconds: left(self, now, at - 1, seconds), steps=UNEVEN)
+broken.add("swaps the order", (Gossip, "__init__"), [RING, LATER], "turns",
+           lambda init, self, *args, adapts_first, **more:
+           init(self, *args, adapts_first=not adapts_first, **more))
+broken.add("says nothing of its waiting", NOTE_MIXED, [RING, LATER], "durations",
+           lambda note, self, began: note(self, began - 1e-3))
+
+# Of push-sum.
+broken.add("divides by the weight before", (PushSum, "_divide"), STAR, "conservation",
+           lambda _, self: np.divide(self._theta, np.float32(before(self, "w", self._weight)),
+                                     out=self._divided))
+broken.add("sends the weight of the round before", (PushSum, "_send"), STAR, "conservation",
+           lambda send, self, now, weight=1.0, waited=0.0:
+           send(self, now, before(self, "sent", weight), waited))
+broken.add("sends x/w in place of x", (PushSum, "_mix_in"), STAR, "offers",
+           lambda mix, self, it: mix(self, it._replace(vector=it.vector / np.float32(it.weight))))
+
+# With a codec.
+broken.add("misses a frame of a neighbour", (Choco, "_take_up"), CODED, "offers",
+           lambda take_up, self, frame, known:
+           take_up(self, frame, known) if known is self._offer or self.updates != 1 else None)
+broken.add("takes up nothing of its own", (Choco, "_take_up"), CODED, "offers",
+           lambda take_up, self, frame, known:
+           take_up(self, frame, known) if known is not self._offer or self.updates != 1 else None)
+broken.add("moves by another rate", (Choco, "__init__"), CODED, "conservation",
+           lambda init, self, *args, rate, **more: init(self, *args, rate=1.1 * rate, **more))
+broken.add("moves by all of the difference", (Choco, "_note_taken"), CODED, "conservation",
+           lambda note, self, it: note(self, it) / self._rate)
+
+# Of pairs, without rounds: what one offered, or has answered, is ``mine``.
+broken.add("moves who asks only", AVERAGE, PAIRS, "conservation|gaps",
+           lambda average, self, offer, mine, *args:
+           average(self, offer, mine if self._pairs.asks else theirs(self, offer), *args))
+broken.add("moves who answers only", AVERAGE, PAIRS, "conservation|gaps",
+           lambda average, self, offer, mine, *args:
+           average(self, offer, theirs(self, offer) if self._pairs.asks else mine, *args))
+broken.add("moves by what it has now", AVERAGE, PAIRS, "conservation|gaps",
+           lambda average, self, offer, mine, *args:
+           average(self, offer, self._theta.copy(), *args))
+broken.add("moves further than it says", AVERAGE, PAIRS, "conservation",
+           lambda average, self, offer, mine, *args:
+           average(self, offer, mine - np.float32(0.01) * (theirs(self, offer) - mine), *args))
+broken.add("moves all the way", (pair_gossip, "_HALF"), PAIRS, "neighbours", np.float32(1))
+broken.add("is never stale", AVERAGE, PAIRS, "staleness",
+           lambda average, self, offer, mine, tau, *args: average(self, offer, mine, 0, *args))
+broken.add("counts a step too many", AVERAGE, PAIRS, "staleness",
+           lambda average, self, offer, mine, tau, *args:
+           average(self, offer, mine, tau + self._pairs.asks, *args))
+broken.add("forgets an answer", AVERAGE, PAIRS, "offers",
+           lambda average, self, offer, *args:
+           average(self, offer, *args) if offer.number != 1 or not self._pairs.asks else None)
+broken.add("has its colours swapped", (registry, "two_colours"), PAIRS, "neighbours",
+           lambda two_colours, graph: tuple(1 - it for it in two_colours(graph)))
+broken.add("measures half the gap", (WorkerEventRecorder, "mixed"), PAIRS, "gaps",
+           lambda mixed, self, now, clock, content, waited, gap, **more:
+           mixed(self, now, clock, content, waited, gap if self._worker else gap / 2, **more))
+
+# By host.
+broken.add("leaves a member out", (Neighbours, "held"), BY_HOST, "neighbours",
+           lambda held, self, at, those:
+           held(self, at, [it for it in those if it != 2 or at != 1]))
+broken.add("takes members in another order", (Neighbours, "held"), BY_HOST, "summation order",
+           lambda held, self, at, those: (came := held(self, at, those)) and came[::-1])
+broken.add("averages without itself", (Leader, "_pool"), BY_HOST, "neighbours",
+           lambda pool, self, at, *own: pool(self, at, *([] if self._part.members(at) else own)))
+broken.add("takes part after it has left", (Leader, "_pool"), BY_HOST, "neighbours",
+           lambda pool, self, at, *own:
+           pool(self, at, *(own or [self._theta] * bool(self._part.members(at)))), steps=LATE)
+broken.add("moves too far in both levels", (Leader, "_move"), BY_HOST, "conservation",
+           lambda move, self, *args: move(self, *args[:3], args[3] * 1.01))
+broken.add("weighs hosts otherwise", (HostPart, "share"), BY_HOST, "neighbours",
+           lambda share, self, *args: share(self, *args) * 1.01)
+broken.add("weighs hosts by the ranks that they had", (HostPart, "share"), BY_HOST, "neighbours",
+           lambda _, self, host, at, *ranks: self.weight(host, at), steps=LATE)
+broken.add("weighs hosts as if each had one rank", (HostPart, "share"), BY_HOST, "neighbours",
+           lambda share, self, host, at, *ranks: share(self, host, at, 1, 1))
+broken.add("says more ranks", (Neighbours, "send"), BY_HOST, "neighbours",
+           lambda send, self, at, region, weight=1.0: send(self, at, region, weight + 1))
+broken.add("takes the mean of the round before", (Leader, "_mix_mean"), BY_HOST, "offers",
+           lambda mix, self, at, it:
+           mix(self, at, it._replace(vector=before(self, it.worker, it.vector.copy()))))
+broken.add("leaves a host out", (HostPart, "senders"), BY_HOST, "neighbours",
+           lambda senders, self, at:
+           tuple(it for it in senders(self, at) if it != 3 or not self.leads))
+broken.add("keeps what it has", (Member, "_mix_in"), BY_HOST, "offers", lambda *_: None)
+broken.add("hands back the mean of its own host", (Neighbours, "send_to"), BY_HOST, "offers",
+           lambda send_to, self, those, at, region, weight=1.0:
+           send_to(self, those, at, at % 2 if region == 2 else region, weight))
+broken.add("says nothing of its waiting", (Leader, "_tell"), BY_HOST, "durations",
+           lambda _, self: 0.0)
+broken.add("averages on other hosts", (setup, "topology_for"), BY_HOST, "turns|neighbours",
+           lambda made, config, hosts, *, edges:
+           made(config, [0, 0, 1, 1, 2, 2, 3, 3], edges=edges))
+# fmt: on
+
+
+def theirs(self, offer):
+    return self._port.payload(0, offer.neighbour)
+
+
+@broken(MIX_IN, [RING, ONE_PEER, SUMS], "summation order")
+def takes_a_neighbour_twice(mix, self, arrived):
+    mix(self, arrived)
+    if self.updates == 2:
+        mix(self, arrived)
+
+
+@broken((Neighbours, "collect"), {"topology": "full"}, "summation order")
+async def takes_in_order_of_arrival(_, self, at, take):
+    done = self.__dict__.setdefault("_done", set())
+    while awaited := [it for it in self.part.senders(at) if (at, it) not in done]:
+        here = [it for it in awaited if (at, it) in self._kept]
+        if here:
+            done.add((at, here[-1]))
+            take(self._kept.pop((at, here[-1])))
+        else:
+            await self._receive(at, awaited)
+
+
+@broken((setup, "topology_for"), [RING, SUMS, PAIRS[1]], "neighbours")
+@broken((setup, "topology_for"), BY_HOST, "neighbours|offers")
+def mixes_on_another_graph(made, config, workers, **more):
+    name = "star" if config.asynchronous or config.by_host else "full"
+    return made(replace(config, topology=name), workers, **more)
+
+
+@broken(NOTE_MIXED, [RING, LATER], "conservation")
+def rounds_to_half_precision(note, self, began):
+    self._theta[:] = (self._theta / 3).astype(np.float16) * np.float32(3)
+    return note(self, began)
+
+
+@broken((Gossip, "_send"), [RING, LATER], "offers|conservation")
+def sends_what_it_does_not_offer(send, self, *args):
+    """Writes into what is still on its way."""
+    send(self, *args)
+    self._offer[0] += self.updates == 2
+
+
+@broken(NOTE_MIXED, [RING, LATER], "conservation", steps=UNEVEN)
+def does_not_renormalise(note, self, began):
+    """Who has left is still weighed, by nothing."""
+    part = self._neighbours.part
+    lost = part.own(self.updates) - float(part.topology.matrices[0][part.rank, part.rank])
+    self._theta -= np.float32(lost) * self._offer
+    return note(self, began)
+
+
+@broken(NOTE_MIXED, [RING, LATER], "turns")
+def skips_a_round(note, self, began):
+    """One worker does not say that it took part."""
+    events = self._events
+    if self.updates == 1 and self._neighbours.part.rank == 2:
+        self._events = None
+    found = note(self, began)
+    self._events = events
+    return found
+
+
+@broken((PushSum, "_mix_in"), [SUMS, STAR], "conservation")
+def mixes_no_weight(mix, self, arrived):
+    total = self._sum
+    mix(self, arrived)
+    self._sum = total
+
+
+@broken((PushSum, "_note_mixed"), STAR, "conservation")
+def leaves_weights_at_one(note, self, began):
+    self._weight = 1.0
+    return note(self, began)
+
+
+@broken((Tracking, "_track"), TRACKING, "tracking")
+def forgets_the_gradient_before(track, self):
+    self._own.fill(0)
+    track(self)
+
+
+@broken((Tracking, "_track"), TRACKING, "tracking")
+def tracks_by_what_it_has_alone(track, self):
+    track(self)
+    np.copyto(self._tracked, self._own)
+
+
+@broken((Gossip, "_mix_in"), TRACKING, "conservation")
+def mixes_parameters_only(mix, self, arrived):
+    tracked = self._tracked.copy()
+    mix(self, arrived)
+    np.copyto(self._tracked, tracked)
+
+
+@broken((Gossip, "_send"), TRACKING, "tracking|offers")
+def sends_old_gradients(send, self, *args):
+    self._tracked[:] = before(self, "tracked", self._tracked.copy())
+    send(self, *args)
+
+
+@broken((Choco, "_encoded"), CODED, "offers")
+def thinks_that_nothing_is_lost(encoded, self):
+    frame = encoded(self)
+    np.copyto(self._offer, self._theta)
+    return frame
+
+
+@broken((Choco, "_mix_in"), CODED, "conservation")
+def mixes_what_it_has_itself(mix, self, arrived):
+    """Takes θ_i in place of x̂_i, which neighbours do not know."""
+    kept = self._offer.copy()
+    np.copyto(self._offer, self._theta)
+    mix(self, arrived)
+    np.copyto(self._offer, kept)
+
+
+@broken(AVERAGE, PAIRS, "turns|offers")
+def averages_twice(average, self, *args):
+    average(self, *args)
+    if self.updates == 2:
+        average(self, *args)
+
+
+@broken((PairGossip, "_send"), PAIRS, "conservation|offers")
+def answers_with_what_it_had_before(send, self, *args, **more):
+    now = self._theta.copy()
+    self._theta[:] = before(self, "answer", now)
+    found = send(self, *args, **more)
+    self._theta[:] = now
+    return found
+
+
+@broken((Leader, "_note_result"), BY_HOST, "offers")
+def goes_on_with_something_else(note, self):
+    self._theta[0] += 1
+    note(self)
+
+
+@broken((Leader, "begin"), BY_HOST[0], "turns")
+def sends_means_after_the_gradient(begin, self, step):
+    """So that they do not travel while it is computed."""
+    pool, self._pool = self._pool, lambda *them: False
+    begin(self, step)
+    self._pool = pool
+
+
+@each("mutant", broken)
+def test_a_broken_average_goes_red(monkeypatch, mutant):
+    with monkeypatch.context() as patch:
+        mutant.breaks(patch)
+        history = run(mutant.more.get("steps"), **mutant.where)
+    assert mutant.is_named_by(check(history)), "nothing was found"

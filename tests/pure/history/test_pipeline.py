@@ -31,6 +31,7 @@ from psrt.pipeline.messages import sent_early
 from psrt.pipeline.registry import PIPELINES
 from psrt.pipeline.step import ALL, COMPUTING, SENDING
 from psrt.runtime.event_recorder import WorkerEventRecorder
+from support.cases import each
 from support.histories import Kept
 
 #: Numbers of a row of what goes between two stages.
@@ -158,6 +159,12 @@ def test_every_schedule_is_what_its_definition_says(schedule):
 
 # --- broken, one way after the other --------------------------------------------------------------
 
+GONE, TWICE = "gone", "twice"
+WHAT = ("kind", "flag", "shard", "tau", "samples", "version", "progress", "clock")
+BATCH = ("tau", "samples", "clock", "shard")
+BACK, WEIGHTS = (BACKWARD, BACKWARD_INPUT), (BACKWARD, BACKWARD_WEIGHT)
+PASS, MESSAGE, STEP = Kind.PASS, Kind.MESSAGE, Kind.STEP
+
 
 def at(events, kind, **fields):
     """Return the positions of events with these fields."""
@@ -167,258 +174,154 @@ def at(events, kind, **fields):
     return np.flatnonzero(found)
 
 
-def swapped(events, i, j, names):
+def swapped(events, i, j, names=BATCH):
     """Exchange what two events say, but for their times."""
     for name in names:
         events[name][[i, j]] = events[name][[j, i]]
 
 
-WHAT = ("kind", "flag", "shard", "tau", "samples", "version", "progress", "clock")
-WEIGHTS = (BACKWARD, BACKWARD_WEIGHT)
+def edited(*edits):
+    """Return what edits one event each: (cell, kind, flag, which of them, how, by how much)."""
 
+    def edit(cells):
+        for cell, kind, flag, index, how, *by in edits:
+            i = at(cells[cell], kind, **({} if flag is None else {"flag": flag}))[index]
+            if how == GONE:
+                cells[cell] = np.delete(cells[cell], i)
+            elif how == TWICE:
+                cells[cell] = np.insert(cells[cell], i, cells[cell][i])
+            else:
+                cells[cell][how][i] += by[0]
 
-def forgets_a_pass(cells):
-    cells[1] = np.delete(cells[1], at(cells[1], Kind.PASS, flag=FORWARD)[1])
-
-
-def goes_forward_twice(cells):
-    i = at(cells[1], Kind.PASS, flag=FORWARD)[1]
-    cells[1] = np.insert(cells[1], i, cells[1][i])
-
-
-def goes_back_twice(cells):
-    i = at(cells[1], Kind.PASS, flag=WEIGHTS)[0]
-    cells[1] = np.insert(cells[1], i, cells[1][i])
-
-
-def takes_another_micro_batch(cells):
-    i, j = at(cells[0], Kind.PASS, flag=FORWARD)[:2]
-    swapped(cells[0], i, j, ("tau", "samples", "clock"))
-
-
-def goes_back_in_another_order(cells):
-    i, j = at(cells[0], Kind.PASS, flag=(BACKWARD, BACKWARD_INPUT))[-2:]
-    swapped(cells[0], i, j, ("tau", "samples", "clock", "shard"))
-
-
-def adds_weights_in_another_order(cells):
-    i, j = at(cells[0], Kind.PASS, flag=WEIGHTS)[-2:]
-    swapped(cells[0], i, j, ("tau", "samples", "clock", "shard"))
-
-
-def goes_back_before_forward(cells):
-    i = at(cells[0], Kind.PASS, flag=FORWARD)[0]
-    j = at(cells[0], Kind.PASS, flag=(BACKWARD, BACKWARD_INPUT))[0]
-    swapped(cells[0], i, j, WHAT)
+    return edit
 
 
 def splits_otherwise(cells):
-    whole = at(cells[0], Kind.PASS, flag=BACKWARD)
+    flags = cells[0]["flag"]
+    whole = at(cells[0], PASS, flag=BACKWARD)
     if len(whole):
-        cells[0]["flag"][whole[0]] = BACKWARD_INPUT
+        flags[whole[0]] = BACKWARD_INPUT
     else:
-        cells[0]["flag"][at(cells[0], Kind.PASS, flag=BACKWARD_INPUT)[0]] = BACKWARD
+        flags[at(cells[0], PASS, flag=BACKWARD_INPUT)[0]] = BACKWARD
 
 
-def loses_a_row(cells):
-    cells[1]["samples"][at(cells[1], Kind.PASS, flag=FORWARD)[0]] -= 1
-
-
-def computes_for_another_step(cells):
-    cells[1]["clock"][at(cells[1], Kind.PASS, flag=WEIGHTS)[-1]] += 1
-
-
-def takes_old_weights(cells):
-    cells[0]["version"][at(cells[0], Kind.PASS, flag=FORWARD)[2]] += 1
-
-
-def goes_back_with_newer_weights(cells):
-    i = at(cells[0], Kind.PASS, flag=(BACKWARD, BACKWARD_INPUT))[2]
-    cells[0]["version"][i] += 1
-
-
-def never_sends(cells):
-    cells[0] = np.delete(cells[0], at(cells[0], Kind.MESSAGE, flag=0)[1])
-
-
-def never_receives(cells):
-    cells[1] = np.delete(cells[1], at(cells[1], Kind.MESSAGE, flag=CAME)[1])
-
-
-def sends_twice(cells):
-    i = at(cells[1], Kind.MESSAGE, flag=GRADIENT)[0]
-    cells[1] = np.insert(cells[1], i, cells[1][i])
-
-
-def sends_what_it_has_not(cells):
-    """The gradient leaves before it is computed."""
+def swaps_with_its_pass(cells, came_or_goes, flags):
+    """A message of the second cell changes places with the pass that it needs, or that needs it."""
     mine = cells[1]
-    i = at(mine, Kind.MESSAGE, flag=GRADIENT)[0]
-    of_it = {name: mine[name][i] for name in ("tau", "clock", "shard")}
-    j = at(mine, Kind.PASS, flag=(BACKWARD, BACKWARD_INPUT), **of_it)[0]
-    swapped(mine, i, j, WHAT)
-
-
-def computes_what_has_not_come(cells):
-    mine = cells[1]
-    i = at(mine, Kind.MESSAGE, flag=CAME)[0]
-    of_it = {name: mine[name][i] for name in ("tau", "clock", "shard")}
-    swapped(mine, i, at(mine, Kind.PASS, flag=FORWARD, **of_it)[0], WHAT)
-
-
-def sends_to_another_stage(cells):
-    cells[0]["version"][at(cells[0], Kind.MESSAGE, flag=0)[0]] += 1
-
-
-def receives_fewer_bytes(cells):
-    cells[1]["progress"][at(cells[1], Kind.MESSAGE, flag=CAME)[0]] -= 4
-
-
-def sends_more_bytes_for_the_rows(cells):
-    """At both ends."""
-    sent, came = at(cells[0], Kind.MESSAGE, flag=0)[1], at(cells[1], Kind.MESSAGE, flag=CAME)[1]
-    cells[0]["progress"][sent] += 4
-    cells[1]["progress"][came] += 4
-
-
-def receives_other_rows(cells):
-    cells[1]["samples"][at(cells[1], Kind.MESSAGE, flag=CAME)[0]] += 1
-
-
-def receives_before_it_was_sent(cells):
-    cells[1]["time"][at(cells[1], Kind.MESSAGE, flag=CAME)[0]] = 0.0
-
-
-def takes_a_step_less(cells):
-    cells[1] = np.delete(cells[1], at(cells[1], Kind.STEP)[-1])
-
-
-def takes_other_samples(cells):
-    cells[1]["samples"][at(cells[1], Kind.STEP)[1]] += 1
-
-
-def is_elsewhere_in_the_data(cells):
-    cells[1]["progress"][at(cells[1], Kind.STEP)[1]] += 0.125
+    i = at(mine, MESSAGE, flag=came_or_goes)[0]
+    same = {name: mine[name][i] for name in ("tau", "clock", "shard")}
+    swapped(mine, i, at(mine, PASS, flag=flags, **same)[0], WHAT)
 
 
 def does_nothing(cells):
-    cells[1] = cells[1][~np.isin(cells[1]["kind"], (Kind.PASS, Kind.MESSAGE))]
+    cells[1] = cells[1][~np.isin(cells[1]["kind"], (PASS, MESSAGE))]
 
 
-MUTANTS = [
-    forgets_a_pass, goes_forward_twice, goes_back_twice, takes_another_micro_batch,
-    goes_back_in_another_order, adds_weights_in_another_order, goes_back_before_forward,
-    splits_otherwise, loses_a_row, computes_for_another_step, takes_old_weights,
-    goes_back_with_newer_weights, never_sends, never_receives, sends_twice, sends_what_it_has_not,
-    computes_what_has_not_come, sends_to_another_stage, receives_fewer_bytes,
-    sends_more_bytes_for_the_rows, receives_other_rows, receives_before_it_was_sent,
-    takes_a_step_less, takes_other_samples, is_elsewhere_in_the_data, does_nothing,
-]  # fmt: skip
+MUTANTS = {
+    "forgets a pass": edited((1, PASS, FORWARD, 1, GONE)),
+    "goes forward twice": edited((1, PASS, FORWARD, 1, TWICE)),
+    "goes back twice": edited((1, PASS, WEIGHTS, 0, TWICE)),
+    "takes another micro-batch":
+        lambda it: swapped(it[0], *at(it[0], PASS, flag=FORWARD)[:2], BATCH[:3]),
+    "goes back in another order": lambda it: swapped(it[0], *at(it[0], PASS, flag=BACK)[-2:]),
+    "adds weights in another order": lambda it: swapped(it[0], *at(it[0], PASS, flag=WEIGHTS)[-2:]),
+    "goes back before forward": lambda it: swapped(
+        it[0], at(it[0], PASS, flag=FORWARD)[0], at(it[0], PASS, flag=BACK)[0], WHAT),
+    "splits otherwise": splits_otherwise,
+    "loses a row": edited((1, PASS, FORWARD, 0, "samples", -1)),
+    "computes for another step": edited((1, PASS, WEIGHTS, -1, "clock", 1)),
+    "takes old weights": edited((0, PASS, FORWARD, 2, "version", 1)),
+    "goes back with newer weights": edited((0, PASS, BACK, 2, "version", 1)),
+    "never sends": edited((0, MESSAGE, 0, 1, GONE)),
+    "never receives": edited((1, MESSAGE, CAME, 1, GONE)),
+    "sends twice": edited((1, MESSAGE, GRADIENT, 0, TWICE)),
+    "sends what it has not": lambda it: swaps_with_its_pass(it, GRADIENT, BACK),
+    "computes what has not come": lambda it: swaps_with_its_pass(it, CAME, FORWARD),
+    "sends to another stage": edited((0, MESSAGE, 0, 0, "version", 1)),
+    "receives fewer bytes": edited((1, MESSAGE, CAME, 0, "progress", -4)),
+    "more bytes for the rows, at both ends":
+        edited((0, MESSAGE, 0, 1, "progress", 4), (1, MESSAGE, CAME, 1, "progress", 4)),
+    "receives other rows": edited((1, MESSAGE, CAME, 0, "samples", 1)),
+    "receives before it was sent": edited((1, MESSAGE, CAME, 0, "time", -1.0)),
+    "takes a step less": edited((1, STEP, None, -1, GONE)),
+    "takes other samples": edited((1, STEP, None, 1, "samples", 1)),
+    "is elsewhere in the data": edited((1, STEP, None, 1, "progress", 0.125)),
+    "does nothing": does_nothing,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda it: it.__name__)
 @pytest.mark.parametrize("name", CUTS)
-def test_what_is_broken_is_found(name, mutant):
-    cut = CUTS[name]
-    cells = events_of(cut)
-    before = [it.copy() for it in cells]
-    # The cells of one slice.
-    two = cells[:: cut.slices]
-    mutant(two)
-    cells[:: cut.slices] = two
-    assert any(a.tobytes() != b.tobytes() for a, b in zip(before, cells, strict=True))
-    findings = found_in(cut, cells)
-    assert not findings.none
-    assert findings.first.rule == PIPELINE
+def test_what_is_broken_is_found(name):
+    cut, sound = CUTS[name], events_of(CUTS[name])
+    for what, mutant in MUTANTS.items():
+        cells = [it.copy() for it in sound]
+        # The cells of one slice.
+        two = cells[:: cut.slices]
+        mutant(two)
+        cells[:: cut.slices] = two
+        assert any(a.tobytes() != b.tobytes() for a, b in zip(sound, cells, strict=True)), what
+        findings = found_in(cut, cells)
+        assert not findings.none, what
+        assert findings.first.rule == PIPELINE
 
 
-def stays_full(cut):
-    return events_of(cut, drains=(6,))
+PIPEDREAM = CUTS["pipedream"]
 
 
-def drains_too_often(cut):
-    return events_of(cut, drains=(3, 1, 2))
-
-
-def ends_elsewhere(cut):
-    return events_of(cut, epochs=(2, 4), drains=(3, 3))
-
-
-def begins_with_old_weights(cut):
-    """A stage keeps weights of the epoch before."""
-    cells = events_of(cut)
-    first = at(cells[0], Kind.PASS, clock=3)
-    assert (cells[0]["version"][first] == 3).all()
-    cells[0]["version"][first] = 2
+def renumbered(cell, field, by, **fields):
+    """Return events of which some of a cell say another number."""
+    cells = events_of(PIPEDREAM)
+    cells[cell][field][at(cells[cell], PASS, **fields)] += by
     return cells
 
 
-def is_later_than_its_place(cut):
-    """A stage does what the one before it is to do, one batch more under way."""
-    more = replace(cut, stages=4)
-    return events_of(more)[1:]
-
-
-def is_fresher_than_its_place(cut):
+def is_fresher_than_its_place():
     """Nothing is stashed: the newest weights take a batch back."""
-    cells = events_of(cut)
-    back = at(cells[0], Kind.PASS, flag=BACKWARD)
+    cells = events_of(PIPEDREAM)
+    back = at(cells[0], PASS, flag=BACKWARD)
     cells[0]["version"][back] = cells[0]["clock"][back]
     return cells
 
 
-def has_old_weights_both_ways(cut):
-    """Forward with a version that is not the newest, and back with the same."""
-    cells = events_of(cut)
-    of_it = at(cells[1], Kind.PASS, clock=2)
-    cells[1]["version"][of_it] -= 1
-    return cells
-
-
-def counts_versions_from_the_epoch(cut):
-    cells = events_of(cut)
-    later = at(cells[0], Kind.PASS, clock=(3, 4, 5))
-    cells[0]["version"][later] -= 3
-    return cells
-
-
-def updates_before_the_pass(cut):
+def updates_before_the_pass():
     """The step stands before the backward pass whose gradient it is of."""
-    cells = events_of(cut)
-    i = at(cells[2], Kind.PASS, flag=BACKWARD_WEIGHT)[1]
-    assert cells[2]["kind"][i + 1] == Kind.STEP
+    cells = events_of(PIPEDREAM)
+    i = at(cells[2], PASS, flag=BACKWARD_WEIGHT)[1]
+    assert cells[2]["kind"][i + 1] == STEP
     cells[2][[i, i + 1]] = cells[2][[i + 1, i]]
     return cells
 
 
-def names_a_micro_batch(cut):
-    cells = events_of(cut)
-    cells[0]["tau"][at(cells[0], Kind.PASS, clock=1)] = 1
-    return cells
+#: Of what is not drained but at the end of an epoch, of three batches each.
+NEVER_DRAINED = {
+    "stays full": lambda: events_of(PIPEDREAM, drains=(6,)),
+    "drains too often": lambda: events_of(PIPEDREAM, drains=(3, 1, 2)),
+    "ends elsewhere": lambda: events_of(PIPEDREAM, epochs=(2, 4), drains=(3, 3)),
+    "begins with weights of the epoch before": lambda: renumbered(0, "version", -1, clock=3),
+    # One batch more under way.
+    "is later than its place": lambda: events_of(replace(PIPEDREAM, stages=4))[1:],
+    "is fresher than its place": is_fresher_than_its_place,
+    "has old weights both ways": lambda: renumbered(1, "version", -1, clock=2),
+    "counts versions from the epoch": lambda: renumbered(0, "version", -3, clock=(3, 4, 5)),
+    "updates before the pass": updates_before_the_pass,
+    "names a micro-batch": lambda: renumbered(0, "tau", 1, clock=1),
+}  # fmt: skip
 
 
-NEVER_DRAINED = [
-    stays_full, drains_too_often, ends_elsewhere, begins_with_old_weights, is_later_than_its_place,
-    is_fresher_than_its_place, has_old_weights_both_ways, counts_versions_from_the_epoch,
-    updates_before_the_pass, names_a_micro_batch,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("mutant", NEVER_DRAINED, ids=lambda it: it.__name__)
-def test_a_pipeline_that_is_not_drained_keeps_its_promises(mutant):
-    cut = CUTS["pipedream"]
-    findings = found_in(cut, mutant(cut))
+@pytest.mark.parametrize("name", NEVER_DRAINED)
+def test_a_pipeline_that_is_not_drained_keeps_its_promises(name):
+    findings = found_in(PIPEDREAM, NEVER_DRAINED[name]())
     assert not findings.none
     assert findings.first.rule == PIPELINE
 
 
-@pytest.mark.parametrize("stage", range(3))
+@each("stage", range(3))
 def test_versions_of_weights_are_counted_whatever_the_order(stage):
     """What one stage more before them keeps: one version too many, in each."""
-    cut, findings = CUTS["pipedream"], Findings()
+    cut, findings = PIPEDREAM, Findings()
     own = Table(events_of(replace(cut, stages=4), (7,) * 8)[stage], "cell")
     steps = _steps_of(own, 0)
-    passes = steps.own[own.are(Kind.PASS)[steps.own]]
+    passes = steps.own[own.are(PASS)[steps.own]]
     _check_stash(replace(cut, stages=4), stage, steps, passes, findings)
     assert findings.none
     _check_kept(cut, stage, steps, passes, findings)
@@ -443,7 +346,7 @@ def test_more_activations_than_promised_are_found_whatever_the_order():
     cut = layout("1f1b", 3, 4)
     cells = events_of(replace(cut, schedule="gpipe"))
     for stage, cell in enumerate(cells):
-        assert len(at(cell, Kind.PASS)) == 4 * (3 if stage else 2) * len(SAMPLES)
+        assert len(at(cell, PASS)) == 4 * (3 if stage else 2) * len(SAMPLES)
     findings = Findings()
     own = Table(cells[0], "cell 0")
     _check_alive(cut, 0, _steps_of(own, 0), findings)

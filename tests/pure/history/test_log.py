@@ -1,4 +1,4 @@
-"""The log of one process: what is written is what numpy reads."""
+"""What one process writes down: as a file that numpy reads, or of the last events in memory."""
 
 from __future__ import annotations
 
@@ -8,82 +8,141 @@ import zlib
 import numpy as np
 import pytest
 
+import psrt
 from psrt.errors import ConfigError
 from psrt.history import EVENT, EVENT_BYTES, EventLog, Kind
 from psrt.history.events import LAYOUT
+from psrt.history.ring import EventRing
+from psrt.messages import Push
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from support.cases import each
 
 
-def test_an_event_is_64_bytes():
-    assert EVENT_BYTES == LAYOUT.size == EVENT.itemsize == 64
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.npy"
 
 
-def test_every_field_comes_back(tmp_path):
-    with EventLog(tmp_path / "a.npy", origin=10.0) as log:
+def step(log, number):
+    log.add(Kind.STEP, 0.5 * number, number % 3, number, -1, samples=7, rate=0.1, seconds=0.25)
+
+
+def test_every_field_comes_back_in_64_bytes_to_the_bit(path):
+    with EventLog(path, origin=10.0) as log:
         log.add(Kind.APPLY, 12.5, 3, 2**40, 2**41, 5, 32, 1.25, 7, 0.5, 0.25, 2.0, 0.125, 1)
         log.add(Kind.LEAVE, 13.0, 4, 9, -1)
-    first, second, end = np.load(tmp_path / "a.npy")
+        log.add(Kind.STEP, math.nan, 0, 2**62, -(2**62), gap=math.inf, rate=-0.0)
+    first, second, odd, end = np.load(path)
+    assert EVENT_BYTES == LAYOUT.size == EVENT.itemsize == 64
     assert first.tolist() == (18, 1, 5, 3, 2**40, 2**41, 1.25, 2.5, 7, 32, 0.5, 0.25, 2.0, 0.125)
     assert (second["kind"], second["shard"], second["time"]) == (Kind.LEAVE, -1, 3.0)
     assert math.isnan(second["gap"])
-    assert (end["kind"], end["clock"]) == (Kind.END, 2)
-    whole = (tmp_path / "a.npy").read_bytes()
-    header = len(whole) - 3 * EVENT_BYTES
+    assert math.isnan(odd["time"])
+    assert (odd["clock"], odd["version"], odd["gap"]) == (2**62, -(2**62), math.inf)
+    assert np.signbit(odd["rate"])
+    assert (end["kind"], end["clock"]) == (Kind.END, 3)
+    whole = path.read_bytes()
+    header = len(whole) - 4 * EVENT_BYTES
     assert end["version"] == zlib.crc32(whole[header:-EVENT_BYTES] + whole[:header])
 
 
-@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097, 20_000])
-def test_any_number_of_events(tmp_path, count):
-    with EventLog(tmp_path / "a.npy") as log:
+@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097])
+def test_any_number_of_events(path, count):
+    with EventLog(path) as log:
         for i in range(count):
             log.add(Kind.STEP, i, 0, i, 2 * i)
-    events = np.load(tmp_path / "a.npy")
+    events = np.load(path)
     assert len(events) == count + 1 == log.events + 1
     np.testing.assert_array_equal(events["version"][:-1], 2 * np.arange(count))
 
 
-def test_a_run_that_is_cut_off_shows_in_its_file(tmp_path):
-    log = EventLog(tmp_path / "a.npy")
+def test_a_run_that_is_cut_off_shows_in_its_file(path):
+    log = EventLog(path)
+    assert len(np.load(path)) == 0  # as one that is killed at once leaves it
     log.add(Kind.STEP, 0.0, 0, 0, 0)
+    log.queue.append((log.add, Kind.STEP, 0.0, 0, 0, 0))
     log.__exit__(RuntimeError, RuntimeError(), None)
-    assert len(np.load(tmp_path / "a.npy")) == 0
-    assert (tmp_path / "a.npy").stat().st_size > EVENT_BYTES  # for those who look closer
+    assert log.events == 2
+    assert len(np.load(path)) == 0
+    assert path.stat().st_size > 2 * EVENT_BYTES  # for those who look closer
 
 
-def test_a_run_that_is_killed_at_once_has_a_file_that_says_so(tmp_path):
-    log = EventLog(tmp_path / "a.npy")
-    assert len(np.load(tmp_path / "a.npy")) == 0
-    log.close()
-
-
-def test_ending_twice_is_ending_once(tmp_path):
-    log = EventLog(tmp_path / "a.npy")
+def test_ending_twice_is_ending_once(path):
+    log = EventLog(path)
     log.close()
     log.close()
     log.abandon()
-    assert len(np.load(tmp_path / "a.npy")) == 1
+    assert len(np.load(path)) == 1
 
 
-def test_what_is_there_is_not_overwritten(tmp_path):
-    (tmp_path / "a.npy").write_text("mine")
+def test_what_is_there_is_not_overwritten(path):
+    path.write_text("mine")
     with pytest.raises(ConfigError, match=r"cannot write .*a\.npy: File exists"):
-        EventLog(tmp_path / "a.npy")
+        EventLog(path)
     with pytest.raises(ConfigError, match="No such file"):
-        EventLog(tmp_path / "no" / "a.npy")
+        EventLog(path.parent / "no" / "a.npy")
 
 
-def test_events_keep_their_order_whether_queued_or_added(tmp_path):
-    with EventLog(tmp_path / "a.npy") as log:
+def test_events_keep_their_order_whether_queued_or_added(path):
+    with EventLog(path) as log:
         for i in range(0, 300, 3):
             log.queue.append((log.add, Kind.STEP, i, 0, i, 0))
             log.queue.append((log.add, Kind.STEP, i + 1, 0, i + 1, 0))
             log.add(Kind.STEP, i + 2, 0, i + 2, 0)
         log.queue.append((log.add, Kind.LEAVE, 300, 0, 300, -1))
-    events = np.load(tmp_path / "a.npy")
-    assert events["clock"][:-1].tolist() == list(range(301))
+    assert np.load(path)["clock"][:-1].tolist() == list(range(301))
 
 
-def test_queued_events_of_a_run_that_is_cut_off_are_written(tmp_path):
-    log = EventLog(tmp_path / "a.npy")
-    log.queue.append((log.add, Kind.STEP, 0.0, 0, 0, 0))
-    log.abandon()
-    assert log.events == 1
+# --- the last ones in memory --------------------------------------------------------------------
+
+
+@each("room", [1, 2, 5])
+def test_a_ring_keeps_exactly_the_last(tmp_path, room):
+    for events in range(12):
+        ring, path = EventRing(room), tmp_path / f"{room}-{events}.npy"
+        with EventLog(path) as log:
+            for number in range(events):
+                step(ring, number)
+                step(log, number)
+        kept = ring.last()
+        assert kept.dtype == EVENT
+        assert kept["clock"].tolist() == list(range(max(0, events - room), events))
+        assert kept.tobytes() == np.load(path)[:-1][-room:].tobytes()
+
+
+def test_what_is_noted_and_not_yet_encoded_is_there():
+    ring = EventRing(4)
+    recorder = WorkerEventRecorder(ring, 1)
+    for clock in range(6):
+        recorder.note((recorder.pushed, Push(1, clock, 0, 8, 0.0, 2), 1.0 + clock, 0.5))
+    before = ring.last()
+    assert before["clock"].tolist() == [2, 3, 4, 5]
+    recorder.left(9.0, 6)
+    assert ring.last()["kind"].tolist() == [Kind.PUSH] * 3 + [Kind.LEAVE]
+    assert before["clock"].tolist() == [2, 3, 4, 5], "it is a copy"
+
+
+def test_only_a_history_holds_what_takes_as_long_as_a_vector(path):
+    vector = np.ones(5, np.float32)
+    light = WorkerEventRecorder(EventRing(2), 0)
+    assert not light.is_exact
+    assert light.digest(vector) == 0
+    assert light.content(vector) == (0, 0.0, 0.0)
+    with EventLog(path) as log:
+        exact = WorkerEventRecorder(log, 0)
+        assert exact.digest(vector) != 0
+        assert exact.content(vector).rms == 1.0
+
+
+def test_its_memory_goes_with_the_run_though_roles_refer_to_each_other_in_circles(monkeypatch):
+    rings = []
+
+    class Kept(EventRing):
+        def __init__(self, *args):
+            super().__init__(*args)
+            rings.append(self)
+
+    monkeypatch.setattr("psrt.job.last_events.EventRing", Kept)
+    psrt.run(psrt.TrainConfig(mode="allreduce", steps=2))
+    (ring,) = rings
+    assert not len(ring.last())

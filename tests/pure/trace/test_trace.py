@@ -1,7 +1,12 @@
-"""psrt trace: what is drawn of a run is what its history has, in both formats."""
+"""psrt trace: what is drawn of a run is what its history has, in both formats.
+
+So it is of a run's last events, from whichever one on.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import gzip
 import json
 from collections import Counter
@@ -12,7 +17,12 @@ import pytest
 from psrt.__main__ import main
 from psrt.history import EVENT, EventLog, Kind
 from psrt.history.events import PARKED
+from psrt.history.folder import FOLDER, LAST_EVENTS, write_header
+from psrt.history.header import sealed
+from psrt.history.reading import read_header
+from psrt.job.last_events import drop_old
 from psrt.trace import trace_run
+from support.cases import each
 from support.traces import check_trace, read_trace
 
 pytest.importorskip("perfetto.protos")
@@ -43,16 +53,9 @@ RUNS = {
 }
 #: Those that cost little; the others are left out of `make test`.
 QUICK = (
-    "backup",
-    "ssp",
-    "softsync",
-    "checkpoints",
-    "local-sgd, servers",
-    "fragments",
-    "gossip",
-    "pairs",
-    "slices",
-)
+    "backup", "ssp", "softsync", "checkpoints", "local-sgd, servers", "fragments", "gossip",
+    "pairs", "slices",
+)  # fmt: skip
 MARKS = {
     "read": Kind.READ, "push": Kind.PUSH, "receive": Kind.RECEIVE, "save": Kind.SAVE,
     "apply": Kind.APPLY, "drop": Kind.DROP, "reply": Kind.REPLY, "leave": Kind.LEAVE,
@@ -71,7 +74,7 @@ def made(tmp_path_factory):
             words = ["simulate", "--steps", "9", "--seed", "3", "--record", *RUNS[name].split()]
             if not any(it in RUNS[name] for it in ("parallel", "codec", "fragments", "check")):
                 words += ["--timing-only", "--parameters", "12"]
-            assert main([*words, "--out", str(runs[name])]) == 0
+            assert main([*words, "--out", str(runs[name]), "--quiet"]) == 0
         return runs[name]
 
     return make
@@ -99,12 +102,22 @@ def traced(run, tmp_path, **more):
     return reads[0], chrome
 
 
+@pytest.fixture(scope="module")
+def drawn(made, tmp_path_factory):
+    """Return what is drawn of a run, what psrt says of it, and its events; of each run once."""
+
+    @functools.cache
+    def found(name):
+        return *traced(made(name), tmp_path_factory.mktemp("trace")), events_of(made(name))
+
+    return found
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(it, marks=[] if it in QUICK else pytest.mark.exhaustive) for it in RUNS]
 )
-def test_all_that_the_history_has_is_drawn_once(name, made, tmp_path):
-    read, said = traced(made(name), tmp_path)
-    events = events_of(made(name))
+def test_all_that_the_history_has_is_drawn_once_and_leads_on(name, drawn):
+    read, said, events = drawn(name)
     kinds = Counter(events["kind"].tolist())
     marks = Counter(it.name for it in read.slices if it.lane == "messages")
     assert marks["send"] + marks["come"] == kinds[Kind.MESSAGE]
@@ -123,15 +136,11 @@ def test_all_that_the_history_has_is_drawn_once(name, made, tmp_path):
     assert Counter(it.lane for it in read.slices if it.lane != "messages") == said.slices
     assert said.events == len(events)
     assert not said.notes
+    leads_to_what_came_of_it(read, events, kinds)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(it, marks=[] if it in QUICK else pytest.mark.exhaustive) for it in RUNS]
-)
-def test_every_message_leads_to_what_came_of_it(name, made, tmp_path):
-    read, _ = traced(made(name), tmp_path)
-    events = events_of(made(name))
-    kinds = Counter(events["kind"].tolist())
+def leads_to_what_came_of_it(read, events, kinds):
+    """Hold the way of every message against the events."""
     ways = Counter(tuple(it.name for _, it in flow) for flow in read.flows.values())
     used = sum(n for way, n in ways.items() if way[0] == "push" and {"apply", "drop"} & {*way})
     assert used == kinds[Kind.APPLY] + kinds[Kind.DROP] - int(
@@ -159,9 +168,8 @@ def test_every_message_leads_to_what_came_of_it(name, made, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ssp", "local-sgd, servers", "fragments", "gossip"])
-def test_a_worker_computes_and_waits_in_turn_for_as_long_as_its_events_say(name, made, tmp_path):
-    read, _ = traced(made(name), tmp_path)
-    events = events_of(made(name))
+def test_a_worker_computes_and_waits_in_turn_for_as_long_as_its_events_say(name, drawn):
+    read, _, events = drawn(name)
     kind = Kind.STEP if (events["kind"] == Kind.STEP).any() else Kind.PUSH
     steps = events[(events["kind"] == kind) & (events["shard"] <= 0)]
     computed = sum(it.stop - it.start for it in read.slices if it.lane == "compute")
@@ -179,9 +187,8 @@ def test_a_worker_computes_and_waits_in_turn_for_as_long_as_its_events_say(name,
         assert summed == pytest.approx(due * 1e9)
 
 
-def test_a_stop_for_a_checkpoint_is_one_wait(made, tmp_path):
-    read, _ = traced(made("checkpoints"), tmp_path)
-    events = events_of(made("checkpoints"))
+def test_a_stop_for_a_checkpoint_is_one_wait(drawn):
+    read, _, events = drawn("checkpoints")
     stops = events[(events["kind"] == Kind.READ) & (events["flag"] == PARKED)]
     stops = stops[stops["shard"] == 0]
     waits = [it.stop - it.start for it in read.slices if it.name == "checkpoint"]
@@ -189,8 +196,8 @@ def test_a_stop_for_a_checkpoint_is_one_wait(made, tmp_path):
     assert sum(waits) == pytest.approx(stops["seconds"].astype(float).sum() * 1e9, rel=1e-5)
 
 
-def test_a_stage_computes_from_its_last_event_to_a_pass(made, tmp_path):
-    read, _ = traced(made("slices"), tmp_path)
+def test_a_stage_computes_from_its_last_event_to_a_pass(made, drawn):
+    read, _, _ = drawn("slices")
     due = 0.0
     for path in (made("slices") / "history").glob("*.npy"):
         events = np.load(path)[:-1]
@@ -203,30 +210,25 @@ def test_a_stage_computes_from_its_last_event_to_a_pass(made, tmp_path):
     assert set(read.hosts) == {f"rank {i}: worker {i}, part {i}" for i in range(4)}
 
 
-def test_staleness_is_a_curve_of_each_shard(made, tmp_path):
-    read, _ = traced(made("ssp"), tmp_path)
-    events = events_of(made("ssp"))
+def test_what_is_measured_is_a_curve(drawn):
+    read, _, events = drawn("ssp")
     applied = events[events["kind"] == Kind.APPLY]
     for shard in range(2):
-        rank = f"rank {shard}: server {shard}"
-        mine = applied[applied["shard"] == shard]
-        assert [value for _, value in read.numbers[rank, "τ"]] == mine["tau"].tolist()
-
-
-def test_gaps_and_bytes_are_curves(made, tmp_path):
-    read, _ = traced(made("codec"), tmp_path)
-    events = events_of(made("codec"))
-    applied = events[events["kind"] == Kind.APPLY]
-    measured = applied["gap"][~np.isnan(applied["gap"])]
-    gaps = [value for (_, name), its in read.numbers.items() if name == "gap" for _, value in its]
-    assert sorted(gaps) == pytest.approx(sorted(measured.tolist()))
-    assert len(gaps) > 1
-    frames = events[events["kind"] == Kind.ENCODE]
+        its = read.numbers[f"rank {shard}: server {shard}", "τ"]
+        assert [it for _, it in its] == applied["tau"][applied["shard"] == shard].tolist()
+    read, _, events = drawn("codec")
+    measured = events["gap"][(events["kind"] == Kind.APPLY) & ~np.isnan(events["gap"])]
+    assert gaps_in(read) == pytest.approx(sorted(measured.tolist()))
+    assert len(measured) > 1
     for worker in range(3):
+        frames = events[(events["kind"] == Kind.ENCODE) & (events["worker"] == worker)]
         its = read.numbers[f"rank {worker + 1}: worker {worker}", "bytes"]
-        assert [value for _, value in its] == np.cumsum(
-            frames["samples"][frames["worker"] == worker]
-        ).tolist()
+        assert [it for _, it in its] == np.cumsum(frames["samples"]).tolist()
+
+
+def gaps_in(read):
+    numbers = [its for (_, name), its in read.numbers.items() if name == "gap"]
+    return sorted(value for its in numbers for _, value in its)
 
 
 def test_steps_and_ranks_select(made, tmp_path):
@@ -299,16 +301,17 @@ def test_a_flow_does_not_go_back_in_time(made, tmp_path):
     assert "1 flow left away" in said.notes[0]
 
 
-def rewritten(run, tmp_path, **header):
-    """Return a copy of a run without its events, and with another header."""
-    from psrt.history.header import sealed
-
+def rewritten(run, tmp_path, events=None, **header):
+    """Return a copy of a run with other events, or none yet, and with another header."""
     copy = tmp_path / "copy"
     (copy / "history").mkdir(parents=True)
     fields = json.loads((run / "history/header.json").read_text())
     if header:
         fields |= header | {"hosts": [0, 1, 1]}
     (copy / "history/header.json").write_text(sealed(fields))
+    if events is not None:
+        with EventLog(copy / "history/events.npy") as log:
+            log.keep(events, (False, 0))
     return copy
 
 
@@ -359,12 +362,10 @@ def test_a_damaged_history_is_one_line(nature, made, tmp_path, capsys):
     ],
 )
 def test_an_event_that_cannot_be_is_one_line(field, value, line, made, tmp_path, capsys):
-    run = rewritten(made("ssp"), tmp_path)
-    events = np.load(made("ssp") / "history/events.npy")[:-1].copy()
+    events = events_of(made("ssp"))
     assert events["kind"][-1] == Kind.FINAL
     events[field][-1] = value
-    with EventLog(run / "history/events.npy") as log:
-        log.keep(events, (False, 0))
+    run = rewritten(made("ssp"), tmp_path, events)
     for words in ([], ["--steps", "2:4"]):
         command = ["trace", str(run), "-o", str(tmp_path / "out"), "--format", "json"]
         status = main([*command, *words])
@@ -374,15 +375,11 @@ def test_an_event_that_cannot_be_is_one_line(field, value, line, made, tmp_path,
 
 
 def test_a_number_that_is_none_is_not_drawn(made, tmp_path):
-    run = rewritten(made("codec"), tmp_path)
-    events = np.load(made("codec") / "history/events.npy")[:-1].copy()
+    events = events_of(made("codec"))
     applied = np.flatnonzero((events["kind"] == Kind.APPLY) & ~np.isnan(events["gap"]))
     events["gap"][applied[0]] = np.inf  # of a run that diverges
-    with EventLog(run / "history/events.npy") as log:
-        log.keep(events, (False, 0))
-    read, _ = traced(run, tmp_path)
-    gaps = [value for (_, name), its in read.numbers.items() if name == "gap" for _, value in its]
-    assert len(gaps) == len(applied) - 1
+    read, _ = traced(rewritten(made("codec"), tmp_path, events), tmp_path)
+    assert len(gaps_in(read)) == len(applied) - 1
 
 
 @pytest.mark.parametrize(
@@ -436,8 +433,6 @@ def test_events_are_taken_in_order_of_time_from_blocks_of_any_size(made, tmp_pat
     events = events_of(made("ssp"))
     by_rank = rewritten(made("ssp"), tmp_path)
     header = json.loads((by_rank / "history/header.json").read_text())
-    from psrt.history.header import sealed
-
     # As ranks would have written it, a file each.
     names = [f"rank-{rank:05d}.npy" for rank in range(5)]
     (by_rank / "history/header.json").write_text(sealed(header | {"files": names}))
@@ -454,3 +449,81 @@ def test_events_are_taken_in_order_of_time_from_blocks_of_any_size(made, tmp_pat
     assert several.numbers == one.numbers
     assert sorted(map(str, several.slices)) == sorted(map(str, one.slices))
     assert len(several.flows) == len(one.flows)
+
+
+# --- the end of a run ---------------------------------------------------------------------------
+
+ENDS = (
+    "ssp", "backup", "checkpoints", "allreduce", "fragments", "gossip", "pairs", "slices",
+)  # fmt: skip
+#: Events of each worker and shard that are left.
+LEFT = (1, 2, 3, 5, 8, 13, 21)
+
+
+def ends_of(run, folder, left, without=()):
+    """Write the last events of each worker and shard of a run as those before an error."""
+    header = read_header(run)
+    last = folder / LAST_EVENTS
+    last.mkdir(parents=True)
+    kept = []
+    for name in header.files:
+        events = np.load(run / FOLDER / name)[:-1]
+        at_server = np.isin(events["kind"], (16, 17, 18, 19, 20, 21, 22, 23, 27, 28))
+        owner = np.where(at_server, 1000 + events["shard"], events["worker"])
+        behind = np.array([(owner[at + 1 :] == it).sum() for at, it in enumerate(owner)])
+        events = events[behind < left]
+        if name not in without:
+            with EventLog(last / name) as log:
+                log.keep(events, (False, 0))
+            kept.append(events)
+    write_header(last, dataclasses.replace(header, is_end=True))
+    return np.concatenate(kept)
+
+
+@each("name", ENDS)
+def test_it_may_begin_anywhere(name, made, tmp_path_factory):
+    for left in LEFT:
+        folder = tmp_path_factory.mktemp("ends")
+        events = ends_of(made(name), folder, left)
+        traced = trace_run(folder, folder / "it.json.gz", format="json")
+        read = read_trace(traced.path)
+        check_trace(read)
+        assert traced.events == len(events)
+        assert traced.notes[0] == "the end of a run: the last events of each rank"
+        assert all("whose other end is cut off" in it for it in traced.notes[1:])
+        if read.slices:  # nothing is drawn behind the last event, which is near the end of the run
+            newest = max(it.stop for it in read.slices)
+            assert newest <= round(events["time"].max() * 1e9) + 1
+
+
+def test_flows_whose_other_end_is_cut_are_counted(made, tmp_path):
+    kinds = {}
+    for it in ends_of(made("backup"), tmp_path, 13):
+        kind, of_next = Kind(it["kind"]), it["kind"] in (Kind.READ, Kind.REPLY)
+        if kind not in (Kind.LEAVE, Kind.LEFT, Kind.FINAL):
+            kinds.setdefault((it["worker"], it["clock"] - of_next), set()).add(kind)
+    whole = [it for it in kinds.values() if Kind.READ in it and it & {Kind.APPLY, Kind.DROP}]
+    assert whole
+    traced = trace_run(tmp_path, tmp_path / "it.json.gz", format="json")
+    assert traced.notes[1:] == [f"{len(kinds) - len(whole)} flows whose other end is cut off"]
+    whole = trace_run(made("backup"), tmp_path / "it.json.gz", format="json")
+    assert whole.notes == []
+
+
+def test_a_rank_that_was_killed_has_left_nothing(made, tmp_path):
+    header = read_header(made("slices"))
+    killed = header.files[1]
+    ends_of(made("slices"), tmp_path, 9, without=[killed])
+    traced = trace_run(tmp_path, tmp_path / "it.json.gz", format="json")
+    assert traced.notes[0] == f"the end of a run: the last events of each rank, but for {killed}"
+    check_trace(read_trace(traced.path))
+
+
+def test_of_earlier_jobs_only_the_newest_stay(tmp_path):
+    names = [f"psrt-last-events-2026{day:04}-120000-000001" for day in range(12)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rank-00000.npy").touch()
+    (tmp_path / "others").mkdir()
+    drop_old(tmp_path)
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["others", *names[-8:]]

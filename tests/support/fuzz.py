@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 from psrt.collective import ALGORITHMS
 from psrt.config import STALENESS_RATE_NAMES, TrainConfig
 from psrt.job.scenario import Scenario
-from psrt.simulation import SimulationCosts
 from psrt.simulation.cost_flags import VirtualCosts
 
 RATES = tuple(name for name in STALENESS_RATE_NAMES if name != "constant")
@@ -37,10 +35,6 @@ class Job:
     scenario: Scenario
     #: For another run of it, that must not come to anything else when it is a replay.
     other_costs: VirtualCosts = field(default_factory=VirtualCosts)
-
-    @property
-    def served(self) -> bool:
-        return bool(self.knobs.get("servers"))
 
     def config(self, **more: Any) -> TrainConfig:
         return TrainConfig(**{**self.knobs, **more})
@@ -133,21 +127,6 @@ class Draw:
 
     def costs(self) -> VirtualCosts:
         return VirtualCosts(self.one(COMPUTE), self.one(LINKS), self.one(("2e9", "1e5", "inf")))
-
-    def wild_costs(self) -> SimulationCosts:
-        """Return costs by chance: of two messages sent at once to two ranks, any may be first."""
-        uneven, busy = self.rng.pareto(1.5, 20), self.one((0.0, 1e-3))
-        latencies: list[Callable[[np.random.Generator], float]] = [
-            lambda rng: rng.exponential(1e-4),
-            lambda rng: rng.exponential(1e-2),
-            lambda rng: 1e-4 * rng.pareto(0.9),
-        ]
-        return SimulationCosts(
-            compute=lambda rank, rng: rng.exponential(1e-3 * (1 + uneven[rank])),
-            latency=self.one(latencies),
-            bandwidth=self.one((math.inf, 1e5)),
-            apply=(lambda rank, nbytes, rng: rng.exponential(busy)) if busy else None,
-        )
 
     def crashes(self, workers: int) -> tuple[tuple[int, float], ...]:
         """Draw who dies, and when: all but one at most, without whom there is no result."""

@@ -395,6 +395,9 @@ BAD = {
     "causality": [
         ("allreduce", "worker 0 took sum 0 before worker 1 had brought its part",
          "REDUCE w0 c0 > REDUCE w0 c0 v0 x1.0 f1; REDUCED w0 c0 v1 x2.0 f1 | REDUCED w0 c0 >"),
+        ("local-sgd", "worker 0 took sum 0 before worker 1 had brought its part",
+         "REDUCE w0 c0 > REDUCE w0 c0 v0 x1.0 f1 m2 p0.5; REDUCED w0 c0 v1 x1.5 r1.0 f1 | "
+         "REDUCED w0 c0 >"),
     ],
     "gaps": [
         ("ssp", "measured a gap of 0.25", "APPLY w0 c0 > APPLY w0 c0 v1 t0 g0.25"),

@@ -307,6 +307,34 @@ def takes_a_neighbour_twice(mix, self, arrived):
         mix(self, arrived)
 
 
+@broken(MIX_IN, [RING, ONE_PEER, SUMS], "conservation")
+def adds_a_neighbour_twice(mix, self, arrived):
+    """Writes it down once."""
+    mix(self, arrived)
+    if self.updates == 2:
+        events, self._events = self._events, None
+        mix(self, arrived)
+        self._events = events
+
+
+@broken((Leader, "_mix_mean"), BY_HOST, "conservation")
+def mixes_hosts_twice(mix, self, at, arrived):
+    """Writes it down once."""
+    mix(self, at, arrived)
+    if at == 2:
+        events, self._events = self._events, None
+        mix(self, at, arrived)
+        self._events = events
+
+
+@broken((Gossip, "_note_taken"), [RING, SUMS], "conservation")
+def adds_the_vector_of_the_round_before(note, self, arrived):
+    """Notes what came."""
+    factor = note(self, arrived)
+    arrived.vector[:] = before(self, arrived.worker, arrived.vector.copy())
+    return factor
+
+
 @broken((Neighbours, "collect"), {"topology": "full"}, "summation order")
 async def takes_in_order_of_arrival(_, self, at, take):
     done = self.__dict__.setdefault("_done", set())
@@ -324,6 +352,14 @@ async def takes_in_order_of_arrival(_, self, at, take):
 def mixes_on_another_graph(made, config, workers, **more):
     name = "star" if config.asynchronous or config.by_host else "full"
     return made(replace(config, topology=name), workers, **more)
+
+
+@broken(NOTE_MIXED, [RING, LATER], "conservation")
+def keeps_nothing_of_the_average(note, self, began):
+    """One side notes what it takes, and goes on with its own."""
+    if self._neighbours.part.rank == 0:
+        np.copyto(self._theta, self._offer)
+    return note(self, began)
 
 
 @broken(NOTE_MIXED, [RING, LATER], "conservation")
@@ -378,6 +414,18 @@ def forgets_the_gradient_before(track, self):
     track(self)
 
 
+@broken((PushSum, "_note_mixed"), STAR, "conservation")
+def does_not_divide(note, self, began):
+    np.copyto(self._divided, self._theta)
+    return note(self, began)
+
+
+@broken((Tracking, "_track"), TRACKING, "tracking")
+def keeps_the_first_gradient(track, self):
+    track(self)
+    np.copyto(self._own, self.__dict__.setdefault("_first", self._own.copy()))
+
+
 @broken((Tracking, "_track"), TRACKING, "tracking")
 def tracks_by_what_it_has_alone(track, self):
     track(self)
@@ -389,6 +437,13 @@ def mixes_parameters_only(mix, self, arrived):
     tracked = self._tracked.copy()
     mix(self, arrived)
     np.copyto(self._tracked, tracked)
+
+
+@broken((Gossip, "_mix_in"), TRACKING, "conservation")
+def mixes_gradients_by_another_weight(mix, self, arrived):
+    tracked = self._tracked.copy()
+    mix(self, arrived)
+    self._tracked[:] = tracked + np.float32(1.01) * (self._tracked - tracked)
 
 
 @broken((Gossip, "_send"), TRACKING, "tracking|offers")
@@ -411,6 +466,13 @@ def mixes_what_it_has_itself(mix, self, arrived):
     np.copyto(self._offer, self._theta)
     mix(self, arrived)
     np.copyto(self._offer, kept)
+
+
+@broken(AVERAGE, PAIRS, "offers")
+def takes_an_answer_of_before(average, self, offer, *args):
+    came = theirs(self, offer)
+    came[:] = before(self, offer.neighbour, came.copy())
+    average(self, offer, *args)
 
 
 @broken(AVERAGE, PAIRS, "turns|offers")

@@ -14,7 +14,7 @@ from support.strangers import EXPECTED, READERS, make_runs
 
 #: How many cases there are of all formats, and the seed of the first; ``make fuzz`` sets both.
 CASES, SEED = (
-    int(os.environ.get("PSRT_FUZZ_CASES", "150")),
+    int(os.environ.get("PSRT_FUZZ_CASES", "100")),
     int(os.environ.get("PSRT_FUZZ_SEED", "0")),
 )
 

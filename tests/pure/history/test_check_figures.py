@@ -245,7 +245,7 @@ def test_lines_of_metrics_that_contradict_each_other(run, name):
 # --- what lies beside the history ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", some(["pairs", "slices", "push-sum", "stages", "sync"], one_in=3))
+@pytest.mark.parametrize("name", some(["pairs", "slices", "push-sum", "stages", "sync"], one_in=5))
 def test_each_figure_is_checked_or_said_to_be_on_trust(run, name):
     out = run(name, epochs=1, log_every=2)
     header, histories = read_cells(out)

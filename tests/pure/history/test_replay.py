@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.config import TrainConfig, resolve
@@ -154,6 +154,7 @@ def test_what_is_no_message_to_a_server():
         handed_on([Params(1, 0, 0, 0)], script_of(RECORDED))
 
 
+@settings(max_examples=40)
 @given(runs(), runs(), st.lists(st.booleans(), min_size=60, max_size=60))
 def test_each_shard_of_a_server_has_an_order_of_its_own(first, second, picks):
     """Whatever the two have in common: a message waits for those of its own shard alone."""

@@ -15,6 +15,7 @@ from psrt.history import EVENT, EventLog, Header, Kind, read_history
 from psrt.history.folder import write_header
 from psrt.history.header import sealed
 from psrt.history.reading import assemble
+from psrt.history.stream import extent_of
 from support.cases import each
 
 #: (kind, time, worker, clock, version, shard) of two workers and two shards.
@@ -275,3 +276,18 @@ def test_a_header_that_was_changed_is_refused(history):
     assert "header.json: damaged: its checksum" in refused(history)
     path.write_text(path.read_text().replace("crc32", "crc64"))
     assert "header.json: damaged: its checksum" in refused(history)
+
+
+def test_what_is_read_block_by_block_is_refused_likewise(history):
+    path = history / "a.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-70])
+    (history / "h").write_text("no events")
+    for name, message in (
+        ("a.npy", "damaged"), ("h", "h: damaged"), ("c.npy", "c.npy is missing"),
+        ("../a.npy", "names a file outside"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            extent_of(history, name)
+    path.write_bytes(b"")  # as a run leaves it that was killed at once
+    assert extent_of(history, "a.npy").count == 0

@@ -1,10 +1,9 @@
-"""Roles that end in the middle: what they sent arrives, who is told, and who waits in vain."""
+"""Roles that end in the middle, links that are cut or slow, and roles that stand still."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
@@ -14,8 +13,14 @@ from psrt.job.virtual import simulate
 from psrt.messages import Leave, Params, Push
 from psrt.partition import even_spans
 from psrt.simulation import SimulationCosts, Simulator
+from psrt.simulation.collective_port import suspend
+from psrt.simulation.disturbed import DisturbedNetwork
+from psrt.simulation.injection import Injector
+from psrt.simulation.network import Channel
+from psrt.simulation.scheduler import Scheduler
 from psrt.transport import RoleMap
 from psrt.transport.port import GRADIENT
+from support.cases import each
 
 #: Ranks 0 and 1 are servers, ranks 2 and 3 workers.
 WIRING = RoleMap(4, workers=(2, 3), servers=(0, 1), spans=even_spans(4, 2))
@@ -73,11 +78,14 @@ class TestNotice:
         assert [found[0], found[1]] == [
             [(1.0, Leave(1, 0, shard, missed=True))] for shard in range(2)
         ]
-        assert not it.ports[2]._inbox
+        it = world()
+        it.crash_at(3, 1.0)
+        with pytest.raises(TransportError, match="rank 2 waits"):
+            it.run({2: hears(it.ports[2], 1), 3: hears(it.ports[3], 1)})
 
-    @pytest.mark.parametrize("seed", range(5))  # at the same time chance must not decide
-    @pytest.mark.parametrize("bandwidth", [math.inf, 64.0])
+    @each(("seed", "bandwidth"), [*((it, math.inf) for it in range(5)), (0, 64.0)])
     def test_the_notice_does_not_overtake_what_is_under_way(self, bandwidth, seed):
+        # At the same time chance must not decide: with any seed.
         it = world(seed=seed, costs=SimulationCosts(latency=lambda _: 50.0, bandwidth=bandwidth))
         it.crash_at(2, 3.5, notice_s=0.25)
         role = pushes(it.ports[2], 0, 99)
@@ -183,34 +191,6 @@ class TestNoCrash:
             world().crash_at(2, seconds, notice_s=notice)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.7, 1.0, 2.3])
-@pytest.mark.parametrize("shared_memory", [True, False])
-@pytest.mark.parametrize(
-    "mode",
-    [
-        {"mode": "sync"},
-        {"mode": "sync", "backup": 1},
-        {"mode": "async"},
-        {"mode": "ssp", "staleness": 1},
-        {"mode": "softsync", "softsync": 2},
-        {"mode": "local-sgd", "local_steps": 2},
-    ],
-    ids=lambda mode: "-".join(map(str, mode.values())),
-)
-def test_with_servers_the_others_finish(mode, shared_memory, seconds):
-    asked = TrainConfig(
-        servers=2, steps=5, hidden=(4,), lr=0.1, shared_memory=shared_memory, **mode
-    )
-    costs = SimulationCosts(
-        compute=lambda _, rng: rng.uniform(0.5, 1), latency=lambda rng: rng.random() / 9
-    )
-    run = simulate(asked, workers=4, costs=costs, crashes=[(1, seconds)])
-    assert set(run.world.crashed) == {3}
-    assert [worker.clock == 5 for worker in run.workers] == [True, False, True, True]
-    assert np.isfinite(run.theta).all()
-
-
-@pytest.mark.parametrize("mode", ["sync", "async", "local-sgd"])
 @pytest.mark.parametrize(
     ("text", "error", "end"),
     [
@@ -219,9 +199,9 @@ def test_with_servers_the_others_finish(mode, shared_memory, seconds):
         ("crash:worker0,worker1,worker2@2.5s", CrashError, "crashed at 2.5 s"),
     ],
 )
-def test_without_any_worker_there_is_no_result(mode, text, error, end):
+def test_without_any_worker_there_is_no_result(text, error, end):
     """The last one is named: the others were missed before."""
-    asked = TrainConfig(mode=mode, servers=1, steps=50, hidden=(4,), timeout_s=60.0)
+    asked = TrainConfig(mode="async", servers=1, steps=50, hidden=(4,), timeout_s=60.0)
     fault = read_fault(text)
     with pytest.raises(error, match=rf"^worker \d \(rank \d\) (is )?{end} .*, at clock \d$"):
         simulate(asked, workers=3, costs=SimulationCosts(compute=lambda *_: 1.0), faults=[fault])
@@ -230,19 +210,112 @@ def test_without_any_worker_there_is_no_result(mode, text, error, end):
     assert [it.clock == 50 for it in run.workers] == [False, False, True]
 
 
-class TestWithoutServers:
-    def crash(self, **knobs):
-        asked = TrainConfig(steps=5, hidden=(4,), **knobs)
-        simulate(asked, workers=4, costs=COSTS, crashes=[(2, 2.5)])
+def test_who_waits_for_a_dead_server_waits_in_vain():
+    it = world()
+    it.crash_at(1, 0.5)
+    with pytest.raises(TransportError, match=r"time: server 1 \(rank 1\) crashed at 0\.5 s; r"):
+        it.run({1: hears(it.ports[1], 1), 2: hears(it.ports[2], 1)})
 
-    @pytest.mark.parametrize("algorithm", ["ring", "tree", "node"])
-    def test_the_job_is_over_and_the_dead_is_named(self, algorithm):
-        line = r"^worker 2 \(rank 2\) crashed at 2\.5 s of virtual time, at clock [01]$"
-        with pytest.raises(CrashError, match=line):
-            self.crash(mode="allreduce", allreduce=algorithm)
 
-    def test_who_waits_for_a_server_waits_in_vain(self):
-        it = world()
-        it.crash_at(1, 0.5)
-        with pytest.raises(TransportError, match=r"time: server 1 \(rank 1\) crashed at 0\.5 s; r"):
-            it.run({1: hears(it.ports[1], 1), 2: hears(it.ports[2], 1)})
+class Sent:
+    """Stands for a network: writes down what sets out."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, channel, nbytes, arrive, argument):
+        self.sent.append((channel.out, channel.into, nbytes, argument))
+
+    def follow(self, channel, arrive, argument):
+        self.sent.append((channel.out, channel.into, 0, argument))
+
+
+def test_what_is_sent_into_a_cut_sets_out_in_order_when_it_heals():
+    under = Sent()
+    network = DisturbedNetwork(under)
+    network.cut([1, 2])
+    for number, (source, to) in enumerate([(0, 1), (1, 0), (1, 2), (0, 3), (0, 1)]):
+        network.send(Channel(source, to), 8, print, number)
+    assert under.sent == [(1, 2, 8, 2), (0, 3, 8, 3)]
+    network.heal([1, 2])
+    assert under.sent[2:] == [(0, 1, 8, 0), (1, 0, 8, 1), (0, 1, 8, 4)]
+
+
+def test_two_cuts_must_both_heal():
+    under = Sent()
+    network = DisturbedNetwork(under)
+    network.cut([1])
+    network.cut([0])
+    network.send(Channel(0, 1), 8, print, "x")
+    network.heal([1])
+    assert not under.sent
+    network.heal([0])
+    assert under.sent == [(0, 1, 8, "x")]
+
+
+def test_what_is_dropped_never_arrives():
+    under = Sent()
+    network = DisturbedNetwork(under)
+    network.cut([1])
+    network.send(Channel(1, 0), 8, print, "lost")
+    network.send(Channel(0, 1), 8, print, "kept")
+    (again,) = network.drop(1)
+    network.heal([1])
+    assert under.sent == [(0, 1, 8, "kept")]
+    again()
+    assert under.sent[1:] == [(1, 0, 8, "lost")]
+
+
+def test_a_notice_comes_by_no_link():
+    under = Sent()
+    network = DisturbedNetwork(under)
+    network.cut([1])
+    network.follow(Channel(1, 0), print, "dead")
+    assert under.sent == [(1, 0, 0, "dead")]
+
+
+def test_bytes_of_a_slow_rank_take_longer_both_ways_until_it_is_fast_again():
+    under = Sent()
+    network = DisturbedNetwork(under)
+    network.slow([1], 10.0)
+    network.slow([2], 3.0)
+    for source, to in [(1, 0), (0, 1), (2, 1), (2, 0), (0, 3)]:
+        network.send(Channel(source, to), 8, print, None)
+    network.fast([1], 10.0)
+    network.send(Channel(1, 0), 8, print, None)
+    assert [it[2] for it in under.sent] == [80, 80, 80, 24, 8, 8]
+
+
+def test_over_a_network_the_time_of_bytes_is_longer():
+    async def sends(port):
+        await port.pause(0.5)
+        port.send(0, push(0), GRADIENT)
+
+    it = world(costs=SimulationCosts(latency=lambda _: 1.0, bandwidth=8.0))
+    Injector(it, timeout_s=60.0).add(read_fault("slow:worker0:4@0.25s"), (2,), lambda: None)
+    found = it.run({0: hears(it.ports[0], 1), 2: sends(it.ports[2])})
+    assert found[0] == [(0.5 + 1.0 + 4 * (64 + 8) / 8, push(0))]
+
+
+async def waits(scheduler, rank, log):
+    for _ in range(3):
+        scheduler.after(1.0, scheduler.resume, rank)
+        await suspend()
+        log.append((rank, scheduler.time))
+
+
+def test_a_role_that_stands_still_goes_on_with_what_was_due():
+    scheduler, log = Scheduler(0), []
+    scheduler.after(1.5, lambda _: scheduler.hold(0))
+    scheduler.after(4.25, lambda _: scheduler.let_go(0))
+    scheduler.run({0: waits(scheduler, 0, log), 1: waits(scheduler, 1, log)})
+    assert [it for it in log if it[0] == 0] == [(0, 1.0), (0, 4.25), (0, 5.25)]
+    assert [it for it in log if it[0] == 1] == [(1, 1.0), (1, 2.0), (1, 3.0)]
+
+
+def test_what_is_to_happen_before_an_event_happens_right_before_it():
+    scheduler, log = Scheduler(0), []
+    for event in (3, 1, 99, 3):
+        scheduler.before(event, lambda event=event: log.append((event, scheduler.events)))
+    scheduler.run({0: waits(scheduler, 0, [])})
+    assert log == [(1, 0), (3, 2), (3, 2)]

@@ -1,43 +1,41 @@
-"""The scheduler of virtual time: order, chance, payloads, and what it says of a deadlock."""
+"""The scheduler of virtual time: order, chance, payloads, waiting, and the price of an event."""
 
 from __future__ import annotations
 
-import re
+import itertools
+import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.machine import MachineCosts, NodeCosts
-from psrt.collective.costs import LinkCosts
-from psrt.errors import ConfigError, TransportError
+from psrt.config import TrainConfig
+from psrt.errors import TransportError
+from psrt.job.virtual import simulate
 from psrt.messages import Leave, Params, Push
-from psrt.partition import Span
+from psrt.partition import even_spans
 from psrt.simulation import SimulationCosts, Simulator
-from psrt.transport import CONTROL, NO_PAYLOAD, RoleMap
+from psrt.transport import NO_PAYLOAD, RoleMap
 from psrt.transport.port import GRADIENT
-from support.cases import each
 
-#: Rank 0 is the server of all four parameters, ranks 1 and 2 are workers.
-STAR = RoleMap(4, workers=(1, 2), servers=(0,), spans=(Span(0, 4),))
 AT_ONCE = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.5, per_byte=0.0)
+
+
+def star(workers=2, **options):
+    """Return a world of one server of four parameters at rank 0 and workers behind it."""
+    ranks = tuple(range(1, 1 + workers))
+    role_map = RoleMap(4, workers=ranks, servers=(0,), spans=even_spans(4, 1))
+    return Simulator(role_map, **{"seed": 0, "costs": AT_ONCE, **options})
+
+
+def run(it, *roles):
+    """Run roles at ranks 0, 1, …; None for a rank without one."""
+    there = {rank: role(it.ports[rank]) for rank, role in enumerate(roles) if role is not None}
+    return it.run(there)
 
 
 def push(worker, clock=0):
     return Push(worker, clock, 0, 1, 0.0)
-
-
-def params(version):
-    return Params(0, version, version, 0)
-
-
-def world(seed=0, costs=None, **options):
-    return Simulator(STAR, seed=seed, costs=costs, **options)
-
-
-def run(it, **roles):
-    """Run roles at the ranks that their names end with."""
-    return it.run({int(name[-1]): role for name, role in roles.items()})
 
 
 class TestTime:
@@ -47,82 +45,12 @@ class TestTime:
             got = await port.compute(sum, (1, 2))
             return got, port.now()
 
-        it = world(costs=AT_ONCE)
-        assert run(it, rank1=worker(it.ports[1]))[1] == (3, 3.0)
+        it = star()
+        assert run(it, None, worker)[1] == (3, 3.0)
         assert it.time == 3.0
 
-    def test_a_message_takes_latency_and_bytes(self):
-        async def sender(port):
-            port.send(0, push(0), GRADIENT)
-
-        async def receiver(port):
-            await port.receive()
-            return port.now(), port.bytes_received
-
-        it = world(costs=SimulationCosts(latency=lambda _: 0.5, per_byte=0.25))
-        results = run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))
-        assert results[0] == (0.5 + 80 * 0.25, 80)
-        assert it.ports[1].bytes_sent == 80
-
-    def test_messages_of_a_pair_keep_their_order_whatever_each_takes(self):
-        async def sender(port):
-            for clock in range(50):
-                port.send(0, push(0, clock))
-
-        async def receiver(port):
-            return [(await port.receive()).clock for _ in range(50)]
-
-        it = world(costs=SimulationCosts(latency=lambda rng: rng.exponential()))
-        results = run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))
-        assert results[0] == list(range(50))
-
-    def test_what_happens_at_one_time_happens_in_any_order(self):
-        async def sender(port, worker):
-            await port.pause(1.0)
-            port.send(0, push(worker))
-
-        async def receiver(port):
-            return [(await port.receive()).worker for _ in range(2)]
-
-        def first(seed):
-            it = world(seed, AT_ONCE)
-            ports = it.ports
-            return run(
-                it, rank0=receiver(ports[0]), rank1=sender(ports[1], 0), rank2=sender(ports[2], 1)
-            )[0][0]
-
-        firsts = [first(seed) for seed in range(20)]
-        assert set(firsts) == {0, 1}
-        assert firsts == [first(seed) for seed in range(20)]
-
-
-class TestPayloads:
-    def gradient_on_arrival(self, shared_memory):
-        """Return what a server finds whose worker goes on writing after its push."""
-
-        async def sender(port):
-            port.gradient[:4] = 1
-            port.send(0, push(0), GRADIENT)
-            await port.pause(2.0)
-            port.gradient[:4] = 2
-
-        async def receiver(port):
-            await port.receive()
-            found = port.payload(0, 0).copy()
-            await port.pause(4.0)
-            return found.tolist(), port.payload(0, 0).tolist()
-
-        it = world(costs=AT_ONCE, shared_memory=shared_memory)
-        return run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))[0]
-
-    def test_shared_memory_is_the_workers_own(self):
-        assert self.gradient_on_arrival(True) == ([1] * 4, [2] * 4)
-
-    def test_other_memory_is_a_copy(self):
-        assert self.gradient_on_arrival(False) == ([1] * 4, [1] * 4)
-
     @pytest.mark.parametrize("shared_memory", [True, False])
-    def test_a_frame_arrives_and_takes_the_time_of_its_bytes(self, shared_memory):
+    def test_a_frame_takes_latency_and_bytes(self, shared_memory):
         frame = np.arange(20, dtype=np.uint8)
 
         async def sender(port):
@@ -134,14 +62,59 @@ class TestPayloads:
             return port.frame(0, 0).tolist(), port.now(), port.bytes_received
 
         costs = SimulationCosts(latency=lambda _: 0.5, per_byte=0.25)
-        it = world(costs=costs, shared_memory=shared_memory)
-        results = run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))
+        results = run(star(costs=costs, shared_memory=shared_memory), receiver, sender)
         assert results == {0: (frame.tolist(), 0.5 + 84 * 0.25, 84), 1: 84}
+
+    def test_what_happens_at_one_time_happens_in_every_order_by_the_seed(self):
+        async def sender(port):
+            await port.pause(1.0)
+            port.send(0, push(port.rank - 1))
+
+        async def receiver(port):
+            return tuple([(await port.receive()).worker for _ in range(3)])
+
+        def order(seed):
+            return run(star(3, seed=seed), receiver, sender, sender, sender)[0]
+
+        orders = [order(seed) for seed in range(60)]
+        assert {*orders} == {*itertools.permutations(range(3))}
+        assert orders == [order(seed) for seed in range(60)]
+
+    def test_time_ends_with_the_last_role(self):
+        async def sender(port):
+            port.send(0, push(0), GRADIENT)
+            await port.pause(0.25)
+
+        it = star()
+        run(it, None, sender)
+        assert it.time == 0.25  # what is under way then is nobody's business
+
+
+class TestPayloads:
+    @pytest.mark.parametrize(("shared_memory", "later"), [(True, 2), (False, 1)])
+    def test_shared_memory_is_the_worker_s_own_and_other_memory_a_copy(self, shared_memory, later):
+        """What a server finds whose worker goes on writing after its push."""
+
+        async def sender(port):
+            port.gradient[:4] = 1
+            port.send(0, push(0), GRADIENT)
+            await port.pause(2.0)
+            port.gradient[:4] = 2
+            port.send(0, Leave(0, 1))
+
+        async def receiver(port):
+            await port.receive()
+            found = port.payload(0, 0).tolist()
+            await port.receive()
+            return found, port.payload(0, 0).tolist(), port.bytes_received
+
+        results = run(star(shared_memory=shared_memory), receiver, sender)
+        assert results[0] == ([1] * 4, [later] * 4, 64 + 16 + 64)
 
     def test_parameters_are_read_from_their_version_and_land_in_theta(self):
         async def server(port):
             port.versions[0][1][:] = 7
-            port.send(1, params(1), 1)
+            port.send(1, Params(0, 1, 1, 0), 1)
             flying = port.in_flight(1, 0), port.in_flight(2, 0)
             await port.until(lambda: not port.in_flight(1, 0), lambda: "the reader")
             return flying, port.now()
@@ -151,25 +124,22 @@ class TestPayloads:
             await port.receive()
             return port.theta.tolist()
 
-        it = world(costs=AT_ONCE)
-        results = run(it, rank0=server(it.ports[0]), rank1=worker(it.ports[1]))
-        assert results[0] == ((True, False), 3.0)
-        assert results[1] == [7] * 4
+        results = run(star(), server, worker)
+        assert results == {0: ((True, False), 3.0), 1: [7] * 4}
 
     def test_a_version_that_is_written_while_in_flight_shows(self):
         """So a server that does not wait is found out."""
 
         async def server(port):
             port.versions[0][0][:] = 1
-            port.send(1, params(1), 0)
+            port.send(1, Params(0, 0, 0, 0), 0)
             port.versions[0][0][:] = 2
 
         async def worker(port):
             await port.receive()
             return port.theta.tolist()
 
-        it = world(costs=AT_ONCE)
-        assert run(it, rank0=server(it.ports[0]), rank1=worker(it.ports[1]))[1] == [2] * 4
+        assert run(star(), server, worker)[1] == [2] * 4
 
     def test_a_message_alone_moves_no_numbers(self):
         async def sender(port):
@@ -180,31 +150,35 @@ class TestPayloads:
             await port.receive()
             return port.payload(0, 0).tolist(), port.bytes_received
 
-        it = world(costs=AT_ONCE, shared_memory=False)
-        results = run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))
-        assert results[0] == ([0] * 4, 64)
+        assert run(star(shared_memory=False), receiver, sender)[0] == ([0] * 4, 64)
 
 
-class TestDeadlock:
-    def test_it_is_said_who_waits_for_whom(self):
-        async def waits(port):
+async def waits(port):
+    await port.receive()
+
+
+class TestWaiting:
+    def test_of_a_deadlock_it_is_said_who_waits_for_whom(self):
+        async def for_godot(port):
             port.waiting_for = lambda: "Godot"
             await port.receive()
 
-        it = world(costs=AT_ONCE)
-        with pytest.raises(TransportError, match=r"deadlock at .*: rank 1 waits for Godot$"):
-            run(it, rank1=waits(it.ports[1]))
-
-    def test_so_it_is_of_what_never_comes_true(self):
-        async def waits(port):
+        async def for_the_end(port):
             await port.until(lambda: False, lambda: "the end of time")
 
         async def sends(port):
             port.send(0, Leave(1, 0))
 
-        it = world(costs=AT_ONCE)
+        with pytest.raises(TransportError, match=r"deadlock at .*: rank 1 waits for Godot$"):
+            run(star(), None, for_godot)
         with pytest.raises(TransportError, match="rank 0 waits for the end of time"):
-            run(it, rank0=waits(it.ports[0]), rank2=sends(it.ports[2]))
+            run(star(), for_the_end, None, sends)
+
+    def test_a_long_deadlock_tells_of_the_first(self):
+        with pytest.raises(TransportError) as told:
+            run(star(30), None, *[waits] * 30)
+        assert str(told.value).count("waits for") == 8
+        assert str(told.value).endswith("; 22 other ranks wait, too")
 
     def test_an_error_of_a_role_is_the_runs_and_ends_the_others(self):
         ended = []
@@ -213,15 +187,14 @@ class TestDeadlock:
             await port.pause(1.0)
             raise ValueError("no")
 
-        async def waits(port):
+        async def is_ended(port):
             try:
                 await port.receive()
             finally:
                 ended.append(port.rank)
 
-        it = world(costs=AT_ONCE)
         with pytest.raises(ValueError, match="no"):
-            run(it, rank0=waits(it.ports[0]), rank1=fails(it.ports[1]))
+            run(star(), is_ended, fails)
         assert ended == [0]
 
     def test_what_sets_one_free_may_set_another_free(self):
@@ -240,174 +213,119 @@ class TestDeadlock:
             await port.pause(1.0)
             flags.append("first")
 
-        it = world()
-        ports = it.ports
-        results = run(it, rank0=second(ports[0]), rank1=first(ports[1]), rank2=starts(ports[2]))
-        assert (results[0], results[1]) == (1.0, 1.0)
+        assert run(star(), second, first, starts) == {0: 1.0, 1: 1.0, 2: None}
+
+    def test_a_watch_is_asked_when_a_message_was_read(self):
+        """Not after every event: that would take as long as there are ranks."""
+        asked = []
+
+        async def server(port):
+            port.send(1, Params(0, 0, 0, 0), 0)
+
+            def read():
+                asked.append(port.now())
+                return not port.in_flight(1, 0)
+
+            await port.until(read, lambda: "the reader")
+            return port.now()
+
+        async def reader(port):
+            await port.pause(3.0)
+            await port.receive()
+
+        async def busy(port):
+            for _ in range(50):
+                await port.pause(0.125)
+
+        assert run(star(), server, reader, busy)[0] == 3.0
+        assert asked == [0.0, 3.0]
 
 
-def workers_only(size, n, role, seed=0, costs=None):
-    """Run ``role(port)`` at so many workers without servers; return results and the world."""
-    it = Simulator(RoleMap(n, workers=tuple(range(size))), seed=seed, costs=costs)
-    results = it.run({rank: role(it.ports[rank]) for rank in range(size)})
-    return [results[rank] for rank in range(size)], it
+class TestUpdatesTakeTime:
+    def test_the_cost_is_drawn_for_rank_and_bytes_and_adds_up(self):
+        asked = []
+
+        def apply(rank, nbytes, rng):
+            asked.append((rank, nbytes))
+            return 0.25 * len(asked)
+
+        assert [port.apply_s for port in star().ports] == [None] * 3
+        it = star(costs=SimulationCosts(apply=apply))
+        assert it.busy == {0: 0.0}
+        assert [it.ports[0].apply_s(0, 16), it.ports[0].apply_s(0, 32)] == [0.25, 0.5]
+        assert asked == [(0, 16), (0, 32)]
+        assert it.busy == {0: 0.75}
+
+    @pytest.mark.parametrize("workers", [1, 4])
+    def test_a_busy_server_is_what_everybody_waits_for(self, workers):
+        asked = TrainConfig(mode="async", servers=1, steps=3, hidden=(4,))
+        costs = SimulationCosts(
+            compute=lambda *_: 1e-9, latency=lambda _: 1e-9, apply=lambda *_: 1.0
+        )
+        found = simulate(asked, workers=workers, costs=costs)
+        assert found.seconds == pytest.approx(3 * workers, abs=1e-3)
+        assert found.world.busy == {0: 3.0 * workers}
 
 
-@each("n", [0, 1, 11, 64])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@each("size", [1, 2, 3, 5, 8])
-def test_reductions_sum_and_count_their_bytes(algorithm, size, n):
-    async def role(port):
-        span = Span(2, 2 + n)
-        reduction = port.reduction(span, algorithm, None)
-        for _ in range(2):  # one plan, as often as is wanted
-            port.gradient[:] = np.arange(70) + port.rank
-            reduction.begin()
-            await reduction.finish()
-        return port.gradient.tolist()
+class TestScale:
+    """An event costs what it costs, however many ranks there are, and parameters."""
 
-    results, it = workers_only(size, 70 - CONTROL, role, seed=size)
-    for rank, result in enumerate(results):
-        expected = np.arange(70) + rank
-        expected[2 : 2 + n] = size * np.arange(2, 2 + n) + sum(range(size))
-        assert result == expected.tolist()
-    for rank, port in enumerate(it.ports):
-        steps = list(ALGORITHMS[algorithm](rank, size, n))
-        # Local steps cost no message.
-        sent = sum(step.send.size for step in steps if step.send_to not in (None, rank))
-        received = sum(s.receive.size for s in steps if s.receive_from not in (None, rank))
-        assert (port.bytes_sent, port.bytes_received) == (2 * 4 * sent, 2 * 4 * received)
+    def calls_per_event(self, workers, knobs):
+        calls = 0
 
+        def count(frame, event, argument):
+            nonlocal calls
+            calls += event in ("call", "c_call")
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_reductions_under_way_at_once_do_not_mix(algorithm, seed):
-    """Ranks look at them in orders of their own, and some are a round ahead of others."""
-    spans = [Span(0, 5), Span(5, 6), Span(6, 20)]
+        class Counted(Simulator):
+            def run(self, roles):
+                sys.setprofile(count)
+                try:
+                    return super().run(roles)
+                finally:
+                    sys.setprofile(None)
 
-    async def role(port):
-        rng = np.random.default_rng((seed, port.rank))
-        reductions = [port.reduction(span, algorithm, None) for span in spans]
-        rounds = []
-        for number in range(3):
-            port.gradient[:20] = np.arange(20) * (port.rank + 1) + number
-            for reduction in reductions:
-                reduction.begin()
-                await port.pause(rng.exponential(1e-4))
-                begun = reductions.index(reduction) + 1
-                for i in rng.integers(0, begun, size=rng.integers(0, 4)):
-                    reductions[i].poll()
-            for reduction in reductions:
-                await reduction.finish()
-            rounds.append(port.gradient[:20].tolist())
-        return rounds
+        found = simulate(
+            TrainConfig(steps=2, hidden=(5,), servers=2, **knobs), workers=workers, world=Counted,
+            costs=SimulationCosts(
+                compute=lambda _, rng: rng.random(), latency=lambda rng: 1e-6 * rng.random()
+            ),
+            numerics=False, parameters=10**6,
+        )  # fmt: skip
+        return calls / found.events
 
-    results, _ = workers_only(4, 20, role, seed=seed)
-    expected = [(np.arange(20) * 10 + 4 * number).tolist() for number in range(3)]
-    assert results == [expected] * 4
+    @pytest.mark.parametrize(
+        "knobs", [{"mode": "sync", "backup": 2}, {"mode": "ssp", "staleness": 1}], ids=str
+    )
+    def test_eight_times_as_many_workers(self, knobs):
+        few, many = (self.calls_per_event(workers, knobs) for workers in (8, 64))
+        assert many < 1.5 * few
 
+    def test_hundreds_of_workers(self):
+        asked = TrainConfig(mode="async", servers=4, steps=2)
+        found = simulate(asked, workers=250, numerics=False, parameters=10**6)
+        # Starting, two steps, each computed, with a push and an answer at each of 4 servers.
+        assert found.events >= 250 * (1 + 2 * (1 + 8)) + 4
+        assert sum(server.shard.version for server in found.servers) == 250 * 2 * 4
 
-def test_sums_that_are_taken_come_in_blocks_and_are_left_out_of_the_gradient():
-    n = 70_000
-
-    async def role(port):
-        taken = []
-
-        def take(span, sums):
-            taken.append(span)
-            span.of(port.theta)[:] = sums
-            sums[:] = np.nan  # they may be overwritten
-
-        reduction = port.reduction(Span(10, n), "ring", take)
-        for _ in range(2):
-            port.gradient[:] = port.rank + 1
-            reduction.begin()
-            await reduction.finish()
-        return taken, set(port.theta[:10]), set(port.theta[10:]), set(port.gradient)
-
-    results, _ = workers_only(2, n, role)
-    blocks = [Span(10, 65546), Span(65546, n)]
-    assert results == [(2 * blocks, {0.0}, {3.0}, {rank + 1.0}) for rank in range(2)]
-
-
-def test_a_reduction_gets_on_where_others_were_faster():
-    """Rank 1 never waits; rank 0 is there long before."""
-
-    async def first(port):
-        reduction = port.reduction(Span(0, 1), "tree", None)
-        reduction.begin()
-        await reduction.finish()
-        return port.gradient[0]
-
-    async def second(port):
-        reduction = port.reduction(Span(0, 1), "tree", None)
-        reduction.begin()
-        seen = [reduction.poll()]
-        await port.pause(1.0)
-        seen.append(reduction.poll())
-        return seen
-
-    async def role(port):
-        port.gradient[:] = 1 + port.rank
-        return await (second if port.rank else first)(port)
-
-    results, _ = workers_only(2, 1, role)
-    assert results == [3.0, [False, True]]
-
-
-def test_a_rank_that_never_takes_part_is_missed():
-    async def role(port):
-        reduction = port.reduction(Span(0, 1), "tree", None)
-        if port.rank != 1:
-            port.waiting_for = lambda: "its neighbours"
-            reduction.begin()
-            await reduction.finish()
-
-    with pytest.raises(TransportError, match=r"rank 0 waits for its neighbours; rank 2 waits"):
-        workers_only(3, 1, role)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_who_differs_is_known_to_all(seed):
-    async def role(port):
-        largest = 2**63 - 1
-        rounds = ([7, 7, 7, 7], [largest, 7, largest, largest], [1, 2, 2, 3])
-        return [await port.differing(numbers[port.rank]) for numbers in rounds]
-
-    results, _ = workers_only(4, 1, role, seed=seed)
-    assert results == [[[], [1], [0, 3]]] * 4
-
-
-# A test that is called [mpi] would be left out: it counts as one for mpirun.
-@pytest.mark.parametrize("name", ["mpi", "node+ring"], ids=["library", "hosts"])
-def test_some_all_reduces_need_mpi(name):
-    port = Simulator(RoleMap(3, workers=(0, 1)), seed=0).ports[0]
-    for ask in (
-        lambda: port.choice(name, 3),
-        lambda: port.reduction(Span(0, 3), name, None),
-    ):
-        with pytest.raises(ConfigError, match=rf"all-reduce {re.escape(name)} needs MPI; in virt"):
-            ask()
-
-
-def test_what_is_asked_for_is_what_is_taken_and_auto_picks_a_schedule():
-    port = Simulator(RoleMap(3, workers=(0, 1, 2)), seed=0).ports[0]
-    assert port.choice("tree", 9) == ("tree", "as asked")
-    for n in (0, 1, 10**6):
-        name, why = port.choice("auto", n)
-        assert name in ALGORITHMS
-        assert why
-    # What it picks by is given: with nothing to pay but messages the fewest are the best.
-    messages = LinkCosts(alpha=1.0, beta=0.0, gamma=0.0)
-    few = MachineCosts(messages, messages, NodeCosts(0, 0), cores=1)
-    role_map = RoleMap(3, workers=tuple(range(8)))
-    port = Simulator(role_map, seed=0, machine=few).ports[0]
-    assert port.choice("auto", 10**6)[0] not in ("ring", "segmented-ring")
-
-
-def test_reports_reach_whoever_listens():
-    it = world()
-    got = []
-    it.on_report = got.append
-    it.ports[2].report("report")
-    assert got == ["report"]
+    @pytest.mark.parametrize(
+        "knobs",
+        [
+            {"mode": "softsync", "softsync": 2, "servers": 2},
+            {"mode": "allreduce", "allreduce": "naive"},
+            {"mode": "allreduce", "allreduce": "node"},
+            {"mode": "local-sgd", "sync_delay": 2, "local_steps": 3, "allreduce": "tree"},
+        ],
+        ids=str,
+    )
+    def test_without_numerics_nothing_is_as_long_as_the_parameters(self, knobs):
+        n = 10**7
+        tracemalloc.start()
+        try:
+            asked = TrainConfig(steps=3, hidden=(5,), **knobs)
+            found = simulate(asked, workers=5, numerics=False, parameters=n)
+            assert tracemalloc.get_traced_memory()[1] < n
+        finally:
+            tracemalloc.stop()
+        assert {worker.clock for worker in found.workers} == {3}
+        assert min(found.world.ports[-1].bytes_sent, found.world.ports[-1].bytes_received) > n

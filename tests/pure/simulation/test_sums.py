@@ -1,7 +1,8 @@
-"""Sums that all come to: their bits, their bytes, and exactly when they are over."""
+"""Sums in virtual time: their numbers, bits and bytes, and exactly when they are over."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +12,13 @@ from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
+from psrt.errors import ConfigError, TransportError
 from psrt.job.virtual import simulate
 from psrt.optim import BLOCK
 from psrt.partition import Span, even_spans
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.transport import CONTROL, RoleMap
+from support.cases import each
 
 LATENCY, RATE = 0.5, 64.0
 
@@ -29,8 +32,9 @@ def numbers(size, n, seed=1):
     ]
 
 
-def workers_only(size, n, role, costs, **options):
-    it = Simulator(RoleMap(n, workers=tuple(range(size))), seed=4, costs=costs, **options)
+def workers_only(size, n, role, costs=None, *, seed=4, **options):
+    """Run ``role(port)`` at workers without servers; return results and the world."""
+    it = Simulator(RoleMap(n, workers=tuple(range(size))), seed=seed, costs=costs, **options)
     results = it.run({rank: role(it.ports[rank]) for rank in range(size)})
     return [results[rank] for rank in range(size)], it
 
@@ -67,9 +71,130 @@ def in_order(vectors, first=0):
     return total
 
 
+@each(("size", "n"), [(1, 11), (2, 1), (3, 0), (5, 11), (8, 64)])
+@each("algorithm", ALGORITHMS)
+def test_reductions_sum_and_count_their_bytes(algorithm, size, n):
+    async def role(port):
+        span = Span(2, 2 + n)
+        reduction = port.reduction(span, algorithm, None)
+        for _ in range(2):  # one plan, as often as is wanted
+            port.gradient[:] = np.arange(70) + port.rank
+            reduction.begin()
+            await reduction.finish()
+        return port.gradient.tolist()
+
+    results, it = workers_only(size, 70 - CONTROL, role, seed=size)
+    for rank, result in enumerate(results):
+        expected = np.arange(70) + rank
+        expected[2 : 2 + n] = size * np.arange(2, 2 + n) + sum(range(size))
+        assert result == expected.tolist()
+    for rank, port in enumerate(it.ports):
+        steps = list(ALGORITHMS[algorithm](rank, size, n))
+        # Local steps cost no message.
+        sent = sum(step.send.size for step in steps if step.send_to not in (None, rank))
+        received = sum(s.receive.size for s in steps if s.receive_from not in (None, rank))
+        assert (port.bytes_sent, port.bytes_received) == (2 * 4 * sent, 2 * 4 * received)
+
+
+@each(("seed", "algorithm"), enumerate(ALGORITHMS))
+def test_reductions_under_way_at_once_do_not_mix(algorithm, seed):
+    """Ranks look at them in orders of their own, and some are a round ahead of others."""
+    spans = [Span(0, 5), Span(5, 6), Span(6, 20)]
+
+    async def role(port):
+        rng = np.random.default_rng((seed, port.rank))
+        reductions = [port.reduction(span, algorithm, None) for span in spans]
+        rounds = []
+        for number in range(3):
+            port.gradient[:20] = np.arange(20) * (port.rank + 1) + number
+            for reduction in reductions:
+                reduction.begin()
+                await port.pause(rng.exponential(1e-4))
+                begun = reductions.index(reduction) + 1
+                for i in rng.integers(0, begun, size=rng.integers(0, 4)):
+                    reductions[i].poll()
+            for reduction in reductions:
+                await reduction.finish()
+            rounds.append(port.gradient[:20].tolist())
+        return rounds
+
+    results, _ = workers_only(4, 20, role, seed=seed)
+    expected = [(np.arange(20) * 10 + 4 * number).tolist() for number in range(3)]
+    assert results == [expected] * 4
+
+
+def test_sums_that_are_taken_come_in_blocks_and_are_left_out_of_the_gradient():
+    n = 70_000
+
+    async def role(port):
+        taken = []
+
+        def take(span, sums):
+            taken.append(span)
+            span.of(port.theta)[:] = sums
+            sums[:] = np.nan  # they may be overwritten
+
+        reduction = port.reduction(Span(10, n), "ring", take)
+        for _ in range(2):
+            port.gradient[:] = port.rank + 1
+            reduction.begin()
+            await reduction.finish()
+        return taken, set(port.theta[:10]), set(port.theta[10:]), set(port.gradient)
+
+    results, _ = workers_only(2, n, role)
+    blocks = [Span(10, 65546), Span(65546, n)]
+    assert results == [(2 * blocks, {0.0}, {3.0}, {rank + 1.0}) for rank in range(2)]
+
+
+def test_a_reduction_gets_on_where_others_were_faster():
+    """Rank 1 never waits; rank 0 is there long before."""
+
+    async def first(port):
+        reduction = port.reduction(Span(0, 1), "tree", None)
+        reduction.begin()
+        await reduction.finish()
+        return port.gradient[0]
+
+    async def second(port):
+        reduction = port.reduction(Span(0, 1), "tree", None)
+        reduction.begin()
+        seen = [reduction.poll()]
+        await port.pause(1.0)
+        seen.append(reduction.poll())
+        return seen
+
+    async def role(port):
+        port.gradient[:] = 1 + port.rank
+        return await (second if port.rank else first)(port)
+
+    results, _ = workers_only(2, 1, role)
+    assert results == [3.0, [False, True]]
+
+
+def test_a_rank_that_never_takes_part_is_missed():
+    async def role(port):
+        reduction = port.reduction(Span(0, 1), "tree", None)
+        if port.rank != 1:
+            port.waiting_for = lambda: "its neighbours"
+            reduction.begin()
+            await reduction.finish()
+
+    with pytest.raises(TransportError, match=r"rank 0 waits for its neighbours; rank 2 waits"):
+        workers_only(3, 1, role)
+
+
+def test_who_differs_is_known_to_all():
+    async def role(port):
+        largest = 2**63 - 1
+        rounds = ([7, 7, 7, 7], [largest, 7, largest, largest], [1, 2, 2, 3])
+        return [await port.differing(numbers[port.rank]) for numbers in rounds]
+
+    results, _ = workers_only(4, 1, role)
+    assert results == [[[], [1], [0, 3]]] * 4
+
+
 class TestBits:
-    @pytest.mark.parametrize("n", [0, 1, 7, 100, BLOCK + 5])
-    @pytest.mark.parametrize("size", [1, 2, 3, 5])
+    @each(("size", "n"), [(1, 7), (2, 0), (3, 1), (3, 100), (5, 7), (5, BLOCK + 5)])
     def test_by_node_each_owner_adds_the_others_to_its_own(self, size, n):
         given = numbers(size, n)
         expected = np.empty(n, np.float32)
@@ -89,11 +214,8 @@ class TestBits:
         given = numbers(5, 40)
         for result in summed(5, 40, algorithm, costs, takes=False)[0]:
             assert result.tobytes() == in_order(given).tobytes()
-
-    def test_the_librarys_are_added_in_worker_order(self):
-        given = numbers(5, 40)
-        for result in summed(5, 40, "mpi", SimulationCosts(reduce=lambda _: 1.0))[0]:
-            assert result.tobytes() == in_order(given).tobytes()
+        # The order does matter; else this would show nothing.
+        assert len({in_order(given, first).tobytes() for first in range(1, 5)}) == 4
 
     @pytest.mark.parametrize("reduce", [None, lambda _: 1.0])
     @pytest.mark.parametrize("algorithm", ["ring", "node"])
@@ -111,13 +233,7 @@ class TestBits:
         results, _ = workers_only(3, 10, role, costs, numerics=False)
         assert results == [[3.0, 6.0, 9.0]] * 3
 
-    def test_orders_do_matter(self):
-        """Else the tests above would show nothing."""
-        given = numbers(5, 40)
-        assert len({in_order(given, first).tobytes() for first in range(1, 5)}) == 4
-
-    @pytest.mark.parametrize("size", [1, 2, 3, 8])
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    @each(("algorithm", "size"), [(name, size) for name in ALGORITHMS for size in (1, 3, 8)])
     def test_a_measured_time_does_not_change_the_bits_nor_the_bytes(self, algorithm, size):
         (sent, it), (gathered, timed) = (
             summed(size, 50, algorithm, costs)
@@ -287,21 +403,6 @@ class TestOverlap:
         costs = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0, reduce=lambda _: 0.25)
         assert simulate(asked, workers=3, costs=costs).seconds == pytest.approx(12.5)
 
-    @pytest.mark.parametrize("allreduce", ["ring", "node"])
-    def test_overlap_changes_neither_numbers_nor_makes_time_go_back(self, allreduce):
-        asked = TrainConfig(
-            mode="allreduce",
-            allreduce=allreduce,
-            overlap=True,
-            bucket_bytes=1,
-            steps=5,
-            hidden=(9, 9),
-        )
-        costs = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.01)
-        run = simulate(asked, workers=3, costs=costs)
-        assert run.workers[0].strategy.plan.buckets > 1
-        assert run.seconds > 5.0
-
 
 class TestChoice:
     def port(self, size=4, reduce=None, machine=None):
@@ -309,17 +410,35 @@ class TestChoice:
         role_map = RoleMap(3, workers=tuple(range(size)))
         return Simulator(role_map, seed=0, costs=SimulationCosts(reduce=reduce), **more).ports[0]
 
-    def test_node_is_there(self):
-        assert self.port().choice("node", 5) == ("node", "as asked")
+    @pytest.mark.parametrize("name", ["tree", "node"])
+    def test_what_is_asked_for_is_what_is_taken(self, name):
+        assert self.port().choice(name, 5) == (name, "as asked")
 
-    def test_the_librarys_where_its_time_is_known(self):
+    # A test that is called [mpi] would be left out: it counts as one for mpirun.
+    @pytest.mark.parametrize("name", ["mpi", "node+ring"], ids=["library", "hosts"])
+    def test_some_all_reduces_need_mpi_or_a_run_that_has_measured_them(self, name):
+        port = self.port()
+        for ask in (
+            lambda: port.choice(name, 3),
+            lambda: port.reduction(Span(0, 3), name, None),
+        ):
+            with pytest.raises(ConfigError, match=rf"all-reduce {re.escape(name)} needs MPI; in v"):
+                ask()
         assert self.port(reduce=lambda _: 1.0).choice("mpi", 5) == ("mpi", "as asked")
 
     def test_auto_picks_for_one_host_where_a_run_was_measured(self):
-        assert self.port().choice("auto", 10**6)[0] in ALGORITHMS
+        for n in (0, 1, 10**6):
+            name, why = self.port().choice("auto", n)
+            assert name in ALGORITHMS
+            assert why
         assert self.port(reduce=lambda _: 1.0).choice("auto", 10**6)[0] == "node"
 
-    def test_and_may_pick_the_library_then(self):
+    def test_it_picks_by_the_costs_that_are_given(self):
+        # With nothing to pay but messages the fewest are the best.
+        messages = LinkCosts(alpha=1.0, beta=0.0, gamma=0.0)
+        few = MachineCosts(messages, messages, NodeCosts(0, 0), cores=1)
+        found = self.port(size=8, machine=few).choice("auto", 10**6)[0]
+        assert found not in ("ring", "segmented-ring")
         messages = LinkCosts(alpha=1.0, beta=1.0, gamma=1.0)
         quick = (("mpi", (4,), 1, 1e-9), ("mpi", (4,), 10**9, 1e-9))
         machine = MachineCosts(messages, messages, NodeCosts(1.0, 1.0), 4, quick)

@@ -51,12 +51,6 @@ def test_a_message_begins_when_both_ends_have_posted_it():
     assert seconds(*schedules) == 133 + 133
 
 
-def test_elements_cost_by_their_bytes():
-    wide = price([[exchange(1, A)], [exchange(0, A)]], 8, COSTS)
-    assert wide.seconds == 100 + 8 * 33
-    assert wide.sent == wide.received == wide.combined == (24, 24)
-
-
 def test_a_local_fold_takes_time_and_a_local_copy_none():
     assert seconds([Step.local(0, A, B, combine=True)]) == 3
     assert seconds([Step.local(0, A, B, combine=False)]) == 0
@@ -64,17 +58,13 @@ def test_a_local_fold_takes_time_and_a_local_copy_none():
     assert (found.messages, found.rounds, found.wires, found.combined) == (0, 0, 0, (3,))
 
 
-def test_empty_messages_are_left_out():
-    nothing = Span(3, 3)
-    found = price([[exchange(1, nothing)], [exchange(0, nothing)]], 4, COSTS)
-    assert (found.seconds, found.messages, found.rounds, found.wires) == (0, 0, 0, 0)
-
-
-def test_one_empty_half_is_left_out():
+def test_what_is_empty_is_left_out():
     nothing = Span(3, 3)
     schedules = [[Step(1, A, 1, nothing, True)], [Step(0, nothing, 0, A, True)]]
     found = price(schedules, 1, COSTS)
     assert (found.seconds, found.messages, found.sent) == (133, 1, (3, 0))
+    found = price([[exchange(1, nothing)], [exchange(0, nothing)]], 4, COSTS)
+    assert (found.seconds, found.messages, found.rounds, found.wires) == (0, 0, 0, 0)
 
 
 def test_counts():
@@ -85,6 +75,7 @@ def test_counts():
         [Step.receiving(1, ALL, combine=True)],
     ]  # fmt: skip
     found = price(schedules, 4, COSTS)
+    assert found.seconds == 3 * 100 + 4 * (130 - 100 + 3 + 30 + 60 + 6)
     assert (found.rounds, found.messages, found.wires) == (3, 3, 2)
     assert (found.sent, found.received, found.combined) == ((24, 24, 0), (0, 24, 24), (0, 12, 24))
     assert (found.sent_max, found.received_max, found.combined_max) == (24, 24, 24)
@@ -152,7 +143,7 @@ class TestOverlap:
             )
             assert seconds(*schedules, overlap=True) == expected
 
-    @pytest.mark.parametrize("name", ALGORITHMS)
+    @each("name", ALGORITHMS)
     def test_it_never_costs(self, name):
         for size in (2, 5, 8):
             plan = ALGORITHMS[name].plan(size, 1000)
@@ -165,10 +156,6 @@ class TestBroken:
         with pytest.raises(ProtocolError, match=r"rank 0, step 0 .*: deadlock"):
             seconds(*schedules)
 
-    def test_a_message_that_nobody_takes(self):
-        with pytest.raises(ProtocolError, match=r"rank 0, step 0 .*: deadlock"):
-            seconds([Step.sending(1, A)], [])
-
     def test_two_ends_that_differ(self):
         with pytest.raises(
             ProtocolError, match=r"rank 1, step 0 .folds .*: 3 elements come from rank 0"
@@ -176,10 +163,9 @@ class TestBroken:
             seconds([Step.sending(1, A)], [Step.receiving(0, ALL, combine=True)])
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@each("size", [*range(1, 18), 32, 33])
-@each("n", [0, 1, 7, 1000])
-@pytest.mark.one_in(3)
+@each("name", ALGORITHMS)
+@each("size", [1, 2, 3, 5, 8, 12])
+@each("n", [0, 1, 7, 100])
 def test_lower_bounds_are_not_undercut(name, size, n):
     plan = ALGORITHMS[name].plan(size, n)
     for costs in (COSTS, LinkCosts(1.0, 0, 0), LinkCosts(0, 1.0, 0), LinkCosts(0, 0, 1.0)):
@@ -196,13 +182,3 @@ def test_lower_bounds_are_met():
         assert price(ALGORITHMS["butterfly"].plan(size, 160), 4, costs).rounds == least.latency
         ring = price(ALGORITHMS["ring"].plan(size, 160), 4, costs)
         assert (ring.sent_max, ring.combined_max) == (least.bandwidth, least.combining)
-
-
-@each("size", [1, 2, 3, 4, 5, 8, 13])
-@each("n", [0, 1, 100])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_is_sent_is_received(name, size, n):
-    found = price(ALGORITHMS[name].plan(size, n), 4, COSTS)
-    assert sum(found.sent) == sum(found.received)
-    assert found.messages >= found.wires
-    assert len(found.sent) == len(found.received) == len(found.combined) == size

@@ -1,10 +1,12 @@
-"""Rounds, elements sent and folded: as the docstring of each schedule derives them."""
+"""Rounds, elements sent and folded, as each schedule derives them; and its closed form of time."""
 
 from itertools import pairwise
 from math import isqrt
 
+import pytest
+
 from psrt.collective import ALGORITHMS, PHASES
-from psrt.collective.analysis.cost import price
+from psrt.collective.analysis.cost import lower_bounds, price
 from psrt.collective.analysis.proof import prove
 from psrt.collective.costs import LinkCosts
 from psrt.collective.schedules.binary_blocks import binary_blocks
@@ -89,16 +91,6 @@ def test_a_fold_is_never_waited_for_in_a_segmented_ring():
             steps = list(segmented_ring_steps(rank, size, 60, segments=2))
             for before, step in pairwise(steps):
                 assert before.receive not in (step.send, step.receive)
-
-
-@each("size", [2, 3, 8])
-def test_all_folds_of_a_segmented_ring_are_hidden(size):
-    """T = 2(p − 1)Sα + 2n(p − 1)/p·β, for an executor that folds beside the next step."""
-    n, segments, costs = 12 * size, 3, LinkCosts(alpha=5.0, beta=2.0, gamma=2.0)
-    plan = [list(segmented_ring_steps(r, size, n, segments=segments)) for r in range(size)]
-    seconds = price(plan, 1, costs, overlap=True).seconds
-    assert seconds == 2 * (size - 1) * segments * 5.0 + 2 * 12 * (size - 1) * 2.0
-    assert price(plan, 1, costs).seconds == seconds + 12 * (size - 1) * 2.0
 
 
 @each("size", [1, 2, 7, 100])
@@ -255,3 +247,106 @@ def test_all_to_all(size):
     proof = found("all-to-all", size, n)
     assert proof.rounds == size - 1
     assert set(proof.sent) == set(proof.received) == {2 * (size - 1)}
+
+
+# --- the formulas against the clocks: the same number, found in two ways that share nothing -------
+
+SIZES = [*range(1, 18), 23, 32, 64]
+COSTS = [
+    LinkCosts(1.0, 0.0, 0.0),
+    LinkCosts(0.0, 1.0, 0.0),
+    LinkCosts(0.0, 0.0, 1.0),
+    LinkCosts(25e-6, 1 / 1.2e9, 1e-10),  # a network
+    LinkCosts(3e-6, 2.5e-10, 1e-10),  # a host
+    LinkCosts(1e-6, 1e-10, 3e-9),  # folding is what takes long
+]
+
+
+def priced(name, size, n, costs):
+    algorithm = ALGORITHMS[name]
+    return price(algorithm.plan(size, n), 4, costs, overlap=algorithm.overlaps).seconds
+
+
+@pytest.mark.parametrize("name", [name for name, row in ALGORITHMS.items() if not row.bounded])
+@each("size", SIZES)
+def test_form_is_the_price(name, size):
+    """Exactly where n cuts evenly into p and into q chunks; nearly where they are ragged."""
+    n = 3 * size << (size.bit_length() - 1)
+    for costs in COSTS:
+        form = ALGORITHMS[name].seconds(size, 4 * n, costs)
+        assert form == pytest.approx(priced(name, size, n, costs), rel=1e-12)
+        if size in (3, 6, 11):
+            form = ALGORITHMS[name].seconds(size, 4 * (100 * n + 5), costs)
+            assert form == pytest.approx(priced(name, size, 100 * n + 5, costs), rel=0.02)
+
+
+@each("size", [2, 3, 5, 8, 16])
+@each("segments", [2, 3, 7])
+def test_segmented_ring_in_segments(size, segments):
+    n = size * segments * -(-(segments - 1) * 65_536 // segments)
+    assert default_segments(size, n) == segments
+    for costs in COSTS:
+        form = ALGORITHMS["segmented-ring"].seconds(size, 4 * n, costs)
+        assert form == pytest.approx(priced("segmented-ring", size, n, costs), rel=1e-12)
+
+
+def in_blocks(size, blocks):
+    """Return the elements from which the double tree takes so many blocks, evenly cut."""
+    n = 2 * blocks
+    while default_blocks(size, n) < blocks:
+        n += 2 * blocks * 64
+    assert default_blocks(size, n) == blocks
+    return n
+
+
+@each("size", SIZES[1:])
+@each("blocks", [1, 2, 5])
+def test_double_tree_is_bounded(size, blocks):
+    n = in_blocks(size, blocks)
+    for costs in COSTS:
+        form = ALGORITHMS["double-tree"].seconds(size, 4 * n, costs)
+        assert priced("double-tree", size, n, costs) <= form * (1 + 1e-12)
+
+
+@each("size", SIZES[1:])
+@each("blocks", [2, 5])
+def test_double_tree_bound_is_two_rounds_above(size, blocks):
+    """Where nothing is folded; one round is a message of a block."""
+    n, costs = in_blocks(size, blocks), LinkCosts(1.0, 1e-5, 0.0)
+    form = ALGORITHMS["double-tree"].seconds(size, 4 * n, costs)
+    a_round = costs.alpha + 4 * n / (2 * blocks) * costs.beta
+    assert 0 <= round(form - priced("double-tree", size, n, costs), 9) <= 2 * a_round
+
+
+@each("size", [3, 5, 6, 7, 12, 17, 24, 63])
+def test_folding_costs_two_vectors_more(size):
+    costs, q, nbytes = LinkCosts(1.0, 1e-3, 1e-4), 1 << (size.bit_length() - 1), 1 << 20
+    fold = 2 * (costs.alpha + nbytes * costs.beta) + nbytes * costs.gamma
+    for name in ("butterfly", "halving-doubling"):
+        more = ALGORITHMS[name].seconds(size, nbytes, costs) - ALGORITHMS[name].seconds(
+            q, nbytes, costs
+        )
+        assert more == pytest.approx(fold)
+
+
+@each("size", range(2, 65))
+def test_binary_blocks_are_bounded(size):
+    """By what ``binary_blocks`` derives: 2(lg q + Σ u/w)α and, of n, 1 + 3/(2 w₀)."""
+    widths = [1 << bit for bit in range(size.bit_length()) if size & 1 << bit]
+    messages = widths[-1].bit_length() - 1
+    messages += sum(u // w for w, u in pairwise(widths))
+    share = 1 + 3 / (2 * widths[0])
+    for costs in COSTS:
+        bound = 2 * messages * costs.alpha + share * 4096 * (2 * costs.beta + costs.gamma)
+        assert ALGORITHMS["halving-doubling-blocks"].seconds(size, 4096, costs) <= bound
+
+
+@each("name", ALGORITHMS)
+@each("size", [1, 2, 3, 7, 8, 100, 1024])
+def test_forms_respect_the_lower_bounds(name, size):
+    assert ALGORITHMS[name].seconds(size, 0, COSTS[3]) == 0
+    assert ALGORITHMS[name].seconds(1, 1 << 20, COSTS[3]) == 0
+    for costs in COSTS:
+        for nbytes in (4, 1 << 12, 1 << 30):
+            least = lower_bounds(size, nbytes, costs).seconds
+            assert ALGORITHMS[name].seconds(size, nbytes, costs) >= least * (1 - 1e-12)

@@ -1,3 +1,5 @@
+"""What is known of a machine: shared memory, what was measured, and its file."""
+
 import json
 from dataclasses import replace
 
@@ -6,6 +8,7 @@ import pytest
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
+from support.cases import each
 
 TIMES = (
     ("mpi", (4,), 1 << 20, 1e-3),
@@ -25,7 +28,7 @@ MEASURED = MachineCosts(
 class TestNode:
     NODE = NodeCosts(sync_s=1e-3, byte_s=1.0)
 
-    @pytest.mark.parametrize(("ranks", "rounds"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4)])
+    @each(("ranks", "rounds"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4)])
     def test_two_barriers_of_lg_rounds(self, ranks, rounds):
         barriers = self.NODE.seconds(ranks, 100, cores=64) - 100
         assert barriers == pytest.approx(2 * rounds * 1e-3)
@@ -44,7 +47,7 @@ class TestNode:
 
 
 class TestMeasured:
-    @pytest.mark.parametrize(
+    @each(
         ("nbytes", "seconds"),
         [
             (0, 2e-5),
@@ -58,12 +61,6 @@ class TestMeasured:
     def test_between_and_beyond_what_was_measured(self, nbytes, seconds):
         assert MEASURED.measured_seconds("mpi", [2], nbytes) == pytest.approx(seconds)
 
-    def test_it_rises(self):
-        times = [
-            MEASURED.measured_seconds("mpi", [2], nbytes) for nbytes in range(0, 3 << 20, 9999)
-        ]
-        assert times == sorted(times)
-
     def test_one_measurement_is_enough(self):
         assert MEASURED.measured_seconds("mpi", [4], 1 << 19) == 1e-3
         assert MEASURED.measured_seconds("mpi", [4], 1 << 21) == 2e-3
@@ -76,12 +73,17 @@ class TestMeasured:
         assert DEFAULT_COSTS.measured_seconds("mpi", [2], 1 << 20) is None
 
 
-def test_queue():
-    assert [MEASURED.queue(ranks) for ranks in (1, 8, 12)] == [1, 1, 1.5]
+def at(path):
+    """Return the document of a machine, and the part of it and the key that a path leads to."""
+    document = part = json.loads(MEASURED.to_json())
+    *parents, last = path
+    for key in parents:
+        part = part[key]
+    return document, part, last
 
 
 class TestJson:
-    @pytest.mark.parametrize("costs", [MEASURED, DEFAULT_COSTS], ids=["measured", "default"])
+    @each("costs", [MEASURED, DEFAULT_COSTS])
     def test_there_and_back_without_loss(self, costs):
         assert MachineCosts.from_json(costs.to_json()) == costs
 
@@ -91,7 +93,7 @@ class TestJson:
         found = MachineCosts.from_json(json.dumps(document))
         assert found == replace(MEASURED, inside=replace(MEASURED.inside, alpha=0.0))
 
-    @pytest.mark.parametrize(
+    @each(
         ("path", "value", "message"),
         [
             (["inside"], 3, "inside: 3, expected an object"),
@@ -126,27 +128,19 @@ class TestJson:
         ],
     )
     def test_what_is_wrong_is_named(self, path, value, message):
-        document = json.loads(MEASURED.to_json())
-        *parents, last = path
-        part = document
-        for key in parents:
-            part = part[key]
+        document, part, last = at(path)
         part[last] = value
         with pytest.raises(ConfigError, match=message):
             MachineCosts.from_json(json.dumps(document))
 
-    @pytest.mark.parametrize("path", [["measured"], ["node"], ["inside", "gamma"]])
+    @each("path", [["measured"], ["node"], ["inside", "gamma"]])
     def test_what_is_missing_is_named(self, path):
-        document = json.loads(MEASURED.to_json())
-        *parents, last = path
-        part = document
-        for key in parents:
-            part = part[key]
+        document, part, last = at(path)
         del part[last]
         with pytest.raises(ConfigError, match=f"no '{last}'"):
             MachineCosts.from_json(json.dumps(document))
 
-    @pytest.mark.parametrize("text", ["", "{", "inside: 3", "[" * 100_000])
+    @each("text", ["", "{", "inside: 3", "[" * 100_000])
     def test_no_json(self, text):
         with pytest.raises(ConfigError, match="costs of a machine: not JSON"):
             MachineCosts.from_json(text)

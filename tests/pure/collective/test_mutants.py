@@ -24,7 +24,10 @@ from psrt.collective import Step
 from psrt.collective.analysis.proof import prove
 from psrt.collective.analysis.rendezvous import ScheduleError
 from psrt.partition import Span
-from support.numbers import expected, perform
+from support.cases import each
+from support.numbers import SUBJECTS, expected, perform
+
+every_subject = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 
 SIZES = (2, 3, 4, 5, 6, 7, 8)
 #: Per kind and size. 7 kinds and 7 sizes make 294 of them; more than 200 still, where a schedule
@@ -210,25 +213,19 @@ def is_equivalent(subject, mutant):
     return True
 
 
-def verdicts(subject):
-    """Sort the mutants of ``subject``: (refuted, equivalent, neither)."""
+@every_subject
+def test_every_mutant_is_refuted_or_equivalent(subject, record_property):
     made = mutants(subject)
     assert len(made) >= 200
     survivors = [m for m in made if not is_refuted(subject, m)]
-    right = [m for m in survivors if is_equivalent(subject, m)]
-    wrong = [m for m in survivors if m not in right]
-    refuted = [m for m in made if m not in survivors]
-    return refuted, right, wrong
-
-
-def test_every_mutant_is_refuted_or_equivalent(subject, record_property):
-    refuted, right, wrong = verdicts(subject)
+    wrong = [m for m in survivors if not is_equivalent(subject, m)]
     assert not wrong, [(m.size, m.what) for m in wrong]
-    assert {m.kind for m in right} <= {"swap"}
-    record_property("mutants", [subject.name, len(refuted), len(right)])
+    assert {m.kind for m in survivors} <= {"swap"}
+    record_property("mutants", [subject.name, len(made) - len(survivors), len(survivors)])
 
 
-@pytest.mark.parametrize("mutate", [drop, confuse])
+@every_subject
+@each("mutate", [drop, confuse])
 def test_each_single_step_matters(subject, mutate):
     """Not some of them: all, for one number of ranks."""
     n = length(subject.name, 5)
@@ -246,18 +243,12 @@ def test_each_single_step_matters(subject, mutate):
                 prove(task, plan)
 
 
-def test_what_is_not_broken_is_not_refuted(subject):
-    for size in SIZES:
-        plan = subject.plan(size, length(subject.name, size))
-        whole = Mutant("none", size, "", plan)
-        assert not is_refuted(subject, whole)
-        assert is_equivalent(subject, whole)
-
-
-def test_a_copy_sent_twice_is_harmless(subject):
+@every_subject
+def test_what_is_not_broken_is_not_refuted_nor_is_a_copy_that_is_sent_twice(subject):
     """The prover does not refute what is merely wasteful."""
     for seed, size in enumerate(SIZES):
         plan = subject.plan(size, length(subject.name, size))
+        assert is_equivalent(subject, Mutant("none", size, "", plan))
         if what := _repeat(plan, np.random.default_rng(seed), combine=False):
             mutant = Mutant("again", size, what, plan)
             assert not is_refuted(subject, mutant), what

@@ -13,6 +13,7 @@ import pytest
 from psrt.errors import JobOverError
 from psrt.faults.connection import Address
 from psrt.faults.parent import PARENT, Parent, ParentLine
+from psrt.faults.processes import look
 from psrt.faults.roster import this_process
 from psrt.faults.watcher import End
 
@@ -34,8 +35,8 @@ class Job:
         self.calls.append(connection)
         return ParentLine(connection, secret or self.address.secret)
 
-    def rank(self, rank, act, host=None):
-        """Fork a rank that calls, is watched and acts; return its pid."""
+    def rank(self, rank, act, host=None, says=lambda line: None):
+        """Fork a rank that calls, is watched, says something and acts; return its pid."""
         ready, done = os.pipe()
         pid = os.fork()
         if not pid:
@@ -45,6 +46,7 @@ class Job:
                 member = replace(this_process(rank), role=f"worker {rank}")
                 line = self.call()
                 line.watch(member if host is None else replace(member, host=host))
+                says(line)
                 os.write(done, b"!")
                 status = act(line) or 0
             os._exit(status)
@@ -60,15 +62,14 @@ class Job:
         self.settle()
 
     def settle(self):
-        """Wait until the parent has read what has come until now."""
-        line = self.call()
-        line._connection.send({"bye": 1})
-        before = len(self.parent._listener.callers)
+        """Wait until the parent has read what had come by now.
+
+        That is before it reads what a call says that it has accepted since.
+        """
+        line, run = self.call(), (f"{len(self.calls)}", "")
+        line.runs(*run)
+        self.until(lambda: self.parent.run == run)
         line._connection.close()
-        deadline = time.monotonic() + SOON_S
-        while len(self.parent._listener.callers) > before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.1)
 
     def until(self, is_so):
         deadline = time.monotonic() + SOON_S
@@ -115,23 +116,19 @@ def test_the_first_that_dies_is_the_reason(job):
     assert job.told == [text]
 
 
+def forgives(*ranks):
+    return lambda line: line.forgive(ranks)
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["told first", "told afterwards"])
 def test_those_that_the_others_go_on_without_are_no_reason(job, late):
     survived, fatal = (job.rank(rank, lives) for rank in (1, 2))
-
-    def forgives(line):
-        if late:
-            time.sleep(0.5)
-        line.forgive([1])
-        lives(line)
-
-    if not late:
-        job.rank(0, forgives)
-        job.settle()
-    job.kill(survived)
     if late:
-        job.rank(0, forgives)
-        time.sleep(0.6)
+        job.kill(survived)
+    job.rank(0, lives, says=forgives(1))
+    job.settle()
+    if not late:
+        job.kill(survived)
     job.kill(fatal)
     text = f"psrt: error: {name(2, fatal)} was killed by signal 9 (SIGKILL)\n"
     assert job.close() == End(JobOverError.DIED, text)
@@ -139,12 +136,8 @@ def test_those_that_the_others_go_on_without_are_no_reason(job, late):
 
 @pytest.mark.parametrize("ends", [True, False], ids=["ended", "left alone"])
 def test_where_nobody_goes_on_after_all_the_first_death_is_the_reason(job, ends):
-    def forgives(line):
-        line.forgive([1, 2])
-        lives(line)
-
     lost, other = (job.rank(rank, lives) for rank in (1, 2))
-    first = job.rank(0, forgives)
+    first = job.rank(0, lives, says=forgives(1, 2))
     job.settle()
     job.kill(lost)
     job.kill(other, signal.SIGTERM)
@@ -155,29 +148,24 @@ def test_where_nobody_goes_on_after_all_the_first_death_is_the_reason(job, ends)
     assert job.close() == End(JobOverError.DIED, text)
 
 
-def test_an_exit_without_a_word_is_a_death(job):
-    job.rank(1, lambda line: time.sleep(0.2) or 3)
+def test_an_exit_without_a_word_is_a_death_and_none_after_a_goodbye(job):
+    job.rank(1, lambda line: None, says=lambda line: line.bye())
+    job.settle()
+    assert job.parent._reason() is None
+    job.rank(2, lambda line: 3)
     assert "exited with status 3" in job.close().text
 
 
-def test_after_a_goodbye_an_end_is_no_death(job):
-    job.rank(1, lambda line: line.bye())
-    job.settle()
-    assert job.close() is None
-    assert job.told == []
+def tells(status, text=""):
+    return lambda line: line.tell(End(status, text))
 
 
 def test_what_a_rank_tells_counts_for_more_and_is_told_at_once_and_once(job):
-    def tells(line):
-        assert line.tell(End(4, "psrt: error: mine\n"))
-        lives(line)
-
     job.kill(job.rank(1, lives))
-    job.rank(0, tells)
-    job.settle()
-    assert job.told == ["psrt: error: mine\n"]
-    job.rank(2, tells)
-    job.settle()
+    for rank in (0, 2):
+        job.rank(rank, lives, says=tells(4, "psrt: error: mine\n"))
+        job.settle()
+        assert job.told == ["psrt: error: mine\n"]
     assert job.close() == End(4, "psrt: error: mine\n")
     assert job.told == ["psrt: error: mine\n"]
     assert job.over == [4]
@@ -198,16 +186,11 @@ def test_who_tells_a_status_without_a_reason_leaves_that_to_others(job):
 @pytest.mark.parametrize("first", [0, 2])
 def test_who_tells_of_rank_0_may_have_missed_an_earlier_death(job, first):
     """Launchers end the others, rank 0 among them, as soon as one has died."""
-
-    def tells(line):
-        line.tell(End(JobOverError.DIED, "psrt: error: rank 0 died\n"))
-        lives(line)
-
+    text = "psrt: error: rank 0 died\n"
     pid = job.rank(first, lives)
     job.kill(pid)
-    job.rank(1, tells)
+    job.rank(1, lives, says=tells(JobOverError.DIED, text))
     job.settle()
-    text = "psrt: error: rank 0 died\n"
     if first:
         text = f"psrt: error: {name(2, pid)} was killed by signal 9 (SIGKILL)\n"
     assert job.told == [text]
@@ -224,24 +207,21 @@ def test_who_is_out_of_reach_while_the_others_are_ended_is_the_reason(job):
     job.kill(job.rank(0, lives), signal.SIGTERM)
     job.rank(1, lambda line: 195)
     lost = job.rank(2, lives, host="node02")
-    began = time.monotonic()
-    end = job.close()
-    assert time.monotonic() - began < SOON_S
-    assert end == End(JobOverError.LATE, f"psrt: error: out of reach: {name(2, lost, 'node02')}\n")
+    assert job.close() == End(
+        JobOverError.LATE, f"psrt: error: out of reach: {name(2, lost, 'node02')}\n"
+    )
 
 
-@pytest.mark.parametrize("tells", [True, False])
-def test_a_host_that_the_launcher_has_lost_is_the_reason_and_nobody_whom_it_ended(job, tells):
+@pytest.mark.parametrize("told", [True, False])
+def test_a_host_that_the_launcher_has_lost_is_the_reason_and_nobody_whom_it_ended(job, told):
     """Open MPI ends all ranks then; rank 0 may see others go, and take the first for the cause."""
-
-    def died(line):
-        line.tell(End(JobOverError.DIED, "psrt: error: worker 1 died\n"))
-        lives(line)
-
+    assert job.parent._loss() is None
+    job.parent.lost.append("node02")
+    assert job.parent._loss() is None, "a host that never came is the launcher's to tell"
     lost = job.rank(2, lives, host="node02.here")
     job.kill(job.rank(1, lives))
-    job.parent.lost.append("node02")
-    job.rank(0, died if tells else lives)
+    says = tells(JobOverError.DIED, "psrt: error: worker 1 died\n")
+    job.rank(0, lives, says=says if told else lambda line: None)
     job.settle()
     who = name(2, lost, "node02.here")
     text = f"psrt: error: mpirun has lost the host of {who}, and has ended all ranks\n"
@@ -249,17 +229,8 @@ def test_a_host_that_the_launcher_has_lost_is_the_reason_and_nobody_whom_it_ende
     assert job.told == [text]
 
 
-def test_a_host_that_never_came_is_the_launcher_s_to_tell(job):
-    job.parent.lost.append("node02")
-    assert job.close() is None
-
-
 def test_an_interruption_is_the_reason_where_there_is_no_other(job):
-    def is_interrupted(line):
-        line.tell(End(143, "psrt: interrupted\n"))
-        return 143
-
-    job.rank(0, is_interrupted)
+    job.rank(0, lambda line: 143, says=tells(143, "psrt: interrupted\n"))
     job.settle()
     assert job.told == []
     job.rank(1, lambda line: 143)
@@ -268,18 +239,13 @@ def test_an_interruption_is_the_reason_where_there_is_no_other(job):
     assert job.told == ["psrt: interrupted\n"]
 
 
-def test_nobody_is_blamed_for_the_end_of_the_launcher(job):
+def test_nobody_is_blamed_for_the_end_of_the_launcher_and_no_stranger_is_heard(job):
     job.kill(job.rank(1, lives))
-    assert job.close(blames=False) is None
-    assert job.told == []
-
-
-def test_a_stranger_is_not_heard(job):
-    line = job.call("no")
+    line = job.call("not the secret")
     line.watch(this_process(1))
-    line.tell(End(4, "psrt: error: mine\n"))
+    line.tell(End(4, "psrt: error: a stranger's\n"))
     job.settle()
-    assert job.close() is None
+    assert job.close(blames=False) is None
     assert job.told == []
 
 
@@ -307,32 +273,34 @@ def test_it_is_known_who_is_there_and_when_one_was_heard_last(job):
     job.close()
 
 
-def ends(line):
-    line.bye()
-    line.ends()
-    signal.pause()
-
-
-def computes(line):
-    line.bye()
-    while True:
-        pass
-
-
 @pytest.mark.parametrize("late", ["asleep", "computes", "elsewhere"])
 def test_who_does_not_end_is_named_and_who_may_be_at_work_not_ended(monkeypatch, late):
-    monkeypatch.setattr("psrt.faults.parent._NAMED_S", 0.8)
-    monkeypatch.setattr("psrt.faults.parent._LOOK_S", 0.4)
-    monkeypatch.setenv("PSRT_START_TIMEOUT_S", "1.2")
+    monkeypatch.setattr("psrt.faults.parent._LOOK_S", 600.0)  # only when it is asked to here
+    monkeypatch.setenv("PSRT_START_TIMEOUT_S", "12")
     job = Job()
+
+    def computes(line):
+        while True:
+            pass
+
+    def sleeps(line):
+        signal.pause()
+
+    def ends(line):
+        line.bye()
+        line.ends()
+
     try:
-        act = computes if late == "computes" else lambda line: (line.bye(), signal.pause())
-        pid = job.rank(1, act, "node02" if late == "elsewhere" else None)
-        job.rank(0, ends)
-        if late == "asleep":
-            job.until(lambda: job.parent.over is not None)
-        else:
-            time.sleep(2.5)
+        act, host = computes if late == "computes" else sleeps, "node02"
+        pid = job.rank(1, act, host if late == "elsewhere" else None, says=lambda line: line.bye())
+        job.rank(0, sleeps, says=ends)
+        job.settle()
+        now, worked = time.monotonic(), 0.0
+        for seconds in (0, 8, 16):
+            if late == "computes":
+                job.until(lambda worked=worked: look(pid)[1] > worked)
+                worked = look(pid)[1]
+            job.parent._look_at_ends(now + seconds)
         assert (job.parent.over is not None) == (late == "asleep")
         assert all(f"pid {pid})" in text and "rank 0" not in text for text in job.told)
         assert len(job.told) == {"asleep": 2, "computes": 0, "elsewhere": 1}[late]

@@ -1,4 +1,4 @@
-"""The model of links, exactly: what one message takes, what many take that want the same link."""
+"""The model of links, exactly: one message, many that want the same link, rounds of neighbours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from psrt.simulation import SimulationCosts, Simulator
 from psrt.transport import NO_PAYLOAD, RoleMap
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import GRADIENT
+from support.cases import each
 
 #: Parameters, latency in seconds, bytes per second: whole numbers, so times are exact.
 N, LATENCY, RATE = 48, 8.0, 64.0
@@ -52,6 +53,18 @@ async def arrivals(port, count):
         message = await port.receive()
         heard.append((port.now(), message.worker, message.clock))
     return heard
+
+
+def heard_in_order(seed, every, **costs):
+    """Have three workers send forty messages each by chance; return when all came, in order."""
+    links = SimulationCosts(latency=lambda rng: rng.exponential(), bandwidth=2000.0, **costs)
+    it = Simulator(world(3).role_map, seed=seed, costs=links)
+    sent = [(every * k, 0, (NO_PAYLOAD, GRADIENT)[k % 2]) for k in range(40)]
+    roles = {rank: sends(it.ports[rank], *sent) for rank in (1, 2, 3)}
+    heard = it.run(roles | {0: arrivals(it.ports[0], 120)})[0]
+    for worker in range(3):
+        assert [clock for _, who, clock in heard if who == worker] == list(range(40))
+    return [time for time, *_ in heard]
 
 
 class TestOneMessage:
@@ -122,19 +135,9 @@ class TestManyMessages:
         found = it.run(roles | {0: arrivals(it.ports[0], 2)})
         assert found[0] == [(1.0 + 8.0 + LONG, 1, 0), (20.0 + LONG, 0, 0)]
 
-    @pytest.mark.parametrize("seed", range(5))
+    @each("seed", range(5))
     def test_those_of_a_pair_keep_their_order_whatever_each_takes(self, seed):
-        it = Simulator(
-            world(3).role_map,
-            seed=seed,
-            costs=SimulationCosts(latency=lambda rng: rng.exponential(), bandwidth=2000.0),
-        )
-        sent = [(0.0, 0, (NO_PAYLOAD, GRADIENT)[k % 2]) for k in range(40)]
-        roles = {rank: sends(it.ports[rank], *sent) for rank in (1, 2, 3)}
-        heard = it.run(roles | {0: arrivals(it.ports[0], 120)})[0]
-        for worker in range(3):
-            assert [clock for _, who, clock in heard if who == worker] == list(range(40))
-        times = [time for time, *_ in heard]
+        times = heard_in_order(seed, 0.0)
         # A link has no room for more than its bytes.
         for earlier, later in zip(times, times[20:], strict=False):
             assert later - earlier >= 20 * FRAME_BYTES / 2000.0 - 1e-9
@@ -180,25 +183,10 @@ class TestHosts:
         assert found[0] == (0.0, 2, 0)
         assert found[2][0] == pytest.approx(LATENCY + 2 * LONG, rel=1e-3)
 
-    @pytest.mark.parametrize("seed", range(5))
+    @each("seed", range(5))
     def test_all_arrives_in_its_pair_s_order_and_no_faster_than_the_link(self, seed):
-        it = Simulator(
-            world(3).role_map,
-            seed=seed,
-            costs=SimulationCosts(
-                latency=lambda rng: rng.exponential(), bandwidth=2000.0, hosts=range(4)
-            ),
-        )
-        sent = [(0.1 * k, 0, (NO_PAYLOAD, GRADIENT)[k % 2]) for k in range(40)]
-        roles = {rank: sends(it.ports[rank], *sent) for rank in (1, 2, 3)}
-        heard = it.run(roles | {0: arrivals(it.ports[0], 120)})[0]
-        for worker in range(3):
-            assert [clock for _, who, clock in heard if who == worker] == list(range(40))
-        assert heard[-1][0] >= 60 * (2 * FRAME_BYTES + 4 * N) / 2000.0
-
-    def test_they_have_a_rate(self):
-        with pytest.raises(ConfigError, match="links of hosts are shared, so their bandwidth"):
-            SimulationCosts(hosts=(0, 1))
+        times = heard_in_order(seed, 0.1, hosts=range(4))
+        assert times[-1] >= 60 * (2 * FRAME_BYTES + 4 * N) / 2000.0
 
 
 @pytest.mark.parametrize("workers", [2, 6])
@@ -217,29 +205,77 @@ def test_a_server_saturates(workers):
     assert run.seconds == pytest.approx(messages * one, abs=1e-3)
 
 
-@pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.nan])
-def test_a_bandwidth_that_cannot_be(bandwidth):
-    with pytest.raises(ConfigError, match=r"^a link's bandwidth must be more than 0 bytes/s, got "):
-        SimulationCosts(bandwidth=bandwidth)
+@each(
+    ("knobs", "error"),
+    [
+        *(
+            ({"bandwidth": it}, r"^a link's bandwidth must be more than 0 bytes/s, got ")
+            for it in (0.0, -1.0, math.nan)
+        ),
+        *(
+            ({"per_byte": it}, "seconds per byte must be finite and 0 or more, got")
+            for it in (-1e-9, math.inf, math.nan)
+        ),
+        *(
+            ({"codec_speed": it}, "codecs must be more than 0 times as fast")
+            for it in (0.0, -1.0, math.nan)
+        ),
+        ({"hosts": (0, 1)}, "links of hosts are shared, so their bandwidth"),
+    ],
+)
+def test_costs_that_cannot_be(knobs, error):
+    with pytest.raises(ConfigError, match=error):
+        SimulationCosts(**knobs)
 
 
-@pytest.mark.parametrize("per_byte", [-1e-9, math.inf, math.nan])
-def test_bytes_that_cost_what_cannot_be(per_byte):
-    with pytest.raises(ConfigError, match="seconds per byte must be finite and 0 or more, got"):
-        SimulationCosts(per_byte=per_byte)
-
-
-@pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
-@pytest.mark.parametrize("what", ["compute", "latency", "apply"])
+@each("seconds", [-1.0, math.inf, math.nan])
+@pytest.mark.parametrize("what", ["compute", "latency", "apply", "reduce"])
 def test_draws_that_are_no_times(what, seconds):
-    asked = TrainConfig(mode="async", servers=1, steps=2, hidden=(4,))
+    mode = "allreduce" if what == "reduce" else "async"
+    asked = TrainConfig(mode=mode, servers=int(mode == "async"), steps=2, hidden=(4,))
     costs = SimulationCosts(**{what: lambda *_: seconds})
     with pytest.raises(ConfigError, match=r"^costs must be finite and 0 or more seconds, one came"):
         simulate(asked, workers=2, costs=costs)
 
 
-@pytest.mark.parametrize("seconds", [-1.0, math.nan])
-def test_a_sum_that_takes_what_cannot_be(seconds):
-    asked = TrainConfig(mode="allreduce", allreduce="ring", steps=2, hidden=(4,))
-    with pytest.raises(ConfigError, match=r"^costs must be finite and 0 or more seconds, one came"):
-        simulate(asked, workers=2, costs=SimulationCosts(reduce=lambda _: seconds))
+#: Parameters that neighbours average.
+MANY = 1000
+
+
+def step_s(workers, order, *, compute, latency, message, **knobs):
+    """Return the seconds of a step, of which two to begin with do not count."""
+    costs = SimulationCosts(
+        compute=lambda rank, rng: compute,
+        latency=lambda rng: latency,
+        bandwidth=(4 * MANY + FRAME_BYTES) / message if message else math.inf,
+    )
+    seconds = [
+        simulate(
+            TrainConfig(mode="gossip", order=order, steps=steps, **knobs),
+            workers=workers, numerics=False, parameters=MANY, costs=costs,
+        ).seconds
+        for steps in (2, 12)
+    ]  # fmt: skip
+    return (seconds[1] - seconds[0]) / 10
+
+
+@pytest.mark.parametrize(
+    ("workers", "compute", "latency", "message"),
+    [(3, 1e-3, 1e-2, 0.0), (4, 1e-2, 1e-3, 1e-3), (8, 1e-3, 1e-3, 5e-3)],
+)
+def test_a_step_on_a_ring_takes_what_two_messages_take(workers, compute, latency, message):
+    """Beside the gradient if they set out before it, after it else: L + 2 m/B."""
+    sent = latency + 2 * message
+    costs = {"compute": compute, "latency": latency, "message": message}
+    beside = step_s(workers, "combine-then-adapt", **costs)
+    assert beside == pytest.approx(max(compute, sent))
+    assert step_s(workers, "adapt-then-combine", **costs) == pytest.approx(compute + sent)
+
+
+@pytest.mark.parametrize(
+    ("topology", "vectors"), [("exponential", 3), ("one-peer-exponential", 1), ("full", 7)]
+)
+def test_links_are_used_evenly(topology, vectors):
+    costs = {"compute": 1e-3, "latency": 1e-3, "message": 5e-3}
+    found = step_s(8, "adapt-then-combine", topology=topology, **costs)
+    assert found == pytest.approx(1e-3 + 1e-3 + vectors * 5e-3)

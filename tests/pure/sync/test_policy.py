@@ -1,14 +1,14 @@
-"""Scripts of events, mode by mode, with every decision written down."""
+"""Scripts of events, mode by mode, with every decision written down; and averaging periods."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from psrt.errors import ProtocolError
+from psrt.config.modes import MODES
+from psrt.errors import ConfigError, ProtocolError
 from psrt.messages import Leave, Park, Push
-from psrt.sync import Apply, Drop, Keep, Serve, policy_for
+from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Serve, policy_for
+from support.cases import each
 
 
 def push(worker, clock, version, samples=8):
@@ -79,13 +79,6 @@ class TestSync:
         policy = policy_for("sync", 2)
         play(policy, A0, [], leave(0), [Drop(A0)], leave(1), [])
         assert (policy.live, policy.pending, policy.waiting) == (False, [], {})
-
-    def test_local_sgd_is_the_same_machine(self):
-        play(
-            policy_for("local-sgd", 2),
-            *(B0, []),
-            *(A0, [Apply((A0, B0)), Serve(1, 1), Serve(0, 1)]),
-        )
 
 
 class TestBackups:
@@ -177,12 +170,6 @@ class TestBackups:
             *(leave(1), [Apply((push(0, 2, 2, samples=0),)), Serve(0, 3)]),
         )
 
-    def test_none_are_sync(self):
-        assert policy_for("sync", 3, backup=0)._late == policy_for("sync", 3)._late == math.inf
-        play(
-            policy_for("sync", 2, backup=0), A0, [], B0, [Apply((A0, B0)), Serve(0, 1), Serve(1, 1)]
-        )
-
 
 class TestAsync:
     def test_every_push_is_an_update_and_nobody_waits(self):
@@ -197,12 +184,7 @@ class TestAsync:
             *(a2, [Apply((a2,)), Serve(0, 3)]),
         )
         assert policy.version == 4
-
-    def test_staleness_counts_the_versions_in_between(self):
-        policy = policy_for("async", 2)
-        policy.handle(A0)
-        policy.handle(push(0, 1, 1))
-        assert policy.staleness(B0) == 2
+        assert policy.staleness(push(0, 3, 1)) == 3  # versions in between
 
     def test_an_empty_push_moves_the_clock_only(self):
         policy = policy_for("async", 1)
@@ -210,20 +192,17 @@ class TestAsync:
         assert (policy.version, policy.clock) == (0, {0: 1})
 
     def test_what_is_staler_than_the_limit_is_dropped(self):
-        policy = policy_for("async", 2, late=1)
-        a1, b1 = push(0, 1, 1), push(1, 1, 2)
+        policy = policy_for("async", 3, late=1)
+        b1 = push(1, 1, 2)
+        play(policy, A0, [Apply((A0,)), Serve(0, 1)])
+        assert policy.staleness(C0) == 1  # the limit itself is not too stale
+        assert policy.staleness(push(2, 0, -1)) == -1
         play(
             policy,
-            *(A0, [Apply((A0,)), Serve(0, 1)]),
-            *(a1, [Apply((a1,)), Serve(0, 2)]),
+            *(C0, [Apply((C0,)), Serve(2, 1)]),
             *(B0, [Drop(B0), Serve(1, 1)]),
             *(b1, [Apply((b1,)), Serve(1, 2)]),
         )
-
-    def test_the_limit_itself_is_not_too_stale(self):
-        policy = policy_for("async", 2, late=1)
-        policy.handle(A0)
-        play(policy, B0, [Apply((B0,)), Serve(1, 1)])
 
 
 class TestSsp:
@@ -279,9 +258,7 @@ class TestSoftsync:
             *(B0, [Apply((C0, B0)), Serve(1, 1)]),  # in order of arrival
         )
 
-    @pytest.mark.parametrize(
-        ("workers", "k", "quorum"), [(4, 1, 4), (4, 3, 1), (5, 2, 2), (6, 6, 1)]
-    )
+    @each(("workers", "k", "quorum"), [(4, 1, 4), (4, 3, 1), (5, 2, 2), (6, 6, 1)])
     def test_the_quorum_is_w_over_k(self, workers, k, quorum):
         policy = policy_for("softsync", workers, softsync=k)
         sizes = []
@@ -324,7 +301,7 @@ class TestSoftsync:
 
 
 class TestProtocol:
-    @pytest.mark.parametrize(
+    @each(
         ("name", "knobs", "script", "complaint"),
         [
             ("async", {}, [push(2, 0, 0)], "worker 2 pushed, but it is not among"),
@@ -363,7 +340,7 @@ class TestFence:
 
     MISSED = Leave(1, 0, missed=True)
 
-    @pytest.mark.parametrize("event", [B0, Park(1, 0, 5), Leave(1, 0), MISSED])
+    @each("event", [B0, Park(1, 0, 5), Leave(1, 0), MISSED])
     def test_nothing_of_one_that_was_missed_is_handled(self, event):
         policy = policy_for("async", 2)
         assert not policy.fences(event)
@@ -376,3 +353,30 @@ class TestFence:
         policy.handle(Leave(1, 0))
         assert policy.fences(self.MISSED)
         assert not policy.fences(B0)  # which it must not send, see above
+
+
+@each("row", [row for row in MODES.values() if row.may_have_servers])
+def test_every_mode_that_may_have_servers_has_a_policy(row):
+    policy = policy_for(row.name, 3, **dict.fromkeys(row.policy_knobs, 1))
+    assert (policy.version, policy.clock, policy.live) == (0, {0: 0, 1: 0, 2: 0}, True)
+
+
+def test_a_mode_without_servers_has_no_policy():
+    with pytest.raises(ConfigError, match="mode 'allreduce' has no servers; those that do: sync"):
+        policy_for("allreduce", 2)
+
+
+@each(
+    ("local_steps", "until", "steps", "progress", "due"),
+    [
+        (1, 0.0, 1, 0.0, True),
+        (4, 0.0, 3, 0.0, False),
+        (4, 0.0, 4, 0.0, True),
+        (4, 1.0, 1, 0.999, True),  # post-local: every step until then
+        (4, 1.0, 1, 1.0, False),
+        (4, 1.0, 5, 1.0, True),
+    ],
+)
+def test_averaging_period(local_steps, until, steps, progress, due):
+    period = AveragingPeriod(local_steps, until)
+    assert period.due(steps=steps, progress=progress) is due

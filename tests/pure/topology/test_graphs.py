@@ -164,7 +164,7 @@ def test_files(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "size", "error"),
     [
         ("0 1\n2 3", 4, "not connected: nothing of rank 2 ever comes to rank 0"),
@@ -193,7 +193,7 @@ def test_files_that_are_refused(tmp_path, text, size, error):
     assert str(found.value).startswith(str(tmp_path))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "error"),
     [
         ("rings", "^rings: cannot be read: .*; known are ring, exponential, "),

@@ -60,7 +60,7 @@ def test_rows_and_classes_agree_on_what_is_linear():
 @pytest.mark.parametrize("name", LINEAR)
 @each(
     ("algorithm", "size", "n"),
-    [(a, p, n) for a in SCHEDULES for p in range(1, 9) for n in (0, 1, 7, 75)],
+    [(a, p, n) for a in SCHEDULES for p in (1, 2, 3, 6, 8) for n in (0, 1, 75)],
 )
 def test_all_ranks_end_with_the_same_bits_and_close_to_the_mean(name, algorithm, size, n):
     knobs = {"density": 1.0} if name == "random-k" else {"rank": 1} if name == "low-rank" else {}
@@ -73,7 +73,7 @@ def test_all_ranks_end_with_the_same_bits_and_close_to_the_mean(name, algorithm,
             np.testing.assert_allclose(found[0], np.mean(vectors, axis=0), atol=5e-3, rtol=5e-3)
 
 
-@pytest.mark.parametrize("algorithm", SCHEDULES)
+@each("algorithm", SCHEDULES)
 def test_all_elements_of_random_k_are_the_dense_sum_to_the_bit(algorithm):
     ranks = Straight(5, 1001, encoder_of("random-k", density=1.0), algorithm)
     for clock, total in enumerate([5, 5, 0.6, 5]):
@@ -83,7 +83,7 @@ def test_all_elements_of_random_k_are_the_dense_sum_to_the_bit(algorithm):
             assert found.tobytes() == dense.tobytes()
 
 
-@pytest.mark.parametrize("algorithm", SCHEDULES)
+@each("algorithm", SCHEDULES)
 def test_no_rank_is_too_high_for_a_matrix_that_goes_as_it_is(algorithm):
     ranks = Straight(3, 75, encoder_of("low-rank", rank=7), algorithm)
     for clock in range(3):
@@ -113,8 +113,8 @@ def test_random_k_is_the_mean_of_what_all_draw_alike(scaled):
     assert len(drawn) == 4
 
 
-@pytest.mark.parametrize("feeds_back", [True, False])
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@each("feeds_back", [True, False])
+@each("rank", [1, 2, 3])
 def test_low_rank_is_the_published_algorithm(rank, feeds_back):
     """Vogels et al., algorithms 1 and 2, in double precision, with a QR factorization.
 
@@ -141,22 +141,6 @@ def test_low_rank_is_the_published_algorithm(rank, feeds_back):
             np.testing.assert_allclose(kept, np.sum(lost, axis=0), atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["random-k", "low-rank", "float16"])
-def test_nothing_is_lost_for_good(name):
-    """What the means came to, and what is kept back, is all that was contributed."""
-    size, n, totals = 3, 75, [3.0, 3.0, 0.5, 3.0, 1.5]
-    ranks = Straight(size, n, encoder_of(name, error_feedback=True), "ring")
-    contributed, sent = np.zeros(n), np.zeros(n)
-    for clock, total in enumerate(totals):
-        vectors = normal(size, n, clock)
-        contributed += sum(vectors).astype(np.float64) / total
-        sent += ranks.round(vectors, total, clock)[0]
-    kept = np.sum(ranks.kept, axis=0) / totals[-1]
-    # A sum of halves is rounded, too, and what that loses is lost.
-    atol = 3e-2 if name == "float16" else 3e-5
-    np.testing.assert_allclose(sent + kept, contributed, atol=atol)
-
-
 def test_what_ranks_keep_back_does_not_drift_apart():
     """One worker contributes twice as much for long: none keeps back more and more."""
     ranks = Straight(2, 63, encoder_of("low-rank", rank=1), "ring")
@@ -174,9 +158,9 @@ def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
     assert np.abs(ranks.round([nothing] * 4, 1 / 32, 5)[0]).max() < 2
 
 
-@pytest.mark.parametrize("algorithm", SCHEDULES)
+@each("algorithm", SCHEDULES)
 @pytest.mark.parametrize("name", LINEAR)
-@pytest.mark.parametrize("numerics", [True, False])
+@each("numerics", [True, False])
 def test_bytes_are_those_of_the_formula(name, algorithm, numerics):
     """Every element of a part goes as often as one of the whole vector would, and nothing else."""
     size, n = 4, 75
@@ -197,7 +181,7 @@ def test_bytes_are_those_of_the_formula(name, algorithm, numerics):
         assert run._sum.framed_bytes == codec.framed_bytes
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "tree", "butterfly"])
+@each("algorithm", ["ring", "tree", "butterfly"])
 def test_half_precision_is_added_as_such_and_overflows_to_infinity(algorithm):
     vectors = [np.array([40_000, -40_000, 1, 2049, 1e-9], np.float32) for _ in range(2)]
     found = Straight(2, 5, encoder_of("float16"), algorithm).round(vectors)[0]

@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 
 import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from psrt.sync import AveragingPeriod
-from support.crowd import BrokenRuleError, Mode, crowd_of
+from support.crowd import Mode, crowd_of
 from support.exploration import Likeness, explore
 
 pytestmark = pytest.mark.slow
@@ -136,33 +138,6 @@ def test_backups_among_more_shards_or_workers(workers, backup, shards, states):
     assert explore(crowd_of(Mode("sync", backup=backup), workers, shards)).states > states
 
 
-def test_the_exploration_itself_finds_a_crowd_that_is_stuck():
-    """A death would set those free who wait for the dead, and must not hide that they wait."""
-    first = crowd_of(Mode("sync"), 3, 1)
-
-    class Mute(type(first)):
-        def arrive(self, worker, shard):
-            super().arrive(worker, shard)
-            self.idle -= {2}  # its answers get lost
-
-    first.__class__ = Mute
-    with pytest.raises(BrokenRuleError, match="deadlock"):
-        explore(first)
-
-
-def test_a_worker_that_computes_with_a_mixture_is_found_out():
-    mixing = crowd_of(Mode("sync", backup=1), 3, 2)
-
-    class Mixing(type(mixing)):
-        def go_on(self, worker):
-            self.answers[worker] = (max(self.answers[worker]),) * len(self.shards)
-            super().go_on(worker)
-
-    mixing.__class__ = Mixing
-    with pytest.raises(BrokenRuleError, match="mixed read"):
-        explore(mixing)
-
-
 def test_a_likeness_that_sees_too_little_is_found_out():
     """Here it does not look at how far ahead of the slowest a worker is."""
     first = made("ssp(1)", 2, 1)
@@ -177,3 +152,58 @@ def test_a_likeness_that_sees_too_little_is_found_out():
 
     explore(first, limit=3, likeness=like, key=in_full, seen=compare)
     assert any(differ)
+
+
+# --- larger crowds ----------------------------------------------------------------------------
+
+
+def moves(crowd, steps, mortal):
+    """Return what can happen next, as (method, arguments)."""
+    can = crowd.arrivals()
+    for worker in sorted(crowd.idle):
+        can.append(("leave", (worker,)))
+        if crowd.clock[worker] < steps:
+            can += [("push", (worker,)), ("push", (worker, 0))]
+    return can + list(crowd.deaths()) * mortal
+
+
+#: How much rather hypothesis lets something happen than another.
+WEIGHTS = {"arrive": 12, "push": 6, "leave": 1, "die": 0.2}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row
+        for row in MODES
+        if "period" not in MODES[row][1] and "1)," not in row and row != "ssp(1)"
+    ],
+)
+@settings(max_examples=30)
+@given(
+    data=st.data(),
+    workers=st.integers(3, 6),
+    shards=st.integers(1, 3),
+    steps=st.integers(1, 6),
+    mortal=st.booleans(),
+    seed=st.randoms(use_true_random=False),
+)
+def test_any_order_of_events_of_a_large_crowd_keeps_the_rules(
+    row, data, workers, shards, steps, mortal, seed
+):
+    """Of crowds too large to explore, hypothesis chooses what happens next, and shrinks what fails.
+
+    The first events are its choice, the many that follow its generator's.
+    """
+    those = made(row, workers, shards)
+    happened = 0
+    while can := moves(those, steps, mortal):
+        if happened < 25:
+            move, arguments = data.draw(st.sampled_from(can))
+        else:
+            weights = [WEIGHTS[move] for move, _ in can]
+            [(move, arguments)] = seed.choices(can, weights)
+        getattr(those, move)(*arguments)
+        happened += 1
+    those.check_end()
+    event(f"{happened // 50 * 50} events or more")

@@ -1,4 +1,4 @@
-"""Who is who, and the port of a job of one."""
+"""Who is who, the port of a job of one, who says something else, and what may be under way."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import asyncio
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
 from psrt.messages import Leave
 from psrt.partition import Span, even_spans
 from psrt.transport import CONTROL, RoleMap, SoloPort, drive
+from psrt.transport.majority import outliers
+from psrt.transport.window import BYTES, SHARDS, Window
+from support.cases import each
 
 
 def test_workers_and_servers_are_found_by_rank():
@@ -27,11 +32,6 @@ def test_a_server_may_own_several_shards():
 
 
 class TestSolo:
-    def test_it_has_one_worker_with_parameters_and_a_gradient(self):
-        port = SoloPort(5)
-        assert (port.role_map.workers, port.role_map.servers, port.rank) == ((0,), (), 0)
-        assert (port.theta.shape, port.gradient.shape) == ((5,), (5 + CONTROL,))
-
     def test_work_is_done_on_the_spot(self):
         async def role():
             doubled = await port.compute(np.multiply, port.theta, 2)
@@ -40,6 +40,7 @@ class TestSolo:
             return doubled
 
         port = SoloPort(3)
+        assert (port.theta.shape, port.gradient.shape) == ((3,), (3 + CONTROL,))
         port.theta[:] = 1, 2, 3
         assert drive(role()).tolist() == [2, 4, 6]
 
@@ -60,17 +61,7 @@ class TestSolo:
         drive(part.finish())
         assert len(taken) == 2
 
-    def test_time_moves_forward(self):
-        port = SoloPort(1)
-        assert port.now() <= port.now()
-
-    def test_reports_are_handed_on(self):
-        port, got = SoloPort(1), []
-        port.on_report = got.append
-        port.report("report")
-        assert got == ["report"]
-
-    @pytest.mark.parametrize(
+    @each(
         "talk",
         [
             lambda port: port.send(1, Leave(0, 0)),
@@ -89,3 +80,72 @@ class TestSolo:
         with pytest.raises(AssertionError, match="suspended"):
             drive(role)
         role.close()
+
+
+@each(
+    ("numbers", "expected"),
+    [
+        ([5], []),
+        ([5, 5, 5], []),
+        ([1, 5, 5], [0]),
+        ([5, 1, 5, 2], [1, 3]),
+        ([1, 2], [1]),
+        ([1, 2, 2, 1], [1, 2]),
+        ([1, 2, 3], [1, 2]),
+    ],
+)
+def test_who_says_something_else_than_most(numbers, expected):
+    assert outliers(numbers) == expected
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_those_who_agree_are_all_equal_and_at_least_as_many_as_any(numbers):
+    wrong = outliers(numbers)
+    usual = {number for i, number in enumerate(numbers) if i not in wrong}
+    assert len(usual) == 1
+    assert max(numbers.count(number) for number in numbers) == len(numbers) - len(wrong)
+
+
+def pushes(window, sizes):
+    """Push shards of these sizes; return those that have left, a list that grows."""
+    left = []
+    for shard, nbytes in enumerate(sizes):
+        if window.admits(nbytes, lambda shard=shard: left.append(shard)):
+            left.append(shard)
+    return left
+
+
+def test_long_shards_wait_for_the_answer_to_the_one_before_the_last():
+    window = Window()
+    left = pushes(window, [BYTES] * 5)
+    assert left == [0, 1]
+    window.answered(BYTES)
+    assert left == [0, 1, 2]
+
+
+def test_short_shards_do_not_wait():
+    assert pushes(Window(), [BYTES // 16] * 16) == list(range(16))
+
+
+def test_one_long_answer_lets_several_short_ones_go():
+    window = Window()
+    left = pushes(window, [BYTES, BYTES, 8, 8, 8])
+    window.answered(BYTES)
+    assert left == [0, 1, 2]
+    window.answered(BYTES)
+    assert left == [0, 1, 2, 3, 4]
+
+
+@given(st.lists(st.integers(1, 2 * BYTES)), st.data())
+def test_all_leave_in_order_and_never_too_many_at_a_time(sizes, data):
+    window, answered = Window(), set()
+    left = pushes(window, sizes)
+    while len(answered) < len(sizes):
+        open_ = [shard for shard in left if shard not in answered]
+        assert open_
+        assert len(open_) <= SHARDS or sum(sizes[shard] for shard in open_) <= BYTES
+        shard = data.draw(st.sampled_from(open_))
+        answered.add(shard)
+        window.answered(sizes[shard])
+        assert left == sorted(left)
+    assert left == list(range(len(sizes)))

@@ -17,7 +17,7 @@ from psrt.collective.spec import all_reduce
 from psrt.partition import even_spans
 from support.cases import each
 
-every_size = each("size", range(1, 34))
+every_size = each("size", [*range(1, 18), 31, 32, 33])
 
 
 def lg_ceil(p):
@@ -34,34 +34,6 @@ def found(name, size, n, **more):
 
 
 @every_size
-def test_naive(size):
-    proof = found("naive", size, 20)
-    assert proof.rounds == size - 1
-    assert set(proof.sent) == set(proof.combined) == {20 * (size - 1)}
-
-
-@every_size
-@each("n", [0, 1, 7, 100])
-def test_all_pairs(size, n):
-    proof, chunks = found("all-pairs", size, n), even_spans(n, size)
-    for rank, chunk in enumerate(chunks):
-        assert proof.sent[rank] == n - chunk.size + (size - 1) * chunk.size
-        assert proof.combined[rank] == (size - 1) * chunk.size
-    if n >= size:
-        assert proof.rounds == 2 * (size - 1)
-        assert proof.messages == 2 * size * (size - 1)
-        assert proof.wires == size * (size - 1)
-
-
-@every_size
-def test_root(size):
-    proof = found("root", size, 20)
-    assert proof.rounds == 2 * (size - 1)
-    assert proof.sent == (20 * (size - 1), *[20] * (size - 1))
-    assert proof.combined == (20 * (size - 1), *[0] * (size - 1))
-
-
-@every_size
 @each("n", [0, 1, 7, 100])
 def test_ring(size, n):
     proof = found("ring", size, n)
@@ -71,17 +43,6 @@ def test_ring(size, n):
         spared = chunks[(rank + 1) % size].size + chunks[(rank + 2) % size].size
         assert proof.sent[rank] == 2 * n - spared
         assert proof.combined[rank] == n - chunks[rank].size
-
-
-@every_size
-@each("segments", [1, 3])
-def test_segmented_ring(size, segments):
-    n = 12 * size
-    plan = [list(segmented_ring_steps(r, size, n, segments=segments)) for r in range(size)]
-    proof = prove(all_reduce(size, n), plan)
-    assert proof.rounds == 2 * (size - 1) * segments == len(plan[0])
-    assert set(proof.sent) == {2 * n * (size - 1) // size}
-    assert set(proof.combined) == {n * (size - 1) // size}
 
 
 def test_a_fold_is_never_waited_for_in_a_segmented_ring():
@@ -99,14 +60,6 @@ def test_segments_are_neither_long_nor_short(size):
         chunk, segments = n // size, default_segments(size, n)
         assert chunk / segments < SEGMENT
         assert segments == 1 or chunk / segments >= SEGMENT / 2
-
-
-@every_size
-def test_tree(size):
-    proof = found("tree", size, 20)
-    assert proof.rounds == 2 * lg_ceil(size)
-    assert proof.sent[0] == 20 * lg_ceil(size) == max(proof.sent) == max(proof.combined)
-    assert sum(proof.sent) == 40 * (size - 1)
 
 
 @each("size", [*range(1, 40), 63, 64, 65, 127, 255, 1000, 1024])
@@ -153,28 +106,6 @@ def test_a_train_is_as_long_as_derived():
         assert abs(time.index(min(time)) + 1 - default_blocks(size, n)) <= 1
     assert default_blocks(1, 10**9) == default_blocks(8, 0) == 1
     assert default_blocks(16, 10**8) == isqrt(4 * 10**8 // 32_768)
-
-
-@every_size
-def test_butterfly(size):
-    proof = found("butterfly", size, 20)
-    rounds, folded = lg_floor(size), size - 2 ** lg_floor(size)
-    assert proof.rounds == rounds + (2 if folded else 0)
-    pairs = [20 * (rounds + 1), 20] * folded
-    assert list(proof.sent) == pairs + [20 * rounds] * (size - 2 * folded)
-    assert max(proof.combined) == 20 * (rounds + bool(folded))
-
-
-@every_size
-def test_halving_doubling(size):
-    rounds, core = lg_floor(size), 2 ** lg_floor(size)
-    n, folded = 3 * core, size - core
-    proof = found("halving-doubling", size, n)
-    assert proof.rounds == 2 * rounds + (2 if folded else 0)
-    exchanged = 2 * n * (core - 1) // core
-    pairs = [exchanged + n, n] * folded
-    assert list(proof.sent) == pairs + [exchanged] * (size - 2 * folded)
-    assert max(proof.combined) == n * (core - 1) // core + (n if folded else 0)
 
 
 @every_size
@@ -316,29 +247,6 @@ def test_double_tree_bound_is_two_rounds_above(size, blocks):
     form = ALGORITHMS["double-tree"].seconds(size, 4 * n, costs)
     a_round = costs.alpha + 4 * n / (2 * blocks) * costs.beta
     assert 0 <= round(form - priced("double-tree", size, n, costs), 9) <= 2 * a_round
-
-
-@each("size", [3, 5, 6, 7, 12, 17, 24, 63])
-def test_folding_costs_two_vectors_more(size):
-    costs, q, nbytes = LinkCosts(1.0, 1e-3, 1e-4), 1 << (size.bit_length() - 1), 1 << 20
-    fold = 2 * (costs.alpha + nbytes * costs.beta) + nbytes * costs.gamma
-    for name in ("butterfly", "halving-doubling"):
-        more = ALGORITHMS[name].seconds(size, nbytes, costs) - ALGORITHMS[name].seconds(
-            q, nbytes, costs
-        )
-        assert more == pytest.approx(fold)
-
-
-@each("size", range(2, 65))
-def test_binary_blocks_are_bounded(size):
-    """By what ``binary_blocks`` derives: 2(lg q + Σ u/w)α and, of n, 1 + 3/(2 w₀)."""
-    widths = [1 << bit for bit in range(size.bit_length()) if size & 1 << bit]
-    messages = widths[-1].bit_length() - 1
-    messages += sum(u // w for w, u in pairwise(widths))
-    share = 1 + 3 / (2 * widths[0])
-    for costs in COSTS:
-        bound = 2 * messages * costs.alpha + share * 4096 * (2 * costs.beta + costs.gamma)
-        assert ALGORITHMS["halving-doubling-blocks"].seconds(size, 4096, costs) <= bound
 
 
 @each("name", ALGORITHMS)

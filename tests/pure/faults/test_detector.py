@@ -222,16 +222,6 @@ def test_many_silent_ranks_make_one_line(roster):
     assert verdict.text.endswith("and 94 more")
 
 
-def test_a_name_before_and_after_the_roles_are_known():
-    roster = Roster(3)
-    assert roster.name(2) == "rank 2"
-    roster.add(Member(2, "", "node7", 42))
-    assert roster.name(2) == "rank 2 (node7, pid 42)"
-    roster.give_roles((0,), (1, 2))
-    assert roster.name(2) == "worker 1 (rank 2, node7, pid 42)"
-    assert roster.name(0) == "server 0 (rank 0)"
-
-
 def test_it_is_busy_for_as_long_as_it_is_at_one_thing():
     vitals = Vitals()
     vitals.doing = "trains"

@@ -241,16 +241,6 @@ def test_without_the_last_of_them_the_job_ends(job, spare):
     assert not job.vitals.gone
 
 
-def test_a_death_ends_the_job_for_the_launcher_ends_it_anyway(job):
-    victim = job.child(2, trains)
-    job.watch()
-    job.hub.spare([1, 2, 3])
-    job.wait(lambda: job.hub.lines == 1)
-    os.kill(victim, signal.SIGKILL)
-    job.wait(lambda: job.hub.over)
-    assert job.hub.over.status == JobOverError.DIED
-
-
 def asks_after(gone, epochs):
     """Ask about epochs, the first before and the others after ranks have gone; fail if not told."""
 
@@ -482,24 +472,6 @@ def test_more_files_than_select_knows(job):
     finally:
         for descriptor in held:
             os.close(descriptor)
-
-
-def test_a_watch_at_its_end_burns_no_core(job):
-    def stays(line, vitals):
-        while line.watches:
-            time.sleep(0.01)
-        before = time.process_time()
-        time.sleep(1.0)
-        os.write(write, f"{time.process_time() - before:.3f}".encode())
-        line.close()
-
-    read, write = os.pipe()
-    job.child(1, stays)
-    job.watch()
-    job.hub.close()
-    job.hub.close = lambda: None
-    assert select.select([read], [], [], SOON_S)[0]
-    assert float(os.read(read, 100)) < 0.3
 
 
 def test_a_rank_0_that_was_stopped_learns_that_it_was_given_up(job):

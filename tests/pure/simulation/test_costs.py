@@ -1,4 +1,4 @@
-"""The model of links, exactly: one message, many that want the same link, rounds of neighbours."""
+"""What messages take in virtual time, exactly: on links, among neighbours, in frames of a codec."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from psrt.codec.times import CodecTimes, FrameTimes, Line
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.job.virtual import simulate
@@ -279,3 +280,106 @@ def test_links_are_used_evenly(topology, vectors):
     costs = {"compute": 1e-3, "latency": 1e-3, "message": 5e-3}
     found = step_s(8, "adapt-then-combine", topology=topology, **costs)
     assert found == pytest.approx(1e-3 + 1e-3 + vectors * 5e-3)
+
+
+CODED = 64
+#: Whole numbers and their halves, so that times are exact.
+TIMES = CodecTimes(encode=Line(4.0, 0.5), decode=Line(2.0, 0.25))
+ENCODE, DECODE = TIMES.encode.at(CODED), TIMES.decode.at(CODED)
+
+
+def coded_s(config, workers=1, numerics=False, crashes=(), **costs):
+    """Return how long a run takes whose links take no time."""
+    asked = {"codecs": {"int8": TIMES}, "compute": lambda *_: 1.0, "latency": lambda _: 0.0}
+    more = {} if numerics else {"parameters": CODED}
+    common = {"steps": 1, "batch_size": 1, "codec": "int8"}
+    return simulate(
+        TrainConfig(**common | config), workers=workers, numerics=numerics, crashes=crashes,
+        costs=SimulationCosts(**asked | costs), **more,
+    ).seconds  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "workers"), [("sync", 2), ("async", 1), ("ssp", 5)])
+def test_workers_encode_at_a_time_and_a_server_decodes_one_by_one(mode, workers):
+    config = {"mode": mode, "servers": 1}
+    assert coded_s(config, workers) == 1 + ENCODE + workers * DECODE
+    assert coded_s(config | {"codec": None}, workers) == 1
+    assert coded_s(config, workers, codec_speed=2.0) == 1 + (ENCODE + workers * DECODE) / 2
+    assert coded_s(config, workers, codec_speed=math.inf) == 1
+    assert coded_s(config, workers, framed=True) == 1
+
+
+def test_a_server_decodes_while_the_next_frame_is_on_its_way():
+    """Where a frame takes longer than decoding it, only the last one is waited for."""
+    config = {"mode": "sync", "servers": 1}
+    for workers in (1, 2, 3):
+        free = coded_s(config, workers, bandwidth=4.0, codec_speed=math.inf)
+        assert coded_s(config, workers, bandwidth=4.0) == free + ENCODE + DECODE
+
+
+def test_replies_are_encoded_for_each_worker_or_once_for_all():
+    config = {"mode": "sync", "servers": 1, "codec_reply": "int8"}
+    times = FrameTimes.of(TIMES, feeds_back=False, reply=TIMES)
+    encode, decode = times.encode_reply.at(CODED), times.decode_reply.at(CODED)
+    assert encode > ENCODE + DECODE  # the server decodes, too, and adds it up
+    pushed = 1 + ENCODE + 3 * DECODE
+    assert coded_s(config, 3) == pytest.approx(pushed + 3 * encode + decode)
+    shared = config | {"codec_reply_shared": True}
+    assert coded_s(shared, 3) == pytest.approx(pushed + encode + decode)
+    two = coded_s(shared | {"steps": 2}, 3)
+    assert two == pytest.approx(2 * (pushed + encode + decode))
+
+
+@pytest.mark.parametrize(
+    ("order", "workers"),
+    [("combine-then-adapt", 1), ("adapt-then-combine", 2), ("combine-then-adapt", 5)],
+)
+def test_what_neighbours_are_told_is_encoded_once_and_decoded_by_each(order, workers):
+    """The sender decodes it, too, and all add it up."""
+    times = FrameTimes.of(TIMES, feeds_back=False, reply=TIMES)
+    encode, decode = times.encode_reply.at(CODED), times.decode_reply.at(CODED)
+    config = {"mode": "gossip", "topology": "full", "order": order, "steps": 3}
+    due = 3 * (1 + encode * (workers > 1) + (workers - 1) * decode)
+    assert coded_s(config, workers) == pytest.approx(due)
+    assert coded_s(config, workers, codec_speed=math.inf) == 3
+
+
+def test_what_is_fed_back_is_decoded_by_its_sender():
+    plain = FrameTimes.of(TIMES, feeds_back=False).encode.at(CODED)
+    fed_back = FrameTimes.of(TIMES, feeds_back=True).encode.at(CODED)
+    assert plain == ENCODE
+    assert ENCODE + DECODE < fed_back < ENCODE + DECODE + 1e-4
+    config = {"mode": "async", "codec": "sign"}
+    there = {"codecs": {"sign": TIMES}}
+    without = config | {"error_feedback": False}
+    assert coded_s(without, **there) == 1 + ENCODE + DECODE
+    assert coded_s(config, **there) == pytest.approx(1 + fed_back + DECODE)
+
+
+@pytest.mark.parametrize("numerics", [True, False])
+def test_two_phases_of_a_sum(numerics):
+    """Both chunks, one by one; both contributions to the own one; its mean; and both means."""
+    model = {"dataset": "synthetic:64x20x3", "hidden": ()} if numerics else {}
+    n = 63 if numerics else CODED
+    times = CodecTimes(Line(0.0, 0.5), Line(0.0, 0.25))
+    spent = coded_s(
+        {"mode": "allreduce", "allreduce": "all-pairs", "overlap": False} | model,
+        2,
+        numerics,
+        codecs={"int8": times},
+    )
+    own = (n + 1) // 2  # the larger chunk's owner is done last
+    first = 0.5 * n + 0.25 * 2 * own + 0.5 * own
+    assert spent == 1 + first + 0.25 * n
+
+
+def test_what_is_pushed_amid_a_gradient_holds_it_up():
+    """Each shard is encoded when its layer is there; then the gradient goes on."""
+    config = {
+        "mode": "async", "servers": 1, "shards_per_server": 2, "hidden": (3,),
+        "dataset": "synthetic:64x5x3",
+    }  # fmt: skip
+    times = CodecTimes(Line(0.0, 2.0), Line(0.0, 0.0))
+    free = coded_s(config, numerics=True, codec_speed=math.inf)
+    assert free == 1
+    assert coded_s(config, numerics=True, codecs={"int8": times}) == 1 + 2.0 * (5 * 3 + 3 + 12)

@@ -97,12 +97,6 @@ class TestNotice:
         last = 3.0 + 50.0 if math.isinf(bandwidth) else 1.0 + 50.0 + 3 * 72 / 64.0
         assert heard[-1][0] == max(last, heard[-2][0])
 
-    def test_a_notice_is_no_traffic(self):
-        it = world()
-        it.crash_at(2, 1.0)
-        it.run({0: hears(it.ports[0], 1), 2: hears(it.ports[2], 1)})
-        assert it.ports[0].bytes_received == it.ports[2].bytes_sent == 0
-
 
 class TestWhatItLeaves:
     @pytest.mark.parametrize("shared_memory", [True, False])
@@ -143,21 +137,6 @@ class TestWhatItLeaves:
         it.crash_at(2, 1.0)
         found = it.run({0: server(it.ports[0]), 2: worker(it.ports[2])})
         assert found[0] == (1.0, False, 64 + 8)
-
-    def test_a_role_that_waits_for_something_to_become_true_may_die(self):
-        async def server(port):
-            port.send(2, Params(0, 0, 0, 0), 0)
-            await port.until(lambda: not port.in_flight(2, 0), lambda: "the reader")
-
-        async def worker(port):
-            await port.pause(3.0)
-            await port.receive()
-            return port.now()
-
-        it = world()
-        it.crash_at(0, 2.0)
-        found = it.run({0: server(it.ports[0]), 2: worker(it.ports[2])})
-        assert found == {0: None, 2: 3.0}
 
 
 class TestNoCrash:
@@ -241,18 +220,6 @@ def test_what_is_sent_into_a_cut_sets_out_in_order_when_it_heals():
     assert under.sent[2:] == [(0, 1, 8, 0), (1, 0, 8, 1), (0, 1, 8, 4)]
 
 
-def test_two_cuts_must_both_heal():
-    under = Sent()
-    network = DisturbedNetwork(under)
-    network.cut([1])
-    network.cut([0])
-    network.send(Channel(0, 1), 8, print, "x")
-    network.heal([1])
-    assert not under.sent
-    network.heal([0])
-    assert under.sent == [(0, 1, 8, "x")]
-
-
 def test_what_is_dropped_never_arrives():
     under = Sent()
     network = DisturbedNetwork(under)
@@ -264,14 +231,6 @@ def test_what_is_dropped_never_arrives():
     assert under.sent == [(0, 1, 8, "kept")]
     again()
     assert under.sent[1:] == [(1, 0, 8, "lost")]
-
-
-def test_a_notice_comes_by_no_link():
-    under = Sent()
-    network = DisturbedNetwork(under)
-    network.cut([1])
-    network.follow(Channel(1, 0), print, "dead")
-    assert under.sent == [(1, 0, 0, "dead")]
 
 
 def test_bytes_of_a_slow_rank_take_longer_both_ways_until_it_is_fast_again():

@@ -35,24 +35,20 @@ MODES = {
     "serial": "--mode serial --workers 1",
     "sync": "--mode sync --workers 4",
     "sync, 2 servers": "--mode sync --workers 3 --servers 2",
-    "sync, 3 shards of one": "--mode sync --workers 3 --shards-per-server 3",
     "backup": "--mode sync --backup 1 --workers 4",
     "2 backups, 2 servers": "--mode sync --backup 2 --servers 2 --workers 5",
     "async": "--mode async --workers 4",
     "async, drops": "--mode async --staleness-rate drop --staleness-limit 2 --workers 5",
-    "async, 2 servers": "--mode async --workers 3 --servers 2",
     "async, 2 shards each": "--mode async --workers 3 --servers 2 --shards-per-server 2",
     "async, one worker": "--mode async --workers 1",
     "saturated": "--mode async --workers 16",
     "ssp 0": "--mode ssp --staleness 0 --servers 2 --workers 5",
     "ssp": "--mode ssp --staleness 2 --workers 4",
     "softsync": "--mode softsync --softsync 2 --workers 4",
-    "local, servers": "--mode local-sgd --local-steps 4 --servers 1 --workers 4",
     "outer, servers": "--mode local-sgd --local-steps 4 --outer-lr 0.7 --servers 2 --workers 5",
     "allreduce": "--mode allreduce --allreduce ring --workers 4",
     "node": "--mode allreduce --allreduce node --workers 4",
     "no overlap": "--mode allreduce --no-overlap --allreduce tree --workers 4",
-    "buckets": "--mode allreduce --bucket-bytes 1024 --allreduce auto --workers 4",
     "local": "--mode local-sgd --local-steps 4 --workers 4",
     "outer": "--mode local-sgd --local-steps 4 --outer-lr 0.7 --allreduce tree --workers 4",
     "post-local": "--mode local-sgd --local-steps 4 --post-local-epoch 1 --workers 4",
@@ -60,9 +56,7 @@ MODES = {
     "late, waited for": "--mode local-sgd --local-steps 1 --sync-delay 1 --workers 9",
     "post-local, late":
         "--mode local-sgd --local-steps 4 --sync-delay 3 --post-local-epoch 1 --workers 4",
-    "fragments": "--mode local-sgd --local-steps 4 --fragments 2 --workers 4",
     "late fragments": "--mode local-sgd --local-steps 4 --fragments 2 --sync-delay 3 --workers 4",
-    "eager": "--mode local-sgd --local-steps 4 --eager --workers 4",
     "eager fragments": "--mode local-sgd --local-steps 4 --fragments 2 --eager --workers 4",
 }  # fmt: skip
 
@@ -142,7 +136,7 @@ def test_runs_whose_messages_overtake_one_another_can_be_imitated(tmp_path, name
 
 @pytest.mark.parametrize(
     ("name", "algorithm"),
-    [("local", "node"), ("outer", "ring"), ("late fragments", "node"), ("eager", "ring")],
+    [("local", "node"), ("outer", "ring"), ("late fragments", "node"), ("eager fragments", "ring")],
 )
 def test_what_follows_the_last_step_is_part_of_a_run(tmp_path, name, algorithm):
     """Sums of what is left, and one that says that nobody is training: of few steps, a third."""
@@ -153,19 +147,8 @@ def test_what_follows_the_last_step_is_part_of_a_run(tmp_path, name, algorithm):
         run = tmp_path / str(steps)
         measured = play(*flags, *words, *costs, "--record", "--out", run)
         # Eager sums go on while steps do: what is seen of when they end is when they are taken.
-        near = 0.2 if name == "eager" else 0.03
+        near = 0.2 if "eager" in name else 0.03
         assert like(run).seconds == pytest.approx(measured.summary.seconds, rel=near)
-
-
-@pytest.mark.parametrize("late", ["--fragments 2 --sync-delay 1 --codec int8",
-                                  "--eager --codec low-rank"])  # fmt: skip
-def test_what_a_codec_sums_begins_when_its_divisor_is_known(tmp_path, late):
-    """That is a step after it was sent: such a step is no part of the sum's time."""
-    words = f"--mode local-sgd --local-steps 4 {late} --workers 3 --steps 60 --timing-only"
-    costs = "--compute lognormal:0.001:0.2 --link 1e-4:1e8 --allreduce auto"
-    flags = [*words.split(), *costs.split(), "--record", "--out", str(tmp_path)]
-    measured = play(*flags).summary
-    assert like(tmp_path).seconds == pytest.approx(measured.seconds, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -208,17 +191,6 @@ def test_a_worker_may_die_before_all_shards_have_its_gradient(tmp_path):
     assert died_amid
 
 
-def test_shards_that_backups_leave_behind_are_asked_again(tmp_path):
-    """Such a push is received, but no step: it is in no worker's events."""
-    flags = "--mode sync --backup 2 --servers 2 --steps 60 --workers 4"
-    erratic(tmp_path / "run", flags, mean_s=3e-3)
-    history = read_history(tmp_path / "run")
-    received = sum(int((events["kind"] == Kind.RECEIVE).sum()) for events in history.shards)
-    pushed = sum(int((events["kind"] == Kind.PUSH).sum()) for events in history.workers)
-    assert received > pushed
-    assert np.isfinite(like(tmp_path / "run").samples_per_second)
-
-
 class Own:
     """A problem that cuts its own batches: 10 of the same size for each worker."""
 
@@ -246,23 +218,6 @@ def test_batches_are_as_large_as_those_of_the_run_whatever_its_batch_size(tmp_pa
     measured = psrt.simulate(config, Own(size), workers=3).summary
     predicted = like(folder)
     assert (predicted.steps, predicted.samples) == (measured.steps, measured.samples)
-
-
-@pytest.mark.parametrize(
-    ("mode", "codec", "length"),
-    [("sync", "low-rank", {"epochs": 2}), ("allreduce", "demo", {"steps": 15})],
-    ids=str,
-)
-def test_matrices_are_those_of_the_run(tmp_path, mode, codec, length):
-    problem, folder = Own(8), tmp_path / "run"
-    problem.initial = lambda: np.ones(500, np.float32)
-    problem.matrices = lambda: [(3, 20, 20)]
-    config = TrainConfig(mode=mode, codec=codec, lr=0.01, record=True, out=str(folder), **length)
-    measured = psrt.simulate(config, problem, workers=3).summary
-    predicted = like(folder)
-    assert 0 < measured.frame_bytes < measured.framed_bytes
-    for figure in ("frame_bytes", "framed_bytes"):
-        assert getattr(predicted, figure) == getattr(measured, figure)
 
 
 #: A model of three layers, whose shards are pushed while it is computed.
@@ -349,14 +304,6 @@ def test_a_run_s_own_problem_comes_in_the_shards_that_it_pushed(tmp_path):
         assert found == (() if whole else (*spans[:2], Span(100, 200), Span(0, 100)))
 
 
-def test_another_run_is_not_alike(tmp_path):
-    """What makes runs differ gets through: it is not that all of them come out the same."""
-    fast = record(tmp_path / "fast", MODES["async"])
-    slow = record(tmp_path / "slow", MODES["async"], "--compute", "lognormal:0.008:0.3")
-    assert like(tmp_path / "fast").samples_per_second > 1.5 * slow.samples_per_second
-    assert like(tmp_path / "slow").samples_per_second < 0.7 * fast.samples_per_second
-
-
 def test_a_run_with_numbers_is_simulated_with_numbers_if_that_is_asked(tmp_path):
     words = ("--mode", "async", "--workers", 2, "--hidden", 8, "--epochs", 2, *COSTS)
     play(*words, "--record", "--out", tmp_path / "run")
@@ -399,24 +346,18 @@ def test_knobs_of_another_mode_are_left_out(tmp_path):
         parse_simulate(["--like", run, "--mode", "local-sgd", "--allreduce", "ring"])
 
 
-def test_epochs_are_as_long_as_in_the_run(tmp_path):
-    words = ("--mode", "sync", "--workers", 3, "--dataset", "synthetic:200x4x3", "--epochs", 3)
-    measured = play(*words, *COSTS, "--timing-only", "--record", "--out", tmp_path / "run").summary
-    assert samples_of(read_history(tmp_path / "run")) == 200
-    assert like(tmp_path / "run").samples == measured.samples == 3 * 200
-    assert like(tmp_path / "run", "--epochs", 5).samples == 5 * 200
-    assert like(tmp_path / "run", "--epochs", 1, "--batch-size", 16).samples == 200
-
-
 @each(
     ("length", "samples"),
-    [("--epochs 1", 200), ("--epochs 0.5", 2 * 64), ("--steps 3", 3 * 64), ("--steps 4", 200)],
+    [("--epochs 1", 200), ("--epochs 0.5", 2 * 64), ("--steps 3", 3 * 64), ("--epochs 3", 600)],
 )
-def test_runs_of_an_epoch_and_less_are_as_long(tmp_path, length, samples):
+def test_runs_of_epochs_and_of_less_are_as_long(tmp_path, length, samples):
     run = tmp_path / length
     words = ("--mode", "sync", "--workers", 2, "--dataset", "synthetic:200x4x3", *length.split())
     measured = play(*words, *COSTS, "--record", "--out", run).summary
     assert like(run).samples == measured.samples == samples
+    if length == "--epochs 3":
+        assert samples_of(read_history(run)) == 200
+        assert like(run, "--epochs", 5, "--batch-size", 16).samples == 5 * 200
 
 
 @pytest.mark.parametrize(

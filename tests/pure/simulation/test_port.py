@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import tracemalloc
 
 import numpy as np
@@ -15,7 +14,7 @@ from psrt.job.virtual import simulate
 from psrt.messages import Leave, Params, Push
 from psrt.partition import even_spans
 from psrt.simulation import SimulationCosts, Simulator
-from psrt.transport import NO_PAYLOAD, RoleMap
+from psrt.transport import RoleMap
 from psrt.transport.port import GRADIENT
 
 AT_ONCE = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.5, per_byte=0.0)
@@ -127,31 +126,6 @@ class TestPayloads:
         results = run(star(), server, worker)
         assert results == {0: ((True, False), 3.0), 1: [7] * 4}
 
-    def test_a_version_that_is_written_while_in_flight_shows(self):
-        """So a server that does not wait is found out."""
-
-        async def server(port):
-            port.versions[0][0][:] = 1
-            port.send(1, Params(0, 0, 0, 0), 0)
-            port.versions[0][0][:] = 2
-
-        async def worker(port):
-            await port.receive()
-            return port.theta.tolist()
-
-        assert run(star(), server, worker)[1] == [2] * 4
-
-    def test_a_message_alone_moves_no_numbers(self):
-        async def sender(port):
-            port.gradient[:] = 5
-            port.send(0, push(0), NO_PAYLOAD)
-
-        async def receiver(port):
-            await port.receive()
-            return port.payload(0, 0).tolist(), port.bytes_received
-
-        assert run(star(shared_memory=False), receiver, sender)[0] == ([0] * 4, 64)
-
 
 async def waits(port):
     await port.receive()
@@ -196,24 +170,6 @@ class TestWaiting:
         with pytest.raises(ValueError, match="no"):
             run(star(), is_ended, fails)
         assert ended == [0]
-
-    def test_what_sets_one_free_may_set_another_free(self):
-        flags = []
-
-        async def first(port):
-            await port.until(lambda: bool(flags), lambda: "a flag")
-            flags.append("second")
-            return port.now()
-
-        async def second(port):
-            await port.until(lambda: len(flags) == 2, lambda: "two flags")
-            return port.now()
-
-        async def starts(port):
-            await port.pause(1.0)
-            flags.append("first")
-
-        assert run(star(), second, first, starts) == {0: 1.0, 1: 1.0, 2: None}
 
     def test_a_watch_is_asked_when_a_message_was_read(self):
         """Not after every event: that would take as long as there are ranks."""
@@ -268,38 +224,7 @@ class TestUpdatesTakeTime:
 
 
 class TestScale:
-    """An event costs what it costs, however many ranks there are, and parameters."""
-
-    def calls_per_event(self, workers, knobs):
-        calls = 0
-
-        def count(frame, event, argument):
-            nonlocal calls
-            calls += event in ("call", "c_call")
-
-        class Counted(Simulator):
-            def run(self, roles):
-                sys.setprofile(count)
-                try:
-                    return super().run(roles)
-                finally:
-                    sys.setprofile(None)
-
-        found = simulate(
-            TrainConfig(steps=2, hidden=(5,), servers=2, **knobs), workers=workers, world=Counted,
-            costs=SimulationCosts(
-                compute=lambda _, rng: rng.random(), latency=lambda rng: 1e-6 * rng.random()
-            ),
-            numerics=False, parameters=10**6,
-        )  # fmt: skip
-        return calls / found.events
-
-    @pytest.mark.parametrize(
-        "knobs", [{"mode": "sync", "backup": 2}, {"mode": "ssp", "staleness": 1}], ids=str
-    )
-    def test_eight_times_as_many_workers(self, knobs):
-        few, many = (self.calls_per_event(workers, knobs) for workers in (8, 64))
-        assert many < 1.5 * few
+    """However many ranks there are, and parameters."""
 
     def test_hundreds_of_workers(self):
         asked = TrainConfig(mode="async", servers=4, steps=2)

@@ -119,36 +119,12 @@ def test_gpipe_by_hand():
     assert slow == pytest.approx(1 + 2 * 2 / 12 + 4 * 0.01)
 
 
-def test_a_stage_that_is_dear_delays_all():
-    parts = [StageCosts(1, 1, 1), StageCosts(3, 3, 3)]
-    # The dear stage computes 2 · 3/4 of what 2 equal ones take, and waits for one forward pass;
-    # what the other computes behind it is over before its last gradient of weights.
-    seconds, _ = one_step("1f1b", 2, 4, parts=parts)
-    assert seconds == pytest.approx(1.5 + 0.5 / 12)
-
-
-def test_a_worker_that_is_slow_delays_all():
-    slow, _ = one_step("gpipe", 2, 4, compute=lambda rank, rng: 6.0 if rank == 1 else 2.0)
-    assert slow == pytest.approx(3 + 1 / 12)
-    fair = run("pipeline:2", numerics=False, costs=SimulationCosts(compute=lambda r, rng: 1.0))
-    late = run(
-        "pipeline:2", numerics=False, costs=SimulationCosts(compute=lambda r, rng: 1.0),
-        inject=(Injection(1, "delay", (2.0,)),),
-    )  # fmt: skip
-    assert late.seconds - fair.seconds >= 2.0 * (fair.workers[0].clock - 1)
-
-
 def test_small_products_are_dear():
     dearer = read_small_products("6:2:3:4,24:1:1:1")
     seconds, _ = one_step("gpipe", 1, 4, slowdown=dearer, more={"defer_weights": False})
     assert seconds == pytest.approx((2 + 3 + 4) / 3)
     deferred, _ = one_step("gpipe", 1, 4, slowdown=dearer, more={"defer_weights": True})
     assert deferred == pytest.approx((2 + 3 + 1) / 3)
-
-
-def test_what_is_computed_once_more_takes_time():
-    seconds, _ = one_step("gpipe", 1, 4, more={"recompute": True})
-    assert seconds == pytest.approx(4 / 3)
 
 
 @pytest.mark.parametrize(

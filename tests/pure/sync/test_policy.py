@@ -43,14 +43,6 @@ class TestSync:
         )
         assert policy.version == 2
 
-    def test_an_empty_push_counts_to_the_quorum(self):
-        empty = push(0, 0, 0, samples=0)
-        play(
-            policy_for("sync", 2),
-            *(B0, []),
-            *(empty, [Apply((empty, B0)), Serve(1, 1), Serve(0, 1)]),
-        )
-
     def test_who_leaves_before_its_push_is_not_waited_for(self):
         policy = policy_for("sync", 3)
         play(
@@ -73,13 +65,6 @@ class TestSync:
             *(C0, [Apply((A0, C0)), Serve(0, 1), Serve(2, 1)]),
         )
 
-    def test_the_last_to_die_leaves_nothing(self):
-        policy = policy_for("sync", 1)
-        play(policy, leave(0), [])
-        policy = policy_for("sync", 2)
-        play(policy, A0, [], leave(0), [Drop(A0)], leave(1), [])
-        assert (policy.live, policy.pending, policy.waiting) == (False, [], {})
-
 
 class TestBackups:
     def test_the_first_are_enough_and_the_rest_are_dropped(self):
@@ -90,24 +75,6 @@ class TestBackups:
             *(A0, [Apply((A0, C0)), Serve(2, 1), Serve(0, 1)]),
             *(B0, [Drop(B0), Serve(1, 1)]),
             *(B1, []),
-        )
-
-    def test_a_straggler_goes_on_with_the_newest_round(self):
-        policy = policy_for("sync", 2, backup=1)
-        later = push(1, 2, 2)
-        play(
-            policy,
-            *(A0, [Apply((A0,)), Serve(0, 1)]),
-            *(A1, [Apply((A1,)), Serve(0, 2)]),
-            *(B0, [Drop(B0), Serve(1, 2)]),
-            *(later, [Apply((later,)), Serve(1, 3)]),
-        )
-
-    def test_a_late_push_without_samples_is_answered_and_not_counted_as_dropped(self):
-        play(
-            policy_for("sync", 2, backup=1),
-            *(A0, [Apply((A0,)), Serve(0, 1)]),
-            *(push(1, 0, 0, samples=0), [Serve(1, 1)]),
         )
 
     def test_whom_another_shard_carried_ahead_waits_for_its_round_and_is_no_part_of_it(self):
@@ -124,28 +91,6 @@ class TestBackups:
             *(B1, [Apply((A1, B1)), Serve(2, 2), Serve(0, 2), Serve(1, 2)]),
         )
 
-    def test_whom_another_shard_carried_ahead_is_answered_at_once_by_one_that_caught_up(self):
-        policy = policy_for("sync", 2, backup=1)
-        play(
-            policy,
-            *(A0, [Apply((A0,)), Serve(0, 1)]),
-            *(B0, [Drop(B0), Serve(1, 1)]),
-            *(A1, [Apply((A1,)), Serve(0, 2)]),
-            *(push(1, clock=2, version=1, samples=0), [Serve(1, 2)]),
-        )
-
-    def test_a_leave_may_complete_a_round(self):
-        play(
-            policy_for("sync", 4, backup=1),
-            *(A0, []),
-            *(B0, []),
-            *(leave(3), [Apply((A0, B0)), Serve(0, 1), Serve(1, 1)]),
-        )
-
-    def test_one_is_waited_for_however_few_are_left(self):
-        policy = policy_for("sync", 3, backup=2)
-        play(policy, leave(1), [], leave(2), [], A0, [Apply((A0,)), Serve(0, 1)])
-
     def test_a_round_nobody_will_ever_push_for_is_passed_over(self):
         # Worker 0 died after another shard had its push for round 0, and before this one.
         policy = policy_for("sync", 2, backup=1)
@@ -154,20 +99,6 @@ class TestBackups:
             *(push(1, clock=1, version=0, samples=0), []),
             *(leave(0), [Apply(()), Serve(1, 1)]),
             *(B1, [Apply((B1,)), Serve(1, 2)]),
-        )
-
-    def test_workers_without_samples_make_no_round_by_themselves(self):
-        """They compute nothing, so they would be faster than any gradient."""
-        empty, again = push(0, 0, 0, samples=0), push(0, 1, 1, samples=0)
-        other = push(1, 1, 1, samples=0)
-        play(
-            policy_for("sync", 2, backup=1),
-            *(empty, []),
-            *(B0, [Apply((empty, B0)), Serve(0, 1), Serve(1, 1)]),
-            *(again, []),
-            *(other, [Apply((again, other)), Serve(0, 2), Serve(1, 2)]),  # nobody has any
-            *(push(0, 2, 2, samples=0), []),
-            *(leave(1), [Apply((push(0, 2, 2, samples=0),)), Serve(0, 3)]),
         )
 
 
@@ -185,11 +116,6 @@ class TestAsync:
         )
         assert policy.version == 4
         assert policy.staleness(push(0, 3, 1)) == 3  # versions in between
-
-    def test_an_empty_push_moves_the_clock_only(self):
-        policy = policy_for("async", 1)
-        play(policy, push(0, 0, 0, samples=0), [Serve(0, 1)])
-        assert (policy.version, policy.clock) == (0, {0: 1})
 
     def test_what_is_staler_than_the_limit_is_dropped(self):
         policy = policy_for("async", 3, late=1)
@@ -218,33 +144,6 @@ class TestSsp:
             *(b1, [Apply((b1,)), Serve(0, 3), Serve(1, 2)]),
         )
 
-    def test_the_gate_is_asked_after_the_update(self):
-        policy = policy_for("ssp", 2, staleness=0)
-        play(policy, A0, [Apply((A0,))], B0, [Apply((B0,)), Serve(0, 1), Serve(1, 1)])
-
-    def test_an_empty_push_of_the_slowest_opens_the_gate(self):
-        policy = policy_for("ssp", 2, staleness=0)
-        empty = push(1, 0, 0, samples=0)
-        play(policy, A0, [Apply((A0,))], empty, [Serve(0, 1), Serve(1, 1)])
-
-    def test_the_slowest_leaving_opens_the_gate(self):
-        policy = policy_for("ssp", 3, staleness=0)
-        b0 = push(1, 0, 1)
-        play(
-            policy,
-            *(A0, [Apply((A0,))]),
-            *(b0, [Apply((b0,))]),
-            *(leave(2), [Serve(0, 1), Serve(1, 1)]),
-        )
-
-    def test_who_dies_at_the_gate_is_not_answered(self):
-        policy = policy_for("ssp", 2, staleness=0)
-        play(policy, A0, [Apply((A0,))], leave(0, 1), [], B0, [Apply((B0,)), Serve(1, 1)])
-
-    def test_dropping_does_not_stop_the_clock(self):
-        policy = policy_for("ssp", 2, staleness=0, late=0)
-        play(policy, A0, [Apply((A0,))], B0, [Drop(B0), Serve(0, 1), Serve(1, 1)])
-
 
 class TestSoftsync:
     def test_who_goes_on_before_the_update_has_its_gradient_kept(self):
@@ -267,15 +166,6 @@ class TestSoftsync:
             sizes += [len(d.pushes) for d in decisions if isinstance(d, Apply)]
         assert sizes == [quorum, quorum]
 
-    def test_a_leave_lowers_the_quorum(self):
-        policy = policy_for("softsync", 3, softsync=1)
-        play(
-            policy,
-            *(A0, [Keep(A0), Serve(0, 1)]),
-            *(B0, [Keep(B0), Serve(1, 1)]),
-            *(leave(2), [Apply((A0, B0))]),
-        )
-
     def test_what_those_who_left_have_pushed_is_applied(self):
         policy = policy_for("softsync", 4, softsync=1)
         play(
@@ -288,16 +178,6 @@ class TestSoftsync:
             *(leave(3), []),
         )
         assert not policy.live
-
-    def test_an_empty_push_is_no_part_of_a_quorum(self):
-        policy = policy_for("softsync", 2, softsync=1)
-        b1 = push(1, 1, 0)
-        play(
-            policy,
-            *(A0, [Keep(A0), Serve(0, 1)]),
-            *(push(1, 0, 0, samples=0), [Serve(1, 1)]),
-            *(b1, [Apply((A0, b1)), Serve(1, 2)]),
-        )
 
 
 class TestProtocol:

@@ -341,16 +341,6 @@ def on(matrix):
     return Graph.of(len(matrix), [(int(j), int(i)) for i, j in np.argwhere(matrix)], directed=True)
 
 
-def test_a_round_of_one_receiver_each_stays_one():
-    for size in (3, 5, 8):
-        for matrix in topology_of("one-peer-exponential", size).matrices:
-            for away in range(size):
-                kept = bridged(matrix, {away})
-                np.testing.assert_allclose(kept.sum(axis=0), 1)
-                np.testing.assert_allclose(kept.sum(axis=1), 1)
-                assert (np.count_nonzero(kept, axis=1) <= 2).all()
-
-
 # --- one rank's part ------------------------------------------------------------------------
 
 #: Alone it must add up to what the matrices say.

@@ -130,9 +130,9 @@ def shard_in_full(shard):
 
 @pytest.mark.parametrize(
     ("workers", "backup", "shards", "states"),
-    [(2, 1, 3, 20_000), (4, 1, 1, 800), (4, 2, 1, 800)],
+    [(4, 1, 1, 800), (2, 1, 3, 20_000), (4, 2, 1, 800)],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(99)
 def test_backups_among_more_shards_or_workers(workers, backup, shards, states):
     """It is with these that shards differ in what they think is over."""
     assert explore(crowd_of(Mode("sync", backup=backup), workers, shards)).states > states

@@ -285,18 +285,6 @@ def test_the_others_go_on_without_the_dead_where_they_can(job):
     assert job.vitals.over is job.hub.over is None
 
 
-@pytest.mark.parametrize("spare", [(1, 3), (2,)], ids=["a server", "the last worker"])
-def test_who_cannot_be_spared_ends_the_job_when_it_dies(job, spare):
-    victim = job.child(2, trains)
-    job.watch()
-    job.hub.spare(spare, survives=True)
-    job.wait(lambda: job.hub.lines == 1)
-    os.kill(victim, signal.SIGKILL)
-    job.wait(lambda: job.hub.over)
-    assert job.hub.over.status == JobOverError.DIED
-    assert not job.vitals.gone
-
-
 def test_an_orderly_end_is_no_death(job):
     job.child(1, lambda line, vitals: line.close())
     job.watch()
@@ -441,25 +429,6 @@ def test_a_line_that_fails_is_not_taken_for_dead(job):
     job.wait(lambda: job.hub.lines == 0)
     job.hub._beat(time.monotonic() + 2 * TIMEOUT_S)
     assert job.told == []
-
-
-def test_a_process_that_a_rank_has_forked_does_not_hide_its_death(job):
-    read, write = os.pipe()
-
-    def forks(line, vitals):
-        if not os.fork():
-            time.sleep(SOON_S)
-            os._exit(0)
-        os.write(write, b"!")
-        time.sleep(600)
-
-    victim = job.child(1, forks)
-    job.watch()
-    assert os.read(read, 1)
-    job.wait(lambda: job.detector._ranks[1].condition)
-    os.kill(victim, signal.SIGKILL)
-    job.wait(lambda: job.told)
-    assert "was killed by signal 9" in job.told[0]
 
 
 def test_more_files_than_select_knows(job):

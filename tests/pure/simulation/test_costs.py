@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from unittest.mock import ANY
 
 import pytest
 
@@ -23,17 +25,6 @@ N, LATENCY, RATE = 48, 8.0, 64.0
 #: Seconds that a link is busy with a frame, and with a frame and N parameters.
 FRAME = FRAME_BYTES / RATE
 LONG = (FRAME_BYTES + 4 * N) / RATE
-COSTS = SimulationCosts(latency=lambda _: LATENCY, bandwidth=RATE)
-
-
-def world(workers=1, servers=1, costs=COSTS):
-    role_map = RoleMap(
-        N,
-        workers=tuple(range(servers, servers + workers)),
-        servers=tuple(range(servers)),
-        spans=even_spans(N * servers, servers),
-    )
-    return Simulator(role_map, seed=3, costs=costs)
 
 
 def push(worker=0, clock=0):
@@ -56,138 +47,100 @@ async def arrivals(port, count):
     return heard
 
 
-def heard_in_order(seed, every, **costs):
-    """Have three workers send forty messages each by chance; return when all came, in order."""
-    links = SimulationCosts(latency=lambda rng: rng.exponential(), bandwidth=2000.0, **costs)
-    it = Simulator(world(3).role_map, seed=seed, costs=links)
-    sent = [(every * k, 0, (NO_PAYLOAD, GRADIENT)[k % 2]) for k in range(40)]
-    roles = {rank: sends(it.ports[rank], *sent) for rank in (1, 2, 3)}
-    heard = it.run(roles | {0: arrivals(it.ports[0], 120)})[0]
+def heard(sent, *, servers=1, seed=3, **costs):
+    """Send messages; return by receiver what came: (when, worker, clock).
+
+    Args:
+        sent: by sender, (when, receiver, region) each.
+        servers: the first ranks.
+        seed: of chance.
+        costs: other than the usual ones.
+    """
+    counts = Counter(to for messages in sent.values() for _, to, _ in messages)
+    ranks = sorted({*sent, *counts})
+    role_map = RoleMap(
+        N,
+        workers=tuple(range(servers, ranks[-1] + 1)),
+        servers=tuple(range(servers)),
+        spans=even_spans(N * servers, servers),
+    )
+    usual = {"latency": lambda _: LATENCY, "bandwidth": RATE}
+    it = Simulator(role_map, seed=seed, costs=SimulationCosts(**usual | costs))
+
+    async def role(port):
+        await sends(port, *sent.get(port.rank, ()))
+        return await arrivals(port, counts[port.rank])
+
+    found = it.run({rank: role(it.ports[rank]) for rank in ranks})
+    return {rank: found[rank] for rank in counts}
+
+
+HERE, FAR_AND_NEAR = (0.0, 0, GRADIENT), iter((20.0, LATENCY))
+#: What is sent, costs, and by receiver when it comes.
+LINKS = {
+    "a frame takes its latency and its bytes":
+        ({1: [(5.0, 0, NO_PAYLOAD)]}, {}, {0: [5.0 + LATENCY + FRAME]}),
+    "and its numbers, once":
+        ({1: [(5.0, 0, GRADIENT)]}, {}, {0: [5.0 + LATENCY + LONG]}),
+    "bytes that nobody queues for come on top":
+        ({1: [HERE]}, {"per_byte": 0.5}, {0: [LATENCY + LONG + (FRAME_BYTES + 4 * N) / 2]}),
+    "no bandwidth is no bytes":
+        ({1: [HERE]}, {"bandwidth": math.inf}, {0: [LATENCY]}),
+    "those for one rank come in one after the other":
+        ({rank: [HERE] for rank in range(1, 6)}, {},
+         {0: [LATENCY + k * LONG for k in range(1, 6)]}),
+    "those of one rank leave one after the other":
+        ({4: [(0.0, to, GRADIENT) for to in range(4)]}, {"servers": 4},
+         {to: [LATENCY + (to + 1) * LONG] for to in range(4)}),
+    "those of a pair do not pay at both ends":
+        ({1: [HERE] * 3}, {}, {0: [LATENCY + k * LONG for k in (1, 2, 3)]}),
+    "a link that was idle does not save up":
+        ({1: [(0.0, 0, NO_PAYLOAD), (100.0, 0, GRADIENT), (101.0, 0, NO_PAYLOAD)]}, {},
+         {0: [LATENCY + FRAME, 100.0 + LATENCY + LONG, 100.0 + LATENCY + LONG + FRAME]}),
+    "both directions are free at a time":
+        ({0: [(0.0, 1, 0)], 1: [HERE]}, {}, {0: [LATENCY + LONG], 1: [LATENCY + LONG]}),
+    "the way in is taken in order of arrival, not of sending":
+        ({1: [HERE], 2: [(1.0, 0, GRADIENT)]}, {"latency": lambda _: next(FAR_AND_NEAR)},
+         {0: [1.0 + LATENCY + LONG, 20.0 + LONG]}),
+    # Links of hosts, which the connections between ranks share.
+    "messages of one rank end together":
+        ({4: [(0.0, to, GRADIENT) for to in range(4)]}, {"servers": 4, "hosts": range(5)},
+         {to: [LATENCY + 4 * LONG] for to in range(4)}),
+    # Alone, then two parts of three, then of four; and the link is never idle.
+    "who comes first gets two parts":
+        ({rank: [(0.1 * (rank - 1), 0, GRADIENT)] for rank in (1, 2, 3)}, {"hosts": range(4)},
+         {0: [LATENCY + 0.2 + (LONG - 0.1 - 0.1 * 2 / 3) * 2, ANY, LATENCY + 3 * LONG]}),
+    "a pair takes one message after another":
+        ({1: [HERE] * 3}, {"hosts": range(2)}, {0: [LATENCY + k * LONG for k in (1, 2, 3)]}),
+    "ranks of a host share its link and need none between them":
+        ({rank: [HERE] for rank in (1, 2, 3)}, {"hosts": (0, 1, 1, 0)},
+         {0: [0.0, ANY, pytest.approx(LATENCY + 2 * LONG, rel=1e-3)]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_when_messages_come(name):
+    sent, given, due = LINKS[name]
+    found = heard(sent, **given)
+    assert found.keys() == due.keys()
+    for rank, times in due.items():
+        for (when, _, _), right in zip(found[rank], times, strict=True):
+            assert when == (pytest.approx(right) if isinstance(right, float) else right)
+
+
+@each("seed", range(5))
+@each("costs", [{}, {"hosts": range(4)}])
+def test_those_of_a_pair_keep_their_order_whatever_each_takes(seed, costs):
+    sent = [(0.1 * k, 0, (NO_PAYLOAD, GRADIENT)[k % 2]) for k in range(40)]
+    links = {"latency": lambda rng: rng.exponential(), "bandwidth": 2000.0, **costs}
+    found = heard(dict.fromkeys((1, 2, 3), sent), seed=seed, **links)[0]
     for worker in range(3):
-        assert [clock for _, who, clock in heard if who == worker] == list(range(40))
-    return [time for time, *_ in heard]
-
-
-class TestOneMessage:
-    @pytest.mark.parametrize(("region", "busy"), [(NO_PAYLOAD, FRAME), (GRADIENT, LONG)])
-    def test_it_takes_its_latency_and_its_bytes_once(self, region, busy):
-        it = world()
-        found = it.run({0: arrivals(it.ports[0], 1), 1: sends(it.ports[1], (5.0, 0, region))})
-        assert found[0] == [(5.0 + LATENCY + busy, 0, 0)]
-
-    def test_bytes_that_nobody_queues_for_come_on_top(self):
-        it = world(costs=SimulationCosts(latency=lambda _: LATENCY, bandwidth=RATE, per_byte=0.5))
-        found = it.run({0: arrivals(it.ports[0], 1), 1: sends(it.ports[1], (0.0, 0, GRADIENT))})
-        assert found[0] == [(LATENCY + LONG + (FRAME_BYTES + 4 * N) / 2, 0, 0)]
-
-    def test_no_bandwidth_is_no_bytes_and_no_event_more(self):
-        counts = []
-        for rate in (math.inf, RATE):
-            it = world(costs=SimulationCosts(latency=lambda _: LATENCY, bandwidth=rate))
-            found = it.run({0: arrivals(it.ports[0], 1), 1: sends(it.ports[1], (0.0, 0, GRADIENT))})
-            counts.append(it.events)
-            assert found[0][0][0] == LATENCY + (4 * N + 64) / rate
-        assert counts[1] == counts[0] + 1
-
-
-class TestManyMessages:
-    def test_those_for_one_rank_come_in_one_after_the_other(self):
-        workers = 5
-        it = world(workers)
-        roles = {r: sends(it.ports[r], (0.0, 0, GRADIENT)) for r in range(1, 1 + workers)}
-        found = it.run(roles | {0: arrivals(it.ports[0], workers)})
-        assert [time for time, *_ in found[0]] == [LATENCY + k * LONG for k in range(1, 6)]
-        assert sorted(worker for _, worker, _ in found[0]) == list(range(5))
-
-    def test_those_of_one_rank_leave_one_after_the_other(self):
-        it = world(servers=4)
-        sent = [(0.0, to, GRADIENT) for to in range(4)]
-        roles = {to: arrivals(it.ports[to], 1) for to in range(4)}
-        found = it.run(roles | {4: sends(it.ports[4], *sent)})
-        assert [found[to][0][0] for to in range(4)] == [LATENCY + k * LONG for k in range(1, 5)]
-
-    def test_those_of_a_pair_do_not_pay_at_both_ends(self):
-        it = world()
-        sent = [(0.0, 0, GRADIENT)] * 3
-        found = it.run({0: arrivals(it.ports[0], 3), 1: sends(it.ports[1], *sent)})
-        assert found[0] == [(LATENCY + (k + 1) * LONG, 0, k) for k in range(3)]
-
-    def test_a_link_that_was_idle_does_not_save_up(self):
-        it = world()
-        sent = [(0.0, 0, NO_PAYLOAD), (100.0, 0, GRADIENT), (101.0, 0, NO_PAYLOAD)]
-        found = it.run({0: arrivals(it.ports[0], 3), 1: sends(it.ports[1], *sent)})
-        first, second = LATENCY + FRAME, 100.0 + LATENCY + LONG
-        assert [time for time, *_ in found[0]] == [first, second, second + FRAME]
-
-    def test_both_directions_are_free_at_a_time(self):
-        async def talks(port, to):
-            port.send(to, push(), GRADIENT if port.rank else 0)
-            return await arrivals(port, 1)
-
-        it = world()
-        found = it.run({0: talks(it.ports[0], 1), 1: talks(it.ports[1], 0)})
-        assert [found[rank][0][0] for rank in (0, 1)] == [LATENCY + LONG] * 2
-
-    def test_the_way_in_is_taken_in_order_of_arrival_not_of_sending(self):
-        """Rank 1 sends first, but from farther away."""
-        latencies = iter((20.0, 8.0))
-        it = world(2, costs=SimulationCosts(latency=lambda _: next(latencies), bandwidth=RATE))
-        roles = {1: sends(it.ports[1], (0.0, 0, GRADIENT)), 2: sends(it.ports[2], (1.0, 0, 0))}
-        found = it.run(roles | {0: arrivals(it.ports[0], 2)})
-        assert found[0] == [(1.0 + 8.0 + LONG, 1, 0), (20.0 + LONG, 0, 0)]
-
-    @each("seed", range(5))
-    def test_those_of_a_pair_keep_their_order_whatever_each_takes(self, seed):
-        times = heard_in_order(seed, 0.0)
-        # A link has no room for more than its bytes.
-        for earlier, later in zip(times, times[20:], strict=False):
+        assert [clock for _, who, clock in found if who == worker] == list(range(40))
+    # A link has no room for more than its bytes.
+    assert found[-1][0] >= 60 * (2 * FRAME_BYTES + 4 * N) / 2000.0
+    if not costs:
+        for (earlier, *_), (later, *_) in zip(found, found[20:], strict=False):
             assert later - earlier >= 20 * FRAME_BYTES / 2000.0 - 1e-9
-
-
-class TestHosts:
-    """Links of hosts, which the connections between ranks share."""
-
-    @staticmethod
-    def world(hosts, **given):
-        costs = SimulationCosts(latency=lambda _: LATENCY, bandwidth=RATE, hosts=hosts)
-        return world(**given, costs=costs)
-
-    def test_messages_of_one_rank_end_together(self):
-        it = self.world(range(5), servers=4)
-        roles = {to: arrivals(it.ports[to], 1) for to in range(4)}
-        sent = [(0.0, to, GRADIENT) for to in range(4)]
-        found = it.run(roles | {4: sends(it.ports[4], *sent)})
-        assert [found[to][0][0] for to in range(4)] == [pytest.approx(LATENCY + 4 * LONG)] * 4
-
-    def test_who_comes_first_gets_two_parts_and_the_link_is_never_idle(self):
-        it = self.world(range(4), workers=3)
-        sent = {rank: [(0.1 * (rank - 1), 0, GRADIENT)] for rank in (1, 2, 3)}
-        roles = {rank: sends(it.ports[rank], *sent[rank]) for rank in sent}
-        found = it.run(roles | {0: arrivals(it.ports[0], 3)})[0]
-        assert [worker for _, worker, _ in found] == [0, 1, 2]
-        # Alone, then two parts of three, then of four.
-        first = 0.2 + (LONG - 0.1 - 0.1 * 2 / 3) * 2
-        assert found[0][0] == pytest.approx(LATENCY + first)
-        assert found[2][0] == pytest.approx(LATENCY + 3 * LONG)
-
-    def test_a_pair_takes_one_message_after_another(self):
-        it = self.world(range(2))
-        sent = [(0.0, 0, GRADIENT)] * 3
-        found = it.run({0: arrivals(it.ports[0], 3), 1: sends(it.ports[1], *sent)})
-        assert found[0] == [(pytest.approx(LATENCY + (k + 1) * LONG), 0, k) for k in range(3)]
-
-    def test_ranks_of_a_host_share_its_link_and_need_none_between_them(self):
-        it = self.world((0, 1, 1, 0), workers=3)
-        sent = [(0.0, 0, GRADIENT)]
-        roles = {rank: sends(it.ports[rank], *sent) for rank in (1, 2, 3)}
-        found = it.run(roles | {0: arrivals(it.ports[0], 3)})[0]
-        assert found[0] == (0.0, 2, 0)
-        assert found[2][0] == pytest.approx(LATENCY + 2 * LONG, rel=1e-3)
-
-    @each("seed", range(5))
-    def test_all_arrives_in_its_pair_s_order_and_no_faster_than_the_link(self, seed):
-        times = heard_in_order(seed, 0.1, hosts=range(4))
-        assert times[-1] >= 60 * (2 * FRAME_BYTES + 4 * N) / 2000.0
 
 
 @pytest.mark.parametrize("workers", [2, 6])

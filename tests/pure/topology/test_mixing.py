@@ -251,29 +251,6 @@ def test_what_is_claimed_is_checked():
 
 # --- hosts, and ranks that are gone ---------------------------------------------------------
 
-HOSTS = [(1,), (3,), (1, 1), (2, 1), (1, 4, 2), (3, 3, 3), (5, 1, 1, 2), (1, 2, 3, 4, 5)]
-
-
-@each(("name", "ranks"), [(name, ranks) for name in ("ring", "star", "full") for ranks in HOSTS])
-def test_hosts_with_unequal_ranks(name, ranks):
-    host = np.repeat(np.arange(len(ranks)), ranks)
-    found = topology_of(name, sum(ranks), hosts=host.tolist())
-    matrix = found.matrices[0]
-    np.testing.assert_allclose(matrix, matrix.T, atol=1e-15)
-    np.testing.assert_allclose(matrix.sum(axis=0), 1)
-    for i, j in itertools.product(range(len(host)), repeat=2):
-        # Ranks of a host take and are taken alike.
-        assert matrix[i, j] == pytest.approx(matrix[ranks_of(host, i), ranks_of(host, j)])
-    values = np.random.default_rng(0).standard_normal((len(host), 2))
-    mixed = matrix @ values
-    np.testing.assert_allclose(mixed.mean(axis=0), values.mean(axis=0), atol=1e-12)
-    if set(ranks) == {1}:
-        np.testing.assert_allclose(matrix, topology_of(name, len(ranks)).matrices[0])
-
-
-def ranks_of(host, rank):
-    return int(np.flatnonzero(host == host[rank])[0])
-
 
 def test_hosts_whose_edges_go_one_way():
     found = topology_of("one-peer-exponential", 8, hosts=[0, 0, 1, 1, 2, 2, 3, 3])

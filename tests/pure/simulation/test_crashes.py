@@ -10,7 +10,7 @@ from psrt.config import TrainConfig
 from psrt.config.faults import read_fault
 from psrt.errors import ConfigError, CrashError, TransportError
 from psrt.job.virtual import simulate
-from psrt.messages import Leave, Params, Push
+from psrt.messages import Leave, Push
 from psrt.partition import even_spans
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.simulation.collective_port import suspend
@@ -96,47 +96,6 @@ class TestNotice:
         # Three frames with two parameters of payload each come in one after the other.
         last = 3.0 + 50.0 if math.isinf(bandwidth) else 1.0 + 50.0 + 3 * 72 / 64.0
         assert heard[-1][0] == max(last, heard[-2][0])
-
-
-class TestWhatItLeaves:
-    @pytest.mark.parametrize("shared_memory", [True, False])
-    def test_its_last_gradient_can_be_read(self, shared_memory):
-        async def worker(port):
-            port.gradient[:4] = 7
-            port.send(0, push(0), GRADIENT)
-            await port.pause(9.0)
-
-        async def server(port):
-            await port.receive()
-            died = port.world.crashed
-            return port.payload(0, 0).tolist(), dict(died)
-
-        it = world(shared_memory=shared_memory)
-        it.crash_at(2, 0.25)
-        found = it.run({2: worker(it.ports[2]), 0: server(it.ports[0])})
-        assert found[0] == ([7, 7], {2: 0.25})
-
-    def test_it_reads_no_more_so_nobody_waits_for_that(self):
-        """Neither for what it had not read, nor for what was under way, nor for what comes then."""
-
-        async def server(port):
-            port.send(2, Params(0, 0, 0, 0), 0)
-            await port.pause(0.75)
-            port.send(2, Params(0, 1, 1, 0), 1)
-            await port.until(lambda: not port.in_flight(2, 0), lambda: "the reader")
-            free = port.now()
-            await port.pause(5.0)
-            sent = port.bytes_sent
-            port.send(2, Params(0, 2, 2, 0), 2)
-            return free, port.in_flight(2, 0), port.bytes_sent - sent
-
-        async def worker(port):
-            await port.pause(99.0)
-
-        it = world()
-        it.crash_at(2, 1.0)
-        found = it.run({0: server(it.ports[0]), 2: worker(it.ports[2])})
-        assert found[0] == (1.0, False, 64 + 8)
 
 
 class TestNoCrash:

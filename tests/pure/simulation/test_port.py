@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import tracemalloc
 
-import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
@@ -47,22 +46,6 @@ class TestTime:
         it = star()
         assert run(it, None, worker)[1] == (3, 3.0)
         assert it.time == 3.0
-
-    @pytest.mark.parametrize("shared_memory", [True, False])
-    def test_a_frame_takes_latency_and_bytes(self, shared_memory):
-        frame = np.arange(20, dtype=np.uint8)
-
-        async def sender(port):
-            port.send_framed(0, push(0), frame)
-            return port.bytes_sent
-
-        async def receiver(port):
-            await port.receive()
-            return port.frame(0, 0).tolist(), port.now(), port.bytes_received
-
-        costs = SimulationCosts(latency=lambda _: 0.5, per_byte=0.25)
-        results = run(star(costs=costs, shared_memory=shared_memory), receiver, sender)
-        assert results == {0: (frame.tolist(), 0.5 + 84 * 0.25, 84), 1: 84}
 
     def test_what_happens_at_one_time_happens_in_every_order_by_the_seed(self):
         async def sender(port):
@@ -109,22 +92,6 @@ class TestPayloads:
 
         results = run(star(shared_memory=shared_memory), receiver, sender)
         assert results[0] == ([1] * 4, [later] * 4, 64 + 16 + 64)
-
-    def test_parameters_are_read_from_their_version_and_land_in_theta(self):
-        async def server(port):
-            port.versions[0][1][:] = 7
-            port.send(1, Params(0, 1, 1, 0), 1)
-            flying = port.in_flight(1, 0), port.in_flight(2, 0)
-            await port.until(lambda: not port.in_flight(1, 0), lambda: "the reader")
-            return flying, port.now()
-
-        async def worker(port):
-            await port.pause(3.0)
-            await port.receive()
-            return port.theta.tolist()
-
-        results = run(star(), server, worker)
-        assert results == {0: ((True, False), 3.0), 1: [7] * 4}
 
 
 async def waits(port):

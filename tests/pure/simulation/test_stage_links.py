@@ -131,7 +131,7 @@ def test_small_products_are_dear():
     ("parallel", "knobs"),
     [
         ("pipeline:2,tensor:2", {"pipeline_schedule": "gpipe"}),
-        ("data:2,pipeline:2", {"shard": "parameters", "micro_batches": 3, "bucket_bytes": 1}),
+        ("data:2,pipeline:2", {"shard": "parameters", "micro_batches": 3, "defer_weights": True}),
         ("data:3,tensor:2", {"mode": "async", "servers": 2, "clip_norm": 0.3}),
         ("data:2,pipeline:1", PIPEDREAM),
         ("data:3,pipeline:3", {**PIPEDREAM, "mode": "ssp", "servers": 3}),
@@ -160,14 +160,6 @@ def test_a_simulation_is_recorded_checked_and_repeated(parallel, knobs, tmp_path
         ({"numerics": False, "parameters": 9}, "--parameters 9"),
         ({"config": dataclasses.replace(BASE, stages="auto")}, "--stages auto measures layers"),
         ({"costs": SimulationCosts(stages=[StageCosts(1, 1, 1)])}, "--stage-costs"),
-        (
-            {
-                "config": dataclasses.replace(BASE, parallel="data:2,pipeline:2", allreduce="node"),
-                "workers": 4,
-                "hosts": (2, 2),
-            },
-            "^all-reduce node .*needs MPI",
-        ),
     ],
 )
 def test_what_cannot_be_simulated(more, message):
@@ -227,6 +219,10 @@ def four_micro_batches(parallel, *, hosts=(), latency=0.01, rate=1e4, steps=1, *
 
 
 class TestHosts:
+    def test_sums_of_several_hosts_need_mpi(self):
+        with pytest.raises(ConfigError, match=r"^all-reduce node .*needs MPI"):
+            four_micro_batches("data:2,pipeline:2", hosts=(2, 2), allreduce="node")
+
     def test_two_stages_over_a_slow_link(self):
         """The link takes most: no message waits for a pass but the first one in each direction."""
         message = (6 * 8 * 4 + 8) / 1e3

@@ -190,22 +190,6 @@ class TestBits:
         # The order does matter; else this would show nothing.
         assert len({in_order(given, first).tobytes() for first in range(1, 5)}) == 4
 
-    @pytest.mark.parametrize("reduce", [None, lambda _: 1.0])
-    @pytest.mark.parametrize("algorithm", ["ring", "node"])
-    def test_without_numerics_the_control_values_are_summed_all_the_same(self, algorithm, reduce):
-        """They say when to stop."""
-
-        async def role(port):
-            port.gradient[:] = port.rank + np.arange(CONTROL)
-            head = port.reduction(Span(10, 10 + CONTROL), algorithm, None)
-            head.begin()
-            await head.finish()
-            return port.gradient.tolist()
-
-        costs = SimulationCosts(reduce=reduce)
-        results, _ = workers_only(3, 10, role, costs, numerics=False)
-        assert results == [[3.0, 6.0, 9.0]] * 3
-
     @each(("algorithm", "size"), [(name, size) for name in ALGORITHMS for size in (1, 3, 8)])
     def test_a_measured_time_does_not_change_the_bits_nor_the_bytes(self, algorithm, size):
         (sent, it), (gathered, timed) = (

@@ -94,7 +94,7 @@ def test_every_operation_on_every_type(name, op, dtype):
     algorithm, operation = ALGORITHMS[name], OPS[op]
     if not operation.takes(dtype):
         return
-    for size in (1, 6, 8):
+    for size in (1, 6):
         rng = np.random.default_rng(size)
         numbers = list(rng.choice([-2, -1, 1, 2], (size, 17)).astype(dtype))
         task, plan = algorithm.spec(size, 17), algorithm.plan(size, 17)

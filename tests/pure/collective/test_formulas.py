@@ -182,7 +182,7 @@ def test_all_to_all(size):
 
 # --- the formulas against the clocks: the same number, found in two ways that share nothing -------
 
-SIZES = [*range(1, 18), 23, 32, 64]
+SIZES = [*range(1, 14), 16, 17, 32]
 COSTS = [
     LinkCosts(1.0, 0.0, 0.0),
     LinkCosts(0.0, 1.0, 0.0),
@@ -202,13 +202,13 @@ def priced(name, size, n, costs):
 @each("size", SIZES)
 def test_form_is_the_price(name, size):
     """Exactly where n cuts evenly into p and into q chunks; nearly where they are ragged."""
-    n = 3 * size << (size.bit_length() - 1)
-    for costs in COSTS:
-        form = ALGORITHMS[name].seconds(size, 4 * n, costs)
-        assert form == pytest.approx(priced(name, size, n, costs), rel=1e-12)
-        if size in (3, 6, 11):
-            form = ALGORITHMS[name].seconds(size, 4 * (100 * n + 5), costs)
-            assert form == pytest.approx(priced(name, size, 100 * n + 5, costs), rel=0.02)
+    row, even = ALGORITHMS[name], 3 * size << (size.bit_length() - 1)
+    for n, near in ((even, 1e-12), (100 * even + 5, 0.02)):
+        if near < 0.01 or size in (3, 6, 11):
+            plan = row.plan(size, n)
+            for costs in COSTS:
+                found = price(plan, 4, costs, overlap=row.overlaps).seconds
+                assert row.seconds(size, 4 * n, costs) == pytest.approx(found, rel=near)
 
 
 @each("size", [2, 3, 5, 8, 16])

@@ -47,8 +47,13 @@ TOO_MANY = {
     ("ssp(1), late 0", 3, 2),
     ("softsync(1), late 0", 3, 2),
 }
+#: Of those, and of gates that are wide, two shards show nothing that three workers do not.
+SLOW = {(f"{row}, late 0", 2, 2) for row in ("async", "ssp(1)", "softsync(1)")}
+SLOW |= {("async, late 1", 2, 2), ("ssp(3)", 2, 2)}
 CROWDS = [
-    pytest.param(row, *size, marks=[pytest.mark.exhaustive] if size == (3, 2) else [])
+    pytest.param(
+        row, *size, marks=[pytest.mark.exhaustive] * (size == (3, 2) or (row, *size) in SLOW)
+    )
     for row, (_, knobs) in MODES.items()
     for size in SIZES
     if max(knobs.get("backup", 0) + 1, knobs.get("softsync", 1)) <= size[0]
@@ -89,7 +94,7 @@ ENOUGH = 3_000
 
 
 @pytest.mark.parametrize(("row", "workers", "shards"), [c for c in CROWDS if c.values[1:] in EXACT])
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 def test_states_that_are_alike_lead_to_states_that_are_alike(explored, row, workers, shards):
     """Nothing is left out of a state here, no number shifted, no worker renamed."""
     limit = EXACT[workers, shards]
@@ -150,7 +155,7 @@ def test_a_likeness_that_sees_too_little_is_found_out():
         alike = frozenset(map(like, after))
         differ.append(follow.setdefault(like(state), alike) != alike)
 
-    explore(first, limit=3, likeness=like, key=in_full, seen=compare)
+    explore(first, limit=3, likeness=like, key=in_full, most=ENOUGH // 2, seen=compare)
     assert any(differ)
 
 
@@ -179,7 +184,7 @@ WEIGHTS = {"arrive": 12, "push": 6, "leave": 1, "die": 0.2}
         if "period" not in MODES[row][1] and "1)," not in row and row != "ssp(1)"
     ],
 )
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     data=st.data(),
     workers=st.integers(3, 6),

@@ -198,7 +198,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("mutant", "name", "knobs"), MUTANTS)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 def test_a_broken_policy_is_found_out(mutant, name, knobs):
     def broken(mode, workers):
         policy = mode.policy(workers)
@@ -243,7 +243,7 @@ def test_a_crowd_that_is_stuck_is_found_out():
 
 
 def test_a_worker_that_computes_with_a_mixture_is_found_out():
-    mixing = crowd_of(Mode("sync", backup=1), 3, 2)
+    mixing = crowd_of(Mode("sync", backup=1), 2, 2)
 
     class Mixing(type(mixing)):
         def go_on(self, worker):

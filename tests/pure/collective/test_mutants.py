@@ -29,10 +29,10 @@ from support.numbers import SUBJECTS, expected, perform
 
 every_subject = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 
-SIZES = (2, 3, 4, 5, 6, 7, 8)
-#: Per kind and size. 7 kinds and 7 sizes make 294 of them; more than 200 still, where a schedule
+SIZES = (2, 3, 5, 6, 8)
+#: Per kind and size. 7 kinds and 5 sizes make 140 of them; more than 100 still, where a schedule
 #: combines nothing, or a rank has but one step.
-EACH = 6
+EACH = 4
 
 
 class Mutant(NamedTuple):
@@ -216,7 +216,7 @@ def is_equivalent(subject, mutant):
 @every_subject
 def test_every_mutant_is_refuted_or_equivalent(subject, record_property):
     made = mutants(subject)
-    assert len(made) >= 200
+    assert len(made) >= 100
     survivors = [m for m in made if not is_refuted(subject, m)]
     wrong = [m for m in survivors if not is_equivalent(subject, m)]
     assert not wrong, [(m.size, m.what) for m in wrong]

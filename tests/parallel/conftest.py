@@ -93,6 +93,17 @@ def host(request, comm):
 
 
 @pytest.fixture
+def on_hosts(host, monkeypatch):
+    """Let the ranks of jobs count as being on these hosts."""
+    from psrt.mpi.port import MpiPort
+
+    def made(*given, **more):
+        return MpiPort(*given, **{**more, "host": host})
+
+    monkeypatch.setattr("psrt.job.mpi.MpiPort", made)
+
+
+@pytest.fixture
 def real_hosts(comm):
     """The number of hosts that the ranks are on, as MPI has it."""
     from mpi4py import MPI

@@ -1,9 +1,10 @@
 """Law: over MPI a job is what it is in virtual time, on as many ranks as there are.
 
 Promised in docs/guarantees.md: where results repeat "always" they are the same bits, whoever runs
-them; elsewhere the run keeps the contract of its mode, and its replay comes to the same bits. Of
-each job of ``support.jobs`` there are as many copies as the ranks of this launch hold, so that a
-launch of three ranks tries every mode.
+them; elsewhere the run keeps the contract of its mode, and its replay comes to the same bits, over
+MPI too, whoever is late this time. Of each job of ``support.jobs`` there are as many copies as the
+ranks of this launch hold, so that a launch of three ranks tries every mode: through the memory of
+one host, and as if each rank were on a host of its own.
 
 Seen red: bytes between stages, or of sums, counted twice; a replay that takes what comes first.
 """
@@ -66,20 +67,26 @@ def held_by(ranks: int) -> list[Job]:
 
 
 def cases(ranks: int) -> Iterator[Any]:
-    """Yield those jobs, exhaustive but for the first of each mode and one in four."""
+    """Yield those jobs, and whether they share memory.
+
+    All are exhaustive but the first of each mode, and of those that share memory one in eight.
+    """
     modes = set()
     for job in held_by(ranks):
         new = job["mode"] not in modes
         modes.add(job["mode"])
-        often = new or not zlib.crc32(str(job).encode()) % 4
-        yield pytest.param(job, id=str(job), marks=() if often else pytest.mark.exhaustive)
+        often = new or not zlib.crc32(str(job).encode()) % 8
+        yield pytest.param(job, True, id=str(job), marks=() if often else pytest.mark.exhaustive)
+        if job["way"] != "node" and job["mode"] != "serial":
+            marks = () if new else pytest.mark.exhaustive
+            yield pytest.param(job, False, id=f"{job}, apart", marks=marks)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "job" in metafunc.fixturenames:
         from psrt.mpi.start import world
 
-        metafunc.parametrize("job", [*cases(world().size)])
+        metafunc.parametrize(("job", "shared"), [*cases(world().size)])
 
 
 @pytest.mark.mpi(min_size=3)
@@ -103,12 +110,17 @@ def crew(comm):
         part.Free()
 
 
-def test_a_job_over_mpi_is_what_it_is_in_virtual_time(crew, shared_folder, job):
+def test_a_job_over_mpi_is_what_it_is_in_virtual_time(crew, shared_folder, job, shared):
     part = crew(ranks_of(job))
     if part is None:
         return
     out = shared_folder / "run"
-    real = psrt.run(job.config(out, record=True, timeout_s=30.0), comm=part)
+    config = job.config(out, record=True, timeout_s=30.0, shared_memory=shared)
+    real = psrt.run(config, comm=part)
+    if repeats(job) and not job.in_order:
+        late = tuple((worker, "delay", (0.003,)) for worker in range(1, job.workers))
+        part.Barrier()
+        replayed = psrt.run(psrt.recorded_config(out, inject=late), comm=part)
     if part.rank:
         return
     assert (real.summary.ranks, real.summary.workers) == (ranks_of(job), job.workers)
@@ -122,8 +134,11 @@ def test_a_job_over_mpi_is_what_it_is_in_virtual_time(crew, shared_folder, job):
         assert virtual.summary.cut_bytes_sent == real.summary.cut_bytes_sent
         if says_how_it_sums(job):
             assert virtual.summary.bytes_sent == real.summary.bytes_sent
+            assert virtual.summary.frame_bytes == real.summary.frame_bytes
     if repeats(job):
         again = run_in_virtual_time(psrt.recorded_config(out), scenario)
         np.testing.assert_array_equal(again.theta, real.theta)
+        if not job.in_order:
+            np.testing.assert_array_equal(replayed.theta, real.theta)
         if job["mode"] != "pairs":
             assert again.summary.bytes_sent == real.summary.bytes_sent

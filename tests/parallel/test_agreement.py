@@ -1,18 +1,21 @@
-"""Errors that every rank raises together, and text that every rank has."""
+"""What ranks agree on: errors that all raise together, texts that all have, files that travel."""
 
 import os
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from psrt.errors import ConfigError, DivergedError, PsrtError, StoppedError
+from psrt.errors import ConfigError, DivergedError, OutputError, PsrtError, StoppedError
+from psrt.faults.vitals import HERE
 from psrt.mpi import agreement
 from psrt.mpi.agreement import bcast_text, raise_on_all
+from psrt.mpi.files import _PIECE, receive_file, send_file
 from psrt.mpi.monitor import wait_until_read
-
-pytestmark = pytest.mark.mpi
+from psrt.mpi.star import Star
+from psrt.transport.backoff import Backoff
 
 
 def raise_at(comm, errors):
@@ -22,34 +25,32 @@ def raise_at(comm, errors):
             raise errors[comm.rank]
 
 
+@pytest.mark.mpi
 def test_nothing_happens_where_nothing_failed(comm):
     raise_at(comm, {})
     assert bcast_text(comm, f"rank {comm.rank}") == "rank 0"  # they are still in step
 
 
+@pytest.mark.mpi
 @pytest.mark.parametrize("kind", [ConfigError, DivergedError, StoppedError])
-def test_one_rank_s_error_is_raised_on_all(comm, kind):
+def test_one_rank_s_error_is_raised_on_all_whole(comm, kind):
+    text = "no such file: é\nsecond\n\nfourth"
     for culprit in range(comm.size):
         with pytest.raises(kind) as caught:
-            raise_at(comm, {culprit: kind("no such file: é")})
-        assert str(caught.value) == "no such file: é"
+            raise_at(comm, {culprit: kind(text)})
+        assert str(caught.value) == text
         assert caught.value.exit_status == kind.exit_status
         assert caught.value.agreed
 
 
+@pytest.mark.mpi
 def test_the_lowest_of_several_ranks_is_heard(comm):
     first = comm.size // 2
     with pytest.raises(PsrtError, match=f"^rank {first}$"):
         raise_at(comm, {rank: ConfigError(f"rank {rank}") for rank in range(first, comm.size)})
 
 
-def test_an_error_of_several_lines_stays_whole(comm):
-    text = "first\nsecond\n\nfourth"
-    with pytest.raises(PsrtError) as caught:
-        raise_at(comm, {comm.size - 1: ConfigError(text)})
-    assert str(caught.value) == text
-
-
+@pytest.mark.mpi
 @pytest.mark.parametrize("text", ["", "x", "Σ θ_i ÷ W", "line\n" * 10_000])
 def test_text_of_any_rank_reaches_all(comm, text):
     for root in range(comm.size):
@@ -75,6 +76,7 @@ def test_last_words_into_a_file_or_nowhere_are_not(place, monkeypatch):
         wait_until_read(stream)
 
 
+@pytest.mark.mpi
 def test_another_version_of_psrt_is_named_with_its_host(comm, monkeypatch):
     agreement.same_psrt(comm)
     if comm.size == 1:
@@ -84,3 +86,114 @@ def test_another_version_of_psrt_is_named_with_its_host(comm, monkeypatch):
         monkeypatch.setattr(agreement, "__version__", "9.9.9")
     with pytest.raises(ConfigError, match=rf"rank {last} on \S+ runs psrt 9.9.9, rank 0 on \S+ "):
         agreement.same_psrt(comm)
+
+
+# --- between rank 0 and those that are there ------------------------------------------------------
+
+
+@pytest.fixture
+def star(comm):
+    own = comm.Dup()
+    yield Star(own, Backoff(oversubscribed=True, timeout_s=20).wait)
+    own.Free()
+
+
+@pytest.fixture(params=[False, True], ids=["all there", "one gone"])
+def there(comm, request):
+    """The ranks that are there; the last one may be gone, and then does nothing."""
+    gone = {comm.size - 1} - {0} if request.param else set()
+    HERE.gone = frozenset(gone)
+    yield [rank for rank in range(comm.size) if rank not in gone]
+    HERE.gone = frozenset()
+    comm.Barrier()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_000_000])
+def test_texts_go_to_rank_0_and_back(comm, star, there, size):
+    if comm.rank not in there:
+        return
+    texts = star.collect(f"{comm.rank}" * size)
+    assert texts == ({rank: f"{rank}" * size for rank in there} if comm.rank == 0 else {})
+    assert star.tell("é" * size if comm.rank == 0 else "") == "é" * size
+
+
+def raised(star, error, last=None):
+    try:
+        with star.raise_on_all(lambda: last):
+            if error is not None:
+                raise error
+    except PsrtError as found:
+        return found
+    return None
+
+
+def test_the_error_of_the_lowest_rank_is_raised_on_all(comm, star, there):
+    if comm.rank not in there:
+        return
+    mine = OutputError(f"of {comm.rank}") if comm.rank == there[-1] else None
+    error = raised(star, mine, ConfigError("the last word"))
+    assert type(error) is OutputError
+    assert str(error) == f"of {there[-1]}"
+    assert error.agreed
+    assert error.echo == (mine is None)
+
+
+def test_rank_0_has_the_last_word_where_there_is_no_error(comm, star, there):
+    if comm.rank not in there:
+        return
+    error = raised(star, None, ConfigError("the last word") if comm.rank == 0 else None)
+    assert (type(error), str(error)) == (ConfigError, "the last word")
+    assert error.echo == (comm.rank > 0)
+    assert raised(star, None) is None
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def wait(done, waiting_for):
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline, waiting_for()
+
+
+def carry(comm, folder, data, path):
+    """Bring a file of the last rank to rank 0; return what there is then."""
+    last = comm.size - 1
+    if comm.rank == last:
+        (folder / "mine").write_bytes(data)
+        with (folder / "mine").open("rb") as file:
+            file.read(3)  # wherever it is
+            send_file(comm, file, 0, wait)
+    elif comm.rank == 0:
+        receive_file(comm, last, path, wait)
+        assert path.read_bytes() == data
+    comm.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("size", [0, 1, _PIECE, 2 * _PIECE + 5])
+def test_a_file_of_any_length_comes_whole(comm, shared_folder, size):
+    carry(comm, shared_folder, bytes(i % 251 for i in range(size)), shared_folder / "copy")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_cannot_be_written_is_told_when_all_has_come(comm, shared_folder):
+    if comm.rank == 0:
+        with pytest.raises(OutputError, match=r"cannot write .*: No such file or directory"):
+            carry(comm, shared_folder, b"", shared_folder / "no" / "copy")
+        comm.Barrier()
+    else:
+        carry(comm, shared_folder, bytes(3 * _PIECE), None)
+    carry(comm, shared_folder, b"next", shared_folder / "copy")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_other_bytes_than_were_sent_are_noticed(comm, shared_folder, monkeypatch):
+    if comm.rank == 0:
+        with pytest.raises(OutputError, match=f"damaged on its way from rank {comm.size - 1}"):
+            carry(comm, shared_folder, b"", shared_folder / "copy")
+        comm.Barrier()
+    else:
+        wrong = SimpleNamespace(crc32=lambda data, crc: crc + 1)
+        monkeypatch.setattr("psrt.mpi.files.zlib", wrong)
+        carry(comm, shared_folder, bytes(100), None)

@@ -1,114 +1,253 @@
-"""Codecs over MPI: the same numbers on any host, bytes by the formula, and what one host says."""
+"""Codecs over MPI: sums are to the bit those of one process, replies those of virtual time.
+
+That jobs with a codec come to what they come to in virtual time is a law: ``test_laws.py``.
+"""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 import psrt
 from psrt import TrainConfig
-from psrt.codec import TABLE
+from psrt.codec import CODECS, TABLE, Matrix, make_codec, make_encoder, matrices_within
+from psrt.codec.randomness import BACK, FORTH
+from psrt.collective import ALGORITHMS
+from psrt.collective.analysis.pick import Coding, way_of
+from psrt.errors import CodecError, ConfigError
 from psrt.history.check.run import check_run
+from psrt.job.build import role_map_for
 from psrt.job.scenario import Scenario, run_in_virtual_time
+from psrt.mpi.collectives.plans.framed import FrameLinks
+from psrt.mpi.port import MpiPort
+from psrt.partition import Span
+from psrt.simulation.straight_run import StraightRun
+from psrt.transport import drive
+from psrt.transport.coded_sum import SumCodec, coding_of
+from psrt.transport.sums_in_frames import sum_in_frames
+from psrt.ways import Way
+from support.sums import hold, hosts_of, numbers, rounds_of
 
-BASE = {"hidden": (16,), "batch_size": 8, "steps": 6, "lr": 0.05, "timeout_s": 20}
-KNOBS = {"random-k": {"codec_scaled": False}, "demo": {"optimizer": "sign-sgd"}}
+N, FIRST, TAG = 3001, 17, 5
+SPANS = [Span(FIRST, N), Span(0, FIRST)]
+#: From here on ranks are many for a small machine.
+MANY = 5
+TOTALS = [1.0, 0.25, 1.0]
 
 
-@pytest.fixture(autouse=True)
-def on_few_ranks(comm):
+@pytest.fixture
+def open_port(comm):
+    """Return what makes a port of workers alone; it is closed afterwards."""
+    ports = []
+
+    def made(host):
+        role_map = role_map_for(N, (), tuple(range(comm.size)))
+        ports.append(MpiPort(comm, role_map, timeout_s=20, host=host))
+        return ports[-1]
+
+    yield made
+    for port in ports:
+        port.close()
+
+
+# --- sums in frames -----------------------------------------------------------------------------
+
+SIGN = Coding("sign", (Way.TWO_PHASES,), (Way.GATHERED, Way.HOPS), N)
+
+
+def framed_codec(name, rank):
+    """Return a rank's codec; of two names joined by a plus the second is that of means."""
+    name, _, means = name.partition("+")
+    knobs = {"threshold": {"threshold": 0.5}}.get(name, {})
+
+    def make(span, way):
+        if means and way == BACK:
+            return make_encoder(means, span.size)
+        more = TABLE[name].back if way == BACK else {}
+        return make_encoder(name, span.size, **{**knobs, **more})
+
+    decoder = (lambda span: make_codec(means, span.size)) if means else None
+    return SumCodec(make, seed=3, worker=rank, means=decoder)
+
+
+def framed(way, link, codec, span, size):
+    return sum_in_frames(way, link, codec, span, rank=link.rank, size=size)
+
+
+@pytest.mark.mpi
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("asked", ["auto", "all-pairs", "naive", "ring", "node"])
+@pytest.mark.parametrize("most", [1 << 30, 100])
+def test_sums_in_frames_are_those_of_one_process(comm, host, open_port, asked, most, monkeypatch):
+    monkeypatch.setattr("psrt.mpi.fabric.unannounced_bytes", lambda comm, _: (most,) * comm.size)
+    hosts, port = hosts_of(comm, host), open_port(host)
+    if asked == "node" and len(hosts) == 1:
+        with pytest.raises(ConfigError, match="--allreduce node does not sum what --codec sign"):
+            port.choice(asked, N, coded=SIGN)
+        return
+    chosen, _ = port.choice(asked, N, coded=SIGN)
+    inside, way = chosen.startswith("node"), chosen.removeprefix("node+")
+    # What travels does not depend on the codec, but for frames of one length or of any.
+    every = asked == "auto" and most > N and comm.size < MANY
+    for name in (*CODECS, "top-k+nonzero") if every else ("sign", "threshold"):
+        codec = framed_codec(name, comm.rank)
+        sums = [port.reduction(span, chosen, None, codec) for span in SPANS]
+        make, of = partial(framed, way), partial(framed_codec, name)
+        due = [(it, rounds_of(hosts, N, it, TOTALS, of, make, inside=inside)) for it in SPANS]
+        for sent in hold(comm, port, N, codec, sums, due, TOTALS, name):
+            if not inside and comm.size > 1:
+                assert sum(comm.allgather(port.bytes_sent)) >= sent
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["sign", "top-k"])
+def test_bytes_of_frames_are_counted_where_they_are_sent(comm, open_port, name):
+    port, codec = open_port(comm.rank), framed_codec(name, comm.rank)
+    it = port.reduction(Span(0, N), "all-pairs", None, codec)
+    port.gradient[:N] = numbers(comm.rank, 0, N)
+    codec.begin_round(0, 0, 1.0)
+    it.begin()
+    drive(it.finish())
+    assert port.bytes_sent == codec.frame_bytes
+    assert sum(comm.allgather(port.bytes_received)) == sum(comm.allgather(codec.frame_bytes))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    ("sent", "nbytes", "match"),
+    [
+        (30, 30, None),
+        (30, 101, "rank 1 sent 30 bytes of a frame that says it has 101, expected at most 100"),
+        (30, 2**63, "rank 1 sent 30 bytes of a frame that says it has 9223372036854775808, "),
+        (30, 50, "rank 1 sent 30 bytes of a frame that says it has 50, expected at most 100"),
+        (7, 30, "the first 7 bytes of a frame, expected 20"),
+        (0, 30, "the first 0 bytes of a frame, expected 20"),
+    ],
+)
+def test_a_frame_that_is_not_as_long_as_it_says_is_an_error(comm, sent, nbytes, match):
+    def received(links):
+        links.begin()
+        while not (found := links.take_span(1, 0)):
+            pass
+        return found[0]
+
+    if comm.rank == 1:
+        frame = np.zeros(sent, np.uint8)
+        if sent >= 20:
+            frame[12:20].view("<u8")[0] = nbytes - 20
+        comm.Send(frame, 0, TAG)
+    elif comm.rank == 0:
+        links = FrameLinks(comm, TAG, (0, 1), [60, 60])
+        links.expect(1, [100])
+        if match is None:
+            assert received(links).size == 30
+            return
+        with pytest.raises(CodecError, match=match):
+            received(links)
+
+
+# --- linear codecs, straight through schedules --------------------------------------------------
+
+#: Cut by the border between the spans, which has whole rows of it.
+MATRICES = (Matrix(5, 10, 12), Matrix(300, 20, 15))
+LINEAR = {
+    "float16": {"error_feedback": True},
+    "random-k": {"density": 0.1, "scaled": False},
+    "low-rank": {"rank": 2},
+}
+SCHEDULES = [name for name in ALGORITHMS if way_of(name, [Way.STRAIGHT])]
+
+
+def linear_codec(name, rank):
+    def make(span, way):
+        matrices = matrices_within(MATRICES, span)
+        return make_encoder(name, span.size, matrices=matrices, **LINEAR[name])
+
+    return SumCodec(make, seed=3, worker=rank)
+
+
+def straight(algorithm, link, codec, span, size):
+    return StraightRun(link, codec, span, algorithm, rank=link.rank, size=size, key=0)
+
+
+@pytest.mark.mpi
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", LINEAR)
+def test_sums_straight_through_schedules_are_those_of_one_process(comm, host, open_port, name):
+    hosts, port = hosts_of(comm, host), open_port(host)
+    coded = coding_of(linear_codec(name, comm.rank).encoder(Span(0, N), FORTH))
+    for algorithm in [*SCHEDULES, *(["node+ring", "node+tree"] if len(hosts) > 1 else [])]:
+        inside = algorithm.startswith("node+")
+        assert port.choice(algorithm, N, coded=coded)[0] == algorithm
+        codec = linear_codec(name, comm.rank)
+        sums = [port.reduction(span, algorithm, None, codec) for span in SPANS]
+        make, of = partial(straight, algorithm.removeprefix("node+")), partial(linear_codec, name)
+        due = [
+            (it, rounds_of(hosts, N, it, TOTALS, of, make, inside=inside, copies=True))
+            for it in SPANS
+        ]
+        before = port.bytes_sent
+        for _ in hold(comm, port, N, codec, sums, due, TOTALS, algorithm):
+            pass
+        if not inside:
+            # Counted where they are sent, over MPI: nothing else is.
+            assert port.bytes_sent - before == codec.frame_bytes
+    assert port.choice("auto", N, coded=coded)[0].removeprefix("node+") in ALGORITHMS
+
+
+# --- jobs ---------------------------------------------------------------------------------------
+
+BASE = {"mode": "sync", "hidden": (16,), "batch_size": 8, "steps": 6, "lr": 0.05, "timeout_s": 20}
+REPLIES = [row.name for row in TABLE.values() if row.sends_differences]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    ("codec", "one_for_all"),
+    [*((name, False) for name in REPLIES), ("sign", True), ("top-k", True)],
+)
+def test_replies_over_links_and_in_virtual_time_agree(
+    comm, shared_folder, codec, one_for_all, apart
+):
     if comm.size > 3:
         pytest.skip("seen on fewer ranks")
-
-
-def check_agreement(comm, folder, name, flags):
-    """Run over both kinds of links, check both histories, and compare with virtual time."""
-    runs, outs = [], []
-    for shared_memory in (True, False):
-        out = folder / f"{name}-{shared_memory}"
-        config = TrainConfig(**flags, shared_memory=shared_memory, out=str(out), record=True)
-        runs.append(psrt.run(config, comm=comm))
-        outs.append(out)
-    if comm.rank:
-        return
-    for out in outs:
+    flags = BASE | {"shards_per_server": 2, "codec": "sign", "codec_reply": codec}
+    flags |= {"codec_everywhere": True, "codec_reply_shared": one_for_all}
+    out = str(shared_folder / "run")
+    config = TrainConfig(**flags, shared_memory=not apart, out=out, record=True)
+    run = psrt.run(config, comm=comm)
+    if comm.rank == 0:
         outcome = check_run(out)
         assert outcome.ok, "\n".join(outcome.lines())
-    servers = flags.get("servers", 1)
-    virtual = run_in_virtual_time(TrainConfig(**flags), Scenario(comm.size - servers))
-    for run in runs:
+        virtual = run_in_virtual_time(TrainConfig(**flags), Scenario(comm.size - 1))
         np.testing.assert_array_equal(run.theta, virtual.theta)
         for figure in ("frame_bytes", "framed_bytes", "bytes_sent", "bytes_received"):
             assert getattr(run.summary, figure) == getattr(virtual.summary, figure), figure
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("codec", TABLE)
-def test_links_and_virtual_time_agree_to_the_bit_and_to_the_byte(comm, shared_folder, codec):
-    """In sync the order of arrival does not matter."""
-    flags = BASE | {"mode": "sync", "shards_per_server": 2} | KNOBS.get(codec, {})
-    flags |= {"codec": codec, "codec_everywhere": True}
-    check_agreement(comm, shared_folder, codec, flags)
-
-
-@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
-    ("codec", "one_for_all"),
-    [
-        *[(row.name, False) for row in TABLE.values() if row.sends_differences],
-        *[("sign", True), ("top-k", True)],
-    ],
+    ("flags", "has_effect"),
+    [({"codec": "sign"}, False), ({"optimizer": "demo"}, True)],
+    ids=["codec", "optimizer"],
 )
-def test_replies_over_links_and_in_virtual_time_agree(comm, shared_folder, codec, one_for_all):
-    flags = BASE | {"mode": "sync", "shards_per_server": 2, "codec": "sign", "codec_reply": codec}
-    flags |= {"codec_everywhere": True, "codec_reply_shared": one_for_all}
-    check_agreement(comm, shared_folder, codec, flags)
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(
-    ("codec", "more"),
-    [
-        ("sign", {"outer_lr": 0.7}),
-        ("top-k", {"fragments": 2, "sync_delay": 3, "inject": ("*:jitter:0.002",)}),
-        ("low-rank", {"fragments": 2, "eager": True}),
-        ("int8", {"servers": 1, "codec_reply": "int8"}),
-    ],
-)
-def test_averages_over_links_and_in_virtual_time_agree(comm, shared_folder, codec, more):
-    flags = BASE | {"mode": "local-sgd", "servers": 0, "local_steps": 3, "steps": 13} | more
-    flags |= {"codec": codec, "codec_everywhere": True}
-    if not flags["servers"]:
-        flags["allreduce"] = "all-pairs"  # of the control values, too: auto takes shared memory
-    check_agreement(comm, shared_folder, codec, flags)
-
-
-@pytest.mark.mpi(min_size=2)
-def test_on_one_host_a_codec_has_no_effect_and_the_run_says_so(comm, shared_folder):
-    out, said = shared_folder / "run", []
-    plain = psrt.run(TrainConfig(**BASE, mode="sync"), comm=comm)
-    config = TrainConfig(**BASE, mode="sync", codec="sign", out=str(out), record=True)
-    run = psrt.run(config, comm=comm, say=said.append)
-    if comm.rank == 0:
-        np.testing.assert_array_equal(run.theta, plain.theta)
-        assert run.summary.frame_bytes == 0
-        assert any("--codec sign has no effect on one host" in line for line in said)
-        header = json.loads((out / "history" / "header.json").read_text())
-        assert header["config"]["codec_everywhere"] is False
-        assert check_run(out).ok
-
-
-@pytest.mark.mpi(min_size=2)
-def test_an_optimizer_has_its_codec_on_one_host_too(comm, shared_folder):
+def test_on_one_host_a_codec_has_no_effect_but_of_an_optimizer(
+    comm, shared_folder, one_host, flags, has_effect
+):
     """Without it, ``demo`` would be signed descent without a momentum."""
-    flags = BASE | {"mode": "sync", "optimizer": "demo"}
+    one_host()
     out, said = shared_folder / "run", []
-    config = TrainConfig(**flags, out=str(out), record=True)
+    config = TrainConfig(**BASE | flags, out=str(out), record=True)
     run = psrt.run(config, comm=comm, say=said.append)
     if comm.rank == 0:
-        virtual = run_in_virtual_time(TrainConfig(**flags), Scenario(comm.size - 1))
+        plain = TrainConfig(**BASE | (flags if has_effect else {}))
+        virtual = run_in_virtual_time(plain, Scenario(comm.size - 1))
         np.testing.assert_array_equal(run.theta, virtual.theta)
-        assert not any("has no effect" in line for line in said)
+        assert bool(run.summary.frame_bytes) == has_effect
+        assert any("has no effect on one host" in line for line in said) != has_effect
         header = json.loads((out / "history" / "header.json").read_text())
-        assert header["config"]["codec_everywhere"] is True
+        assert header["config"]["codec_everywhere"] is has_effect
         assert check_run(out).ok

@@ -1,7 +1,13 @@
-"""Whole jobs over MPI: every mode ends, counts right, and computes what it must to the bit."""
+"""Whole jobs over MPI: wherever ranks are and whoever says who is who, and what rank 0 writes.
+
+That each mode comes to what it comes to in virtual time, and a replay to the bits of its run, is a
+law: ``test_laws.py``.
+"""
 
 import json
 import os
+import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,114 +16,25 @@ import psrt
 from psrt import TrainConfig
 from psrt.config import resolve
 from psrt.config.names import ALLREDUCE_NAMES
-from psrt.job.build import role_map_for, server_role, theta_memory, worker_role
+from psrt.errors import ConfigError, ReplayError
+from psrt.history import Kind, read_history
+from psrt.history.check.run import check_run
+from psrt.history.replay import Sequencer
 from psrt.job.mpi import run_over_mpi
-from psrt.job.problems import supervised_problem
-from psrt.job.roles import assign_roles
-from psrt.mpi.port import MpiPort
-from psrt.topology import topology_of
-from psrt.topology.part import Part
-from psrt.transport import drive
-from psrt.transport.frames import FRAME_BYTES
+from psrt.job.scenario import Scenario, run_in_virtual_time
 
-STEPS = 8
-BASE = {"hidden": (16,), "batch_size": 8, "steps": STEPS, "lr": 0.05, "timeout_s": 20}
-
-#: Modes whose result does not depend on who is fast. The mode's flags, and the fewest ranks.
-ROUNDS = {
-    "sync": ({"mode": "sync"}, 2),
-    "sync, 2 servers": ({"mode": "sync", "servers": 2}, 3),
-    "sync, 3 shards": ({"mode": "sync", "shards_per_server": 3, "optimizer": "adam"}, 2),
-    "sync, 2 servers of 4 shards": ({"mode": "sync", "servers": 2, "shards_per_server": 4}, 3),
-    "sync, momentum, clipped": (
-        {"mode": "sync", "servers": 2, "optimizer": "momentum", "clip_norm": 0.5},
-        3,
-    ),
-    "local-sgd, ring": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"}, 2),
-    "local-sgd, butterfly": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "butterfly"}, 2),
-    "local-sgd, fragments, late": (
-        {"mode": "local-sgd", "local_steps": 3, "fragments": 2, "sync_delay": 2, "outer_lr": 0.7}
-        | {"allreduce": "ring"},
-        2,
-    ),
-    "local-sgd, eager, fragments": (
-        {"mode": "local-sgd", "local_steps": 3, "fragments": 2, "eager": True}
-        | {"allreduce": "butterfly"},
-        2,
-    ),
-    "local-sgd, 1 server": ({"mode": "local-sgd", "local_steps": 3, "servers": 1}, 2),
-    "local-sgd, 2 shards": (
-        {"mode": "local-sgd", "local_steps": 3, "servers": 1, "shards_per_server": 2},
-        2,
-    ),
-    "local-sgd, 2 servers, outer": (
-        {"mode": "local-sgd", "local_steps": 3, "servers": 2, "outer_lr": 0.7},
-        3,
-    ),
-    "easgd, 2 servers": ({"mode": "easgd", "local_steps": 3, "servers": 2, "lr": 0.5}, 3),
-    "allreduce, ring": ({"mode": "allreduce", "allreduce": "ring"}, 2),
-    "allreduce, tree": ({"mode": "allreduce", "allreduce": "tree", "optimizer": "adam"}, 2),
-    "allreduce, butterfly": ({"mode": "allreduce", "allreduce": "butterfly"}, 2),
-    "gossip, ring": ({"mode": "gossip", "topology": "ring"}, 2),
-    "gossip, one peer, adapts first": (
-        {"mode": "gossip", "topology": "one-peer-exponential", "optimizer": "momentum"}
-        | {"order": "adapt-then-combine"},
-        2,
-    ),
-    "gossip, tracking": ({"mode": "gossip", "topology": "ring", "gradient_tracking": True}, 2),
-    "gossip, push-sum": ({"mode": "gossip", "topology": "exponential", "push_sum": True}, 2),
-}
-#: Modes whose result does.
-RACES = {
-    "async": ({"mode": "async"}, 2),
-    "async, 2 servers": ({"mode": "async", "servers": 2}, 3),
-    "async, 3 shards": ({"mode": "async", "shards_per_server": 3}, 2),
-    "ssp": ({"mode": "ssp", "staleness": 1, "servers": 2}, 3),
-    "ssp, 2 servers of 2 shards": (
-        {"mode": "ssp", "staleness": 1, "servers": 2, "shards_per_server": 2},
-        3,
-    ),
-    "ssp, delay-compensated": (
-        {
-            "mode": "ssp",
-            "staleness": 2,
-            "staleness_rate": "delay-compensated",
-            "optimizer": "momentum",
-            "lr": 0.01,
-        },
-        2,
-    ),
-    "async, gap-aware": ({"mode": "async", "staleness_rate": "gap-aware"}, 2),
-    "softsync": ({"mode": "softsync", "softsync": 1}, 2),
-    "gossip, in pairs": ({"mode": "gossip", "topology": "star", "asynchronous": True}, 2),
-    "softsync, 2": ({"mode": "softsync", "softsync": 2, "servers": 1}, 3),
-}
-WITH_BACKUP = {"sync, 1 backup": ({"mode": "sync", "backup": 1}, 3)}
-#: The sum is exact, but in an order of its own.
-OTHER_SUMS = {
-    "allreduce": ({"mode": "allreduce"}, 2),
-    "allreduce, mpi": ({"mode": "allreduce", "allreduce": "mpi"}, 2),
-    "allreduce, node, as a whole": (
-        {"mode": "allreduce", "allreduce": "node", "overlap": False},
-        2,
-    ),
-    "allreduce, clipped": ({"mode": "allreduce", "clip_norm": 0.5, "optimizer": "adam"}, 2),
-    "local-sgd": ({"mode": "local-sgd", "local_steps": 3}, 2),
-    "local-sgd, outer": ({"mode": "local-sgd", "local_steps": 3, "outer_lr": 0.7}, 2),
-    "local-sgd, late": ({"mode": "local-sgd", "local_steps": 3, "sync_delay": 3}, 2),
-}
+BASE = {"hidden": (16,), "batch_size": 8, "steps": 8, "lr": 0.05, "timeout_s": 20}
 
 
-def schemes(*tables):
+def config_of(**flags):
+    return TrainConfig(**(BASE | flags))
+
+
+def schemes(table):
     return [
         pytest.param(flags, marks=pytest.mark.mpi(min_size=fewest), id=name)
-        for table in tables
         for name, (flags, fewest) in table.items()
     ]
-
-
-def config_of(flags, **more):
-    return TrainConfig(**(BASE | flags | more))
 
 
 def in_virtual_time(comm, config):
@@ -125,271 +42,261 @@ def in_virtual_time(comm, config):
     return psrt.simulate(config, workers=comm.size - servers).theta
 
 
-@pytest.mark.parametrize("shared_memory", [True, False])
-@pytest.mark.parametrize("flags", schemes(ROUNDS))
-def test_the_result_is_that_of_virtual_time_to_the_bit(comm, flags, shared_memory):
-    config = config_of(flags, shared_memory=shared_memory)
-    run = psrt.run(config, comm=comm)
-    if comm.rank == 0:
-        np.testing.assert_array_equal(run.theta, in_virtual_time(comm, config))
-    else:
-        assert run is None
+#: Of as many parameters as take several messages between hosts. The flags, and the fewest ranks.
+ON_HOSTS = {
+    "sync": ({"mode": "sync", "servers": 2, "shards_per_server": 2, "hidden": (600,)}, 3),
+    "local-sgd": ({"mode": "local-sgd", "servers": 1}, 2),
+    "allreduce": ({"mode": "allreduce", "allreduce": "ring"}, 2),
+    "gossip": ({"mode": "gossip", "topology": "ring", "hidden": (600,)}, 2),
+    "push-sum": ({"mode": "gossip", "topology": "exponential", "push_sum": True}, 2),
+}
 
 
-@pytest.mark.parametrize("flags", schemes(ROUNDS, RACES, OTHER_SUMS))
-def test_every_mode_learns_and_every_step_counts(comm, real_hosts, flags):
-    steps = 20  # less than an epoch of 8 workers: every batch is full
-    config = config_of({"lr": 0.1} | flags, steps=steps, log_every=5)
+@pytest.mark.parametrize("flags", schemes(ON_HOSTS))
+def test_hosts_do_not_change_the_result_nor_what_is_sent(comm, on_hosts, flags):
+    config = config_of(**flags)
     run = psrt.run(config, comm=comm)
     if comm.rank:
+        assert run is None
         return
-    summary = run.summary
-    servers = resolve(config, ranks=comm.size).servers or 0
-    workers = comm.size - servers
-    assert (summary.mode, summary.servers, summary.workers) == (flags["mode"], servers, workers)
-    assert (summary.ranks, summary.hosts, summary.steps) == (comm.size, real_hosts, steps)
-    assert summary.samples == run.records[-1].samples == steps * workers * config.batch_size
-    assert summary.parameters == run.theta.size
-    assert summary.dropped == 0
-    assert_learned(config, run)
-    shards = servers * flags.get("shards_per_server", 1)
-    assert_pushes_counted(flags["mode"], summary, pushes=steps * workers, shards=shards)
-    if flags.get("asynchronous"):
-        assert_pairs_counted(summary)
-    elif "topology" in flags:
-        assert summary.bytes_sent == bytes_of_gossip(config, summary)
-
-
-def assert_learned(config, run):
-    problem = supervised_problem(config, workers=1)
-    before = problem.evaluate(problem.initial())["loss"]
-    assert run.summary.test_loss < 0.95 * before
-    assert run.records[-1].loss < run.records[0].loss
-
-
-def assert_pushes_counted(mode, summary, *, pushes, shards):
-    assert summary.bytes_sent == summary.bytes_received > 0
-    if mode in ("allreduce", "gossip") and not summary.staleness.by_worker:
-        assert summary.updates == summary.steps
-    if mode in ("sync", "async", "ssp", "softsync"):
-        assert sum(summary.staleness.histogram) == shards * pushes
-        traffic = pushes * (shards * FRAME_BYTES + 4 * summary.parameters)
-        leaves = shards * summary.workers * FRAME_BYTES
-        assert summary.bytes_sent == 2 * traffic + leaves  # the answers are as long as the pushes
-    if mode == "sync":
-        assert summary.updates == summary.steps
-        assert summary.staleness.max == summary.skew_max == 0
-    if mode in ("async", "ssp"):
-        assert summary.updates == pushes
-
-
-def assert_pairs_counted(summary):
-    """Rank 0 of a star asks the others, one at a time, and all answer or have left."""
-    asked, *answered = [sum(it.histogram.values()) for it in summary.staleness.by_worker]
-    assert asked == sum(answered) == summary.updates == summary.staleness.gap.count / 2
-    assert [it.max for it in summary.staleness.by_worker[1:]] == [0] * len(answered)
-    leaves = 2 * len(answered)
-    of_vectors = summary.bytes_sent - leaves * FRAME_BYTES
-    vectors, rest = divmod(of_vectors, 4 * summary.parameters + FRAME_BYTES)
-    assert not rest
-    assert 2 * asked <= vectors <= 2 * asked + len(answered)
-
-
-def bytes_of_gossip(config, summary):
-    """Return what all workers send: each as many vectors a round as it has receivers."""
-    topology = topology_of(config.topology, summary.workers, push_sum=bool(config.push_sum), seed=0)
-    rounds, workers = topology.graphs, range(summary.workers)
-    vectors = sum(
-        len(them) for i in range(summary.steps) for them in rounds[i % len(rounds)].receivers
-    )
-    leaves = sum(len(Part(topology, worker).peers) for worker in workers)
-    nbytes = 4 * (1 + bool(config.gradient_tracking)) * summary.parameters
-    messages = vectors * (1 + topology.push_sum) + leaves  # under push-sum each is asked for
-    return vectors * nbytes + messages * FRAME_BYTES
-
-
-@pytest.mark.parametrize("flags", schemes(WITH_BACKUP))
-def test_backups_do_not_wait_for_a_straggler(comm, flags):
-    last = comm.size - flags.get("servers", 1) - 1
-    config = config_of(flags, inject=(f"{last}:delay:0.05",), steps=40, log_every=10)
-    run = psrt.run(config, comm=comm)
-    if comm.rank == 0:
-        assert run.summary.steps == run.summary.updates == 40
-        assert run.summary.dropped > 0
-        assert run.summary.seconds < 40 * 0.05
-        assert_learned(config, run)
+    workers = comm.size - flags.get("servers", 0)
+    virtual = psrt.simulate(config, workers=workers)
+    np.testing.assert_array_equal(run.theta, virtual.theta)
+    for name in ("bytes_sent", "bytes_received"):
+        assert getattr(run.summary, name) == getattr(virtual.summary, name)
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("mode", ["sync", "async", "ssp", "softsync"])
-@pytest.mark.parametrize("shared_memory", [True, False])
-def test_one_worker_is_serial_to_the_bit(comm, mode, shared_memory):
-    if comm.size > 2:
-        pytest.skip("more than one worker")
-    rest = {"optimizer": "momentum", "weight_decay": 1e-3, "clip_norm": 1.0}
-    run = psrt.run(config_of({"mode": mode, "shared_memory": shared_memory} | rest), comm=comm)
-    if comm.rank == 0:
-        serial = psrt.simulate(config_of({"mode": "serial"} | rest), workers=1)
-        np.testing.assert_array_equal(run.theta, serial.theta)
+def test_every_all_reduce_trains_alike_on_every_layout(comm, on_hosts, monkeypatch):
+    """As a whole and in buckets, of one θ on a host and of one each.
 
-
-@pytest.mark.mpi(min_size=2)
-def test_the_library_s_all_reduce_agrees_up_to_rounding(comm):
-    run = psrt.run(config_of({"mode": "allreduce", "allreduce": "mpi"}), comm=comm)
-    if comm.rank == 0:
-        ring = in_virtual_time(comm, config_of({"mode": "allreduce", "allreduce": "ring"}))
-        np.testing.assert_allclose(run.theta, ring, rtol=0, atol=1e-5)
-
-
-@pytest.mark.mpi
-def test_one_rank_alone_trains_serially(comm):
-    if comm.size > 1:
-        pytest.skip("more than one rank")
-    run = psrt.run(config_of({}), comm=comm)
-    assert run.summary.mode == "serial"
-    serial = psrt.simulate(config_of({"mode": "serial"}), workers=1)
-    np.testing.assert_array_equal(run.theta, serial.theta)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    schemes(
-        {
-            "sync": ({"mode": "sync", "servers": 2}, 3),
-            "local-sgd": ({"mode": "local-sgd", "servers": 1}, 2),
-            "ring": ({"mode": "allreduce", "allreduce": "ring"}, 2),
-            "butterfly": ({"mode": "allreduce", "allreduce": "butterfly"}, 2),
-        }
-    ),
-)
-def test_hosts_do_not_change_the_result(comm, host, flags):
-    """The same roles on a port whose ranks count as being on several hosts."""
-    config = resolve(config_of(flags), ranks=comm.size)
-    problem = supervised_problem(config, workers=comm.size)
-    initial = problem.initial()
-    servers, workers = assign_roles([0] * comm.size, config.servers or 0)
-    port = MpiPort(
-        comm,
-        role_map_for(initial.size, servers, workers),
-        timeout_s=20,
-        host=host,
-        theta_memory=theta_memory(config),
-    )
-    reports = []
-    port.on_report = reports.append
-    whole = np.empty_like(initial)
-    if comm.rank in servers:
-        role = server_role(port, config, initial)
-        drive(role.run())
-        mine = role.shards[0].shard.theta
-    else:
-        port.theta[:] = initial
-        role = worker_role(port, config, problem)
-        drive(role.run())
-        mine = port.theta
-    port.finish_reports(lambda: sum(report.last for report in reports) == len(workers))
-    owners = zip(servers, port.role_map.spans, strict=True) if servers else [(0, slice(None))]
-    for rank, span in owners:
-        if comm.rank in (0, rank):
-            part = whole[span] if isinstance(span, slice) else span.of(whole)
-            port.fetch(rank, mine if comm.rank == rank else None, part if comm.rank == 0 else None)
-    port.close()
-    if comm.rank == 0:
-        np.testing.assert_array_equal(whole, in_virtual_time(comm, config))
-
-
-@pytest.mark.mpi(min_size=2)
-def test_every_all_reduce_trains_alike_on_every_layout(comm, host, same_bits):
-    """As a whole and in buckets; θ is compared by the job itself after every update, too."""
-    base = {"mode": "allreduce", "optimizer": "momentum", "check_every": 1, "steps": 5}
-    expected = in_virtual_time(comm, config_of(base | {"allreduce": "ring"}))
+    θ is compared by the job itself after every update, too.
+    """
+    base = {"mode": "allreduce", "optimizer": "momentum", "check_every": 1, "steps": 4}
+    expected = in_virtual_time(comm, config_of(**base, allreduce="ring"))
     # On many ranks a half of them is enough: none knows how many there are.
     for i, name in enumerate(ALLREDUCE_NAMES[comm.size % 2 :: 1 if comm.size < 5 else 2]):
         cut = [{"overlap": False}, {"bucket_bytes": 1}, {"bucket_bytes": 4000}, {}][i % 4]
-        config = resolve(config_of(base | {"allreduce": name} | cut), ranks=comm.size)
-        problem = supervised_problem(config, workers=comm.size)
-        role_map = role_map_for(expected.size, (), tuple(range(comm.size)))
-        port = MpiPort(comm, role_map, timeout_s=20, host=host)
-        port.theta[:] = problem.initial()
-        drive(worker_role(port, config, problem).run())
-        theta = port.theta.copy()
-        port.close()
-        assert same_bits(theta), name
-        np.testing.assert_allclose(theta, expected, rtol=0, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("name", ["auto", "mpi", "double-tree"])
-def test_all_reduce_without_shared_memory(comm, name):
-    config = config_of({"mode": "allreduce", "allreduce": name, "shared_memory": False})
-    run = psrt.run(config, comm=comm)
-    if comm.rank == 0:
-        ring = in_virtual_time(comm, config_of({"mode": "allreduce", "allreduce": "ring"}))
-        np.testing.assert_allclose(run.theta, ring, rtol=0, atol=1e-5)
-
-
-@pytest.mark.mpi(min_size=3)
-@pytest.mark.parametrize("placement", ["first", "last", "spread"])
-def test_placement_does_not_change_the_result(comm, placement):
-    config = config_of({"mode": "sync", "servers": 2, "placement": placement})
-    run = psrt.run(config, comm=comm)
-    if comm.rank == 0:
-        np.testing.assert_array_equal(run.theta, in_virtual_time(comm, config))
+        one_theta_from = (1 << 40) * (i // 4 % 2)
+        monkeypatch.setattr("psrt.mpi.collectives.reductions.ONE_THETA_BYTES", one_theta_from)
+        run = psrt.run(config_of(**base, **cut, allreduce=name), comm=comm)
+        if comm.rank == 0:
+            np.testing.assert_allclose(run.theta, expected, rtol=0, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("servers_first", [True, False])
 def test_the_launcher_may_say_who_is_who(comm, servers_first):
     place = comm.rank if servers_first else comm.size - 1 - comm.rank
-    config = config_of({"mode": "sync"})
-    run = run_over_mpi(comm, config, role="server" if place < 2 else "worker")
+    run = run_over_mpi(comm, config_of(mode="sync"), role="server" if place < 2 else "worker")
     if comm.rank == 0:
         assert (run.summary.servers, run.summary.workers) == (2, comm.size - 2)
-        expected = in_virtual_time(comm, config_of({"mode": "sync", "servers": 2}))
+        expected = in_virtual_time(comm, config_of(mode="sync", servers=2))
         np.testing.assert_array_equal(run.theta, expected)
-
-
-@pytest.mark.mpi(min_size=2)
-def test_delays_change_nothing_but_the_time(comm):
-    delays = {"inject": (f"{comm.size - 2}:delay:0.02", "*:jitter:0.001")}
-    run = psrt.run(config_of({"mode": "sync"}, **delays), comm=comm)
-    if comm.rank == 0:
-        expected = in_virtual_time(comm, config_of({"mode": "sync"}))
-        np.testing.assert_array_equal(run.theta, expected)
-        assert run.summary.seconds >= STEPS * 0.02
 
 
 @pytest.mark.mpi(min_size=4)
 def test_half_of_the_ranks_are_a_job_of_their_own(comm):
     """Two jobs at once, of different modes, share nothing."""
     half = comm.Split(comm.rank % 2)
-    ring = {"mode": "allreduce", "allreduce": "ring"}
-    config = config_of({"mode": "sync"} if comm.rank % 2 else ring)
-    run = psrt.run(config, comm=half)
+    flags = {"mode": "sync"} if comm.rank % 2 else {"mode": "allreduce", "allreduce": "ring"}
+    run = psrt.run(config_of(**flags), comm=half)
     if half.rank == 0:
-        np.testing.assert_array_equal(run.theta, in_virtual_time(half, config))
+        np.testing.assert_array_equal(run.theta, in_virtual_time(half, config_of(**flags)))
     half.Free()
 
 
 @pytest.mark.mpi(min_size=2)
 def test_what_is_said_and_written_comes_from_rank_0(comm, shared_folder):
-    out = shared_folder / "run"
-    said = []
-    config = config_of({"mode": "sync", "out": str(out)}, steps=None, epochs=1)
-    psrt.run(config, comm=comm, say=said.append)
+    out, said = shared_folder / "run", []
+    psrt.run(config_of(mode="sync", out=str(out), steps=20), comm=comm, say=said.append)
     comm.Barrier()
-    assert {path.name for path in out.iterdir()} == {
-        "config.toml",
-        "metrics.jsonl",
-        "model.safetensors",
-        "progress.json",
-        "roster.json",
-        "summary.json",
-    }
+    names = "config.toml metrics.jsonl model.safetensors progress.json roster.json summary.json"
+    assert {path.name for path in out.iterdir()} == {*names.split()}
     roster = json.loads((out / "roster.json").read_text())
     assert [member["rank"] for member in roster] == list(range(comm.size))
     assert roster[comm.rank]["pid"] == os.getpid()
     assert roster[0]["role"] == "server 0"
-    progress = json.loads((out / "progress.json").read_text())
-    assert progress["clock"] > 0
+    assert json.loads((out / "progress.json").read_text())["clock"] > 0
     assert bool(said) == (comm.rank == 0)
+
+
+# --- histories ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def blind(comm, monkeypatch):
+    """Let rank 1 not see the folder of the history."""
+    if comm.rank == 1:
+        monkeypatch.setattr("psrt.job.recording.FOLDER", "elsewhere")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_history_of_a_rank_that_does_not_see_the_folder_comes_to_it(comm, shared_folder, blind):
+    """And replaces that of an earlier run, which was longer."""
+    out, said = shared_folder / "run", []
+    for steps in (6, 3):
+        config = config_of(mode="async", record=True, steps=steps, out=str(out), overwrite=True)
+        psrt.run(config, comm=comm, say=said.append)
+    if comm.rank == 0:
+        line = next(line for line in said if line.startswith("history: "))
+        assert f"that of {socket.gethostname()} comes to {out}/history" in line
+        names = sorted(os.listdir(out / "history"))
+        assert names == ["header.json", *(f"rank-{rank:05d}.npy" for rank in range(comm.size))]
+        assert json.loads((out / "summary.json").read_text())["steps"] == 3
+        assert check_run(out).ok
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.mpi(min_size=2)
+def test_without_gathering_it_is_named_on_every_rank(comm, shared_folder, request):
+    config = config_of(mode="async", record=True, gather=False, out=str(shared_folder / "run"))
+    psrt.run(replace(config, out=str(shared_folder / "earlier")), comm=comm)
+    earlier = contents(shared_folder / "earlier")
+    comm.Barrier()
+    request.getfixturevalue("blind")
+    message = r"--no-gather needs an --out that every rank can write to: .* \(rank 1\)"
+    with pytest.raises(ConfigError, match=message):
+        psrt.run(replace(config, out=str(shared_folder / "earlier"), overwrite=True), comm=comm)
+    comm.Barrier()
+    assert contents(shared_folder / "earlier") == earlier
+    with pytest.raises(ConfigError, match=message):
+        psrt.run(config, comm=comm)
+    comm.Barrier()
+    assert not (shared_folder / "run").exists()  # nothing is in the way of the next run
+
+
+# --- replays ------------------------------------------------------------------------------------
+
+#: The first worker is slow where a run is recorded, the others where it is repeated.
+SLOW_S = 0.003
+CODED = {"mode": "async", "codec_everywhere": True}
+#: Races, and codecs of replies, which no job of the laws has. Flags, and the fewest ranks.
+REPEATED = {
+    "async, 2 servers": ({"mode": "async", "servers": 2}, 3),
+    "softsync, clipped": ({"mode": "softsync", "softsync": 1, "clip_norm": 0.5}, 3),
+    "sign both ways": (
+        {**CODED, "shards_per_server": 2, "codec": "sign", "codec_reply": "sign"}, 2,
+    ),
+    "top-k both ways": (
+        {**CODED, "codec": "top-k", "codec_reply": "top-k", "shared_memory": False}, 2,
+    ),
+}  # fmt: skip
+RACES = ("async, 2 servers", "softsync, clipped")
+
+
+def modes(*names):
+    return schemes({name: REPEATED[name] for name in names or REPEATED})
+
+
+@pytest.fixture
+def record(comm, shared_folder):
+    """Return what records a run whose first worker is slow: its folder, and the run at rank 0."""
+
+    def recorded(flags):
+        out, slow = shared_folder / "recorded", ((0, "delay", (SLOW_S,)),)
+        config = config_of(**flags, out=str(out), record=True, inject=slow)
+        return out, psrt.run(config, comm=comm)
+
+    return recorded
+
+
+def others_slow(out):
+    """Return injections by which every worker but the first is slow."""
+    workers = len(read_history(out).header.workers)
+    return tuple((worker, "delay", (SLOW_S,)) for worker in range(1, workers))
+
+
+def order(run, shard):
+    """Return all that a shard did, but for when."""
+    events = read_history(run).shards[shard]
+    names = ["kind", "flag", "worker", "clock", "version", "tau", "samples", "rate"]
+    return events[names].tolist()
+
+
+@pytest.mark.parametrize("flags", modes())
+def test_a_replay_has_the_order_and_the_bits_of_the_run(comm, shared_folder, record, flags):
+    recorded, run = record(flags)
+    again = shared_folder / "again"
+    knobs = {"record": True, "inject": others_slow(recorded)}
+    replayed = psrt.run(psrt.recorded_config(recorded, out=str(again), **knobs), comm=comm)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(replayed.theta, run.theta)
+        for shard in range(len(read_history(recorded).shards)):
+            assert order(again, shard) == order(recorded, shard)
+        assert replayed.summary.staleness.by_worker == run.summary.staleness.by_worker
+        simulated = psrt.simulate(
+            psrt.recorded_config(recorded), workers=run.summary.workers, seed=7
+        )
+        np.testing.assert_array_equal(simulated.theta, run.theta)
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("flags", [{"mode": "async", "servers": 2}, {"mode": "allreduce"}], ids=str)
+def test_a_simulated_run_is_repeated_over_mpi(comm, shared_folder, flags):
+    out = shared_folder / "simulated"
+    config = config_of(**flags, out=str(out), record=True)
+    if comm.rank == 0:
+        scenario = Scenario(workers=comm.size - flags.get("servers", 0))
+        simulated = run_in_virtual_time(config, scenario)
+    comm.Barrier()
+    replayed = psrt.run(psrt.recorded_config(out), comm=comm)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(replayed.theta, simulated.theta)
+
+
+@pytest.mark.parametrize("flags", modes(*RACES[:1]))
+@pytest.mark.parametrize(
+    "elsewhere", [{"placement": "last"}, {"placement": "spread", "shared_memory": False}], ids=str
+)
+def test_where_ranks_are_does_not_matter(comm, record, flags, elsewhere):
+    recorded, run = record(flags)
+    replayed = psrt.run(psrt.recorded_config(recorded, **elsewhere), comm=comm)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(replayed.theta, run.theta)
+
+
+class InOrderOfArrival(Sequencer):
+    """A sequencer that does not hold what comes early."""
+
+    async def receive(self):
+        return await self._receive()
+
+    def finish(self):
+        pass
+
+
+@pytest.mark.parametrize("flags", modes(*RACES))
+def test_what_was_not_held_back_is_found_out(comm, record, monkeypatch, flags):
+    if comm.size - flags.get("servers", 1) < 2:
+        pytest.skip("nobody to overtake")
+    recorded, _ = record(flags)
+    monkeypatch.setattr("psrt.job.session.Sequencer", InOrderOfArrival)
+    with pytest.raises(ReplayError, match="came to other parameters"):
+        psrt.run(psrt.recorded_config(recorded, inject=others_slow(recorded)), comm=comm)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_what_came_early_is_held(comm, shared_folder, record):
+    """Show that a replay waits: in order of time, events are not those of who was fast."""
+    recorded, _ = record({"mode": "async"})
+    again, inject = shared_folder / "again", others_slow(recorded)
+    config = psrt.recorded_config(recorded, out=str(again), record=True, inject=inject)
+    psrt.run(config, comm=comm)
+    if comm.rank == 0:
+        history = read_history(again)
+        pushes = np.concatenate([w[w["kind"] == Kind.PUSH] for w in history.workers])
+        sent = pushes[np.argsort(pushes["time"], kind="stable")][["worker", "clock"]].tolist()
+        takes = history.shards[0][history.shards[0]["kind"] == Kind.RECEIVE]
+        assert sent != takes[["worker", "clock"]].tolist()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_run_that_does_not_fit_is_refused_on_all_ranks(comm, record):
+    recorded, _ = record({"mode": "async"})
+    config = config_of(mode="async", seed=3, batch_size=4, replay=str(recorded))
+    with pytest.raises(ConfigError, match="batch-size 4 instead of 8; seed 3 instead of 0"):
+        psrt.run(config, comm=comm)

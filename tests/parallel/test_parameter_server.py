@@ -70,10 +70,16 @@ def test_who_only_pulls_does_not_outrun_who_computes(comm):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_name_that_is_left_out_has_a_gradient_of_zeros(comm):
+def test_a_name_that_is_left_out_has_a_gradient_of_zeros_and_an_unknown_one_is_refused(comm):
     begun = {"w": np.full(2, 3, np.float32), "b": (1,)}
     with ParameterServer(comm, begun, mode="sync", **KNOBS) as server:
         if not server.serves:
+            unknown = "there is no array 'v', expected one of 'w', 'b'"
+            with pytest.raises(ConfigError, match=unknown):
+                server.push({"v": np.zeros(3, np.float32)})
+            with pytest.raises(ConfigError, match="there is no array 'v'"):
+                server.pull(["v"])
+            assert server.clock == 0
             server.push({"b": np.ones(1, np.float32)})
     np.testing.assert_array_equal(server.pull()["w"], begun["w"])
     np.testing.assert_array_equal(server.pull("b")["b"], [-1])
@@ -100,9 +106,7 @@ def test_what_cannot_be_is_one_line(shapes, knobs, line):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(
-    "knobs", [{"optimizer": "momentum"}, {"optimizer": "adam"}, {"weight_decay": 0.1}]
-)
+@pytest.mark.parametrize("knobs", [{"optimizer": "momentum"}, {"weight_decay": 0.1}])
 def test_what_would_move_without_a_gradient_is_not_left_out(comm, knobs):
     with psrt.ParameterServer(comm, SHAPES, **KNOBS | knobs) as server:
         if not server.serves:
@@ -110,21 +114,6 @@ def test_what_would_move_without_a_gradient_is_not_left_out(comm, knobs):
                 server.push({"b": np.zeros(3, np.float32)})
             assert server.clock == 0
             server.push({name: np.ones_like(it) for name, it in server.pull().items()})
-
-
-@pytest.mark.mpi(min_size=2)
-def test_an_unknown_name_is_one_line_and_nothing_is_pushed(comm):
-    with psrt.ParameterServer(comm, SHAPES, **KNOBS) as server:
-        if not server.serves:
-            with pytest.raises(
-                ConfigError, match="there is no array 'v', expected one of 'b', 'w'"
-            ):
-                server.push({"v": np.zeros(3, np.float32)})
-            with pytest.raises(ConfigError, match="there is no array 'v'"):
-                server.pull(["v"])
-            assert server.clock == 0
-            server.push({"b": -np.ones(3, np.float32)})
-    assert server.pull()["b"].all()
 
 
 @pytest.mark.mpi(min_size=2)
@@ -153,30 +142,16 @@ def test_what_comes_out_of_turn_is_told_in_its_own_words(comm):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(
-    ("shapes", "found"),
-    [
-        (
-            {"b": (3,), "w": (2, 4)},
-            "['w'] of shape (2, 4) where rank 0 has ['w'] of shape (2, 3)",
-        ),
-        (
-            {"b": (3,), "w": (3, 2)},
-            "['w'] of shape (3, 2) where rank 0 has ['w'] of shape (2, 3)",
-        ),
-        (
-            {"b": (3,), "x": (2, 3)},
-            "['x'] of shape (2, 3) where rank 0 has ['w'] of shape (2, 3)",
-        ),
-        ({"b": (3,)}, "no more where rank 0 has ['w'] of shape (2, 3)"),
-        (SHAPES | {"z": ()}, "['z'] of shape () where rank 0 has no more"),
-    ],
-)
-def test_arrays_that_differ_between_ranks_are_refused_on_all(comm, shapes, found):
+def test_arrays_that_differ_between_ranks_are_refused_on_all(comm):
     """They would be summed as the one vector that they are made of, whatever each is called."""
-    last = comm.size - 1
-    given = shapes if comm.rank == last else SHAPES
-    server = ParameterServer(comm, given, mode="sync", **KNOBS)
-    with pytest.raises(ConfigError, match="the parameters differ between ranks") as caught, server:
-        pass
-    assert f"rank {last} has {found}" in str(caught.value)
+    last, usual = comm.size - 1, "where rank 0 has ['w'] of shape (2, 3)"
+    for shapes, found in (
+        ({"b": (3,), "w": (3, 2)}, f"['w'] of shape (3, 2) {usual}"),
+        ({"b": (3,), "x": (2, 3)}, f"['x'] of shape (2, 3) {usual}"),
+        ({"b": (3,)}, f"no more {usual}"),
+        (SHAPES | {"z": ()}, "['z'] of shape () where rank 0 has no more"),
+    ):
+        server = ParameterServer(comm, shapes if comm.rank == last else SHAPES, **KNOBS)
+        with pytest.raises(ConfigError, match="parameters differ between ranks") as caught, server:
+            pass
+        assert f"rank {last} has {found}" in str(caught.value)

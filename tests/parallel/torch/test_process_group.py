@@ -1,4 +1,4 @@
-"""torch.distributed over psrt's collectives; before the module whose gloo group stays."""
+"""torch.distributed over psrt's collectives."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_ddp_is_one_process_with_the_whole_batch(group, same_bits):
     np.testing.assert_allclose(parameters_of(module), alone, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "bool"])
 def test_collectives_of_any_type(group, kind):
     kind, rank, size = getattr(torch, kind), group.rank, group.size
 

@@ -1,4 +1,4 @@
-"""Loops of one's own on several ranks, beside one process with all the data and torch's DDP."""
+"""Loops of one's own on several ranks, beside one process with all the data."""
 
 import copy
 import re
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 import psrt
@@ -84,27 +83,6 @@ class Psrt(Alone):
             it.close()
 
 
-class Ddp(Alone):
-    """A rank of several under torch's own DDP."""
-
-    def __init__(self, ranks, sizes):
-        super().__init__(ranks.size, sizes)
-        self._rank, self._ddp = ranks.rank, None
-
-    def under(self, module, kind=torch.optim.Adam, **options):
-        module, optimizer = super().under(module, kind, **options)
-        self._ddp = nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
-        return self._ddp, optimizer
-
-    def turns(self, each=1):
-        for turn in range(STEPS * each):
-            batch = batch_of(self._rank, turn, self._sizes(self._rank, turn))
-            yield batch, each, turn % each == each - 1
-
-    def no_sync(self):
-        return self._ddp.no_sync()
-
-
 def ordinary(way, *, each=1, always=False, module=None, after=lambda module: None, **options):
     """Train by a loop that does something to gradients between ``backward()`` and ``step()``."""
     called, optimizer = way.under(plain() if module is None else module, **options)
@@ -137,32 +115,19 @@ def scaled(way):
     return [module]
 
 
-def autocast(way):
-    module, optimizer = way.under(plain(), torch.optim.SGD)
-    for batch, _, _ in way.turns():
-        with torch.autocast("cpu", torch.bfloat16):
-            value = loss(module, batch)
-        value.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return [module]
-
-
-def adversaries(way, reaching=False):
-    """A GAN, of which the discriminator's loss reaches the generator, and the other way round."""
+def adversaries(way):
+    """A GAN, of which each loss reaches both."""
     torch.manual_seed(7)
     judge, of_judge = way.under(nn.Sequential(nn.Linear(FEATURES, 8), nn.ELU(), nn.Linear(8, 1)))
     maker, of_maker = way.under(nn.Linear(FEATURES, FEATURES))
-    judged = getattr(judge, "module", judge)
     for (x, _), _, _ in way.turns():
         of_judge.zero_grad()
-        made = maker(x.flip(1))
-        found = judge(torch.cat([x, made if reaching else made.detach()]))
+        found = judge(torch.cat([x, maker(x.flip(1))]))
         wanted = torch.cat([torch.ones(len(x), 1), torch.zeros(len(x), 1)])
         nn.functional.mse_loss(found, wanted).backward()
         of_judge.step()
         of_maker.zero_grad()
-        judged(maker(x.flip(1))).square().mean().backward()
+        judge(maker(x.flip(1))).square().mean().backward()
         of_maker.step()
     return [judge, maker]
 
@@ -191,29 +156,16 @@ class Branches(nn.Module):
 class Nested(nn.Module):
     """Tied layers in reentrant checkpoints: their gradient comes twice, in nested passes."""
 
-    def __init__(self, reentrant):
+    def __init__(self):
         super().__init__()
         torch.manual_seed(4)
         self.tied, self.last = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 3)
-        self._reentrant = reentrant
 
     def forward(self, x):
         x = x.requires_grad_()
         for _ in range(2):
-            x = checkpoint(lambda it: self.tied(it).tanh(), x, use_reentrant=self._reentrant)
+            x = checkpoint(lambda it: self.tied(it).tanh(), x, use_reentrant=True)
         return self.last(x)
-
-
-def averaged(way):
-    """The mean of parameters over time, made from the module at the start."""
-    module, optimizer = way.under(plain())
-    kept = AveragedModel(getattr(module, "module", module), multi_avg_fn=get_ema_multi_avg_fn(0.5))
-    for batch, _, _ in way.turns():
-        loss(module, batch).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        kept.update_parameters(getattr(module, "module", module))
-    return [module, kept]
 
 
 def penalised(way):
@@ -254,31 +206,23 @@ def with_kwargs(**options):
 
 
 DECAYED = {"kind": torch.optim.AdamW, "weight_decay": 0.5}
-#: Name → the loop, samples by rank and turn, whether DDP can do it, and how near they come.
+#: Name → the loop, samples by rank and turn, and how near they come.
 LOOPS = {
-    "plain": (ordinary, even, True, 1e-5),
-    "clip": (with_kwargs(after=clipped), even, True, 1e-5),
-    "scaler": (scaled, even, True, 1e-5),
-    "autocast": (autocast, even, True, 2e-3),
-    "accumulation": (with_kwargs(each=2, after=clipped), even, True, 1e-5),
-    "join": (with_kwargs(after=clipped), uneven, False, 1e-5),
-    "both": (with_kwargs(each=2, after=clipped), uneven, False, 1e-5),
-    "both, in every pass": (with_kwargs(each=2, always=True), uneven, False, 1e-5),
+    "clip": (with_kwargs(after=clipped), even, 1e-5),
+    "scaler": (scaled, even, 1e-5),
+    "accumulation": (with_kwargs(each=2, after=clipped), even, 1e-5),
+    "both, in every pass": (with_kwargs(each=2, always=True), uneven, 1e-5),
     "sparse": (
         lambda way: ordinary(way, each=2, module=Table(), kind=torch.optim.SparseAdam),
-        uneven, False, 1e-5,
+        uneven, 1e-5,
     ),
-    "gan": (adversaries, even, True, 1e-5),
-    "gan, uneven": (adversaries, uneven, False, 1e-5),
-    "gan, reaching": (lambda way: adversaries(way, reaching=True), even, False, 1e-5),
-    "branches": (lambda way: ordinary(way, module=Branches(), **DECAYED), even, True, 1e-5),
+    "gan, even": (adversaries, even, 1e-5),
+    "gan, uneven": (adversaries, uneven, 1e-5),
     "branches, both": (
-        lambda way: ordinary(way, each=2, module=Branches(), **DECAYED), uneven, False, 1e-5,
+        lambda way: ordinary(way, each=2, module=Branches(), **DECAYED), uneven, 1e-5,
     ),
-    "average": (averaged, even, True, 1e-5),
-    "checkpoint": (lambda way: ordinary(way, module=Nested(False)), even, True, 1e-5),
-    "reentrant": (lambda way: ordinary(way, module=Nested(True)), uneven, False, 1e-5),
-    "penalty": (penalised, even, False, 1e-9),
+    "reentrant": (lambda way: ordinary(way, module=Nested()), uneven, 1e-5),
+    "penalty": (penalised, even, 1e-9),
 }  # fmt: skip
 
 
@@ -287,29 +231,16 @@ def ranks(open_communicator):
     return open_communicator()
 
 
-@pytest.fixture(scope="module")
-def gloo():
-    """Torch's own processes, until tests of others need theirs."""
-    from psrt.bench.torch_ddp import GlooGroup
-    from psrt.mpi.start import world
-
-    group = GlooGroup(world())
-    yield
-    group.close()
-
-
-@pytest.mark.usefixtures("gloo")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_loop_is_that_of_one_process_and_of_ddp(ranks, same_bits, name):
-    loop, sizes, has_ddp, atol = LOOPS[name]
+def test_a_loop_is_that_of_one_process(ranks, same_bits, name):
+    loop, sizes, atol = LOOPS[name]
     way = Psrt(ranks, sizes)
     mine = [parameters_of(it) for it in loop(way)]
     way.close()
     assert all(map(same_bits, mine))
-    for other in [Alone(ranks.size, sizes)] + has_ddp * [Ddp(ranks, sizes)]:
-        for found, module in zip(mine, loop(other), strict=True):
-            np.testing.assert_allclose(found, parameters_of(module), atol=atol, err_msg=str(other))
+    for found, module in zip(mine, loop(Alone(ranks.size, sizes)), strict=True):
+        np.testing.assert_allclose(found, parameters_of(module), atol=atol)
 
 
 def test_broadcast_gives_all_the_root_s(ranks, same_bits, comm):

@@ -40,8 +40,8 @@ PARALLEL = tests/parallel
 # Those of them that are not about shared memory, less test_communicator_nonblocking, which takes the
 # longest: `make test-cluster` has it under MPICH between hosts.
 PARALLEL_ANYWHERE = $(addprefix tests/parallel/test_,$(addsuffix .py,agreement bench communicator_errors \
-  communicator_lifecycle communicator_phases communicator_results deadlines files \
-  history jobs neighbours own_problem reductions refusals streaming))
+  communicator_lifecycle communicator_phases communicator_results jobs neighbours own_problem \
+  reductions refusals))
 # The tests of the command line, and those of them that start ranks.
 E2E = tests/e2e
 E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goes_on runner replay launch doctor checkpoints))
@@ -223,7 +223,7 @@ COLOR = $(if $(MAKE_TERMOUT),,--color=no)
 # -x: ranks that were out of step once may stay so; -s: what a rank says as it ends the job is seen.
 $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 	$(call within,$(LAUNCH_TIMEOUT),$(MPIRUN) -n $* \
-	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi $(PARALLEL))
+	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi $(if $(MARKED),-m '$(MARKED)') $(PARALLEL))
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(call within,1800,$(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E))

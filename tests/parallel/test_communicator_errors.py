@@ -63,6 +63,7 @@ WAITS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("under_way", [False, True])
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_rank_that_leaves_with_an_error_is_not_waited_for(comm, host, wait, under_way):
@@ -106,127 +107,84 @@ def test_a_rank_without_elements_notices_a_difference(comm, open_communicator, h
     assert "call different things" in str(error)
 
 
-#: Name → what most ranks call, what one rank calls, and what each side's message must hold. A rank
-#: that needs nothing from the others, such as a root, hears of it in its next call.
+def poll(handle):
+    """Wait for a handle without waiting."""
+    while not handle.test():
+        pass
+
+
+def end(g):
+    """Let a rank that needs nothing from the others, such as a root, hear of a difference."""
+    g.all_reduce(ones(2), "sum", "ring")
+
+
+def of(shape, *words, call="all_reduce", dtype="float32"):
+    """Return a call on new ones of a shape, or on the window."""
+
+    def action(g, window):
+        result = getattr(g, call)(window if shape is WINDOW else ones(shape, dtype), *words)
+        if call.endswith("_async"):
+            result.wait()
+        if call in ("gather", "scatter", "reduce"):
+            end(g)
+
+    return action
+
+
+WINDOW = None
+#: Name → what most ranks call, what one rank calls, and what each side's message must hold.
 DIFFERENCES = {
-    "shape": (
-        lambda g, w: g.all_reduce(ones(10)),
-        lambda g, w: g.all_reduce(ones(11)),
-        ("all_reduce", "(10,)", "(11,)"),
-    ),
-    "shape of the same length": (
-        lambda g, w: g.all_reduce(ones(10)),
-        lambda g, w: g.all_reduce(ones((2, 5))),
-        ("all_reduce", "(10,)", "(2, 5)"),
-    ),
+    "shape": (of(10), of(11), ("all_reduce", "(10,)", "(11,)")),
+    "shape of the same length": (of(10), of((2, 5)), ("all_reduce", "(10,)", "(2, 5)")),
     "shape, none on one rank": (
-        lambda g, w: g.all_reduce(ones(10), "sum", "ring"),
+        of(10, "sum", "ring"),
         lambda g, w: [g.all_reduce(ones(n), "sum", "ring") for n in (0, 10)],
         ("all_reduce", "(10,)", "(0,)"),
     ),
     "shape, long": (
-        lambda g, w: g.all_reduce(ones(70_000), "sum", "node"),
-        lambda g, w: g.all_reduce(ones(70_001), "sum", "node"),
-        ("all_reduce", "(70000,)", "(70001,)"),
-    ),
-    "shape, by the library": (
-        lambda g, w: g.all_reduce(ones(10), "sum", "mpi"),
-        lambda g, w: g.all_reduce(ones(11), "sum", "mpi"),
-        ("all_reduce", "(10,)", "(11,)"),
+        of(70_000, "sum", "node"), of(70_001, "sum", "node"), ("(70000,)", "(70001,)"),
     ),
     "type": (
-        lambda g, w: g.all_reduce(ones(10), "sum", "ring"),
-        lambda g, w: g.all_reduce(ones(10, "int32"), "sum", "ring"),
-        ("all_reduce", "float32", "int32"),
+        of(10, "sum", "ring"), of(10, "sum", "ring", dtype="int32"), ("float32", "int32"),
     ),
-    "operation": (
-        lambda g, w: g.all_reduce(w, "sum"),
-        lambda g, w: g.all_reduce(w, "max"),
-        ("all_reduce", "sum", "max"),
-    ),
-    "algorithm": (
-        lambda g, w: g.all_reduce(w, "sum", "ring"),
-        lambda g, w: g.all_reduce(w, "sum", "tree"),
-        ("all_reduce", "ring", "tree"),
-    ),
+    "operation": (of(WINDOW, "sum"), of(WINDOW, "max"), ("all_reduce", "sum", "max")),
     "algorithm, the library's on most": (
-        lambda g, w: g.all_reduce(w, "sum", "mpi"),
-        lambda g, w: g.all_reduce(w, "sum", "node"),
-        ("all_reduce", "mpi", "node"),
+        of(WINDOW, "sum", "mpi"), of(WINDOW, "sum", "node"), ("all_reduce", "mpi", "node"),
     ),
     "algorithm, the library's on one": (
-        lambda g, w: g.all_reduce(ones(), "sum", "naive"),
-        lambda g, w: g.all_reduce(ones(), "sum", "mpi"),
-        ("all_reduce", "mpi", "naive"),
+        of(10, "sum", "naive"), of(10, "sum", "mpi"), ("all_reduce", "mpi", "naive"),
     ),
-    "kind of buffer": (
-        lambda g, w: g.all_reduce(w),
-        lambda g, w: g.all_reduce(ones(w.size)),
-        ("all_reduce", "any array", "communicator.empty"),
-    ),
+    "kind of buffer": (of(WINDOW), of(100), ("all_reduce", "any array", "communicator.empty")),
     "place in a buffer": (
         lambda g, w: g.all_reduce(w[:50], "sum", "node"),
         lambda g, w: g.all_reduce(w[1:51], "sum", "node"),
         ("all_reduce", "communicator.empty 0+0", "communicator.empty 0+4"),
     ),
-    "call": (
-        lambda g, w: g.reduce_scatter(w),
-        lambda g, w: g.all_gather(w),
-        ("reduce_scatter", "all_gather"),
-    ),
     "call, one that a root could make alone": (
-        lambda g, w: g.all_reduce(ones(), "sum", "ring"),
-        lambda g, w: [g.broadcast(ones(), g.rank), g.all_reduce(ones(), "sum", "ring")],
+        of(10, "sum", "ring"),
+        lambda g, w: [g.broadcast(ones(), g.rank), end(g)],
         ("all_reduce", "broadcast"),
     ),
     "root": (
-        lambda g, w: g.broadcast(w, 0),
-        lambda g, w: g.broadcast(w, 1),
-        ("broadcast", "root 0", "root 1"),
-    ),
-    "root of a reduction": (
-        lambda g, w: g.reduce(w, "sum", 0),
-        lambda g, w: g.reduce(w, "sum", 1),
-        ("reduce(", "sum, root 0", "root 1"),
-    ),
-    "gather and scatter": (
-        lambda g, w: g.gather(w, 0),
-        lambda g, w: g.scatter(w, 0),
-        ("gather(", "scatter("),
+        of(WINDOW, 0, call="broadcast"), of(WINDOW, 1, call="broadcast"), ("root 0", "root 1"),
     ),
     "gather and scatter, where some ranks only send": (
-        lambda g, w: [g.gather(ones(), 0), g.all_reduce(ones(), "sum", "ring")],
-        lambda g, w: [g.scatter(ones(), 0), g.all_reduce(ones(), "sum", "ring")],
-        ("gather(", "scatter("),
+        of(10, 0, call="gather"), of(10, 0, call="scatter"), ("gather(", "scatter("),
     ),
     "reduction and broadcast, where some ranks only send": (
-        lambda g, w: [g.reduce(ones(), "sum", 0), g.all_reduce(ones(), "sum", "ring")],
-        lambda g, w: [g.broadcast(ones(), 0), g.all_reduce(ones(), "sum", "ring")],
+        of(10, "sum", 0, call="reduce"),
+        lambda g, w: [g.broadcast(ones(), 0), end(g)],
         ("reduce(", "broadcast("),
     ),
-    "the reduction of another root, where some ranks only send": (
-        lambda g, w: [g.reduce(ones(), "sum", 0), g.all_reduce(ones(), "sum", "ring")],
-        lambda g, w: [g.reduce(ones(), "sum", 1), g.all_reduce(ones(), "sum", "ring")],
-        ("reduce(", "root 0", "root 1"),
-    ),
     "operation of a reduction under way": (
-        lambda g, w: g.reduce_async(w, "min").wait(),
-        lambda g, w: g.reduce_async(w, "max").wait(),
+        of(WINDOW, "min", call="reduce_async"), of(WINDOW, "max", call="reduce_async"),
         ("reduce_async(", "min, root 0", "max, root 0"),
     ),
-    "a table": (
-        lambda g, w: g.all_to_all(w[: g.size]),
-        lambda g, w: g.all_gather(w),
-        ("all_to_all", "all_gather"),
-    ),
     "a buffer to be made": (
-        lambda g, w: g.empty(10),
-        lambda g, w: g.all_reduce(w),
-        ("empty((10,), float32)", "all_reduce"),
+        lambda g, w: g.empty(10), of(WINDOW), ("empty((10,), float32)", "all_reduce"),
     ),
     "two buffers to be made": (
-        lambda g, w: g.empty(10),
-        lambda g, w: g.empty(10, "int32"),
+        lambda g, w: g.empty(10), lambda g, w: g.empty(10, "int32"),
         ("empty((10,), float32)", "empty((10,), int32)"),
     ),
     "where the result goes": (
@@ -234,24 +192,12 @@ DIFFERENCES = {
         lambda g, w: g.all_to_all(w[: g.size], ones(g.size)),
         ("all_to_all", "to another array"),
     ),
-    "the end, of one": (
-        lambda g, w: g.all_reduce(w),
-        lambda g, w: g.close(),
-        ("all_reduce", "close()"),
-    ),
+    "the end, of one": (of(WINDOW), lambda g, w: g.close(), ("all_reduce", "close()")),
     "the end, of most": (
-        lambda g, w: g.close(),
-        lambda g, w: g.all_reduce(w, "sum", "ring"),
-        ("all_reduce", "close()"),
-    ),
-    "nonblocking": (
-        lambda g, w: g.all_reduce_async(w).wait(),
-        lambda g, w: g.all_reduce_async(w, "min").wait(),
-        ("all_reduce_async", "sum", "min"),
+        lambda g, w: g.close(), of(WINDOW, "sum", "ring"), ("all_reduce", "close()"),
     ),
     "nonblocking, and not": (
-        lambda g, w: g.all_reduce_async(ones(), "sum", "ring").wait(),
-        lambda g, w: g.all_reduce(ones(), "sum", "ring"),
+        of(10, "sum", "ring", call="all_reduce_async"), of(10, "sum", "ring"),
         ("all_reduce_async", "all_reduce("),
     ),
     "nonblocking, polled": (
@@ -259,15 +205,10 @@ DIFFERENCES = {
         lambda g, w: poll(g.all_reduce_async(ones(), "sum", "mpi")),
         ("all_reduce_async", "tree", "mpi"),
     ),
-}
+}  # fmt: skip
 
 
-def poll(handle):
-    """Wait for a handle without waiting."""
-    while not handle.test():
-        pass
-
-
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("odd", ["first", "last"])
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_what_differs_is_told_to_every_rank(
@@ -281,9 +222,7 @@ def test_what_differs_is_told_to_every_rank(
     differs(comm, open_communicator(), 0 if odd == "first" else comm.size - 1, difference)
 
 
-@pytest.mark.parametrize(
-    "difference", ["shape", "algorithm", "kind of buffer", "algorithm, the library's on most"]
-)
+@pytest.mark.parametrize("difference", ["shape", "algorithm, the library's on most"])
 def test_what_differs_is_told_on_every_layout(comm, open_communicator, host, difference):
     differs(comm, open_communicator(host=host), comm.size - 1, difference)
 
@@ -312,33 +251,24 @@ def differs(comm, communicator, odd, difference):
 #: Name → a call that a rank cannot take part in, and a word of the reason.
 REFUSED = {
     "read-only": (lambda g: g.all_reduce(locked(ones())), "read-only"),
-    "read-only, broadcast": (lambda g: g.broadcast(locked(ones())), "read-only"),
     "every other element": (lambda g: g.all_reduce(ones(20)[::2]), "not contiguous"),
-    "a part of each row": (lambda g: g.all_reduce(ones(20).reshape(4, 5)[:, :3]), "not contiguous"),
     "a list": (lambda g: g.all_reduce([1.0, 2.0]), "list"),
-    "nothing": (lambda g: g.all_gather(None), "NoneType"),
     "masked": (lambda g: g.all_reduce(np.ma.ones(10, np.float32)), "MaskedArray"),
-    "complex": (lambda g: g.all_reduce(ones(10, "complex64")), "c8"),
     "bool": (lambda g: g.reduce_scatter(ones(10, "bool")), "b1"),
     "objects": (lambda g: g.all_reduce(ones(10, "object")), "object elements cannot be sent"),
     "text": (lambda g: g.broadcast(np.array(["abc"])), "<U3 elements cannot be sent"),
-    "bits of another size": (lambda g: g.all_reduce(ones(9, "uint8")), "u1 numbers cannot be red"),
     "a tensor": (lambda g: g.all_reduce(Tensor()), "pass its .detach().numpy()"),
     "the other endian": (lambda g: g.all_reduce(ones(10, ">f4")), ">f4"),
     "float16 by the library": (lambda g: g.all_reduce(ones(9, "float16"), "sum", "mpi"), "float16"),
-    "unknown operation": (lambda g: g.all_reduce(ones(), "median"), "median"),
     "unknown operation, long": (lambda g: g.all_reduce(ones(), "é" * 1200), "ééé"),
     "an operation of MPI": (lambda g: g.all_reduce(ones(), MPI.SUM), "unknown operation"),
     "a list of operations": (lambda g: g.reduce_async(ones(), ["sum"]), "operation ['sum']"),
     "a list of algorithms": (lambda g: g.all_reduce(ones(), "sum", ["ring"]), "algorithm ['ring']"),
-    "a list of roots": (lambda g: g.broadcast(ones(), [0]), "root [0]"),
     "unknown algorithm": (lambda g: g.all_reduce(ones(), "sum", "star"), "star"),
     "no schedule between hosts": (lambda g: g.all_reduce(ones(), "sum", "node+mpi"), "node"),
-    "a nonblocking call": (lambda g: g.all_reduce_async(ones(), "sum", "star"), "star"),
-    "no such root": (lambda g: g.broadcast(ones(), g.size), "root"),
+    "no such root": (lambda g: g.broadcast(ones(), g.size), "is not a rank from 0 to"),
     "a root from behind": (lambda g: g.broadcast(ones(), -1), "root -1"),
     "no root at all": (lambda g: g.broadcast(ones(), None), "root None"),
-    "no such root of a reduction": (lambda g: g.reduce(ones(), "sum", 99), "root 99"),
     "no such root of a gather": (lambda g: g.gather_async(ones(), -1), "root -1"),
     "no operation": (lambda g: g.reduce(ones(), None), "unknown operation None"),
     "bits of decimal numbers": (lambda g: g.all_reduce(ones(), "xor"), "xor is for integers"),
@@ -364,7 +294,6 @@ REFUSED = {
     "half a root": (lambda g: g.broadcast(ones(), 0.5), "root 0.5"),
     "a buffer of objects": (lambda g: g.empty(3, "object"), "object"),
     "a buffer of negative length": (lambda g: g.empty((2, -1)), "(2, -1)"),
-    "a buffer of no type": (lambda g: g.empty(3, "float33"), "float33"),
     "a buffer of half an element": (lambda g: g.empty(2.5), "float"),
 }
 
@@ -384,40 +313,32 @@ def locked(array):
 def test_the_same_mistake_on_all_ranks_spoils_nothing(open_communicator, host):
     communicator = open_communicator(host=host)
     window = communicator.empty(3000)
-    for call, reason in REFUSED.values():
+    for call, reason in list(REFUSED.values())[:: 1 if host is None else 6]:
         error = error_of(lambda call=call: call(communicator))
         assert isinstance(error, ConfigError)
         assert reason in str(error)
-        for name in ("auto", "ring"):
-            window[:] = 1
-            begun = ones(5)
-            handle = communicator.all_reduce_async(begun, "sum", "mpi")
-            error_of(lambda call=call: call(communicator))
-            assert (communicator.all_reduce(window, "sum", name) == communicator.size).all()
-            assert (communicator.all_reduce(ones(7), "sum", name) == communicator.size).all()
-            handle.wait()
-            assert (begun == communicator.size).all()
+        window[:] = 1
+        begun = ones(5)
+        handle = communicator.all_reduce_async(begun, "sum", "mpi")
+        error_of(lambda call=call: call(communicator))
+        assert (communicator.all_reduce(window) == communicator.size).all()
+        assert (communicator.all_reduce(ones(7), "sum", "ring") == communicator.size).all()
+        handle.wait()
+        assert (begun == communicator.size).all()
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_one_rank_s_mistake_is_told_to_the_others(comm, open_communicator, enough_on_few, what):
-    if what not in list(REFUSED)[::5]:
-        enough_on_few()
-    refuses(communicator=open_communicator(), odd=comm.size - 1, what=what, first=None)
-
-
-@pytest.mark.parametrize("first", ["the one", "the others"])
-@pytest.mark.parametrize("what", ["read-only", "unknown algorithm"])
-def test_it_does_not_matter_who_comes_first(open_communicator, enough_on_few, host, what, first):
-    enough_on_few()
-    refuses(communicator=open_communicator(host=host), odd=0, what=what, first=first)
+@pytest.mark.parametrize("what", list(REFUSED)[::9])
+def test_one_rank_s_mistake_is_told_to_the_others(comm, open_communicator, what):
+    """Whoever comes first."""
+    first = ["the one", "the others"][list(REFUSED).index(what) % 2]
+    refuses(communicator=open_communicator(), odd=comm.size - 1, what=what, first=first)
 
 
 def refuses(*, communicator, odd, what, first):
     """Let one rank make a mistake; the others call something that would do."""
     call, reason = REFUSED[what]
     communicator.all_reduce(ones())
-    if first is not None and (communicator.rank == odd) == (first == "the others"):
+    if (communicator.rank == odd) == (first == "the others"):
         time.sleep(0.1)
     if communicator.rank == odd:
         error = error_of(lambda: call(communicator))
@@ -434,14 +355,10 @@ def refuses(*, communicator, odd, what, first):
     assert_of_no_use(communicator)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "where"),
-    [
-        ("auto", "window"),
-        ("ring", "plain"),
-        ("node+tree", "plain"),
-        ("mpi", "plain"),
-    ],
+    [("auto", "window"), ("ring", "plain"), ("node+tree", "plain"), ("mpi", "plain")],
 )
 def test_a_rank_that_never_calls_is_named(
     comm, open_communicator, enough_on_few, monkeypatch, host, name, where
@@ -469,6 +386,7 @@ def test_a_rank_that_never_calls_is_named(
     comm.Barrier()
 
 
+@pytest.mark.exhaustive
 def test_a_deadline_counts_from_the_last_sign_of_life(comm, open_communicator):
     """A call in several parts, each of them late but in time."""
     communicator = open_communicator(timeout_s=2)
@@ -479,7 +397,7 @@ def test_a_deadline_counts_from_the_last_sign_of_life(comm, open_communicator):
     np.testing.assert_array_equal(buffer, 1)
 
 
-@pytest.mark.parametrize("behind", [1, 5, 40])
+@pytest.mark.parametrize("behind", [1, 40])
 def test_a_rank_that_has_gone_on_is_told_of_an_old_call(comm, open_communicator, host, behind):
     """A root goes on as soon as its numbers are sent: it hears much later that nobody took them."""
     communicator = open_communicator(host=host, timeout_s=SOON_S + 10)
@@ -499,10 +417,6 @@ def test_a_rank_that_has_gone_on_is_told_of_an_old_call(comm, open_communicator,
     assert_of_no_use(communicator)
 
 
-def end(communicator):
-    communicator.all_reduce(ones(2), "sum", "ring")
-
-
 def test_what_is_under_way_fails_with_the_rest(comm, open_communicator, host):
     communicator = open_communicator(host=host)
     begun = [ones(10), communicator.empty(3000), ones(4000)]
@@ -517,33 +431,13 @@ def test_what_is_under_way_fails_with_the_rest(comm, open_communicator, host):
     for buffer, handle in zip(begun, handles, strict=True):
         for action in (handle.wait, handle.test):
             if handle.done:
-                expected = communicator.size if buffer[0] else 0
-                np.testing.assert_array_equal(buffer, expected)
+                np.testing.assert_array_equal(buffer, communicator.size if buffer[0] else 0)
             else:
                 assert "cannot be used after an error" in str(error_of(action))
     assert_of_no_use(communicator)
 
 
 WAYS = ["ring", "node", "mpi"]
-
-
-def test_a_start_that_differs_among_others_that_do_not(comm, open_communicator, host):
-    communicator = open_communicator(host=host)
-    odd = communicator.rank == comm.size - 1
-
-    def calls():
-        handles = [
-            communicator.all_reduce_async(ones(3 + i), "sum", name) for i, name in enumerate(WAYS)
-        ]
-        handles.append(communicator.all_reduce_async(ones(20 + odd), "sum", "auto"))
-        for handle in reversed(handles):
-            handle.wait()
-
-    error = error_of(calls)
-    assert isinstance(error, ProtocolError)
-    assert "(20,)" in str(error)
-    assert "(21,)" in str(error)
-    assert_of_no_use(communicator)
 
 
 def test_what_is_interrupted_cannot_go_on(comm, open_communicator, monkeypatch):

@@ -238,6 +238,7 @@ def bits(comm, knobs, problem=None, **more):
     return comm.bcast(None if run is None else (run.theta.tobytes(), run.summary.allreduce))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("shard", SHARDS)
 def test_the_bits_of_a_run_without(comm, on_hosts, shard):
     """Whatever ``auto`` takes where ranks are on these hosts, and by the ring of all ranks."""

@@ -1,4 +1,4 @@
-"""The port over MPI: messages, payloads and what is counted, on every layout of hosts."""
+"""The port over MPI: messages, payloads, what is counted, deadlines, on every layout of hosts."""
 
 import time
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psrt.errors import CodecError
-from psrt.messages import Leave, Params, Push, Report
+from psrt.errors import CodecError, TransportError
+from psrt.messages import Params, Push, Report
 from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.port import MpiPort
 from psrt.partition import ShardPlan
 from psrt.transport import NO_PAYLOAD, RoleMap, drive
 from psrt.transport.frames import FRAME_BYTES
-from psrt.transport.port import VERSIONS, ThetaMemory
+from psrt.transport.port import ThetaMemory
 
 N = 11
 GRADIENT = 0
@@ -40,94 +40,6 @@ def open_port(comm, host):
         port.close()
 
 
-def gradient_of(worker, turn, n):
-    return (np.arange(n) + 100 * worker + 10_000 * turn).astype(np.float32)
-
-
-def parameters_of(shard, turn, size):
-    return -(np.arange(size) + 100 * shard + 10_000 * turn).astype(np.float32)
-
-
-async def play_worker(port, turns):
-    worker = port.role_map.worker_of(port.rank)
-    n = port.role_map.n
-    for turn in range(turns):
-        port.gradient[:n] = gradient_of(worker, turn, n)
-        port.theta[:] = np.nan
-        shards = list(enumerate(port.role_map.servers))
-        for shard, rank in reversed(shards) if turn % 2 else shards:
-            port.send(rank, Push(worker, turn, turn, 3, 0.25 * turn, shard), GRADIENT)
-        for _ in port.role_map.servers:
-            reply = await port.receive()
-            assert reply == Params(reply.shard, turn + 1, turn + 1, worker)
-        for shard, span in enumerate(port.role_map.spans):
-            expected = parameters_of(shard, turn, span.size)
-            np.testing.assert_array_equal(span.of(port.theta), expected)
-    for shard, rank in enumerate(port.role_map.servers):
-        port.send(rank, Leave(worker, turns, shard))
-
-
-async def play_server(port, turns):
-    """Answer each round of a shard when all of it is here."""
-    mine, ranks = port.role_map.shards_of(port.rank), port.role_map.workers
-    for turn in range(turns):
-        missing = {shard: set(range(len(ranks))) for shard in mine}
-        while missing:
-            push = await port.receive()
-            worker, shard = push.worker, push.shard
-            assert push == Push(worker, turn, turn, 3, 0.25 * turn, shard)
-            missing[shard].remove(worker)
-            if not missing[shard]:
-                del missing[shard]
-                await answer_round(port, shard, turn)
-    leaves = [await port.receive() for _ in mine for _ in ranks]
-    assert sorted(leaves) == [Leave(w, turns, i) for w in range(len(ranks)) for i in mine]
-
-
-async def answer_round(port, shard, turn):
-    ranks, span, region = port.role_map.workers, port.role_map.spans[shard], turn % VERSIONS
-    for worker in range(len(ranks)):
-        given = span.of(gradient_of(worker, turn, port.role_map.n))
-        np.testing.assert_array_equal(port.payload(shard, worker), given)
-    await port.until(
-        lambda: not any(port.in_flight(rank, shard) for rank in ranks), lambda: "the workers"
-    )
-    port.versions[shard][region][:] = parameters_of(shard, turn, span.size)
-    for worker, rank in enumerate(ranks):
-        port.send(rank, Params(shard, turn + 1, turn + 1, worker), region)
-
-
-def play(port, turns):
-    role = play_server if port.role_map.shards_of(port.rank) else play_worker
-    drive(role(port, turns))
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("n", [8, N, 200_000])
-@pytest.mark.parametrize("each", [1, 4])
-@pytest.mark.parametrize("servers", [1, 2])
-def test_payloads_arrive_with_their_messages(comm, open_port, servers, each, n):
-    if servers >= comm.size:
-        pytest.skip("no worker left")
-    play(open_port(servers, n, each), turns=7)
-
-
-@pytest.mark.mpi(min_size=2)
-def test_every_byte_is_counted_at_both_ends(comm, open_port):
-    port = open_port(1)
-    play(port, turns=5)
-    workers = comm.size - 1
-    per_worker = 5 * (FRAME_BYTES + 4 * N)
-    port.meet()
-    counts = comm.gather([port.bytes_sent, port.bytes_received])
-    if comm.rank == 0:
-        assert counts[0] == [
-            workers * per_worker,
-            workers * (per_worker + FRAME_BYTES),
-        ]
-        assert counts[1:] == [[per_worker + FRAME_BYTES, per_worker]] * workers
-
-
 #: Longer than Open MPI sends without asking, so that it goes in pieces.
 LONGEST = 300_000
 
@@ -141,7 +53,7 @@ def frame_of(worker, shard, turn):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("each", [1, 4])
 def test_frames_of_any_length_arrive_whole_and_are_counted(comm, open_port, each):
-    turns = 6
+    turns = 5
     port = open_port(1, 100_000, each, frame_bytes=[LONGEST] * each)
     workers = range(comm.size - 1)
 
@@ -267,29 +179,6 @@ def test_pushes_to_another_host_wait_for_answers_unless_told_not_to(comm, window
     port.close()
 
 
-@pytest.mark.mpi(min_size=2)
-def test_no_worker_is_starved(comm, open_port):
-    """A server that is busy still hears everyone: each round takes every waiting message once."""
-    port = open_port(1)
-    turns = 20
-
-    async def worker():
-        mine = port.rank - 1
-        for turn in range(turns):
-            port.send(0, Push(mine, turn, 0, 0, 0.0))
-            await port.receive()
-
-    async def server():
-        count = dict.fromkeys(range(len(port.role_map.workers)), 0)
-        for _ in range(turns * len(count)):
-            push = await port.receive()
-            count[push.worker] += 1
-            port.send(port.role_map.workers[push.worker], Params(0, 0, count[push.worker], 0))
-        assert set(count.values()) == {turns}
-
-    drive(server() if comm.rank == 0 else worker())
-
-
 @pytest.mark.mpi
 def test_reports_reach_rank_0_whole_and_in_order(comm, open_port):
     port = open_port(0)
@@ -297,27 +186,8 @@ def test_reports_reach_rank_0_whole_and_in_order(comm, open_port):
     port.on_report = heard.append
 
     def report(worker, step):
-        return Report(
-            worker,
-            1,
-            step,
-            0.5,
-            10,
-            2,
-            3,
-            4,
-            7.5,
-            5.0,
-            0.5,
-            1,
-            0.25,
-            2,
-            float(worker),
-            0.25,
-            step == 2,
-            step == 4,
-            (step, 2 * step),
-        )
+        losses = (0.5, 10, 2, 3, 4, 7.5, 5.0, 0.5, 1, 0.25, 2, float(worker), 0.25)
+        return Report(worker, 1, step, *losses, step == 2, step == 4, (step, 2 * step))
 
     port.meet()
     for step in range(5):
@@ -326,18 +196,6 @@ def test_reports_reach_rank_0_whole_and_in_order(comm, open_port):
     by_worker = {w: [r for r in heard if r.worker == w] for w in range(comm.size)}
     expected = {w: [report(w, step) for step in range(5)] for w in range(comm.size)}
     assert by_worker == (expected if comm.rank == 0 else {w: [] for w in expected})
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("size", [0, 5, 100_000])
-def test_fetch_copies_a_vector_to_rank_0(comm, open_port, size):
-    port = open_port(0)
-    for source in range(comm.size):
-        mine = np.full(size, source, np.float32) if comm.rank == source else None
-        out = np.full(size, -1, np.float32) if comm.rank == 0 else None
-        port.fetch(source, mine, out)
-        if comm.rank == 0:
-            np.testing.assert_array_equal(out, source)
 
 
 @pytest.mark.mpi
@@ -370,3 +228,83 @@ def test_a_late_worker_does_not_clear_what_all_read(comm, monkeypatch):
     if port.rank:
         np.testing.assert_array_equal(port.theta, 1.0)
     port.close()
+
+
+# --- a rank that does not answer: who waits for it gives up in time and says for whom -----------
+
+TIMEOUT_S = 0.1
+
+
+@pytest.fixture
+def hasty_port(comm):
+    """Return what makes a port that soon gives up; it is closed, with all the time it needs."""
+    ports = []
+
+    def made(servers=0, host=None):
+        wiring = wiring_of(comm.size, servers, n=8)
+        ports.append(MpiPort(comm, wiring, timeout_s=TIMEOUT_S, host=host))
+        return ports[-1]
+
+    yield made
+    comm.Barrier()  # whoever gave up waits here for the rank that was late
+    for port in ports:
+        port._backoff._timeout_s = 20.0
+        if port._executor is not None:
+            port._executor._backoff._timeout_s = 20.0
+        port.close()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_receive_names_what_the_role_waits_for(comm, hasty_port, host):
+    port = hasty_port(servers=1, host=host)
+    if comm.rank == 0:
+        port.waiting_for = lambda: "worker 0 at clock 7"
+        start = time.monotonic()
+        with pytest.raises(TransportError, match=r"no answer within 0.1 s.*worker 0 at clock 7"):
+            drive(port.receive())
+        assert time.monotonic() - start >= TIMEOUT_S
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_that_is_not_read_names_the_reader(comm, hasty_port, one_host):
+    one_host()  # between hosts a short message leaves before it is read
+    port = hasty_port(servers=1)
+    if comm.rank:
+        port.send(0, Push(comm.rank - 1, 0, 0, 1, 0.0), 0)
+        with pytest.raises(TransportError, match="rank 0 to read"):
+            port.send(0, Push(comm.rank - 1, 1, 0, 1, 0.0), 0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_whoever_stops_after_its_work_is_late_all_the_same(comm, hasty_port):
+    port = hasty_port(servers=1)
+    if comm.rank:
+        drive(port.compute(time.sleep, 2 * TIMEOUT_S))
+    else:
+        with pytest.raises(TransportError, match=r"0.1 s \(--timeout-s\)"):
+            drive(port.receive())
+
+
+@pytest.mark.mpi(min_size=2)
+def test_until_names_whom_it_was_told(hasty_port):
+    with pytest.raises(TransportError, match="ranks 5 and 6 to read"):
+        drive(hasty_port().until(lambda: False, lambda: "ranks 5 and 6 to read"))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_does_not_come_to_the_end_is_waited_for_in_vain(comm, hasty_port):
+    port = hasty_port()
+    if comm.rank == 0:
+        with pytest.raises(TransportError, match="other ranks"):
+            port.meet()
+    comm.Barrier()
+    if comm.rank:
+        port.meet()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_last_reports_that_do_not_come_are_waited_for_in_vain(comm, hasty_port):
+    port = hasty_port()
+    if comm.rank == 0:
+        with pytest.raises(TransportError, match="last reports"):
+            port.finish_reports(lambda: False)

@@ -71,24 +71,7 @@ class Update:
         sums[:] = np.nan  # scratch from here on
 
 
-@pytest.mark.parametrize("n", [1, 7, 1000, 150_001])  # fewer than ranks, ragged, usual, long
-def test_without_an_update_every_rank_ends_with_the_sums(comm, open_port, enough_on_few, n):
-    if n > 1000:
-        enough_on_few()
-    port = open_port(n)
-    span = Span(0, n + CONTROL)
-    names = NAMES if n < 150_001 else ["node", "ring", "mpi", "node+butterfly"]
-    reductions = [port.reduction(span, usual(port, name), None) for name in names]
-    for turn in range(2):
-        for name, reduction in zip(names, reductions, strict=True):
-            port.gradient[:] = whole_numbers(comm.rank, n + CONTROL, turn)
-            reduction.begin()
-            drive(reduction.finish())
-            assert reduction.poll()
-            expected = total(comm.size, n + CONTROL, turn)
-            np.testing.assert_array_equal(port.gradient, expected, err_msg=name)
-
-
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("n", [1, 7, 1000, 3 * BLOCK + 5])
 def test_an_update_reaches_every_rank(comm, open_port, enough_on_few, n):
     """Each element is taken by its owners, in blocks, once a round, the same in every round."""
@@ -123,23 +106,8 @@ def test_an_update_reaches_every_rank(comm, open_port, enough_on_few, n):
                 np.testing.assert_array_equal(counts, 1, err_msg=name)
 
 
-def test_what_lies_beside_a_span_is_left_alone(comm, open_port):
-    port = open_port(1000)
-    for name in NAMES:
-        span, chosen = Span(301, 702), usual(port, name)
-        reduction = port.reduction(span, chosen, Update(port))
-        port.gradient[:] = 3
-        port.theta[:] = 5
-        reduction.begin()
-        drive(reduction.finish())
-        for vector, value in ((port.gradient, 3), (port.theta, 5)):
-            assert (vector[:301] == value).all(), name
-            assert (vector[702:] == value).all(), name
-        expected = 6 * comm.size + np.arange(301, 702) % 7
-        np.testing.assert_array_equal(span.of(port.theta), expected, err_msg=name)
-
-
-@pytest.mark.parametrize("name", ["auto", "node", "ring", "mpi", "node+halving-doubling", "tree"])
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", ["node", "mpi", "node+halving-doubling", "tree"])
 def test_buckets_under_way_in_any_order_of_polls(comm, open_port, enough_on_few, name):
     """As a backward pass fills them: begun one after the other, polled as each rank likes."""
     if name not in ("node", "tree"):
@@ -197,7 +165,7 @@ def test_as_many_buckets_as_there_is_room_for(comm, open_port, enough_on_few, na
         made(1)
 
 
-def test_differing_names_who_is_odd(comm, open_port):
+def test_differing_names_who_is_odd_among_sums_under_way(comm, open_port):
     port = open_port(5)
     numbers = np.full(comm.size, 2**63 - 1)
     assert drive(port.differing(int(numbers[comm.rank]))) == []
@@ -206,48 +174,17 @@ def test_differing_names_who_is_odd(comm, open_port):
         expected = [] if comm.size == 1 else [1] if comm.size == 2 else [odd]
         assert drive(port.differing(int(mine))) == expected
     assert drive(port.differing(comm.rank)) == list(range(1, comm.size))
-
-
-def test_a_comparison_among_sums_under_way(comm, open_port):
-    port = open_port(3000)
-    reduction = port.reduction(Span(0, 3000), usual(port, "ring"), None)
+    reduction = port.reduction(Span(0, 5), usual(port, "ring"), None)
     for turn in range(5):
-        port.gradient[:3000] = comm.rank
+        port.gradient[:5] = comm.rank
         reduction.begin()
         assert drive(port.differing(turn)) == []
         drive(reduction.finish())
-        assert (port.gradient[:3000] == comm.size * (comm.size - 1) // 2).all()
-
-
-def test_what_all_ranks_send_all_ranks_receive(comm, open_port):
-    port = open_port(1000)
-    for name in NAMES:
-        before = port.bytes_sent, port.bytes_received
-        reduction = port.reduction(Span(0, 1000), usual(port, name), None)
-        reduction.begin()
-        drive(reduction.finish())
-        port.meet()
-        moved = comm.gather([port.bytes_sent - before[0], port.bytes_received - before[1]])
-        if comm.rank == 0:
-            sent, received = map(sum, zip(*moved, strict=True))
-            assert sent == received
-            assert (sent > 0) == (comm.size > 1 or name == "mpi")
-
-
-def test_choice_is_the_same_everywhere(comm, open_port):
-    port = open_port(5)
-    for n in (1, 1000, 1_000_000):
-        name, why = port.choice("auto", n)
-        assert name in NAMES
-        assert why
-        places = np.empty(comm.size, np.int64)
-        comm.Allgather(np.array([NAMES.index(name)]), places)
-        assert (places == places[0]).all()
-    assert port.choice("tree", 10) == ("tree", "as asked")
+        assert (port.gradient[:5] == comm.size * (comm.size - 1) // 2).all()
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("name", ["node", "ring", "mpi", "butterfly"])
+@pytest.mark.parametrize("name", ["node", "ring", "mpi"])
 def test_a_worker_that_does_not_come_is_named(comm, enough_on_few, host, name):
     """The port is given up then: its memory stays until the job ends."""
     if name != "node":

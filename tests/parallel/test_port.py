@@ -186,8 +186,8 @@ def test_reports_reach_rank_0_whole_and_in_order(comm, open_port):
     port.on_report = heard.append
 
     def report(worker, step):
-        losses = (0.5, 10, 2, 3, 4, 7.5, 5.0, 0.5, 1, 0.25, 2, float(worker), 0.25)
-        return Report(worker, 1, step, *losses, step == 2, step == 4, (step, 2 * step))
+        figures = (0.5, 10, 2, 3, 4, 7.5, 5.0, 0.5, 1, 0.25, 2, float(worker), 0.25)
+        return Report(worker, 1, step, *figures, step == 2, step == 4, (step, 2 * step))
 
     port.meet()
     for step in range(5):

@@ -96,7 +96,7 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("call", CALLS)
 def test_against_numpy(open_communicator, host, call, later):

@@ -86,16 +86,17 @@ def of_cosmic_ray(number: int, seed: int) -> list[dict[str, Any]]:
                 place = f"{path.relative_to(ROOT)} {text.splitlines()[line - 1].strip()}"
                 key = f"{seed} {place} {before[place]}"
                 before[place] += 1
-                places.append((hashlib.sha256(key.encode()).digest(), path, line, ways))
+                digest = hashlib.sha256(key.encode()).digest()
+                places.append((digest, path, f"{place} ({before[place]})", ways))
     found: list[dict[str, Any]] = []
-    for key, path, line, ways in sorted(places, key=lambda it: it[0]):
+    for key, path, place, ways in sorted(places, key=lambda it: it[0]):
         if len(found) == number:
             break
         name, i = random.Random(key).choice(ways)
         source, file = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
         changed = mutate_code(source, operators[name], i)
         if changed is not None and _meaning(changed) not in (None, _meaning(source)):
-            found.append({"name": f"{file}:{line} {name}", "file": file, "source": changed})
+            found.append({"name": f"{place} {name}", "file": file, "source": changed})
     return found
 
 
@@ -229,19 +230,25 @@ def _seconds_of(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def run(out: Path, number: int, seed: int, seconds: float, processes: int, *, laws: bool) -> None:
-    """Judge all mutants that ``out`` does not have yet."""
-    mutants = [*of_cosmic_ray(2 * number // 3, seed), *of_tests(number - 2 * number // 3, seed)]
+def run(given: argparse.Namespace) -> None:
+    """Judge all mutants that ``given.out`` does not have yet."""
+    out, number = given.out, given.number
+    mutants = [
+        *of_cosmic_ray(2 * number // 3, given.seed),
+        *of_tests(number - 2 * number // 3, given.seed),
+    ]
     done = {it["name"] for it in read(out)} if out.exists() else set()
+    if given.seen_in is not None:
+        done |= {it["name"] for it in read(given.seen_in) if not it["test"]}
     left = [it for it in mutants if it["name"] not in done]
     out.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
         out.open("a", encoding="utf-8") as file,
-        ThreadPoolExecutor(processes) as pool,
+        ThreadPoolExecutor(given.processes) as pool,
     ):
-        trees = Trees(Path(folder), laws=laws)
-        for i, found in enumerate(pool.map(lambda it: trees.judged(it, seconds), left), 1):
+        trees = Trees(Path(folder), laws=not given.no_laws)
+        for i, found in enumerate(pool.map(lambda it: trees.judged(it, given.seconds), left), 1):
             file.write(json.dumps(found) + "\n")
             file.flush()
             print(f"{i}/{len(left)} {found['seconds']:5.1f} s  {found['name']}: {found['test']}")
@@ -288,6 +295,9 @@ def main() -> None:
     )
     runs.add_argument("--processes", type=int, default=2)
     runs.add_argument("--no-laws", action="store_true", help=f"leave out {LAWS}")
+    runs.add_argument(
+        "--seen-in", type=Path, metavar="OLD", help="leave out what none of OLD's tests has seen"
+    )
     tables = commands.add_parser("table")
     tables.add_argument("old", type=Path)
     tables.add_argument("new", type=Path, nargs="?")
@@ -295,10 +305,7 @@ def main() -> None:
     if given.command == "table":
         print("\n".join(table(given.old, given.new)))
     else:
-        run(
-            given.out, given.number, given.seed, given.seconds, given.processes,
-            laws=not given.no_laws,
-        )  # fmt: skip
+        run(given)
 
 
 if __name__ == "__main__":

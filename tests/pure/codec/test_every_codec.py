@@ -19,6 +19,22 @@ from psrt.errors import CodecError, ConfigError
 from support.cases import each
 
 SIZES = [*range(20), 127, 128, 129, 1000, 4097, 20_000, 100_000]
+#: By codec whose frames have a length that the numbers do not change, their bytes by its defaults.
+FORMULAS = {
+    "float16": lambda n: 2 * n,
+    "bfloat16": lambda n: 2 * n,
+    "float8-e4m3": lambda n: n + -(-n // 128),
+    "float8-e5m2": lambda n: n + -(-n // 128),
+    "float4-e3m0": lambda n: -(-n // 2) + -(-n // 128),
+    "int8": lambda n: n + 4 * -(-n // 1024),
+    "qsgd": lambda n: -(-n // 2) + 4 * -(-n // 128),
+    "ternary": lambda n: -(-n // 4) + 4 * -(-n // 4096),
+    "ternary-base3": lambda n: -(-n // 5) + 4 * -(-n // 4096),
+    "sign": lambda n: -(-n // 8) + 4 * -(-n // 1024),
+    "random-k": lambda n: 8 + 4 * math.ceil(0.01 * n),
+    "low-rank": lambda n: 4 * n,  # without matrices
+    "demo": lambda n: sum(6 * 32 if m > 32 else 4 * m for m in [64] * (n // 64) + [n % 64]),
+}
 RANDOM = ["int8", "qsgd", "ternary", "ternary-base3", "random-k"]
 every_codec = pytest.mark.parametrize("name", CODECS)
 
@@ -44,6 +60,14 @@ def test_each_row_has_a_number_of_its_own_and_a_class_that_takes_its_knobs():
     for name, it in CODECS.items():
         arguments = {*inspect.signature(it).parameters} - {"n", "matrices"}
         assert arguments == set(TABLE[name].knobs), name
+
+
+@each("name", FORMULAS)
+def test_packed_means_packed(name):
+    for n in SIZES:
+        codec = make_codec(name, n)
+        frame = codec.encode(normal(n), rng())
+        assert frame.size == HEADER_BYTES + FORMULAS[name](n) == codec.nbytes, n
 
 
 def test_what_is_kept_back_by_default():

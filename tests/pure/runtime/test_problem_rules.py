@@ -58,6 +58,13 @@ def test_what_keeps_the_rules_trains(methods):
     train(broken(**methods))
 
 
+@each("mode", ["serial", "allreduce"])
+def test_a_step_of_one_sample_is_an_update_and_one_of_none_is_not(mode):
+    counted = broken(batches=lambda *_: [0, 1, 0, 3], samples=int)
+    done = simulate(TrainConfig(mode=mode, epochs=2), counted, workers=1 if mode == "serial" else 2)
+    assert (done.summary.steps, done.summary.updates) == (8, 4)
+
+
 def in_place(theta, batch, out):
     theta[1:] -= 0.1
     out[:] = theta

@@ -15,6 +15,7 @@ import pytest
 from psrt.codec import CODECS, TABLE, ErrorFeedback, draws, make_codec, make_encoder
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.matrices import Matrix
+from psrt.codec.times import CodecTimes
 from psrt.errors import CodecError, ConfigError
 from support.cases import each
 
@@ -68,6 +69,16 @@ def test_packed_means_packed(name):
         codec = make_codec(name, n)
         frame = codec.encode(normal(n), rng())
         assert frame.size == HEADER_BYTES + FORMULAS[name](n) == codec.nbytes, n
+
+
+@each("name", TABLE)
+def test_times_of_a_row_are_microseconds_a_call_and_nanoseconds_an_element(name):
+    found = CodecTimes.of(name)
+    for line, (call_us, element_ns) in zip(
+        (found.encode, found.decode), TABLE[name].times, strict=True
+    ):
+        assert line.at(0) == pytest.approx(call_us / 1e6)
+        assert line.at(10**9) == pytest.approx(call_us / 1e6 + element_ns)
 
 
 def test_what_is_kept_back_by_default():

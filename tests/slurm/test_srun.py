@@ -37,6 +37,7 @@ def test_a_run_on_three_nodes(slurm, mpi, folder, flags):
     assert checked.status == 0, checked.stderr
 
 
+@pytest.mark.one_in(1000)
 def test_a_wrong_flag_is_status_2(slurm, mpi, folder):
     done = train(slurm, mpi, folder, "--lr", "nan", "--out", "run")
     assert done.status == 2, done.stderr
@@ -44,6 +45,7 @@ def test_a_wrong_flag_is_status_2(slurm, mpi, folder):
     assert not (folder / "run").exists()
 
 
+@pytest.mark.one_in(1000)
 def test_an_error_on_one_rank_ends_all(slurm, mpi, folder):
     """Slurm kills the others, and with pmi2 that is what its status tells, the highest of all."""
     done = train(slurm, mpi, folder, "--lr", 1e5)
@@ -73,11 +75,13 @@ def test_mpich_without_pmix_says_so_itself(slurm, mpi, folder):
     assert not (folder / "run").exists()
 
 
+@pytest.mark.one_in(1000)
 def test_one_task_is_a_process_by_itself(slurm, mpi, folder):
     done = train(slurm, mpi, folder, "--epochs", 1, pmi="none", ranks=("--ntasks", 1))
     assert done.status == 0, done.stderr
 
 
+@pytest.mark.one_in(1000)
 def test_a_rank_that_is_killed_ends_the_others(slurm, mpi, folder):
     """With ``--kill-on-bad-exit`` at once, whatever the MPI notices."""
     words = [mpi.python, "-m", "psrt", "train", *LONG]

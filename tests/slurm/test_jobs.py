@@ -1,4 +1,4 @@
-"""Batch jobs: ``hostfiles/slurm.example.sh`` as it stands, by srun and by mpirun."""
+"""Batch jobs: psrt launch, which takes srun and the tasks of the job; and the example script."""
 
 import json
 
@@ -7,11 +7,92 @@ import pytest
 from support.launching import ROOT
 from support.slurm import MPICH, OPEN_MPI, wait_until
 
-SCRIPT = ROOT / "hostfiles/slurm.example.sh"
+#: A job in which something happens to one rank.
+FAULTY = ROOT / "apps" / "studies" / "faulty_job.py"
+
+
 #: Five ranks on three nodes, fewer than the script asks for.
 RANKS = ("--ntasks", 5, "--ntasks-per-node", 2)
 SAVES = "--resume auto --checkpoint-every"
 LONG = ("--mode", "sync", "--epochs", 100000, "--hidden", 8, "--record")
+EXAMPLE = ROOT / "hostfiles/slurm.example.sh"
+#: Runs its arguments, as a batch script does.
+SCRIPT = '#!/bin/sh\nexec "$@"\n'
+USR1 = """\
+import pathlib, signal, sys, time
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+heard = []
+signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+MPI.COMM_WORLD.Barrier()
+pathlib.Path(f"waits.{rank}").touch()
+end = time.monotonic() + 300
+while not heard and time.monotonic() < end:
+    time.sleep(0.05)
+sys.exit(not heard)
+"""
+
+
+def log(folder):
+    return "".join(path.read_text(errors="replace") for path in folder.glob("psrt-*.log"))
+
+
+@pytest.fixture
+def launch(slurm, mpi, folder):
+    """Submits a batch job that runs psrt launch with the given words."""
+    (folder / "job.sh").write_text(SCRIPT)
+    line = ("--output=psrt-%j.log", folder / "job.sh", mpi.python.parent / "psrt", "launch")
+    return lambda *words: slurm.submit("--nodes", 3, "--ntasks", 5, *line, *words, cwd=folder)
+
+
+def test_the_tasks_of_the_job_train(launch, mpi, folder):
+    """By srun, in the language that it speaks."""
+    job = launch("train", "--mode", "sync", "--epochs", 1, "--out", "run")
+    assert job.ended() == ("COMPLETED", 0, 0), log(folder)
+    assert f"srun --mpi={mpi.pmi} --kill-on-bad-exit=1" in log(folder)
+    summary = json.loads((folder / "run/summary.json").read_text())
+    assert (summary["ranks"], summary["hosts"]) == (5, 3)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("flags", "status"), [(("--mode", "nonsense"), 2), (("--lr", "1000000"), 3)]
+)
+def test_the_status_of_psrt_launch_is_that_of_the_job(launch, folder, flags, status):
+    assert launch("train", *flags).ended() == ("FAILED", status, 0), log(folder)
+
+
+def test_a_rank_that_dies_is_named_and_is_status_5(launch, folder):
+    job = launch(FAULTY, "--phase", "gradient", "--rank", 4)
+    assert job.ended() == ("FAILED", 5, 0), log(folder)
+    (line,) = (line for line in log(folder).splitlines() if "psrt: error" in line)
+    assert "worker 3 (rank 4, " in line
+
+
+@pytest.mark.one_in(1000)
+def test_the_doctor_sees_three_hosts(launch, folder):
+    assert launch("doctor").ended() == ("COMPLETED", 0, 0), log(folder)
+    said = log(folder)
+    assert "launcher  srun of Slurm, PMI" in said
+    assert "5 ranks on 3 hosts; psrt train takes them as sync, 1 server, 4 workers" in said
+    assert "fails  " not in said
+
+
+@pytest.mark.one_in(1000)
+def test_mpirun_takes_as_many_tasks(launch, folder):
+    (folder / "who.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.size)\n")
+    job = launch("--launcher", "mpirun", "who.py")
+    assert job.ended() == ("COMPLETED", 0, 0), log(folder)
+    assert log(folder).count("5") >= 5
+
+
+@pytest.mark.one_in(1000)
+def test_usr1_reaches_every_rank(launch, folder):
+    (folder / "usr1.py").write_text(USR1)
+    job = launch("usr1.py")
+    wait_until(lambda: len(list(folder.glob("waits.*"))) == 5)
+    job.cancel("--batch", "--signal=USR1")
+    assert job.ended() == ("COMPLETED", 0, 0), log(folder)
 
 
 @pytest.fixture(params=["srun", "mpirun"])
@@ -23,7 +104,7 @@ def start(request, slurm, mpi, folder):
 
     def submit(flags, *words, **more):
         variables = {"PSRT_PYTHON": str(mpi.python), "PSRT_LAUNCHER": launcher, **more}
-        return slurm.submit(*flags, SCRIPT, *words, cwd=folder, **variables)
+        return slurm.submit(*flags, EXAMPLE, *words, cwd=folder, **variables)
 
     return submit
 
@@ -35,10 +116,20 @@ def summaries(folder):
     }
 
 
-def log(folder):
-    return "".join(path.read_text(errors="replace") for path in folder.glob("psrt-*.log"))
+#: How the example starts ranks; the first two have something of each.
+WAYS = [("srun", OPEN_MPI), ("mpirun", MPICH), ("srun", MPICH), ("mpirun", OPEN_MPI)]
 
 
+def ways(number):
+    """Run a test in so many ways; in those that are no main ones it is exhaustive."""
+    cases = [
+        pytest.param(*way, marks=[pytest.mark.exhaustive] * (i > 1), id=f"{way[0]}-{way[1].vendor}")
+        for i, way in enumerate(WAYS[:number])
+    ]
+    return pytest.mark.parametrize(("start", "mpi"), cases, indirect=True)
+
+
+@ways(4)
 def test_the_example_as_it_stands(start, folder):
     job = start((*RANKS, "--ntasks", 6))
     assert job.ended() == ("COMPLETED", 0, 0), log(folder)
@@ -48,12 +139,15 @@ def test_the_example_as_it_stands(start, folder):
     assert "accuracy" in log(folder)
 
 
+@pytest.mark.one_in(1000)
+@ways(4)
 def test_the_status_of_psrt_is_that_of_the_job(start, folder):
     assert start(RANKS, "--lr", "nan").ended() == ("FAILED", 2, 0), log(folder)
     assert not (folder / "runs").exists()
 
 
 @pytest.mark.one_in(1000)
+@ways(4)
 def test_scancel_leaves_what_there_is(start, folder, slurm, mpi):
     job = start(RANKS, *LONG, PSRT_SAVE="")
     run = folder / "runs" / job.id
@@ -72,16 +166,11 @@ def test_scancel_leaves_what_there_is(start, folder, slurm, mpi):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("start", "mpi"),
-    [("srun", OPEN_MPI), ("mpirun", MPICH)],
-    indirect=True,
-    ids=["srun-openmpi", "mpirun-mpich"],
-)
+@ways(2)
 def test_a_signal_before_the_end_of_the_time(start, folder):
     """The run saves itself, and the job goes on with it when it is started again.
 
-    Slurm takes its time for that: two of the four ways have something of each.
+    Slurm takes its time for that.
     """
     job = start(RANKS, "--epochs", 100000, "--hidden", 8, PSRT_SAVE=f"{SAVES} 0.5s")
     checkpoints = folder / "runs" / job.id / "checkpoints"
@@ -101,7 +190,7 @@ def test_a_signal_before_the_end_of_the_time(start, folder):
 def test_a_signal_that_a_run_cannot_heed_ends_it(slurm, mpi, folder):
     """Without checkpoints, sent by Slurm to the ranks themselves."""
     job = slurm.submit(
-        *(*RANKS, "--signal=USR1@30", SCRIPT, *LONG),
+        *(*RANKS, "--signal=USR1@30", EXAMPLE, *LONG),
         cwd=folder,
         PSRT_PYTHON=str(mpi.python),
         PSRT_LAUNCHER=f"srun --mpi={mpi.pmi}",
@@ -114,22 +203,6 @@ def test_a_signal_that_a_run_cannot_heed_ends_it(slurm, mpi, folder):
     assert job.ended()[0] == "FAILED", log(folder)
     assert metrics.stat().st_size
     assert not (run / "summary.json").exists()
-
-
-@pytest.mark.one_in(1000)
-@pytest.mark.parametrize(
-    ("flags", "ended"), [((), ("COMPLETED", 0)), (("--lr", "1000000"), ("FAILED", 3))]
-)
-def test_psrt_launch(slurm, mpi, folder, flags, ended):
-    """It finds by itself that it is srun which starts the ranks, and in which language."""
-    words = f"{mpi.python} -m psrt launch train --epochs 1 --out run {' '.join(flags)}"
-    job = slurm.submit(*RANKS, "--output=psrt-%j.log", f"--wrap={words}", cwd=folder)
-    state, status, _ = job.ended()
-    assert (state, status) == ended, log(folder)
-    assert f"srun --mpi={mpi.pmi}" in log(folder)
-    if not status:
-        summary = json.loads((folder / "run/summary.json").read_text())
-        assert (summary["ranks"], summary["hosts"]) == (5, 3)
 
 
 @pytest.mark.exhaustive

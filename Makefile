@@ -44,7 +44,7 @@ PARALLEL_ANYWHERE = $(addprefix tests/parallel/test_,$(addsuffix .py,agreement b
   reductions refusals))
 # The tests of the command line, and those of them that start ranks.
 E2E = tests/e2e
-E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goes_on runner replay launch doctor checkpoints))
+E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors ends faults survive replay launch checkpoints))
 # What else is compared with torch. PyPI's is for GPUs, of gigabytes; this one is small:
 # make test-oracles TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH = torch==2.13.0
@@ -228,8 +228,9 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(call within,1800,$(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E))
 
+test-mpich: MARKED = not exhaustive and not soak
 test-mpich:  ## tests of the command line under MPICH; of its ranks' see test-nolocal
-	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
+	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)' MARKED='$(MARKED)'
 
 # What the hosts that this machine plays need, and a Slurm on them. Where systemd runs, installing
 # daemons would start them: there the tests say what to install.

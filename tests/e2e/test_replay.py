@@ -1,4 +1,4 @@
-"""``--replay`` from the command line: the same bits, or one line that says why not."""
+"""``--replay``: the same bits, or a line that says why not; never written over what it repeats."""
 
 import json
 import re
@@ -10,15 +10,36 @@ import numpy as np
 import pytest
 
 from psrt.history import Kind
+from support.cases import also
 from support.traces import check_trace, read_trace
 
 pytestmark = pytest.mark.xdist_group("replay")
+EXHAUSTIVE = pytest.mark.exhaustive
+
 
 SHORT = ["--dataset", "data.npz", "--steps", "25", "--batch-size", "8", "--hidden", "8"]
+
+
 ASYNC = ["--mode", "async", "--servers", "2", *SHORT]
+
+
 DELAYS = ["--inject", "0:jitter:0.005", "--inject", "1:tail:0.001:1.5"]
+
+
 RANKS = 4
+
+
 PUSH_READ = ["push", "read"]
+
+
+#: What a run may be made from.
+SOURCES = [
+    ["simulate", "--like", "run"],
+    ["simulate", "--like", "run/history"],
+    ["simulate", "--compute", "run:run"],
+    ["simulate", "--replay", "run"],
+    ["train", "--machine-costs", "run/costs.json", "--mode", "allreduce"],
+]
 
 
 def write_data(path, seed):
@@ -52,6 +73,14 @@ def verdict(done):
     return next(line for line in done.stdout.splitlines() if line.startswith("replay: "))
 
 
+def refused(done, *words, status=2):
+    assert done.status == status, (done.status, done.stderr)
+    assert len(done.errors) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert re.search(word, done.errors[0]), done.errors[0]
+
+
 def test_what_ranks_recorded_is_drawn(run):
     done = run.psrt("trace", "run", "--format", "json", "-o", "it.trace.json.gz")
     assert (done.status, done.stderr) == (0, "")
@@ -67,40 +96,8 @@ def test_what_ranks_recorded_is_drawn(run):
     assert done.stdout.startswith("epoch ")
 
 
-def test_over_mpi_and_in_one_process(run):
-    recorded = sha256_of(run.folder / "run")
-    same = f"replay: the same parameters to the bit (sha256 {recorded})"
-    done = run.train(RANKS, "--replay", "run", "--out", "again", "--record")
-    assert (done.status, done.errors) == (0, []), done.stderr
-    assert verdict(done) == same
-    assert sha256_of(run.folder / "again") == recorded
-    done = run.psrt("simulate", "--replay", "run")
-    assert done.status == 0, done.stderr
-    assert verdict(done) == same
-    first, second = (np.load(run.folder / name / "history/rank-00000.npy") for name in FOLDERS)
-    for name in ("kind", "worker", "clock", "version", "tau", "samples"):
-        np.testing.assert_array_equal(first[name][:-1], second[name][:-1])
-
-
-FOLDERS = ("run", "again")
-
-
-def test_a_run_without_a_replay_is_another(run):
-    done = run.train(RANKS, *ASYNC, "--inject", "1:delay:0.005", "--out", "other")
-    assert done.status == 0, done.stderr
-    assert sha256_of(run.folder / "other") != sha256_of(run.folder / "run")
-
-
-def refused(done, *words, status=2):
-    assert done.status == status, (done.status, done.stderr)
-    assert len(done.errors) == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    for word in words:
-        assert re.search(word, done.errors[0]), done.errors[0]
-
-
-def test_another_run_than_that_one(run):
-    """Or a damaged one, or one whose config was edited."""
+def test_over_mpi_and_in_one_process_or_a_line_that_says_why_not(run):
+    """Of another run, a damaged one, or one whose config was edited."""
     for name in ("damaged", "edited"):
         shutil.copytree(run.folder / "run", run.folder / name)
     path = run.folder / "damaged/history/rank-00001.npy"
@@ -114,25 +111,65 @@ def test_another_run_than_that_one(run):
         "damaged": ["rank-00001.npy: damaged"],
         "edited": ["does not go with the history", "seed 1 instead"],
     }
-    commands = {flags: ["train", "--replay", *flags.split()] for flags in cases}
-    for done, words in zip(run.one_after_another(RANKS, commands), cases.values(), strict=True):
-        refused(done, *words)
-    refused(
-        run.train(3, "--replay", "run"), "the run had 2 servers and 2 workers: start 4 ranks, not 3"
+    commands = {"again": ["train", "--replay", "run", "--out", "again", "--record"]}
+    commands |= {flags: ["train", "--replay", *flags.split()] for flags in cases}
+    done, *others = run.one_after_another(RANKS, commands)
+    recorded = sha256_of(run.folder / "run")
+    same = f"replay: the same parameters to the bit (sha256 {recorded})"
+    assert (done.status, done.errors) == (0, []), done.stderr
+    assert verdict(done) == same
+    assert sha256_of(run.folder / "again") == recorded
+    first, second = (
+        np.load(run.folder / name / "history/rank-00000.npy") for name in ("run", "again")
     )
-    assert (run.folder / "run/summary.json").exists()
+    for name in ("kind", "worker", "clock", "version", "tau", "samples"):
+        np.testing.assert_array_equal(first[name][:-1], second[name][:-1])
+    for done, words in zip(others, cases.values(), strict=True):
+        refused(done, *words)
+    done = run.psrt("simulate", "--replay", "run")
+    assert done.status == 0, done.stderr
+    assert verdict(done) == same
 
 
-def test_other_data(copy):
+@EXHAUSTIVE
+def test_a_run_without_a_replay_is_another(run):
+    done = run.train(RANKS, *ASYNC, "--inject", "1:delay:0.005", "--out", "other")
+    assert done.status == 0, done.stderr
+    assert sha256_of(run.folder / "other") != sha256_of(run.folder / "run")
+
+
+def test_nothing_is_written_over_what_it_is_made_from(run):
+    """But beside it."""
+    folder = run.folder / "run"
+    (run.folder / "link").symlink_to("run")
+    (run.folder / "x").mkdir()
+    (folder / "costs.json").write_text("{}")
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    commands = {
+        f"{words} {out}": [*words, "--out", out, "--overwrite"]
+        for words in SOURCES
+        for out in ("run", "run/", "link", "./x/../run")
+    }
+    for done in run.one_after_another(0, commands):
+        refused(done, "would be written over what --")
+    beside = {it: ["simulate", it, "run", "--out", f"run/{it}"] for it in ("--like", "--replay")}
+    for done in run.one_after_another(0, beside):
+        assert done.status == 0, done.stderr
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_other_data_no_run_and_no_history(copy):
     write_data(copy.folder / "data.npz", seed=2)
-    refused(copy.train(RANKS, "--replay", "run"), "other training data")
-    refused(copy.psrt("simulate", "--replay", "run"), "other training data")
-
-
-def test_no_run_and_no_history(copy):
-    refused(copy.psrt("train", "--replay", "nothing"), "no run at nothing")
-    shutil.rmtree(copy.folder / "run/history")
-    refused(copy.psrt("simulate", "--replay", "run"), "run holds no history")
+    shutil.copytree(copy.folder / "run", copy.folder / "bare")
+    shutil.rmtree(copy.folder / "bare/history")
+    cases = {
+        "run": "other training data",
+        "nothing": "no run at nothing",
+        "bare": "bare holds no history",
+    }
+    commands = {name: ["simulate", "--replay", name] for name in cases}
+    for done, words in zip(copy.one_after_another(0, commands), cases.values(), strict=True):
+        refused(done, words)
 
 
 def edit_events(path):
@@ -146,24 +183,31 @@ def edit_events(path):
     return at
 
 
-def test_a_replay_that_diverges_says_where(copy):
+@pytest.mark.parametrize("how", ["simulate", also("ranks")])
+def test_a_replay_that_diverges_says_where(copy, how):
     at = edit_events(copy.folder / "run/history/rank-00001.npy")
     words = [
         f"the replay diverges at event {at} of shard 1: worker . pushed clock 24 on version",
         "in the recorded run it pushed clock 27 on version",
     ]
-    refused(copy.train(RANKS, "--replay", "run"), *words, status=1)
-    refused(copy.psrt("simulate", "--replay", "run"), *words, status=1)
+    refused(replayed(copy, how), *words, status=1)
 
 
-def test_a_replay_that_comes_to_something_else_fails(copy):
+@pytest.mark.parametrize("how", ["simulate", also("ranks")])
+def test_a_replay_that_comes_to_something_else_fails(copy, how):
     path = copy.folder / "run/summary.json"
     path.write_text(path.read_text().replace(sha256_of(copy.folder / "run"), "0" * 64))
     words = ["the replay of run came to other parameters: sha256 .* instead of 0000"]
-    refused(copy.train(RANKS, "--replay", "run"), *words, status=1)
-    refused(copy.psrt("simulate", "--replay", "run"), *words, status=1)
+    refused(replayed(copy, how), *words, status=1)
 
 
+def replayed(launch, how):
+    if how == "ranks":
+        return launch.train(RANKS, "--replay", "run")
+    return launch.psrt("simulate", "--replay", "run")
+
+
+@EXHAUSTIVE
 def test_servers_and_workers_by_name_do_not_replay(run):
     done = run.mpmd((2, ["server", "--replay", "run"]), (2, ["worker", "--replay", "run"]))
     refused(done, "--replay cannot be combined with psrt server and psrt worker")

@@ -11,6 +11,8 @@ from safetensors.numpy import load_file
 from psrt.report import Summary, parameters_sha256, read_metrics
 from support.cases import each
 
+pytestmark = pytest.mark.xdist_group("runs")
+
 MODES = {
     "sync": [],
     "sync-backup": ["--backup", "1"],
@@ -22,7 +24,35 @@ MODES = {
     "allreduce": ["--allreduce", "butterfly"],
     "allreduce-mpi": ["--allreduce", "mpi"],
 }
+
+
 SHORT = ["--epochs", "2", "--batch-size", "16", "--hidden", "32", "--lr", "0.2"]
+
+
+#: Of one size of job each: twenty steps of which some take long.
+STEPS = [*SHORT[2:], "--steps", "20"]
+DELAYED = ["--inject", "1:delay:0.01,*:jitter:0.001"]
+PAUSED = ["--inject", "1:pause:5:0.5,*:tail:0.0001:3", "--inject", "1:slow:2:5"]
+SHARDS = ["--mode", "sync", "--servers", "2", *SHORT]
+#: What else is trained in that job, by name.
+OTHERS = {
+    "shards": SHARDS,
+    "messages": [*SHARDS, "--no-shared-memory", "--last-events", "0", "--quiet"],
+    "seed": [*SHARDS, "--seed", "1"],
+    "adam": ["--servers", "2", "--optimizer", "adam", "--seed", "3", *SHORT[:-2]],
+    "again": ["--config", "adam/config.toml"],
+    "file": ["--config", "run.toml", "--staleness", "5"],
+    "logged": ["--mode", "allreduce", *SHORT, "--log-every", "10"],
+    "own data": [
+        *("--mode", "allreduce", "--dataset", "own.npz", "--batch-size", "8", "--hidden", "4"),
+        *("--epochs", "1"),
+    ],
+    **{
+        f"{mode} {name}": ["--mode", mode, *STEPS, *inject]
+        for mode in ("sync", "async")
+        for name, inject in (("delayed", DELAYED), ("paused", PAUSED))
+    },
+}
 
 
 def mode_of(name):
@@ -31,13 +61,26 @@ def mode_of(name):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, launch_in):
-    """A folder of runs of every mode, and by name what was said of them."""
+    """A folder of runs of every mode and of others, and by name what was said of them."""
     launch = launch_in(tmp_path_factory.mktemp("modes"))
-    commands = {
-        name: ["train", "--mode", mode_of(name), *flags, *SHORT, "--out", name]
-        for name, flags in MODES.items()
-    }
-    return launch.folder, dict(zip(MODES, launch.one_after_another(4, commands), strict=True))
+    x = np.random.default_rng(0).standard_normal((80, 3, 2)).astype(np.float32)
+    y = (x.sum(axis=(1, 2)) > 0).astype(np.int64)
+    own = {"x_train": x, "y_train": y, "x_test": x[:20], "y_test": y[:20]}
+    np.savez(launch.folder / "own.npz", **own)
+    (launch.folder / "run.toml").write_text(
+        'mode = "ssp"\nstaleness = 2\nepochs = 1\nhidden = [16]\nbatch_size = 16\n'
+    )
+    trained = {name: ["--mode", mode_of(name), *it, *SHORT] for name, it in MODES.items()} | OTHERS
+    commands = {name: ["train", *words, "--out", name] for name, words in trained.items()}
+    return launch.folder, dict(zip(commands, launch.one_after_another(4, commands), strict=True))
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def digest(folder):
+    return summary(folder)["parameters_sha256"]
 
 
 @each("name", MODES)
@@ -55,18 +98,15 @@ def test_every_mode_trains_on_four_ranks(runs, name):
     assert summary.bytes_sent == summary.bytes_received > 0
 
 
-def test_the_files_of_a_run_belong_together(launch):
-    done = launch.train(4, "--mode", "sync", "--servers", "2", *SHORT, "--out", "run")
-    assert done.status == 0, done.stderr
-    folder = launch.folder / "run"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "config.toml",
-        "metrics.jsonl",
-        "model.safetensors",
-        "progress.json",
-        "roster.json",
-        "summary.json",
-    ]
+@each("name", OTHERS)
+def test_so_do_others(runs, name):
+    assert (runs[1][name].status, runs[1][name].errors) == (0, []), runs[1][name].stderr
+
+
+def test_the_files_of_a_run_belong_together(runs):
+    folder, done = runs[0] / "shards", runs[1]["shards"]
+    names = "config.toml metrics.jsonl model.safetensors progress.json roster.json summary.json"
+    assert sorted(path.name for path in folder.iterdir()) == names.split()
     config = tomllib.loads((folder / "config.toml").read_text())
     assert (config["mode"], config["servers"], config["batch_size"]) == ("sync", 2, 16)
     summary = json.loads((folder / "summary.json").read_text())
@@ -98,77 +138,63 @@ def _order(name):
     return int(layer), part == "bias"  # as they lie in the vector
 
 
-def test_logged_steps_are_between_the_ends_of_epochs(launch):
-    flags = ["--mode", "allreduce", *SHORT, "--log-every", "10", "--out", "run"]
-    assert launch.train(2, *flags).status == 0
-    steps = [record["step"] for record in read_metrics(launch.folder / "run/metrics.jsonl")]
-    assert steps == [10, 20, 30, 40, 45, 50, 60, 70, 80, 90]
+def test_logged_steps_are_between_the_ends_of_epochs(runs):
+    steps = [record["step"] for record in read_metrics(runs[0] / "logged/metrics.jsonl")]
+    assert steps == [10, 20, 23, 30, 40, 46]
 
 
-def test_synchronous_runs_repeat_to_the_bit_whatever_carries_them(launch):
-    def digest(ranks, *flags):
-        done = launch.train(ranks, *flags, *SHORT, "--out", "run", "--overwrite")
-        assert done.status == 0, done.stderr
-        told.append(done.stderr.splitlines())
-        return json.loads((launch.folder / "run/summary.json").read_text())["parameters_sha256"]
-
-    told = []
-    first = digest(3, "--mode", "sync", "--quiet")
-    assert first == digest(3, "--mode", "sync", "--verbose")
-    # Rank 0 says how far it is, no other, and that is all.
-    assert told[0] == []
-    assert told[1][0].startswith("psrt: sets up  time 0:")
-    assert told[1].count(told[1][0]) == 1
-    flags = ("--servers", "2", "--no-shared-memory", "--last-events", "0")
-    assert first == digest(4, "--mode", "sync", *flags)
-    assert first == digest(5, "--mode", "sync", "--servers", "3", "--placement", "last")
-    assert first != digest(3, "--mode", "sync", "--seed", "1")
+def test_synchronous_runs_repeat_to_the_bit_whatever_carries_them(runs, launch):
+    """And as in virtual time, with another number of servers."""
+    folder, done = runs
+    assert done["messages"].stderr == ""
+    assert digest(folder / "messages") == digest(folder / "shards") != digest(folder / "seed")
+    words = ("--mode", "sync", "--servers", 1, "--workers", 2, *SHORT, "--out", "virtual")
+    assert launch.psrt("simulate", *words).status == 0
+    assert digest(launch.folder / "virtual") == digest(folder / "shards")
 
 
-def test_a_file_of_flags_is_overridden_by_flags(launch):
-    (launch.folder / "run.toml").write_text(
-        'mode = "ssp"\nstaleness = 2\nepochs = 1\nhidden = [16]\nbatch_size = 16\n'
-    )
-    done = launch.train(3, "--config", "run.toml", "--staleness", "5", "--out", "run")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("ranks", "flags"),
+    [(3, ()), (3, ("--no-shared-memory",)), (5, ("--servers", "3", "--placement", "last"))],
+)
+def test_so_they_do_on_other_numbers_of_ranks(runs, launch, ranks, flags):
+    done = launch.train(ranks, "--mode", "sync", *flags, *SHORT, "--out", "run", "--verbose")
     assert done.status == 0, done.stderr
-    config = tomllib.loads((launch.folder / "run/config.toml").read_text())
+    told = done.stderr.splitlines()  # rank 0 says how far it is, no other
+    assert told[0].startswith("psrt: sets up  time 0:")
+    assert told.count(told[0]) == 1
+    assert digest(launch.folder / "run") == digest(runs[0] / "shards")
+
+
+def test_a_file_of_flags_is_overridden_by_flags_and_a_run_repeated_from_its_own(runs):
+    config = tomllib.loads((runs[0] / "file/config.toml").read_text())
     assert (config["mode"], config["staleness"], config["hidden"]) == ("ssp", 5, [16])
+    assert digest(runs[0] / "adam") == digest(runs[0] / "again")
 
 
-def test_a_run_can_be_repeated_from_its_own_config(launch):
-    flags = ["--servers", "2", "--optimizer", "adam", "--seed", "3", *SHORT[:-2]]
-    assert launch.train(4, *flags, "--out", "first").status == 0
-    again = launch.train(4, "--config", "first/config.toml", "--out", "second")
-    assert again.status == 0, again.stderr
-    first, second = (
-        json.loads((launch.folder / run / "summary.json").read_text())["parameters_sha256"]
-        for run in ("first", "second")
-    )
-    assert first == second
-
-
-def test_overwriting_keeps_what_is_not_of_a_run(launch):
-    folder = launch.folder / "run"
-    folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
-    for steps in ("2", "3"):
-        assert launch.psrt("train", "--steps", steps, "--out", "run", "--overwrite").status == 0
-        assert json.loads((folder / "summary.json").read_text())["steps"] == int(steps)
-    assert (folder / "notes.txt").read_text() == "mine"
-
-
-def test_data_of_one_s_own(launch):
-    x = np.random.default_rng(0).standard_normal((80, 3, 2)).astype(np.float32)
-    y = (x.sum(axis=(1, 2)) > 0).astype(np.int64)
-    np.savez(launch.folder / "own.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
-    flags = ["--dataset", "own.npz", "--batch-size", "8", "--hidden", "4", "--epochs", "1"]
-    done = launch.train(2, *flags, "--out", "run")
-    assert done.status == 0, done.stderr
-    tensors = load_file(launch.folder / "run/model.safetensors")
+def test_data_of_one_s_own(runs):
+    tensors = load_file(runs[0] / "own data/model.safetensors")
     assert tensors["layers.0.weight"].shape == (6, 4)
     assert tensors["layers.1.weight"].shape == (4, 2)
 
 
+def test_stragglers_are_waited_for_by_those_who_wait(runs):
+    assert summary(runs[0] / "sync delayed")["clock_spread_max"] == 1
+    # Ten times as slow: far behind.
+    assert summary(runs[0] / "async delayed")["clock_spread_max"] > 3
+
+
+def test_injected_delays_are_felt_where_they_are_waited_for(runs):
+    sync, free = (summary(runs[0] / f"{mode} paused") for mode in ("sync", "async"))
+    assert min(sync["seconds"], free["seconds"]) > 0.5
+    assert sync["clock_spread_max"] == 1
+    assert free["clock_spread_max"] >= 10  # of 15: half a second is long
+    config = (runs[0] / "sync paused/config.toml").read_text()
+    assert 'inject = ["1:pause:5:0.5", "*:tail:0.0001:3", "1:slow:2:5"]' in config
+
+
+@pytest.mark.exhaustive
 def test_the_launcher_may_say_who_is_what(launch):
     flags = ["--mode", "async", *SHORT, "--out", "run"]
     done = launch.mpmd((2, ["server", *flags]), (2, ["worker", *flags]))
@@ -177,51 +203,24 @@ def test_the_launcher_may_say_who_is_what(launch):
     assert (summary["servers"], summary["workers"]) == (2, 2)
 
 
+@pytest.mark.exhaustive
 def test_without_a_launcher_it_trains_serially_and_says_how_to_start_ranks(launch):
-    done = launch.psrt("train", *SHORT, "--out", "run")
-    assert done.status == 0, done.stderr
-    assert "launch -n 4 train" in done.stdout.splitlines()[0]
-    summary = json.loads((launch.folder / "run/summary.json").read_text())
-    assert (summary["mode"], summary["ranks"], summary["mpi"]) == ("serial", 1, "")
-
-
-def test_the_line_that_starts_ranks_runs_as_printed(launch):
-    """On any number of cores, and for root, who has not set anything."""
+    """By a line that runs on any number of cores, and for root, who has not set anything."""
+    (launch.folder / "run").mkdir()
+    (launch.folder / "run/notes.txt").write_text("mine")
     unset = ["-uOMPI_ALLOW_RUN_AS_ROOT", "-uOMPI_ALLOW_RUN_AS_ROOT_CONFIRM"]
-    words = ("-m", "psrt", "train", "--steps", "2")
+    words = ("-m", "psrt", "train", "--steps", "2", "--out", "run", "--overwrite")
     done = launch.command("env", *unset, sys.executable, *words)
-    line = done.stdout.splitlines()[0].partition("to start ranks: ")[2]
-    done = launch.command("env", *unset, "sh", "-c", f"{line} --out run")
     assert done.status == 0, done.stderr
-    assert json.loads((launch.folder / "run/summary.json").read_text())["ranks"] == 4
-
-
-def test_stragglers_are_waited_for_by_those_who_wait(launch):
-    flags = [*SHORT[2:], "--steps", "20", "--inject", "1:delay:0.01,*:jitter:0.001"]
-    assert launch.train(3, "--mode", "sync", *flags, "--out", "sync").status == 0
-    assert launch.train(3, "--mode", "async", *flags, "--out", "async").status == 0
-    sync, free = (
-        json.loads((launch.folder / mode / "summary.json").read_text())
-        for mode in ("sync", "async")
-    )
-    assert sync["clock_spread_max"] == 1
-    assert free["clock_spread_max"] > 3  # ten times as slow: far behind
-
-
-def test_injected_delays_are_felt_where_they_are_waited_for(launch):
-    injected = ["--inject", "1:pause:5:0.5,*:tail:0.0001:3", "--inject", "1:slow:2:5"]
-    flags = [*SHORT[2:], "--steps", "20", *injected]
-    assert launch.train(3, "--mode", "sync", *flags, "--out", "sync").status == 0
-    assert launch.train(3, "--mode", "async", *flags, "--out", "async").status == 0
-    sync, free = (
-        json.loads((launch.folder / mode / "summary.json").read_text())
-        for mode in ("sync", "async")
-    )
-    assert min(sync["seconds"], free["seconds"]) > 0.5
-    assert sync["clock_spread_max"] == 1
-    assert free["clock_spread_max"] >= 10  # of 15: half a second is long
-    config = (launch.folder / "sync/config.toml").read_text()
-    assert 'inject = ["1:pause:5:0.5", "*:tail:0.0001:3", "1:slow:2:5"]' in config
+    found = summary(launch.folder / "run")
+    assert (found["mode"], found["ranks"], found["mpi"], found["steps"]) == ("serial", 1, "", 2)
+    line = done.stdout.splitlines()[0].partition("to start ranks: ")[2]
+    assert "launch -n 4 train" in line
+    done = launch.command("env", *unset, "sh", "-c", f"{line} --steps 3 --out run --overwrite")
+    assert done.status == 0, done.stderr
+    found = summary(launch.folder / "run")
+    assert (found["ranks"], found["steps"]) == (4, 3)
+    assert (launch.folder / "run/notes.txt").read_text() == "mine"  # it is not of a run
 
 
 def test_show_prints_what_a_run_would_do_and_train_takes_it(launch):
@@ -232,23 +231,21 @@ def test_show_prints_what_a_run_would_do_and_train_takes_it(launch):
     assert again.stdout == done.stdout
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["train", "--help"], ["show", "--mode", "ssp"], ["--version"]]
-)
-def test_what_needs_no_mpi_loads_no_mpi(launch, arguments):
+def test_what_needs_no_mpi_loads_no_mpi(launch):
     program = (
         "import sys\n"
         "from psrt.__main__ import main\n"
-        "try:\n    main(sys.argv[1:])\n"
-        "except SystemExit:\n    pass\n"
+        "for words in ('--help', 'train --help', 'show --mode ssp', '--version'):\n"
+        "    assert main(words.split()) == 0\n"
         "loaded = {'mpi4py', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {loaded}' if loaded else 0)\n"
     )
-    done = launch.python("-c", program, *arguments)
+    done = launch.python("-c", program)
     assert done.status == 0, done.stderr
     assert done.stdout.strip()
 
 
+@pytest.mark.exhaustive
 def test_a_rank_loads_numpy_mpi4py_and_safetensors_only(launch):
     (launch.folder / "job.py").write_text(
         "import sys, psrt\n"

@@ -1,16 +1,203 @@
-"""--survive: workers whose processes die cost the others nothing but their share of an epoch."""
+"""Workers that fall silent where nobody needs them, or die under --survive: the others train on."""
 
 import json
 import os
+import re
 import signal
 import time
 from contextlib import suppress
 
 import pytest
 
-from support.launching import TIMEOUT_S
+from psrt.faults.processes import state_of
+from support.cases import also
+from support.launching import TIMEOUT_S, wait_for
 
-JOB = """
+EXHAUSTIVE = pytest.mark.exhaustive
+
+
+def read(launch, name):
+    return json.loads((launch.folder / "run" / name).read_text())
+
+
+#: A worker falls silent: stops itself in a phase.
+SILENT = """
+import os, pathlib, signal, sys, time
+import numpy as np
+import psrt
+from psrt.errors import MissingWorkersError
+from psrt.mpi.start import world
+
+mode, servers, phase, what = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+rank, last = world().rank, world().size - servers - 1
+
+
+def reaches(name):
+    if name == phase and Problem.worker == last:
+        if "resumes" in what and not os.fork():
+            os.setsid()
+            time.sleep(7)
+            os.kill(os.getppid(), signal.SIGCONT)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def together(worker, workers):
+    # Else one may be at its 150th step before another has begun.
+    pathlib.Path(f"worker-{worker}-begins").touch()
+    while not all(pathlib.Path(f"worker-{it}-begins").exists() for it in range(workers)):
+        time.sleep(0.001)
+
+
+class Problem:
+    steps, worker, workers = 0, -1, 0
+
+    def initial(self):
+        return np.zeros(10_000, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        Problem.worker, Problem.workers = worker, workers
+        return [np.ones(2)] * 200
+
+    def loss_and_grad(self, theta, batch, out):
+        self.steps += 1
+        if self.steps == 1:
+            together(Problem.worker, Problem.workers)
+        if self.steps == 150:
+            reaches("gradient")
+        if self.steps == 400 and phase == "ends":
+            # It trains to its end, and falls silent while rank 0 evaluates.
+            signal.signal(signal.SIGALRM, lambda *_: reaches("ends"))
+            signal.setitimer(signal.ITIMER_REAL, 1.0)
+        if "resumes" in what:
+            time.sleep(0.03)
+        out[:] = 0.001
+        return 1.0
+
+    def evaluate(self, theta):
+        if phase == "ends" and rank == 0:
+            time.sleep(8)
+        return {"loss": 0.0}
+
+
+config = psrt.TrainConfig(
+    # Of four in pairs, all that ask then ask the last one first.
+    seed=2, mode=mode, servers=servers, epochs=2, lr=0.1, timeout_s=3, out="run", record=True,
+    placement="spread" if "spread" in what else None, shared_memory="remote" not in what,
+    shards_per_server=2 if "shards" in what else None,
+    asynchronous=True if "asynchronous" in what else None,
+)
+if "catches" in what:
+    try:
+        psrt.run(config, Problem())
+    except MissingWorkersError as error:
+        time.sleep(1)
+        if rank == 0:
+            print("kept", error.run.theta.size, error.run.summary.missing[0].worker)
+        else:
+            assert error.run is None
+else:
+    psrt.run(config, Problem())
+"""
+
+
+@pytest.fixture
+def silent(launch):
+    (launch.folder / "job.py").write_text(SILENT)
+
+    def run(ranks, *words):
+        done = launch.ranks(ranks, "job.py", *words)
+        for member in read(launch, "roster.json"):  # MPICH's mpirun does not wait for its ranks
+            wait_for(lambda pid=member["pid"]: state_of(pid) in "XZ")
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mode", "servers", "what"),
+    [
+        (3, "async", 1, ()),
+        also(4, "softsync", 2, ()),
+        also(4, "gossip", 0, ()),
+        also(4, "ssp", 1, ()),
+        also(5, "async", 2, ("spread",)),
+        also(4, "softsync", 2, ("remote",)),
+        also(4, "async", 1, ("resumes",)),
+        also(3, "ssp", 1, ("shards",)),
+        also(4, "easgd", 1, ("asynchronous",)),
+        also(4, "gossip", 0, ("remote",)),
+        also(3, "gossip", 0, ("resumes",)),
+        also(4, "gossip", 0, ("asynchronous",)),
+        also(4, "gossip", 0, ("asynchronous", "remote")),
+    ],
+)
+def test_the_others_train_on_and_the_run_has_results(launch, silent, ranks, mode, servers, what):
+    done = silent(ranks, mode, servers, "gradient", *what)
+    assert done.status == 4, done.stderr
+    assert "Traceback" not in done.stderr
+    worker = ranks - servers - 1
+    (victim,) = (it for it in read(launch, "roster.json") if it["role"] == f"worker {worker}")
+    name = f"worker {worker} (rank {victim['rank']}, {victim['host']}, pid {victim['pid']})"
+    (notice,) = [line for line in done.stderr.splitlines() if "the others go on" in line]
+    assert f"within 3 s (--timeout-s): {name} is stopped by a signal" in notice
+    (line,) = done.errors
+    assert line == f"psrt: error: the run went on without {name}, which fell silent"
+    summary = read(launch, "summary.json")
+    (missing,) = summary["missing"]
+    assert 0 < missing.pop("clock") <= 150
+    assert missing == {"worker": worker, **{it: victim[it] for it in ("rank", "host", "pid")}}
+    assert summary["steps"] == 400
+    assert summary["samples"] == 400 * 2 * (summary["workers"] - 1)
+    assert (launch.folder / "run" / "model.safetensors").exists()
+
+    checked = launch.psrt("check", "run")
+    assert checked.status == 0, checked.stdout + checked.stderr
+    replayed = launch.psrt("simulate", "--replay", "run")
+    assert replayed.status == 2
+    (line,) = replayed.errors
+    assert f"worker {worker} went missing in it, which a replay cannot repeat" in line
+
+
+@EXHAUSTIVE
+def test_one_that_falls_silent_at_its_end_is_missed_as_well(launch, silent):
+    done = silent(3, "async", 1, "ends")
+    assert done.status == 4, done.stderr
+    (line,) = done.errors
+    assert "without worker 1 (rank 2," in line
+    summary = read(launch, "summary.json")
+    assert summary["steps"] == 400
+    checked = launch.psrt("check", "run")
+    assert checked.status == 0, checked.stdout + checked.stderr
+
+
+@EXHAUSTIVE
+def test_a_program_may_go_on_with_what_the_others_came_to(silent):
+    done = silent(3, "async", 1, "gradient", "catches")
+    assert done.status == 4, done.stderr
+    assert "kept 10000 1" in done.stdout
+    assert done.errors == []
+
+
+@EXHAUSTIVE
+def test_psrt_launch_tells_no_other_reason(launch):
+    (launch.folder / "job.py").write_text(SILENT)
+    done = launch.psrt("launch", "-n", 3, "job.py", "async", 1, "gradient")
+    assert done.status == 4, done.stderr
+    (line,) = done.errors
+    assert "the run went on without worker 1 (rank 2," in line
+
+
+@EXHAUSTIVE
+def test_if_nobody_is_left_to_go_on_the_job_ends(silent):
+    done = silent(2, "async", 1, "gradient")
+    assert done.status == 4
+    (line,) = done.errors
+    assert re.search(r"within 3 s .*worker 0 \(rank 1", line)
+
+
+#: Workers kill themselves in a step.
+DIES = """
 import os, pathlib, signal, sys
 import numpy as np
 import psrt
@@ -67,19 +254,20 @@ if "fails" in what and world().rank == 0:
     raise ValueError("mine")
 """
 
+
 #: A step amid an epoch, and one of its last.
 AMID, LATE = 15, 39
 
 
-@pytest.fixture(autouse=True)
-def _open_mpi(launch):
+@pytest.fixture
+def open_mpi(launch):
     if not launch.is_open_mpi:
         pytest.skip("MPICH ends a job when a rank dies")
 
 
 @pytest.fixture
-def job(launch):
-    (launch.folder / "job.py").write_text(JOB)
+def job(launch, open_mpi):
+    (launch.folder / "job.py").write_text(DIES)
 
     def run(ranks, mode, servers, steps, *what, ft=("--with-ft", "ulfm")):
         dies = ",".join(f"{worker}:{step}" for worker, step in steps.items())
@@ -88,16 +276,11 @@ def job(launch):
     return run
 
 
-def also(*case):
-    """Mark a case that shows what others show, elsewhere."""
-    return pytest.param(*case, marks=pytest.mark.exhaustive)
-
-
 @pytest.mark.parametrize(
     ("ranks", "mode", "servers", "deaths", "what"),
     [
         (4, "sync", 1, {1: AMID}, ()),
-        (5, "async", 2, {0: AMID, 2: LATE}, ("messages",)),
+        also(5, "async", 2, {0: AMID, 2: LATE}, ("messages",)),
         also(4, "sync", 1, {0: 1}, ("messages",)),
         also(4, "sync", 1, {2: AMID}, ("shards",)),
         also(4, "sync", 1, {2: AMID}, ("backup",)),
@@ -117,15 +300,14 @@ def test_the_others_train_to_the_end(launch, job, ranks, mode, servers, deaths, 
     done = job(ranks, mode, servers, deaths, *what)
     assert done.status == 0, done.stderr
     assert "Traceback" not in done.stderr
-    roster = json.loads((launch.folder / "run" / "roster.json").read_text())
-    pid = {it["role"]: it["pid"] for it in roster}
+    pid = {it["role"]: it["pid"] for it in read(launch, "roster.json")}
     told = [line for line in done.stderr.splitlines() if "the others go on" in line]
     for worker in deaths:
         (line,) = (it for it in told if f"worker {worker} (" in it)
         assert f"pid {pid[f'worker {worker}']})" in line
     assert not done.errors
     assert f"kept 70000 {sorted(deaths)}" in done.stdout
-    summary = json.loads((launch.folder / "run" / "summary.json").read_text())
+    summary = read(launch, "summary.json")
     assert [it["worker"] for it in summary["missing"]] == sorted(deaths)
     lines = (launch.folder / "run" / "metrics.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])
@@ -154,6 +336,7 @@ def test_the_others_train_to_the_end(launch, job, ranks, mode, servers, deaths, 
         assert among == workers - len(deaths)
 
 
+@EXHAUSTIVE
 def test_without_what_mpi_needs_for_it_nothing_begins(launch, job):
     done = job(3, "sync", 1, {}, ft=())
     assert done.status == 2, done.stderr
@@ -162,7 +345,7 @@ def test_without_what_mpi_needs_for_it_nothing_begins(launch, job):
     assert not (launch.folder / "run").exists()
 
 
-@pytest.mark.exhaustive
+@EXHAUSTIVE
 def test_a_program_fails_as_it_would_with_all_its_workers(job):
     done = job(4, "sync", 1, {1: AMID}, "fails")
     assert "ValueError: mine" in done.stderr
@@ -170,7 +353,7 @@ def test_a_program_fails_as_it_would_with_all_its_workers(job):
     assert done.status == 1
 
 
-@pytest.mark.exhaustive
+@EXHAUSTIVE
 def test_there_is_no_other_run_in_the_program(job):
     done = job(4, "sync", 1, {1: AMID}, "again")
     assert "kept 70000 [1]" in done.stdout
@@ -178,19 +361,21 @@ def test_there_is_no_other_run_in_the_program(job):
     assert done.status == 4
 
 
+@EXHAUSTIVE
+@pytest.mark.usefixtures("open_mpi")
 @pytest.mark.parametrize(
     ("mode", "dies", "flags"),
     [
         ("sync", 1, ("--servers", 2)),
-        also("async", 0, ("--servers", 1)),
-        also("sync", 2, ("--backup", 1, "--no-shared-memory")),
-        also("ssp", 1, ("--servers", 1, "--shards-per-server", 2)),
-        also("softsync", 2, ("--softsync", 1, "--servers", 2)),
-        also("local-sgd", 0, ("--servers", 1)),
-        also("easgd", 1, ("--servers", 1)),
-        also("easgd", 1, ("--asynchronous", "--servers", 1)),
-        also("async", 1, ("--codec", "top-k", "--codec-everywhere", "--no-shared-memory")),
-        also("sync", 1, ("--checkpoint-every", "1s")),
+        ("async", 0, ("--servers", 1)),
+        ("sync", 2, ("--backup", 1, "--no-shared-memory")),
+        ("ssp", 1, ("--servers", 1, "--shards-per-server", 2)),
+        ("softsync", 2, ("--softsync", 1, "--servers", 2)),
+        ("local-sgd", 0, ("--servers", 1)),
+        ("easgd", 1, ("--servers", 1)),
+        ("easgd", 1, ("--asynchronous", "--servers", 1)),
+        ("async", 1, ("--codec", "top-k", "--codec-everywhere", "--no-shared-memory")),
+        ("sync", 1, ("--checkpoint-every", "1s")),
     ],
 )
 def test_checkpoints_go_on_after_a_death_and_the_job_from_them(launch, mode, dies, flags):
@@ -210,10 +395,7 @@ def test_checkpoints_go_on_after_a_death_and_the_job_from_them(launch, mode, die
 
     try:
         wait_for(lambda: newest()["absent"] == [])
-        pid = {
-            it["role"]: it["pid"]
-            for it in json.loads((launch.folder / "run" / "roster.json").read_text())
-        }
+        pid = {it["role"]: it["pid"] for it in read(launch, "roster.json")}
         os.kill(pid[f"worker {dies}"], signal.SIGKILL)
         wait_for(lambda: newest()["absent"] == [dies])
         first = newest()["step"]
@@ -244,14 +426,8 @@ def test_checkpoints_go_on_after_a_death_and_the_job_from_them(launch, mode, die
         assert summary["steps"] > step
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-@pytest.mark.exhaustive
+@EXHAUSTIVE
+@pytest.mark.usefixtures("open_mpi")
 @pytest.mark.parametrize(
     ("mode", "servers", "dies"), [("sync", 2, "server 1"), ("async", 1, "server 0")]
 )
@@ -260,11 +436,9 @@ def test_without_a_server_or_rank_0_nobody_goes_on(launch, mode, servers, dies):
         "-m", "psrt", "launch", "-n", 4, "train", "--mode", mode, "--servers", servers,
         "--epochs", 2000, "--survive", "--out", "run",
     )  # fmt: skip
-    deadline = time.monotonic() + 300
-    while not (launch.folder / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for((launch.folder / "run" / "metrics.jsonl").exists)
     time.sleep(1)
-    roster = json.loads((launch.folder / "run" / "roster.json").read_text())
+    roster = read(launch, "roster.json")
     os.kill(next(it["pid"] for it in roster if it["role"] == dies), signal.SIGKILL)
     _, stderr = started.communicate(timeout=TIMEOUT_S)
     assert started.returncode == 5, stderr

@@ -54,6 +54,11 @@ def some(values: Iterable[Any], *, one_in: int) -> list[Any]:
     ]
 
 
+def also(*case: Any, **more: Any) -> Any:
+    """Return a case that shows what others show: parameters of pytest that are exhaustive."""
+    return pytest.param(*case, marks=pytest.mark.exhaustive, **more)
+
+
 def pairs(firsts: Iterable[Any], seconds: Iterable[Any], *, one_in: int) -> list[Any]:
     """Return all pairs as parameters of pytest, all but one in so many of them exhaustive.
 

@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,23 +32,29 @@ _OURS = {
 }
 
 
-#: Runs commands in one job; what is said on either stream has a part for each.
+#: Runs commands in one job, or in one process; what is said on either stream has a part for each.
 _ONE_AFTER_ANOTHER = """
 import json, sys
-import numpy as np
 from psrt.__main__ import main
-from psrt.mpi.start import world
 
-comm = world()
+comm = None
+if sys.argv[2] != "0":
+    import numpy as np
+    from psrt.mpi.start import world
+
+    comm = world()
 for name, words in json.loads(sys.argv[1]).items():
-    mine = np.array([main(words)])
-    statuses = np.empty((comm.size, 1), mine.dtype)
-    comm.Allgather(mine, statuses)
-    assert (statuses == mine).all(), (name, statuses)
-    if comm.rank == 0:
+    status = main(words)
+    if comm is not None:
+        mine = np.array([status])
+        statuses = np.empty((comm.size, 1), mine.dtype)
+        comm.Allgather(mine, statuses)
+        assert (statuses == mine).all(), (name, statuses)
+    if comm is None or comm.rank == 0:
         for stream in (sys.stdout, sys.stderr):
-            print(f"== {mine[0]}", file=stream, flush=True)
-    comm.Barrier()
+            print(f"== {status}", file=stream, flush=True)
+    if comm is not None:
+        comm.Barrier()
 """
 
 
@@ -63,6 +70,15 @@ class Done:
     def errors(self) -> list[str]:
         """The lines in which psrt tells an error."""
         return [line for line in self.stderr.splitlines() if "psrt: error:" in line]
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait until something holds; fail if that takes too long, or if a process ends before."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.05)
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -113,17 +129,21 @@ class Launch:
             command += [":", "-n", ranks, sys.executable, "-m", "psrt", *words]
         return self.command(*self.mpirun, *command[1:])
 
-    def one_after_another(self, ranks: int, commands: Mapping[str, Sequence[Any]]) -> list[Done]:
+    def one_after_another(
+        self, ranks: int, commands: Mapping[str, Sequence[Any]], **variables: str
+    ) -> list[Done]:
         """Run commands of psrt in one job of so many ranks, and return what came of each.
 
         Half of the time of a short job is its start.
 
         Args:
-            ranks: to start.
+            ranks: to start; 0 for one process, without mpirun.
             commands: by a name for each; they end with one status on all ranks.
+            variables: of the environment.
         """
         words = {name: list(map(str, words)) for name, words in commands.items()}
-        done = self.ranks(ranks, "-c", _ONE_AFTER_ANOTHER, json.dumps(words))
+        line = ("-c", _ONE_AFTER_ANOTHER, json.dumps(words), ranks)
+        done = self.ranks(ranks, *line, **variables) if ranks else self.python(*line, **variables)
         assert done.status == 0, done.stderr
         out, err = (re.split(r"^== \d+$\n", it, flags=re.M) for it in (done.stdout, done.stderr))
         statuses = [int(it) for it in re.findall(r"^== (\d+)$", done.stderr, re.M)]

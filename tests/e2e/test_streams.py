@@ -1,7 +1,8 @@
-"""A disk that is full: one line, status 1, and all else but the summary is written where it fits.
+"""Where output does not fit: a disk that is full, a stream that is closed, few characters.
 
 A limit on the size of a file stands for the disk, so that this runs without root: what is larger
-cannot be written, what is smaller can.
+cannot be written, what is smaller can. Then there is one line, status 1, and all else but the
+summary is written.
 """
 
 import sys
@@ -9,6 +10,11 @@ import sys
 import pytest
 
 from psrt.__main__ import COMMANDS
+from support.cases import also
+from support.launching import ROOT
+
+EXHAUSTIVE = pytest.mark.exhaustive
+
 
 #: Runs psrt with files of at most so many bytes.
 LIMITED = """
@@ -20,6 +26,8 @@ limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 sys.exit(main(sys.argv[2:]))
 """
+
+
 #: As psrt.run over MPI, with the limit from the first line that is said, when MPI has its files.
 AMONG_RANKS = """
 import resource, signal, sys
@@ -37,7 +45,11 @@ except psrt.PsrtError as error:
         print(error, error.run.theta.size)
     sys.exit(error.exit_status)
 """
+
+
 LARGE = ["--hidden", "256", "--epochs", "1", "--out", "run", "--quiet"]
+
+
 MANY = ["--hidden", "4", "--log-every", "1", "--epochs", "4", "--out", "run", "--quiet"]
 
 
@@ -52,7 +64,7 @@ def told_once(done, *words, status=1):
         assert word in done.errors[0]
 
 
-@pytest.mark.parametrize("command", ["train", "simulate"])
+@pytest.mark.parametrize("command", ["train", also("simulate")])
 def test_a_model_that_does_not_fit(launch, command):
     done = limited(launch, 20_000, command, *LARGE)
     told_once(done, "run/model.safetensors", "File too large")
@@ -63,7 +75,7 @@ def test_a_model_that_does_not_fit(launch, command):
     assert "accuracy" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["train", "simulate"])
+@pytest.mark.parametrize("command", ["train", also("simulate")])
 def test_metrics_that_do_not_fit(launch, command):
     done = limited(launch, 8_000, command, *MANY)
     told_once(done, "run/metrics.jsonl", "File too large")
@@ -73,22 +85,12 @@ def test_metrics_that_do_not_fit(launch, command):
     assert (launch.folder / "run/metrics.jsonl").stat().st_size <= 8_000
 
 
-@pytest.mark.parametrize("epochs", [4, 30], ids=["written-at-the-end", "written-meanwhile"])
+@pytest.mark.parametrize(
+    "epochs", [also(4, id="written at the end"), pytest.param(30, id="written meanwhile")]
+)
 def test_a_history_that_does_not_fit(launch, epochs):
-    done = limited(
-        launch,
-        8_000,
-        "train",
-        *MANY[:2],
-        "--epochs",
-        epochs,
-        "--batch-size",
-        8,
-        "--out",
-        "run",
-        "--record",
-        "--quiet",
-    )
+    more = ("--epochs", epochs, "--batch-size", 8, "--out", "run", "--record", "--quiet")
+    done = limited(launch, 8_000, "train", *MANY[:2], *more)
     told_once(done, "run/history/events.npy", "File too large")
     again = limited(launch, 10**6, "train", *MANY, "--overwrite")
     assert again.status == 0, again.stderr
@@ -99,6 +101,7 @@ def test_nothing_fits(launch):
     assert not (launch.folder / "run").exists()
 
 
+@EXHAUSTIVE
 def test_a_model_that_does_not_fit_is_not_lost_for_a_script(launch):
     done = launch.ranks(2, "-c", AMONG_RANKS)
     assert done.status == 1, done.stderr
@@ -111,26 +114,23 @@ def test_a_model_that_does_not_fit_is_not_lost_for_a_script(launch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["explain", "ring", "--svg", "a.svg"],
-        ["explain", "ssp", "--svg", "a.svg"],
-        ["explain", "ring", "--html", "a.html"],
-        ["bench", "allreduce", "--json", "a.json"],
+        "explain ring --html a.html",
+        *map(also, ["explain ring --svg a.svg", "explain ssp --svg a.svg"]),
+        also("bench allreduce --json a.json"),
     ],
 )
 def test_what_commands_write(launch, words):
-    told_once(limited(launch, 100, *words), status=2)
+    told_once(limited(launch, 100, *words.split()), status=2)
 
 
-@pytest.mark.exhaustive
+@EXHAUSTIVE
 @pytest.mark.parametrize(
     "words",
     [
-        ["--help"],
         ["train", "--epochs", "1", "--hidden", "4", "--out", "run", "--quiet"],
         ["simulate", "--epochs", "1", "--hidden", "4", "--quiet"],
         ["show"],
         ["explain", "ring"],
-        ["explain", "ssp", "--help"],
         *([command, "--help"] for command in COMMANDS),
     ],
 )
@@ -145,7 +145,7 @@ def test_stdout_that_is_full(launch, words, buffered):
         assert (launch.folder / "run/model.safetensors").exists()
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", *map(also, [">&-", "2>&-", ">&- 2>&-"])])
 def test_streams_that_are_closed(launch, closed):
     words = ["train", "--epochs", "1", "--hidden", "4", "--out", "run", "--quiet"]
     done = launch.command("sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "psrt", *words)
@@ -153,14 +153,50 @@ def test_streams_that_are_closed(launch, closed):
     assert (launch.folder / "run/summary.json").exists()
 
 
-def test_stdout_of_a_launcher_that_is_full(launch):
-    words = ("launch", "-n", "2", "train", "--mode", "allreduce", "--epochs", "1", "--hidden", "4")
-    saves = ["--out", "run", "--checkpoint-every", "1000", "--resume", "auto"]
-    for more in ([], ["--restarts", "1", *saves]):
-        done = launch.command(
-            *("sh", "-c", '"$@" >/dev/full', "sh", sys.executable, "-m", "psrt"),
-            *(words[0], *more[:2], *words[1:], *more[2:]),
-        )
-        assert done.status == 1, done.stderr
-        assert done.errors == ["psrt: error: cannot write to stdout: No space left on device"]
+@EXHAUSTIVE
+@pytest.mark.parametrize("restarts", [(), ("--restarts", "1")])
+def test_stdout_of_a_launcher_that_is_full(launch, restarts):
+    words = ("-m", "psrt", "launch", "-n", "2", *restarts, "train", "--mode", "allreduce")
+    words += ("--epochs", "1", "--hidden", "4", "--out", "run")
+    if restarts:
+        words += ("--checkpoint-every", "1000", "--resume", "auto")
+    done = launch.command("sh", "-c", '"$@" >/dev/full', "sh", sys.executable, *words)
+    assert done.status == 1, done.stderr
+    assert done.errors == ["psrt: error: cannot write to stdout: No space left on device"]
     assert (launch.folder / "run/summary.json").exists()
+
+
+#: What each command may print, over all of its kinds of output.
+PRINTED = [
+    *("--help", "train --help", "simulate --help", "explain --help", "bench --help"),
+    "train --epochs 1 --hidden 4 --quiet --record --out run",
+    "simulate --mode ssp --epochs 1 --workers 3 --quiet",
+    *("check run --quiet", "check run --json --quiet", "show --mode ssp --out größe"),
+    *("explain ring --ranks 4", "explain tree --ranks 5 --all", "explain reduce-scatter"),
+    *("explain ssp --slow 1:3", "explain sync", "explain local-sgd"),
+    *("explain compare --ranks 2:64", "explain compare --ranks 2:64 --json"),
+]
+REFUSED = ["train --dataset größe–µ", "train --größe 1", "größe"]
+
+
+def test_a_terminal_of_few_characters_gets_those_that_it_has(launch):
+    commands = {text: text.split() for text in (*PRINTED, *REFUSED)}
+    printed = launch.one_after_another(0, commands, PYTHONIOENCODING="ascii")
+    for text, done in zip(commands, printed, strict=True):
+        refused = text in REFUSED
+        assert done.status == (2 if refused else 0), text
+        assert done.stdout.isascii(), text
+        assert done.stderr.isascii(), text
+        assert len(done.stderr.splitlines()) == refused, text
+        assert refused or len(done.stdout) > 40, text
+    done = printed[PRINTED.index("explain ring --ranks 4")]
+    assert "us" in done.stdout  # for µs
+    assert "?" not in done.stdout
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize("app", ["train_mlp.py", "compare_modes.py", "staleness_study.py"])
+def test_the_help_of_apps_does_so(launch, app):
+    done = launch.python(ROOT / "apps" / app, "--help", PYTHONIOENCODING="ascii")
+    assert done.status == 0, done.stderr
+    assert done.stdout.isascii()

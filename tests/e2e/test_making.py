@@ -1,6 +1,7 @@
-"""The Makefile, with stand-ins for python3, apt-get and mpirun: what it asks of them, what it says.
+"""The Makefile, with stand-ins for python3, apt-get and mpirun; and what runs the parallel tests.
 
-The real ones are at work whenever these tests are started by ``make test``.
+The real ones are at work whenever these tests are started by ``make test``. Of the parallel tests'
+runner, one rank's failure is everyone's, and nobody hangs.
 """
 
 import os
@@ -10,8 +11,8 @@ import shutil
 import pytest
 
 from psrt import __version__
+from support.launching import ROOT
 
-ROOT_MAKEFILE = "Makefile"
 #: A python3 that is new enough; its venv works once apt-get has been here.
 PYTHON = """\
 case "$*" in
@@ -20,13 +21,19 @@ case "$*" in
   *venv*) mkdir -p .venv/bin; [ -e apt.log ] || exit 1; cp "$(dirname "$0")/pip" .venv/bin/python ;;
 esac
 """
+
+
 OLD_PYTHON = """\
 case "$*" in
   -V) echo Python 3.9.2 ;;
   *version_info*) exit 1 ;;
 esac
 """
+
+
 APT_GET = 'echo "$@" >>apt.log\n'
+
+
 LOG = 'echo "$(basename "$0")" "$@" >>calls.log\n'
 
 
@@ -36,7 +43,7 @@ class Workshop:
     def __init__(self, launch, makefile):
         self.folder = launch.folder
         self._launch = launch
-        shutil.copy(makefile, self.folder / ROOT_MAKEFILE)
+        shutil.copy(makefile, self.folder / "Makefile")
         (self.folder / "setup.py").touch()
         self._path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
 
@@ -64,11 +71,11 @@ class Workshop:
 def workshop(launch, request):
     if shutil.which("make") is None:
         pytest.skip("no make")
-    return Workshop(launch, request.config.rootpath / ROOT_MAKEFILE)
+    return Workshop(launch, request.config.rootpath / "Makefile")
 
 
 def test_help_lists_every_command(workshop):
-    text = (workshop.folder / ROOT_MAKEFILE).read_text()
+    text = (workshop.folder / "Makefile").read_text()
     commands = set(" ".join(re.findall(r"^\.PHONY: (.*)$", text, re.M)).split())
     commands = {command for command in commands if command.isascii() and "$" not in command}
     done = workshop.make()
@@ -188,3 +195,84 @@ def test_every_launch_is_tried(workshop):
 
 def test_the_command_knows_its_version(launch):
     assert launch.psrt("--version").stdout == f"psrt {__version__}\n"
+
+
+TESTS = ROOT / "tests"
+PYTHONPATH = f"{ROOT}:{TESTS}"
+HEAD = """\
+import time
+import pytest
+from mpi4py import MPI
+
+
+@pytest.fixture
+def broken(comm):
+    assert comm.rank == 0, "not made"
+
+
+"""
+
+
+@pytest.fixture
+def run_tests(launch):
+    """Run a test module on two ranks, which wait 3 s for each other."""
+
+    def run(text):
+        shutil.copy(TESTS / "parallel" / "conftest.py", launch.folder)
+        (launch.folder / "test_it.py").write_text(HEAD + text)
+        words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--with-mpi", ".")
+        own = {"PYTHONPATH": PYTHONPATH, "PSRT_TEST_PATIENCE_S": "3"}
+        return launch.ranks(2, *words, **own)
+
+    return run
+
+
+def test_what_fails_on_one_rank_fails_on_all_which_go_on(run_tests):
+    done = run_tests(
+        "@pytest.mark.parametrize('rank', [0, 1])\n"
+        "def test_fails(comm, rank):\n"
+        "    assert comm.rank != rank, 'it was me'\n\n\n"
+        "def test_of_a_fixture(broken):\n"
+        "    pass\n\n\n"
+        "def test_skips(comm):\n"
+        "    if comm.rank:\n"
+        "        pytest.skip('here')\n\n\n"
+        "def test_passes(comm):\n"
+        "    comm.Barrier()\n"
+        "    assert comm.size == 2\n"
+    )
+    assert done.status != 0
+    for rank in (0, 1):
+        assert f"[rank {rank}] E       AssertionError: it was me" in done.stdout
+    assert "[rank 1] E       AssertionError: not made" in done.stdout
+    assert "[rank 1] skipped here" in done.stdout
+    assert done.stdout.count("1 passed") == 1  # one rank reports
+
+
+@pytest.mark.exhaustive
+def test_what_passes_on_all_ranks_passes(run_tests):
+    done = run_tests("def test_size(comm):\n    assert comm.size == 2\n")
+    assert done.status == 0, done.stderr
+    assert done.stdout.count("1 passed") == 1  # one rank reports
+
+
+@pytest.mark.exhaustive
+def test_a_rank_that_hangs_ends_the_run(run_tests):
+    done = run_tests("def test_it(comm):\n    time.sleep(1000 * comm.rank)\n")
+    assert done.status != 0
+    assert "[rank 0] no answer from other ranks within 3 s" in done.stderr
+
+
+@pytest.mark.exhaustive
+def test_a_module_that_one_rank_cannot_import_ends_the_run(run_tests):
+    done = run_tests("assert MPI.COMM_WORLD.rank == 0, 'no such module here'\n")
+    assert done.status != 0
+    assert "no such module here" in done.stderr
+
+
+def test_they_are_left_out_where_there_are_no_ranks(launch):
+    shutil.copy(TESTS / "parallel" / "conftest.py", launch.folder)
+    (launch.folder / "test_it.py").write_text("raise SystemExit('was imported')\n")
+    done = launch.python("-m", "pytest", "-q", "-p", "no:cacheprovider", ".", PYTHONPATH=PYTHONPATH)
+    assert "no tests ran" in done.stdout
+    assert "was imported" not in done.stdout + done.stderr

@@ -76,7 +76,7 @@ if os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK')) == '1':
 """
 
 
-TRAIN = "train --mode sync --hidden 32 --steps 4000 --checkpoint-every 100 --resume auto --out run"
+TRAIN = "train --mode sync --hidden 32 --steps 2000 --checkpoint-every 100 --resume auto --out run"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Jobs of a module in virtual time, to the bit; and losses that are means over no rows.
 
-Checkpoints are those of ranks: tests/parallel/torch/test_torch_problem.py.
+Checkpoints are those of ranks: tests/parallel/torch/test_torch_training.py.
 """
 
 import numpy as np

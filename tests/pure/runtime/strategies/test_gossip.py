@@ -244,6 +244,16 @@ def test_deaths_of_members_leaders_and_hosts(victims, order):
     assert [it.clock < 30 for it in run.workers] == [it in victims for it in range(6)]
 
 
+@each("topology", ["ring", "star"])
+def test_a_death_at_any_time_stops_nobody_else_who_averages_pairs(topology):
+    """Amid an average, and of one for whose end others wait."""
+    for worker, at in itertools.product(range(4), range(1, 16, 2)):
+        run = gossip(
+            Apart(*[12] * 4), topology=topology, asynchronous=True, crashes=((worker, 1e-3 * at),)
+        )
+        assert [it.clock for i, it in enumerate(run.workers) if i != worker] == [12] * 3
+
+
 def test_of_those_without_rounds_all_but_one_may_die():
     for last in range(4):
         crashes = tuple((i, 0.003 + 0.001 * i) for i in range(4) if i != last)

@@ -310,9 +310,9 @@ release: $(VENV)/.has-release  ## build what PyPI gets, if all names one version
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs, FAULTS=10000 in which much goes wrong, CASES=100000 damaged files; a failure says its SEED
 	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_FAULTS=$(FAULTS) PSRT_FUZZ_CASES=$(CASES) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz
 
-mutants: $(VENV)/.has-mutants  ## which test sees each of 300 changes of the code first, and how soon: hours; FOUND=runs/mutants.jsonl
+mutants: $(VENV)/.has-mutants  ## which test sees each of 300 changes of the code first, and how soon, beside .ci/mutants.jsonl: hours; FOUND=runs/mutants.jsonl
 	$(PY) .ci/mutants.py run $(FOUND)
-	$(PY) .ci/mutants.py table $(FOUND)
+	$(PY) .ci/mutants.py table .ci/mutants.jsonl $(FOUND)
 
 # Not what you keep beside them, such as a script of your own.
 LINTED = psrt apps tests docs .ci/long.py .ci/mutants.py .ci/release.py setup.py

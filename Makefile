@@ -195,7 +195,7 @@ plots: compare study  ## both, into runs/compare and runs/staleness
 
 # --- tests --------------------------------------------------------------------------------------
 
-test:  ## all behaviour, in 10 to 15 minutes on 2 cores: laws, pure, under mpirun on 3 ranks, end to end
+test:  ## all behaviour, in 7 minutes on 2 cores: laws, pure, under mpirun on 3 ranks, end to end
 	@$(MAKE) --no-print-directory test-laws test-pure test-parallel test-e2e \
 	  MARKED='not exhaustive and not soak' RANK_COUNTS='$(FEW_RANKS)'
 
@@ -210,7 +210,7 @@ test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
 	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive and not soak' tests/pure
 
 test-laws: $(VENV)/.has-tests  ## what holds for every job, in virtual time
-	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/laws
+	$(PY) -m pytest $(PROCESSES) --dist loadgroup $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/laws
 
 test-pure: $(VENV)/.has-tests  ## tests without MPI
 	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/pure

@@ -37,7 +37,8 @@ def job(launch):
 )
 def test_a_stopped_rank_is_named(job, phase, rank, mode):
     done = job(phase, rank, "SIGSTOP", mode)
-    assert done.status == 4, done.stderr
+    # MPICH's mpirun has the status of rank 0, which it has to kill where that is the one.
+    assert done.status in ((4,) if rank else (4, 9)), done.stderr
     (line,) = done.errors
     assert "within 5 s" in line
     assert f"rank {rank}" in line, line

@@ -21,12 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         mark = metafunc.definition.get_closest_marker("of")
         jobs = [job for job in JOBS if mark is None or mark.kwargs["which"](job)]
         assert jobs, "a law of no job"
-        # Where several processes share the tests, one has all laws of a job, which it runs once.
-        metafunc.parametrize(
-            "job",
-            [pytest.param(it, marks=pytest.mark.xdist_group(str(it))) for it in jobs],
-            ids=str,
-        )
+        metafunc.parametrize("job", jobs, ids=str)
 
 
 @pytest.fixture(scope="session")

@@ -64,13 +64,23 @@ def normal(n: int, seed: int = 0) -> Vector:
     return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
 
 
+def through(codec: Any, vector: Vector, seed: int = 0) -> Vector:
+    """Return what a codec makes of a vector, encoded and decoded once."""
+    out = np.full(vector.size, 7, np.float32)
+    codec.decode(codec.encode(vector, np.random.default_rng(seed)).copy(), out)
+    return out
+
+
 def matrices_in(n: int) -> tuple[tuple[int, int, int], ...]:
     """Return the matrices of a vector of n elements; the short ones have none."""
     return MATRICES if n >= 720 else ()
 
 
 def nbytes(name: str, n: int, knobs: Knobs) -> int | None:
-    """Return the bytes of a frame's payload by the formula; None where they depend on data."""
+    """Return the bytes of a frame's payload by the formula; None where they depend on data.
+
+    Of demo without matrices.
+    """
     buckets = -(-n // knobs["bucket"]) if "bucket" in knobs else 0
     match name:
         case "float16" | "bfloat16":
@@ -93,6 +103,10 @@ def nbytes(name: str, n: int, knobs: Knobs) -> int | None:
             rank: int = knobs["rank"]
             saved = (r * c - rank * (r + c) for _, r, c in matrices_in(n))
             return 4 * (n - sum(max(0, it) for it in saved))
+        case "demo":
+            whole, rest = divmod(n, knobs["chunk"])
+            kept: int = knobs["kept"]
+            return sum(6 * kept if m > kept else 4 * m for m in [knobs["chunk"]] * whole + [rest])
     return None
 
 

@@ -19,22 +19,13 @@ from psrt.codec.small_floats import Float8E4M3, Float8E5M2
 from psrt.errors import CodecError
 from psrt.partition import Span
 from support.cases import each
+from support.codecs import normal, through
 
 N = 4096
 
 
 def rng(seed=0):
     return np.random.default_rng(seed)
-
-
-def normal(n=N, seed=0):
-    return rng(seed).standard_normal(n).astype(np.float32)
-
-
-def through(codec, vector, seed=0):
-    out = np.full(vector.size, 7, np.float32)
-    codec.decode(codec.encode(vector, rng(seed)).copy(), out)
-    return out
 
 
 # --- small floats -------------------------------------------------------------------------------
@@ -101,7 +92,7 @@ def test_the_scale_is_the_smallest_that_nothing_passes(name, largest, last):
 def test_the_squared_error_over_the_squared_length_is_the_published_one(name, knobs, expected):
     codec, errors = make_codec(name, N, **knobs), []
     for seed in range(40):
-        vector = normal(seed=seed)
+        vector = normal(N, seed)
         lost = through(codec, vector, seed).astype(np.float64) - vector
         errors.append((lost**2).sum() / (vector.astype(np.float64) ** 2).sum())
     tolerance = 4 * np.std(errors) / math.sqrt(len(errors)) + (0.05 if name == "ternary" else 0.01)

@@ -18,23 +18,24 @@ from psrt.codec.matrices import Matrix
 from psrt.codec.times import CodecTimes
 from psrt.errors import CodecError, ConfigError
 from support.cases import each
+from support.codecs import matrices_in, nbytes, normal, through
 
 SIZES = [*range(20), 127, 128, 129, 1000, 4097, 20_000, 100_000]
-#: By codec whose frames have a length that the numbers do not change, their bytes by its defaults.
-FORMULAS = {
-    "float16": lambda n: 2 * n,
-    "bfloat16": lambda n: 2 * n,
-    "float8-e4m3": lambda n: n + -(-n // 128),
-    "float8-e5m2": lambda n: n + -(-n // 128),
-    "float4-e3m0": lambda n: -(-n // 2) + -(-n // 128),
-    "int8": lambda n: n + 4 * -(-n // 1024),
-    "qsgd": lambda n: -(-n // 2) + 4 * -(-n // 128),
-    "ternary": lambda n: -(-n // 4) + 4 * -(-n // 4096),
-    "ternary-base3": lambda n: -(-n // 5) + 4 * -(-n // 4096),
-    "sign": lambda n: -(-n // 8) + 4 * -(-n // 1024),
-    "random-k": lambda n: 8 + 4 * math.ceil(0.01 * n),
-    "low-rank": lambda n: 4 * n,  # without matrices
-    "demo": lambda n: sum(6 * 32 if m > 32 else 4 * m for m in [64] * (n // 64) + [n % 64]),
+#: By codec whose frames have a length that the numbers do not change, its knobs by default.
+DEFAULTS = {
+    "float16": {},
+    "bfloat16": {},
+    "float8-e4m3": {"bucket": 128},
+    "float8-e5m2": {"bucket": 128},
+    "float4-e3m0": {"bucket": 128},
+    "int8": {"bucket": 1024},
+    "qsgd": {"levels": 7, "bucket": 128},
+    "ternary": {"bucket": 4096},
+    "ternary-base3": {"bucket": 4096},
+    "sign": {"bucket": 1024},
+    "random-k": {"density": 0.01},
+    "low-rank": {"rank": 2},
+    "demo": {"chunk": 64, "kept": 32},
 }
 RANDOM = ["int8", "qsgd", "ternary", "ternary-base3", "random-k"]
 every_codec = pytest.mark.parametrize("name", CODECS)
@@ -42,16 +43,6 @@ every_codec = pytest.mark.parametrize("name", CODECS)
 
 def rng(seed=0):
     return np.random.default_rng(seed)
-
-
-def normal(n, seed=0):
-    return rng(seed).standard_normal(n).astype(np.float32)
-
-
-def through(codec, vector, seed=0):
-    out = np.full(vector.size, 7, np.float32)
-    codec.decode(codec.encode(vector, rng(seed)).copy(), out)
-    return out
 
 
 def test_each_row_has_a_number_of_its_own_and_a_class_that_takes_its_knobs():
@@ -63,12 +54,13 @@ def test_each_row_has_a_number_of_its_own_and_a_class_that_takes_its_knobs():
         assert arguments == set(TABLE[name].knobs), name
 
 
-@each("name", FORMULAS)
+@each("name", DEFAULTS)
 def test_packed_means_packed(name):
     for n in SIZES:
-        codec = make_codec(name, n)
+        matrices = [Matrix(*it) for it in matrices_in(n)] if name == "low-rank" else []
+        codec = make_codec(name, n, matrices=matrices)
         frame = codec.encode(normal(n), rng())
-        assert frame.size == HEADER_BYTES + FORMULAS[name](n) == codec.nbytes, n
+        assert frame.size == HEADER_BYTES + nbytes(name, n, DEFAULTS[name]) == codec.nbytes, n
 
 
 @each("name", TABLE)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.config import STALENESS_RATE_NAMES, TrainConfig
 from psrt.job.scenario import Scenario
 from psrt.simulation.cost_flags import VirtualCosts
+from support.cases import also
+
+#: The seed of the first case of all random tests; ``make fuzz`` sets it, and how many there are.
+SEED = int(os.environ.get("PSRT_FUZZ_SEED", "0"))
+_JOBS = range(SEED, SEED + int(os.environ.get("PSRT_FUZZ", "150")))
+#: Tries a test on each ``seed`` of the jobs that are asked for, the first 16 in ``make test``.
+each_job = pytest.mark.parametrize("seed", [*_JOBS[:16], *map(also, _JOBS[16:])])
 
 RATES = tuple(name for name in STALENESS_RATE_NAMES if name != "constant")
 COMPUTE = (

@@ -7,10 +7,10 @@ import os
 import pytest
 
 from support.faulty_jobs import FaultyJob
+from support.fuzz import SEED
 
-#: How many jobs are tried, and the seed of the first; ``make fuzz`` sets both.
+#: How many jobs are tried; ``make fuzz`` sets it.
 JOBS = int(os.environ.get("PSRT_FUZZ_FAULTS", "300"))
-SEED = int(os.environ.get("PSRT_FUZZ_SEED", "0"))
 #: Jobs of a test.
 EACH = 10
 

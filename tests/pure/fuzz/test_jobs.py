@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-
-import pytest
 
 from psrt import recorded_config
 from psrt.history.check.run import check_run
 from psrt.history.folder import EVENTS
 from psrt.job.scenario import run_in_virtual_time
-from support.fuzz import Draw, told
-
-#: How many jobs are tried, and the seed of the first; ``make fuzz`` sets both.
-JOBS, SEED = int(os.environ.get("PSRT_FUZZ", "150")), int(os.environ.get("PSRT_FUZZ_SEED", "0"))
+from support.fuzz import Draw, each_job, told
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(SEED + i, marks=[pytest.mark.exhaustive] * (i > 15)) for i in range(JOBS)]
-)
+@each_job
 def test_a_job_keeps_its_contract_and_can_be_had_again(seed, tmp_path):
     with told(seed):
         job = Draw(seed).job()

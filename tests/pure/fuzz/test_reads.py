@@ -7,7 +7,6 @@ the contract, byte by byte. See ``Ledger``.
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from psrt.job.virtual import simulate
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.simulation import SimulationCosts
 from psrt.sync import policy_for
-from support.fuzz import Draw, told
+from support.fuzz import Draw, each_job, told
 from support.histories import shards_of
 from support.recording import Ledger
 
@@ -32,9 +31,6 @@ ROUNDS = ("sync", "sync with backups")
 LOCAL = ("local-sgd", "local-sgd over servers")
 ELASTIC = ("easgd", "easgd without rounds")
 MODES = (*ROUNDS, "async", "drop", "ssp", "softsync", "allreduce", *LOCAL, *ELASTIC)
-
-#: How many jobs are tried, and the seed of the first; ``make fuzz`` sets both.
-JOBS, SEED = int(os.environ.get("PSRT_FUZZ", "150")), int(os.environ.get("PSRT_FUZZ_SEED", "0"))
 
 
 def costs_of(draw):
@@ -134,9 +130,7 @@ def check_history(config, run, books, folder, dead):
     assert outcome.ok, "\n".join(outcome.lines())
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(SEED + i, marks=[pytest.mark.exhaustive] * (i > 15)) for i in range(JOBS)]
-)
+@each_job
 def test_what_is_read_is_what_the_mode_promises(seed, tmp_path):
     with told(seed):
         check_job(Draw(seed), tmp_path)

@@ -9,14 +9,12 @@ import warnings
 
 import pytest
 
+from support.fuzz import SEED
 from support.mutation import Mutator, confined
 from support.strangers import EXPECTED, READERS, make_runs
 
-#: How many cases there are of all formats, and the seed of the first; ``make fuzz`` sets both.
-CASES, SEED = (
-    int(os.environ.get("PSRT_FUZZ_CASES", "100")),
-    int(os.environ.get("PSRT_FUZZ_SEED", "0")),
-)
+#: How many cases there are of all formats; ``make fuzz`` sets it.
+CASES = int(os.environ.get("PSRT_FUZZ_CASES", "100"))
 
 
 @pytest.fixture(scope="module")

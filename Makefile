@@ -51,6 +51,8 @@ TORCH = torch==2.13.0
 JAX = jax[cpu]==0.10.2
 SKLEARN = scikit-learn==1.9.1
 ORACLE_RANKS = 1 2 3 4
+# What a landing runs; the rest is of test-long.
+FEW = not exhaustive and not soak
 # Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
 MARKED =
 DURATIONS = --durations=10 --durations-min=1
@@ -197,7 +199,7 @@ plots: compare study  ## both, into runs/compare and runs/staleness
 
 test:  ## all behaviour, in 7 minutes on 2 cores: laws, pure, under mpirun on 3 ranks, end to end
 	@$(MAKE) --no-print-directory test-laws test-pure test-parallel test-e2e \
-	  MARKED='not exhaustive and not soak' RANK_COUNTS='$(FEW_RANKS)'
+	  MARKED='$(FEW)' RANK_COUNTS='$(FEW_RANKS)'
 
 # What a landing does not wait for: state spaces, grids, other numbers of ranks, the rest of MPICH. The
 # list is .ci/long.tsv.
@@ -228,8 +230,8 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(call within,1800,$(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E))
 
-test-mpich: MARKED = not exhaustive and not soak
-test-mpich:  ## tests of the command line under MPICH; of its ranks' see test-nolocal
+test-mpich: MARKED = $(FEW)
+test-mpich:  ## main tests of the command line under MPICH; of its ranks' see test-nolocal
 	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)' MARKED='$(MARKED)'
 
 # What the hosts that this machine plays need, and a Slurm on them. Where systemd runs, installing

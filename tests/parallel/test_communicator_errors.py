@@ -10,6 +10,7 @@ from mpi4py import MPI
 from psrt.errors import ConfigError, ProtocolError, PsrtError, TransportError
 from psrt.faults.vitals import HERE
 from psrt.mpi.communicator import Communicator
+from support.cases import also
 
 pytestmark = pytest.mark.mpi(min_size=2)
 #: Longer than this nobody may be left in the dark, on a machine that is busy with other things.
@@ -208,7 +209,7 @@ DIFFERENCES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("odd", [pytest.param("first", marks=pytest.mark.exhaustive), "last"])
+@pytest.mark.parametrize("odd", [also("first"), "last"])
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_what_differs_is_told_to_every_rank(
     comm, open_communicator, enough_on_few, one_host, odd, difference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -42,14 +43,18 @@ def recorded(made, tmp_path):
 
 
 @pytest.fixture
-def checked(capsys):
-    def tell(*words):
+def called(capsys):
+    def call(*words):
         capsys.readouterr()
-        status = main(["check", *map(str, words)])
-        out, err = capsys.readouterr()
-        return status, out, err
+        status = main([*map(str, words)])
+        return status, *capsys.readouterr()
 
-    return tell
+    return call
+
+
+@pytest.fixture
+def checked(called):
+    return functools.partial(called, "check")
 
 
 def test_a_run_that_kept_its_contract(checked, recorded):
@@ -160,14 +165,12 @@ def shown(tmp_path_factory):
 
 
 @pytest.fixture
-def reported(capsys):
-    def tell(*words):
-        capsys.readouterr()
-        status = main(["report", *map(str, words)])
-        out, err = capsys.readouterr()
+def reported(called):
+    def report(*words):
+        status, out, err = called("report", *words)
         return status, out + err
 
-    return tell
+    return report
 
 
 def test_a_file_that_is_not_named_has_the_name_of_its_run(shown, reported, tmp_path, monkeypatch):

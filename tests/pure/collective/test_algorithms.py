@@ -22,7 +22,7 @@ from psrt.collective.registry import PLUS
 from psrt.collective.spec import CollectiveSpec, Postcondition
 from psrt.errors import ConfigError
 from psrt.partition import Span, even_spans
-from support.cases import each
+from support.cases import also, each
 from support.numbers import SUBJECTS, expected, perform, simulate
 
 LENGTHS = [0, 1, 2, 5, 17, 100]  # empty, fewer than ranks, ragged, usual
@@ -296,7 +296,7 @@ for size in range(1, 9):
 """
 
 
-@pytest.mark.parametrize("laws", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("laws", [False, also(True)])
 def test_an_algorithm_is_added_as_the_guide_says(tmp_path, laws):
     """One file and one row: proved, priced, explained, offered, run."""
     shutil.copytree(PACKAGE, tmp_path / "psrt", ignore=shutil.ignore_patterns("__pycache__"))

@@ -13,7 +13,7 @@ from psrt.collective.schedules.segmented_ring import SEGMENT
 from psrt.collective.spec import all_reduce
 from psrt.errors import ConfigError
 from psrt.partition import Span
-from support.cases import each
+from support.cases import also, each
 from support.numbers import SUBJECTS, perform
 
 every_subject = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
@@ -24,7 +24,7 @@ every_subject = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJEC
     "sizes",
     [
         pytest.param(range(1, 18), id="to 17"),
-        pytest.param(range(18, 65), id="to 64", marks=pytest.mark.exhaustive),
+        also(range(18, 65), id="to 64"),
     ],
 )
 def test_all_are_proved(subject, sizes):

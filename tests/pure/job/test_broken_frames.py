@@ -26,7 +26,7 @@ from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.straight_sum import StraightSum
 from psrt.ways import Way
-from support.cases import each, pairs
+from support.cases import also, each, pairs
 from support.histories import altered, codec_knobs
 
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
@@ -211,7 +211,7 @@ WRONGLY_KEPT = {
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, *(f"kept: {it}" for it in WRONGLY_KEPT), "not at all"])
-@pytest.mark.parametrize("codec", ["sign", pytest.param("low-rank", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("codec", ["sign", also("low-rank")])
 @pytest.mark.one_in(3)
 def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, codec, wrong):
     right, others = ErrorFeedback.encode, {}

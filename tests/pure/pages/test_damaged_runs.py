@@ -9,6 +9,7 @@ import pytest
 
 from psrt.errors import ConfigError
 from psrt.pages.run.page import MOST_NBYTES, page_of
+from support.cases import also
 from support.pages import RUNS, Page
 
 EVIL = "</script></style></svg><img src=x onerror=alert(1)>"
@@ -105,9 +106,7 @@ def spoiled(value, rng):
 
 
 @pytest.mark.parametrize("kind", RUNS)
-@pytest.mark.parametrize(
-    "seeds", [range(2), pytest.param(range(1000, 1050), marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("seeds", [range(2), also(range(1000, 1050))])
 def test_whatever_files_say_there_is_a_page(copied, kind, seeds):
     run = copied(kind)
     files = [run / name for name in ("summary.json", "simulation.json", "metrics.jsonl")]

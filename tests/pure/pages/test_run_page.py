@@ -17,6 +17,7 @@ from psrt.pages.run import events
 from psrt.pages.run.events import read_figures
 from psrt.pages.run.folder import read_run
 from psrt.pages.run.page import MOST_NBYTES, page_of
+from support.cases import also
 from support.pages import RUNS, Page, of_size, of_time
 
 
@@ -252,7 +253,7 @@ def test_a_violation_is_told(copied):
 @pytest.mark.parametrize(
     ("count", "runs"),
     [
-        (3_000, 3), pytest.param(4_000, 21, marks=pytest.mark.exhaustive),
+        (3_000, 3), also(4_000, 21),
         pytest.param(1_000_000, 1, marks=pytest.mark.soak),
     ],
 )  # fmt: skip

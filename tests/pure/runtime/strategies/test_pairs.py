@@ -10,6 +10,7 @@ from psrt.errors import ProtocolError
 from psrt.messages import Leave, Mix
 from psrt.runtime.strategies.pairs import Pairs
 from psrt.topology.graph import Graph, two_colours
+from support.cases import also
 
 GRAPHS = {
     "a pair": (2, [(0, 1)], 2),
@@ -138,7 +139,7 @@ def explore(first):
         ("a pair", 1, 50),
         ("a path", 0, 100),
         *(
-            pytest.param(*case, 1000, marks=pytest.mark.exhaustive)
+            also(*case, 1000)
             for case in (("a longer path", 1), ("a star that asks", 1), ("a ring", 0))
         ),
     ],

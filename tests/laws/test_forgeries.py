@@ -143,10 +143,14 @@ def _comes_alone(it: Forgery) -> bool:
     return not (others & (events["version"] == mine["version"])).any()
 
 
-def _is_a_last_read(it: Forgery) -> bool:
+def _is_not_computed_with(it: Forgery) -> bool:
+    """Return whether a worker reads again, for a checkpoint, or ends, before it pushes."""
     events, mine = it.told.events(it.cell), it.before
-    pushes = (events["kind"] == Kind.PUSH) & (events["worker"] == mine["worker"])
-    return it.job["event"] == "is killed" and not pushes[it.at :].any()
+    own = events[it.at + 1 :][events["worker"][it.at + 1 :] == mine["worker"]]
+    pushes = np.flatnonzero(own["kind"] == Kind.PUSH)
+    before = own[: pushes[0]] if len(pushes) else own
+    again = (before["kind"] == Kind.READ) & (before["flag"] == 1)
+    return bool(again.any()) or (it.job["event"] == "is killed" and not len(pushes))
 
 
 def _is_of_a_last_round(it: Forgery) -> bool:
@@ -178,10 +182,10 @@ ON_TRUST = (
     Row("the step of a checkpoint to which no other worker comes", ("PARK.version",), _comes_alone),
     Row("when all is written, after a fault, or where it is waited for", (f"FINAL.{LATE}",),
         _ends_later),
-    Row("what a worker that has gone on from a checkpoint does not compute with", ("READ.version",),
-        _is_a_last_read),
-    Row("where one that has gone on takes part with nothing", ("REDUCE.progress",),
-        lambda it: it.job["event"] == "is killed" and it.before["samples"] == 0),
+    Row("what a worker at a checkpoint does not compute with", ("READ.version",),
+        _is_not_computed_with),
+    Row("where one takes part with nothing", ("REDUCE.progress",),
+        lambda it: it.before["samples"] == 0),
     Row("whether who died was missed", ("LEFT.flag",),
         lambda it: it.before["worker"] in it.told.crashed),
     Row("to how many a vector went, where neighbours have left", ("OFFER.samples",),
@@ -193,8 +197,9 @@ ON_TRUST = (
 #: Of two events in a row, kinds of which neither makes the other possible.
 EITHER_FIRST = (
     {Kind.REPLY}, {Kind.REPLY, Kind.DROP}, {Kind.RECEIVE}, {Kind.RECEIVE, Kind.LEFT}, {Kind.LEFT},
-    {Kind.FINAL}, {Kind.SUM_DECODE}, {Kind.MESSAGE},
-    {Kind.OFFER, Kind.MESSAGE},
+    {Kind.FINAL}, {Kind.SUM_ENCODE}, {Kind.SUM_DECODE}, {Kind.MESSAGE},
+    # What another stage sends or is sent, and what is no pass.
+    *({kind, Kind.MESSAGE} for kind in (Kind.READ, Kind.OFFER, Kind.MIXED, Kind.REDUCE)),
     # What is summed meanwhile.
     {Kind.STEP, Kind.SUM_ENCODE}, {Kind.STEP, Kind.SUM_DECODE},
 )  # fmt: skip
@@ -211,7 +216,10 @@ def why_it_passes(it: Forgery) -> str:
         kinds = {Kind(int(one["kind"])) for one in (it.before, it.next)}
         free = kinds in EITHER_FIRST or (kinds == OF_STAGES and not it.is_message_of_pass)
         free |= kinds == OF_SUMS and not it.is_frame_and_source
-        free |= kinds == {Kind.LEAVE, Kind.REDUCED} and it.job["mode"] == "eager"
+        ends_meanwhile = it.job["mode"] == "eager" or (
+            it.job["mode"] == "streaming" and it.job["cut"] in SPLIT
+        )
+        free |= kinds == {Kind.LEAVE, Kind.REDUCED} and ends_meanwhile
         free |= kinds == {Kind.PASS, Kind.REDUCED} and it.job["cut"] == "pipedream"
         return "neither makes the other possible" if free else ""
     name = f"{it.kind.name}.{it.way}"

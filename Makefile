@@ -53,6 +53,8 @@ SKLEARN = scikit-learn==1.9.1
 ORACLE_RANKS = 1 2 3 4
 # What a landing runs; the rest is of test-long.
 FEW = not exhaustive and not soak
+# Of the pure tests, what runs whole jobs, processes, or breaks the code.
+NOT_QUICK = apps explain faults fuzz history job pages simulation trace test_docs.py
 # Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
 MARKED =
 DURATIONS = --durations=10 --durations-min=1
@@ -97,6 +99,15 @@ unexport PYTHONPATH PYTHONHOME OPAL_PREFIX
 unexport PYTHONDONTWRITEBYTECODE
 ifdef LD_LIBRARY_PATH
   export LD_LIBRARY_PATH := $(CURDIR)/$(VENV)/lib:$(CURDIR)/$(VENV)/lib/$(MPI):$(LD_LIBRARY_PATH)
+endif
+
+# Tests wait for the disk with thousands of small files; not in memory, where there are 4 GiB of it, and
+# what lies there may be run.
+MEMORY := $(shell [ -w /dev/shm ] && grep -q ' /dev/shm tmpfs ' /proc/mounts && \
+  ! grep -q ' /dev/shm tmpfs .*noexec' /proc/mounts && \
+  [ $$(df -Pk /dev/shm | awk 'END {print $$4}') -ge 4194304 ] && echo /dev/shm)
+ifneq ($(MEMORY),)
+  test-quick test-laws test-pure test-e2e $(RANK_COUNTS:%=test-parallel-%): export TMPDIR ?= $(MEMORY)
 endif
 
 PY = $(VENV)/bin/python
@@ -208,8 +219,8 @@ test-long:  ## hours: tests that a landing does not wait for, the oldest result 
 
 test-all: test test-mpich test-long test-cluster test-slurm test-nolocal test-oracles test-browser test-packaging  ## everything, with both MPIs
 
-test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
-	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive and not soak' tests/pure
+test-quick: $(VENV)/.has-tests  ## pure tests that run no whole job, in less than a minute
+	$(PY) -m pytest $(PROCESSES) -m '$(FEW)' $(NOT_QUICK:%=--ignore=tests/pure/%) tests/pure
 
 test-laws: $(VENV)/.has-tests  ## what holds for every job, in virtual time
 	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/laws

@@ -369,16 +369,16 @@ bench-targets: $(VENV)/.has-psrt  ## bench-allreduce, and whether it meets its t
 	$(PY) apps/bench/targets.py runs/allreduce.json
 
 bench-ps: $(VENV)/.has-psrt  ## push and pull against the simplest loop
-	$(MPIRUN) -n 5 $(PY) -m psrt bench ps $(ARGS)
+	$(MPIRUN) -n 5 $(PY) apps/bench/ps.py $(ARGS)
 
 bench-keyed: $(VENV)/.has-psrt  ## many arrays by name, pushed and pulled, against mpi4py: ps-lite's benchmark
 	$(MPIRUN) -n 3 $(PY) apps/bench/keyed.py $(ARGS)
 
 bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one process
-	$(MPIRUN) -n 3 $(PY) -m psrt bench train $(ARGS)
+	$(MPIRUN) -n 3 $(PY) apps/bench/train.py $(ARGS)
 
 bench-pipeline: $(VENV)/.has-psrt  ## models cut across ranks against one process with the whole batch
-	$(MPIRUN) -n 2 $(PY) -m psrt bench pipeline $(ARGS)
+	$(MPIRUN) -n 2 $(PY) apps/bench/pipeline.py $(ARGS)
 
 bench-parallelism: $(VENV)/.has-psrt  ## one model on two ranks in every way to share it out: time, memory, bytes
 	$(MPIRUN) -n 2 $(PY) apps/bench/parallelism.py $(ARGS)

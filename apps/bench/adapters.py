@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 from mpi4py import MPI
+from torch_ddp import GlooGroup
 
 import psrt.torch
 from psrt.bench.figures import Column, Summary, spread, table
 from psrt.bench.ranks import run_on
-from psrt.bench.torch_ddp import GlooGroup
 from psrt.cli.bench import Report, run_script
 from psrt.config import TrainConfig
 from psrt.job.local import run as run_here

@@ -18,9 +18,9 @@ from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
+from schemes import FixedBatch
 
 from psrt.bench.figures import Column, Summary, spread, table
-from psrt.bench.train import FixedBatch
 from psrt.checkpoint.tree import flatten
 from psrt.cli.bench import Report, run_script
 from psrt.config import TrainConfig

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from schemes import MODELS, SCHEMES, FixedBatch, Scheme, workers_of
 
 from psrt.bench.figures import Column, spread, table
 from psrt.bench.race import Candidate, Pace, Readings, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, run_on
-from psrt.bench.train import MODELS, SCHEMES, FixedBatch, Scheme, workers_of
 from psrt.cli.bench import Report, run_script
 from psrt.history import EventLog
 from psrt.history.ring import EventRing
 
 #: Layers → samples of a batch: the model that `psrt train` has by default, and the two of
-#: ``bench train``.
+#: ``train.py``.
 _MODELS = {"64-128-64-10": (64, 128, 64, 10), **MODELS}
 _BATCH = {"64-128-64-10": 32}
 _SCHEMES = ("sync", "async", "ssp", "allreduce")

@@ -63,7 +63,7 @@ def measure(vendor: str, rate: int | None, mode: str, shards: int, rounds: int) 
         ConfigError: if a run fails.
     """
     ranks = max(SERVERS) + WORKERS
-    words = ["-m", "psrt", "bench", "ps", "--mode", mode, "--shards-per-server", shards]
+    words = [str(Path(__file__).with_name("ps.py")), "--mode", mode, "--shards-per-server", shards]
     words += ["--servers", ",".join(map(str, SERVERS)), "--workers", WORKERS]
     # Turns of a second or so on slow links; on fast ones more, against the noise.
     turns = rounds * (1 if rate == min(RATES) else max(RATES) // min(RATES))

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from ps import PsrtTrips
 
 import psrt
 from psrt.bench.figures import Column, spread, table
-from psrt.bench.ps import PsrtTrips
 from psrt.bench.race import Candidate, Pace, Run, race
 from psrt.bench.ranks import RankTrack
 from psrt.cli.bench import Report, run_script

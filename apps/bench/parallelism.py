@@ -6,7 +6,7 @@ Every way computes the same step of SGD with momentum, of one batch, turn by tur
 read stands what is predicted:
 
 - *time*: what the simulator says of the same job, by what layers, an update and a copy take in the
-  same run, see ``psrt.bench.prediction``.
+  same run, see ``cuts.prediction``.
 - *memory*: ``psrt.sharding.memory``, and the activations of ``docs/parallelism.md``.
 - *bytes*: of a sum of n numbers over W ranks of a host each reads n(W − 1)/W of the others'; where
   parameters are shared out, as many are sent to owners, and gathered twice, but for the two buckets
@@ -21,15 +21,15 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any, NamedTuple
 
+from cuts.chain import FixedChain
+from cuts.cut_scheme import CutScheme
+from cuts.step_times import StepTimes
 from mpi4py import MPI
 
 from psrt.arrays import ITEMSIZE
-from psrt.bench.chain import FixedChain
-from psrt.bench.cut_scheme import CutScheme
 from psrt.bench.figures import Column, Summary, spread, table
 from psrt.bench.race import Candidate, Pace, Run, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of
-from psrt.bench.step_times import StepTimes
 from psrt.cli.bench import Report, run_script
 from psrt.config.names import BUCKET_BYTES
 from psrt.job.local import LocalLauncher

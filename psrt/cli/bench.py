@@ -13,9 +13,7 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.cli.progress import add_flags, shown
-from psrt.config.knobs import dashed, knobs_of, read, read_flag
-from psrt.config.names import AUTO
-from psrt.config.train import TrainConfig
+from psrt.config.knobs import dashed, read_flag
 from psrt.config.values import WHOLE
 from psrt.errors import ConfigError
 from psrt.files import check_writable
@@ -24,25 +22,14 @@ from psrt.mpirun import launch_line, launched
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: The benchmark of sums, which is called as a mode is.
-_SUMS = "allreduce"
-#: That of pushes and pulls.
-_PUSHES = "ps"
-#: That of models cut across ranks.
-_CUTS = "pipeline"
-#: Benchmark → the smallest number of ranks, and the number for its full table.
-RANKS = {_SUMS: (2, 4), _PUSHES: (2, 5), "train": (3, 3), _CUTS: (2, 2)}
-#: That of codecs, which needs no ranks.
-_CODECS = "codec"
-#: Flag → the benchmarks that it is for, where it is not for all.
+#: The benchmark of sums, which is called as a mode is, and that of codecs, which needs no ranks.
+_SUMS, _CODECS = "allreduce", "codec"
+#: Flag → the benchmark that it is for, where it is not for both.
 _FOR = {
     **dict.fromkeys(
-        ("ranks", "hosts", "limit_s", "fit", "machine_costs", "quick", "force"), (_SUMS,)
+        ("sizes", "ranks", "hosts", "limit_s", "fit", "machine_costs", "quick", "force"), _SUMS
     ),
-    **dict.fromkeys(("mode", "servers", "workers"), (_PUSHES,)),
-    "sizes": (_SUMS, _PUSHES),
-    "elements": (_CODECS,),
-    "shards_per_server": (_PUSHES, "train"),
+    "elements": _CODECS,
 }
 
 #: Title → rows and their table; tables are empty except on rank 0.
@@ -65,14 +52,19 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError("bench codec is for one process: psrt bench codec")
         run(given, None, _measure_codecs, (given.json,))
         return 0
-    needed, usual = RANKS[given.what]
-    comm = world(needed, f"bench {given.what}", usual, f"bench {given.what}")
-    run(given, comm, _measure, (given.json, given.fit))
+    from psrt.cli.bench_allreduce import run as run_allreduce
+
+    comm = world(2, "bench allreduce", 4, "bench allreduce")
+    run(given, comm, run_allreduce, (given.json, given.fit))
     return 0
 
 
 def run_script(
-    measure: Callable[[argparse.Namespace, Any], Report], about: str | None, *, ranks: int = 0
+    measure: Callable[[argparse.Namespace, Any], Report],
+    about: str | None,
+    *,
+    ranks: int = 0,
+    flags: Callable[[FlagParser], None] = lambda parser: None,
 ) -> int:
     """Run a benchmark of the repository as a script with ``--rounds`` and ``--json``.
 
@@ -80,6 +72,7 @@ def run_script(
         measure: takes the parsed flags and the communicator, which is None without ranks.
         about: description in the help text.
         ranks: smallest number of ranks; 0 runs one process without MPI.
+        flags: adds more of them to the parser.
 
     Returns:
         The exit status.
@@ -87,6 +80,7 @@ def run_script(
     name = Path(sys.argv[0]).name
     parser = FlagParser(prog=name, description=about)
     _add_flags(parser)
+    flags(parser)
 
     def command() -> int:
         given = parser.parse(sys.argv[1:])
@@ -162,32 +156,19 @@ def bench_parser() -> FlagParser:
         description="Measure psrt side by side with its competitors, which take turns in one run.\n"
         "Prints medians with quartiles. Run it on ranks, but for codecs:\n\n"
         "  psrt launch -n 4 bench allreduce\n"
-        "  psrt launch -n 5 bench ps         up to 2 servers and 3 workers\n"
-        "  psrt launch -n 3 bench train\n"
-        "  psrt launch -n 2 bench pipeline\n"
         "  psrt bench codec",
     )
-    parser.add_argument("what", choices=(*RANKS, _CODECS), help="what to measure")
+    parser.add_argument("what", choices=(_SUMS, _CODECS), help="what to measure")
     _add_flags(parser)
-    parser.add_argument_group("bench ps and bench train only").add_argument(
-        "--shards-per-server",
-        metavar="K|auto",
-        help="number of shards that a server of psrt owns (auto, as in training)",
-    )
-    parser.add_argument_group("bench allreduce and bench ps only").add_argument(
-        "--sizes",
-        metavar="BYTES",
-        help="vector sizes: A,B,... or FIRST:LAST, each 4 times the one before (1K:64M; ps: "
-        "1K,64K,1M,16M)",
-    )
-    add = parser.add_argument_group("bench ps only").add_argument
-    add("--mode", metavar="NAME", help="mode of psrt, and of the plain loop: sync or async (async)")
-    add("--servers", metavar="N,...", help="numbers of servers (1,2 as far as there are ranks)")
-    add("--workers", metavar="N,...", help="numbers of workers (1,2,3 as far as there are ranks)")
     parser.add_argument_group("bench codec only").add_argument(
         "--elements", metavar="N", help="float32 numbers of the vector (1048576)"
     )
     add = parser.add_argument_group("bench allreduce only").add_argument
+    add(
+        "--sizes",
+        metavar="BYTES",
+        help="vector sizes: A,B,... or FIRST:LAST, each 4 times the one before (1K:64M)",
+    )
     add("--ranks", metavar="N,...", help="numbers of ranks to measure (2,4 as far as there are)")
     add(
         "--hosts",
@@ -230,16 +211,13 @@ def _add_flags(parser: FlagParser) -> None:
 def _check(given: argparse.Namespace) -> None:
     """Raise for flags that do not go together."""
     _check_rounds(given)
-    for name, benchmarks in _FOR.items():
-        if given.what not in benchmarks and getattr(given, name) is not None:
+    for name, benchmark in _FOR.items():
+        if given.what != benchmark and getattr(given, name) is not None:
             raise ConfigError(
-                f"--{dashed(name)} is for bench {' and '.join(benchmarks)}, not for bench "
-                f"{given.what}"
+                f"--{dashed(name)} is for bench {benchmark}, not for bench {given.what}"
             )
     if given.force and given.fit is None:
         raise ConfigError("--force has no effect without --fit")
-    if given.shards_per_server is not None:
-        _shards(given)
     if given.what == _CODECS:
         _elements(given)
     if given.limit_s is not None and not given.limit_s > 0:
@@ -261,42 +239,6 @@ def _check_rounds(given: argparse.Namespace) -> None:
 def _elements(given: argparse.Namespace) -> int:
     """Return the length of the vector that codecs are measured on."""
     return int(read_flag("elements", WHOLE, given.elements or "1048576", min=1, max=1 << 28))
-
-
-def _shards(given: argparse.Namespace) -> int | None:
-    """Return the number of shards of a server; None leaves it to psrt."""
-    knob = knobs_of(TrainConfig)["shards_per_server"]
-    each = read("shards_per_server", knob, given.shards_per_server or AUTO)
-    return None if each == AUTO else int(each)
-
-
-def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
-    """Return title → rows and their table."""
-    rounds: int = given.rounds
-    if given.what == _SUMS:
-        from psrt.cli.bench_allreduce import run as run_allreduce
-
-        return run_allreduce(given, comm)
-    if given.what == _PUSHES:
-        from psrt.cli.bench_ps import run as run_ps
-
-        return run_ps(given, comm, shards_per_server=_shards(given))
-    from psrt.bench.figures import table
-
-    if given.what == _CUTS:
-        from psrt.bench import pipeline
-
-        rows = pipeline.measure(comm, rounds=rounds)
-        return {"models cut in two": (rows, table(rows, pipeline.COLUMNS))}
-    from psrt.bench import overhead, train
-
-    each = _shards(given)
-    rows = train.measure(comm, shards_per_server=each, rounds=rounds)
-    costs = overhead.measure(comm, rounds=rounds)
-    return {
-        "training": (rows, table(rows, train.COLUMNS)),
-        "psrt itself": (costs, table(costs, overhead.COLUMNS)),
-    }
 
 
 def _measure_codecs(given: argparse.Namespace, comm: None) -> Report:

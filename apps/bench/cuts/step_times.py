@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from cuts.chain import FixedChain
+from cuts.cut_scheme import LR
+from cuts.layer_times import LayerTimes, PassCosts
+from cuts.prediction import Predictor
 from psrt.arrays import ITEMSIZE
-from psrt.bench.chain import FixedChain
-from psrt.bench.cut_scheme import LR
-from psrt.bench.layer_times import LayerTimes, PassCosts
-from psrt.bench.prediction import Predictor
 from psrt.bench.race import Readings, Run
 from psrt.optim import Schedule, make_optimizer
 from psrt.runtime.updater import Contribution, Updater

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from schemes import FixedBatch
 
 from psrt.arrays import FloatArray, Vector
-from psrt.bench.train import FixedBatch
 from psrt.model.chain import ChainLayer
 from psrt.model.slice_group import SliceGroup
 from psrt.model.tensor import TensorSlice

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from cuts.chain import FixedChain
 from psrt.arrays import Vector
-from psrt.bench.chain import FixedChain
 from psrt.config import TrainConfig
 from psrt.config.axes import axes_of
 from psrt.errors import ProtocolError

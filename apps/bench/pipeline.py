@@ -1,9 +1,11 @@
 """Models cut across two ranks: samples per second against one process with the whole batch.
 
+    mpirun -n 2 python apps/bench/pipeline.py
+
 That is the honest baseline. Two stages are twice as many cores, but they compute by micro-batches,
 whose small products are dear. So beside what is read stands the bound of each cut (see
 ``psrt.pipeline.cost``): balance × bubble × efficiency, of costs of layers measured in the same run;
-and what psrt's simulator predicts by these, see ``prediction``.
+and what psrt's simulator predicts by these, see ``cuts.prediction``.
 One process with the same micro-batches takes its turn, too, and where torch is installed its
 ``torch.distributed.pipelining`` over gloo, on the same cut.
 
@@ -15,25 +17,28 @@ as many layers that compute nothing, beside waits.
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+from cuts.chain import FixedChain, IdleChain
+from cuts.cut_scheme import LR, CutScheme
+from cuts.layer_times import PASSES, PassCosts, of_stages
+from cuts.prediction import Prediction, Predictor
+from cuts.step_times import StepTimes
 from mpi4py import MPI
+from schemes import has_torch
 
 from psrt.arrays import Vector
-from psrt.bench.chain import FixedChain, IdleChain
-from psrt.bench.cut_scheme import LR, CutScheme
-from psrt.bench.figures import Column, Summary, spread
-from psrt.bench.layer_times import PASSES, PassCosts, of_stages
-from psrt.bench.prediction import Prediction, Predictor
+from psrt.bench.figures import Column, Summary, spread, table
 from psrt.bench.race import Candidate, Pace, Run, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of, wait
-from psrt.bench.step_times import StepTimes
-from psrt.bench.train import has_torch
+from psrt.cli.bench import Report, run_script
 from psrt.config.axes import ScheduleName, axes_of, schedule_of
 from psrt.errors import ProtocolError
 from psrt.job.launcher import Launcher
@@ -242,7 +247,7 @@ def _torch(
     if 1 not in counts or not has_torch(comm):
         yield {}
         return
-    from psrt.bench.torch_pipeline import TorchPipeline
+    from cuts.torch_pipeline import TorchPipeline
 
     part = part_of(comm, range(RANKS))
     if part is None:
@@ -395,3 +400,13 @@ COLUMNS: tuple[Column, ...] = (
     ("MB/step", _number("bytes_per_step", 1e-6, 1)),
     ("MB/rank", _number("rank_bytes", 1e-6, 0)),
 )
+
+
+def report(given: argparse.Namespace, comm: MPI.Comm) -> Report:
+    """Measure, and return the rows and their table."""
+    rows = measure(comm, rounds=given.rounds)
+    return {"models cut in two": (rows, table(rows, COLUMNS))}
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(report, __doc__, ranks=2))

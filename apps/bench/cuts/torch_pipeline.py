@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-
-from psrt.bench.torch_ddp import GlooGroup
+from torch_ddp import GlooGroup
 
 
 class TorchPipeline:

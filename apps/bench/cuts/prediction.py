@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from psrt.bench.layer_times import PASSES, PassCosts, of_stages
+from cuts.layer_times import PASSES, PassCosts, of_stages
 from psrt.collective.registry import NODE
 from psrt.config import TrainConfig
 from psrt.config.axes import axes_of, schedule_of

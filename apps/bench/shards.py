@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 
 from mpi4py import MPI
 
+from psrt.cli.flags import FlagParser
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig
+from psrt.config.knobs import knobs_of, read
+from psrt.config.names import AUTO
 from psrt.job.shards import choose_shards, served_job
 from psrt.mpi.agreement import bcast_text
 from psrt.mpi.hosts import split_hosts
@@ -43,3 +47,25 @@ def chosen_shards(
     if compute_s is not None:
         job = replace(job, compute_s=compute_s)
     return int(bcast_text(comm, str(choose_shards(job).shards)))
+
+
+def add_flag(parser: FlagParser) -> None:
+    """Let users choose it."""
+    parser.add_argument(
+        "--shards-per-server",
+        metavar="K|auto",
+        default=AUTO,
+        help="number of shards that a server of psrt owns (auto, as in training)",
+    )
+
+
+def read_shards(given: argparse.Namespace) -> int | None:
+    """Return what they chose; None leaves it to psrt.
+
+    Raises:
+        ConfigError: if it is no number of shards.
+    """
+    each = read(
+        "shards_per_server", knobs_of(TrainConfig)["shards_per_server"], given.shards_per_server
+    )
+    return None if each == AUTO else int(each)

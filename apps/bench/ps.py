@@ -1,5 +1,7 @@
 """Push and pull of one vector between workers and servers: psrt beside the simplest loop.
 
+    mpirun -n 5 python apps/bench/ps.py         # up to 2 servers and 3 workers
+
 The simplest loop is a naive first version: a server posts an ``Irecv`` per worker, takes
 whichever completes (``Waitany``), does ``w -= lr * g`` and ``Send``s w back; a worker ``Send``s
 and ``Recv``s. In ``sync`` the server waits for all of them (``Waitall``) and takes their mean. Both
@@ -9,21 +11,29 @@ checked: whole numbers, so it is exact in any order.
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
+from shards import add_flag, chosen_shards, read_shards
 
 from psrt.arrays import Vector
-from psrt.bench.figures import Column, spread
+from psrt.bench.figures import Column, spread, table
 from psrt.bench.race import Candidate, Pace, Run, race
 from psrt.bench.ranks import RankTrack, run_on
-from psrt.bench.shards import chosen_shards
+from psrt.cli.bench import Report, run_script
+from psrt.cli.bench_allreduce import named, vector_sizes
+from psrt.cli.flags import FlagParser
 from psrt.config import TrainConfig, resolve
-from psrt.errors import ProtocolError
+from psrt.config.suggest import did_you_mean
+from psrt.errors import ConfigError, ProtocolError
+from psrt.explain.inputs import read_ranks
 from psrt.faults.vitals import HERE
 from psrt.job.build import role_map_for
 from psrt.mpi.agreement import raise_on_all
@@ -301,3 +311,60 @@ COLUMNS: tuple[Column, ...] = (
     ("plain loop µs", spread("plain_s", 1e6, 1)),
     ("plain / psrt", spread("plain_over_psrt")),
 )
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Let users choose what is measured."""
+    add_flag(parser)
+    add = parser.add_argument
+    add(
+        "--sizes",
+        metavar="BYTES",
+        help="vector sizes: A,B,... or FIRST:LAST, each 4 times the one before (1K,64K,1M,16M)",
+    )
+    add(
+        "--mode",
+        metavar="NAME",
+        default="async",
+        help="of psrt, and of the plain loop: sync or async (async)",
+    )
+    add("--servers", metavar="N,...", help="numbers of servers (1,2 as far as there are ranks)")
+    add("--workers", metavar="N,...", help="numbers of workers (1,2,3 as far as there are ranks)")
+
+
+def report(given: argparse.Namespace, comm: MPI.Comm) -> Report:
+    """Measure, and return the rows and their table.
+
+    Raises:
+        ConfigError: on every rank, for invalid flags.
+    """
+    if given.mode not in MODES:
+        guess = did_you_mean(given.mode, MODES)
+        raise ConfigError(f"--mode {given.mode}, expected {' or '.join(MODES)}{guess}")
+    rows = measure(
+        comm,
+        sizes=tuple(vector_sizes(given.sizes, SIZES)),
+        layouts=_layouts(given, comm.size),
+        mode=given.mode,
+        shards_per_server=read_shards(given),
+        rounds=given.rounds,
+    )
+    return {"push and pull": (rows, table(rows, COLUMNS))}
+
+
+def _layouts(given: argparse.Namespace, ranks: int) -> tuple[tuple[int, int], ...]:
+    """Return numbers of servers and workers."""
+    if given.servers is None and given.workers is None:
+        return LAYOUTS
+    servers = named("servers", read_ranks, given.servers or "1")
+    workers = named("workers", read_ranks, given.workers or "1")
+    needed = max(servers) + max(workers)
+    if needed > ranks:
+        raise ConfigError(
+            f"{max(servers)} servers and {max(workers)} workers need {needed} ranks, got {ranks}"
+        )
+    return tuple(product(servers, workers))
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(report, __doc__, ranks=2, flags=add_flags))

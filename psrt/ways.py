@@ -16,7 +16,5 @@ class Way(Enum):
     TWO_PHASES = "in two phases"
     #: Every message is a frame: each rank's to all, who sum for themselves.
     GATHERED = "gathered"
-    #: Every message is a frame: of the sum so far, to the next rank, and of the mean, as it is.
-    HOPS = "hop by hop"
     #: What a linear codec makes of each vector is added element by element, as the vector would be.
     STRAIGHT = "straight"

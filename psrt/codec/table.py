@@ -45,7 +45,7 @@ class Row:
     #: In what ways its sums may travel: ``auto`` takes the fastest of these.
     ways: tuple[Way, ...] = (Way.TWO_PHASES, Way.GATHERED)
     #: And where a schedule is asked for by its name, which may lose more.
-    ways_if_asked: tuple[Way, ...] = (Way.HOPS,)
+    ways_if_asked: tuple[Way, ...] = ()
     #: Microseconds of a call and nanoseconds of an element, to encode and to decode; see ``times``.
     times: tuple[tuple[float, float], tuple[float, float]]
 
@@ -69,7 +69,7 @@ _ROWS = (
         summary="IEEE half precision",
         synonyms=("fp16", "half"),
         ways=(Way.STRAIGHT, Way.TWO_PHASES),
-        ways_if_asked=(Way.GATHERED, Way.HOPS),
+        ways_if_asked=(Way.GATHERED,),
         times=((3, 1.72), (2, 0.9)),
     ),
     Row(
@@ -129,7 +129,6 @@ _ROWS = (
         is_unbiased=True,
         sends_differences=False,
         feeds_back=None,
-        ways_if_asked=(),
     ),
     Row(
         name="ternary-base3",
@@ -140,7 +139,6 @@ _ROWS = (
         is_unbiased=True,
         sends_differences=False,
         feeds_back=None,
-        ways_if_asked=(),
     ),
     Row(
         name="sign",
@@ -190,7 +188,7 @@ _ROWS = (
         synonyms=("powersgd",),
         ways=(Way.STRAIGHT,),
         # In two phases matrices are cut, each part with a P of its own.
-        ways_if_asked=(Way.TWO_PHASES, Way.GATHERED, Way.HOPS),
+        ways_if_asked=(Way.TWO_PHASES, Way.GATHERED),
         times=((16, 0.68), (5, 0.6)),
         knobs={"rank": 2},
         feeds_back=True,
@@ -206,7 +204,6 @@ _ROWS = (
         sends_differences=False,
         feeds_back=None,
         back={"momentum": 0.0, "clip_norm": None},
-        ways_if_asked=(),
     ),
     # As is its momentum.
     Row(

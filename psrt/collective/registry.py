@@ -67,7 +67,6 @@ ALGORITHMS: dict[str, Algorithm] = {
             "chunks go around twice; sends the least; long vectors",
             closed_form=ring_seconds,
             ordered=True,
-            ways=(Way.STRAIGHT, Way.HOPS),
             owned=ring_owned,
             busy=_always,
         ),

@@ -133,7 +133,7 @@ class Algorithm(Schedule):
     #: In what ways it sums what a codec makes shorter; of those that the codec has, the first.
     #: In ``TWO_PHASES`` each number must travel once as it is, to the rank that folds it, and once
     #: folded (``psrt.transport.two_phase_sum``); ``GATHERED``, only as it is, to all
-    #: (``psrt.transport.gathered_sum``); by ``HOPS`` around a ring (``psrt.transport.ring_sum``).
+    #: (``psrt.transport.gathered_sum``).
     ways: tuple[Way, ...] = field(default=(Way.STRAIGHT,), kw_only=True)
     #: ``(size, n)`` → number of elements of workspace behind the vector.
     workspace: Callable[[int, int], int] = field(default=_no_workspace, kw_only=True)

@@ -9,13 +9,10 @@ from psrt.collective import ALGORITHMS
 from psrt.partition import Span
 from psrt.transport.coded_sum import CodedSum, FrameLink, SumCodec
 from psrt.transport.gathered_sum import GatheredSum
-from psrt.transport.ring_sum import RingSum
 from psrt.transport.two_phase_sum import TwoPhaseSum
 from psrt.ways import Way
 
-_SUMS: Final[Mapping[Way, type[CodedSum]]] = {
-    it.way: it for it in (TwoPhaseSum, GatheredSum, RingSum)
-}
+_SUMS: Final[Mapping[Way, type[CodedSum]]] = {it.way: it for it in (TwoPhaseSum, GatheredSum)}
 
 
 def sum_in_frames(

@@ -97,8 +97,7 @@ def check_sum_frames(
     team = team_of(contract, header)
     owners = range(_ALL, 0) if header.way == Way.GATHERED.value else range(contract.workers)
     sums = Sums.of(contract, header, table)
-    hops = header.way == Way.HOPS.value
-    _check_chunks(sent, table, header.n, sums, owners, team, findings, hops=hops)
+    _check_chunks(sent, table, header.n, sums, owners, team, findings)
     if findings.none:
         by_way = (codec, codec.reply or codec)
         for back, its in enumerate(by_way):
@@ -167,8 +166,6 @@ def _check_chunks(
     owners: range,
     team: int,
     findings: Findings,
-    *,
-    hops: bool,
 ) -> None:
     """Check that in each round chunks tile what is summed, who encodes them, and for whom.
 
@@ -180,7 +177,6 @@ def _check_chunks(
         owners: those for whom contributions may be.
         team: the number of those that take part.
         findings: takes what is wrong.
-        hops: whether a chunk goes from one to the next, and the last one encodes its mean.
     """
     check_inside(sent, sums, findings)
     asked = findings.on(table, sent.at)
@@ -193,8 +189,7 @@ def _check_chunks(
     if not findings.none:
         return
     workers = int(worker.max(initial=0)) + 1
-    back = np.zeros_like(sent.back) if hops else sent.back
-    again = repeats(sent.keys(n, (back, 2), (worker, workers)))
+    again = repeats(sent.keys(n, (sent.back, 2), (worker, workers)))
     text = "worker {worker} encoded the chunk from element {start} on twice in round {clock}"
     asked.require(FRAMES, ~again, text, start=sent.start, counts=False)
     key = sent.keys(n)
@@ -203,7 +198,7 @@ def _check_chunks(
     group = np.searchsorted(unique, key)
     leader = order[first]  # the first event of each chunk
     means = np.bincount(group, sent.back, minlength=len(unique)).astype(np.int64)
-    alike = (owner == owner[leader][group]) | hops
+    alike = owner == owner[leader][group]
     alike &= sent.size == sent.size[leader][group]
     text = "worker {worker} takes a chunk of round {clock} to be another than the others do"
     asked.require(FRAMES, alike, text, counts=False)
@@ -212,14 +207,9 @@ def _check_chunks(
         "in round {clock} the chunk from element {start} on was encoded by {forth} of {team} that "
         "take part, and its mean {means} times, expected {due}"
     )
-    if hops:
-        on = (sent.back == 0) & (owner == worker)
-        on |= repeats(sent.keys(n, (sent.back, 2), (owner, owners.stop)))
-        text_of_hops = "worker {worker} passed a chunk on to worker {shard} in round {clock}, again"
-        asked.require(FRAMES, ~on, text_of_hops, counts=False)
     owned = int(owners.start != _ALL)
     chunk.require(
-        FRAMES, (count - means == team - hops) & (means == owned), text, due=owned,
+        FRAMES, (count - means == team) & (means == owned), text, due=owned,
         start=sent.start[leader], forth=count - means, team=team, means=means, counts=False,
     )  # fmt: skip
     check_tiles(sent, leader, sums, team, findings)
@@ -455,9 +445,9 @@ def sent_bytes(header: Header, table: Table) -> tuple[int, int]:
     if not len(sent.at):
         return 0, 0
     # Of one chunk each that takes part makes a contribution, and keeps its own to itself; a mean,
-    # and what all sum, goes to all others. The last one of those who pass it on makes none.
+    # and what all sum, goes to all others.
     chunks = np.unique(np.stack([sent.round, sent.start], 1), axis=0)
-    team = int((sent.back == 0).sum()) // len(chunks) + (header.way == Way.HOPS.value)
+    team = int((sent.back == 0).sum()) // len(chunks)
     owner = sent.column("shard")
     for_all = (sent.back == 1) | (owner == _ALL)
     copies = np.where(for_all, team - 1, sent.column("worker") != owner)

@@ -174,20 +174,17 @@ def _pipelines() -> Iterator[str]:
 
 def _modes() -> Iterator[str]:
     """Yield a table of what the modes send by a codec."""
-    yield "| mode | of what | pushes | replies, or means | one reply for all | sums | neighbours |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| mode | of what | pushes | replies, or means | sums | neighbours |"
+    yield "|---|---|---|---|---|---|"
     for row in MODES.values():
         what = ("gradients" if row.encodes_gradients else "differences") if row.codecs else ""
         served = "with `--servers`" if row.sums else "yes"
         pushes = served if row.codecs and row.may_have_servers else ""
-        shared = pushes if row.rounds else ""
-        if shared and (without := row.backup or row.asynchronous):
-            shared = f"without `--{dashed(without)}`"
         sums = row.codecs and row.sums
         summed = ("without `--servers`" if row.may_have_servers else "yes") if sums else ""
         neighbours = "yes, in rounds" if row.codecs and row.mixes else ""
         replies = "yes" if row.codecs and not row.mixes else ""
-        cells = (row.name, what, pushes, replies, shared, summed, neighbours)
+        cells = (row.name, what, pushes, replies, summed, neighbours)
         yield f"| {' | '.join(cells)} |"
 
 

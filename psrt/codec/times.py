@@ -67,8 +67,6 @@ class FrameTimes:
     decode: Line
     encode_reply: Line = FREE
     decode_reply: Line = FREE
-    #: Whether one frame of a reply serves all workers.
-    shares_replies: bool = False
 
     @classmethod
     def of(
@@ -77,7 +75,6 @@ class FrameTimes:
         *,
         feeds_back: bool,
         reply: CodecTimes | None = None,
-        shares_replies: bool = False,
         speed: float = 1.0,
     ) -> FrameTimes:
         """Return the times of both ends.
@@ -88,7 +85,6 @@ class FrameTimes:
                 own frames.
             reply: of replies; None where they are no frames. What a worker holds is known by
                 decoding, too, at both ends.
-            shares_replies: whether one frame of a reply serves all workers.
             speed: how many times as fast all of it is; may be infinite.
         """
         encode, encode_reply, decode_reply = codec.encode, FREE, FREE
@@ -98,8 +94,7 @@ class FrameTimes:
             encode_reply = reply.encode.and_then(_ADD, reply.decode, _ADD)
             decode_reply = reply.decode.and_then(_ADD)
         lines = (encode, codec.decode, encode_reply, decode_reply)
-        first, second, third, fourth = (line.times(1 / speed) for line in lines)
-        return cls(first, second, third, fourth, shares_replies)
+        return cls(*(line.times(1 / speed) for line in lines))
 
 
 #: Of numbers that are sent as they are.

@@ -470,13 +470,6 @@ def _check_codec(config: TrainConfig) -> None:
                     f"{flag(field, name)} keeps a momentum, which would multiply the force of "
                     f"--mode {mode.name}: workers and centre would not come to rest"
                 )
-    if config.codec_reply_shared and (config.backup or (mode is not None and not mode.rounds)):
-        what = f"--backup {config.backup}" if config.backup else f"--mode {config.mode}"
-        what += " --asynchronous" if config.asynchronous else ""
-        raise ConfigError(
-            "--codec-reply-shared is for workers who all read every version, as in sync, got "
-            f"{what}"
-        )
     chunk, kept = config.codec_chunk, config.codec_kept
     if kept is not None and chunk is not None and kept > chunk**2:
         raise ConfigError(f"--codec-kept {kept} is more than --codec-chunk {chunk} squared")

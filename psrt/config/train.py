@@ -402,11 +402,6 @@ class TrainConfig:
         words=_words(TABLE),
         requires=(Condition("codec", tuple(TABLE)), _ANSWERED),
     )
-    codec_reply_shared: bool | None = knob(
-        None, SWITCH, _CODEC, "make one reply for all workers, where all read every version: in "
-        "sync without --backup",
-        requires=(Condition("codec_reply", _OF_REPLIES), _SERVERS), fallback=False,
-    )
     codec_everywhere: bool | None = knob(
         None, SWITCH, _CODEC, "use the codec on one host, too, where it costs time and saves none",
         requires=(Condition("codec", tuple(TABLE)),), fallback=False,

@@ -52,8 +52,6 @@ class JobCodec:
     matrices: Sequence[Matrix] = ()
     #: The codec of replies; None where parameters are sent as they are.
     reply: JobCodec | None = None
-    #: Whether one frame of a reply serves all workers.
-    shares_replies: bool = False
     #: Whether what is sent are differences to what its receivers know, which both ends add up;
     #: replies that are not are means.
     differs: bool = False
@@ -172,7 +170,6 @@ class JobCodec:
             own,
             feeds_back=self.feeds_back,
             reply=reply[0] if reply else None,
-            shares_replies=self.shares_replies,
             speed=speed,
         )
 
@@ -218,14 +215,9 @@ class JobCodec:
         if self.reply is None:
             return None
         span = port.role_map.spans[shard]
-        workers, shared = len(port.role_map.workers), self.shares_replies
-        if not initial.size:
-            senders = [self.reply.lengths(span)] * workers
-        elif shared:
-            senders = [self.reply.sender(span)] * workers
-        else:
-            senders = [self.reply.sender(span) for _ in range(workers)]
-        return ReplyEncoder(senders, initial, seed=self.seed, shard=shard, shared=shared)
+        make = self.reply.sender if initial.size else self.reply.lengths
+        senders = [make(span) for _ in port.role_map.workers]
+        return ReplyEncoder(senders, initial, seed=self.seed, shard=shard)
 
     def reply_decoder(self, port: Port, worker: int) -> ReplyDecoder | None:
         """Return what decodes the replies to the worker at a port."""
@@ -287,7 +279,6 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
         config.seed,
         matrices,
         reply,
-        bool(config.codec_reply_shared),
         of_optimizer=config.optimizer in OPTIMIZER_CODECS,
     )
 
@@ -325,8 +316,7 @@ def say_codec(
         what += part
         say(codec.described(spans, what))
         if codec.reply is not None:
-            to_all = ", the same for all workers," if codec.shares_replies else ""
-            say(codec.reply.described(spans, f"a reply{part}{to_all}"))
+            say(codec.reply.described(spans, f"a reply{part}"))
     elif config.codec is not None and not config.codec_everywhere:
         say(
             f"--codec {config.codec} has no effect on one host, whose ranks share memory; "

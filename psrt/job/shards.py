@@ -195,16 +195,11 @@ def step_seconds(job: ServedJob, each: int) -> float:
             first = arrived - share * there * (1 - 1 / crowd)
             decoded = max(max(free, first) + crowd * decode, arrived + decode)
             updated = decoded + share * update + crowd * call
-            free = updated + _replies(job, crowd) * encode
+            free = updated + crowd * encode
             sent = max(max(read, updated + encode) + share * back, free + share * back / crowd)
             read = sent + times.decode_reply.at(n)
         last = max(last, read)
     return max(last, _bound(job, each, call))
-
-
-def _replies(job: ServedJob, workers: int) -> int:
-    """Return how many replies a server encodes to answer some workers."""
-    return 1 if job.times.shares_replies else workers
 
 
 def _ready(span: Span, job: ServedJob) -> float:
@@ -217,7 +212,7 @@ def _bound(job: ServedJob, each: int, call: float) -> float:
     """Return the time that the most loaded resource needs for a step of all workers."""
     servers, workers = len(job.servers), len(job.workers)
     size, times = job.n // (servers * each), job.times
-    frames = workers * times.decode.at(size) + _replies(job, workers) * times.encode_reply.at(size)
+    frames = workers * (times.decode.at(size) + times.encode_reply.at(size))
     update = _update_seconds(job) + each * (workers * call + frames)
     cores = max(1, job.costs.cores)
     own = _SHARD_S + times.encode.at(size) + times.decode_reply.at(size)

@@ -22,24 +22,14 @@ from psrt.runtime.push_codec import Digests
 
 
 class ReplyEncoder:
-    """Makes the frames of one shard's replies.
+    """Makes the frames of one shard's replies."""
 
-    Where all workers read every version, one frame may serve all of them: they hold the same
-    parameters, and the server encodes once instead of once for each.
-    """
-
-    saved = ("_each_sender", "_each_held")
-    by_element = ("_each_held",)
-    per_worker = ("_each_sender", "_each_held")
+    saved = ("_senders", "held")
+    by_element = ("held",)
+    per_worker = ("_senders", "held")
 
     def __init__(
-        self,
-        senders: Sequence[Encoder],
-        initial: Vector,
-        *,
-        seed: int,
-        shard: int,
-        shared: bool = False,
+        self, senders: Sequence[Encoder], initial: Vector, *, seed: int, shard: int
     ) -> None:
         """Begin with workers that hold the initial parameters.
 
@@ -48,29 +38,12 @@ class ReplyEncoder:
             initial: (span,) float32; empty without numerics.
             seed: of the run.
             shard: its number.
-            shared: whether the first worker's frames are those of all, which must all be sent a
-                frame of each clock.
         """
-        self._senders, self._seed, self._shard = senders, seed, shard
-        #: If one frame serves all: the last one, and the clock that it is of.
-        self._last: Bytes | None = None
-        self._clock, self._shared = -1, shared
+        self._senders, self._seed, self._shard = tuple(senders), seed, shard
         self._nothing = np.zeros(1, np.uint8)
         self._difference, self._decoded = np.empty_like(initial), np.empty_like(initial)
         #: By worker, (span,) the parameters that it holds.
-        self.held = [initial.copy()] * len(senders)
-        if not shared:
-            self.held = [initial.copy() for _ in senders]
-
-    @property
-    def _each_sender(self) -> tuple[Encoder, ...]:
-        """The senders, each once."""
-        return tuple(self._senders[:1] if self._shared else self._senders)
-
-    @property
-    def _each_held(self) -> tuple[Vector, ...]:
-        """What workers hold, each vector once."""
-        return tuple(self.held[:1] if self._shared else self.held)
+        self.held = tuple(initial.copy() for _ in senders)
 
     def encode(self, worker: int, clock: int, theta: Vector) -> Bytes:
         """Return the frame that brings a worker to a version, valid until its next one.
@@ -80,10 +53,6 @@ class ReplyEncoder:
             clock: of its next step.
             theta: (span,) the version.
         """
-        if self._shared:
-            if self._last is not None and clock == self._clock:
-                return self._last
-            worker = 0
         sender, held = self._senders[worker], self.held[worker]
         if not held.size:
             return np.broadcast_to(self._nothing, (sender.longest,))
@@ -92,8 +61,6 @@ class ReplyEncoder:
         frame = sender.encode(self._difference, rng)
         sender.decode(frame, self._decoded)
         np.add(held, self._decoded, out=held)
-        if self._shared:
-            self._last, self._clock = frame, clock
         return frame
 
     def digests(self, worker: int, frame: Bytes) -> Digests:

@@ -195,7 +195,7 @@ class VirtualPort(CollectivePort):
             return
         n, shard = self.role_map.spans[message.shard].size, message.shard
         is_reply = type(message) is Params
-        if type(message) is Mix or (is_reply and frames.shares_replies):
+        if type(message) is Mix:
             if self._encoded.get(shard) == message.clock:
                 return
             self._encoded[shard] = message.clock

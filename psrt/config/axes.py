@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from psrt.config.names import AUTO, INTERLEAVED, PIPELINE_SCHEDULES
+from psrt.config.names import INTERLEAVED, PIPELINE_SCHEDULES
 from psrt.config.suggest import did_you_mean
 from psrt.config.values import TEXT, WHOLE, WIDTHS, Kind, write_text
 
@@ -120,14 +120,12 @@ def schedule_of(text: str) -> ScheduleName:
 
 
 def _read_stages(text: str) -> str:
-    if text.lower() == AUTO:
-        return AUTO
     try:
         counts = WIDTHS.read(text)
     except ValueError:
         counts = ()
     if not counts:
-        raise ValueError(f"must be {AUTO} or the number of layers of each stage, like 3,4")
+        raise ValueError("must be the number of layers of each stage, like 3,4")
     return ",".join(map(str, counts))
 
 
@@ -142,4 +140,4 @@ def _of_text(read: Callable[[str], Any], metavar: str) -> Kind:
 
 AXES = _of_text(axes_of, "AXIS:N,...")
 PIPELINE_SCHEDULE = _of_text(schedule_of, "NAME")
-STAGES = _of_text(_read_stages, "AUTO|N,N,...")
+STAGES = _of_text(_read_stages, "N,N,...")

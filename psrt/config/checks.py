@@ -12,7 +12,6 @@ from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
 from psrt.config.modes import MODES, Mode
 from psrt.config.names import (
     ADAPT_THEN_COMBINE,
-    AUTO,
     COMBINE_THEN_ADAPT,
     DEFAULT_PIPELINE,
     INTERLEAVED,
@@ -315,8 +314,6 @@ def _check_cut(config: TrainConfig) -> None:
     idle = (SEQUENTIAL_STAGES, INTERLEAVED)
     if given is not None and axes.pipeline == 1 and schedule.name in idle:
         raise ConfigError(f"--pipeline-schedule {given} has no effect with one stage")
-    if config.stages == AUTO and axes.pipeline == 1:
-        raise ConfigError(f"--stages {config.stages} has no effect with one stage")
     if schedule.name == PIPEDREAM and (config.micro_batches or 1) > 1:
         raise ConfigError(
             f"--micro-batches {config.micro_batches} has no effect with --pipeline-schedule "
@@ -361,9 +358,9 @@ def _check_cut(config: TrainConfig) -> None:
             f"--consensus-every {config.consensus_every} measures whole models, which --parallel "
             f"{config.parallel} cuts; how far apart they end is in the summary"
         )
-    counts = (config.stages or AUTO).split(",")
+    counts = [] if config.stages is None else config.stages.split(",")
     chunks = axes.pipeline * schedule.chunks
-    if counts != [AUTO] and len(counts) != chunks:
+    if counts and len(counts) != chunks:
         of_chunks = f" of {schedule.chunks} chunks" if schedule.chunks > 1 else ""
         raise ConfigError(
             f"--stages {config.stages} has {plural(len(counts), 'number')}, --parallel "

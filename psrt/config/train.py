@@ -350,8 +350,7 @@ class TrainConfig:
     )
     stages: str | None = knob(
         None, STAGES, _CUT,
-        "number of layers of each stage; auto: measure them and cut where the slowest stage is "
-        "fastest",
+        "number of layers of each stage",
         requires=_PARALLEL, default_text="as even as parameters allow", numeric=False,
     )
 

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.config.axes import Axes, ScheduleName, schedule_of
-from psrt.config.names import AUTO, DEFAULT_PIPELINE, OPTIMIZER
+from psrt.config.names import DEFAULT_PIPELINE, OPTIMIZER
 from psrt.errors import ConfigError
 from psrt.job.build import held_of_layers, length_of, rate_of, role_map_for
 from psrt.job.cells import Cell, Place, layout_lines, place_of, ranks_of_cell
@@ -18,7 +17,6 @@ from psrt.job.gossip import role_map_with_peers
 from psrt.job.result import Say
 from psrt.job.shards import ShardChoice
 from psrt.model.chain import ChainLayer, chain_layers, layer_spans
-from psrt.model.layer_times import layer_seconds
 from psrt.model.lent_stage import LentStage
 from psrt.model.slice_group import SliceGroup
 from psrt.model.stage import Stage, StageLoss
@@ -136,22 +134,13 @@ class Cut:
         return place_of(self._workers[rank], self.axes)
 
 
-def cut_plan(
-    config: TrainConfig,
-    problem: Problem,
-    n: int,
-    *,
-    initial: Vector | None = None,
-    clock: Callable[[], float] | None = None,
-) -> CutPlan | None:
+def cut_plan(config: TrainConfig, problem: Problem, n: int) -> CutPlan | None:
     """Find out how to cut a model; None if it is not to be cut.
 
     Args:
         config: resolved.
         problem: whose model is a chain.
         n: its parameters.
-        initial: (n,) of them, by which ``--stages auto`` measures layers.
-        clock: seconds; None where nothing can be measured, as in virtual time.
 
     Raises:
         ConfigError: if it cannot be cut like that.
@@ -162,9 +151,6 @@ def cut_plan(
     _check_supported(config, axes)
     layers = chain_layers(problem, n)
     costs = _costs(layers)
-    if config.stages == AUTO and clock is not None and initial is not None:
-        rows = -(-config.batch_size // (config.micro_batches or 1))
-        costs = list(layer_seconds(layers, initial, rows, clock=clock))
     cut = _cut(config, layers, costs, axes.pipeline * schedule.chunks)
     slices = [_slice(problem, axes, i, layers) for i in range(axes.tensor)]
     widths = [[int(it.layers[chunk.stop - 1].outputs) for chunk in cut[:-1]] for it in slices]
@@ -248,7 +234,7 @@ def _cut(
             f"{chunks} parts"
         )
     asked = config.stages
-    if asked is None or asked == AUTO:
+    if asked is None:
         return balanced(costs, chunks)
     counts = tuple(map(int, asked.split(",")))
     if sum(counts) != len(layers):

@@ -141,8 +141,7 @@ def set_up(
                 codec = job_codec(config, matrices)
                 job = served_job(config, n, layers, *roles, costs=machine, codec=codec)
                 shards = shards_for(config, launcher.priced(job))
-            clock = None if launcher.simulated else time.perf_counter
-            plan = cut_plan(config, problem, n, initial=initial, clock=clock)
+            plan = cut_plan(config, problem, n)
             dealt = "" if deal is None else deal.sha256()
             began = 0.0 if launcher.simulated else time.time()
             chosen, arrays = shards and [*shards], arrays_of(problem)

@@ -21,7 +21,6 @@ from psrt.codec import Matrix
 from psrt.collective.registry import NODE, by_hosts
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.config.faults import OPERATION, Elapsed, Fault, crash_of
-from psrt.config.names import AUTO
 from psrt.config.resolve import mode_of
 from psrt.data import Deal
 from psrt.errors import ConfigError, CrashError, TransportError
@@ -255,11 +254,6 @@ class VirtualLauncher(Launcher):
             raise ConfigError(
                 f"--parameters {self._parameters} is not possible in virtual time with "
                 f"--parallel {config.parallel}"
-            )
-        if config.stages == AUTO:
-            raise ConfigError(
-                f"--stages {AUTO} measures layers, which take no time in virtual time: give the "
-                "number of layers of each stage, like 3,4"
             )
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:

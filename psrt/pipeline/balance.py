@@ -10,7 +10,7 @@ Of all cuts whose dearest stage is that cheap, the one is taken whose stages are
 sum of the squares of their costs is the least. That is a second pass of the same kind, in which no
 stage may be dearer than the first pass found.
 
-Costs of layers are as they were measured. A parameterless layer is worth no stage of its own, but
+A parameterless layer is worth no stage of its own, but
 nothing forbids it: there are no more stages than layers.
 """
 

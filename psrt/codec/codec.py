@@ -94,6 +94,11 @@ class Codec:
         """Bytes of the longest frame of this epoch."""
         return HEADER_BYTES + self.most
 
+    @property
+    def shortest(self) -> int:
+        """Bytes of the shortest frame of this epoch."""
+        return HEADER_BYTES if self.nbytes is None else self.nbytes
+
     def begin_epoch(self, epoch: int) -> None:
         """Say that an epoch of training begins, counted from 0. Few codecs do otherwise then."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from psrt.arrays import Bytes, Vector
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.indices import Indices
-from psrt.codec.sparse import Chosen, kept, longest_payload
+from psrt.codec.sparse import Chosen, kept, longest_payload, shortest_payload
 from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
 
@@ -79,6 +79,11 @@ class Dgc(Chosen):
     def longest(self) -> int:
         """Bytes of the longest frame of this epoch."""
         return HEADER_BYTES + longest_payload(self.n, kept(self.n, self.density(self._epoch)))
+
+    @property
+    def shortest(self) -> int:
+        """Bytes of the shortest frame of this epoch."""
+        return HEADER_BYTES + shortest_payload(self.n, kept(self.n, self.density(self._epoch)))
 
     def density(self, epoch: int) -> float:
         """Return the share of the elements that is sent in an epoch.

@@ -44,6 +44,17 @@ def longest_payload(n: int, k: int) -> int:
     return min(4 * n, 4 * k + min(4 * k, -(-n // 8)))
 
 
+def shortest_payload(n: int, k: int) -> int:
+    """Return the bytes at least of k of n elements.
+
+    Indices are a byte for each gap at least, or a bit for each element.
+
+    >>> shortest_payload(1000, 10), shortest_payload(1000, 1000)
+    (50, 4000)
+    """
+    return min(4 * n, 4 * k + min(k, -(-n // 8)))
+
+
 class Chosen(Codec):
     """Values, then indices, of the elements that a subclass chooses; or all of a vector."""
 
@@ -175,6 +186,11 @@ class TopK(Chosen):
     def __init__(self, n: int, *, density: float) -> None:
         self.k = kept(n, density)
         super().__init__(n, self.k)
+
+    @property
+    def shortest(self) -> int:
+        """Bytes of the shortest frame of this epoch."""
+        return HEADER_BYTES + shortest_payload(self.n, self.k)
 
     def _choose(self, vector: Vector) -> Indices:
         return self._search.largest(vector, self.k)

@@ -3,12 +3,11 @@
 Gradients are in no history, so that a frame says what its gradient was cannot be checked; that it
 arrived whole, that a server made of it what its worker took to be sent, and that what was kept back
 of one gradient is what was added to the next, can be: by digests. So can that error feedback loses
-nothing: by sums. The lengths are written down here anew, by the formulas of the codecs.
+nothing: by sums. How long frames are the codec says.
 """
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from psrt.codec import TABLE, Codec, Matrix, make_codec, matrices_within
 from psrt.errors import ConfigError
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
 from psrt.history.check.norms import are_near, may_be_norms
@@ -31,17 +31,10 @@ from psrt.history.check.table import (
 )
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
+from psrt.partition import Span
 
-#: Bytes of a frame before its payload.
-_HEADER = 20
 #: Bytes of zeros whose checksum is computed at a time.
 _CHUNK = 1 << 20
-#: Of a matrix in a vector: its start, rows and columns.
-Place = tuple[int, int, int]
-#: Codecs that keep something back of their own, without error feedback.
-_KEEPING = ("dgc", "demo")
-#: Those with error feedback of means, where nobody says.
-_FED_BACK = ("float4-e3m0", "sign", "top-k", "threshold", "random-k", "low-rank")
 #: Kinds of events that only a run with a codec has: between workers and servers, and all.
 SERVED = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, Kind.REPLY_ENCODE, Kind.REPLY_DECODE)
 KINDS = (*SERVED, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
@@ -51,16 +44,6 @@ KEPT = (Kind.RESIDUAL, Kind.SUM_KEEP)
 _ROUNDING, _TINY = 2.0**-24, 2.0**-149
 #: The smallest normal number, which a bound has for each element.
 _NORMAL = 2.0**-126
-#: Knobs without which the length of a codec's frames cannot be told.
-_NEEDED: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("float8-e4m3", "float8-e5m2", "float4-e3m0", "int8", "sign"), ("bucket",)),
-    **dict.fromkeys(("ternary", "ternary-base3"), ("bucket",)),
-    "qsgd": ("bucket", "levels"),
-    **dict.fromkeys(("top-k", "random-k"), ("density",)),
-    "low-rank": ("rank",),
-    "dgc": ("density", "warmup_epochs"),
-    "demo": ("chunk", "kept"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +58,21 @@ class FrameContract:
     feeds_back: bool
     #: By shard: its elements, and the matrices in it.
     sizes: tuple[int, ...]
-    matrices: tuple[tuple[Place, ...], ...]
+    matrices: tuple[tuple[Matrix, ...], ...]
     #: Whether anything was computed.
     numerics: bool
     #: What the codec of replies promises; None where parameters are sent.
     reply: FrameContract | None = None
 
+    def codec(self, n: int, matrices: Sequence[Matrix]) -> Codec:
+        """Return a codec that makes frames of n elements."""
+        return make_codec(self.name, n, matrices=matrices, **self.knobs)
+
     def bounds(self, shard: int, epoch: int) -> tuple[int, int]:
         """Return the least and the most bytes of a frame of a shard in an epoch."""
-        low, high = payload_bounds(
-            self.name, self.knobs, self.sizes[shard], epoch, self.matrices[shard]
-        )
-        return _HEADER + (low if self.numerics else high), _HEADER + high
+        codec = self.codec(self.sizes[shard], self.matrices[shard])
+        codec.begin_epoch(epoch)
+        return (codec.shortest if self.numerics else codec.longest), codec.longest
 
 
 def frames_of(header: Header) -> FrameContract | None:
@@ -95,13 +81,14 @@ def frames_of(header: Header) -> FrameContract | None:
     if name is None or not header.knob("codec_everywhere"):
         return None
     feeds_back = bool(header.knob("error_feedback"))
+    matrices = [Matrix(*it) for it in header.matrices]
     pushes = FrameContract(
         name=str(name),
         knobs=_knobs(header, str(name), header.codec_knobs),
-        keeps=(feeds_back or name in _KEEPING) and header.numerics,
+        keeps=(feeds_back or "momentum" in TABLE[str(name)].knobs) and header.numerics,
         feeds_back=feeds_back and header.numerics,
         sizes=tuple(stop - start for start, stop in header.spans),
-        matrices=tuple(cut(header.matrices, *span) for span in header.spans),
+        matrices=tuple(matrices_within(matrices, Span(*span)) for span in header.spans),
         numerics=header.numerics,
     )
     back = header.knob("codec_reply")
@@ -109,7 +96,8 @@ def frames_of(header: Header) -> FrameContract | None:
         return pushes
     knobs = _knobs(header, str(back), header.reply_knobs)
     # What a difference to a worker's parameters loses is in the next difference.
-    kept = not header.servers and back in _FED_BACK and header.numerics
+    feeds_back = TABLE[str(back)].feeds_back_with(knobs)
+    kept = not header.servers and feeds_back and header.numerics
     reply = replace(pushes, name=str(back), knobs=knobs, keeps=kept, feeds_back=kept)
     return replace(pushes, reply=reply)
 
@@ -118,113 +106,27 @@ def _knobs(header: Header, codec: str, knobs: Mapping[str, Any]) -> Mapping[str,
     """Return the knobs of a codec, which are those that were asked for as far as any were.
 
     Raises:
-        ConfigError: if they are not, or one is missing.
+        ConfigError: if they are not, one is missing, or there is no such codec.
     """
-    for knob in _NEEDED.get(codec, ()):
+    if codec not in TABLE:
+        raise ConfigError(f"the history is of codec {codec!r}, which this psrt does not have")
+    row = TABLE[codec]
+    for knob in row.knobs.keys() - row.differences.keys() - row.back.keys():
         found, asked = knobs.get(knob), header.knob(f"codec_{knob}")
-        if found is None or asked not in (None, found):
+        if knob not in knobs or asked not in (None, found):
             raise ConfigError(
                 f"the history's header has a codec {codec} with {knob} {found}, its config {asked}"
             )
     return knobs
 
 
-def cut(matrices: Sequence[Place], start: int, stop: int) -> tuple[Place, ...]:
-    """Return the matrices of a span, which has whole rows of each."""
-    found = []
-    for at, rows, columns in matrices:
-        first, last = max(0, -((at - start) // columns)), min(rows, (stop - at) // columns)
-        if first < last:
-            found.append((at + first * columns - start, last - first, columns))
-    return tuple(found)
-
-
-def frame_bounds(codec: FrameContract, n: int, matrices: Sequence[Place]) -> tuple[int, int]:
+def frame_bounds(contract: FrameContract, n: int, matrices: Sequence[Matrix]) -> tuple[int, int]:
     """Return the least and the most bytes of a frame of n elements in any epoch."""
-    last = int(codec.knobs.get("warmup_epochs") or 0)
-    bounds = [payload_bounds(codec.name, codec.knobs, n, epoch, matrices) for epoch in (0, last)]
-    high = _HEADER + max(most for _, most in bounds)
-    return (_HEADER + min(least for least, _ in bounds)), high
-
-
-def payload_bounds(
-    name: str, knobs: Mapping[str, Any], n: int, epoch: int, matrices: Sequence[Place]
-) -> tuple[int, int]:
-    """Return the least and the most bytes of the payload of n elements.
-
-    >>> payload_bounds("sign", {"bucket": 1024}, 2000, 0, ())
-    (258, 258)
-    >>> payload_bounds("top-k", {"density": 0.01}, 100_000, 0, ())
-    (5000, 8000)
-
-    Raises:
-        ConfigError: if there is no such codec.
-    """
-    scales = -(-n // int(knobs.get("bucket") or 1))
-    if name in ("top-k", "dgc"):
-        return _sparse(n, min(n, math.ceil(_density(name, knobs, epoch) * n)))
-    if name in ("threshold", "nonzero"):
-        return 0, _sparse(n, n)[1]
-    if name == "low-rank":
-        rank = int(knobs["rank"])
-        saved = [a * b - rank * (a + b) for _, a, b in matrices]
-        nbytes = 4 * (n - sum(max(0, it) for it in saved))
-        return nbytes, nbytes
-    if name == "demo":
-        nbytes = sum(
-            _chunks(it, int(knobs["chunk"]), int(knobs["kept"])) for it in _all(matrices, n)
-        )
-        return nbytes, nbytes
-    if name == "qsgd":
-        bits = math.ceil(math.log2(2 * int(knobs["levels"]) + 1))
-        nbytes = 4 * scales + -(-n * bits // 8)
-        return nbytes, nbytes
-    by_name = {
-        "float16": 2 * n,
-        "bfloat16": 2 * n,
-        "float8-e4m3": scales + n,
-        "float8-e5m2": scales + n,
-        "float4-e3m0": scales + -(-n // 2),
-        "int8": 4 * scales + n,
-        "ternary": 4 * scales + -(-n // 4),
-        "ternary-base3": 4 * scales + -(-n // 5),
-        "sign": 4 * scales + -(-n // 8),
-        "random-k": 8 + 4 * min(n, math.ceil((knobs.get("density") or 0.0) * n)),
-    }
-    if name not in by_name:
-        raise ConfigError(f"the history is of codec {name!r}, which this psrt cannot check")
-    return by_name[name], by_name[name]
-
-
-def _all(matrices: Sequence[Place], n: int) -> list[Place]:
-    """Return matrices, and as flat ones what lies between them."""
-    ends = [0, *(start + rows * columns for start, rows, columns in matrices)]
-    starts = [*(start for start, _, _ in matrices), n]
-    between = zip(ends, starts, strict=True)
-    return [*matrices, *((a, 1, b - a) for a, b in between if a < b)]
-
-
-def _chunks(place: Place, side: int, kept: int) -> int:
-    """Return the bytes of the chunks of a matrix: 4 an element if all are sent, else 6."""
-    total = 0
-    for height, down in ((side, place[1] // side), (place[1] % side, 1)):
-        for width, across in ((side, place[2] // side), (place[2] % side, 1)):
-            sent = min(kept, height * width)
-            total += down * across * sent * (4 if sent == height * width else 6)
-    return total
-
-
-def _density(name: str, knobs: Mapping[str, Any], epoch: int) -> float:
-    density = float(knobs["density"])
-    if name == "dgc" and epoch < int(knobs["warmup_epochs"]):
-        return float(max(density, 0.25 ** (epoch + 1)))
-    return density
-
-
-def _sparse(n: int, k: int) -> tuple[int, int]:
-    """Return the bounds of k values and their indices: a gap takes a byte at least; or of all n."""
-    bitmap = -(-n // 8)
-    return min(4 * n, 4 * k + min(k, bitmap)), min(4 * n, 4 * k + min(4 * k, bitmap))
+    codec, bounds = contract.codec(n, matrices), []
+    for epoch in (0, int(contract.knobs.get("warmup_epochs") or 0)):
+        codec.begin_epoch(epoch)
+        bounds.append((codec.shortest, codec.longest))
+    return min(least for least, _ in bounds), max(most for _, most in bounds)
 
 
 def without_frames(table: Table) -> Table:

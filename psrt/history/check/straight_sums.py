@@ -1,22 +1,23 @@
 """Sums by a linear codec through a schedule: what is added, that all know its mean, what is kept.
 
-In each round every worker that takes part makes the same parts of each span, of lengths by formula;
-a schedule adds them, and all end with the same means: numbers are in no history, so digests stand
-for them. Of a schedule the checker knows only that every element of a vector travels as many times
-as any other: from all but one to where it is added, and back, at least, and at most from each to
-each.
+In each round every worker that takes part makes the same parts of each span, which are as long as
+the codec says; a schedule adds them, and all end with the same means: numbers are in no history, so
+digests stand for them. Of a schedule the checker knows only that every element of a vector travels
+as many times as any other: from all but one to where it is added, and back, at least, and at most
+from each to each.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from psrt.codec import Matrix, matrices_within
+from psrt.codec.linear import Linear
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
-from psrt.history.check.frames import FrameContract, Place, cut
+from psrt.history.check.frames import FrameContract
 from psrt.history.check.sum_frames import (
     Frames,
     Sums,
@@ -28,10 +29,9 @@ from psrt.history.check.sum_frames import (
 from psrt.history.check.table import Ints, Table, find, repeats
 from psrt.history.events import OF_ALL, Kind, parts
 from psrt.history.header import Header
+from psrt.partition import Span
 from psrt.ways import Way
 
-#: The codecs whose parts may be added, with the bytes of an element.
-_ITEMSIZES = {"float16": 2, "random-k": 4, "low-rank": 4}
 #: Parts of a codec at most.
 _PARTS = 2
 
@@ -41,25 +41,12 @@ def goes_straight(header: Header) -> bool:
     return header.way == Way.STRAIGHT.value
 
 
-def part_bytes(
-    name: str, knobs: Mapping[str, object], n: int, matrices: Sequence[Place]
-) -> dict[int, int]:
-    """Return the bytes of each part of n elements that has any, by its number.
-
-    >>> part_bytes("random-k", {"density": 0.01}, 2001, ())
-    {0: 84}
-    >>> part_bytes("low-rank", {"rank": 2}, 110, [(0, 20, 5)])
-    {0: 200, 1: 40}
-    """
-    elements = [n]
-    if name == "random-k":
-        elements = [min(n, math.ceil(float(str(knobs["density"])) * n))]
-    elif name == "low-rank":
-        rank = int(str(knobs["rank"]))
-        thin = [(a, b) for _, a, b in matrices if rank * (a + b) < a * b]
-        left = n + sum(rank * a - a * b for a, b in thin)
-        elements = [left, sum(rank * b for _, b in thin)]
-    return {i: _ITEMSIZES[name] * many for i, many in enumerate(elements) if many}
+def part_bytes(contract: FrameContract, n: int, matrices: Sequence[Matrix]) -> dict[int, int]:
+    """Return the bytes of each part of n elements that has any, by its number."""
+    codec = contract.codec(n, matrices)
+    assert isinstance(codec, Linear), "what goes straight is linear"
+    size = np.dtype(codec.dtype).itemsize
+    return {i: size * many for i, many in enumerate(codec.parts) if many}
 
 
 def check_straight_sums(
@@ -109,7 +96,7 @@ def _check_parts(
     asked = findings.on(table, sent.at)
     places, which = np.unique(np.stack([sent.start, sent.size], 1), axis=0, return_inverse=True)
     found = [
-        part_bytes(codec.name, codec.knobs, size, cut(sums.matrices, start, start + size))
+        part_bytes(codec, size, matrices_within(sums.matrices, Span(start, start + size)))
         for start, size in places.tolist()
     ]
     bounds = np.array([[it.get(i, -1) for i in range(_PARTS)] for it in found], np.int64)

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psrt.codec import Matrix, matrices_within
 from psrt.config.names import by_hosts
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
 from psrt.history.check.fragments import fragments_of
 from psrt.history.check.frames import (
     FrameContract,
-    Place,
     check_conserved,
     check_no_sums,
-    cut,
     digest_of_zeros,
     frame_bounds,
 )
@@ -37,6 +36,7 @@ from psrt.history.check.table import (
 )
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
+from psrt.partition import Span
 from psrt.ways import Way
 
 #: The owner of a chunk that all sum.
@@ -131,23 +131,23 @@ class Sums:
     totals: Floats
     #: Where each fragment begins, and the end of the last one; of a whole 0 and n.
     bounds: Ints
-    matrices: tuple[Place, ...]
+    matrices: tuple[Matrix, ...]
 
     @classmethod
     def of(cls, contract: Contract, header: Header, table: Table) -> Sums:
         """Return those of a run."""
         totals = _totals(table)
-        made = np.flatnonzero(totals > 0)
+        made, matrices = np.flatnonzero(totals > 0), tuple(Matrix(*it) for it in header.matrices)
         if not contract.streams:
-            return cls(np.arange(len(made)), totals[made], np.array([0, header.n]), header.matrices)
+            return cls(np.arange(len(made)), totals[made], np.array([0, header.n]), matrices)
         # Those that end the differences between eager workers are of numbers as they are.
         made = made[made < len(totals) - contract.settles]
-        bounds, places = [0], list[Place]()
+        bounds, places = [0], list[Matrix]()
         for spans in fragments_of(contract, header):
             at = bounds[-1]
             for start, stop in spans:
-                within = cut(header.matrices, start, stop)
-                places += [(at + first, rows, columns) for first, rows, columns in within]
+                within = matrices_within(matrices, Span(start, stop))
+                places += [it._replace(start=at + it.start) for it in within]
                 at += stop - start
             bounds.append(at)
         return cls(made, totals[made], np.array(bounds), tuple(places))
@@ -267,7 +267,7 @@ def _check_lengths(codec: FrameContract, sums: Sums, sent: Frames, findings: Fin
     """Check the bytes of frames against the formula."""
     places, which = np.unique(np.stack([sent.start, sent.size], 1), axis=0, return_inverse=True)
     bounds = [
-        frame_bounds(codec, size, cut(sums.matrices, start, start + size))
+        frame_bounds(codec, size, matrices_within(sums.matrices, Span(start, start + size)))
         for start, size in places.tolist()
     ]
     low, high = np.array(bounds, np.int64).reshape(-1, 2)[which.ravel()].T

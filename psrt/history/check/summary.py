@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
+from psrt.codec import Matrix
 from psrt.config.names import OPTIMIZER, PARAMETERS
 from psrt.history.check.alternation import Shard, Workers
 from psrt.history.check.contract import Contract
@@ -360,7 +361,7 @@ class SummaryCheck:
             lows = highs = 0
             for header, _, table in cells:
                 sent = int(table["samples"][table.where(Kind.OFFER)].sum())
-                low, high = frame_bounds(codec, header.n, header.matrices)
+                low, high = frame_bounds(codec, header.n, [Matrix(*it) for it in header.matrices])
                 lows, highs = lows + sent * low, highs + sent * high
                 framed += ITEMSIZE * header.n * sent
             figures.within(lows, highs, "frame_bytes")

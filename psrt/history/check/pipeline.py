@@ -2,38 +2,21 @@
 
 A worker has a place: its copy of the model, its stage s of P and its slice of T. The workers with
 one stage and slice are a cell, whose history is that of a job of its own and is checked as such.
-What is checked here is how the gradient of a step came about, from the definitions of the
-schedules, which are written down here anew:
-
-=============  ===================================  ===============  ==============================
-schedule       forward passes before the first      alive at most    backward passes
-               backward one
-=============  ===================================  ===============  ==============================
-sequential     1                                    1                whole
-gpipe          M                                    M                whole
-1f1b           min(M, P − s)                        min(M, P − s)    whole
-pipedream      min(K, P − s)                        min(K, P − s)    whole
-zero-bubble    min(M, P − s)                        min(M, P)        to the input; that to the
-                                                                     weights s micro-batches later
-interleaved:V  min(V·M, 2(P − s − 1) + (V − 1)G     as many          whole
-               + 1)
-=============  ===================================  ===============  ==============================
-
-Then one backward and one forward pass take turns. M is the number of micro-batches; of pipedream K,
-that of the steps of the run. G is the size of the largest of ⌊M/P⌋ even groups, each of which goes
-through chunk after chunk. With deferred weights the backward passes are to the input, and those to
-the weights are one for each chunk at the end, so that all activations stay until then.
+What is checked here is how the gradient of a step came about: in the order of its schedule's row
+(``psrt.pipeline``), with no more alive than that promises, counted, and by messages that each came
+from where they were sent.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from psrt.config.names import DEFAULT_PIPELINE
 from psrt.errors import ConfigError
 from psrt.history.check.findings import PIPELINE, EventRef, Findings
 from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_run
@@ -48,8 +31,19 @@ from psrt.history.events import (
     Kind,
 )
 from psrt.history.header import Header
+from psrt.pipeline.registry import pipeline_of
+from psrt.pipeline.schedule import PipelineSchedule
+from psrt.pipeline.step import COMPUTING
+from psrt.pipeline.step import Kind as Step
 
 KINDS = (Kind.PASS, Kind.MESSAGE)
+#: By kind of step, the flag of its event.
+_FLAGS: Mapping[Step, int] = {
+    Step.FORWARD: FORWARD,
+    Step.BACKWARD: BACKWARD,
+    Step.BACKWARD_INPUT: BACKWARD_INPUT,
+    Step.BACKWARD_WEIGHT: BACKWARD_WEIGHT,
+}
 _WORDS = {
     FORWARD: "forward",
     BACKWARD: "backward",
@@ -79,7 +73,7 @@ class Layout:
     stages: int
     slices: int
     #: Schedule, chunks of a stage, and micro-batches: V, M.
-    schedule: str
+    schedule: PipelineSchedule
     chunks: int
     micro_batches: int
     #: Whether weights come at the end, in one product.
@@ -88,7 +82,7 @@ class Layout:
     @property
     def asynchronous(self) -> bool:
         """Whether a micro-batch is a step of its own, with an update behind it."""
-        return self.schedule == "pipedream"
+        return self.schedule.asynchronous
 
     def place(self, cell: int) -> tuple[int, int]:
         """Return stage and slice of a cell."""
@@ -96,26 +90,8 @@ class Layout:
 
     def alive(self, stage: int, total: int) -> int:
         """Return the promise: micro-batches in the chunks of a stage at most, of ``total``."""
-        if self.deferred:
-            return self.chunks * total
-        if self.schedule == "sequential":
-            return 1
-        if self.schedule == "gpipe":
-            return total
-        if self.schedule == "zero-bubble":
-            return min(total, self.stages)
-        return min(self.chunks * total, 1 + self._ahead(stage, total))
-
-    def _ahead(self, stage: int, total: int) -> int:
-        """Return the forward passes before the first that is followed by a backward one."""
-        if self.schedule == "sequential":
-            return 0
-        if self.schedule == "gpipe":
-            return total
-        behind = self.stages - stage - 1
-        if self.schedule == "interleaved":
-            return 2 * behind + (self.chunks - 1) * _groups(total, self.stages)[0]
-        return behind
+        row = self.schedule
+        return row.most_alive(stage, self.stages, total, self.chunks, deferred=self.deferred)
 
     def order(self, stage: int, total: int) -> list[Pass]:
         """Return the passes of a stage, in order.
@@ -124,39 +100,9 @@ class Layout:
             stage: from 0.
             total: micro-batches.
         """
-        forward, backward = (
-            [Pass(flag, m, chunk) for group in _runs(total, self.stages) for chunk in chunks
-             for m in group]
-            if self.schedule == "interleaved"
-            else [Pass(flag, m, 0) for m in range(total)]
-            for flag, chunks in (
-                (FORWARD, range(self.chunks)),
-                (BACKWARD, range(self.chunks)[::-1]),
-            )
-        )  # fmt: skip
-        ahead = min(len(forward), self._ahead(stage, total))
-        found = forward[:ahead]
-        late = stage if self.schedule == "zero-bubble" else 0
-        for i, it in enumerate(backward):
-            found += forward[ahead + i : ahead + i + 1]
-            _, m, chunk = it
-            if not self._splits(stage, chunk):
-                found.append(it)
-                continue
-            found.append(Pass(BACKWARD_INPUT, m, chunk))
-            if not self.deferred and m >= late:
-                found.append(Pass(BACKWARD_WEIGHT, m - late, chunk))
-        if self.deferred:
-            found += [Pass(BACKWARD_WEIGHT, OF_ALL, v) for v in range(self.chunks)[::-1]]
-        else:
-            found += [Pass(BACKWARD_WEIGHT, m, 0) for m in range(max(0, total - late), total)]
-        return found
-
-    def _splits(self, stage: int, chunk: int) -> bool:
-        """Return whether weights come behind the gradient that the stage before waits for."""
-        if self.deferred or self.schedule == "zero-bubble":
-            return True
-        return self.schedule != "sequential" and stage + chunk > 0
+        steps = self.schedule(stage, self.stages, total, self.chunks, deferred=self.deferred)
+        computed = (it for it in steps if it.kind in COMPUTING)
+        return [Pass(_FLAGS[it.kind], it.micro_batch, it.chunk) for it in computed]
 
 
 def layout_of(header: Header) -> Layout:
@@ -167,14 +113,13 @@ def layout_of(header: Header) -> Layout:
     """
     axes = dict(re.findall(r"(data|pipeline|tensor):(\d{1,7})", str(header.knob("parallel", ""))))
     copies, stages, slices = (int(axes.get(it, 1)) for it in ("data", "pipeline", "tensor"))
-    schedule, _, chunks = str(header.knob("pipeline_schedule", "sequential")).partition(":")
+    schedule, chunks = pipeline_of(str(header.knob("pipeline_schedule", DEFAULT_PIPELINE)))
     micro_batches = header.knob("micro_batches", 1)
     if (
         stages * slices != len(header.cells)
         or copies * stages * slices != len(header.workers)
         or type(micro_batches) is not int
         or not 1 <= micro_batches <= header.knob("batch_size", 1)
-        or not (chunks or "1").isdecimal()
     ):
         raise ConfigError(
             f"the history's header has {len(header.workers)} workers and {len(header.cells)} "
@@ -185,23 +130,10 @@ def layout_of(header: Header) -> Layout:
         stages,
         slices,
         schedule,
-        int(chunks or 1),
+        chunks,
         micro_batches,
         bool(header.knob("defer_weights")),
     )
-
-
-def _groups(total: int, stages: int) -> list[int]:
-    """Return the sizes of the groups that interleaved stages take one after the other."""
-    count = max(1, total // stages)
-    return [total // count + (i < total % count) for i in range(count)]
-
-
-def _runs(total: int, stages: int) -> Iterator[range]:
-    start = 0
-    for size in _groups(total, stages):
-        yield range(start, start + size)
-        start += size
 
 
 def without_passes(table: Table) -> Table:

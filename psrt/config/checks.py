@@ -16,7 +16,6 @@ from psrt.config.names import (
     DEFAULT_PIPELINE,
     INTERLEAVED,
     OPTIMIZER,
-    OPTIMIZER_CODECS,
     PARAMETERS,
     PIPEDREAM,
     SEQUENTIAL_STAGES,
@@ -25,6 +24,7 @@ from psrt.config.names import (
     by_hosts,
 )
 from psrt.errors import ConfigError
+from psrt.optim import OPTIMIZERS
 from psrt.sharding import Sharing
 from psrt.units import plural
 
@@ -44,7 +44,7 @@ def check(config: TrainConfig) -> None:
     Raises:
         ConfigError: one line that names the flags.
     """
-    brought = OPTIMIZER_CODECS.get(config.optimizer)
+    brought = OPTIMIZERS[config.optimizer].codec
 
     def value_of(name: str) -> Any:
         value = getattr(config, name)
@@ -412,7 +412,7 @@ def _check_shard(config: TrainConfig) -> None:
             f"--shard {config.shard} cannot be combined with --allreduce {config.allreduce}, which "
             f"gives every worker all sums; those that can: {', '.join(SHARDING_NAMES)}"
         )
-    codec = config.codec or OPTIMIZER_CODECS.get(config.optimizer)
+    codec = config.codec or OPTIMIZERS[config.optimizer].codec
     if codec is not None:
         raise ConfigError(
             f"--shard {config.shard} cannot be combined with --codec {codec}: owners hand out "

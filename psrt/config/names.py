@@ -8,6 +8,8 @@ from psrt.collective.registry import ALL_REDUCES, SHARDING
 from psrt.collective.registry import AUTO as AUTO
 from psrt.collective.registry import LIBRARY as LIBRARY
 from psrt.collective.registry import by_hosts as by_hosts
+from psrt.optim import OPTIMIZERS, STALENESS_RATES
+from psrt.pipeline.registry import PIPELINES
 from psrt.sharding import Sharing
 
 #: Where the servers are put among the ranks.
@@ -40,38 +42,12 @@ BUCKET_BYTES: Final = 1 << 20
 #: In what order the stages of a cut model work.
 INTERLEAVED, SEQUENTIAL_STAGES, PIPEDREAM = "interleaved", "sequential", "pipedream"
 ZERO_BUBBLE = "zero-bubble"
-PIPELINE_SCHEDULES: Final = (
-    *(SEQUENTIAL_STAGES, "gpipe", "1f1b", INTERLEAVED),
-    *(PIPEDREAM, ZERO_BUBBLE),
-)
+PIPELINE_SCHEDULES: Final = tuple(PIPELINES)
 DEFAULT_PIPELINE: Final = "1f1b"
 
 #: Staleness-aware learning rates.
-STALENESS_RATE_NAMES: Final = (
-    "constant",
-    "inverse",
-    "mean-inverse",
-    "power",
-    "exponential",
-    "drop",
-    "delay-compensated",
-    "gap-aware",
-)
-
-#: Optimizers and the learning rate each starts from when none is given.
-DEFAULT_LR: Final = {
-    "sgd": 0.1,
-    "momentum": 0.05,
-    "nesterov": 0.05,
-    "adagrad": 0.02,
-    "adam": 0.002,
-    "adamw": 0.002,
-    "sign-sgd": 0.001,
-    "demo": 0.001,
-}
-OPTIMIZER_NAMES: Final = tuple(DEFAULT_LR)
-#: By optimizer, the codec that it is one half of.
-OPTIMIZER_CODECS: Final = {"demo": "demo"}
+STALENESS_RATE_NAMES: Final = tuple(STALENESS_RATES)
+OPTIMIZER_NAMES: Final = tuple(OPTIMIZERS)
 
 ACTIVATION_NAMES: Final = ("relu", "tanh", "gelu")
 LOSS_NAMES: Final = ("cross-entropy", "squared")

@@ -15,14 +15,13 @@ from psrt.config.modes import MODES, Mode, default_mode, modes_with
 from psrt.config.names import (
     ADAPT_THEN_COMBINE,
     BUCKET_BYTES,
-    DEFAULT_LR,
     DEFAULT_PIPELINE,
-    OPTIMIZER_CODECS,
     PIPEDREAM,
     SEQUENTIAL_STAGES,
 )
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
+from psrt.optim import OPTIMIZERS
 from psrt.units import plural
 
 #: Outer rate and momentum of DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
@@ -127,7 +126,7 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
 
 def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
     """Have the codec that an optimizer is one half of in effect, wherever the ranks are."""
-    name, codec = config.optimizer, OPTIMIZER_CODECS.get(config.optimizer)
+    name, codec = config.optimizer, OPTIMIZERS[config.optimizer].codec
     if codec is None:
         return config
     if not mode.encodes_gradients:
@@ -151,7 +150,7 @@ def _of_other_knobs(config: TrainConfig, mode: Mode) -> dict[str, Any]:
     if config.epochs is None and config.steps is None:
         found["epochs"] = _EPOCHS
     if config.lr is None:
-        found["lr"] = DEFAULT_LR[config.optimizer]
+        found["lr"] = OPTIMIZERS[config.optimizer].lr
     if config.outer_lr is None and config.outer_momentum is not None:
         found["outer_lr"] = _OUTER_LR
     if config.outer_momentum is None and config.outer_lr is not None:

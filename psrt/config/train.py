@@ -26,6 +26,8 @@ from psrt.config.modes import MODES, Mode, modes_with
 from psrt.config.suggest import did_you_mean
 from psrt.config.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
 from psrt.errors import ConfigError
+from psrt.optim import OPTIMIZERS
+from psrt.optim.table import optimizers_with
 from psrt.topology.names import DEFAULT
 
 _MODE = "mode"
@@ -56,8 +58,6 @@ _ALONE = Condition("mode", modes_with(lambda row: row.codecs and not row.mixes))
 _PARALLEL = (Condition("parallel", Given(["pipeline:2"])),)
 #: Where gradients are stale by the mode or, in any mode, by the pipeline.
 _NO_DRAINS = Condition("pipeline_schedule", (names.PIPEDREAM,))
-_ADAM = (Condition("optimizer", ("adam", "adamw")),)
-_VELOCITY = (Condition("optimizer", ("momentum", "nesterov")),)
 _STEPPED = (Condition("schedule", ("step",)),)
 
 
@@ -93,6 +93,10 @@ def _defaults(name: str) -> str:
     if len(set(found.values())) == 1:
         return found.popitem()[1]
     return ", ".join(f"{codec} {default}" for codec, default in found.items())
+
+
+def _of_optimizer(knob: str) -> tuple[Condition, ...]:
+    return (Condition("optimizer", optimizers_with(knob)),)
 
 
 def _of_rate(name: str) -> tuple[Condition, ...]:
@@ -468,13 +472,13 @@ class TrainConfig:
     )
     lr: float | None = knob(
         None, REAL, _OPTIMIZER, "learning rate", exclusive_min=0, max=1e6,
-        default_text=", ".join(f"{name} {lr}" for name, lr in names.DEFAULT_LR.items()),
+        default_text=", ".join(f"{row.name} {row.lr}" for row in OPTIMIZERS.values()),
         synonyms=("learning-rate", "rate", "eta"),
         usual=True,
     )
     momentum: float | None = knob(
         None, REAL, _OPTIMIZER, "fraction of the velocity kept from step to step",
-        min=0, exclusive_max=1, requires=_VELOCITY, fallback=0.9,
+        min=0, exclusive_max=1, requires=_of_optimizer("momentum"), fallback=0.9,
         synonyms=("mu",),
     )
     weight_decay: float = knob(
@@ -485,16 +489,16 @@ class TrainConfig:
     )
     beta1: float | None = knob(
         None, REAL, _OPTIMIZER, "decay of the running mean of the gradient",
-        min=0, exclusive_max=1, requires=_ADAM, fallback=0.9,
+        min=0, exclusive_max=1, requires=_of_optimizer("beta1"), fallback=0.9,
     )
     beta2: float | None = knob(
         None, REAL, _OPTIMIZER, "decay of the running mean square of the gradient",
-        min=0, exclusive_max=1, requires=_ADAM, fallback=0.999,
+        min=0, exclusive_max=1, requires=_of_optimizer("beta2"), fallback=0.999,
     )
     epsilon: float | None = knob(
         # Below 1e-30 the square root's square would vanish in float32.
         None, REAL, _OPTIMIZER, "added to the root of the mean square, against division by zero",
-        min=1e-30, max=1e6, requires=_ADAM, fallback=1e-8,
+        min=1e-30, max=1e6, requires=_of_optimizer("epsilon"), fallback=1e-8,
         synonyms=("eps",),
     )
     clip_norm: float | None = knob(

@@ -1,15 +1,22 @@
-"""Turning gradients into updates: optimizers, schedules, clipping, staleness-aware rates."""
+"""Turning gradients into updates: optimizers, schedules, clipping, staleness-aware rates.
 
-from psrt.optim.clip import clip_factor, square_sum
-from psrt.optim.optimizer import BLOCK, Optimizer, step
-from psrt.optim.registry import (
-    OPTIMIZERS,
-    STALENESS_RATES,
-    make_optimizer,
-    make_staleness_rate,
-)
-from psrt.optim.schedule import SCHEDULES, Schedule
-from psrt.optim.staleness import StalenessRate
+``table.py`` has a row for each. The other names are looked up on first use: only the table needs no
+numpy, and flags are made from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psrt.lazy import on_first_use
+from psrt.optim.table import OPTIMIZERS, STALENESS_RATES
+
+if TYPE_CHECKING:
+    from psrt.optim.clip import clip_factor, square_sum
+    from psrt.optim.optimizer import BLOCK, Optimizer, step
+    from psrt.optim.registry import make_optimizer, make_staleness_rate
+    from psrt.optim.schedule import SCHEDULES, Schedule
+    from psrt.optim.staleness import StalenessRate
 
 __all__ = [
     "BLOCK",
@@ -25,3 +32,14 @@ __all__ = [
     "square_sum",
     "step",
 ]
+
+#: Public name → the module that has it.
+_HOME = {
+    **dict.fromkeys(("clip_factor", "square_sum"), "psrt.optim.clip"),
+    **dict.fromkeys(("BLOCK", "Optimizer", "step"), "psrt.optim.optimizer"),
+    **dict.fromkeys(("make_optimizer", "make_staleness_rate"), "psrt.optim.registry"),
+    **dict.fromkeys(("SCHEDULES", "Schedule"), "psrt.optim.schedule"),
+    "StalenessRate": "psrt.optim.staleness",
+}
+
+__getattr__ = on_first_use(__name__, _HOME)

@@ -1,75 +1,18 @@
-"""Optimizers and staleness rates by name: a new one is a file and a row here."""
+"""Optimizers and staleness rates by name, with their knobs checked; see ``table``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from psrt.errors import ConfigError
-from psrt.optim.adagrad import Adagrad
-from psrt.optim.adam import Adam
-from psrt.optim.delay_compensated import DelayCompensated
-from psrt.optim.gap_aware import GapAware
-from psrt.optim.optimizer import Optimizer
-from psrt.optim.sgd import Momentum, Sgd
-from psrt.optim.sign_sgd import SignSgd
-from psrt.optim.staleness import (
-    Constant,
-    Drop,
-    Exponential,
-    Inverse,
-    MeanInverse,
-    Power,
-    StalenessRate,
-)
+from psrt.optim.table import OPTIMIZERS, STALENESS_RATES
+
+if TYPE_CHECKING:
+    from psrt.optim.optimizer import Optimizer
+    from psrt.optim.staleness import StalenessRate
 
 RowT = TypeVar("RowT")
-
-
-class OptimizerRow(NamedTuple):
-    """A constructor of an optimizer for ``n`` elements, and its knobs."""
-
-    make: Callable[..., Optimizer]
-    #: Knobs that it takes in addition to ``n`` and ``weight_decay``.
-    knobs: tuple[str, ...] = ()
-    #: Whether it moves an element whose gradient is 0, by what it keeps of earlier ones.
-    coasts: bool = False
-
-
-class RateRow(NamedTuple):
-    """A constructor of a staleness rate, and its knobs."""
-
-    make: Callable[..., StalenessRate]
-    #: Knobs that it takes, with ``n`` if it keeps arrays.
-    knobs: tuple[str, ...] = ()
-
-
-_ADAM = ("beta1", "beta2", "epsilon")
-
-#: Every optimizer by its name.
-OPTIMIZERS: dict[str, OptimizerRow] = {
-    "sgd": OptimizerRow(Sgd),
-    "momentum": OptimizerRow(Momentum, ("momentum",), coasts=True),
-    "nesterov": OptimizerRow(partial(Momentum, nesterov=True), ("momentum",), coasts=True),
-    "adagrad": OptimizerRow(Adagrad, ("epsilon",)),
-    "adam": OptimizerRow(Adam, _ADAM, coasts=True),
-    "adamw": OptimizerRow(partial(Adam, decoupled=True), _ADAM, coasts=True),
-    "sign-sgd": OptimizerRow(SignSgd),
-    "demo": OptimizerRow(SignSgd),  # the other half is the codec of that name
-}
-
-#: Every staleness-aware rate by its name.
-STALENESS_RATES: dict[str, RateRow] = {
-    "constant": RateRow(Constant),
-    "inverse": RateRow(Inverse),
-    "mean-inverse": RateRow(MeanInverse, ("window",)),
-    "power": RateRow(Power, ("power",)),
-    "exponential": RateRow(Exponential, ("decay",)),
-    "drop": RateRow(Drop, ("limit",)),
-    "delay-compensated": RateRow(DelayCompensated, ("n", "dc_lambda", "adaptive")),
-    "gap-aware": RateRow(GapAware, ("n", "max_lr")),
-}
 
 
 def moves_without(optimizer: str, weight_decay: float, *, had_one: bool = True) -> str:

@@ -24,6 +24,7 @@ from psrt.history.check.sum_frames import sent_bytes
 from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group, without_pauses
 from psrt.history.events import CAME, LOST, MISSED, Kind
 from psrt.history.header import Header
+from psrt.optim import OPTIMIZERS
 
 #: The keys of every summary; ``psrt.report.Summary`` has a field for each.
 KEYS = (
@@ -43,11 +44,6 @@ _MESSAGE = 64
 _MOST_SPECTRUM = 256
 #: Elements up to which a distance in the metrics is exact, and what rounding may be of one.
 _SKETCH, _ROUNDING = 4096, 1e-8
-#: Vectors that each optimizer keeps, by its name.
-_VECTORS = {
-    "sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "adam": 2, "adamw": 2, "sign-sgd": 0,
-    "demo": 0,
-}  # fmt: skip
 #: All-reduces in which all workers own as much.
 SHARDS_EVENLY = ("ring", "node")
 #: To which a summary rounds its seconds.
@@ -160,7 +156,7 @@ class SummaryCheck:
         whole, shard = ITEMSIZE * header.n, header.knob("shard")
         buckets = figures.number("buckets") or 0
         least, most = whole / workers, whole / workers + ITEMSIZE * buckets
-        vectors = _VECTORS[str(header.knob("optimizer"))]
+        vectors = OPTIMIZERS[str(header.knob("optimizer"))].vectors
         if shard is None:
             least = most = whole
         elif self._header.algorithm not in SHARDS_EVENLY:

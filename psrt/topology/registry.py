@@ -73,6 +73,10 @@ class Topology:
         """Number of rounds after which it begins again."""
         return len(self.graphs)
 
+    def of(self, clock: int) -> Weights:
+        """Return the matrix of a round."""
+        return self.matrices[clock % self.period]
+
     @cached_property
     def contraction(self) -> float:
         """The factor by which a period shrinks disagreement, see ``spectrum``."""

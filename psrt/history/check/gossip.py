@@ -32,12 +32,13 @@ from psrt.history.check.findings import (
     Findings,
     require_duration,
 )
-from psrt.history.check.mixing import Mixing, mixing_of
+from psrt.history.check.mixing import mixing_of
 from psrt.history.check.norms import are_near, may_be_norms
 from psrt.history.check.steps import check_local_steps, check_own_rates, check_silence
 from psrt.history.check.table import Bools, Floats, Ints, Table, find, previous, rank_in_group
 from psrt.history.events import TRACKED, Kind, parts
 from psrt.history.header import Header
+from psrt.topology import Topology
 
 #: Unit roundoff of a float32, and its smallest number.
 ROUNDING, TINY = 2.0**-24, 2.0**-149
@@ -52,7 +53,7 @@ class _Run:
     """What a run with rounds promises, in the terms of this check."""
 
     contract: Contract
-    mixing: Mixing
+    mixing: Topology
     #: Elements of a vector.
     n: int
     #: Whether a step comes before its average, gradients are tracked, and a codec is in effect.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from psrt.config.names import INTERLEAVED, PIPELINE_SCHEDULES
 from psrt.config.suggest import did_you_mean
 from psrt.config.values import TEXT, WHOLE, WIDTHS, Kind, write_text
+from psrt.pipeline.registry import FORMS, PIPELINES
+from psrt.pipeline.schedule import PipelineSchedule
 
 #: More would be a slip of the keyboard.
 _MOST: Final = 1_000_000
@@ -85,17 +86,22 @@ class ScheduleName(NamedTuple):
     ScheduleName(name='interleaved', chunks=2)
     """
 
-    #: A name in ``PIPELINE_SCHEDULES``.
+    #: A name in ``PIPELINES``.
     name: str
     #: Pieces of each stage, V.
     chunks: int = 1
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.chunks}" if self.name == INTERLEAVED else self.name
+        return f"{self.name}:{self.chunks}" if self.row.chunked else self.name
+
+    @property
+    def row(self) -> PipelineSchedule:
+        """All that is known of it."""
+        return PIPELINES[self.name]
 
 
 #: What ``--pipeline-schedule`` takes.
-PIPELINE_FORMS: Final = tuple(f"{it}:V" if it == INTERLEAVED else it for it in PIPELINE_SCHEDULES)
+PIPELINE_FORMS: Final = FORMS
 
 
 def schedule_of(text: str) -> ScheduleName:
@@ -105,17 +111,18 @@ def schedule_of(text: str) -> ScheduleName:
         ValueError: with the end of a sentence, see ``psrt.config.values``.
     """
     name, colon, number = text.partition(":")
-    if name not in PIPELINE_SCHEDULES or (colon and name != INTERLEAVED):
-        hint = did_you_mean(name, PIPELINE_SCHEDULES)
+    row = PIPELINES.get(name)
+    if row is None or (colon and not row.chunked):
+        hint = did_you_mean(name, tuple(PIPELINES))
         raise ValueError(f"must be one of {', '.join(PIPELINE_FORMS)}{hint}")
-    if name != INTERLEAVED:
+    if not row.chunked:
         return ScheduleName(name)
     try:
         chunks = WHOLE.read(number)
     except ValueError:
         chunks = 0
     if not 2 <= chunks <= _MOST:
-        raise ValueError(f"must have the chunks of a stage, 2 or more, as in {INTERLEAVED}:2")
+        raise ValueError(f"must have the chunks of a stage, 2 or more, as in {name}:2")
     return ScheduleName(name, chunks)
 
 

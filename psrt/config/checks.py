@@ -14,13 +14,9 @@ from psrt.config.names import (
     ADAPT_THEN_COMBINE,
     COMBINE_THEN_ADAPT,
     DEFAULT_PIPELINE,
-    INTERLEAVED,
     OPTIMIZER,
     PARAMETERS,
-    PIPEDREAM,
-    SEQUENTIAL_STAGES,
     SHARDING_NAMES,
-    ZERO_BUBBLE,
     by_hosts,
 )
 from psrt.errors import ConfigError
@@ -253,7 +249,7 @@ def _check_saving(config: TrainConfig) -> None:
     if config.replay is not None:
         raise ConfigError(f"{given[0]} cannot be combined with --replay {config.replay}")
     schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
-    if schedule.name == PIPEDREAM and config.partition != "iid":
+    if schedule.row.asynchronous and config.partition != "iid":
         raise ConfigError(
             f"{given[0]} is not possible with --pipeline-schedule {schedule} and --partition "
             f"{config.partition}: batches are under way but at the ends of epochs, which are not "
@@ -311,10 +307,10 @@ def _check_cut(config: TrainConfig) -> None:
     axes, given = axes_of(config.parallel), config.pipeline_schedule
     schedule = schedule_of(given or DEFAULT_PIPELINE)
     # One stage of pipedream is serial: batches as a whole, and fresh gradients.
-    idle = (SEQUENTIAL_STAGES, INTERLEAVED)
-    if given is not None and axes.pipeline == 1 and schedule.name in idle:
+    is_idle = schedule.row.chunked or not schedule.row.sends_first
+    if given is not None and axes.pipeline == 1 and is_idle:
         raise ConfigError(f"--pipeline-schedule {given} has no effect with one stage")
-    if schedule.name == PIPEDREAM and (config.micro_batches or 1) > 1:
+    if schedule.row.asynchronous and (config.micro_batches or 1) > 1:
         raise ConfigError(
             f"--micro-batches {config.micro_batches} has no effect with --pipeline-schedule "
             f"{schedule}, which passes a batch on as a whole"
@@ -324,25 +320,25 @@ def _check_cut(config: TrainConfig) -> None:
             f"--micro-batches {config.micro_batches} are more than the samples of a batch, "
             f"--batch-size {config.batch_size}"
         )
-    if config.micro_batches == 1 and schedule.name != PIPEDREAM:
+    if config.micro_batches == 1 and not schedule.row.asynchronous:
         for name in ("defer_weights", "recompute"):
             if value := getattr(config, name):
                 raise ConfigError(
                     f"{flag(name, value)} has no effect with one micro-batch; --micro-batches M "
                     "cuts a batch into M"
                 )
-    if schedule.name == PIPEDREAM and config.defer_weights:
+    if schedule.row.asynchronous and config.defer_weights:
         raise ConfigError(
             f"--defer-weights has no effect with --pipeline-schedule {schedule}, which makes the "
             "gradient of a batch as a whole"
         )
-    if schedule.name == SEQUENTIAL_STAGES and config.defer_weights:
+    if not schedule.row.defers and config.defer_weights:
         raise ConfigError(
             f"--defer-weights is not possible with --pipeline-schedule {schedule}, which keeps the "
             "activations of one micro-batch"
         )
     late = "--defer-weights" if config.defer_weights else f"--pipeline-schedule {schedule}"
-    if config.recompute and (config.defer_weights or schedule.name == ZERO_BUBBLE):
+    if config.recompute and (config.defer_weights or schedule.row.splits):
         raise ConfigError(
             f"--recompute frees the activations that the weights of {late} need later"
         )
@@ -351,7 +347,7 @@ def _check_cut(config: TrainConfig) -> None:
             f"--backup {config.backup} is not possible with --parallel {config.parallel}: the "
             "parts of a copy would leave out different steps"
         )
-    if schedule.name == PIPEDREAM:
+    if schedule.row.asynchronous:
         _check_pipedream(config, schedule)
     if config.consensus_every:
         raise ConfigError(

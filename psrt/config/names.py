@@ -9,7 +9,6 @@ from psrt.collective.registry import AUTO as AUTO
 from psrt.collective.registry import LIBRARY as LIBRARY
 from psrt.collective.registry import by_hosts as by_hosts
 from psrt.optim import OPTIMIZERS, STALENESS_RATES
-from psrt.pipeline.registry import PIPELINES
 from psrt.sharding import Sharing
 
 #: Where the servers are put among the ranks.
@@ -39,10 +38,7 @@ MIXING_ORDERS: Final = (COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE)
 #: by their bytes than by their number, and a small part of the models that are worth cutting.
 BUCKET_BYTES: Final = 1 << 20
 
-#: In what order the stages of a cut model work.
-INTERLEAVED, SEQUENTIAL_STAGES, PIPEDREAM = "interleaved", "sequential", "pipedream"
-ZERO_BUBBLE = "zero-bubble"
-PIPELINE_SCHEDULES: Final = tuple(PIPELINES)
+#: In what order the stages of a cut model work where nobody says.
 DEFAULT_PIPELINE: Final = "1f1b"
 
 #: Staleness-aware learning rates.

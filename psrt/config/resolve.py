@@ -16,8 +16,6 @@ from psrt.config.names import (
     ADAPT_THEN_COMBINE,
     BUCKET_BYTES,
     DEFAULT_PIPELINE,
-    PIPEDREAM,
-    SEQUENTIAL_STAGES,
 )
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
@@ -112,7 +110,7 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
             "model into has servers of its own, as many as the others"
         )
     schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
-    has_one = axes.pipeline == 1 or schedule.name in (SEQUENTIAL_STAGES, PIPEDREAM)
+    has_one = axes.pipeline == 1 or not schedule.row.defers
     parts = 1 if has_one else 4 * axes.pipeline
     if mode.mixes and config.consensus_every is None:
         config = _with(config, consensus_every=0)

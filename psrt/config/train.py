@@ -28,6 +28,7 @@ from psrt.config.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHO
 from psrt.errors import ConfigError
 from psrt.optim import OPTIMIZERS
 from psrt.optim.table import optimizers_with
+from psrt.pipeline.registry import PIPELINES
 from psrt.topology.names import DEFAULT
 
 _MODE = "mode"
@@ -57,7 +58,9 @@ _EVERYWHERE = Condition("shard", (None, names.OPTIMIZER, names.GRADIENTS))
 _ALONE = Condition("mode", modes_with(lambda row: row.codecs and not row.mixes))
 _PARALLEL = (Condition("parallel", Given(["pipeline:2"])),)
 #: Where gradients are stale by the mode or, in any mode, by the pipeline.
-_NO_DRAINS = Condition("pipeline_schedule", (names.PIPEDREAM,))
+_NO_DRAINS = Condition(
+    "pipeline_schedule", tuple(it.name for it in PIPELINES.values() if it.asynchronous)
+)
 _STEPPED = (Condition("schedule", ("step",)),)
 
 

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Any
 
 from psrt.config.modes import MODES
-from psrt.config.names import PIPEDREAM
+from psrt.pipeline.registry import pipeline_of
 from psrt.report.metrics_aggregator import Record
 from psrt.sharding import Memory
 from psrt.units import plural, size_text
@@ -136,8 +136,8 @@ def cut_text(row: Mapping[str, Any]) -> str:
     lists = [f"{name} {' + '.join(map(str, row[name]))}" for name in ("layers", "parameters")]
     number = row["micro_batches"]
     schedule = f"{row['schedule']} of {number} micro-batch{'es' if number > 1 else ''}"
-    if row["schedule"] == PIPEDREAM:
-        schedule = f"{PIPEDREAM} of whole batches"
+    if pipeline_of(row["schedule"])[0].asynchronous:
+        schedule = f"{row['schedule']} of whole batches"
     return ", ".join([row["parallel"], schedule, *lists])
 
 

@@ -99,26 +99,19 @@ def scales_another(theta, batch, out):
         ),
         ({"initial": lambda: np.ones(3)}, r"initial\(\) must return a flat float32 .* float64"),
         ({"initial": lambda: np.ones((3, 1), np.float32)}, r"initial\(\) must .* \(3, 1\)"),
-        ({"loss_and_grad": lambda *_: (0.5, 2)}, r"loss_and_grad\(\) returned a tuple, "),
         ({"loss_and_grad": lambda *_: np.ones(30)}, "returned an ndarray, expected the mean loss"),
         ({"loss_and_grad": lambda *_: None}, r"loss_and_grad\(\) returned None, expected the mean"),
-        ({"loss_and_grad": lambda *_: 0.5}, r"loss_and_grad\(\) left 3 of 3 elements of out"),
         ({"loss_and_grad": left_out}, r"left 1 of 3 elements of out unwritten, the first is 2"),
         ({"loss_and_grad": in_place}, r"wrote to theta at step 1 on .*, expected that it"),
         # Numpy does not say which array it was, so the line that failed is in the text.
         ({"loss_and_grad": scales_another}, HERE),
         ({"evaluate": halves}, rf"^evaluate\(\) wrote to theta, expected {HERE}"),
-        ({"evaluate": lambda theta: 0.5}, r"evaluate\(\) returned a float, 0.5, expected a dict"),
         ({"evaluate": lambda theta: None}, r"evaluate\(\) returned None, expected a dict"),
         ({"evaluate": lambda theta: {"loss": "low"}}, r"evaluate\(\) gives a str, 'low' for loss"),
-        ({"evaluate": lambda theta: {"loss": np.ones(2)}}, r"evaluate\(\) gives a.* for loss"),
-        ({"evaluate": lambda theta: {"accuracy": None}}, r"evaluate\(\) gives None for accuracy"),
         ({"evaluate": lambda theta: {"accuracy": 94.7}}, r"an accuracy of 94.7, expected one in"),
         ({"batches": lambda *_: None}, r"batches\(\) returned None, expected an iterable"),
         ({"batches": lambda *_: [{"x": 1, "y": 2}]}, r"batches\(\) gave a dict, .* samples\("),
         ({"batches": lambda *_: [3]}, r"batches\(\) gave an int, 3, whose samples"),
-        ({"batches": lambda *_: [()]}, r"batches\(\) gave a tuple, \(\), whose"),
-        ({"batches": lambda *_: ["abc"]}, r"batches\(\) gave a str"),
         ({"samples": lambda batch: None}, r"samples\(\) returned None, expected a whole number"),
         ({"batches": lambda *_: []}, r"nothing was trained: batches\(\) gave no worker any batch"),
     ],
@@ -132,19 +125,8 @@ def test_a_broken_rule_is_one_line(methods, message):
 def test_what_is_no_problem_and_no_config():
     with pytest.raises(ConfigError, match=r"the problem, an object, has no initial\(\)"):
         train(object())
-    for given in (Sound(), {"epochs": 1}, TrainConfig):
-        with pytest.raises(ConfigError, match=r"the config is a .*, expected a TrainConfig"):
-            psrt.run(given, TrainConfig())
-        with pytest.raises(ConfigError, match="expected a TrainConfig"):
-            psrt.simulate(given, Sound(), workers=2)
-
-
-def test_other_errors_are_handed_on_as_they_are():
-    def other(theta, batch, out):
-        raise ValueError("no such thing")
-
-    with pytest.raises(ValueError, match=r"^no such thing$"):
-        train(broken(loss_and_grad=other))
+    with pytest.raises(ConfigError, match=r"the config is a .*, expected a TrainConfig"):
+        psrt.run(Sound(), TrainConfig())
 
 
 #: Modes in which workers share θ, have one of their own, or take steps of their own.
@@ -157,8 +139,7 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("mode", LATE_MODES)
-@each("how", WRITES)
+@each(("mode", "how"), zip(LATE_MODES, [*WRITES] * 2, strict=True))
 def test_writing_to_theta_after_the_first_step_shows_at_once(mode, how):
     """The worker and its step are named, and the line that wrote."""
     calls = 0
@@ -177,17 +158,6 @@ def test_writing_to_theta_after_the_first_step_shows_at_once(mode, how):
         simulate(TrainConfig(mode=mode, epochs=4), broken(loss_and_grad=late), workers=workers)
     assert calls == 5
     assert "\n" not in str(caught.value)
-
-
-def test_attributes_with_the_names_of_methods_that_may_be_missing(tmp_path):
-    problem = Sound()
-    names = "samples tensors fingerprint batch_plan gradient_spans matrices labels"
-    for name in names.split():
-        setattr(problem, name, 1000)
-    out = tmp_path / "run"
-    config = TrainConfig(mode="serial", steps=2, out=str(out), record=True)
-    assert psrt.run(config, problem).summary.steps == 2
-    assert (out / "model.safetensors").exists()
 
 
 @each(
@@ -259,9 +229,7 @@ CUT = {"parallel": "pipeline:1", "batch_size": 8, "epochs": 1, "micro_batches": 
 @each(
     ("batch", "message"),
     [
-        (pair(8)[0], "no pair of arrays"),
         ((*pair(8), 1), "no pair of arrays"),
-        (([[1.0, 2.0, 3.0]], [0]), "no pair of arrays"),
         (pair(8, width=4), "expected float32 rows of 3 and as many targets"),
         (pair(8, dtype=np.float64), r"float64 \(8, 3\) with 8 targets"),
         (pair(8, targets=7), "with 7 targets"),
@@ -332,56 +300,43 @@ LAYERED = [
     {"shard": "gradients", "mode": "allreduce", "micro_batches": None},
     {"shard": "parameters", "mode": "allreduce", "micro_batches": None},
 ]
-in_any_way = pytest.mark.parametrize(
-    "more", LAYERED, ids=lambda it: "-".join(map(str, it.values()))
-)
 
 
-def simulate_layered(problem, more, epochs):
-    config = TrainConfig(**{"batch_size": 8, "epochs": epochs, "micro_batches": 2, **more})
-    return simulate(config, problem, workers=4 if "shard" in more and "parallel" in more else 2)
+#: What a layer does, from which call on, and what is said of it.
+BAD = [
+    # At the place of a bias, from the second step on.
+    (
+        "backward_weight", lambda dy, x, y, saved, out: out.__setitem__(-1, np.nan), 5,
+        r"the gradient of layers\.1\.bias is nan at step [2-6] on worker \d \(",
+    ),
+    # From the second step of two micro-batches on.
+    (
+        "forward", lambda x, params, out, saved: halve(params), 3,
+        rf"^a layer wrote to theta at step \d on worker \d.*: {HERE}",
+    ),
+    (
+        "backward_input", lambda dy, x, y, saved, params, dx: halve(params), 1,
+        rf"^a layer wrote to theta at step \d on worker \d.*: {HERE}",
+    ),
+]  # fmt: skip
 
 
-@in_any_way
-@each("value", [np.nan, -np.inf])
-def test_a_gradient_that_is_no_number_names_worker_step_and_tensor(more, value):
-    """From the second step on, at the place of a bias."""
-
-    def spoil(dy, x, y, saved, out):
-        out[-1] = value
-
-    problem = with_bad_layer("backward_weight", spoil, first=5)
-    line = rf"the gradient of layers\.1\.bias is {value} at step [2-6] on worker \d \("
-    with pytest.raises(DivergedError, match=line):
-        simulate_layered(problem, more, 8)
+@each("more", LAYERED)
+@each(("name", "does", "first", "line"), BAD)
+def test_layers_that_break_a_rule_in_any_pass(more, name, does, first, line):
+    config = TrainConfig(**{"batch_size": 8, "epochs": 8, "micro_batches": 2, **more})
+    workers = 4 if "shard" in more and "parallel" in more else 2
+    with pytest.raises(DivergedError if first == 5 else ConfigError, match=line):
+        simulate(config, with_bad_layer(name, does, first=first), workers=workers)
 
 
-@in_any_way
-@each(
-    ("name", "writes", "first"),
-    [
-        # From the second step of two micro-batches on.
-        ("forward", lambda x, params, out, saved: halve(params), 3),
-        ("backward_input", lambda dy, x, y, saved, params, dx: halve(params), 1),
-    ],
-)
-def test_layers_that_write_to_their_parameters_in_any_pass(more, name, writes, first):
-    line = rf"^a layer wrote to theta at step \d on worker \d.*: {HERE}"
-    with pytest.raises(ConfigError, match=line):
-        simulate_layered(with_bad_layer(name, writes, first=first), more, 3)
-
-
-def test_layers_that_do_not_keep_to_the_rules_at_once():
-    config = TrainConfig(**CUT, overlap=False)
-    problem = with_bad_layer("forward", lambda x, params, out, saved: halve(params))
-    with pytest.raises(ConfigError, match=r"^a layer wrote to theta at step 1 on worker 0"):
-        run(config, problem)
+def test_a_layer_that_leaves_a_part_of_its_gradient_out():
     problem = Chain(pair(8))
     first, second = problem.model.layers()
     problem.layers = lambda: (first, LeavesOut(second))
     line = r"^backward_weight\(\) of the layers left 10 of 26 elements of out unwritten"
     with pytest.raises(ConfigError, match=line):
-        run(config, problem)
+        run(TrainConfig(**CUT, overlap=False), problem)
 
 
 def test_the_memory_of_parts_with_servers_too():

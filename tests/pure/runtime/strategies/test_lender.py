@@ -7,7 +7,7 @@ import pytest
 
 from psrt.model.lent_stage import Use
 from psrt.partition import Span
-from psrt.runtime.strategies.lender import BucketLender, bucket_numbers
+from psrt.runtime.strategies.lender import BucketLender
 from psrt.runtime.strategies.shares import Shares
 from psrt.sharding import Sharing
 from psrt.transport import RoleMap, drive
@@ -167,12 +167,6 @@ def test_along_with_others_all_is_zero_and_in_the_same_order():
     for numbers, layer in zip(sums.given, (3, 2, 1, 0), strict=True):
         place = ROOM * (layer % 2 == 0)
         np.testing.assert_array_equal(numbers[place : place + LAYERS[layer].size], 0)
-
-
-def test_the_bucket_of_a_layer_without_parameters_is_that_of_the_one_behind():
-    layers = [Span(0, 2), Span(2, 3), Span(3, 3), Span(3, 7), Span(7, 7)]
-    parts = [Span(2, 7), Span(0, 2)]
-    assert bucket_numbers(layers, parts) == [1, 0, 0, 0, 0]
 
 
 def test_the_model_is_brought_together():

@@ -209,16 +209,3 @@ def test_partners_are_drawn_by_seed_worker_and_number_alone():
     assert drawn(0, 0) != drawn(1, 0)
     assert drawn(0, 0) != drawn(0, 2)
     assert min(map(drawn(0, 0).count, (1, 3, 5))) > 10
-
-
-def test_what_nobody_asked_for_is_refused():
-    asks = Pairs(0, (1,), asks=True, seed=0)
-    with pytest.raises(ProtocolError, match="expected an answer to None"):
-        asks.take(Mix(1, 0, 0))
-    asks.offer(1, clock=0)
-    with pytest.raises(ProtocolError, match="expected an answer to Offer"):
-        asks.take(Mix(1, 0, 1))
-    answers = Pairs(1, (0,), asks=False, seed=0)
-    answers.leave(Leave(0, 3))
-    with pytest.raises(ProtocolError, match="by one that has left"):
-        answers.take(Mix(0, 3, 0))

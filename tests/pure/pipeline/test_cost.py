@@ -13,7 +13,6 @@ from psrt.pipeline import PIPELINES, Kind
 from psrt.pipeline.balance import balanced, imbalance
 from psrt.pipeline.cost import StageCosts, bound, price
 from psrt.pipeline.schedule import Passes
-from support.cases import each
 
 #: f, b and w; which of them is the least matters to zero-bubble.
 TIMES = ((1.0, 1.0, 1.0), (2.0, 3.0, 5.0), (4.0, 1.0, 2.0), (3.0, 3.0, 2.0))
@@ -46,26 +45,6 @@ def test_the_closed_form_of_the_bubble_is_what_the_clocks_say(subject):
                 assert found.seconds == pytest.approx(busy / (1 - due))
 
 
-@each(
-    ("name", "due"),
-    [
-        ("sequential", lambda p, m, v: 1 - 1 / p),
-        ("gpipe", lambda p, m, v: (2 * p - 2) / (3 * m + 2 * p - 2)),
-        ("1f1b", lambda p, m, v: (2 * p - 2) / (3 * m + 2 * p - 2)),
-        ("pipedream", lambda p, m, v: (2 * p - 2) / (3 * m + 2 * p - 2)),
-        ("interleaved", lambda p, m, v: (2 * p - 2) / (3 * v * m + 2 * p - 2)),
-        ("zero-bubble", lambda p, m, v: (p - 1) / (3 * m + p - 1)),
-    ],
-)
-def test_the_bubbles_where_all_passes_take_as_long(name, due):
-    row = PIPELINES[name]
-    for stages in STAGES:
-        for micro_batches in (it for it in BATCHES if it >= stages):
-            for chunks in (2, 4) if row.chunked else (1,):
-                found = row.bubble(stages, micro_batches, chunks)
-                assert found == pytest.approx(due(stages, micro_batches, chunks), abs=1e-12)
-
-
 def test_messages_are_as_long_as_their_rows_and_their_border():
     """Of 3 rows and 1, at borders of 4 and 40 bytes a row; a gradient is as its activation."""
     costs = [StageCosts(4, 4, 4, nbytes=16), StageCosts(4, 4, 4, nbytes=160), StageCosts(4, 4, 4)]
@@ -79,18 +58,6 @@ def test_messages_are_as_long_as_their_rows_and_their_border():
     assert (found.messages, found.nbytes, found.alive) == (8, 2 * 176, (2, 2, 2))
     found = price(PIPELINES["gpipe"].plan(2, 2), costs[::2], [3, 1], alpha=0.5, beta=0.25)
     assert found.runs[1][0].start == 3 + 0.5 + 3
-
-
-def test_bytes_and_messages(subject):
-    for stages, micro_batches in ((1, 3), (2, 4), (4, 6)):
-        virtual = stages * subject.chunks
-        costs = [StageCosts(1, 1, 1, nbytes=10 + v) for v in range(virtual)]
-        rows = list(range(3, 3 + micro_batches))
-        found = price(subject.plan(stages, micro_batches), costs, rows)
-        hops = 0 if stages == 1 else virtual - 1
-        assert found.nbytes == 2 * sum(10 + v for v in range(hops))
-        assert found.messages == 2 * hops * micro_batches
-        assert list(found.alive) == subject.alive(stages, micro_batches)
 
 
 def dear(kind, rows):

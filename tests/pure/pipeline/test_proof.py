@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
-from psrt.pipeline import ALL, PIPELINES, Kind, PipelineStep, ScheduleError, most_alive
+from psrt.pipeline import ALL, PIPELINES, Kind, PipelineStep, ScheduleError
 from psrt.pipeline.messages import sent_early
 from psrt.pipeline.proof import prove, proved
-from psrt.pipeline.step import SENDING
 from support.cases import each
 from support.pipelines import is_right
 
@@ -51,40 +48,6 @@ def test_a_thin_grid_is_proved(subject):
 def test_the_whole_grid_is_proved(subject, stages):
     for micro_batches in range(1, 65):
         keeps_its_promises(subject, stages, micro_batches)
-
-
-def test_activations_fit_into_slots_by_remainder(subject):
-    """As many slots as are alive in a chunk: the one of m is m modulo their number."""
-    for stages, micro_batches in ((1, 3), (3, 8), (4, 3), (5, 12)):
-        for steps in subject.plan(stages, micro_batches):
-            slots = most_alive(steps, subject.chunks)
-            taken = {}
-            for step in steps:
-                kind, m, chunk, _ = step
-                if kind in (Kind.RECEIVE_ACTIVATION, Kind.FORWARD):
-                    place = chunk, m % slots[chunk]
-                    assert taken.setdefault(place, m) == m
-                elif kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
-                    for place in [it for it in taken if it[0] == chunk]:
-                        if taken[place] == m or m < 0:
-                            del taken[place]
-            assert not taken
-
-
-def test_sends_may_be_early(subject):
-    """Each behind its computation, in the same order between two stages, and none is lost."""
-    for stages, micro_batches in ((2, 4), (4, 7), (3, 2)):
-        for steps in subject.plan(stages, micro_batches):
-            early = sent_early(steps)
-            assert sorted(map(str, early)) == sorted(map(str, steps))
-            rest = [it for it in steps if it.kind not in SENDING]
-            assert [it for it in early if it.kind not in SENDING] == rest
-            for peer in range(stages):
-                sent = [it for it in steps if it.kind in SENDING and it.peer == peer]
-                assert [it for it in early if it.kind in SENDING and it.peer == peer] == sent
-            for before, step in pairwise(early):
-                if step.kind in SENDING:
-                    assert (before.micro_batch, before.chunk) == (step.micro_batch, step.chunk)
 
 
 def refuted(plan, words, micro_batches, **promises):

@@ -184,19 +184,6 @@ ROLES = {
 }
 
 
-async def leaves_at_once(self, clock, at_round=None):
-    """A worker that is done does not stay for the others."""
-
-
-def start_with(presence):
-    start = Reducer.start
-
-    def wrong(self, weight, step, *, present=True):
-        start(self, weight, step, present=presence(present, step))
-
-    return wrong
-
-
 async def does_not_wait(self):
     """A sum that has not come by the time it is looked at is taken as it is."""
     while self.wants() is not None:
@@ -211,11 +198,6 @@ def steps_of_ring(rank, size, n):
 
 RING = ALGORITHMS["ring"]
 BREAKS = {
-    "leaves at once": (Reducer, "join", leaves_at_once),
-    "says that it trains when it is done": (Reducer, "start", start_with(lambda *_: True)),
-    "says that it does not train where it has no samples": (
-        Reducer, "start", start_with(lambda present, step: present and step.clock == 0),
-    ),
     "weighs by workers": (Reducer, "weight", lambda self, samples: float(samples > 0)),
     "does not wait": (Ranks.Summing, "finish", does_not_wait),
 }  # fmt: skip

@@ -178,22 +178,6 @@ def test_a_gradient_that_is_no_number_ends_the_run_though_the_loss_is_one(value,
         train(problem, lr=2.0)
 
 
-@each("mode", ["serial", "sync", "local-sgd", "allreduce"])
-def test_a_problem_with_parts_is_always_given_ready(mode):
-    """None where the gradient is needed as a whole."""
-    given = []
-
-    def parted(theta, batch, out, ready):
-        given.append(ready)
-        out.fill(0.0)
-        return 0.5
-
-    problem = broken(loss_and_grad=parted, gradient_spans=lambda: [(0, N)])
-    workers = 1 if mode == "serial" else 2
-    simulate(TrainConfig(mode=mode, steps=1), problem, workers=workers)
-    assert given == [None] * workers
-
-
 # --- models that are cut ------------------------------------------------------------------------
 
 
@@ -337,14 +321,3 @@ def test_a_layer_that_leaves_a_part_of_its_gradient_out():
     line = r"^backward_weight\(\) of the layers left 10 of 26 elements of out unwritten"
     with pytest.raises(ConfigError, match=line):
         run(TrainConfig(**CUT, overlap=False), problem)
-
-
-def test_the_memory_of_parts_with_servers_too():
-    config = TrainConfig(
-        parallel="pipeline:2", mode="sync", servers=2, epochs=1, hidden=(8,),
-        dataset="synthetic:32x4x2", batch_size=8,
-    )  # fmt: skip
-    found = simulate(config, workers=2).summary
-    assert found.memory is None
-    for memory, n in zip(found.model_cut.memory, found.model_cut.parameters, strict=True):
-        assert memory > 8 * n

@@ -31,10 +31,9 @@ class ServerPort:
     rank, apply_s, landings = 0, None, {}
     role_map = RoleMap(2, workers=(1, 2), servers=(0,), spans=(Span(0, 2),))
 
-    def __init__(self, script, busy=()):
+    def __init__(self, script):
         self.versions = {0: [np.zeros(2, np.float32) for _ in range(3)]}
-        self.script, self.busy = list(script), set(busy)  # ranks that do not read
-        self.sent, self.waits, self.waiting_for = [], [], None
+        self.script, self.sent, self.waiting_for = list(script), [], None
         self.time = 0.0  # a second passes with every message
 
     def now(self):
@@ -44,16 +43,13 @@ class ServerPort:
         return np.ones(2, np.float32)
 
     def in_flight(self, to, shard):
-        return to in self.busy
+        return False
 
     async def receive(self):
         self.time += 1.0
         return self.script.pop(0)
 
     async def until(self, done, waiting_for):
-        if not done():
-            self.waits.append(waiting_for())
-            self.busy.clear()
         assert done()
 
     def send(self, to, message, region=NO_PAYLOAD):
@@ -80,8 +76,8 @@ def server_of(port, mode, **knobs):
     return Server(port, shards)
 
 
-def serve(mode, *script, busy=(), **knobs):
-    port = ServerPort(script, busy)
+def serve(mode, *script, **knobs):
+    port = ServerPort(script)
     server = server_of(port, mode, **knobs)
     drive(server.run())
     return server, port
@@ -114,20 +110,6 @@ def test_an_answer_says_how_long_it_was_held_and_for_whom():
     assert [(m.held, m.awaited) for _, m, _ in port.sent] == [(1.0, 1), (0.0, -1)]
     _, port = serve("sync", push(1, 0, 0), Leave(0, 0), Leave(1, 1))
     assert [(m.held, m.awaited) for _, m, _ in port.sent] == [(1.0, 0)]
-
-
-def test_where_somebody_reads_the_next_version_is_made_elsewhere():
-    # Who pushes has read, whatever the port says.
-    for busy in ((), (1,)):
-        server, port = serve("async", push(0, 0, 0), push(0, 1, 1), *LEAVES, busy=busy)
-        assert [region for *_, region in port.sent] == [0, 0]
-        assert server.shards[0].shard.newest == 0
-    server, port = serve("async", push(0, 0, 0), push(1, 0, 0), push(1, 1, 2), *LEAVES, busy=[1])
-    first, second, third = (region for *_, region in port.sent)
-    assert first == 0
-    assert second == third != first  # worker 1 has read version 2 by the time it pushes again
-    assert server.shards[0].shard.buffers[first].tolist() == [-1.0, -1.0]
-    assert port.waits == ["the last answers to be read"]
 
 
 class TwoShards(ServerPort):

@@ -177,36 +177,6 @@ class TestSteps:
         assert port.gradient.tolist() == [9, 9, 0, 0, 0]
 
 
-@each(
-    ("given", "limit", "clipped"),
-    [
-        ((3, 4), 2.5, [1.5, 2.0]),
-        ((3, 4), 5.0, [3, 4]),
-        ((3, 4), None, [3, 4]),
-    ],
-)
-def test_a_strategy_is_given_the_gradient_clipped(given, limit, clipped):
-    """By its own norm and not by what lies behind it; not what was left of the step before."""
-    got = []
-
-    class Looks(Scheme):
-        async def step(self, step):
-            got.append(port.gradient.tolist())
-            return await super().step(step)
-
-    class Writes(Batches):
-        def loss_and_grad(self, theta, batch, out):
-            port.gradient[:] = [*given, 99, 99, 99]
-            return 0.0
-
-    for samples in 2, 0:
-        port = NotingPort()
-        port.gradient[:] = 9
-        work(Writes(samples=samples), scheme=Looks(), port=port, steps=1, clip_norm=limit)
-    expected = [[*clipped, 99, 99, 99], [9] * 5]
-    assert got == expected
-
-
 @each("loss", [math.nan, math.inf, -math.inf, np.float32("nan")])
 def test_a_loss_that_is_not_finite_ends_it(loss):
     with pytest.raises(DivergedError, match=r"is -?(nan|inf) at step 6 on worker 2 \(rank 2\)"):

@@ -26,21 +26,28 @@ from support.cases import each
 
 
 class ServerPort:
-    """Rank 0 serves two parameters to workers 0 and 1 at ranks 1 and 2; gradients are ones."""
+    """Rank 0 serves shards of a parameter each to workers 0 and 1 at ranks 1 and 2.
+
+    Gradients are 1 in the first shard and 11 in the second.
+    """
 
     rank, apply_s, landings = 0, None, {}
-    role_map = RoleMap(2, workers=(1, 2), servers=(0,), spans=(Span(0, 2),))
 
-    def __init__(self, script):
-        self.versions = {0: [np.zeros(2, np.float32) for _ in range(3)]}
+    def __init__(self, script, shards=1):
+        spans = even_spans(shards, shards)
+        self.role_map = RoleMap(shards, workers=(1, 2), servers=(0,) * shards, spans=spans)
+        self.versions = {i: [np.zeros(1, np.float32) for _ in range(3)] for i in range(shards)}
         self.script, self.sent, self.waiting_for = list(script), [], None
         self.time = 0.0  # a second passes with every message
 
     def now(self):
         return self.time
 
+    def bytes_of(self, shard):
+        return 640 + shard, 0
+
     def payload(self, shard, worker):
-        return np.ones(2, np.float32)
+        return np.full(1, 1 + 10 * shard, np.float32)
 
     def in_flight(self, to, shard):
         return False
@@ -76,8 +83,8 @@ def server_of(port, mode, **knobs):
     return Server(port, shards)
 
 
-def serve(mode, *script, **knobs):
-    port = ServerPort(script)
+def serve(mode, *script, shards=1, **knobs):
+    port = ServerPort(script, shards)
     server = server_of(port, mode, **knobs)
     drive(server.run())
     return server, port
@@ -97,7 +104,7 @@ def test_a_push_is_answered_with_the_version_it_made_and_the_staleness_it_met():
         (1, Params(0, 4, 3, 1)),
     ]
     [it] = server.shards
-    assert it.shard.theta.tolist() == [-4.0, -4.0]
+    assert it.shard.theta.tolist() == [-4.0]
     assert it.shard.stats.histogram == [2, 1, 1]
     server, port = serve("async", push(0, 0, 0), push(1, 0, 0), *LEAVES, late=0)
     stats = server.shards[0].shard.stats  # a drop is counted, and answered
@@ -112,28 +119,10 @@ def test_an_answer_says_how_long_it_was_held_and_for_whom():
     assert [(m.held, m.awaited) for _, m, _ in port.sent] == [(1.0, 0)]
 
 
-class TwoShards(ServerPort):
-    """The same of two shards of one parameter each; worker 1 pushes to the second one only."""
-
-    role_map = RoleMap(2, workers=(1, 2), servers=(0, 0), spans=(Span(0, 1), Span(1, 2)))
-
-    def __init__(self, script):
-        super().__init__(script)
-        self.versions = {i: [np.zeros(1, np.float32) for _ in range(3)] for i in range(2)}
-
-    def bytes_of(self, shard):
-        return 640 + shard, 0
-
-    def payload(self, shard, worker):
-        return np.full(1, 1 + 10 * shard, np.float32)
-
-
 def test_each_shard_of_a_server_decides_alone():
     pushes = [push(0, 0, 0)._replace(shard=1), push(1, 0, 0)._replace(shard=1), push(0, 0, 0)]
     leaves = [Leave(worker, 1, shard) for shard in (1, 0) for worker in (1, 0)]
-    port = TwoShards([*pushes, *leaves])
-    server = server_of(port, "sync")
-    drive(server.run())
+    server, port = serve("sync", *pushes, *leaves, shards=2)
     # The second shard's round is complete, while that of the first waits until worker 1 leaves.
     assert [(to, m.shard, m.version, m.awaited) for to, m, _ in port.sent] == [
         (1, 1, 1, 1),
@@ -155,7 +144,7 @@ def test_each_shard_of_a_server_decides_alone():
     ],
 )
 def test_it_says_what_it_waits_for(script, waits):
-    port = TwoShards(script)
+    port = ServerPort(script, shards=2)
     server = server_of(port, "sync")
     with pytest.raises(IndexError):  # the script is at its end
         server.run().send(None)
@@ -172,7 +161,7 @@ def test_it_says_what_it_waits_for(script, waits):
 )
 def test_what_is_for_nobody_is_refused(message, line):
     with pytest.raises(ProtocolError, match=line):
-        drive(server_of(TwoShards([message]), "async").run())
+        serve("async", message, shards=2)
 
 
 # --- the worker -----------------------------------------------------------------------------------

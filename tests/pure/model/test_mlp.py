@@ -119,25 +119,6 @@ def test_a_step_allocates_no_array(activation, loss):
     assert growth < 8192
 
 
-@every_kind
-def test_a_layer_that_is_ready_is_done_with(activation, loss):
-    """Its gradient is final, and neither it nor its parameters are looked at any more."""
-    model, theta, x, y = problem((5, 6, 4, 3), activation=activation, loss=loss)
-    expected_loss, expected = gradient_of(model, theta, x, y)
-    spans = model.gradient_spans()
-    out, got, said = np.empty(model.n, np.float32), np.empty(model.n, np.float32), []
-
-    def ready(i):
-        said.append(i)
-        span = spans[i]
-        span.of(got)[:] = span.of(out)
-        span.of(out)[:] = span.of(theta)[:] = np.nan
-
-    assert model.loss_and_grad(theta, x, y, out, ready) == expected_loss
-    assert said == [0, 1, 2]
-    np.testing.assert_array_equal(got, expected)
-
-
 def test_tensors_are_named_views_and_spans_are_layers_from_the_last_on():
     model = MLP([5, 4, 3], batch_size=1)
     theta = np.arange(model.n, dtype=np.float32)

@@ -132,25 +132,6 @@ def test_a_pair_of_layers_has_one_sum_forward_and_one_back(sizes, sums, maxima, 
     assert (lockstep.sums, lockstep.maxima, lockstep.elements) == (sums, maxima, elements)
 
 
-@every_shape
-@each("slices", [1, 2, 3, 5])
-def test_every_parameter_is_in_one_slice(sizes, slices):
-    model = MLP(sizes, batch_size=1)
-    if slices > min(sizes[1::2]):
-        return
-    made = [TensorSlice(model, slices, t) for t in range(slices)]
-    owners, whole = np.zeros(model.n, np.int64), np.arange(model.n, dtype=np.float32)
-    back = np.full_like(whole, np.nan)
-    for it in made:
-        mine = it.part.take(whole)
-        assert mine.size == it.part.size == sum(layer.n for layer in it.layers())
-        assert [part.size for part in it.parts] == [layer.n for layer in it.layers()]
-        owners[mine.astype(int)] += 1
-        it.part.put(mine, back)
-    assert (owners == 1).all()
-    np.testing.assert_array_equal(back, whole)
-
-
 def test_what_a_slice_has():
     """Columns 0–2 of 5 and rows 0–2 with the bias, then columns 3–4 and rows 3–4."""
     theta = np.arange(27, dtype=np.float32)

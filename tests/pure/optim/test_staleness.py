@@ -112,15 +112,6 @@ def test_the_rule_of_each_element(name, knobs):
         np.testing.assert_allclose(turned(rate, grad, theta, read), due, rtol=rtol, atol=1e-5)
 
 
-def test_a_gap_of_one_large_step_halves_a_gradient_and_what_never_moved_keeps_it():
-    rate, theta = make("gap-aware", 4), np.zeros(4, np.float32)
-    after = np.array([-0.1, 0.2, 0.3, 0], np.float32)  # steps of 1, 2, 3 at unit rate
-    observe(rate, theta, after, 0.1)
-    now = MAX_LR * np.array([1, -2, 3, 0], np.float32)
-    got = turned(rate, np.full(4, 8, np.float32), now, theta)
-    np.testing.assert_allclose(got, [4, 4, 4, 8], rtol=1e-5)
-
-
 def test_gap_awareness_counts_updates_and_not_blocks_nor_those_with_next_to_no_rate():
     n = 2 * BLOCK + 5
     large, small, warmed = (make("gap-aware", it) for it in (n, 1, 1))

@@ -137,9 +137,7 @@ def test_slow_readers_read_the_version_they_were_answered_with(servers, mode, sh
 IN_FLIGHT = VirtualPort.in_flight
 #: Of a server that overwrites what is being read: what is broken, how, with how many servers.
 MUTANTS = {
-    "always in place": (Leases, "free", lambda self, newest, kept: newest, 2),
     "any other buffer": (Leases, "free", lambda self, newest, kept: (newest + 1) % VERSIONS, 2),
-    "leases end too early": (Leases, "acquire", lambda self, rank, buffer: None, 2),
     "the readers of the other shard": (
         VirtualPort, "in_flight", lambda self, to, shard: IN_FLIGHT(self, to, 1 - shard), 1,
     ),

@@ -217,18 +217,6 @@ def test_alone_nothing_is_rounded_and_all_there_is_weighs_1():
     assert reducer.updates == 1
 
 
-def test_what_is_stepped_from_may_be_elsewhere_and_follows():
-    port = SoloPort(N)
-    base = np.full(N, 10, np.float32)
-    reducer = reducer_of(port, base=base)
-    for _ in range(2):
-        port.theta[:] = np.nan  # went its own way since the last round
-        reducer.start(1.0, Step(0, 1, 0.0))
-        port.gradient[:N] = 1.0
-        drive(reducer.finish())
-    assert port.theta.tolist() == base.tolist() == [8.0] * N
-
-
 # --- buckets --------------------------------------------------------------------------------------
 
 

@@ -160,7 +160,7 @@ def test_every_order_of_events_ends_with_both_sides_or_none(name, deaths, states
         assert made == state.averages.keys() | state.void
 
 
-TAKE, DRAW = Pairs.take, Pairs.draw
+TAKE = Pairs.take
 
 
 def answers_when_it_is_done(self, mix):
@@ -174,20 +174,8 @@ def waits_for_one_that_left(self, leave):
     self.left.update({leave.worker: 0})
 
 
-def makes_two_offers_at_once(self):
-    self.open, kept = None, self.open
-    found = DRAW(self)
-    self.open = None if found is not None else kept
-    return found
-
-
 @pytest.mark.parametrize(
-    ("name", "broken"),
-    [
-        ("take", answers_when_it_is_done),
-        ("leave", waits_for_one_that_left),
-        ("draw", makes_two_offers_at_once),
-    ],
+    ("name", "broken"), [("take", answers_when_it_is_done), ("leave", waits_for_one_that_left)]
 )
 def test_the_exploration_finds_what_is_broken(monkeypatch, name, broken):
     monkeypatch.setattr(Pairs, name, broken)

@@ -139,7 +139,7 @@ LENGTHS[4] = [(2, 0, 1, 2)]
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("size", LENGTHS)
-@pytest.mark.one_in(20)
+@pytest.mark.one_in(18)
 def test_all_reduce_with_every_worker_leaving_at_every_point(explored, algorithm, size):
     states = 0
     for lengths in LENGTHS[size]:

@@ -136,10 +136,7 @@ def test_tensors_are_named_views_and_spans_are_layers_from_the_last_on():
     np.testing.assert_array_equal(theta[-3:], 7)
 
 
-@each(
-    ("activation", "variance"),
-    [("relu", 2 / 400), ("gelu", 2 / 400), ("tanh", 2 / (400 + 300))],
-)
+@each(("activation", "variance"), [("relu", 2 / 400), ("gelu", 2 / 400), ("tanh", 2 / (400 + 300))])
 def test_initial_parameters_have_the_published_variance(activation, variance):
     model = MLP([400, 300, 5], activation=activation, batch_size=1)
     first, again, other = (model.initial(np.random.default_rng(seed)) for seed in (1, 1, 2))

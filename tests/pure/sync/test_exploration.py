@@ -152,8 +152,7 @@ def shard_in_full(shard):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("workers", "backup", "shards", "states"),
-    [(4, 1, 1, 800), (2, 1, 3, 20_000), (4, 2, 1, 800)],
+    ("workers", "backup", "shards", "states"), [(4, 1, 1, 800), (2, 1, 3, 20_000), (4, 2, 1, 800)]
 )
 def test_backups_among_more_shards_or_workers(workers, backup, shards, states):
     """It is with these that shards differ in what they think is over."""

@@ -73,7 +73,7 @@ def test_buckets_come_to_the_same_however_many_are_said_to_be_ready(stop, bucket
     np.testing.assert_allclose(thetas[0], -2 * mean, rtol=1e-6)
 
 
-@each(("bucket_bytes", "buckets"), [(1, 3), (17, 2), (25, 1)])
+@each(("bucket_bytes", "buckets"), [(1, 3), (17, 2), (20, 2), (25, 1)])
 def test_the_plan_says_how_it_is_cut(bucket_bytes, buckets):
     it = strategy(SoloPort(10), spans=SPANS, bucket_bytes=bucket_bytes, algorithm="ring")
     # One bucket is full when all is there: nothing overlaps, and nobody need say so.

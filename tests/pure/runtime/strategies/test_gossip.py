@@ -382,7 +382,6 @@ def test_the_start_and_the_end_say_whose_model_it_is():
 @each(
     ("workers", "knobs", "message"),
     [
-
         (6, {"by_host": True, "topology": "one-peer-exponential"}, "hosts with 3, 1, 2 r"),
         (5, {"by_host": True}, "--hosts has 6 ranks in all, the job 5"),
         (5, {"topology": "torus"}, "torus: a torus has rows × columns of at least two each"),

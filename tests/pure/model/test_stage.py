@@ -299,18 +299,9 @@ def test_a_layer_finds_what_it_left_until_its_last_pass(shape):
 
 
 def test_what_does_not_fit():
-    for given, message in (
-        ({"rows": 3, "slots": 0}, "of which 0 are alive"),
-        ({"rows": 3, "split": True, "recompute": True}, "activations are recomputed"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            StageShape(**given)
-    layers = MLP(SIZES, batch_size=4).layers()
-    shape = StageShape(rows=4, micro_batches=2)
-    for array in (np.empty((3, 6), np.float32), np.empty((4, 12), np.float32)[:, ::2]):
-        with pytest.raises(ConfigError, match="expected at least 4 contiguous float32 rows of 6"):
-            Stage(layers, shape, boundary=Boundary(inputs=array))
-    stage = Stage(layers, shape, loss=lambda *_: None)
+    with pytest.raises(ConfigError, match="activations are recomputed"):
+        StageShape(rows=3, split=True, recompute=True)
+    stage = Stage(MLP(SIZES, batch_size=4).layers(), StageShape(rows=4, micro_batches=2))
     params, gradient = np.zeros((2, stage.n), np.float32)
     with pytest.raises(ConfigError, match="a batch of 5 rows for a stage made for 4"):
         stage.begin(5, params, gradient)

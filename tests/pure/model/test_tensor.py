@@ -12,7 +12,7 @@ from psrt.model import LOSSES, MLP
 from psrt.model.sliced_loss import SLICED_LOSSES
 from psrt.model.stage import Stage
 from psrt.model.stage_memory import StageShape
-from psrt.model.tensor import TensorSlice, tensor_slice
+from psrt.model.tensor import TensorSlice
 from psrt.partition import even_spans
 from support.cases import each
 from support.chains import Lockstep, in_float64, problem
@@ -139,15 +139,6 @@ def test_what_a_slice_has():
     first, second = (TensorSlice(model, 2, index).part.take(theta) for index in (0, 1))
     assert first.tolist() == [0, 1, 2, 5, 6, 7, 10, 11, 12, *range(15, 21), 25, 26]
     assert second.tolist() == [3, 4, 8, 9, 13, 14, *range(21, 25)]
-
-
-def test_more_slices_than_columns():
-    model = MLP([9, 4, 9, 3, 9], batch_size=1)
-    TensorSlice(model, 3, 0)
-    with pytest.raises(ConfigError, match="4 tensor slices of layer 2, which has 3 columns"):
-        TensorSlice(model, 4, 0)
-    with pytest.raises(ConfigError, match="the problem, Lockstep, has no tensor_slice"):
-        tensor_slice(Lockstep(1), 2, 0)
 
 
 def sliced(name, z, targets, slices, batch_rows):

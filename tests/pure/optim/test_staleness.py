@@ -163,7 +163,6 @@ def test_shards_of_any_cut_in_place_or_not_give_the_bits_of_one(name, knobs):
 @each(
     ("name", "knobs", "message"),
     [
-        ("linear", {}, "unknown staleness rate 'linear', expected one of constant, inverse"),
         ("inverse", {"power": 1.0}, "inverse takes no power"),
         ("drop", {"limit": -1}, "limit -1"),
         ("power", {"power": -0.5}, "power -0.5"),

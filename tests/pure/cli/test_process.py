@@ -20,7 +20,7 @@ from psrt.cli import printing
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.cli.progress import Shown
-from psrt.errors import ConfigError, DivergedError, ProtocolError
+from psrt.errors import ConfigError, DivergedError
 from psrt.faults.parent import PARENT, Parent, parent_of_this
 from psrt.faults.watcher import End
 from psrt.mpirun import RANKS, SIZES
@@ -46,7 +46,6 @@ def raising(error):
 
 @pytest.mark.parametrize(("error", "status", "line"), [
     (ConfigError("no such thing"), 2, "psrt: error: no such thing"),
-    (ProtocolError("odd"), 1, "psrt: error: odd"),
     (ConfigError("no file a\nb\r"), 2, "psrt: error: no file a\\nb\\r"),
     (MemoryError(), 1, "psrt: error: out of memory"),
     (KeyboardInterrupt(), 130, "psrt: interrupted"),
@@ -82,12 +81,6 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored():
 def test_a_bug_is_raised(error):
     with pytest.raises(type(error)):
         run_command(raising(error), "psrt")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it(capsys, number):
-    assert run_command(lambda: signal.raise_signal(number), "name") == 128 + number
-    assert capsys.readouterr().err == "name: interrupted\n"
 
 
 def test_a_signal_while_a_class_is_made(capsys):
@@ -245,7 +238,6 @@ def a_terminal(columns):
 
 @pytest.mark.parametrize(("columns", "term", "wanted"), [
     (10, "xterm", "\r\x1b[Ktrains: s"), (80, "xterm", "\r\x1b[Ktrains: step 1 of 2"),
-    (0, "xterm", "\r\x1b[Ktrains: step 1 of 2"), (80, "dumb", "psrt: trains: step 1 of 2\r\n"),
 ])  # fmt: skip
 def test_a_line_is_as_wide_as_the_terminal_it_is_on(monkeypatch, columns, term, wanted):
     """Which is that of stderr: stdout may be a file. On a dumb one lines stay."""
@@ -285,12 +277,6 @@ def test_a_stream_that_takes_no_more_ends_only_the_lines():
         steps.wanted.release()
         it._thread.join(TIMEOUT_S)
         assert not it._thread.is_alive()
-
-
-@pytest.mark.parametrize("command", ["train", "simulate", "check run", "bench ps", "trace run"])
-def test_one_of_the_two(capsys, command):
-    assert main([*command.split(), "--quiet", "--verbose"]) == 2
-    assert "--verbose: not allowed with argument --quiet" in capsys.readouterr().err
 
 
 def test_the_output_is_the_same_either_way(capsys, tmp_path, monkeypatch):

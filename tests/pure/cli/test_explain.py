@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from psrt.cli import explain
-from psrt.collective import SCHEDULES
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ConfigError
 from support.cases import each
@@ -111,7 +110,6 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
     ("", "explain what? for example: psrt explain ring"),
     ("rnig", "cannot explain 'rnig' (did you mean ring?), only butterfly, "),
     ("ring --ranks 257", "ranks must be at most 256, got 257"),
-    ("segmented-ring --ranks 64 --bytes 8G", "takes more than 200000 steps"),
     ("ring --bytes 7", "bytes must be a multiple of 4, for float32, got 7"),
     ("tree --order A,B,C,D", "order has no effect with tree; only ring has one to choose"),
     ("ring --json --all", "--json is always complete; leave --all out"),
@@ -127,10 +125,3 @@ def test_what_will_not_do(argv, words, capsys, tmp_path, monkeypatch):
     assert words in refusal(*argv.split())
     assert capsys.readouterr().out == ""
     assert not list(tmp_path.iterdir())
-
-
-@each("what", [*SCHEDULES, *explain.TIMELINES])
-def test_everything_has_a_text_and_a_document(ran, what):
-    size = ("--ranks", "3") if what in SCHEDULES else ("--steps", "3")
-    assert ran(what, *size).startswith(what)
-    assert json.loads(ran(what, *size, "--json"))["name" if what in SCHEDULES else "mode"] == what

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import Namespace
 
@@ -12,7 +11,6 @@ from psrt.cli import show
 from psrt.cli.bench import main as bench
 from psrt.cli.bench import run as written
 from psrt.cli.flags import parse_train
-from psrt.codec import TABLE
 from psrt.config import TrainConfig, from_toml, resolve
 from psrt.config.knobs import dashed, knobs_of
 from psrt.config.values import SWITCH
@@ -185,14 +183,6 @@ def test_as_few_ranks_as_will_do(knobs, ranks):
             resolve(config, ranks=ranks - 1)
 
 
-def test_what_is_averaged_at_once(capsys):
-    show.main(["--mode", "local-sgd", "--fragments", "2", "--sync-delay", "3"])
-    assert capsys.readouterr().out.startswith(
-        "# on 1 rank\n# averages: 2 fragments, each every 8 steps, 67.3 KiB in all, 35 KiB at "
-        "once; taken 3 steps later\n# mode\n"
-    )
-
-
 @each(("argv", "message"), [
     ("--ranks two", "ranks must be a whole number, got 'two'"),
     ("--parallel pipeline:4 --hidden 32,16", "3 layers cannot be cut into 4 parts"),
@@ -223,20 +213,6 @@ def test_what_bench_refuses_before_mpi_is_there(words, told, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         bench(words.split())
     assert told in str(caught.value)
-
-
-@pytest.mark.exhaustive
-def test_codecs_need_no_ranks(monkeypatch, capsys, tmp_path):
-    path = tmp_path / "codecs.json"
-    monkeypatch.setattr("psrt.cli.bench.launched", lambda: True)
-    with pytest.raises(ConfigError, match="bench codec is for one process"):
-        bench(["codec"])
-    monkeypatch.setattr("psrt.cli.bench.launched", lambda: False)
-    monkeypatch.setattr("psrt.bench.codec_limits.WORKERS", (4,))  # the rest takes 10 s
-    assert bench(["codec", "--elements", "1000", "--rounds", "1", "--json", str(path)]) == 0
-    text = capsys.readouterr().out
-    assert all(f"\n{name} " in text for name in TABLE)
-    assert {row["codec"] for row in json.loads(path.read_text())["codecs"]} == {*TABLE}
 
 
 def test_a_file_that_cannot_be_written_is_found_before_anything_is_measured(tmp_path):

@@ -9,7 +9,6 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from psrt.__main__ import main
@@ -103,11 +102,8 @@ def test_what_is_no_history_is_refused(checked, recorded, tmp_path):
 
 def test_a_history_of_another_run_is_refused(checked, recorded):
     path = recorded / "config.toml"
-    text = path.read_text()
-    path.write_text(text.replace("staleness = 1\n", "staleness = 2\n"))
+    path.write_text(path.read_text().replace("staleness = 1\n", "staleness = 2\n"))
     assert "it has staleness 2, the history 1" in refused(checked, recorded)
-    path.write_text("mode = ")
-    assert "not TOML" in refused(checked, recorded)
     path.unlink()
     assert checked(recorded)[0] == 0
 
@@ -126,9 +122,6 @@ def test_a_summary_of_another_run_is_found_out(checked, recorded):
 @pytest.mark.parametrize(("change", "text"), [
     *(({"config": {name: value}}, text) for name, value, text in [
         ("mode", "rumour", "of mode 'rumour', which this psrt cannot check"),
-        ("mode", "allreduce", "of mode allreduce with 2 servers"),
-        ("staleness", True, "has staleness True"),
-        ("servers", 3, "has 2 servers, its config 3"),
         ("shards_per_server", 2, "has 2 shards at 2 servers, its config 2 a server"),
     ]),
     ({"workers": [2, 3, 3]}, "one rank to two roles"),
@@ -156,14 +149,6 @@ def reported(called):
         return status, out + err
 
     return report
-
-
-def test_a_file_that_is_not_named_has_the_name_of_its_run(shown, reported, tmp_path, monkeypatch):
-    """So the pages of two runs do not meet; that of several runs is none of theirs."""
-    monkeypatch.chdir(tmp_path)
-    assert reported(shown)[0] == 0
-    assert reported(f"{shown}/.")[0] == 2  # is there already
-    assert f"report-{shown.name}.html" in [it.name for it in tmp_path.iterdir()]
 
 
 def test_a_page_that_is_there_is_replaced_if_asked(shown, reported, tmp_path):
@@ -295,13 +280,3 @@ def test_one_that_is_deleted_while_it_is_read_gives_way_to_the_next(
     comes_again = True
     with pytest.raises(ConfigError, match="00000012 was deleted while it was read"):
         checkpoints_main(argv)
-
-
-def test_a_full_disk_is_one_line(saved, tmp_path, monkeypatch):
-    def full(arrays, file):
-        raise SafetensorError("while serializing: I/O error: No space left (os error 28)")
-
-    monkeypatch.setattr("safetensors.numpy.save_file", full)
-    with pytest.raises(ConfigError, match=r"cannot write .*model: No space left on device$"):
-        checkpoints_main([str(saved[0]), "--export", str(tmp_path / "model")])
-    assert not (tmp_path / "model").exists()

@@ -13,9 +13,7 @@ from psrt.cli.like import config_like
 from psrt.cli.simulate import main, parse_simulate, simulate_parser
 from psrt.config import TrainConfig, resolve
 from psrt.config.injection import Injection
-from psrt.config.knobs import dashed, knobs_of
 from psrt.errors import ConfigError
-from psrt.simulation.cost_flags import DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SERVER_APPLY
 from psrt.simulation.distributions import FORMS
 from support.cases import each
 from support.histories import header_of
@@ -128,23 +126,6 @@ def test_not_under_mpirun(monkeypatch):
         main(SMALL.split())
 
 
-def test_help_tells_every_flag_that_means_something(capsys):
-    with pytest.raises(SystemExit):
-        parse_simulate(["--help-all"])
-    text = capsys.readouterr().out
-    ours = {"workers", "compute", "link", "server-apply", "codec-speed", "crash", "timing-only"}
-    ours |= {"parameters", "checkpoint-cost", "restart-cost", *map(dashed, knobs_of(TrainConfig))}
-    absent = {"timeout-s", "busy-timeout-s", "last-events", "gather", "bind-cores"}
-    told = re.findall(r"^  --([a-z0-9-]+)[ ,]", text, re.MULTILINE)
-    assert ours - absent <= {*told}
-    assert not absent & {*told}
-    assert len({*told}) == len(told)
-    words = " ".join(text.split())
-    assert all(form in words for form in FORMS)
-    for default in (DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SERVER_APPLY):
-        assert f"(default: {default})" in words
-
-
 def test_failures_are_those_of_the_flags():
     words = "--mtbf 3600 --checkpoint-cost 0.5:10 --restart-cost 30 --checkpoint-every"
     config, scenario = parse_simulate([*words.split(), "30s"])
@@ -199,11 +180,8 @@ def test_a_job_that_dies_goes_on(capsys, tmp_path):
     assert "without a summary, after step 2; restart 1 of 2 in 1 s\ngoing on from step 2" in out
     assert psrt(["simulate", *job.split(), "--fault", "crash:worker9@1s"]) == 2
     assert "fault crash:worker9@1.0s names worker 9, the last is 1" in capsys.readouterr().err
+    assert psrt(["simulate", *SMALL.split(), "--mode", "allreduce", "--crash", "2:0.0015"]) == 5
+    line = "worker 2 (rank 2) crashed at 0.0015 s of virtual time, at clock 1"
+    assert capsys.readouterr().err == f"psrt: error: {line}\n"
     assert psrt(["simulate", *job.split(), "--restarts", "2"]) == 2
     assert "--restarts 2 needs a run that goes on" in capsys.readouterr().err
-
-
-def test_time_that_does_not_pass_is_not_lost(capsys):
-    words = "--compute constant:0 --link 0:inf --server-apply inf --mtbf 600"
-    assert psrt(["simulate", *SMALL.split(), *words.split()]) == 2
-    assert "--mtbf 600 needs steps that take time" in capsys.readouterr().err

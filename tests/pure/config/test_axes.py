@@ -94,16 +94,3 @@ def test_modes_and_micro_batches_by_default():
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_is_refused(ranks, knobs, message):
     assert message in refusal(ranks, **knobs)
-
-
-def test_what_has_an_effect_elsewhere_is_taken():
-    """Pipedream has a batch of each stage under way; servers have gradients of others between."""
-    late = {"pipeline_schedule": "pipedream"}
-    for ranks, knobs in (
-        (2, late | {"parallel": "pipeline:2", "recompute": True}),
-        (2, late | {"parallel": "pipeline:2", "staleness_rate": "inverse"}),
-        (3, late | {"parallel": "pipeline:1", "mode": "async", "staleness_rate": "inverse"}),
-        (2, {"parallel": "pipeline:2", "defer_weights": True}),
-    ):
-        config = resolve(TrainConfig(**knobs), ranks=ranks)
-        assert config.recompute or config.defer_weights or config.staleness_rate == "inverse"

@@ -227,9 +227,6 @@ def test_a_knob_holds_for_every_codec_of_the_run_that_has_it(
 def test_differences_are_never_scaled():
     config = resolve(TrainConfig(mode="async", codec="random-k", codec_reply="random-k"), ranks=2)
     assert (config.codec_scaled, config.reply_knobs["scaled"]) == (True, False)
-    assert "--codec-scaled has no effect with --codec sign" in refusal(
-        mode="async", codec="sign", codec_reply="random-k", codec_scaled=True
-    )
 
 
 def test_the_rank_is_one_that_a_matrix_can_have():
@@ -311,12 +308,3 @@ def test_an_optimizer_that_cannot_have_its_codec(knobs, message):
     config = TrainConfig(**{"mode": "sync", "optimizer": "demo"} | knobs)
     with pytest.raises(ConfigError, match=re.escape(message)):
         resolve(config, ranks=1 if config.mode == "serial" else 2)
-
-
-def test_an_optimizer_may_bring_its_codec():
-    for mode in (name for name, row in MODES.items() if row.encodes_gradients):
-        for knobs in ({}, {"codec": "demo", "codec_kept": 8}, {"codec_kept": 8}):
-            config = resolve(TrainConfig(mode=mode, optimizer="demo", **knobs), ranks=2)
-            assert (config.codec, config.codec_everywhere) == ("demo", True)
-            assert (config.codec_chunk, config.codec_kept) == (64, knobs.get("codec_kept", 32))
-            assert resolve(config, ranks=2) == config

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
-import psrt
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Servers
 from psrt.config.train import TrainConfig
@@ -33,11 +29,6 @@ ASYNCHRONOUS = {"easgd": True, "gossip": False}
 ELASTIC, USUAL = {"easgd": "elastic"}, {"easgd": {"local_steps": 10}}
 #: Those whose workers average with neighbours.
 MIXED = {"gossip"}
-#: Where modes to measure or try are chosen, each with its config: the only tables by mode but its
-#: row.
-MEASURED = ("bench/overhead.py", "bench/ps.py", "bench/train.py", "job/combinations.py")
-#: The rows, and the type of the knob, which has to be written out.
-ROWS = ("config/modes.py", "config/train.py")
 KNOBS = knobs_of(TrainConfig).keys()
 EVERY = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 
@@ -77,20 +68,3 @@ def test_the_knobs_of_a_row_are_knobs(mode):
     for name in (*mode.knobs, *mode.policy_knobs):
         assert mode.name in knobs[name].requires[0].values
     assert set(mode.policy_knobs) <= set(mode.knobs)
-
-
-def test_no_mode_is_named_outside_of_its_row():
-    """Neither compared nor matched nor listed, as far as one line shows it."""
-    root = Path(psrt.__file__).parent
-    assert all((root / path).exists() for path in MEASURED)
-    # A call or a knob may be called as a mode is: what is compared has to be a value.
-    name = f"['\"]({'|'.join(MODES)})['\"]"
-    named = re.compile(rf"[=!]= {name}|{name} [=!]=|\bcase {name}|{name}, {name}")
-    found = [
-        f"{path.relative_to(root)}: {line.strip()}"
-        for path in sorted(root.rglob("*.py"))
-        if path.relative_to(root).as_posix() not in (*ROWS, *MEASURED)
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if named.search(line) and "Literal[" not in line
-    ]
-    assert not found

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from psrt.cli.flags import parse_train
-from psrt.config import TrainConfig, from_toml, read_toml, resolve, to_toml
+from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.config.injection import KINDS, Injection
 from psrt.config.knobs import dashed, knobs_of
 from psrt.config.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
@@ -132,10 +132,6 @@ def test_the_text():
     assert '\nout = "a \\"b\\""\n' in text
     assert "\nsteps = 5\n" in text
     assert "epochs = 10" not in text
-
-
-def test_reading_leaves_cross_checks_for_later():
-    assert read_toml("steps = 3\nepochs = 2", source="x") == {"steps": 3, "epochs": 2.0}
 
 
 @pytest.mark.parametrize(("text", "message"), [

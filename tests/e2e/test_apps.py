@@ -168,7 +168,6 @@ WRONG = [
         for words, message in (
             ("--scenarios calm,clam", "no scenario 'clam', there are calm, delay, tail, pause"),
             ("--modes sync,allreduce-mpi", "allreduce-mpi cannot be simulated, it takes the MPI"),
-            ("--target 95", "--target: must be from 0 to 1, got '95'"),
             ("--modes sync --steps 10", "--inject 3:pause:20:0.3 begins at step 20, the run has"),
         )
     ),
@@ -176,26 +175,22 @@ WRONG = [
         ("staleness_study.py", words, message)
         for words, message in (
             ("--softsync 31", "--softsync 31"),
-            ("--workers 2,3", "--workers: must be a whole number"),
             ("--seed 3", "--seed has no effect here: the study varies it"),
             ("--study workers --mode=ssp", "--mode has no effect here: the study varies it"),
             ("--study spread", "study must be one of softsync, workers, got 'spread'"),
             ("--study workers --run runs/a", "--run: not allowed with argument --study"),
-            ("--run runs/a --epochs 3", "unknown flag --epochs"),
             ("--run nowhere", "nowhere/summary.json: cannot be read: No such file or directory"),
         )
     ),
     *(
         ("compression_study.py", f"--modes async --workers 2 {words}", message)
         for words, message in (
-            ("--settings none,zip", "no setting 'zip' here, there are: none; "),
             ("--rates 0.1,none", "--rates: must be a number above 0, got 'none'"),
         )
     ),
     *(
         ("decentralized_study.py", f"--workers 4 {words}", message)
         for words, message in (
-            ("--settings rings", "no setting 'rings' here (did you mean ring?), there are: "),
             ("--partitions iid,by-label", "partition must be by-label:K, K"),
             ("--settings hypercube --workers 6", "hypercube: a hypercube has a power of two"),
         )
@@ -330,11 +325,8 @@ def test_staleness_of_a_run(start, tmp_path, ranks, words, told):
 
 DAMAGES = [
     ("summary.json", "{", "summary.json: summary is not JSON"),
-    ("summary.json", "{}", "summary.json: summary lacks"),
     ("summary.json", ("waiting", 0, "seconds", "no"), "has text or nothing where numbers belong"),
-    ("summary.json", ("skew", "histogram", {"-9": 1}), "has text or nothing where numbers belong"),
     ("summary.json", ("servers", None), "summary.json: has text or nothing where numbers belong"),
-    ("metrics.jsonl", "[1]\n", "expected a JSON object"),
     ("metrics.jsonl", '{"seconds": "x"}\n', "metrics.jsonl has"),
 ]
 

@@ -4,17 +4,14 @@ Nothing is said of how good predictions are: that is for a machine that does not
 """
 
 import json
-import os
 import re
 import sys
 
 import pytest
 
 from support.cases import also
-from support.launching import ROOT
 
 EXHAUSTIVE = pytest.mark.exhaustive
-CALIBRATE = ROOT / "apps" / "calibrate.py"
 SHORT = ["--epochs", "3", "--hidden", "8", "--record"]
 #: Runs of three ranks.
 MODES = {
@@ -101,19 +98,3 @@ def test_runs_are_simulated(launch):
         assert re.search(rf"^like {name}: a gradient [\d.e-]+ ms, ", done.stdout, re.MULTILINE)
         config = (launch.folder / f"{name}-like" / "config.toml").read_text()
         assert "\ninject = []\n" in config  # it is in the times
-
-
-@EXHAUSTIVE
-def test_predictions_are_printed_beside_measurements(launch):
-    words = ["--steps", 20, "--straggler-steps", 5, "--modes", "softsync,allreduce", "--out", "out"]
-    done = launch.ranks(3, CALIBRATE, *words, "--hidden", 8)
-    assert done.status == 0, done.stderr
-    document = json.loads((launch.folder / "out" / "calibrate.json").read_text())
-    rows = [(row["mode"], row["straggler"], row["workers"]) for row in document["runs"]]
-    assert rows == [(m, s, 2) for m in ("softsync", "allreduce") for s in (False, True)]
-    for row in document["runs"]:
-        measured, predicted = row["samples_per_second"], row["samples_per_second_predicted"]
-        near = abs(predicted - measured) <= 0.15 * measured
-        assert row["samples_per_second_is_near"] == near
-    assert re.search(r"^within 15 %: \d of 8$", done.stdout, re.MULTILINE)
-    assert sorted(os.listdir(launch.folder / "out"))[:2] == ["allreduce-0", "allreduce-straggler-0"]

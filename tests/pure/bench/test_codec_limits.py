@@ -12,7 +12,6 @@ from psrt.bench.codec_limits import (
     limit,
     limits,
     simulated,
-    table,
 )
 from psrt.bench.figures import Summary
 from psrt.codec import TABLE
@@ -65,26 +64,6 @@ def test_at_the_limit_both_take_as_long(kind):
             for workers in (2, 4, 64):
                 dense, coded = formula(it, workers, limit(it, workers, formula))
                 assert dense == pytest.approx(coded)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [*FRAMES, "demo"])
-def test_limits_are_confirmed(name):
-    found = limits([row(name, {"demo": 49_172, **FRAMES}[name])])
-    assert [it["workers"] for it in found] == [4, 16, 64]
-    for it in found:
-        for kind in KINDS:
-            slower, faster = it[f"{kind}_simulated"]
-            assert slower > 1.02 > 0.98 > faster, it
-    assert "?" not in table(found)
-
-
-@each(("gains", "is_marked"), [([1.05, 0.97], False), ([1.05, 1.02], True), ([0.99, 0.97], True)])
-def test_what_is_not_confirmed_is_marked(gains, is_marked):
-    found = {"codec": "int8", "workers": 4, "push": 1e9, "push_simulated": gains}
-    found |= {"all_reduce": 1e9, "all_reduce_simulated": [1.05, 0.97]}
-    rows = [found | {"workers": it} for it in (4, 16, 64)]
-    assert (" ?" in table(rows)) == is_marked
 
 
 def test_what_saves_nothing_pays_nowhere():

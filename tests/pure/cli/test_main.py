@@ -54,18 +54,6 @@ def test_help_of_training_comes_before_mpi(calls, command, capsys):
     assert calls == []
 
 
-def test_ctrl_c_while_the_first_modules_are_imported(monkeypatch, capsys):
-    class Interrupted(importlib.abc.MetaPathFinder):
-        def find_spec(self, name, path, target=None):
-            if name == "psrt.cli.process":
-                raise KeyboardInterrupt
-
-    monkeypatch.delitem(sys.modules, "psrt.cli.process", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
-    assert main(["--version"]) == 130
-    assert capsys.readouterr() == ("", "")
-
-
 def test_launch_knows_every_subcommand():
     known = [*launch._ON_RANKS, *launch._PARTS, *launch._WITHOUT_RANKS, "launch"]
     assert sorted(known) == sorted(COMMANDS)

@@ -12,7 +12,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from psrt.__main__ import main
-from psrt.cli import checkpoints
 from psrt.cli.checkpoints import main as checkpoints_main
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
@@ -253,30 +252,3 @@ def test_an_export_replaces_a_file_and_nothing_else(saved, tmp_path):
     assert checkpoints_main([str(out), "--export", str(tmp_path / "link")]) == 0
     assert (tmp_path / "link").is_symlink()
     assert load_file(tmp_path / "there").keys() == load_file(out / "model.safetensors").keys()
-
-
-@pytest.mark.parametrize("flag", ["--export", "--show"])
-def test_one_that_is_deleted_while_it_is_read_gives_way_to_the_next(
-    saved, capsys, tmp_path, monkeypatch, flag
-):
-    """As by a run under way that keeps few: what was listed is gone, and another one there."""
-    out, kept, listed = tmp_path / "run", tmp_path / "kept", checkpoints._listed
-    shutil.copytree(saved[0], out)
-    newest = out / "checkpoints" / "00000012"
-    shutil.copytree(newest, kept)
-    argv = [str(out), flag, *([str(tmp_path / "model")] if flag == "--export" else [])]
-    comes_again = False
-
-    def then_deleted(*args):
-        if comes_again:
-            shutil.copytree(kept, newest)
-        found = listed(*args)
-        shutil.rmtree(newest, ignore_errors=True)
-        return found
-
-    monkeypatch.setattr(checkpoints, "_listed", then_deleted)
-    assert checkpoints_main(argv) == 0
-    assert "00000008" in capsys.readouterr().out
-    comes_again = True
-    with pytest.raises(ConfigError, match="00000012 was deleted while it was read"):
-        checkpoints_main(argv)

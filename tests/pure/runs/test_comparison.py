@@ -87,7 +87,6 @@ def test_what_histories_say_beside_knobs(tmp_path):
     ("words", "line"),
     [
         (["{}/a", "{}/a"], "{}/a is named twice"),
-        (["{}/a", "{}/x"], "no run at {}/x"),
         (["{}/a", "{}/d"],
          "{}/d/summary.json: not JSON: Expecting value: line 1 column 1 (char 0)"),
         (["{}/a", "{}/b", "--target", "2"],

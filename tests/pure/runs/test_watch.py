@@ -190,7 +190,6 @@ def test_ctrl_c_is_quiet_and_other_signals_are_not(number, status, tmp_path, mon
     ("words", "line"),
     [
         (["{}/none"], "no run at {}/none"),
-        (["{}"], "{} is not the folder of a run (--out): it has no config.toml"),
         (["{}", "--interval", "0"],
          "interval must be a number of seconds from 0.05 to 86400, got '0'"),
     ],

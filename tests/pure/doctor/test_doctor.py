@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from psrt.doctor import host
+from psrt.doctor import host, preflight
 from psrt.doctor.facts import Facts, pair_from_json, rank_from_json, to_json
 from psrt.doctor.findings import FAILS, NOTE, RULES, SLOW, judge
 from psrt.doctor.host import look
 from psrt.doctor.page import page
 from psrt.doctor.preflight import understood
+from psrt.mpirun.hostfile import Host
 from psrt.mpirun.reach import Answer
 from support.doctor import OPEN_MPI, VERSIONS, healthy, pair, rank, with_pair, with_rank
 
@@ -201,3 +202,9 @@ def test_a_temporary_folder_of_no_use(monkeypatch, tmp_path):
     full = Path("/dev/full")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full.open("wb"))
     assert "No space left on device" in look(2, is_open_mpi=True)[0][0]
+
+
+def test_ranks_fill_hosts_in_their_order():
+    two = (Host("a", 2), Host("b", 4))
+    for ranks, shares in ((2, {"a": 2}), (3, {"a": 2, "b": 1}), (9, {"a": 4, "b": 6})):
+        assert preflight._shares(two, ranks) == shares

@@ -105,49 +105,17 @@ def test_own_chain(start):
     assert table["model"].startswith("cut")
 
 
-def compared(folder):
-    """Return the document and the rows that compare_modes.py wrote."""
-    document = read(folder / "modes.json")
-    with open(folder / "modes.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["mode"] for row in rows] == [run["mode"] for run in document["runs"]]
-    assert (folder / "modes.png").exists() == HAS_MATPLOTLIB
-    return document, rows
-
-
-#: Of comparisons of modes.
-SHORT = ["--epochs", 2, "--hidden", 8, "--target", 0]
-
-
-@EXHAUSTIVE
-def test_compare_modes(start, tmp_path):
-    modes = "serial,sync-backup,allreduce-ring"
-    words = [*SHORT, "--modes", modes, "--scenarios", "calm,delay", "--seeds", 2, "--servers", 1]
-    out = succeeded(start("compare_modes.py", "--out", tmp_path / "new/out", *words, ranks=4))
-    document, rows = compared(tmp_path / "new/out")
-    runs, medians = document["runs"], document["medians"]
-    expected = [("serial", "calm")] + [
-        (mode, scenario) for scenario in ("calm", "delay") for mode in modes.split(",")[1:]
-    ]
-    assert [(run["mode"], run["scenario"]) for run in runs] == 2 * expected
-    assert [(row["mode"], row["scenario"]) for row in medians] == expected
-    assert {(row["scenario"], row["workers"], row["inject"]) for row in rows} == {
-        ("calm", "1", ""), ("calm", "3", ""), ("calm", "4", ""),
-        ("delay", "3", "2:delay:0.003"), ("delay", "4", "3:delay:0.003"),
-    }  # fmt: skip
-    # What is injected is felt by those who wait for all: 30 steps with 3 ms more each.
-    delayed = [run for run in runs if (run["mode"], run["scenario"]) == ("allreduce-ring", "delay")]
-    assert all(run["seconds"] > 0.06 for run in delayed)
-    assert "\n".join(document["verdict"]) in out
-    assert "the same bits whoever is late" in out
-
-
 @EXHAUSTIVE
 def test_compare_modes_in_virtual_time(start, tmp_path):
-    words = [*SHORT, "--modes", "serial,sync,async", "--scenarios", "calm,slow,pause", "--seeds", 1]
+    words = ["--modes", "serial,sync,async", "--scenarios", "calm,slow,pause", "--seeds", 1]
     words += ["--simulate", "--workers", 3, "--compute", "constant:0.01"]
-    out = succeeded(start("compare_modes.py", "--out", tmp_path / "a", *words))
-    document, rows = compared(tmp_path / "a")
+    words += ["--epochs", 2, "--hidden", 8, "--target", 0]
+    out = succeeded(start("compare_modes.py", "--out", tmp_path, *words))
+    document = read(tmp_path / "modes.json")
+    with open(tmp_path / "modes.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["mode"] for row in rows] == [run["mode"] for run in document["runs"]]
+    assert (tmp_path / "modes.png").exists() == HAS_MATPLOTLIB
     assert len(rows) == 1 + 3 * 2
     assert {row["inject"] for row in rows} == {"", "2:slow:20:20", "2:pause:20:0.3"}
     seconds = {(run["mode"], run["scenario"]): run["seconds"] for run in document["runs"]}
@@ -160,45 +128,25 @@ def test_compare_modes_in_virtual_time(start, tmp_path):
     assert "virtual time" in out
 
 
-#: Scripts, words of theirs that cannot be, and what is said.
-WRONG = [
+@each(("script", "words", "message"), [
     ("compare_modes.py", "", "-n 4"),
-    *(
-        ("compare_modes.py", f"--simulate {words}", message)
-        for words, message in (
-            ("--scenarios calm,clam", "no scenario 'clam', there are calm, delay, tail, pause"),
-            ("--modes sync,allreduce-mpi", "allreduce-mpi cannot be simulated, it takes the MPI"),
-            ("--modes sync --steps 10", "--inject 3:pause:20:0.3 begins at step 20, the run has"),
-        )
-    ),
-    *(
-        ("staleness_study.py", words, message)
-        for words, message in (
-            ("--softsync 31", "--softsync 31"),
-            ("--seed 3", "--seed has no effect here: the study varies it"),
-            ("--study workers --mode=ssp", "--mode has no effect here: the study varies it"),
-            ("--study spread", "study must be one of softsync, workers, got 'spread'"),
-            ("--study workers --run runs/a", "--run: not allowed with argument --study"),
-            ("--run nowhere", "nowhere/summary.json: cannot be read: No such file or directory"),
-        )
-    ),
-    *(
-        ("compression_study.py", f"--modes async --workers 2 {words}", message)
-        for words, message in (
-            ("--rates 0.1,none", "--rates: must be a number above 0, got 'none'"),
-        )
-    ),
-    *(
-        ("decentralized_study.py", f"--workers 4 {words}", message)
-        for words, message in (
-            ("--partitions iid,by-label", "partition must be by-label:K, K"),
-            ("--settings hypercube --workers 6", "hypercube: a hypercube has a power of two"),
-        )
-    ),
-]
-
-
-@each(("script", "words", "message"), WRONG)
+    ("compare_modes.py", "--simulate --scenarios calm,clam",
+     "no scenario 'clam', there are calm, delay, tail, pause"),
+    ("compare_modes.py", "--simulate --modes sync,allreduce-mpi",
+     "allreduce-mpi cannot be simulated, it takes the MPI"),
+    ("compare_modes.py", "--simulate --modes sync --steps 10",
+     "--inject 3:pause:20:0.3 begins at step 20, the run has"),
+    ("staleness_study.py", "--softsync 31", "--softsync 31"),
+    ("staleness_study.py", "--seed 3", "--seed has no effect here: the study varies it"),
+    ("staleness_study.py", "--study workers --mode=ssp", "--mode has no effect here"),
+    ("staleness_study.py", "--study spread", "study must be one of softsync, workers, got"),
+    ("staleness_study.py", "--study workers --run runs/a", "--run: not allowed with argument"),
+    ("staleness_study.py", "--run nowhere", "nowhere/summary.json: cannot be read: No such file"),
+    ("compression_study.py", "--modes async --workers 2 --rates 0.1,none",
+     "--rates: must be a number above 0, got 'none'"),
+    ("decentralized_study.py", "--workers 4 --partitions iid,by-label", "must be by-label:K, K"),
+    ("decentralized_study.py", "--settings hypercube --workers 6", "a hypercube has a power of"),
+])  # fmt: skip
 def test_what_cannot_be_is_a_line_before_anything_runs(refused, tmp_path, script, words, message):
     refused(script, [*words.split(), "--out", tmp_path / "out"], message)
     assert list(tmp_path.rglob("*.*")) == []
@@ -215,13 +163,11 @@ def test_every_mode_learns_with_its_config(start, tmp_path):
     assert {run["mode"]: run["test_accuracy"] for run in runs if run["test_accuracy"] < 0.95} == {}
 
 
-SOFTSYNC = ["--workers", 6, "--softsync", "1,6", "--seeds", 2, "--epochs", 2, "--hidden", 4]
-
-
 @EXHAUSTIVE
 def test_staleness_study(start, tmp_path):
-    words = [*SOFTSYNC, "--servers", 2]
-    out = succeeded(start("staleness_study.py", *words, "--out", tmp_path / "a"))
+    words = ["--workers", 6, "--softsync", "1,6", "--seeds", 2, "--epochs", 2, "--hidden", 4]
+    words += ["--servers", 2, "--out", tmp_path / "a"]
+    out = succeeded(start("staleness_study.py", *words))
     rows = read(tmp_path / "a/softsync.json")["runs"]
     assert [(row["softsync"], row["staleness_rate"], row["seed"]) for row in rows] == [
         (n, rate, seed) for n in (1, 6) for rate in ("constant", "inverse") for seed in (0, 1)
@@ -236,26 +182,6 @@ def test_staleness_study(start, tmp_path):
         assert row["beyond_2n"] < 0.05
     assert "P(τ > 2n)" in out
     assert (tmp_path / "a/softsync.png").exists() == HAS_MATPLOTLIB
-
-
-STUDY = ["--study", "workers", "--rates", "constant,inverse", "--seeds", 2, "--epochs", 1]
-
-
-@EXHAUSTIVE
-def test_study_of_workers(start, tmp_path):
-    words = [*STUDY, "--workers", "1,6", "--hidden", 4]
-    out = succeeded(start("staleness_study.py", *words, "--out", tmp_path / "a"))
-    rows = read(tmp_path / "a/workers.json")["runs"]
-    assert len(rows) == 2 * 2 * 2 * 2
-    alone, raise_on_all = ([r for r in rows if r["workers"] == count] for count in (1, 6))
-    assert all(row["staleness_mean"] == 0 for row in alone)
-    # An update takes one gradient in async, two in softsync.
-    expected = {"async": 5, "softsync": 2.5}
-    for row in raise_on_all:
-        assert row["staleness_mean"] == pytest.approx(expected[row["mode"]], rel=0.1)
-    assert out.count("mean staleness") == 2
-    for mode in ("async", "softsync"):
-        assert (tmp_path / f"a/workers-{mode}.png").exists() == HAS_MATPLOTLIB
 
 
 CODECS = ["--modes", "async", "--rates", "0.1", "--seeds", 1, "--epochs", 2, "--workers", 2]
@@ -301,26 +227,6 @@ def test_decentralized_study(start, tmp_path):
     assert slow["seconds"] > ring["seconds"]
     assert "with straggler" in out
     assert (tmp_path / "decentralized.png").exists() == HAS_MATPLOTLIB
-
-
-@EXHAUSTIVE
-@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="there is no matplotlib")
-@pytest.mark.parametrize(
-    ("ranks", "words", "told"),
-    [
-        (0, ["--epochs", 2], "gap        not measured"),
-        (4, ["--mode", "ssp", "--servers", 2, "--epochs", 2], ""),
-        (2, ["--mode", "allreduce", "--epochs", 2], "sums over all"),
-    ],
-)
-def test_staleness_of_a_run(start, tmp_path, ranks, words, told):
-    succeeded(start("train_mlp.py", *words, "--out", tmp_path / "run", ranks=ranks))
-    out = succeeded(start("staleness_study.py", "--run", tmp_path / "run"))
-    assert told in out
-    heading = out.splitlines().index("worker  mean τ  max τ         waiting  mostly for")
-    workers = [int(line.split()[0]) for line in out.splitlines()[heading + 1 : -2]]
-    assert sorted(workers) == list(range(max(ranks, 1) - 2 * ("ssp" in words)))
-    assert (tmp_path / "run/staleness.png").read_bytes().startswith(b"\x89PNG")
 
 
 DAMAGES = [

@@ -63,19 +63,6 @@ def test_the_doctor_on_ranks(launch):
     assert all(set(finding) == {"severity", "what", "cure"} for finding in found["findings"])
 
 
-@EXHAUSTIVE
-@pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_that_mpi_keeps_apart_are_told_so_once(launch, rank):
-    variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(rank)}
-    done = launch.python("-m", "psrt", "doctor", **variables)
-    if rank == 1:
-        assert (done.status, done.stdout, done.stderr) == (0, "", "")
-        return
-    assert done.status == 1
-    assert "fails  started as one of 2 ranks, but MPI sees this one only" in done.stdout
-    assert "srun it is --mpi=pm" in " ".join(done.stdout.split())
-
-
 #: Of small vectors, once.
 TINY = ("bench", "allreduce", "--sizes", "1K,4K", "--rounds", "1")
 

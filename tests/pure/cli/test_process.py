@@ -179,17 +179,6 @@ def let_one_come(steps, stream):
     assert stream.came.acquire(timeout=TIMEOUT_S)
 
 
-def test_lines_stay_where_there_is_no_terminal():
-    steps, stream, it, flags = shown(live=False)
-    with it:
-        it.begin(flags)
-        let_one_come(steps, stream)
-        let_one_come(steps, stream)
-        steps.wanted.release()
-    assert stream.written[:2] == ["psrt: trains: step 1 of 2\n"] * 2
-    assert "\r" not in "".join(stream.written)
-
-
 def test_a_terminal_has_one_line_that_makes_room_and_goes(capsys, monkeypatch):
     steps, stream, it, flags = shown(live=True)
     with it:

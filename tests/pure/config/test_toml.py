@@ -155,15 +155,3 @@ def test_what_cannot_be_read(text, message):
 def test_what_is_not_toml(text):
     with pytest.raises(ConfigError, match=r"^run.toml: not TOML: [^\n]+$"):
         from_toml(text, source="run.toml")
-
-
-@given(st.text())
-@settings(max_examples=10)
-def test_any_text_is_a_config_or_one_line(text):
-    message = "run.toml: "
-    try:
-        from_toml(text, source="run.toml")
-    except ConfigError as error:
-        message = str(error)
-    assert message.startswith("run.toml: ")
-    assert len(message.splitlines()) == 1

@@ -176,16 +176,6 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_no_end(tmp_path):
     assert (status, len(said)) == (OVER, 2)
 
 
-@pytest.mark.parametrize(("number", "status"), [((), 130), ((2,), 130), ((15,), None)])
-def test_ctrl_c_is_quiet_and_other_signals_are_not(number, status, tmp_path, monkeypatch, capsys):
-    def interrupted(*given, **more):
-        raise KeyboardInterrupt(*number)
-
-    monkeypatch.setattr("psrt.runs.watch.watch", interrupted)
-    assert main(["watch", str(tmp_path)]) == (status or 143)
-    assert capsys.readouterr().err == ("" if status else "psrt: interrupted\n")
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [

@@ -167,9 +167,11 @@ def test_a_replay_that_diverges_or_comes_to_something_else_fails(copy, ranks):
     at = edit_events(copy.folder / "run/history/rank-00001.npy")
     path = copy.folder / "other/summary.json"
     path.write_text(path.read_text().replace(sha256_of(path.parent), "0" * 64))
-    command = "train" if ranks else "simulate"
-    commands = {it: [command, "--replay", it] for it in ("run", "other")}
-    diverged, other = copy.one_after_another(ranks, commands)
+    if ranks:  # of which the first ends the job
+        diverged, other = (copy.train(ranks, "--replay", it) for it in ("run", "other"))
+    else:
+        commands = {it: ["simulate", "--replay", it] for it in ("run", "other")}
+        diverged, other = copy.one_after_another(0, commands)
     words = [
         f"the replay diverges at event {at} of shard 1: worker . pushed clock 24 on version",
         "in the recorded run it pushed clock 27 on version",

@@ -1,5 +1,4 @@
-"""psrt simulate as a user starts it: no mpirun, the same run twice, --like.
-"""
+"""psrt simulate as a user starts it: no mpirun, the same run twice, --like."""
 
 import json
 import re

@@ -68,6 +68,9 @@ def test_modes_and_micro_batches_by_default():
 
 
 @pytest.mark.parametrize(("ranks", "knobs", "message"), [
+    (4, {"parallel": "data:2,pipeline:3"}, "is of 6 ranks, got 4 ranks"),
+    (2, {"parallel": "pipeline:2", "pipeline_schedule": "pipedream", "defer_weights": True},
+     "--defer-weights has no effect with --pipeline-schedule pipedream"),
     (4, {"parallel": "pipeline:3"}, "is of 3 ranks or a multiple, got 4 ranks"),
     (5, {"parallel": "pipeline:2", "servers": 3}, "each of the 2 parts"),
     (3, {"parallel": "pipeline:2", "mode": "sync"}, "--parallel pipeline:2 is of 2 ranks or a "

@@ -247,6 +247,8 @@ def test_the_rank_is_one_that_a_matrix_can_have():
     ({"mode": "serial"}, 2, "--mode serial is one process, got 2 ranks; choose another --mode"),
     ({"mode": "ssp"}, 1, "--mode ssp needs a server and a worker, got 1 rank; start more with psrt "
      "launch -n N"),
+    ({"servers": 5}, 4, "--servers 5 are more than the 4 ranks of the job"),
+    ({"mode": "ssp", "servers": 0}, 2, "--mode ssp needs at least 1 server, got --servers 0"),
     ({"servers": 4}, 4, "--servers 4 leaves no worker among 4 ranks"),
     ({"mode": "softsync", "softsync": 3}, 3, "--softsync 3 is more than the 2 workers"),
     ({"backup": 2}, 3, "--backup 2 leaves no worker to wait for, there are 2"),

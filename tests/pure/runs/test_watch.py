@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 
@@ -10,7 +11,7 @@ import pytest
 from psrt.__main__ import main
 from psrt.runs.folder import read_run
 from psrt.runs.state import state_of
-from psrt.runs.watch import GONE, OVER, Lines, Surroundings, watch
+from psrt.runs.watch import GONE, OVER, Lines, Panel, Surroundings, watch
 from support.run_folders import record, summary, write_run
 
 PROGRESS = {
@@ -174,6 +175,21 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_no_end(tmp_path):
     mends = lambda: (run / "progress.json").write_text("{}")  # noqa: E731
     status, said = watched(run, World(damages, lambda: None, mends, ends(run)))
     assert (status, len(said)) == (OVER, 2)
+
+
+def test_a_terminal_is_drawn_on_by_rich(tmp_path):
+    rich = pytest.importorskip("rich.console")
+    run = write_run(tmp_path / "run", 2, progress=PROGRESS, summary=whole_summary())
+    out = io.StringIO()
+    # Wider than any name of a temporary folder, which would go on in a line of its own.
+    console = rich.Console(file=out, force_terminal=True, width=1000, color_system=None)
+    with Panel("run", console) as panel:
+        panel.show(state_of(read_run(run)), "silent for 31 s")
+        assert watch(run, panel, interval_s=1, silent_s=30) == OVER
+    text = out.getvalue()
+    for row in ("━", "62 %", "0:03", "0.125", "worker 2, 500 ms a step", "silent for 31 s"):
+        assert row in text
+    assert text.rstrip().splitlines()[-1].startswith("files")
 
 
 @pytest.mark.parametrize(

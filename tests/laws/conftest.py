@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.cases import also
 from support.jobs import JOBS, Job, Ran, ran
 from support.temporary import temporary
 
@@ -16,12 +17,22 @@ __all__ = ["temporary"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Try a law that takes a ``job`` on all of them, or on those that its mark ``of`` picks."""
+    """Try a law that takes a ``job`` on all of them, or on those that its mark ``of`` picks.
+
+    Of these, what its mark ``first`` does not pick is exhaustive. A law that tries a job with
+    another event tries first those that have it: they have run already, for all laws, and every
+    pair of a level with that event is among them.
+    """
     if "job" in metafunc.fixturenames:
-        mark = metafunc.definition.get_closest_marker("of")
-        jobs = [job for job in JOBS if mark is None or mark.kwargs["which"](job)]
+        of, first = map(metafunc.definition.get_closest_marker, ("of", "first"))
+        jobs = [job for job in JOBS if of is None or of.kwargs["which"](job)]
         assert jobs, "a law of no job"
-        metafunc.parametrize("job", jobs, ids=str)
+        marked = [
+            also(job, id=str(job)) if first and not first.kwargs["which"](job)
+            else pytest.param(job, id=str(job))
+            for job in jobs
+        ]  # fmt: skip
+        metafunc.parametrize("job", marked)
 
 
 @pytest.fixture(scope="session")

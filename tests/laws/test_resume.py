@@ -86,8 +86,8 @@ def resumes(job, whole, cut, out):
             assert mine == its or job["mode"] == "backup", (cut.name, name)
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.of(which=has_cuts)
+@pytest.mark.first(which=lambda job: job["event"] == "saves")
 def test_it_ends_as_if_never_interrupted(job, result, tmp_path):
     job = job.but(event="saves")
     whole = result(job)

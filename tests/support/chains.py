@@ -12,6 +12,7 @@ from psrt.model import MLP
 from psrt.model.stage import Stage
 from support.reference import Batch, Network
 
+
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Return the result of a coroutine that waits for nothing."""
     try:

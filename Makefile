@@ -212,7 +212,7 @@ test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
 	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive and not soak' tests/pure
 
 test-laws: $(VENV)/.has-tests  ## what holds for every job, in virtual time
-	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/laws
+	$(PY) -m pytest $(PROCESSES) --dist loadgroup $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/laws
 
 test-pure: $(VENV)/.has-tests  ## tests without MPI
 	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/pure

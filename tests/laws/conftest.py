@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.cases import also
-from support.jobs import JOBS, Job, Ran, ran
+from support.jobs import FACTORS, JOBS, MIXED, Job, Ran, kind_of, ran
 from support.temporary import temporary
 
 __all__ = ["temporary"]
@@ -33,6 +33,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for job in jobs
         ]  # fmt: skip
         metafunc.parametrize("job", marked)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have the laws of jobs of a kind in one process, which shares what comes of them."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if isinstance(item, pytest.Function) and Path(__file__).parent in item.path.parents:
+            given = item.callspec.params if hasattr(item, "callspec") else {}
+            about = next((it for it in given.values() if isinstance(it, Job)), given.get("group"))
+            mode = about["mode"] if isinstance(about, Job) else about
+            if mode in FACTORS["mode"] and mode not in MIXED:
+                mode = kind_of("mode", mode)
+            if mode is not None:
+                item.add_marker(pytest.mark.xdist_group(mode))
 
 
 @pytest.fixture(scope="session")

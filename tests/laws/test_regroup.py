@@ -30,6 +30,7 @@ from support.ticks import (
     one_of_each_mode,
     order_of,
     reached,
+    savers,
     table_of,
     ticked,
     ticking,
@@ -126,7 +127,7 @@ def other_servers(job):
 
 
 @pytest.mark.of(which=has_servers)
-@pytest.mark.first(which=lambda job: job["event"] == "saves")
+@pytest.mark.first(which=savers(has_servers, by_codec=False).__contains__)
 def test_with_other_servers(job, result, tmp_path):
     job = job.but(event="saves")
     whole = result(job)

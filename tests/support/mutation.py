@@ -37,7 +37,7 @@ _TEXTS = (
     "1", "true", "x" * 5000, "__class__", "%s%n", "{0}", "auto", "$(id)",
 )  # fmt: skip
 #: What nobody expects in JSON.
-STRANGE = (
+STRANGE: tuple[Any, ...] = (
     *(None, True, False, [], [[]], [0], [0, 0], ["a"], [None] * 3, [1.5] * 4, [{}]),
     *({}, {"": 0}, {"a": {}}, {"float": "nan"}, {"0": 1}, *NUMBERS, *_FLOATS, *_TEXTS),
 )
@@ -135,10 +135,15 @@ class Mutator:
         target = self.one(
             (path.name, "/dev/zero", "/dev/full", "/etc/passwd", "/", "nowhere/there")
         )
-        self.one((
-            path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to(target),
-            lambda: path.touch(0o000), path.touch, lambda: None,
-        ))()  # fmt: skip
+        changes: tuple[Callable[[], object], ...] = (
+            path.mkdir,
+            path.touch,
+            lambda: path.touch(0o000),
+            lambda: os.mkfifo(path),
+            lambda: path.symlink_to(target),
+            lambda: None,
+        )
+        self.one(changes)()
 
 
 def _places(tree: Any) -> Iterator[tuple[Any, Any]]:

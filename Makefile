@@ -223,7 +223,7 @@ test-quick: $(VENV)/.has-tests  ## pure tests that run no whole job, in less tha
 	$(PY) -m pytest $(PROCESSES) -m '$(FEW)' $(NOT_QUICK:%=--ignore=tests/pure/%) tests/pure
 
 test-laws: $(VENV)/.has-tests  ## what holds for every job, in virtual time
-	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/laws
+	$(PY) -m pytest $(PROCESSES) --dist loadgroup $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/laws
 
 test-pure: $(VENV)/.has-tests  ## tests without MPI
 	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/pure

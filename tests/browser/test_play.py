@@ -13,8 +13,7 @@ from psrt.explain.pipeline import explained as piped
 from psrt.explain.timeline import run
 from psrt.pages.play import codec, collective, exchange, gossip, page, pipeline, timeline
 from psrt.pipeline import pipeline_of
-from support.browser import Browser
-from support.browser_tab import tab_of
+from support.browser import tab_in
 from support.explanations import EXAMPLE, explained
 
 #: By rank, the texts of its cells.
@@ -44,7 +43,7 @@ FILMS = {
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tab")
-    with tab_of(Browser.found(folder).program, folder) as tab:
+    with tab_in(folder) as tab:
         tab.colours("light")
         yield tab
 

@@ -12,6 +12,7 @@ parts, a frame before it was made, a step before its passes.
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import zlib
@@ -48,6 +49,10 @@ GROUPS = {
     **{kind: modes for kind, modes in KINDS["mode"].items() if kind != "mixed"},
     **{mode: (mode,) for mode in MIXED},
 }
+
+
+#: Of the histories with an event, how many it is forged in: a check takes as long as they are.
+SHORTEST = 6
 
 
 @dataclass(frozen=True)
@@ -197,7 +202,7 @@ ON_TRUST = (
 #: Of two events in a row, kinds of which neither makes the other possible.
 EITHER_FIRST = (
     {Kind.REPLY}, {Kind.REPLY, Kind.DROP}, {Kind.RECEIVE}, {Kind.RECEIVE, Kind.LEFT}, {Kind.LEFT},
-    {Kind.FINAL}, {Kind.SUM_ENCODE}, {Kind.SUM_DECODE}, {Kind.MESSAGE},
+    {Kind.FINAL}, {Kind.SUM_DECODE}, {Kind.MESSAGE},
     # What another stage sends or is sent, and what is no pass.
     *({kind, Kind.MESSAGE} for kind in (Kind.READ, Kind.OFFER, Kind.MIXED, Kind.REDUCE)),
     # What is summed meanwhile.
@@ -216,6 +221,8 @@ def why_it_passes(it: Forgery) -> str:
         kinds = {Kind(int(one["kind"])) for one in (it.before, it.next)}
         free = kinds in EITHER_FIRST or (kinds == OF_STAGES and not it.is_message_of_pass)
         free |= kinds == OF_SUMS and not it.is_frame_and_source
+        # Two frames for others, of chunks that are theirs.
+        free |= kinds == {Kind.SUM_ENCODE} and it.job["way"] == "all-pairs"
         ends_meanwhile = it.job["mode"] == "eager" or (
             it.job["mode"] == "streaming" and it.job["cut"] in SPLIT
         )
@@ -232,12 +239,15 @@ def jobs_of(modes: tuple[str, ...]) -> Iterator[Job]:
 
 @pytest.fixture(scope="module")
 def histories(result):
-    """Return what reads what jobs of some modes tell; of those that come to their end."""
+    """Return what reads what jobs of some modes tell, the shortest first; of those that end."""
+
+    @functools.cache
+    def told(job):
+        return told_by(result(job).out)
 
     def found(modes):
-        return [
-            (job, told_by(result(job).out)) for job in jobs_of(modes) if result(job).run is not None
-        ]
+        ended = [(job, told(job)) for job in jobs_of(modes) if result(job).run is not None]
+        return sorted(ended, key=lambda it: sum(cell.events for cell in it[1].cells))
 
     return found
 
@@ -261,7 +271,7 @@ def test_a_forged_event_is_found_out(group, histories):
             unused = way in EVENT.names and way not in (*FIELDS[kind], "kind", "worker")
             if unused and draw(way, group, kind.name) % 3:
                 continue
-            first = draw(group, kind.name, way) % len(places)
+            first = draw(group, kind.name, way) % min(SHORTEST, len(places))
             for place in (*places[first:], *places[:first]):
                 it = forgery(*place, kind, way)
                 if it is not None and not why_it_passes(it):
@@ -344,7 +354,7 @@ def forged_figures(histories):
                 for path, value in figures_of(read(told)):
                     places.setdefault(named(path), []).append((job, told, path, value))
         for name, those in places.items():
-            yield those[draw(*name) % len(those)]
+            yield those[draw(*name) % min(SHORTEST, len(those))]
 
     return found
 

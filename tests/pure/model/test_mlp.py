@@ -51,9 +51,9 @@ def test_evaluate_is_the_loss_over_all_rows_in_blocks(activation):
     sizes = [5, 6, 3]
     _, theta, x, y = problem(sizes, 11)
     loss, accuracy = MLP(sizes, activation=activation, batch_size=4).evaluate(theta, x, y)
-    want, _, values = in_float64(sizes, theta, x, y, activation=activation)
+    want, _, outputs = in_float64(sizes, theta, x, y, activation=activation)
     assert loss == pytest.approx(want, rel=1e-5)
-    assert accuracy == np.mean(values[-1].argmax(axis=1) == y)
+    assert accuracy == np.mean(outputs.argmax(axis=1) == y)
     targets = np.random.default_rng(5).standard_normal((11, 3)).astype(np.float32)
     model = MLP(sizes, activation=activation, loss="squared", batch_size=4)
     want, *_ = in_float64(sizes, theta, x, targets, activation=activation, loss="squared")

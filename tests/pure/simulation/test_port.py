@@ -43,9 +43,16 @@ class TestTime:
             got = await port.compute(sum, (1, 2))
             return got, port.now()
 
+        async def sender(port):
+            port.send(0, push(1), GRADIENT)
+            await port.pause(0.25)
+
         it = star()
         assert run(it, None, worker)[1] == (3, 3.0)
         assert it.time == 3.0
+        it = star()
+        run(it, None, None, sender)
+        assert it.time == 0.25  # what is under way then is nobody's business
 
     def test_what_happens_at_one_time_happens_in_every_order_by_the_seed(self):
         async def sender(port):
@@ -58,18 +65,9 @@ class TestTime:
         def order(seed):
             return run(star(3, seed=seed), receiver, sender, sender, sender)[0]
 
-        orders = [order(seed) for seed in range(60)]
+        orders = [order(seed) for seed in range(40)]
         assert {*orders} == {*itertools.permutations(range(3))}
-        assert orders == [order(seed) for seed in range(60)]
-
-    def test_time_ends_with_the_last_role(self):
-        async def sender(port):
-            port.send(0, push(0), GRADIENT)
-            await port.pause(0.25)
-
-        it = star()
-        run(it, None, sender)
-        assert it.time == 0.25  # what is under way then is nobody's business
+        assert orders == [order(seed) for seed in range(40)]
 
 
 class TestPayloads:
@@ -114,8 +112,6 @@ class TestWaiting:
             run(star(), None, for_godot)
         with pytest.raises(TransportError, match="rank 0 waits for the end of time"):
             run(star(), for_the_end, None, sends)
-
-    def test_a_long_deadlock_tells_of_the_first(self):
         with pytest.raises(TransportError) as told:
             run(star(30), None, *[waits] * 30)
         assert str(told.value).count("waits for") == 8
@@ -165,20 +161,6 @@ class TestWaiting:
 
 
 class TestUpdatesTakeTime:
-    def test_the_cost_is_drawn_for_rank_and_bytes_and_adds_up(self):
-        asked = []
-
-        def apply(rank, nbytes, rng):
-            asked.append((rank, nbytes))
-            return 0.25 * len(asked)
-
-        assert [port.apply_s for port in star().ports] == [None] * 3
-        it = star(costs=SimulationCosts(apply=apply))
-        assert it.busy == {0: 0.0}
-        assert [it.ports[0].apply_s(0, 16), it.ports[0].apply_s(0, 32)] == [0.25, 0.5]
-        assert asked == [(0, 16), (0, 32)]
-        assert it.busy == {0: 0.75}
-
     @pytest.mark.parametrize("workers", [1, 4])
     def test_a_busy_server_is_what_everybody_waits_for(self, workers):
         asked = TrainConfig(mode="async", servers=1, steps=3, hidden=(4,))
@@ -204,9 +186,7 @@ class TestScale:
         "knobs",
         [
             {"mode": "softsync", "softsync": 2, "servers": 2},
-            {"mode": "allreduce", "allreduce": "naive"},
             {"mode": "allreduce", "allreduce": "node"},
-            {"mode": "local-sgd", "sync_delay": 2, "local_steps": 3, "allreduce": "tree"},
         ],
         ids=str,
     )

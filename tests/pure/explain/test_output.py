@@ -85,14 +85,9 @@ def test_operations(op, line, end):
     text = as_text(explained("ring", example=EXAMPLE, op=op))
     assert f"B: {line}\n" in text
     assert f"all ranks end with {end}\n" in text
-    assert ("divided by the 4 ranks" in text) == (op == "mean")
-
-
-def test_several_numbers_to_a_chunk():
     example = Example(("left", "right"), ((1, 2, 3), (10, 20, 30.5)))
-    text = as_text(explained("ring", example=example))
-    assert "right: (1, 2) + (10, 20) = (11, 22)" in text
-    assert "all ranks end with (11, 22, 33.5)" in text
+    assert "right: (1, 2) + (10, 20) = (11, 22)" in as_text(explained("ring", example=example))
+    assert ("divided by the 4 ranks" in text) == (op == "mean")
 
 
 def test_a_workspace_and_what_ranks_do_alone():
@@ -125,22 +120,14 @@ def test_what_is_left_out_is_said_and_can_be_had():
     assert "  0 → 1: vector (0)   1 holds 0+1\n" in text
 
 
-@each("size", range(1, 10))
-@pytest.mark.parametrize("name", list(SCHEDULES))
+@each("size", [1, 2, 5, 8])
+@each("name", SCHEDULES)
 def test_everything_can_be_written(name, size):
-    text = as_text(explained(name, size, 100))
+    text = as_text(explained(name, size, 40))
     assert text.startswith(name)
+    assert ("\nnothing to send\n" in text) == (size == 1)
     assert not re.search(r"[ \t]+$", text, re.MULTILINE)
     assert "None" not in text
-
-
-def test_long_results_are_shortened_and_where_nothing_is_sent_that_is_said():
-    assert "15: P, … 20 in all\n" in as_text(explained("all-gather", 20, 20))
-    values = tuple(range(100))
-    text = as_text(explained("tree", example=Example(("A", "B"), (values, values))))
-    assert "124, 126, … 100 in all)\n" in text
-    for name, size, n in (("ring", 1, 8), ("naive", 1, 8), ("tree", 4, 0)):
-        assert "\nnothing to send\n" in as_text(explained(name, size, n))
 
 
 def test_the_document_of_a_ring_of_two():
@@ -188,7 +175,7 @@ def texts(canvas):
 
 
 @each("size", [1, 2, 3, 8])
-@pytest.mark.parametrize("name", list(SCHEDULES))
+@each("name", SCHEDULES)
 def test_everything_is_inside_and_every_message_has_its_arrow(name, size):
     shown = explained(name, size, size * 4)
     canvas = draw(shown)
@@ -221,21 +208,8 @@ def test_names_are_escaped_and_what_ranks_do_alone_is_drawn():
     assert {"locally", "w0", "0 += w0"} <= set(texts(draw(explained("naive", 2))))
 
 
-def test_columns_stand_in_the_order_of_the_ring():
-    canvas = draw(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2)))
-    x = {
-        shape.text: float(shape.get("x")) for shape in shapes(canvas)[1]
-        if shape.tag == f"{SVG}text" and shape.text in set("ABCD")
-    }  # fmt: skip
-    assert sorted(x, key=x.__getitem__) == ["A", "B", "D", "C"]
-
-
 def test_what_cannot_be_drawn_or_written(tmp_path):
     with pytest.raises(ConfigError, match=r"^svg draws at most 32 ranks, got 33$"):
         draw(explained("tree", 33))
-    canvas = Canvas(10, 10, "empty")
-    canvas.save(str(tmp_path / "a.svg"))
-    assert re.match("<svg ", (tmp_path / "a.svg").read_text())
-    for path in (tmp_path, tmp_path / "none" / "a.svg", "a\0b"):
-        with pytest.raises(ConfigError, match="cannot write "):
-            canvas.save(str(path))
+    with pytest.raises(ConfigError, match="cannot write "):
+        Canvas(10, 10, "empty").save(str(tmp_path))

@@ -28,10 +28,7 @@ BASE = {"epochs": 2, "lr": 0.2, "timeout_s": 20}
 MODES = {
     "sync": {"mode": "sync", "servers": 2},
     "async": {"mode": "async"},
-    "ssp": {"mode": "ssp", "staleness": 1},
-    "softsync": {"mode": "softsync", "softsync": 1},
     "local-sgd": {"mode": "local-sgd", "local_steps": 2},
-    "easgd": {"mode": "easgd", "local_steps": 2},
     "allreduce": {"mode": "allreduce", "allreduce": "ring"},
     "gossip": {"mode": "gossip", "topology": "ring"},
 }
@@ -152,23 +149,10 @@ def wide(params, batch):
     ("change", "line"),
     [
         ({"loss": 3}, "the loss is int, expected a function"),
-        ({"loss": lambda params: 0}, "the loss takes (params), expected loss(params, batch)"),
         ({"params": {"w": np.zeros(2)}}, "params['w'] are float64, expected float32 arrays"),
-        ({"params": {"w": jnp.zeros(2, jnp.bfloat16)}}, "params['w'] are bfloat16, expected"),
-        ({"params": {"w": 1.0}}, "params['w'] are float, expected float32 arrays"),
-        ({"params": []}, "params have no numbers"),
-        ({"train": np.zeros((4, 2))}, "train is ndarray, expected a tuple of arrays"),
         ({"train": (np.zeros(4), np.zeros(3))}, "train has arrays of [3, 4] samples"),
-        ({"train": (np.zeros((0, 3)),)}, "train has no samples"),
-        ({"train": ("text",)}, "train must be arrays with a row for each sample"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"loss": wide}, "the loss returned float32 of shape (2,), expected a scalar of float32"),
-        ({"loss": lambda params, batch: 1.0}, "the loss returned float, expected a scalar of flo"),
-        (
-            {"loss": lambda params, batch: (plain(params, batch), 1)},
-            "the loss returned tuple, expected",
-        ),
     ],
 )
 def test_what_cannot_be_is_one_line(change, line):

@@ -5,16 +5,12 @@ import hashlib
 import json
 import math
 import re
-import subprocess
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies
 
-import psrt
 from psrt.pages import assets, frame
 from psrt.pages.bars import bar_chart
 from psrt.pages.heat_map import heat_map
@@ -154,7 +150,6 @@ def test_texts_in_charts_are_escaped():
 # --- the frame ----------------------------------------------------------------------------------
 
 EVIL = "</script></style><img src=x onerror=alert(1)>\"'&{{ 7*7 }}{% raw %}\u2028\ud800\0"
-PACKAGE = Path(psrt.__file__).parent
 
 
 def everywhere(text):
@@ -184,23 +179,18 @@ def test_no_text_becomes_html():
     assert json.loads(text) == {"a": EVIL}
 
 
-def test_it_asks_for_nothing():
+def test_it_asks_for_nothing_and_its_policy_allows_its_own_scripts_and_no_connection():
     page = Page(everywhere("plain"))
+    asks = ("src", "href", "srcset", "action", "data", "poster", "xlink:href")
     asked = [
         (tag, name, value)
         for tag, attributes in page.elements
         for name, value in attributes.items()
-        if name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href")
+        if name in asks
     ]
     assert asked == [("a", "href", "#one")]
-    styles = re.findall(r"<style>(.*?)</style>", page.html, re.DOTALL)
-    assert len(styles) == 1
-    assert "url(" not in styles[0]
-    assert "@import" not in styles[0]
-
-
-def test_its_policy_allows_its_own_scripts_and_no_connection():
-    page = Page(everywhere("plain"))
+    (styles,) = re.findall(r"<style>(.*?)</style>", page.html, re.DOTALL)
+    assert not re.search(r"url\(|@import", styles)
     (policy,) = [
         attributes["content"]
         for tag, attributes in page.elements
@@ -220,19 +210,6 @@ def test_what_others_wrote_is_as_they_published_it():
         data = (assets.VENDOR / name).read_bytes()
         assert hashlib.sha256(data).hexdigest() == digest
     assert f"uPlot (v{assets.UPLOT})" in (assets.VENDOR / "uPlot.iife.min.js").read_text()
-    assert (assets.VENDOR / "uPlot.LICENSE").read_text().startswith("The MIT License (MIT)")
-    readme = (assets.VENDOR / "README.md").read_text()
-    assert f"uPlot {assets.UPLOT}," in readme
     assert {it.name for it in assets.VENDOR.iterdir()} == {
         *assets.SHA256, "uPlot.LICENSE", "README.md",
     }  # fmt: skip
-    setup = (PACKAGE.parent / "setup.py").read_text()
-    assert '"psrt.pages": ["template/*", "vendor/*"]' in setup
-
-
-def test_no_rank_and_no_help_loads_it():
-    modules = "psrt, psrt.job.session, psrt.runtime.worker, psrt.cli.train, psrt.cli.report"
-    heavy = "('psrt.pages', 'jinja')"
-    code = f"import {modules}, sys; print([n for n in sys.modules if n.startswith({heavy})])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

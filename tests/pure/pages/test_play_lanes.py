@@ -12,7 +12,6 @@ from psrt.explain.pipeline import explained
 from psrt.explain.timeline import COMPUTE, WORKERS, run
 from psrt.messages import Params, Push
 from psrt.pages.play import exchange as exchange_films
-from psrt.pages.play.page import MOST_NBYTES, page_of
 from psrt.pages.play.pipeline import film_of as film_of_pipeline
 from psrt.pages.play.thin import coarse
 from psrt.pages.play.timeline import film_of
@@ -149,16 +148,6 @@ def test_an_exchange_shows_pushes_and_reads_between_worker_and_owner(servers):
     assert scene.lane_of == (0, 3, *range(6, 6 + exchange.servers))
 
 
-@pytest.mark.exhaustive
-def test_a_very_large_one_fits_a_page_and_says_what_is_left_out():
-    config = TrainConfig(mode="async", steps=8, shards_per_server=36)
-    film = exchange_films.film_of(exchanges.run(config, workers=16, slow={}))
-    page, shown = page_of(film)
-    assert len(page.encode()) <= MOST_NBYTES
-    assert len(shown.notes) == 2
-    assert all(note in page for note in shown.notes)
-
-
 # --- pipelines ----------------------------------------------------------------------------------
 
 
@@ -188,13 +177,6 @@ def test_a_pipeline_shows_the_messages_of_its_plan_and_keeps_what_is_proved(name
         assert max(held) <= proved
     assert film.frames[-1].costs[3].text == str(max(found.proof.alive)) == film.costs[3].whole
     assert film.holds(-1) == film.holds(0)
-
-
-def test_deferred_weights_keep_all_until_the_last_product():
-    film = film_of_pipeline(explained(PIPELINES["gpipe"], 2, 4, deferred=True))
-    assert [int(cells[0].text) for cells in film.holds(-2)] == [4, 0]
-    assert [int(cells[0].text) for cells in film.holds(-1)] == [0, 0]
-    assert [bar.text for bar in film.scene.bars if bar.text.startswith("W")] == ["W*", "W*"]
 
 
 def test_bars_are_the_passes_and_costs_the_price_beside_the_bound():

@@ -69,17 +69,10 @@ def test_a_collective_shows_its_plan_comes_to_what_is_proved_and_costs_its_price
     assert all(it <= totals.price.seconds * (1 + 1e-9) for it in totals.arrivals)
 
 
-def test_a_round_takes_its_time():
-    film = film_of(explained("ring", size=4, n=1000))
-    shares = [frame.costs[3].share for frame in film.frames[:5:2]]
-    assert shares == pytest.approx([0, 1 / 3, 2 / 3], abs=0.05)
-
-
 @each(
     "shown",
     [
-        explained("ring", size=4, n=16), explained("ring", size=32, n=1024),
-        explained("all-to-all", size=12, n=144),
+        explained("ring", size=32, n=1024), explained("all-to-all", size=12, n=144),
         explained("ring", example=Example(("a machine", "of", "some rack or other"), ((1,),) * 3)),
     ],
 )  # fmt: skip
@@ -158,16 +151,9 @@ def test_a_crowd_is_drawn_and_not_listed_and_what_takes_long_is_played_in_part()
     assert film.notes == ("A round has 182 messages: they are drawn as lines, and not listed.",)
     assert film.frames[1].messages == ()
     assert len(film.frames[1].edges) == 91
-    film = film_of_graph(gossip.explained("ring", 60, nbytes=4))
+    film = film_of_graph(gossip.explained("ring", 40, nbytes=4))
     assert len(film.frames) == 101
     assert film.notes == ("Only the first 100 rounds are played.",)
-
-
-def test_a_grid_begins_at_its_upper_left():
-    nodes = film_of_graph(gossip.explained("torus", 12, nbytes=4)).scene.nodes
-    assert len({it.y for it in nodes[:4]}) == 1
-    assert nodes[0].x < nodes[1].x
-    assert nodes[0].y < nodes[4].y
 
 
 # --- codecs -------------------------------------------------------------------------------------
@@ -211,33 +197,14 @@ def test_a_codec_sends_each_field_and_ends_with_what_is_decoded_and_kept_back(na
     assert wire[-1].costs[0].share * sent == pytest.approx(found.steps[0].nbytes)
 
 
-def test_feedback_of_the_first_step_is_added_in_the_second_and_what_is_lost_is_said():
+def test_feedback_of_the_first_step_is_added_in_the_second():
     found = coded("sign")
     film = film_of_codec(found)
-    labels = [frame.label for frame in film.frames]
-    at = labels.index("step 1: with what was kept back")
+    at = [frame.label for frame in film.frames].index("step 1: with what was kept back")
     assert texts(film.holds(at)[1]) == written(found.steps[0].given + found.steps[0].residual)
     # What came of the step before is gone by then.
     assert texts(film.holds(at)[2]) == [""] * 8
     assert [it.label for it in film.frames[at].messages] == ["", "+"]
-    found = coded("sign", steps=1)
-    step = found.steps[0]
-    lost = np.linalg.norm(step.encoded - step.decoded) / np.linalg.norm(step.encoded)
-    said = next(it.caption for it in film_of_codec(found).frames if it.label == "decoded")
-    assert said.endswith(f"What is lost has {lost:.1%} of the length of what was encoded.")
-
-
-def test_many_numbers_are_coloured_and_strange_ones_shown_as_they_are():
-    film = film_of_codec(coded("int8", steps=1, values=tuple(range(-128, 128))))
-    assert len(film.frames) <= 28
-    held = film.holds(-1)[0]
-    assert set(texts(held)) == {""}
-    assert (held[0].style, held[-1].style) == (1, 0)
-    assert len(page.page_of(film)[0].encode()) < page.MOST_NBYTES / 2
-    for value in (float("nan"), 0.0):
-        film = film_of_codec(coded("float16", steps=1, values=(value, 0.0)))
-        assert texts(film.holds(-1)[0]) == [f"{value:g}", "0"]
-        page.page_of(film)
 
 
 # --- the page -----------------------------------------------------------------------------------

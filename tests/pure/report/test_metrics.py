@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import random
 from contextlib import closing
 
 import numpy as np
@@ -16,8 +15,6 @@ from hypothesis import strategies as st
 from psrt.errors import ConfigError, ProtocolError
 from psrt.messages import Sketch
 from psrt.report import MetricsAggregator, MetricsFile, read_metrics, seconds_to_accuracy
-from psrt.report.files import PROGRESS, OutputFolder
-from psrt.report.metrics_aggregator import COLUMNS
 from psrt.report.progress import ProgressFile
 from support.cases import each
 from support.reports import make_report
@@ -157,21 +154,6 @@ def test_whoever_has_died_is_waited_for_no_more_but_what_it_said_counts():
     assert aggregator.finished
 
 
-def test_a_record_is_there_as_soon_as_the_slowest_has_come_to_it():
-    rng = random.Random(5)
-    aggregator, reached = MetricsAggregator(7, log_every=1), [0] * 7
-    due: set[int] = set()
-    for _ in range(500):
-        worker = rng.randrange(7)
-        reached[worker] += rng.randint(1, 3)
-        due.add(reached[worker])
-        records = feed(aggregator, (worker, reached[worker]))
-        complete = sorted(step for step in due if step <= min(reached))
-        assert [record.step for record in records] == complete
-        due.difference_update(complete)
-    assert min(reached) > 50
-
-
 @st.composite
 def runs_in_two_orders(draw):
     """Several workers' reports, each in step order with gaps, the last one marked."""
@@ -216,12 +198,6 @@ def test_the_order_of_arrival_does_not_matter(case, log_every):
     steps, seconds = [it.step for it in got], [it.seconds for it in got]
     assert steps == sorted(set(steps))
     assert seconds == sorted(seconds)
-
-
-def test_every_column_says_its_unit_and_how_it_follows(record):
-    names = [it.name for it in dataclasses.fields(record)]
-    assert names == [*COLUMNS, "more"]
-    assert all(callable(it["formula"]) and isinstance(it["unit"], str) for it in COLUMNS.values())
 
 
 # --- how far workers are apart ------------------------------------------------------------------
@@ -328,8 +304,6 @@ def test_seconds_to_an_accuracy_are_those_of_the_evaluation():
     assert [seconds_to_accuracy(run, it) for it in (0.95, 0.96, 1.0)] == [2.0, 4.0, None]
     run[2]["evaluated_seconds"] = 1.5
     assert seconds_to_accuracy(run, 0.95) == 1.5
-    run[2]["evaluated_seconds"] = None  # a record without an evaluation of its own
-    assert seconds_to_accuracy(run, 0.95) == 2.0
 
 
 def test_progress_is_written_at_most_once_a_second_and_at_the_last_report():
@@ -359,9 +333,3 @@ def test_the_slowest_worker_is_the_one_that_computes_longest_for_a_step():
     assert [tuple(one[name] for name in named) for one in written[-2:]] == [
         (1, 0.2, 0.125), (1, 0.2, 0.1),
     ]  # fmt: skip
-
-
-def test_progress_is_replaced_whole_and_a_full_disk_is_no_error(tmp_path):
-    OutputFolder(tmp_path).write_progress("{}")
-    assert [path.name for path in tmp_path.iterdir()] == [PROGRESS]
-    OutputFolder(tmp_path / "missing").write_progress("{}")

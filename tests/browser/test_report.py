@@ -40,7 +40,7 @@ def page(made, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("kinds", [("ssp",), ("pipeline",), tuple(RUNS)], ids="-".join)
+@pytest.mark.parametrize("kinds", [("pipeline",), tuple(RUNS)], ids="-".join)
 def test_it_opens_without_a_word_and_draws_every_chart(browser, page, kinds):
     path = page(*kinds)
     dom, console = browser.dom(path)
@@ -82,14 +82,6 @@ def test_it_fits_a_narrow_screen(browser, page, tmp_path):
     """Nothing sticks out to the right: there the ground is seen, from top to bottom."""
     look = browser.look(page(*RUNS), width=500, height=9000)
     assert (look[:, -3:] == 255).all()
-
-
-def test_it_prints(browser, page, tmp_path):
-    path = tmp_path / "page.pdf"
-    browser.run(page("ssp"), f"--print-to-pdf={path}")
-    data = path.read_bytes()
-    assert data.startswith(b"%PDF")
-    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 12
 
 
 def test_texts_of_files_do_nothing(browser, made, tmp_path):

@@ -10,7 +10,7 @@ import step as bench
 import targets as script
 
 from psrt.bench.figures import Summary, table, to_json
-from psrt.errors import ConfigError, PsrtError
+from psrt.errors import PsrtError
 
 M = 1 << 20
 #: Seconds of M bytes on a wire of 100 Mbit/s.
@@ -61,33 +61,18 @@ def test_what_falls_short_is_named(seconds, misses):
     assert hosts.table([size])[-2] == (f"Missed: {misses[0]}." if misses else "Nothing missed.")
 
 
-def test_a_table_has_a_line_a_size(tmp_path):
-    rows = [row(name, 0.4) for name in ("auto", "ring", "halving-doubling")]
-    (tmp_path / "openmpi-1+1-100.json").write_text(json.dumps({"machine": "M", "all-reduce": rows}))
-    lines = list(hosts.tables(tmp_path, "openmpi"))
-    assert lines[:3] == ["M.", "", "**2 hosts × 1, 100 Mbit/s**"]
-    assert lines[6] == (
-        "| 4 MiB | 336 ms | `ring` | 1 s | 400 ms | 1.00 | `ring` | 1.00 | 1.19 | 1.19 | 2.00 |"
-    )
-
-
-def ps_rows(times):
-    """Return rows: psrt with several shards takes ``times`` the bound, all else twice the bound."""
-    found = []
-    for servers, mode, shards in product(hosts_ps.SERVERS, hosts_ps.MODES, hosts_ps.SHARDS):
-        bound = hosts_ps.bound_s(servers, 100)
-        psrt = (2 if shards == 1 else times) * bound
-        found.append({
-            "servers": servers, "mode": mode, "shards_per_server": shards,
-            "psrt_s": {"median": psrt}, "plain_s": {"median": 2 * bound},
-        })  # fmt: skip
-    return found
-
-
 def test_each_time_is_held_against_the_bytes_of_one_direction():
     # Of 4 workers, 4 MiB each, at 12.5 MB/s.
     assert hosts_ps.bound_s(1, 100) == pytest.approx(4 * (4 << 20) / 12.5e6)
-    lines = hosts_ps.table(ps_rows(1.2), 100)
+    rows = []
+    for servers, mode, shards in product(hosts_ps.SERVERS, hosts_ps.MODES, hosts_ps.SHARDS):
+        bound = hosts_ps.bound_s(servers, 100)
+        rows.append({
+            "servers": servers, "mode": mode, "shards_per_server": shards,
+            "psrt_s": {"median": (2 if shards == 1 else 1.2) * bound},
+            "plain_s": {"median": 2 * bound},
+        })  # fmt: skip
+    lines = hosts_ps.table(rows, 100)
     assert lines[2].split(" | ")[1:] == [
         "sync", "1.34 s", "2.68 s", "2.00", "2.68 s", "2.00", "1.61 s", "1.20 |"
     ]  # fmt: skip
@@ -110,20 +95,9 @@ def test_rows_and_table():
     assert line.startswith("20-30-16-10")
 
 
-@pytest.mark.parametrize("wrong", ["gradient", "update"])
-def test_a_wrong_result_is_no_result(wrong, monkeypatch):
-    if wrong == "gradient":
-        right = bench.MLP.loss_and_grad
-
-        def off(self, theta, x, y, out):
-            loss = right(self, theta, x, y, out)
-            out[3] += 0.01
-            return loss
-
-        monkeypatch.setattr(bench.MLP, "loss_and_grad", off)
-    else:
-        monkeypatch.setattr(bench, "step", lambda *args: None)
-    with pytest.raises(PsrtError, match=wrong):
+def test_a_wrong_result_is_no_result(monkeypatch):
+    monkeypatch.setattr(bench, "step", lambda *args: None)
+    with pytest.raises(PsrtError, match="update"):
         bench.run(models=[SIZES], batch_size=8, rounds=1)
 
 
@@ -192,24 +166,9 @@ def test_one_bad_size_misses_one_target_and_is_named(changed, words):
     assert missed[0]["at"] == changed["bytes"]
 
 
-def test_table():
-    rows = [r for r in good() if r["bytes"] != MIB] + [sized("auto", "window", MIB, library=2.0)]
-    lines = table(script.targets(rows), script.COLUMNS).splitlines()
-    worst = next(line for line in lines if "worst × MPI" in line and "windows" in line)
-    assert worst.split()[-5:] == ["2.7", "2.00", "1", "MiB", "NO"]
-    share = next(line for line in lines if "copyto" in line)
-    assert not share.rstrip().endswith(("yes", "NO"))
-
-
 def test_rows_come_from_what_the_benchmark_wrote(tmp_path, capsys):
     path = tmp_path / "all.json"
     rows = [r | {"over_library": Summary(4.0, 4.0, 4.0, 9)} for r in good()]
     path.write_text(to_json({"machine": "", "all-reduce": rows}))
     assert script.main([str(path)]) == 0
     assert capsys.readouterr().out.count("yes") == 6
-    for text in ("{}", "[]", "1", "rows", json.dumps({"all-reduce": None})):
-        path.write_text(text)
-        with pytest.raises(ConfigError, match="not the figures"):
-            script.read_rows(str(path))
-    with pytest.raises(ConfigError, match="missing"):
-        script.read_rows(str(tmp_path / "missing"))

@@ -75,48 +75,19 @@ def test_near_is_within_a_tenth_but_apart_and_a_baseline_does_not_compete():
     assert found == [("baseline", 0.5), ("first", 1.0)]
 
 
-@pytest.fixture
-def lines():
-    """What is said of these runs: by mode (and "" for the scenarios) lines without their indent."""
-
-    def told(*groups, baseline=""):
-        rows = [row for group in groups for row in group]
-        said = {"": []}
-        mode = ""
-        for line in verdict.verdicts(standings.medians(rows, baseline=baseline), rows):
-            if line and not line.startswith(" "):
-                mode = line
-            elif line.startswith(" " * 11):
-                said[mode][-1] += f" {line.strip()}"
-            elif line:
-                said.setdefault(mode, []).append(" ".join(line.split()))
-        return said
-
-    return told
-
-
-class TestWords:
-    def test_winners_and_losers(self, lines):
-        said = lines(
-            runs("a", 1.0, 1.0), runs("b", 3.0, 3.0), runs("c", 1.5, 1.7),
-            runs("a", 9.0, 9.0, scenario="tail"), runs("b", 3.0, 3.0, scenario="tail"),
-        )  # fmt: skip
-        assert said[""] == ["calm a, 1 s", "tail b, 3 s"]
-        assert said["a"][:2] == ["wins calm: the next, c, takes 1.60 x", "loses tail: 3.0 x b"]
-        assert said["b"][:2] == ["wins tail: the next, a, takes 3.0 x", "loses calm: 3.0 x a"]
-        assert said["c"] == ["loses calm: 1.60 x a"]
-
-    def test_who_never_gets_there_loses(self, lines):
-        said = lines(
-            runs("a", 1.0, 1.0, 1.0), runs("b", None, None, None), runs("c", 4.0, 4.0, None)
-        )
-        assert said["b"] == ["loses calm: never reaches the target"]
-        assert said["c"] == ["loses calm: 4.0 x a, misses the target with 1 of 3 seeds"]
-        alone = lines(runs("a", 1.0), runs("b", None))
-        assert alone["a"] == ["wins calm: nobody else reaches the target"]
-        nobody = lines(runs("a", None), runs("b", 1.0, None, None))
-        assert nobody[""] == []
-        assert nobody["b"] == ["loses calm: misses the target with 2 of 3 seeds"]
+def test_who_wins_and_loses_where():
+    groups = [
+        runs("a", 1.0, 1.0, 1.0), runs("b", None, None, None), runs("c", 4.0, 4.0, None),
+        runs("a", 9.0, 9.0, scenario="tail"), runs("b", 3.0, 3.0, scenario="tail"),
+    ]  # fmt: skip
+    rows = [row for group in groups for row in group]
+    said = [" ".join(it.split()) for it in verdict.verdicts(standings.medians(rows), rows)]
+    text = " ".join(said)
+    assert "calm a, 1 s tail b, 3 s" in text
+    assert "wins tail: the next, a, takes 3.0 x" in text
+    assert "loses tail: 3.0 x b" in text
+    assert "loses calm: never reaches the target" in text
+    assert "loses calm: 4.0 x a, misses the target with 1 of 3 seeds" in text
 
 
 def compressed(setting, seconds, *, accuracy=0.95, sent=1e6, link="slow", mode="sync", lr=0.1):

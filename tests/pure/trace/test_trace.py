@@ -240,7 +240,7 @@ def test_steps_and_ranks_select(made, tmp_path):
     assert len(read.slices) < len(whole.slices) / 2
 
 
-@pytest.mark.parametrize("format", ["json", "perfetto"])
+@pytest.mark.parametrize("format", ["json", also("perfetto")])
 def test_what_does_not_fit_is_cut_off_and_said(format, made, tmp_path):
     def bytes_of(most):
         said = trace_run(made("slices"), tmp_path / "it.json.gz", format=format, most_bytes=most)
@@ -356,16 +356,6 @@ def test_what_cannot_be_drawn_is_one_line(words, line, made, tmp_path, capsys):
     assert main(["trace", str(made("ssp")), "-o", str(tmp_path / "out"), *words]) == 2
     assert capsys.readouterr().err == f"psrt: error: {line.replace('{}', str(tmp_path))}\n"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_json_says_what_was_drawn(made, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert main(["trace", str(made("ssp")), "-o", str(out), "--format", "json", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["path"] == str(out)
-    assert found["nbytes"] == out.stat().st_size
-    assert found["events"] == len(events_of(made("ssp")))
-    assert found["slices"]["compute"] == 27
 
 
 def test_without_the_package_it_is_json(made, tmp_path, capsys, monkeypatch):

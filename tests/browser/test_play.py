@@ -1,7 +1,5 @@
 """A page that plays an explanation, in a real browser: pressed, looked at, and read."""
 
-import json
-
 import pytest
 
 from psrt.config import TrainConfig
@@ -151,21 +149,3 @@ def test_it_fits_a_narrow_screen(opened, kind):
     wide = tab.ask("document.documentElement.scrollWidth")
     tab.size(1000, 900)
     assert wide <= 400
-
-
-SEEN = """JSON.stringify(['h1', '.film svg', '.controls'].map((it) =>
-  document.querySelector(it).getClientRects().length))"""
-
-
-def test_in_a_frame_there_is_only_the_player(tab, tmp_path):
-    (tmp_path / "page.html").write_text(page.page_of(FILMS["ring"]())[0])
-    (tmp_path / "outer.html").write_text("<iframe src='page.html' width=800 height=700></iframe>")
-    tab.open(tmp_path / "outer.html")
-    frames = tab.call("Page.getFrameTree")["frameTree"]["childFrames"]
-    world = tab.call("Page.createIsolatedWorld", frameId=frames[0]["frame"]["id"])
-    found = tab.call(
-        "Runtime.evaluate",
-        expression=SEEN,
-        contextId=world["executionContextId"],
-    )
-    assert json.loads(found["result"]["value"]) == [0, 1, 1]

@@ -49,6 +49,7 @@ def ranges(axes):
     return {float(ys[0]): (float(xs[0]), float(xs[1])) for xs, ys in (s.T for s in segments)}
 
 
+@pytest.mark.exhaustive
 def test_a_panel_for_each_scenario_and_a_line_for_each_mode(draw):
     figure = draw(
         cell("sync"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from studies import faults, standings, verdict
+from studies import faults, standings
 from studies.compression_table import COSTS, FAILS, OPEN, PAYS, cells
 from studies.compression_table import table as compression_table
 from studies.compression_table import verdict as compression_verdict
@@ -73,21 +73,6 @@ def test_near_is_within_a_tenth_but_apart_and_a_baseline_does_not_compete():
     assert [word for word, _ in standing(*groups)] == ["first", "near", "behind"]
     found = standing(runs("serial", 1.0), runs("a", 2.0), baseline="serial")
     assert found == [("baseline", 0.5), ("first", 1.0)]
-
-
-def test_who_wins_and_loses_where():
-    groups = [
-        runs("a", 1.0, 1.0, 1.0), runs("b", None, None, None), runs("c", 4.0, 4.0, None),
-        runs("a", 9.0, 9.0, scenario="tail"), runs("b", 3.0, 3.0, scenario="tail"),
-    ]  # fmt: skip
-    rows = [row for group in groups for row in group]
-    said = [" ".join(it.split()) for it in verdict.verdicts(standings.medians(rows), rows)]
-    text = " ".join(said)
-    assert "calm a, 1 s tail b, 3 s" in text
-    assert "wins tail: the next, a, takes 3.0 x" in text
-    assert "loses tail: 3.0 x b" in text
-    assert "loses calm: never reaches the target" in text
-    assert "loses calm: 4.0 x a, misses the target with 1 of 3 seeds" in text
 
 
 def compressed(setting, seconds, *, accuracy=0.95, sent=1e6, link="slow", mode="sync", lr=0.1):

@@ -1,7 +1,6 @@
 """All-reduces compared: who is fastest where, as text, document and plot."""
 
 import json
-import sys
 from itertools import pairwise
 
 import pytest
@@ -112,6 +111,7 @@ def test_ranges_that_are_none(read, text, message):
         read(text)
 
 
+@pytest.mark.exhaustive
 def test_curves_and_a_map(figures, tmp_path):
     plot(compare([1, 2, 16], (KB, 64 * MB), COSTS), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
@@ -126,15 +126,3 @@ def test_curves_and_a_map(figures, tmp_path):
     assert (ring.get_xdata()[0], ring.get_xdata()[-1]) == (KB, 64 * MB)
     assert ring.get_ydata()[0] == first.seconds["ring"] / first.least
     assert ring.get_ydata()[-1] == last.seconds["ring"] / last.least
-
-
-def test_what_cannot_be_drawn(tmp_path, monkeypatch):
-    for ranks, costs, message in (
-        ([1], COSTS, "a plot needs a number of ranks above 1 and at least two "),
-        ([4], LinkCosts(0.0, 0.0, 0.0), "a plot needs costs above 0"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            plot(compare(ranks, [KB, MB], costs), tmp_path / "plot.png")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match="plots need matplotlib: pip install"):
-        plot(compare([4], [KB, MB], COSTS), tmp_path / "plot.png")

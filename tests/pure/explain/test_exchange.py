@@ -13,7 +13,6 @@ from psrt.cli import explain
 from psrt.codec import TABLE, draws, make_encoder
 from psrt.codec.matrices import Matrix
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
 from psrt.explain.codec import example_of, small_knobs
 from psrt.explain.codec import run as run_codec
 from psrt.explain.codec_output import as_document as codec_document
@@ -143,22 +142,6 @@ def test_the_command(capsys, tmp_path):
     words = "local-sgd --servers 1 --shards-per-server 2 --steps 2 --local-steps 1"
     explain.main(words.split())
     assert capsys.readouterr().out.startswith("local-sgd (1 local step)")
-
-
-@each(("words", "message"), [
-    ("sync --shards-per-server 9 --servers 5", "45 shards cannot be drawn, at most 36 can"),
-    ("sync --shards-per-server 2 --workers 17", "workers must be at most 16, got 17"),
-    ("codec", "required: NAME; psrt explain codec --help says more"),
-    ("codec sgin", "nonzero, got 'sgin' (did you mean sign?)"),
-    ("codec sign --codec-density 0.1", "--codec-density 0.1 has no effect with --codec sign"),
-    ("codec sign --values 1,x", "values must be a finite number, got 'x'"),
-    (f"codec sign --values {','.join(['1'] * 257)}", "values must be at most 256 numbers"),
-])  # fmt: skip
-def test_mistakes(words, message):
-    with pytest.raises(ConfigError) as caught:
-        explain.main(words.split())
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 # Codecs.

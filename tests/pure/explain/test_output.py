@@ -8,11 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from psrt.collective import SCHEDULES
-from psrt.errors import ConfigError
 from psrt.explain.drawing import draw
 from psrt.explain.inputs import Example
 from psrt.explain.output import FORMAT, as_document, as_text
-from psrt.explain.svg import Canvas
 from support.cases import each
 from support.explanations import EXAMPLE, explained
 
@@ -94,16 +92,6 @@ def test_a_workspace_and_what_ranks_do_alone():
     text = as_text(explained("naive", 2))
     assert "  A → B: vector into w0 (A)   B holds A in w0\n" in text
     assert "  A folds w0 into vector      A holds A+B = Σ in vector\n" in text
-
-
-def test_phases_tell_what_each_rank_ends_with():
-    text = as_text(explained("reduce-scatter", 3))
-    assert "A ends with A+B+C = Σ in chunk 0\nB ends with" in text
-    assert "all ranks end with 0: A, 1: B, 2: C\n" in as_text(explained("all-gather", 3))
-    text = as_text(explained("reduce", 3, root=1))
-    assert "  root: B\n" in text
-    assert "\nB ends with A+B+C = Σ in vector\n" in text
-    assert "A ends with" not in text
 
 
 def test_what_is_left_out_is_said_and_can_be_had():
@@ -206,10 +194,3 @@ def test_names_are_escaped_and_what_ranks_do_alone_is_drawn():
     example = Example(("<a>", "b&c"), ((1,), (2,)))
     assert {"<a>", "b&c"} <= set(texts(draw(explained("tree", example=example))))
     assert {"locally", "w0", "0 += w0"} <= set(texts(draw(explained("naive", 2))))
-
-
-def test_what_cannot_be_drawn_or_written(tmp_path):
-    with pytest.raises(ConfigError, match=r"^svg draws at most 32 ranks, got 33$"):
-        draw(explained("tree", 33))
-    with pytest.raises(ConfigError, match="cannot write "):
-        Canvas(10, 10, "empty").save(str(tmp_path))

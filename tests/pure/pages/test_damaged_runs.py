@@ -1,13 +1,11 @@
 """Of what is damaged a page says what is wrong; the rest is whole; no text becomes HTML."""
 
 import json
-import os
 import random
 import shutil
 
 import pytest
 
-from psrt.errors import ConfigError
 from psrt.pages.run.page import MOST_NBYTES, page_of
 from support.cases import also
 from support.pages import Page
@@ -63,20 +61,6 @@ def test_damage_is_told_and_the_rest_is_shown(copied, name, text, line):
     if text == "flipped":  # they are neither drawn nor checked
         assert "Waiting over the run" not in page.sections["waiting"]
         assert "Not checked: " in page.sections["check"]
-
-
-def test_what_is_no_file_or_cannot_be_read(copied):
-    run = copied("codec")
-    for name in ("summary.json", "metrics.jsonl"):
-        (run / name).unlink()
-    (run / "summary.json").mkdir()
-    os.mkfifo(run / "metrics.jsonl")
-    newest = max((run / "checkpoints").iterdir())
-    write(newest, "manifest.json", "{")
-    page, outcome = told(run)
-    assert "cannot be read: " in page.value("checkpoints", newest.name)
-    assert "summary.json: cannot be read: Is a directory" in outcome
-    assert "metrics.jsonl cannot be read: not a regular file" in outcome
 
 
 def spoiled(value, rng):
@@ -148,13 +132,3 @@ def test_texts_of_all_files_are_escaped(copied):
     more = {tag for tag, _ in page.elements} - set(tags)
     assert more <= {"h3", "p", "caption"}
     assert not [name for _, attributes in page.elements for name in attributes if name[:2] == "on"]
-
-
-def test_what_is_no_run_is_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"no run at .*run: psrt train --out .*run makes one"):
-        page_of([str(tmp_path / "run")])
-    with pytest.raises(ConfigError, match="holds no run: expected a folder that psrt train --out"):
-        page_of([str(tmp_path)])
-    for name in ("a\0b", "a" * 5000):  # that no file can have
-        with pytest.raises(ConfigError, match=r"no run at|cannot be read"):
-            page_of([name])

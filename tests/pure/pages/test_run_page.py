@@ -1,7 +1,6 @@
 """The page about runs: its numbers are those of the files, as read by code that is not psrt's."""
 
 import json
-import math
 import shlex
 import shutil
 
@@ -104,16 +103,6 @@ def test_bytes_of_a_codec_and_checkpoints(made):
     names = sorted((it.name for it in (made("codec") / "checkpoints").iterdir()), reverse=True)
     (table,) = page.tables["checkpoints"]
     assert [row[:2] for row in table[1:]] == [[name, str(int(name))] for name in names]
-
-
-def test_consensus_of_neighbours(made):
-    run = made("gossip")
-    page, lines = paged(run), lines_of(run)
-    chart = page.chart("step", "‖θ of a worker − mean‖/√n")
-    known = [line for line in lines if line["consensus_distance"] is not None]
-    assert chart["series"][0]["x"] == [it["step"] for it in known]
-    assert chart["series"][0]["y"] == pytest.approx([it["consensus_distance"] for it in known])
-    assert page.value("consensus", "topology") == "ring"
 
 
 def test_bubbles_of_a_pipeline(made):
@@ -249,19 +238,3 @@ def test_a_page_stays_small(made, tmp_path, count, runs):
             assert max(series["y"]) == 1e6
             assert series["x"][0] == 0
     assert charts[0]["series"][0]["x"][-1] == count - 1
-
-
-def test_numbers_that_are_none_are_left_out(copied):
-    run = copied("ssp")
-    summary = summary_of(run) | {"train_loss": None, "test_loss": None, "test_accuracy": None}
-    summary["staleness"]["gap"]["mean"] = None
-    summary["waiting"][0]["share"] = None
-    (run / "summary.json").write_text(json.dumps(summary))
-    lines = lines_of(run)
-    lines[1]["loss"] = None
-    (run / "metrics.jsonl").write_text("".join(json.dumps(it) + "\n" for it in lines))
-    page = paged(run)
-    assert "test loss" not in [row[0] for row in page.tables["outcome"][0]]
-    series = page.charts[0]["series"][0]
-    assert series["x"] == [it["step"] for it in lines if it["loss"] is not None]
-    assert all(map(math.isfinite, series["y"]))

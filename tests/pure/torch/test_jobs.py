@@ -12,7 +12,6 @@ import psrt
 import psrt.jax
 from psrt import ConfigError, TrainConfig
 from psrt.history.check.run import check_run
-from support.cases import each
 from support.torch_models import noisy, problem_of
 
 MODES = {
@@ -131,13 +130,3 @@ def test_figures_on_the_test_set_are_over_what_counts():
     assert found["accuracy"] == pytest.approx(float(right))
     with pytest.raises(ConfigError, match=r"weight\(\) is 0 for all of the test set"):
         of_torch(batch_size=2, weight=lambda batch: 0).evaluate(problem.initial())
-
-
-@each("found", [0.5, -1, float("nan"), torch.ones(2)])
-def test_a_weight_is_a_whole_number(found):
-    with pytest.raises(ConfigError, match=r"weight\(\) returned .*, expected a whole number"):
-        psrt.run(TrainConfig(epochs=1), of_torch(batch_size=4, weight=lambda batch: found))
-    problem = of_torch(batch_size=4)
-    problem.samples = lambda batch: found
-    with pytest.raises(ConfigError, match=r"samples\(\) returned .*, expected a whole number"):
-        psrt.run(TrainConfig(epochs=1), problem)

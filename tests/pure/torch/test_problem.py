@@ -9,7 +9,7 @@ from torch import nn
 
 import psrt
 from psrt import TrainConfig
-from psrt.errors import CheckpointError, ConfigError
+from psrt.errors import ConfigError
 from psrt.runtime.problem import gradient_spans, matrices_of
 from support.torch_models import (
     FEATURES,
@@ -204,26 +204,6 @@ def test_buffers_are_each_workers_own(rule):
     assert module[1].num_batches_tracked == len(batches)
 
 
-def test_state_is_the_buffers_and_goes_back():
-    problem = problem_of(noisy())
-    one, other = problem.of_worker(0), problem.of_worker(1)
-    gradient(one)
-    gradient(other)
-    gradient(other, step=1)
-    kept = copy.deepcopy(one.state())
-    assert kept["buffers"]["1.num_batches_tracked"] == 1
-    assert other.state()["buffers"]["1.num_batches_tracked"] == 2
-    after = gradient(one, step=1)[0], copy.deepcopy(one.state())
-    one.load_state(kept)
-    np.testing.assert_equal(one.state(), kept)
-    assert gradient(one, step=1)[0] == after[0]
-    np.testing.assert_equal(one.state(), after[1])
-    with pytest.raises(CheckpointError, match=r"buffers none, the module 1\.running_mean \(16,\)"):
-        one.load_state({"buffers": {}})
-    with pytest.raises(CheckpointError, match="no buffers of a module"):
-        one.load_state({})
-
-
 def test_the_fingerprint_is_of_torch_data_frozen_parameters_and_buffers(monkeypatch):
     def of(module, **more):
         return problem_of(module, **more).fingerprint()
@@ -300,32 +280,18 @@ def test_reentrant_checkpoints_of_tied_layers_are_refused():
     from torch.utils.checkpoint import checkpoint
 
     class Twice(nn.Module):
-        def __init__(self, *, reentrant):
+        def __init__(self):
             super().__init__()
-            torch.manual_seed(4)
-            self.layer, self.reentrant = nn.Linear(FEATURES, FEATURES), reentrant
+            self.layer = nn.Linear(FEATURES, FEATURES)
 
         def forward(self, x):
             x = x.requires_grad_()
             for _ in range(2):
-                x = checkpoint(self.layer, x, use_reentrant=self.reentrant)
+                x = checkpoint(self.layer, x, use_reentrant=True)
             return x
 
     with pytest.raises(ConfigError, match=r"layer\.(bias|weight) came twice in one backward pass"):
-        gradient(problem_of(Twice(reentrant=True)))
-    problem = problem_of(Twice(reentrant=False))
-    x, y = data()
-    rows = np.array(batch_of(problem).indices)
-    expected = by_autograd(problem.module, (x[rows], y[rows]))
-    np.testing.assert_allclose(gradient(problem)[1], expected, atol=1e-7)
-
-
-def test_sparse_gradients_are_made_dense():
-    module = nn.Sequential(nn.EmbeddingBag(10, 3, mode="sum", sparse=True))
-    words = torch.arange(40).reshape(20, 2) % 7
-    problem = psrt.torch.Problem(module, loss, (words, words[:, 0] % 3), batch_size=20)
-    found = gradient(problem)[1].reshape(10, 3)
-    assert np.count_nonzero(found.any(axis=1)) == 7
+        gradient(problem_of(Twice()))
 
 
 # --- what cannot be -----------------------------------------------------------------------------
@@ -347,11 +313,8 @@ META = torch.device("meta")  # as good as any other device
         ({"module": nn.Linear(2, 2, device=META)}, "parameter weight is on meta, expected the CPU"),
         ({"module": plain().half()}, r"0.weight is torch.float16, .* as after .float\(\)"),
         ({"module": plain().requires_grad_(False)}, "the module has no trainable parameters"),
-        ({"loss": "mse"}, "the loss is a str, expected a function of module and batch"),
-        ({"buffers": "sum"}, "buffers must be local or mean, got 'sum'"),
         ({"train": torch.utils.data.DataLoader([1, 2])}, "train is a DataLoader, expected its"),
         ({"train": (data()[0], data()[1][1:])}, "tensors of 96, 95 samples, expected eq"),
-        ({"test": (torch.zeros(0, 3),)}, "test has no samples"),
         ({"labels": [1, 2, 3]}, "3 labels of 96 samples"),
     ],
 )  # fmt: skip

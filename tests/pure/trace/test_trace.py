@@ -342,31 +342,11 @@ def test_an_event_that_cannot_be_is_one_line(field, value, line, made, tmp_path,
         assert status == 0 or (line in found and found.count("\n") == 1)
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--steps", "20:30"], "--steps 20:30: no worker made such a step, but 0 to 8"),
-        (["--steps", "5:5"], "steps must be A:B, from step A to the one before B, got '5:5'"),
-        (["--ranks", "0-7"], "there is no rank 7: the run has ranks 0 to 4"),
-        (["-o", "{}"], "cannot write {}: not a regular file"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_line(words, line, made, tmp_path, capsys):
-    words = [word.replace("{}", str(tmp_path)) for word in words]
-    assert main(["trace", str(made("ssp")), "-o", str(tmp_path / "out"), *words]) == 2
-    assert capsys.readouterr().err == f"psrt: error: {line.replace('{}', str(tmp_path))}\n"
+def test_what_cannot_be_drawn_is_one_line(made, tmp_path, capsys):
+    line = "psrt: error: --steps 20:30: no worker made such a step, but 0 to 8\n"
+    assert main(["trace", str(made("ssp")), "-o", str(tmp_path / "out"), "--steps", "20:30"]) == 2
+    assert capsys.readouterr().err == line
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_the_package_it_is_json(made, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.chdir(tmp_path)
-    assert main(["trace", str(made("ssp"))]) == 0
-    (path,) = tmp_path.iterdir()
-    assert path.name == "run.trace.json.gz"
-    check_trace(read_trace(path))
-    assert main(["trace", str(made("ssp")), "--format", "perfetto"]) == 2
-    assert "pip install 'psrt-mpi[trace]'" in capsys.readouterr().err
 
 
 def test_events_are_taken_in_order_of_time_from_blocks_of_any_size(made, tmp_path, monkeypatch):
@@ -446,15 +426,6 @@ def test_flows_whose_other_end_is_cut_are_counted(made, tmp_path):
     assert traced.notes[1:] == [f"{len(kinds) - len(whole)} flows whose other end is cut off"]
     whole = trace_run(made("backup"), tmp_path / "it.json.gz", format="json")
     assert whole.notes == []
-
-
-def test_a_rank_that_was_killed_has_left_nothing(made, tmp_path):
-    header = read_header(made("slices"))
-    killed = header.files[1]
-    ends_of(made("slices"), tmp_path, 9, without=[killed])
-    traced = trace_run(tmp_path, tmp_path / "it.json.gz", format="json")
-    assert traced.notes[0] == f"the end of a run: the last events of each rank, but for {killed}"
-    check_trace(read_trace(traced.path))
 
 
 def test_of_earlier_jobs_only_the_newest_stay(tmp_path):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from studies import faults, standings
 from studies.compression_table import COSTS, FAILS, OPEN, PAYS, cells
-from studies.compression_table import table as compression_table
-from studies.compression_table import verdict as compression_verdict
-from studies.faults import BARE, FAULTS, HOSTS, MODES, ONE, Fault, Seen
+from studies.faults import FAULTS, MODES
 from studies.softsync_lines import Errors, lines_of
 
 from support.cases import each
@@ -102,29 +100,6 @@ def test_a_codec_pays_where_its_median_is_outside_the_spread(seconds, expected):
     assert (found, ratio) == (expected[0], pytest.approx(expected[1]))
 
 
-def test_table_and_verdict():
-    rows = [*PLAIN, *[compressed("sign", 2.0, sent=3e5)] * 3, *[compressed("int8", 5.5)] * 3]
-    rows += [compressed("none", 1.0, link="fast"), compressed("sign", 1.5, link="fast")]
-    rows += [compressed("int8", None, link="fast")]
-    found = cells(rows)
-    lines = compression_table(found).splitlines()
-    assert lines[0] == "sync"
-    assert lines[1].split() == ["codec", "lr", "sent", "accuracy", "(worst)", "slow", "fast"]
-    assert " ".join(lines[2].split()) == "none 0.1 977 KiB 95.0 (95.0) % 5 s 1 s"
-    signs = "sign 0.1 293 KiB 95.0 (95.0) % 2 s (0.40 pays) 1.5 s (1.50 costs)"
-    assert " ".join(lines[3].split()) == signs
-    assert lines[4].split()[-3:] == ["(1.10", "open)", "never"]
-    assert compression_verdict(found) == [
-        "sync at slow:",
-        "  pays: sign (0.40)",
-        "  open, too close to tell: int8 (1.10)",
-        "sync at fast:",
-        "  costs time: sign (1.50)",
-        "  misses the target: int8",
-        "1 of 4 cases pay.",
-    ]
-
-
 def softsync(n, rate, error, histogram=(0, 1)):
     diverged = error is None
     return {
@@ -152,9 +127,6 @@ def test_lines_pool_the_runs_of_an_n():
     assert one.errors["constant"] == Errors((), 0)
 
 
-DEATH = "psrt: error: worker 1 (rank 2, node02, pid 7) died\n"
-
-
 def test_the_page_has_every_row_and_no_other():
     page = faults.PAGE.read_text()
     table = page[page.index(faults.BEGIN) : page.index(faults.END)].splitlines()[3:]
@@ -165,18 +137,3 @@ def test_the_page_has_every_row_and_no_other():
         cells = row.removeprefix(begin).split("|")[:-1]
         tried = [mode for mode, cell in zip(MODES, cells, strict=True) if cell.strip()]
         assert tried == [mode for mode in MODES if mode in fault.modes]
-
-
-@pytest.mark.parametrize(("where", "mpi", "seen", "told"), [
-    (ONE, "MPICH", (5, DEATH, False, False), "5, 2 s"),
-    (HOSTS, "MPICH", (9, "", False, False), "**no line, status 9**: 9, 2 s"),
-    (ONE, "MPICH", (5, 2 * DEATH, False, False), "**2 lines**: 5, 2 s"),
-    (ONE, "MPICH", (5, DEATH, True, True), "**results, a process is left**: 5, 2 s"),
-    (BARE, "MPICH", (9, "", False, False), "9, no line, 2 s"),
-    (BARE, "Open MPI", (137, "", False, False), "**no line**: 137, 2 s"),
-    (BARE, "Open MPI", (0, DEATH, False, False), "**status 0**: 0, 2 s"),
-])  # fmt: skip
-def test_what_is_not_as_promised_is_bold(where, mpi, seen, told):
-    status, stderr, results, left = seen
-    fault = Fault(where, "SIGKILL", 2)
-    assert Seen(status, stderr, 2.0, results, left).told(fault, "sync", mpi) == told

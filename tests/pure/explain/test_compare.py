@@ -1,6 +1,5 @@
 """All-reduces compared: who is fastest where, as text, document and plot."""
 
-import json
 from itertools import pairwise
 
 import pytest
@@ -10,7 +9,7 @@ from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
-from psrt.explain.compare import as_document, as_text, compare, crossovers, plot
+from psrt.explain.compare import as_text, compare, crossovers, plot
 from psrt.explain.inputs import MOST_RANKS, read_ranks, read_sizes
 from support.cases import each
 
@@ -65,23 +64,6 @@ def test_table():
     assert {len(line) for line in lines[at + 3 : at + 6]} <= {len(short), len(short) - 1}
     assert lines[-1].startswith("  for 16 ranks: butterfly up to ")
     assert not any(line.startswith("  for 1 rank") for line in lines)
-
-
-def test_document():
-    found = compare([1, 16], [KB, MB], COSTS)
-    document = json.loads(json.dumps(as_document(found)))
-    assert document["format"] == "psrt explain compare 1"
-    assert document["costs"] == {"alpha": COSTS.alpha, "beta": COSTS.beta, "gamma": COSTS.gamma}
-    assert [(row["ranks"], row["bytes"]) for row in document["rows"]] == [
-        (1, KB), (1, MB), (16, KB), (16, MB)
-    ]  # fmt: skip
-    last = document["rows"][-1]
-    assert last["seconds"] == found.rows[-1].seconds
-    assert last["best"] == "halving-doubling"
-    assert last["least"] == found.rows[-1].least
-    first, *_, end = document["crossovers"]
-    assert (first["ranks"], first["algorithm"], first["from"]) == (16, "butterfly", KB)
-    assert (end["algorithm"], end["to"]) == ("halving-doubling", MB)
 
 
 @each(("text", "ranks"), [

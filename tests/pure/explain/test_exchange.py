@@ -28,7 +28,6 @@ from psrt.explain.exchange import (
     lesson,
     run,
 )
-from psrt.explain.exchange_output import FORMAT, as_document, as_text
 from support.cases import each
 
 STEPS = 3
@@ -99,33 +98,6 @@ def test_more_shards_hide_more_and_a_step_gets_shorter(mode):
     assert found[3].step < 0.75 * found[3].whole
     assert found[0].hidden() < 0.05 < 0.6 < found[3].hidden()
     assert f"{found[3].step:.2f} gradients, {found[3].whole:.2f} with one shard" in lesson(found[3])
-
-
-def test_the_text():
-    text = as_text(exchange(shards=2, workers=1), width=70)
-    for line in ("worker 0  computes  ░░░", "          pushes    ", "server 0  updates   "):
-        assert line in text
-    assert text.startswith("sync · 1 worker, 1 server · 2 shards a server · 3 steps each\n")
-    rows = [line[20:] for line in text.splitlines()[1:5]]
-    computing, pushes, reads, updates = (row.ljust(70) for row in rows)
-    assert set(computing) == set("░█ ")
-    assert set(pushes) <= set("01· ")
-    assert any(a == "█" and b == "1" for a, b in zip(computing, pushes, strict=True))
-    assert not any(a == "█" and b == "0" for a, b in zip(computing, reads, strict=True))
-    assert [key for key, _ in itertools.groupby(updates.replace(" ", ""))] == list("101010")
-
-
-def test_the_document():
-    found = exchange(shards=2)
-    document = as_document(found)
-    assert document["format"] == FORMAT
-    assert (document["shards"], document["servers"], document["workers"]) == (2, 1, 2)
-    assert len(document["bars"]) == len(found.bars)
-    keys = {bar["what"]: set(bar) - {"start", "stop", "what"} for bar in document["bars"]}
-    message, layer = {"worker", "shard", "since"}, {"worker", "layer"}
-    assert keys == {
-        FORWARD: layer, BACKWARD: layer, PUSH: message, READ: message, UPDATE: {"server", "shard"}
-    }  # fmt: skip
 
 
 def test_the_command(capsys, tmp_path):

@@ -72,28 +72,6 @@ def test_the_worked_example_number_by_number():
     ) in text
 
 
-@pytest.mark.parametrize(("op", "line", "end"), [
-    ("sum", "17 + 5 = 22", "(37, 37, 36, 43)"),
-    ("mean", "17 + 5 = 22", "(9.25, 9.25, 9, 10.75)"),
-    ("min", "min of 17 and 5 = 5", "(3, 6, 1, 8)"),
-    ("max", "max of 17 and 5 = 17", "(17, 13, 23, 14)"),
-    ("prod", "17 × 5 = 85", "(3060, 6006, 460, 12096)"),
-])  # fmt: skip
-def test_operations(op, line, end):
-    text = as_text(explained("ring", example=EXAMPLE, op=op))
-    assert f"B: {line}\n" in text
-    assert f"all ranks end with {end}\n" in text
-    example = Example(("left", "right"), ((1, 2, 3), (10, 20, 30.5)))
-    assert "right: (1, 2) + (10, 20) = (11, 22)" in as_text(explained("ring", example=example))
-    assert ("divided by the 4 ranks" in text) == (op == "mean")
-
-
-def test_a_workspace_and_what_ranks_do_alone():
-    text = as_text(explained("naive", 2))
-    assert "  A → B: vector into w0 (A)   B holds A in w0\n" in text
-    assert "  A folds w0 into vector      A holds A+B = Σ in vector\n" in text
-
-
 def test_what_is_left_out_is_said_and_can_be_had():
     shown = explained("ring", 30, 30)
     text, whole = as_text(shown), as_text(shown, everything=True)

@@ -102,17 +102,6 @@ def test_the_text_of_1f1b(capsys):
     }
 
 
-@each(("name", "sizes", "deferred", "words"), [
-    ("pipedream", (3, 8), False, "2 1 0 updates by stage; kept: 3 2 1 versions by stage"),
-    ("gpipe", (2, 1), False, "2 stages, 1 micro-batch: "),
-    ("gpipe", (2, 3), True, "W* is one product of all micro-batches."),
-    ("interleaved:2", (2, 3), False, "Chunks are a to b, behind the number; a pass takes 1/2"),
-])  # fmt: skip
-def test_what_is_said(name, sizes, deferred, words):
-    row, chunks = pipeline_of(name)
-    assert words in as_text(explained(row, *sizes, chunks, deferred=deferred))
-
-
 @each(("name", "stages", "micro_batches", "deferred"), CASES)
 def test_the_drawing_has_every_pass_in_the_picture(name, stages, micro_batches, deferred):
     row, chunks = pipeline_of(name)

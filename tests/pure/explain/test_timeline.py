@@ -206,7 +206,3 @@ def test_the_document():
         ],
         "staleness": {"mean": 0.5, "max": 1},
     }  # fmt: skip
-    sums = as_document(timeline("fragments"))["sums"]
-    assert [len(it) for it in sums] == [len(sums[0])] * 4
-    assert [it["fragment"] for it in sums[0][:4]] == [0, 1, 2, 0]
-    assert all(it["sent"] <= it["complete"] < it["taken"] for it in sums[3])

@@ -136,22 +136,3 @@ def test_params_are_copies():
     assert float(jnp.abs(params[0]["weight"]).max()) > 0
     with pytest.raises(ConfigError, match=r"theta is of shape \(3,\), expected \(83,\)"):
         it.params(theta[:3])
-
-
-def wide(params, batch):
-    return jnp.ones(2, jnp.float32) * params[0]["bias"].sum()
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"params": {"w": np.zeros(2)}}, "params['w'] are float64, expected float32 arrays"),
-        ({"train": (np.zeros(4), np.zeros(3))}, "train has arrays of [3, 4] samples"),
-        ({"loss": wide}, "the loss returned float32 of shape (2,), expected a scalar of float32"),
-    ],
-)
-def test_what_cannot_be_is_one_line(change, line):
-    given = {"loss": plain, "params": initial(), "train": data(), "batch_size": 4} | change
-    with pytest.raises(ConfigError) as caught:
-        psrt.run(TrainConfig(mode="serial", **BASE), psrt.jax.Problem(**given))
-    assert str(caught.value).startswith(line)

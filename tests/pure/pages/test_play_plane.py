@@ -68,29 +68,6 @@ def test_a_collective_shows_its_plan_comes_to_what_is_proved_and_costs_its_price
     assert all(it <= totals.price.seconds * (1 + 1e-9) for it in totals.arrivals)
 
 
-@each(
-    "shown",
-    [
-        explained("ring", size=32, n=1024), explained("all-to-all", size=12, n=144),
-        explained("ring", example=Example(("a machine", "of", "some rack or other"), ((1,),) * 3)),
-    ],
-)  # fmt: skip
-def test_nothing_on_the_circle_overlaps(shown):
-    film = film_of(shown)
-    strip, count = film.scene.strip, len(film.start[0])
-    columns = min(strip.columns, count)
-    wide, high = columns * strip.width, -(-count // columns) * strip.height
-    for i, one in enumerate(film.scene.nodes):
-        assert 0 <= one.left <= one.left + wide <= film.scene.width
-        assert 0 <= one.top <= one.top + high <= film.scene.height
-        for j, other in enumerate(film.scene.nodes):
-            x = min(max(other.x, one.left), one.left + wide)
-            y = min(max(other.y, one.top), one.top + high)
-            assert (x - other.x) ** 2 + (y - other.y) ** 2 > film.scene.radius**2
-            if i != j:
-                assert abs(one.left - other.left) > wide or abs(one.top - other.top) > high
-
-
 # --- graphs -------------------------------------------------------------------------------------
 
 
@@ -121,19 +98,6 @@ def test_a_graph_shows_its_edges_and_what_the_simulation_says(name, push_sum):
     sent = size_text(round(max(found.sent) * (len(film.frames) - 1)))
     assert film.costs[2].whole == film.frames[-1].costs[2].text == sent
     assert film.costs[2].least == size_text(round(found.all_reduce))
-
-
-def test_a_crowd_is_drawn_and_not_listed_and_what_takes_long_is_played_in_part():
-    film = film_of_graph(gossip.explained("full", 14, nbytes=4))
-    assert film.notes == ("A round has 182 messages: they are drawn as lines, and not listed.",)
-    assert film.frames[1].messages == ()
-    assert len(film.frames[1].edges) == 91
-    film = film_of_graph(gossip.explained("ring", 40, nbytes=4))
-    assert len(film.frames) == 101
-    assert film.notes == ("Only the first 100 rounds are played.",)
-    assert film.frames[1].messages[0].line == "0 → 1: its vector, which 1 takes with 1/3"
-    with pytest.raises(ConfigError, match="html plays at most 64 ranks, got 65"):
-        film_of_graph(gossip.explained("ring", 65, nbytes=4))
 
 
 # --- codecs -------------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ from safetensors.numpy import load_file
 
 from psrt.errors import ConfigError, OutputError
 from psrt.report import OutputFolder, Summary, read_metrics
-from psrt.report.end import EndFile, RunEnd, one_line
+from psrt.report.end import EndFile, RunEnd
 from psrt.report.files import FILES
-from support.cases import each
 
 
 def content(folder):
@@ -255,20 +254,3 @@ def test_the_end_of_neither_another_run_nor_a_finished_one_is_written(run):
     (run / "summary.json").write_text("{}")
     EndFile(str(run), CONFIG).write("late", 5)
     assert RunEnd.read(run) is None
-
-
-FRAMES = 'Traceback (most recent call last):\n  File "a.py", line 1\n    f()\n      ^\n'
-CHAINED = f"{FRAMES}KeyError: 1\n\nDuring handling of the above:\n\n{FRAMES}Mine: no\nmore\n"
-
-
-@each(
-    ("text", "line"),
-    [
-        (CHAINED, "Mine: no"),
-        ("".join(f"[rank 2] {it}\n" for it in CHAINED.splitlines()), "[rank 2] Mine: no"),
-        (f"{FRAMES}ValueError: a\n  b\n", "ValueError: a"),
-        ("a\x1b[2Jb", "a\\x1b[2Jb"),
-    ],
-)
-def test_the_line_that_counts_of_a_traceback(text, line):
-    assert one_line(text) == line

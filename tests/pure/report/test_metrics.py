@@ -9,8 +9,6 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
 from psrt.messages import Sketch
@@ -114,21 +112,6 @@ def test_records_are_of_logged_steps_of_ends_of_epochs_and_of_the_end():
         assert aggregator.finished
 
 
-@each(
-    ("reports", "words"),
-    [
-        ([(-1, 1)], "worker -1 reported, expected 0 to 1"),
-        ([(2, 1)], "worker 2 reported, expected 0 to 1"),
-        ([(0, 5), (0, 5)], "worker 0 reported step 5, expected more"),
-        ([(0, 5), (0, 4)], "worker 0 reported step 4, expected more"),
-        ([(0, 5, {"last": True}), (0, 6)], "worker 0 reported step 6 after its last"),
-    ],
-)
-def test_reports_that_cannot_be(reports, words):
-    with pytest.raises(ProtocolError, match=words):
-        feed(MetricsAggregator(2), *reports)
-
-
 def test_whoever_has_died_is_waited_for_no_more_but_what_it_said_counts():
     aggregator = MetricsAggregator(3, log_every=5)
     feed(aggregator, (0, 5), (2, 5), (1, 5, {"samples": 3}), (0, 10), (2, 10))
@@ -143,52 +126,6 @@ def test_whoever_has_died_is_waited_for_no_more_but_what_it_said_counts():
     assert not aggregator.finished
     assert figures(aggregator.gone(0), "step") == [(17,)]
     assert aggregator.finished
-
-
-@st.composite
-def runs_in_two_orders(draw):
-    """Several workers' reports, each in step order with gaps, the last one marked."""
-    workers = []
-    for worker in range(draw(st.integers(1, 4))):
-        steps = sorted(draw(st.sets(st.integers(0, 12), min_size=1)))
-        workers.append([
-            (worker, step, {
-                "loss": draw(st.floats(0.0, 9.0)),
-                "samples": draw(st.integers(1, 9)),
-                "seconds": draw(st.floats(0.0, 99.0)),
-                "columns": (draw(st.integers(0, 9)), 0),
-                "staleness_sum": draw(st.integers(0, 9)),
-                "staleness_count": draw(st.integers(0, 3)),
-                "epoch_end": step % 4 == 0,
-                "last": step == steps[-1],
-            })
-            for step in steps
-        ])  # fmt: skip
-    turns = [worker for worker, reports in enumerate(workers) for _ in reports]
-    return workers, draw(st.permutations(turns)), draw(st.permutations(turns))
-
-
-@settings(max_examples=40)
-@given(case=runs_in_two_orders(), log_every=st.integers(0, 5))
-def test_the_order_of_arrival_does_not_matter(case, log_every):
-    workers, *orders = case
-    found = []
-    for turns in orders:
-        aggregator = MetricsAggregator(len(workers), log_every=log_every)
-        queues = [iter(reports) for reports in workers]
-        found.append(feed(aggregator, *(next(queues[turn]) for turn in turns)))
-        assert aggregator.finished
-    # Windows end where all workers have told, which is known as their reports arrive.
-    none = dict.fromkeys(("samples_per_second", "waiting_share", "measured_seconds"))
-    got, other = ([dataclasses.replace(it, **none) for it in records] for records in found)
-    assert other == got
-    reports = [fields for reports in workers for _, _, fields in reports]
-    assert got[-1].samples == sum(fields["samples"] for fields in reports)
-    assert got[-1].bytes_sent == sum(reports[-1][2]["columns"][0] for reports in workers)
-    assert got[-1].step == max(step for reports in workers for _, step, _ in reports)
-    steps, seconds = [it.step for it in got], [it.seconds for it in got]
-    assert steps == sorted(set(steps))
-    assert seconds == sorted(seconds)
 
 
 # --- how far workers are apart ------------------------------------------------------------------

@@ -7,10 +7,8 @@ same run over MPI would have.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import psrt
 from psrt import SimulationCosts, TrainConfig
 from psrt.cli.like import parts_of, samples_of
 from psrt.cli.simulate import parse_simulate
@@ -174,30 +172,11 @@ def test_a_worker_may_die_before_all_shards_have_its_gradient(tmp_path):
     raise AssertionError("none has died amid its pushes")
 
 
-class Own:
-    """A problem that cuts its own batches: 10 of the same size for each worker."""
-
-    def __init__(self, size):
-        self.size = size
-
-    def initial(self):
-        return np.ones(6, np.float32)
-
-    def batches(self, worker, workers, epoch):
-        return [np.zeros((self.size, 2))] * 10
-
-    def loss_and_grad(self, theta, batch, out):
-        out[:] = theta
-        return float(theta @ theta)
-
-    def evaluate(self, theta):
-        return {"loss": float(theta @ theta)}
-
-
 def test_batches_are_as_large_as_those_of_the_run_whatever_its_batch_size(tmp_path):
     folder = tmp_path / "run"
     config = TrainConfig(mode="async", servers=1, record=True, out=str(folder), steps=15)
-    measured = psrt.simulate(config, Own(50), workers=3).summary
+    problem = TimingOnlyProblem(6, batch_size=50, steps=10)
+    measured = simulate(config, problem, workers=3, numerics=False).summary
     predicted = like(folder)
     assert (predicted.steps, predicted.samples) == (measured.steps, measured.samples)
 

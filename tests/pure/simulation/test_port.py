@@ -117,23 +117,6 @@ class TestWaiting:
         assert str(told.value).count("waits for") == 8
         assert str(told.value).endswith("; 22 other ranks wait, too")
 
-    def test_an_error_of_a_role_is_the_runs_and_ends_the_others(self):
-        ended = []
-
-        async def fails(port):
-            await port.pause(1.0)
-            raise ValueError("no")
-
-        async def is_ended(port):
-            try:
-                await port.receive()
-            finally:
-                ended.append(port.rank)
-
-        with pytest.raises(ValueError, match="no"):
-            run(star(), is_ended, fails)
-        assert ended == [0]
-
     def test_a_watch_is_asked_when_a_message_was_read(self):
         """Not after every event: that would take as long as there are ranks."""
         asked = []

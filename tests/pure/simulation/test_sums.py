@@ -151,17 +151,6 @@ class TestBits:
         # The order does matter; else this would show nothing.
         assert len({in_order(given, first).tobytes() for first in range(1, 5)}) == 4
 
-    @each(("algorithm", "size"), [(name, size) for name in ALGORITHMS for size in (1, 3, 8)])
-    def test_a_measured_time_does_not_change_the_bits_nor_the_bytes(self, algorithm, size):
-        (sent, it), (gathered, timed) = (
-            summed(size, 50, algorithm, costs)
-            for costs in (SimulationCosts(), SimulationCosts(reduce=lambda _: 1.0))
-        )
-        for one, other in zip(sent, gathered, strict=True):
-            assert one.tobytes() == other.tobytes()
-        for port, other in zip(it.ports, timed.ports, strict=True):
-            assert port.bytes_sent == other.bytes_sent
-
 
 class TestTime:
     def over(self, size, algorithm, costs, *, late=10.0, buckets=1):

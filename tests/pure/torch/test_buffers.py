@@ -1,7 +1,6 @@
 """What a module has beside its parameters: of any type, made late or growing, wrapped or not."""
 
 import copy
-import io
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import psrt
-from psrt.errors import ConfigError
 from psrt.torch.buffers import Buffers
 from support.torch_models import FEATURES, data, loss, noisy
 
@@ -31,16 +29,15 @@ ODD = {
 class Counts(nn.Module):
     """A linear layer with odd buffers; some are made, or grow, as it trains."""
 
-    def __init__(self, odd=ODD, last=None):
+    def __init__(self):
         super().__init__()
         torch.manual_seed(5)
         self.inner = nn.Linear(FEATURES, 3)
-        for name, it in odd.items():
+        for name, it in ODD.items():
             self.inner.register_buffer(name, it.clone() if it.is_contiguous() else it)
         self.register_buffer("mask", None)
         self.register_buffer("seen", torch.zeros(0, 3))
         self.register_buffer("cache", torch.zeros(2), persistent=False)
-        self.last = last
 
     def forward(self, x):
         if self.training:
@@ -51,8 +48,6 @@ class Counts(nn.Module):
             self.late += 1
             self.cache = self.cache + 1
             self.seen = torch.cat([self.seen, x[:1, :3].detach()])
-            if self.last is not None:
-                self.inner.odd = self.last
         return self.inner(x) * (1 if self.mask is None else self.mask.float())
 
 
@@ -136,21 +131,6 @@ def test_workers_that_share_a_module_share_no_buffer(rule):
     assert module.mask is None
 
 
-def test_what_cannot_be_saved_is_refused_at_once_or_at_the_first_step():
-    odd, words = (
-        torch.ones(2).to_sparse(),
-        r"inner\.odd is torch\.sparse_coo, .*after \.to_dense\(\)",
-    )
-    for make in (problem_of, lambda m: psrt.Trainer(psrt.TrainConfig(mode="serial"), m)):
-        with pytest.raises(ConfigError, match=words):
-            make(Counts({"odd": odd}))
-    for trained in (in_problem, in_loop):
-        late = Counts({"odd": torch.ones(2)}, last=odd)
-        with pytest.raises(ConfigError, match=words):
-            trained(late, psrt.TrainConfig(mode="serial", epochs=1))
-        assert late.late == 1
-
-
 # --- names --------------------------------------------------------------------------------------
 
 
@@ -214,29 +194,6 @@ def test_what_state_dict_makes_of_a_module_is_what_is_saved(tmp_path):
     found = load_file(tmp_path / "run" / "model.safetensors")
     same(found, module.state_dict())
     assert {"first.weight", "last.weight", "_extra_state", "double"} < found.keys()
-
-
-def test_a_part_is_saved_without_the_whole_vector():
-    module = nn.Sequential(nn.Linear(FEATURES, 1000), nn.Linear(1000, 3))
-    sizes = []
-
-    def saved(part):
-        file = io.BytesIO()
-        torch.save(part.state_dict(), file)
-        sizes.append(file.tell())
-        return {"loss": part.weight.sum().item()}
-
-    saved(module[1])
-    config = psrt.TrainConfig(mode="serial", steps=2)
-    with psrt.Trainer(config, module, evaluate=lambda m: saved(m[1])) as trainer:
-        trainer.epoch()
-        loss(module, data()).backward()
-        trainer.step(samples=8)
-        saved(module[1])
-        saved(copy.deepcopy(module)[1])
-    saved(module[1])
-    assert len(sizes) > 4
-    assert max(sizes) < sizes[0] + 100
 
 
 def test_a_list_of_parameters_is_saved_by_number(tmp_path):

@@ -324,19 +324,6 @@ def test_what_cannot_be_is_one_line(asked, words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("loss", "words"),
-    [
-        (lambda m, b: 1.5, "returned a float, expected a scalar tensor with a gradient"),
-        (lambda m, b: m(b[0]), r"returned a tensor of shape \(8, 3\), expected a scalar, as by"),
-        (lambda m, b: loss(m, b).detach(), "without a gradient: it does not depend on"),
-    ],
-)
-def test_a_loss_is_a_scalar_with_a_gradient(loss, words):
-    with pytest.raises(ConfigError, match=words):
-        psrt.run(psrt.TrainConfig(steps=2), made(loss=loss))
-
-
 def other_layer(module):
     module[2] = nn.Linear(8, 3)
 

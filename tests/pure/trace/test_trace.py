@@ -320,28 +320,6 @@ def test_an_unfinished_run_is_drawn_as_far_as_it_is_there(made, tmp_path):
     assert sum(it.lane == "messages" for it in read.slices) == 40
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "line"),
-    [
-        ("time", np.nan, "an event has a time or duration that is none"),
-        ("seconds", np.inf, "an event has a time or duration that is none"),
-        ("shard", 99, "the end of a shard that the run did not have"),
-        ("kind", 200, "an event of kind 200"),
-    ],
-)
-def test_an_event_that_cannot_be_is_one_line(field, value, line, made, tmp_path, capsys):
-    events = events_of(made("ssp"))
-    assert events["kind"][-1] == Kind.FINAL
-    events[field][-1] = value
-    run = rewritten(made("ssp"), tmp_path, events)
-    for words in ([], ["--steps", "2:4"]):
-        command = ["trace", str(run), "-o", str(tmp_path / "out"), "--format", "json"]
-        status = main([*command, *words])
-        assert status == 2 or words  # what comes after the steps is not read
-        found = capsys.readouterr().err
-        assert status == 0 or (line in found and found.count("\n") == 1)
-
-
 def test_what_cannot_be_drawn_is_one_line(made, tmp_path, capsys):
     line = "psrt: error: --steps 20:30: no worker made such a step, but 0 to 8\n"
     assert main(["trace", str(made("ssp")), "-o", str(tmp_path / "out"), "--steps", "20:30"]) == 2
@@ -412,20 +390,6 @@ def test_it_may_begin_anywhere(name, made, tmp_path_factory):
         if read.slices:  # nothing is drawn behind the last event, which is near the end of the run
             newest = max(it.stop for it in read.slices)
             assert newest <= round(events["time"].max() * 1e9) + 1
-
-
-def test_flows_whose_other_end_is_cut_are_counted(made, tmp_path):
-    kinds = {}
-    for it in ends_of(made("backup"), tmp_path, 13):
-        kind, of_next = Kind(it["kind"]), it["kind"] in (Kind.READ, Kind.REPLY)
-        if kind not in (Kind.LEAVE, Kind.LEFT, Kind.FINAL):
-            kinds.setdefault((it["worker"], it["clock"] - of_next), set()).add(kind)
-    whole = [it for it in kinds.values() if Kind.READ in it and it & {Kind.APPLY, Kind.DROP}]
-    assert whole
-    traced = trace_run(tmp_path, tmp_path / "it.json.gz", format="json")
-    assert traced.notes[1:] == [f"{len(kinds) - len(whole)} flows whose other end is cut off"]
-    whole = trace_run(made("backup"), tmp_path / "it.json.gz", format="json")
-    assert whole.notes == []
 
 
 def test_of_earlier_jobs_only_the_newest_stay(tmp_path):

@@ -57,21 +57,6 @@ def test_a_ring_of_three():
     assert as_text(explained("ring", 3, 6)) == RING.format(summary=SCHEDULES["ring"].summary)
 
 
-def test_the_worked_example_number_by_number():
-    text = as_text(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2)))
-    assert "  ring: A → B → D → C → A\n" in text
-    assert "  A → B: chunk 0 (17)   B: 17 + 5 = 22\n" in text
-    assert "  B → D: chunk 0 (22)   D: 22 + 12 = 34\n" in text
-    assert "  D → C: chunk 0 (34)   C: 34 + 3 = 37\n" in text
-    assert (
-        "chunk 0: 17 → 22 → 34 → 37\n"
-        "chunk 1: 13 → 20 → 26 → 37\n"
-        "chunk 2: 2 → 12 → 13 → 36\n"
-        "chunk 3: 8 → 17 → 31 → 43\n"
-        "all ranks end with (37, 37, 36, 43)\n"
-    ) in text
-
-
 def test_what_is_left_out_is_said_and_can_be_had():
     shown = explained("ring", 30, 30)
     text, whole = as_text(shown), as_text(shown, everything=True)

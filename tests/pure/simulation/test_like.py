@@ -12,7 +12,7 @@ import pytest
 from psrt import SimulationCosts, TrainConfig
 from psrt.cli.like import parts_of, samples_of
 from psrt.cli.simulate import parse_simulate
-from psrt.history import Header, Kind, read_history
+from psrt.history import Header, read_history
 from psrt.job.scenario import run_in_virtual_time
 from psrt.job.virtual import simulate
 from psrt.partition import Span
@@ -153,23 +153,6 @@ def test_a_recorded_time_has_that_of_codecs_in_it(tmp_path, flags):
     took = play(*given, 0.05, "--record", "--out", tmp_path / "run").seconds
     assert took > 1.3 * play(*given, "inf").seconds
     assert like(tmp_path / "run").seconds == pytest.approx(took, rel=0.06)
-
-
-def test_a_worker_may_die_before_all_shards_have_its_gradient(tmp_path):
-    died_amid = 0
-    for seed in range(4):
-        flags = (
-            f"--mode async --workers 5 --servers 2 --shards-per-server 3 --steps 20 --seed {seed}"
-        )
-        crashes = tuple((worker, 0.01 * worker + 0.0123) for worker in range(1, 5))
-        folder = tmp_path / str(seed)
-        erratic(folder, flags, mean_s=1e-3, crashes=crashes)
-        for events in read_history(folder).workers:
-            died_amid += bool((events["kind"] == Kind.PUSH).sum() % 6)
-        assert like(folder).workers == 5
-        if died_amid:
-            return
-    raise AssertionError("none has died amid its pushes")
 
 
 def test_batches_are_as_large_as_those_of_the_run_whatever_its_batch_size(tmp_path):

@@ -166,36 +166,6 @@ def test_names_are_those_of_the_plain_module(tmp_path, trained):
             same(dict(zip(noisy().state_dict(), values, strict=True)), found)
 
 
-def test_what_state_dict_makes_of_a_module_is_what_is_saved(tmp_path):
-    """Tied ones twice, extra state, and hooks of the module's own."""
-
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(FEATURES, 3), nn.Linear(FEATURES, 3)
-            self.last.weight = self.first.weight
-            self.theta = nn.Parameter(torch.ones(3))
-
-        def forward(self, x):
-            return self.first(x) + self.last(x) * self.theta
-
-        def get_extra_state(self):
-            return self.theta.detach() * 2
-
-        def set_extra_state(self, state):
-            pass
-
-    module = Own()
-    module._register_state_dict_hook(
-        lambda it, found, prefix, _: found.update({prefix + "double": 2 * found[prefix + "theta"]})
-    )
-    run = psrt.TrainConfig(mode="serial", epochs=1, lr=0.1, out=str(tmp_path / "run"))
-    in_problem(module, run)
-    found = load_file(tmp_path / "run" / "model.safetensors")
-    same(found, module.state_dict())
-    assert {"first.weight", "last.weight", "_extra_state", "double"} < found.keys()
-
-
 def test_a_list_of_parameters_is_saved_by_number(tmp_path):
     parameters, out = [nn.Parameter(torch.zeros(2))], str(tmp_path / "run")
     with psrt.Trainer(psrt.TrainConfig(mode="serial", steps=1, out=out), parameters) as trainer:

@@ -221,16 +221,6 @@ def test_parameters_may_be_frozen_and_not_in_any_turn_of_a_join():
         same(found(module), expected(module, rows))
 
 
-def test_join_needs_a_batch_and_its_samples():
-    _, gradients = trained(plain())
-    with pytest.raises(ConfigError, match=r"cannot count the samples of a str; expected a tensor"):
-        next(gradients.join(["abc"]))
-    assert next(gradients.join(["abc"], len)) == "abc"
-    for wrong in (-1, 2.5, float("nan"), None):
-        with pytest.raises(ConfigError, match=r"returned .*, expected a whole number"):
-            next(gradients.join(["abc"], lambda batch, wrong=wrong: wrong))
-
-
 def test_closed_it_does_nothing():
     module, ranks = plain(), Played()
     optimizer, gradients = trained(module, ranks=ranks)

@@ -276,24 +276,6 @@ def test_a_data_set_is_as_its_tensors():
         bare.labels()
 
 
-def test_reentrant_checkpoints_of_tied_layers_are_refused():
-    from torch.utils.checkpoint import checkpoint
-
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(FEATURES, FEATURES)
-
-        def forward(self, x):
-            x = x.requires_grad_()
-            for _ in range(2):
-                x = checkpoint(self.layer, x, use_reentrant=True)
-            return x
-
-    with pytest.raises(ConfigError, match=r"layer\.(bias|weight) came twice in one backward pass"):
-        gradient(problem_of(Twice()))
-
-
 # --- what cannot be -----------------------------------------------------------------------------
 
 

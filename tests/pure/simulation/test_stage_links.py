@@ -116,6 +116,9 @@ def test_gpipe_by_hand():
     # 6 rows of 4 numbers, and one more number that goes along.
     slow, _ = one_step("gpipe", 3, 4, bandwidth=(4 * 6 * 4 + 8) / 0.01)
     assert slow == pytest.approx(1 + 2 * 2 / 12 + 4 * 0.01)
+    # One forward, one back to the input and one to the weights, of each micro-batch.
+    beside, _ = one_step("gpipe", 1, 4, pass_s=0.01)
+    assert beside == pytest.approx(1 + 3 * 4 * 0.01)
 
 
 def test_small_products_are_dear():

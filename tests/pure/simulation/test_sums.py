@@ -30,9 +30,10 @@ def numbers(size, n, seed=1):
     ]
 
 
-def workers_only(size, n, role, costs=None, *, seed=4, **options):
+def workers_only(size, n, role, costs=None, *, seed=4, controls=1):
     """Run ``role(port)`` at workers without servers; return results and the world."""
-    it = Simulator(RoleMap(n, workers=tuple(range(size))), seed=seed, costs=costs, **options)
+    role_map = RoleMap(n, workers=tuple(range(size)), controls=controls)
+    it = Simulator(role_map, seed=seed, costs=costs)
     results = it.run({rank: role(it.ports[rank]) for rank in range(size)})
     return [results[rank] for rank in range(size)], it
 
@@ -177,17 +178,21 @@ class TestTime:
 
     @pytest.mark.parametrize("size", [1, 2, 5])
     @pytest.mark.parametrize("bandwidth", [RATE, float("inf")])
-    def test_node_is_two_meetings_and_the_bytes_that_a_rank_moves(self, size, bandwidth):
+    @pytest.mark.parametrize("buckets", [1, 3])
+    def test_node_is_two_meetings_and_the_bytes_that_a_rank_moves(self, size, bandwidth, buckets):
+        """Of several sums, the bytes move one after another."""
+
         def seconds(n):
             moved = 4 * n * (size - 1) / size
             return 2 * LATENCY * (size > 1) + moved / bandwidth + moved * 0.25
 
         costs = SimulationCosts(latency=lambda _: LATENCY, bandwidth=bandwidth, per_byte=0.25)
         head = seconds(CONTROL)
+        queued = (buckets - 1) * 4 * 12 * (size - 1) / size / bandwidth
         # The control values are summed while the last one is late.
-        first = max(head, 10.0) + seconds(12)
-        second = first + max(head, 10.0) + seconds(12)
-        for times in self.over(size, "node", costs):
+        first = max(head, 10.0) + seconds(12) + queued
+        second = first + max(head, 10.0) + seconds(12) + queued
+        for times in self.over(size, "node", costs, buckets=buckets):
             assert times == pytest.approx([first, second])
 
     @pytest.mark.parametrize("buckets", [1, 3])
@@ -199,6 +204,20 @@ class TestTime:
         )
         for times in self.over(4, algorithm, costs, buckets=buckets):
             assert times == [13.0, 27.0]
+
+    def test_measured_sums_of_fragments_take_turns(self):
+        async def role(port):
+            times = []
+            sums = [port.reduction(Span(i, i + 1), "node", None) for i in range(2)]
+            for reduction in sums * 2:
+                reduction.begin()
+                await reduction.finish()
+                times.append(port.now())
+            return times
+
+        drawn = iter([1.0, 2.0, 4.0, 8.0])
+        costs = SimulationCosts(reduce=lambda _: next(drawn))
+        assert workers_only(3, 2, role, costs, controls=2)[0] == [[1.0, 3.0, 7.0, 15.0]] * 3
 
     def test_comparing_takes_two_meetings_unless_it_was_measured_along(self):
         async def role(port):

@@ -125,7 +125,7 @@ def texts(canvas):
     return [shape.text for shape in shapes(canvas)[1] if shape.tag == f"{SVG}text"]
 
 
-@each("size", [1, 2, 3, 8])
+@each("size", [1, 3, 8])
 @each("name", SCHEDULES)
 def test_everything_is_inside_and_every_message_has_its_arrow(name, size):
     shown = explained(name, size, size * 4)

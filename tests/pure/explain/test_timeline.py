@@ -54,7 +54,7 @@ def of(line, what):
     return [stretch for stretch in line if stretch.what == what]
 
 
-@each("workers", [2, 5])
+@each("workers", [2, 3])
 @each("name", MODES)
 def test_lines_have_no_gaps_and_who_is_waited_for_has_just_finished(name, workers):
     found = timeline(name, workers)

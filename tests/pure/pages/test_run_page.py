@@ -208,7 +208,7 @@ def test_a_violation_is_told_and_a_history_of_any_size_is_checked_only_if_asked(
     assert paged(run, check=True).sections["check"] == told
 
 
-@pytest.mark.parametrize(("count", "runs"), [(3_000, 2), also(4_000, 21)])
+@pytest.mark.parametrize(("count", "runs"), [(1_500, 2), also(4_000, 21)])
 def test_a_page_stays_small(made, tmp_path, count, runs):
     """Of many records, of which one is far off."""
     (line,) = lines_of(made("ssp"))[-1:]

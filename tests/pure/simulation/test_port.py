@@ -141,12 +141,12 @@ class TestUpdatesTakeTime:
 class TestScale:
     """However many ranks there are, and parameters."""
 
-    def test_hundreds_of_workers(self):
+    def test_a_hundred_workers(self):
         asked = TrainConfig(mode="async", servers=4, steps=2)
-        found = simulate(asked, workers=250, numerics=False, parameters=10**6)
+        found = simulate(asked, workers=120, numerics=False, parameters=10**6)
         # Starting, two steps, each computed, with a push and an answer at each of 4 servers.
-        assert found.events >= 250 * (1 + 2 * (1 + 8)) + 4
-        assert sum(server.shard.version for server in found.servers) == 250 * 2 * 4
+        assert found.events >= 120 * (1 + 2 * (1 + 8)) + 4
+        assert sum(server.shard.version for server in found.servers) == 120 * 2 * 4
 
     @pytest.mark.parametrize(
         "knobs",

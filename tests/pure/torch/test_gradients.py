@@ -313,3 +313,16 @@ def test_a_parameter_of_another_shape_or_type_needs_other_gradients(size, other)
         it.grad = None
     with refused:  # by who has no gradient, too
         gradients.wait()
+
+
+def test_a_step_within_backward_and_two_joins_side_by_side_are_refused():
+    """Else a step would be by gradients that are no means, or weighed by the other's samples."""
+    (one, other), ranks = (plain(), plain()), Played()
+    (_, first), (optimizer, second) = trained(one, ranks=ranks), trained(other, ranks=ranks)
+    pairs = zip(first.join([batch()] * 3), second.join([batch()] * 3), strict=True)
+    next(pairs)
+    with pytest.raises(ConfigError, match=r"another join\(\) .* expected join\(zip\("):
+        next(pairs)
+    other[2].weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    with pytest.raises(ConfigError, match=r"step\(\) came within backward\(\)"):
+        loss(other, batch()).backward()

@@ -45,7 +45,8 @@ RUNS = {
 }
 #: Those that cost little; the others are left out of `make test`.
 QUICK = (
-    "backup", "ssp", "checkpoints", "local-sgd, servers", "fragments", "pairs", "slices",
+    "backup", "ssp", "softsync", "checkpoints", "local-sgd, servers", "fragments", "gossip",
+    "pairs", "slices",
 )  # fmt: skip
 MARKS = {
     "read": Kind.READ, "push": Kind.PUSH, "receive": Kind.RECEIVE, "save": Kind.SAVE,

@@ -16,7 +16,7 @@ from psrt.errors import ConfigError
 from psrt.history import EVENT, EventLog, History, Kind, read_history
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import simulate
-from psrt.messages import Params, Push
+from psrt.messages import Leave, Params, Push
 from psrt.partition import Span
 from psrt.simulation.calibration import Calibration, RecordedCosts, ShardTimes, calibrate
 from psrt.simulation.calibration.servers import ServerTimeline
@@ -269,6 +269,11 @@ def test_costs_are_those_of_the_step(tmp_path):
         replies = [Params(server, 1, clock + 1, 0, 0.0, -1, -1.0) for server in (0, 1)]
         assert costs.receive(3, replies[1], True, rng) == 0.0  # it goes on with the last one
         assert costs.receive(3, replies[0], True, rng) == times.reply[1][clock]
+    # Who leaves after three steps says 3, and its last push was that of clock 2.
+    idle = bool(np.isfinite(times.shards[0].wake_up[1][2]))
+    took = (times.shards[0].wake_up if idle else times.shards[0].turnaround)[1][2]
+    costs = RecordedCosts(times, role_map).costs()
+    assert costs.receive(0, Leave(1, 3, 0), idle, rng) == took
 
 
 def no_times(**given):

@@ -192,6 +192,7 @@ def test_a_wait_is_in_each_window_by_its_part_and_a_resumed_run_counts_none_twic
         (1, 2, last | {"since": 2.0, "samples": 30}),
     )  # fmt: skip
     assert (second.measured_seconds, second.samples_per_second) == (4.0, (10 + 15 + 30) / 3)
+    assert (second.step, second.samples) == (2, 80)
 
 
 # --- files --------------------------------------------------------------------------------------

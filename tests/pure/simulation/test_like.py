@@ -44,6 +44,7 @@ MODES = {
     "no overlap": "--mode allreduce --no-overlap --allreduce tree --workers 4",
     "local": "--mode local-sgd --local-steps 4 --workers 4",
     "late": "--mode local-sgd --local-steps 4 --sync-delay 3 --workers 4",
+    "outer": "--mode local-sgd --local-steps 4 --outer-lr 0.7 --workers 4",
     "post-local, late":
         "--mode local-sgd --local-steps 4 --sync-delay 3 --post-local-epoch 1 --workers 4",
     "late fragments": "--mode local-sgd --local-steps 4 --fragments 2 --sync-delay 3 --workers 4",
@@ -126,7 +127,7 @@ def test_runs_whose_messages_overtake_one_another_can_be_imitated(tmp_path, name
 
 @pytest.mark.parametrize(
     ("name", "algorithm"),
-    [("local", "node"), ("late fragments", "node"), ("eager fragments", "ring")],
+    [("local", "node"), ("outer", "ring"), ("late fragments", "node"), ("eager fragments", "ring")],
 )
 def test_what_follows_the_last_step_is_part_of_a_run(tmp_path, name, algorithm):
     """Sums of what is left, and one that says that nobody is training: of few steps, a third."""

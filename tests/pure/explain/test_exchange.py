@@ -153,6 +153,13 @@ def test_every_bit_of_the_frame_is_explained(codec, n):
     assert at == 8 * step.nbytes
 
 
+def test_indices_in_each_form():
+    few = explained("threshold", [0.0] * 100 + [5.0] * 3)
+    assert any("between" in field.meaning for field in few.steps[0].fields)
+    dense = explained("top-k")
+    assert any("which of" in field.meaning for field in dense.steps[0].fields)
+
+
 @each("codec", TABLE)
 def test_nothing_is_lost_but_what_is_kept_back(codec):
     found = explained(codec, steps=3)

@@ -149,6 +149,13 @@ def test_an_earlier_run_goes_when_the_new_one_begins(tmp_path, earlier):
     }  # fmt: skip
 
 
+def test_a_history_that_cannot_be_made_costs_no_earlier_run(tmp_path):
+    for name in ["summary.json", "history"]:
+        (tmp_path / name).write_text("old")
+    refused(tmp_path, "cannot write to", overwrite=True, record=True)
+    assert content(tmp_path) == {"summary.json": b"old", "history": b"old"}
+
+
 def test_nothing_half_written_takes_a_files_place(tmp_path, summary, monkeypatch):
     folder = OutputFolder(tmp_path)
     folder.prepare("")

@@ -41,7 +41,7 @@ def page(made, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("kinds", [("ssp",), ("pipeline",), tuple(RUNS)], ids="-".join)
+@pytest.mark.parametrize("kinds", [("pipeline",), tuple(RUNS)], ids="-".join)
 def test_it_opens_without_a_word_and_draws_every_chart(browser, page, kinds):
     path = page(*kinds)
     dom, console = browser.dom(path)

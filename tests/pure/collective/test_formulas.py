@@ -17,7 +17,7 @@ from psrt.collective.spec import all_reduce
 from psrt.partition import even_spans
 from support.cases import each
 
-every_size = each("size", [*range(1, 18), 31, 32, 33])
+every_size = each("size", [*range(1, 14), 16, 17, 31, 32])
 
 
 def lg_ceil(p):
@@ -62,7 +62,7 @@ def test_segments_are_neither_long_nor_short(size):
         assert segments == 1 or chunk / segments >= SEGMENT / 2
 
 
-@each("size", [*range(1, 40), 63, 64, 65, 127, 255, 1000, 1024])
+@each("size", [*range(1, 34), 64, 127, 1000])
 def test_two_trees(size):
     """Each rank in both, inner in at most one, nobody with two at once."""
     trees, height = two_trees(size), lg_floor(size)
@@ -135,41 +135,31 @@ def test_halving_doubling_blocks(size):
 
 @every_size
 def test_reduce_scatter_and_all_gather(size):
-    n = 5 * size
-    scatter, gather = found("reduce-scatter", size, n), found("all-gather", size, n)
-    assert scatter.rounds == gather.rounds == size - 1
-    assert set(scatter.sent) == set(scatter.combined) == set(gather.sent) == {n - 5}
-    ragged = 5 * size + size // 2
-    chunks = even_spans(ragged, size)
-    reduced = found("reduce-scatter", size, ragged)
-    assert list(reduced.sent) == [ragged - chunk.size for chunk in chunks]
-    gathered = found("all-gather", size, ragged)
-    assert list(gathered.received) == [ragged - chunk.size for chunk in chunks]
+    for n in (5 * size, 5 * size + size // 2):
+        chunks = even_spans(n, size)
+        scatter, gather = found("reduce-scatter", size, n), found("all-gather", size, n)
+        assert scatter.rounds == gather.rounds == size - 1
+        assert list(scatter.sent) == list(gather.received) == [n - it.size for it in chunks]
 
 
 @every_size
-def test_reduce_and_broadcast(size):
-    for root in {0, size // 2, size - 1}:
-        reduce, broadcast = (found(name, size, 20, root=root) for name in ("reduce", "broadcast"))
-        assert reduce.rounds == broadcast.rounds == lg_ceil(size)
-        assert [sent for rank, sent in enumerate(reduce.sent) if rank != root] == [20] * (size - 1)
-        assert reduce.combined[root] == 20 * lg_ceil(size) == max(reduce.combined)
-        assert broadcast.sent[root] == 20 * lg_ceil(size) == max(broadcast.sent)
-        assert sum(broadcast.sent) == 20 * (size - 1)
-
-
-@every_size
-def test_scatter_and_gather(size):
+def test_phases_of_a_root(size):
     n = 3 * size
     for root in {0, size // 2, size - 1}:
-        scatter, gather = (found(name, size, n, root=root) for name in ("scatter", "gather"))
+        reduce, broadcast, scatter, gather = (
+            found(name, size, n, root=root) for name in ("reduce", "broadcast", "scatter", "gather")
+        )
+        assert reduce.rounds == broadcast.rounds == lg_ceil(size)
+        assert [sent for rank, sent in enumerate(reduce.sent) if rank != root] == [n] * (size - 1)
+        assert reduce.combined[root] == n * lg_ceil(size) == max(reduce.combined)
+        assert broadcast.sent[root] == n * lg_ceil(size) == max(broadcast.sent)
+        assert sum(broadcast.sent) == n * (size - 1)
         # One subtree at most wraps around, and its message is two.
         assert lg_ceil(size) <= scatter.rounds <= lg_ceil(size) + lg_ceil(size) * bool(root)
+        assert root or scatter.rounds == gather.rounds
         assert scatter.sent[root] == gather.received[root] == n - 3
         assert scatter.sent == gather.received
-        hops = sum(bin(number).count("1") for number in range(size))
-        assert sum(scatter.sent) == 3 * hops
-    assert found("scatter", size, n).rounds == found("gather", size, n).rounds == lg_ceil(size)
+        assert sum(scatter.sent) == 3 * sum(bin(number).count("1") for number in range(size))
 
 
 @every_size
@@ -182,7 +172,7 @@ def test_all_to_all(size):
 
 # --- the formulas against the clocks: the same number, found in two ways that share nothing -------
 
-SIZES = [*range(1, 14), 16, 17, 32]
+SIZES = [*range(1, 10), 13, 16, 17]
 COSTS = [
     LinkCosts(1.0, 0.0, 0.0),
     LinkCosts(0.0, 1.0, 0.0),
@@ -237,16 +227,11 @@ def test_double_tree_is_bounded(size, blocks):
     for costs in COSTS:
         form = ALGORITHMS["double-tree"].seconds(size, 4 * n, costs)
         assert priced("double-tree", size, n, costs) <= form * (1 + 1e-12)
-
-
-@each("size", SIZES[1:])
-@each("blocks", [2, 5])
-def test_double_tree_bound_is_two_rounds_above(size, blocks):
-    """Where nothing is folded; one round is a message of a block."""
-    n, costs = in_blocks(size, blocks), LinkCosts(1.0, 1e-5, 0.0)
-    form = ALGORITHMS["double-tree"].seconds(size, 4 * n, costs)
-    a_round = costs.alpha + 4 * n / (2 * blocks) * costs.beta
-    assert 0 <= round(form - priced("double-tree", size, n, costs), 9) <= 2 * a_round
+    if blocks > 1:  # by two rounds where nothing is folded; one is a message of a block
+        costs = LinkCosts(1.0, 1e-5, 0.0)
+        form = ALGORITHMS["double-tree"].seconds(size, 4 * n, costs)
+        a_round = costs.alpha + 4 * n / (2 * blocks) * costs.beta
+        assert 0 <= round(form - priced("double-tree", size, n, costs), 9) <= 2 * a_round
 
 
 @each("name", ALGORITHMS)

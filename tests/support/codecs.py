@@ -262,8 +262,10 @@ def check(name: str, make: Maker) -> None:
     Raises:
         AssertionError, or whatever a broken codec raises.
     """
-    for knobs in CODECS[name][1]:
+    for i, knobs in enumerate(CODECS[name][1]):
         for n in SIZES if name != "demo" else ():
+            if i and n > 300 and "bucket" in knobs:
+                continue  # of blocks and buckets the first knobs have said all
             vector = normal(n)
             codec = make(n, **knobs)
             frame = codec.encode(vector, np.random.default_rng(n)).copy()

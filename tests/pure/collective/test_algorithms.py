@@ -16,10 +16,9 @@ import pytest
 import psrt
 from psrt.collective import ALGORITHMS, OPS, PHASES, ring_steps
 from psrt.collective.analysis.proof import prove
-from psrt.collective.analysis.rendezvous import ScheduleError
 from psrt.collective.spec import CollectiveSpec, Postcondition
 from psrt.errors import ConfigError
-from psrt.partition import Span, even_spans
+from psrt.partition import Span
 from support.cases import each
 from support.numbers import SUBJECTS, expected, perform, simulate
 
@@ -109,28 +108,6 @@ def test_every_operation_on_every_type(op, dtype):
                 np.testing.assert_array_equal(got, right)
 
 
-ROWS = {"A": [17, 11, 1, 9], "B": [5, 13, 23, 14], "C": [3, 6, 10, 8], "D": [12, 7, 2, 12]}
-
-
-def test_the_worked_example_number_by_number():
-    """Ring order A, B, D, C: each chunk's sums on its way, then the result everywhere."""
-    order = (0, 1, 3, 2)
-    buffers = [np.array(row) for row in ROWS.values()]
-    ring = [list(ring_steps(rank, 4, 4, order=order)) for rank in range(4)]
-    for rank, steps in enumerate(ring):
-        right = {"A": "B", "B": "D", "D": "C", "C": "A"}["ABCD"[rank]]
-        assert {"ABCD"[step.send_to] for step in steps} == {right}
-    seen = [[], [], [], []]
-    for hops in range(1, 4):
-        after = simulate([steps[:hops] for steps in ring], buffers).buffers
-        for rank, steps in enumerate(ring):
-            chunk = steps[hops - 1].receive
-            seen[chunk.start].append(int(chunk.of(after[rank])[0]))
-    assert seen == [[22, 34, 37], [20, 26, 37], [12, 13, 36], [17, 31, 43]]
-    for got in simulate(ring, buffers).buffers:
-        assert got.tolist() == [37, 37, 36, 43]
-
-
 @every_size
 def test_a_ring_in_any_order(size):
     rng = np.random.default_rng(size)
@@ -151,19 +128,6 @@ def test_an_order_that_is_no_order(order):
         list(ring_steps(0, 3, 10, order=order))
 
 
-@every_size
-def test_ring_phases_hand_over_the_next_chunk(size):
-    """After the reduce-scatter rank r owns chunk r + 1: it combines it last and sends it first."""
-    chunks = even_spans(100, size)
-    for rank, steps in enumerate(ALGORITHMS["ring"].plan(size, 100)):
-        reduce_scatter, all_gather = steps[: size - 1], steps[size - 1 :]
-        assert all(step.combine for step in reduce_scatter)
-        assert not any(step.combine for step in all_gather)
-        if size > 1:
-            owned = chunks[(rank + 1) % size]
-            assert reduce_scatter[-1].receive == owned == all_gather[0].send
-
-
 def test_who_needs_a_workspace():
     found = {a.name: a.workspace(5, 103) for a in ALGORITHMS.values() if a.workspace(5, 103)}
     assert found == {"naive": 412, "all-pairs": 84}
@@ -173,23 +137,12 @@ def test_who_needs_a_workspace():
 def test_roots(phase):
     with pytest.raises(ConfigError, match=f"root 4 of {phase.name} is none of 4|no root, got"):
         phase(0, 4, 10, 4)
-    if phase.rooted:
-        assert phase.plan(4, 10, 2) != phase.plan(4, 10)
-    else:
+    for size in (5, 6):
+        for root in range(size) if phase.rooted else [0]:
+            prove(phase.spec(size, 13, root), phase.plan(size, 13, root))
+    if not phase.rooted:
         with pytest.raises(ConfigError, match=f"{phase.name} has no root, got rank 1"):
             phase.spec(4, 10, root=1)
-
-
-@each("phase", PHASES.values())
-def test_every_root(phase):
-    for size in (1, 2, 5, 6):
-        for root in range(size) if phase.rooted else [0]:
-            numbers = list(np.random.default_rng(root).integers(-99, 99, (size, 13)))
-            task = phase.spec(size, 13, root)
-            got = perform(task, phase.plan(size, 13, root), numbers).buffers
-            for rank, owed in enumerate(expected(task, numbers)):
-                for span, due in owed:
-                    np.testing.assert_array_equal(span.of(got[rank]), due)
 
 
 WITH_HALVES = [row for row in ALGORITHMS.values() if row.owned]
@@ -218,14 +171,6 @@ def test_each_half_ends_with_what_owners_have(row, size, n):
     owned = sorted(row.owned(rank, size, n) for rank in range(size))
     assert sum(span.size for span in owned) == n
     assert all(a.stop <= b.start for a, b in itertools.pairwise(owned))
-
-
-def test_the_proof_notices_a_wrong_owner():
-    row = WITH_HALVES[0]
-    scatter, _ = specs(row, 3, 9)
-    moved = CollectiveSpec(9, 0, scatter.has, scatter.owed[1:] + scatter.owed[:1])
-    with pytest.raises(ScheduleError):
-        prove(moved, [row.halves(rank, 3, 9)[0] for rank in range(3)])
 
 
 PACKAGE = Path(psrt.__file__).parent

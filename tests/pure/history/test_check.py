@@ -227,15 +227,6 @@ def test_another_mode_is_found_out(name, changes):
     assert not is_ok(dataclasses.replace(header, config=config), events)
 
 
-@each("mode", ["one backup, 3 shards each", "eager", "gossip, pairs"])
-def test_the_beginning_of_a_run_is_no_run(mode):
-    header, events = good(mode)
-    assert not is_ok(header, events[-1:])
-    events = events[np.argsort(events["time"], kind="stable")]
-    for length in range(0, len(events), 7):
-        assert not is_ok(header, events[:length])
-
-
 def test_who_leaves_amid_a_round_of_averages_is_found():
     header, events = good("gossip")
     last = np.flatnonzero((events["kind"] == Kind.MIXED) & (events["worker"] == 0))[-1]

@@ -49,8 +49,6 @@ RATES = [(it, "scale") for it in (Inverse, MeanInverse, Power, Exponential)]
 # fmt: off
 role.add("gate too wide", (Policy, "__init__"), "ssp 1", "progress",
          lambda init, self, *args, gate, **more: init(self, *args, gate=gate + 1, **more))
-role.add("limit one less", (Policy, "__init__"), "async, drops", "exactly once",
-         lambda init, self, *args, late, **more: init(self, *args, late=late - 1, **more))
 role.add("quorum one more", (Policy, "__init__"), "softsync 2", "quorum",
          lambda init, self, *args, quorum, **more:
          init(self, *args, quorum=lambda live: min(live, quorum(live) + 1), **more), steps=FOUR)
@@ -67,8 +65,6 @@ role.add("averages one step later", (AveragingPeriod, "due"), ["local-sgd over s
 role.add("forgets the epoch", (AveragingPeriod, "due"), "post-local", "averaging",
          lambda due, self, *, steps, progress:
          due(self, steps=steps, progress=progress + self.post_local_epoch))
-role.add("arrives a step later", (StreamingSGD, "_is_due"), "fragments, late", "fragments",
-         lambda due, self, it: due(self, it) and it.steps > self._period.delay)
 role.add("arrives a step earlier", (StreamingSGD, "_is_due"), "late, post-local", "fragments",
          lambda _, self, it: it.steps >= self._period.delay - 1)
 role.add("sends a step later", (FragmentPeriod, "due"), ["fragments", "eager"], "averaging",
@@ -79,8 +75,6 @@ role.add("sends the last fragment first", (StreamingSGD, "_next"), "fragments", 
          lambda _, self: self._fragments[-1 - self._round % len(self._fragments)])
 role.add("says it is fresh", (WorkerEventRecorder, "reduced"), ["fragments, late", "eager"],
          "fragments", lambda reduced, self, *values: reduced(self, *values[:-1], 0))
-role.add("weighs all alike", (Reducer, "weight"), "allreduce", "sums", lambda *_: 1.0,
-         steps=UNEVEN)
 # fmt: on
 
 
@@ -108,12 +102,6 @@ def sums_the_latest_first(fill, self, decisions):
     reordered(fill, self, decisions, order)
 
 
-@role((ShardServer, "_answer"), "sync", "reads")
-def tells_another_staleness(answer, self, serve, now):
-    told = self._tau[serve.worker] + (serve.clock == 3)
-    return answer(self, serve, now)._replace(staleness=told)
-
-
 @role(
     (PushPull, "_level"), ["one backup", "one backup, 3 shards each"],
     "request-reply alternation|reads", steps=FOUR,
@@ -130,25 +118,11 @@ async def goes_without_a_last_average(finish, self):
     return await finish(self)
 
 
-@role((StreamingSGD, "leave"), "fragments, late", "averaging")
-async def sends_nothing_at_the_end(leave, self, clock):
-    await self._arrive_all()
-    for fragment in self._fragments:
-        fragment.steps = fragment.samples = 0
-    return await leave(self, clock)
-
-
 @role((StreamingSGD, "_send"), "fragments", "averaging|sums")
 async def counts_samples_since_any_fragment(send, self, clock, **more):
     await send(self, clock, **more)
     for fragment in self._fragments:
         fragment.samples = 0
-
-
-@role((StreamingSGD, "_arrive_all"), "eager", "fragments")
-async def does_not_wait_for_the_next_period(_, self):
-    while self._under_way:
-        await self._arrive()
 
 
 @role((StreamingSGD, "_settle"), "eager", "sums")

@@ -152,8 +152,6 @@ NOTE_MIXED, AVERAGE = (Gossip, "_note_mixed"), (PairGossip, "_average")
 # fmt: off
 broken.add("weighs a sender more", (Part, "weight"), [RING, CODED[1]], "neighbours",
            lambda weight, self, j, at: weight(self, j, at) * 1.01)
-broken.add("weighs by what it gives", (Part, "weight"), STAR, "neighbours",
-           lambda _, self, j, at: float(self.topology.matrices[0][j, self.rank]) or 0.1)
 broken.add("stays in the first round of the period",
            [(Part, it) for it in ("senders", "receivers", "weight")], ONE_PEER, "neighbours",
            lambda method, self, *args: method(self, *args[:-1], 0))
@@ -180,9 +178,6 @@ broken.add("sends x/w in place of x", (PushSum, "_mix_in"), STAR, "offers",
            lambda mix, self, it: mix(self, it._replace(vector=it.vector / np.float32(it.weight))))
 
 # With a codec.
-broken.add("misses a frame of a neighbour", (Choco, "_take_up"), CODED, "offers",
-           lambda take_up, self, frame, known:
-           take_up(self, frame, known) if known is self._offer or self.updates != 1 else None)
 broken.add("moves by another rate", (Choco, "__init__"), CODED, "conservation",
            lambda init, self, *args, rate, **more: init(self, *args, rate=1.1 * rate, **more))
 
@@ -197,14 +192,11 @@ broken.add("moves all the way", (pair_gossip, "_HALF"), PAIRS, "neighbours", np.
 broken.add("counts a step too many", AVERAGE, PAIRS, "staleness",
            lambda average, self, offer, mine, tau, *args:
            average(self, offer, mine, tau + self._pairs.asks, *args))
+broken.add("has its colours swapped", (registry, "two_colours"), PAIRS, "neighbours",
+           lambda two_colours, graph: tuple(1 - it for it in two_colours(graph)))
 broken.add("forgets an answer", AVERAGE, PAIRS, "offers",
            lambda average, self, offer, *args:
            average(self, offer, *args) if offer.number != 1 or not self._pairs.asks else None)
-broken.add("has its colours swapped", (registry, "two_colours"), PAIRS, "neighbours",
-           lambda two_colours, graph: tuple(1 - it for it in two_colours(graph)))
-broken.add("measures half the gap", (WorkerEventRecorder, "mixed"), PAIRS, "gaps",
-           lambda mixed, self, now, clock, content, waited, gap, **more:
-           mixed(self, now, clock, content, waited, gap if self._worker else gap / 2, **more))
 
 # By host.
 broken.add("leaves a member out", (Neighbours, "held"), BY_HOST, "neighbours",
@@ -212,13 +204,9 @@ broken.add("leaves a member out", (Neighbours, "held"), BY_HOST, "neighbours",
            held(self, at, [it for it in those if it != 2 or at != 1]))
 broken.add("takes members in another order", (Neighbours, "held"), BY_HOST, "summation order",
            lambda held, self, at, those: (came := held(self, at, those)) and came[::-1])
-broken.add("averages without itself", (Leader, "_pool"), BY_HOST, "neighbours",
-           lambda pool, self, at, *own: pool(self, at, *([] if self._part.members(at) else own)))
 broken.add("takes part after it has left", (Leader, "_pool"), BY_HOST, "neighbours",
            lambda pool, self, at, *own:
            pool(self, at, *(own or [self._theta] * bool(self._part.members(at)))), steps=LATE)
-broken.add("weighs hosts otherwise", (HostPart, "share"), BY_HOST, "neighbours",
-           lambda share, self, *args: share(self, *args) * 1.01)
 broken.add("weighs hosts by the ranks that they had", (HostPart, "share"), BY_HOST, "neighbours",
            lambda _, self, host, at, *ranks: self.weight(host, at), steps=LATE)
 broken.add("takes the mean of the round before", (Leader, "_mix_mean"), BY_HOST, "offers",
@@ -239,13 +227,6 @@ def theirs(self, offer):
     return self._port.payload(0, offer.neighbour)
 
 
-@broken(MIX_IN, [ONE_PEER, SUMS], "summation order")
-def takes_a_neighbour_twice(mix, self, arrived):
-    mix(self, arrived)
-    if self.updates == 2:
-        mix(self, arrived)
-
-
 @broken(MIX_IN, [RING, SUMS], "conservation")
 def adds_a_neighbour_twice(mix, self, arrived):
     """Writes it down once."""
@@ -253,16 +234,6 @@ def adds_a_neighbour_twice(mix, self, arrived):
     if self.updates == 2:
         events, self._events = self._events, None
         mix(self, arrived)
-        self._events = events
-
-
-@broken((Leader, "_mix_mean"), BY_HOST, "conservation")
-def mixes_hosts_twice(mix, self, at, arrived):
-    """Writes it down once."""
-    mix(self, at, arrived)
-    if at == 2:
-        events, self._events = self._events, None
-        mix(self, at, arrived)
         self._events = events
 
 
@@ -291,13 +262,6 @@ def rounds_to_half_precision(note, self, began):
     return note(self, began)
 
 
-@broken((Gossip, "_send"), [RING, LATER], "offers|conservation")
-def sends_what_it_does_not_offer(send, self, *args):
-    """Writes into what is still on its way."""
-    send(self, *args)
-    self._offer[0] += self.updates == 2
-
-
 @broken(NOTE_MIXED, [RING, LATER], "conservation", steps=UNEVEN)
 def does_not_renormalise(note, self, began):
     """Who has left is still weighed, by nothing."""
@@ -316,13 +280,6 @@ def skips_a_round(note, self, began):
     found = note(self, began)
     self._events = events
     return found
-
-
-@broken((PushSum, "_mix_in"), [SUMS, STAR], "conservation")
-def mixes_no_weight(mix, self, arrived):
-    total = self._sum
-    mix(self, arrived)
-    self._sum = total
 
 
 @broken((Tracking, "_track"), TRACKING[1:], "tracking")
@@ -348,15 +305,6 @@ def mixes_gradients_by_another_weight(mix, self, arrived):
 def sends_old_gradients(send, self, *args):
     self._tracked[:] = before(self, "tracked", self._tracked.copy())
     send(self, *args)
-
-
-@broken((Choco, "_mix_in"), CODED, "conservation")
-def mixes_what_it_has_itself(mix, self, arrived):
-    """Takes θ_i in place of x̂_i, which neighbours do not know."""
-    kept = self._offer.copy()
-    np.copyto(self._offer, self._theta)
-    mix(self, arrived)
-    np.copyto(self._offer, kept)
 
 
 @broken(AVERAGE, PAIRS, "offers")

@@ -18,16 +18,13 @@ from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import Findings, check, contract_of
 from psrt.history.check.fragments import _copies
-from psrt.history.check.run import check_cells, check_run
+from psrt.history.check.run import check_run
 from psrt.history.check.summary import SummaryCheck
-from psrt.history.check.trust import METRICS, SUMMARY, on_trust
-from psrt.history.reading import read_cells
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.optim import Schedule
 from psrt.optim.staleness import Exponential, Inverse, Power
 from psrt.runtime.worker import Worker
-from support.cases import each, some
-from support.forgeries import figures_of, with_figure
+from support.cases import each
 from support.mutants import Mutants
 
 #: Modes by name: knobs beyond the usual.
@@ -234,34 +231,6 @@ def test_lines_of_metrics_that_contradict_each_other(run):
 
 
 # --- what lies beside the history ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", some(["pairs", "stages", "sync"], one_in=3))
-def test_each_figure_is_checked_or_said_to_be_on_trust(run, name):
-    out = run(name, epochs=1, log_every=2)
-    header, histories = read_cells(out)
-    summary, metrics = summary_of(out), metrics_of(out)
-
-    def is_good(summary, metrics):
-        if header.cells:
-            return check_cells(header, histories, summary=summary, metrics=metrics).ok
-        return check(histories[0], summary=summary, metrics=metrics).ok
-
-    def missed(values, is_good_with):
-        for path, value in figures_of(values):
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and is_good_with(with_figure(values, path, value * 1.5 + 1)):
-                yield ".".join(map(str, path)) + "."
-
-    assert is_good(summary, metrics)
-    middle = len(metrics) // 2
-    line_in = lambda it: [*metrics[:middle], it, *metrics[middle + 1 :]]  # noqa: E731
-    found = {
-        SUMMARY: {*missed(summary, lambda it: is_good(it, metrics))},
-        METRICS: {*missed(metrics[middle], lambda it: is_good(summary, line_in(it)))},
-    }
-    for file, paths in found.items():
-        assert not {it for it in paths if not it.startswith(tuple(f"{x}." for x in on_trust(file)))}
 
 
 def test_a_summary_that_tells_otherwise(run):

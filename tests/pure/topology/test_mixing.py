@@ -218,6 +218,8 @@ def test_what_is_claimed_is_checked():
         verify(ring.graphs, ring.matrices[1:])
     with pytest.raises(MixingError, match="expected 2 ranks"):
         verify([pair], [np.eye(3)])
+    with pytest.raises(MixingError, match="rank 0 does not weigh what rank 1 sends to it"):
+        verify([pair], [np.eye(2)])
     # Columns are what push-sum keeps to, rows are not.
     sends = np.array([[0.5, 0.1], [0.5, 0.9]])
     verify([pair], [sends], push_sum=True)

@@ -270,6 +270,7 @@ class TestJson:
         (["measured", 1], [2, 1], r"measured\[1\]: \[2, 1\], expected \[algorithm, ranks of "),
         (["measured", 0, 0], 3, r"measured\[0\]: 3, expected the name of an algorithm"),
         (["measured", 0, 1], [], r"measured\[0\]: \[\], expected the ranks of each host"),
+        (["measured", 0, 1], [0], r"measured\[0\], ranks: 0, expected a whole number"),
         (["measured", 0, 3], 0, r"measured\[0\], seconds: 0, expected more"),
         (["measured", 1], ["mpi", [4], 1 << 20, 2.0],
          r"measured\[1\]: mpi on \[4\] with 1048576 bytes again"),

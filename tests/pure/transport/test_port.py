@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Mix, Params, Park, Push, Report, Sketch
-from psrt.partition import even_spans
+from psrt.partition import Span, even_spans
 from psrt.stats import COLUMNS
 from psrt.transport import CONTROL, RoleMap, SoloPort, drive
 from psrt.transport.frames import FRAME_BYTES, decode, decode_report, encode, encode_report
@@ -46,6 +46,23 @@ class TestSolo:
         assert (port.theta.shape, port.gradient.shape) == ((3,), (3 + CONTROL,))
         port.theta[:] = 1, 2, 3
         assert drive(role()).tolist() == [2, 4, 6]
+
+    def test_its_sums_are_its_own_numbers(self):
+        port, taken = SoloPort(5), []
+        port.gradient[:] = range(8)
+        whole = port.reduction(Span(0, 8), port.choice("auto", 8)[0], None)
+        part = port.reduction(
+            Span(1, 4), "ring", lambda span, sums: taken.append((span, sums.tolist()))
+        )
+        for reduction in (whole, part):
+            reduction.begin()
+            assert reduction.poll()
+            drive(reduction.finish())  # once is enough
+        assert port.gradient.tolist() == list(range(8))
+        assert taken == [(Span(1, 4), [1.0, 2.0, 3.0])]
+        part.begin()
+        drive(part.finish())
+        assert len(taken) == 2
 
     @each("talk", [
         lambda port: port.send(1, Leave(0, 0)),

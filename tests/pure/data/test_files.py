@@ -158,6 +158,7 @@ def test_a_missing_file_is_named(tmp_path, name):
 
 #: What is wrong with the bytes of train-images, and what the message says after the path.
 BROKEN = [
+    (lambda raw: b"", "truncated, 0 bytes are no IDX header"),
     (lambda raw: raw[:10], "truncated, 10 bytes are no IDX header"),
     (lambda raw: raw[:-1], "truncated, 83 bytes of data where the header says 84"),
     (lambda raw: raw + b"x", "more data than the 84 bytes that the header says"),

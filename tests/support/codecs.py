@@ -163,8 +163,10 @@ def check(name: str, make: Maker) -> None:
         data = bytes.fromhex(payload)
         header = CODECS[name][0], form, parameter, _NUMBERS.size, sent, len(data)
         assert frame.tobytes() == HEADER.pack(*header) + data
-    for knobs in CODECS[name][1]:
+    for i, knobs in enumerate(CODECS[name][1]):
         for n in SIZES if name != "demo" else ():
+            if i and n > 300 and "bucket" in knobs:
+                continue  # of blocks and buckets the first knobs have said all
             vector = normal(n)
             codec = make(n, **knobs)
             frame = codec.encode(vector, np.random.default_rng(n)).copy()

@@ -26,7 +26,7 @@ from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.straight_sum import StraightSum
 from psrt.ways import Way
-from support.cases import also, each, pairs
+from support.cases import each, pairs
 from support.histories import altered, codec_knobs
 
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
@@ -93,19 +93,19 @@ def violation_of(folder, name, **more):
 # --- events --------------------------------------------------------------------------------------
 
 
+#: What other jobs' frames tell is forged in the law of forgeries; none of its jobs codes replies.
 def is_told_by_nobody_else(name, kind, field):
     if name == "replies" and field in ("shard", "tau", "progress", "flag"):
         return True
     if kind in (Kind.SUM_KEEP, Kind.RESIDUAL):
         return field == "samples"
     # What one worker adds straight through no other one knows.
-    straight = name in ("float16", "random-k", "low-rank")
-    return straight and (kind, field) == (Kind.SUM_ENCODE, "version")
+    return name == "random-k" and (kind, field) == (Kind.SUM_ENCODE, "version")
 
 
 @pytest.mark.parametrize(
     ("name", "field"),
-    pairs([it for it in JOBS if it not in ("pushes", "in turn", "late")], FIELDS, one_in=7),
+    pairs(["replies", "means", "random-k", "fragments"], FIELDS, one_in=9),
 )
 def test_events_that_contradict_each_other(good, name, field):
     history = good(name)
@@ -134,26 +134,13 @@ def test_events_that_contradict_each_other(good, name, field):
     assert found or name == "replies"
 
 
-def test_a_round_that_was_never_encoded(good):
-    history = good("late")
-    framed = [Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE]
-    workers = tuple(
-        events[~(np.isin(events["kind"], framed) & (events["clock"] == 2))]
-        for events in history.workers
-    )
-    violation = check(replace(history, workers=workers)).violation
-    assert (violation.rule, violation.text) == ("frames", "2 rounds were encoded, expected 3")
-
-
 # --- headers -------------------------------------------------------------------------------------
 
 #: What the header of a job says that was not so, and what the line has.
 SAYS = [
     ("pushes", {"config": {"codec": None}}, "in a run without a codec"),
     ("two phases", {"config": {"codec": None}}, ""),
-    ("pushes", {"config": {"codec_bucket": 8}, "codec_knobs": {"bucket": 8}}, "sign makes"),
     ("two phases", {"config": {"codec_bucket": 8}, "codec_knobs": {"bucket": 8}}, "sign makes"),
-    ("two phases", {"n": 277}, "the last chunk ends at element"),
     ("float16", {"n": 277}, "the last chunk ends at element"),
     *(
         (ran, {"way": way.value}, "")
@@ -166,11 +153,9 @@ SAYS = [
     ),
     ("random-k", {"config": {"codec_density": 0.2}, "codec_knobs": {"density": 0.2}},
      "random-k makes"),
-    ("low-rank", {"config": {"codec_rank": 2}, "codec_knobs": {"rank": 2}}, "low-rank makes"),
     ("in turn", {"config": {"fragment_order": "sequential"}}, ""),
     ("in turn", {"layers": ((0, 207), (207, 344), (344, 380))}, ""),
     ("means", {"config": {"codec_reply": "float16"}}, ""),
-    ("means", {"config": {"codec_reply": None}}, ""),
     ("means", {"config": {"codec_reply": "sign"}, "reply_knobs": {"bucket": 8}}, ""),
 ]  # fmt: skip
 
@@ -195,15 +180,10 @@ def test_a_header_that_says_otherwise(good, name, changes, text):
 #: sent, and what is kept back of it, by v, e, what is decoded, and what was kept back elsewhere.
 WRONG = {
     "dropped": lambda v, e, other: v,
-    "doubled": lambda v, e, other: v + 2 * e,
-    "of the other sign": lambda v, e, other: v - e,
     "of another shard": lambda v, e, other: v + other,
     "a part of it": lambda v, e, other: v + np.float32(0.999) * e,
-    "twice the gradient": lambda v, e, other: 2 * v + e,
 }
 WRONGLY_KEPT = {
-    "of the other sign": lambda p, c, e: c - p,
-    "all of it": lambda p, c, e: p,
     "nothing": lambda p, c, e: np.zeros_like(p),
     "what was there": lambda p, c, e: e,
     "but for one": lambda p, c, e: np.where(np.arange(p.size) == np.abs(p - c).argmax(), 0, p - c),
@@ -211,9 +191,8 @@ WRONGLY_KEPT = {
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, *(f"kept: {it}" for it in WRONGLY_KEPT), "not at all"])
-@pytest.mark.parametrize("codec", ["sign", also("low-rank")])
 @pytest.mark.one_in(3)
-def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, codec, wrong):
+def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, wrong):
     right, others = ErrorFeedback.encode, {}
 
     def encode(self, vector, rng):
@@ -227,7 +206,7 @@ def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, codec, wrong):
         return frame
 
     monkeypatch.setattr(ErrorFeedback, "encode", encode)
-    violation = violation_of(tmp_path, "pushes", codec=codec, epochs=1)
+    violation = violation_of(tmp_path, "pushes", epochs=1)
     if wrong == "not at all":
         assert violation is None
         return
@@ -296,15 +275,12 @@ def tilting_once(self, part, mean, agree=LowRank.agree, turns=iter(range(10_000)
 BROKEN = [
     ("replies", ReplyDecoder, "read", adding_more, "frames", "came to other numbers"),
     ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
-    ("gathered", CodedSum, "begin", forgetful, "residuals", ""),
     ("hops", CodedSum, "begin", forgetful, "residuals", ""),
-    ("fragments", CodedSum, "begin", forgetful, "residuals", ""),
     ("fragments", SumCodec, "__init__", sharing, "residuals", ""),
     ("fragments", SumCodec, "begin_round", drawing_alike, "frames", ""),
     ("two phases", ErrorFeedback, "rescale", unscaled, "residuals", "keeps back at clock"),
     ("random-k", StraightSum, "begin", forgetful_straight, "residuals", ""),
     ("random-k", StraightSum, "finish", careless, "residuals", "what adds up to"),
-    ("low-rank", StraightSum, "finish", careless, "residuals", "what adds up to"),
     ("random-k", RandomK, "begin", drawing_once_more, "frames", "has other means in round"),
     ("float16", StraightSum, "agree", dividing, "frames", "another mean of part 0"),
     ("low-rank", LowRank, "agree", tilting_once, "frames", ""),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from psrt.codec import TABLE
-from psrt.collective.registry import ALGORITHMS, AUTO
+from psrt.collective.registry import AUTO
 from psrt.config import MODES, TrainConfig
 from psrt.errors import ConfigError
 from psrt.job.virtual import simulate
@@ -136,42 +136,13 @@ def test_every_codec_runs_with_and_without_error_feedback(scheme):
         assert (not line) == possible(scheme, codec, feedback=feedback), (codec, feedback, line)
 
 
-@pytest.mark.rest_one_in(4)
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("scheme", [it for it in SCHEMES if has(it, "replies")])
-def test_every_codec_goes_with_every_codec_of_replies(scheme):
-    for codec, reply, shared in itertools.product(TABLE, TABLE, (None, True)):
-        line = runs(scheme, codec, codec_reply=reply, codec_reply_shared=shared)
-        assert (not line) == possible(scheme, codec, reply, shared), (codec, reply, line)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("scheme", [it for it in SCHEMES if has(it, "sums")])
-def test_every_schedule_goes_with_a_codec_or_is_refused(scheme):
-    """And nowhere is a schedule that was not asked for."""
-    for codec, schedule, feedback in itertools.product(TABLE, (AUTO, *ALGORITHMS), FEEDBACK):
-        line = runs(scheme, codec, allreduce=schedule, error_feedback=feedback)
-        able = possible(scheme, codec, feedback=feedback)
-        assert bool(line) != able or (able and line.startswith(f"--allreduce {schedule} does not"))
-
-
 @each(
     "flags",
     [
         {"mode": "sync", "codec_density": 0.5},
-        {"mode": "sync", "codec_reply": "sign"},
-        {"mode": "sync", "codec_everywhere": True},
-        {"mode": "sync", "error_feedback": True},
-        {"mode": "sync", "codec": "sign", "codec_reply_shared": True},
-        {"mode": "allreduce", "codec": "sign", "codec_reply": "sign", "codec_reply_shared": True},
         {"mode": "sync", "codec": "sign", "allreduce": "ring"},
         {"mode": "sync", "codec": "sign", "fragments": 2},
-        {"mode": "allreduce", "codec": "sign", "sync_delay": 1},
-        {"mode": "allreduce", "codec": "sign", "eager": True},
-        {"mode": "local-sgd", "servers": 1, "fragments": 2},
-        {"mode": "local-sgd", "servers": 1, "sync_delay": 1},
         {"mode": "local-sgd", "servers": 1, "eager": True},
-        {"mode": "local-sgd", "fragments": 2, "check_every": 5},
     ],
 )
 def test_a_flag_that_would_be_passed_over_is_refused(flags):
@@ -181,17 +152,10 @@ def test_a_flag_that_would_be_passed_over_is_refused(flags):
 #: What a user may get wrong, and what the line must have of it: what came, and what is possible.
 BAD = [
     ({"codec": "top-k", "codec_density": 1.5}, "codec-density must be at most 1, got 1.5"),
-    ({"codec": "top-k", "codec_density": 0}, "codec-density must be above 0, got 0"),
-    ({"codec": "qsgd", "codec_levels": 128}, "codec-levels must be at most 127, got 128"),
     ({"codec": "low-rank", "codec_rank": 13}, "--codec-rank 13 is more than .* at most 12"),
     ({"codec": "demo", "codec_chunk": 4, "codec_kept": 17}, "--codec-kept 17 is more than"),
     ({"codec": "sign", "codec_bucket": 12}, "--codec-bucket 12 must be a multiple of 8"),
     ({"codec": "sign", "codec_levels": 3}, "no effect with --codec sign; it belongs to .* qsgd"),
-    ({"mode": "serial", "codec": "sign"}, "no effect with --mode serial; it belongs to --mode "),
-    (
-        {"codec": "sign", "codec_reply": "sign", "codec_reply_shared": True},
-        "all read every version, as in sync, got --mode async",
-    ),
     (
         {"mode": "sync", "backup": 1, "codec": "sign", "codec_reply": "sign"}
         | {"codec_reply_shared": True},
@@ -200,14 +164,6 @@ BAD = [
     (
         {"mode": "local-sgd", "fragments": 4},
         "--fragments 4 is more than the model has layers, 3: a fragment is one layer or more",
-    ),
-    (
-        {"mode": "local-sgd", "fragments": 3, "local_steps": 2},
-        "--fragments 3 is more than --local-steps 2: after each step",
-    ),
-    (
-        {"mode": "local-sgd", "sync_delay": 9},
-        "--sync-delay 9 is longer than the period, --local-steps 8: an average arrives before",
     ),
     (
         {"mode": "allreduce", "codec": "top-k", "codec_reply": "nonzero", "allreduce": "naive"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 
 from psrt.codec import TABLE
 from psrt.config import TrainConfig, resolve
@@ -115,46 +114,6 @@ BASE = {
     "dataset": "synthetic:90x5x3", "hidden": (6,), "activation": "tanh", "epochs": 2, "lr": 0.1,
     "batch_size": 6, "seed": 4,
 }  # fmt: skip
-#: Ways to train, and the same with knobs that make no difference.
-SAME = {
-    "ssp without a bound is async": ({"mode": "async"}, {"mode": "ssp", "staleness": 10**6}),
-    "post-local that never ends is local SGD of one step": (
-        {"mode": "local-sgd", "servers": 2, "local_steps": 1},
-        {"mode": "local-sgd", "servers": 2, "local_steps": 5, "post_local_epoch": 2},
-    ),
-    **{
-        f"{rate} that leaves gradients as they are": (
-            {"mode": "async"},
-            {"mode": "async", "staleness_rate": rate, **neutral},
-        )
-        for rate, neutral in {
-            "power": {"staleness_power": 0.0},
-            "exponential": {"staleness_decay": 0.0},
-            "drop": {"staleness_limit": 10**6},
-            "delay-compensated": {"dc_lambda": 0.0},
-        }.items()
-    },
-}
-
-
-@pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME)
-def test_it_is_the_same_to_the_bit(one, other):
-    more = {"weight_decay": 0.01, "clip_norm": 0.5, "optimizer": "momentum", "servers": 2}
-    thetas = [simulate(TrainConfig(**BASE | more | it), workers=4).theta for it in (one, other)]
-    assert thetas[0].tobytes() == thetas[1].tobytes()
-
-
-def test_what_is_adaptive_is_not_what_is_constant():
-    thetas = [
-        simulate(
-            TrainConfig(
-                **BASE, mode="async", staleness_rate="delay-compensated", dc_adaptive=adaptive
-            ),
-            workers=4,
-        ).theta
-        for adaptive in (False, True)
-    ]
-    assert thetas[0].tobytes() != thetas[1].tobytes()
 
 
 @each("decay", [0.3, 0.7, 0.9])

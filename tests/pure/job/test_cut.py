@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-
 import numpy as np
 import pytest
 
-from psrt.codec import TABLE, ErrorFeedback, Matrix, make_codec, make_encoder, matrices_of_part
+from psrt.codec import TABLE, ErrorFeedback, make_codec, make_encoder, matrices_of_part
 from psrt.codec.randomness import draws, seed_of_part
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ConfigError
 from psrt.history.check.run import check_run
-from psrt.job.codecs import JobCodec
-from psrt.job.combinations import COLUMNS, ROWS, SIMULATED, TINY, knobs_of, refusal, workers_of
+from psrt.job.combinations import ROWS, TINY
 from psrt.job.cut import cut_of, cut_plan
 from psrt.job.problems import supervised_problem
 from psrt.job.virtual import simulate
-from psrt.partition import Part, Span
-from psrt.report import final_table
 from psrt.runtime import push_codec, reply_codec
-from psrt.runtime.mean import mean_of, mean_of_parts
 from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.strategies import choco
 from psrt.transport import coded_sum
-from support.cases import each, some
+from support.cases import each
 
 #: Nothing is written.
 OWN = TINY | {"out": None, "overwrite": False, "micro_batches": 2}
@@ -36,36 +29,6 @@ def trained(parallel, **knobs):
     axes = TrainConfig(parallel=parallel).axes
     config = TrainConfig(**OWN | knobs, parallel=parallel)
     return simulate(config, workers=axes.data * axes.cells)
-
-
-@pytest.mark.parametrize(
-    "cell",
-    some(
-        [
-            *((row, column, False) for row in ROWS for column in COLUMNS),
-            *((row, SIMULATED, True) for row in ROWS),
-        ],
-        one_in=31,
-    ),
-    ids=str,
-)
-def test_what_the_table_of_cut_models_says_yes_to_runs_and_all_else_is_refused(
-    cell, tmp_path, monkeypatch
-):
-    """The table in ``docs/parallelism.md``: it comes of trying to set up a job."""
-    monkeypatch.chdir(tmp_path)
-    row, column, simulated = cell
-    line = refusal(row, column, simulated=simulated)
-    assert "\n" not in line
-    if line:
-        with pytest.raises(ConfigError) as caught:
-            simulate(TrainConfig(**knobs_of(row, column)), workers=workers_of(column))
-        assert "\n" not in str(caught.value)
-        return
-    own = {"replay": None, "record": True, "out": "run", "overwrite": True}
-    run = simulate(TrainConfig(**knobs_of(row, column) | own), workers=workers_of(column))
-    assert np.isfinite(run.theta).all()
-    assert check_run("run").ok, "\n".join(check_run("run").lines())
 
 
 # --- codecs --------------------------------------------------------------------------------------
@@ -160,13 +123,6 @@ def test_no_two_parts_or_copies_draw_alike(knobs, monkeypatch):
         assert len(set(drawn)) == len(drawn)
 
 
-def test_a_reply_is_of_the_matrices_in_a_part():
-    matrices = (Matrix(0, 3, 4), Matrix(20, 2, 3))
-    whole = JobCodec("int8", matrices=matrices, reply=JobCodec("low-rank", matrices=matrices))
-    found = whole.of_part(Part.of_spans([Span(12, 30)]), 1)
-    assert found.reply.matrices == found.matrices == (Matrix(8, 2, 3),)
-
-
 # --- staleness -----------------------------------------------------------------------------------
 
 
@@ -210,26 +166,6 @@ def test_copies_of_stages_mix_as_copies_of_the_whole(knobs):
     assert one.consensus_distance == pytest.approx(other.consensus_distance, rel=1e-5)
     assert one.consensus_distance > 0
     assert one.models == other.models == 4
-
-
-def test_the_mean_of_models_is_put_together_of_their_parts():
-    vectors = np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32)
-    parts = [Part.of_spans([Span(0, 2), Span(7, 10)]), Part.of_spans([Span(2, 7)])]
-    means = [mean_of([(part.take(it), 1.0) for it in vectors]) for part in parts]
-    found, wanted = mean_of_parts(parts, means), mean_of([(it, 1.0) for it in vectors])
-    np.testing.assert_array_equal(found.theta, wanted.theta)
-    assert found.models == wanted.models == 3
-    assert math.isclose(found.distance, wanted.distance, rel_tol=1e-9)
-
-
-def test_models_that_mix_are_those_of_copies():
-    lines = []
-    config = TrainConfig(**OWN | {"mode": "gossip", "parallel": "data:2,pipeline:2"})
-    summary = simulate(config, workers=4, say=lines.append).summary
-    lines += final_table(dataclasses.asdict(summary)).splitlines()
-    mixing = [it for it in lines if it.startswith(("topology", "accuracy:", "model  "))]
-    assert all("cop" in it and "worker" not in it for it in mixing), mixing
-    assert len(mixing) == 4
 
 
 @each(

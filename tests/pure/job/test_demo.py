@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import psrt
 from psrt.config import TrainConfig
 from psrt.errors import DivergedError
-from psrt.history import read_history
-from psrt.history.check import check
 from psrt.job.virtual import simulate
 from support.cases import each
 
@@ -114,19 +110,6 @@ def test_one_worker_that_sends_all_is_signed_descent():
     np.testing.assert_allclose(some.theta, published(1, KEPT), atol=1e-6)
 
 
-def test_frames_of_two_phases_are_those_of_others(tmp_path):
-    """By default all gather all; and what they gather cannot be left out of a history."""
-    for asked, name in ((None, "naive"), ("all-pairs", "all-pairs")):
-        out = str(tmp_path / name)
-        config = TrainConfig(**KNOBS, allreduce=asked, record=True, out=out)
-        run = simulate(config, Drawn(), workers=3)
-        assert run.summary.allreduce == name
-        history = read_history(out)
-        assert check(history).ok
-        lost = replace(history, workers=tuple(it[it["kind"] != 9] for it in history.workers))
-        assert not check(lost).ok
-
-
 class Overflows(Drawn):
     def loss_and_grad(self, theta, batch, out):
         loss = super().loss_and_grad(theta, batch, out)
@@ -141,9 +124,3 @@ def test_an_infinite_gradient_ends_the_run(workers, kept):
     config = TrainConfig(**KNOBS | {"codec_kept": kept})
     with pytest.raises(DivergedError):
         simulate(config, Overflows(), workers=workers)
-
-
-def test_one_worker_is_told_that_it_sends_nothing():
-    said = []
-    psrt.run(TrainConfig(**KNOBS), Drawn(), say=said.append)
-    assert "codec: demo, by which one worker sends nothing, but steps" in said

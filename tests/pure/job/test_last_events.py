@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
 import tempfile
 import threading
 import time
@@ -95,19 +93,6 @@ def test_they_are_in_the_folder_of_the_run(tmp_path, temporary, capsys, fault, e
     assert list(temporary.iterdir()) == []
 
 
-def test_a_step_may_go_to_another_folder(tmp_path, temporary, capsys, monkeypatch):
-    def goes_away():
-        os.chdir(temporary)
-        return fails()
-
-    monkeypatch.chdir(tmp_path)
-    run(goes_away, out="run")
-    assert (tmp_path / "run" / LAST_EVENTS / "events.npy").exists()
-    said = f"psrt: what led to the end of the job: psrt trace run/{LAST_EVENTS}\n"
-    assert capsys.readouterr().err == said
-    assert list(temporary.iterdir()) == []
-
-
 def test_without_a_folder_they_are_in_a_temporary_one_that_is_named(temporary, capsys):
     run(fails, last_events=5)
     (folder,) = temporary.iterdir()
@@ -125,13 +110,12 @@ def test_a_trace_of_them_ends_before_the_fault(tmp_path):
         assert traced.notes == ["the end of a run: the last events of each rank"]
 
 
-@pytest.mark.parametrize("words", ["check {}", "simulate --replay {}", "simulate --like {}"])
+@pytest.mark.parametrize("words", ["check {}", "simulate --replay {}"])
 def test_what_needs_all_of_a_history_says_so_in_one_line(tmp_path, capsys, words):
     run(fails, out=str(tmp_path / "run"))
     capsys.readouterr()
     assert main(words.format(tmp_path / "run").split()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "only the end of a history" in line
+    assert "only the end of a history" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_to_is_passed_over(tmp_path, temporary, capsys):
@@ -203,17 +187,6 @@ def test_the_next_run_in_the_folder_clears_them(tmp_path):
     config = psrt.TrainConfig(mode="serial", epochs=1, out=str(out), overwrite=True)
     psrt.run(config, Problem(fails, 99))
     assert not (out / LAST_EVENTS).exists()
-
-
-def test_the_numbers_are_the_same_with_them_and_without():
-    config = psrt.TrainConfig(mode="serial", epochs=2, hidden=(8,))
-    without = psrt.run(dataclasses.replace(config, last_events=0))
-    assert psrt.run(config).theta.tobytes() == without.theta.tobytes()
-
-
-def test_they_make_no_sense_beside_a_history():
-    with pytest.raises(ConfigError, match="--last-events 5 has no effect with --record"):
-        psrt.TrainConfig(mode="serial", out="run", record=True, last_events=5)
 
 
 def test_another_run_of_the_same_name_on_another_host_is_left_alone(tmp_path, temporary):
@@ -288,18 +261,12 @@ NOT_MINE = ZeroDivisionError("of the user's own")
         ("evaluate", failing(NOT_MINE), ZeroDivisionError),
         ("evaluate", failing(NOT_MINE, at=1), ZeroDivisionError),
         ("evaluate", failing(KeyboardInterrupt(), at=1), KeyboardInterrupt),
-        ("evaluate", failing(ConfigError("no test set")), ConfigError),
         ("evaluate", returning({"accuracy": 2.0}), ConfigError),
         ("evaluate", returning(None), ConfigError),
         ("conclude", failing(NOT_MINE), ZeroDivisionError),
-        ("state", failing(NOT_MINE), ZeroDivisionError),
         ("state", returning({"it": object()}), CheckpointError),
-        ("state", returning({"it": np.zeros(2, complex)}), CheckpointError),
-        ("state", returning({"a/b": 3}), CheckpointError),
         ("tensors", failing(NOT_MINE), ZeroDivisionError),
         ("tensors", returning({"w": np.zeros(2, object)}), Exception),
-        ("tensors", returning({"w": np.zeros(2, complex)}), Exception),
-        ("tensors", returning(None), AttributeError),
     ],
 )  # fmt: skip
 def test_the_result_is_written_first(trains, method, does, error):
@@ -348,8 +315,8 @@ def test_checkpoints_that_failed_are_told_when_the_run_is_whole(trains, monkeypa
     assert (out / "summary.json").exists()
 
 
-@pytest.mark.parametrize("evaluate", [failing(NOT_MINE, at=1), returning({"accuracy": 2.0})])
-def test_a_loop_of_the_users_own_has_its_parameters(evaluate):
+def test_a_loop_of_the_users_own_has_its_parameters():
+    evaluate = failing(NOT_MINE, at=1)
     given = {"w": np.zeros(2, np.float32)}
     config = psrt.TrainConfig(mode="serial", lr=0.5, epochs=1)
     trainer = psrt.Trainer(config, given, evaluate=lambda parameters: evaluate(None, parameters))
@@ -360,7 +327,7 @@ def test_a_loop_of_the_users_own_has_its_parameters(evaluate):
                 for _ in range(STEPS):
                     trainer.step({"w": np.ones(2, np.float32)}, samples=1)
 
-    with pytest.raises((ZeroDivisionError, ConfigError)):
+    with pytest.raises(ZeroDivisionError):
         loop()
     np.testing.assert_array_equal(trainer.parameters["w"], TRAINED)
     np.testing.assert_array_equal(trainer.result.theta, TRAINED)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from psrt.cli.flags import parse_train
 from psrt.config import TrainConfig
-from psrt.config.modes import MODES
 from psrt.errors import ConfigError
 from psrt.history import EventLog, Kind
 from psrt.history.check.run import check_run
 from psrt.history.events import PARKED
-from psrt.history.header import sealed
 from psrt.history.reading import read_history
 from psrt.job.resuming import resumed_config
 from psrt.job.scenario import Scenario, run_in_virtual_time
-from psrt.job.virtual import simulate
 from psrt.simulation.calibration import calibrate
 from support.cases import each
 
@@ -117,16 +112,6 @@ def test_a_history_that_is_too_short_is_refused(run_of):
         resumed(run, 1)
 
 
-def test_times_of_going_on_that_are_none_are_refused(run_of):
-    run = run_of("sync")
-    path = run / "history" / "header.json"
-    header = json.loads(path.read_text())
-    for value in (1, [-1.0], ["1"], [True]):
-        path.write_text(sealed(header | {"resumed": value}))
-        with pytest.raises(ConfigError, match=r"resumed that are not|times of going on"):
-            check_run(run)
-
-
 @each("mode", ["sync", "async"])
 def test_it_is_replayed_unless_workers_stopped_in_it(runs, tmp_path, mode):
     run = resumed(runs[mode], 1, tmp_path / mode)
@@ -147,71 +132,3 @@ def test_it_is_replayed_unless_workers_stopped_in_it(runs, tmp_path, mode):
 
 
 # --- the table of docs/checkpoints.md -------------------------------------------------------------
-
-PAGE = Path(__file__).parents[3] / "docs/checkpoints.md"
-WORDS = (
-    "--dataset synthetic:70x12x4 --hidden 8 --batch-size 4 --epochs 2 --optimizer momentum "
-    "--checkpoint-every 5 --keep 1000"
-)
-#: Of the columns, what is another one in the run that resumes.
-COLUMNS = {"the same ranks": {}, "other servers": {"servers": 3}, "other workers": {"workers": 2}}
-#: What a cell may say, in its first words, and what that asks for.
-SAME, ROUNDED, LEGAL, REFUSED = "the same bits", "the same but for rounding", "legal", "refused"
-
-
-def cells():
-    """Return by mode and its flags what each column says, of those that say anything."""
-    text = PAGE.read_text(encoding="utf-8")
-    table = re.search(r"^\| mode \| the same.*?\n\n", text, re.MULTILINE | re.DOTALL)[0]
-    head, _, *rows = table.strip().splitlines()
-    columns = [it.strip() for it in head.strip("|").split("|")][1:]
-    assert columns == list(COLUMNS)
-    found = {}
-    for row in rows:
-        modes, *said = (it.strip() for it in row.strip("|").split("|"))
-        for mode in re.findall(r"`([^`]+)`", modes):
-            found[mode] = {it: words for it, words in zip(columns, said, strict=True) if words}
-    return found
-
-
-def config_of(mode, out):
-    words = f"--mode {mode} {WORDS} --out {out}"
-    if mode in ("sync", "local-sgd", "easgd", "async", "ssp", "softsync"):
-        words += " --servers 2"
-    if mode == "gossip --asynchronous":  # pairs need two colours
-        words += " --topology star"
-    return parse_train(words.split())
-
-
-@pytest.mark.parametrize("mode", cells())
-def test_what_the_table_says(tmp_path, mode):
-    workers, said = 1 if mode == "serial" else WORKERS, cells()[mode]
-    config = config_of(mode, tmp_path / "whole")
-    if said["the same ranks"].startswith(REFUSED):  # with others, too
-        with pytest.raises(ConfigError, match="--checkpoint-every 5"):
-            simulate(config, workers=workers)
-        return
-    whole = simulate(config, workers=workers, seed=7)
-    steps = sorted((tmp_path / "whole/checkpoints").iterdir())
-    where = str(steps[len(steps) // 2])
-    for column, says in said.items():
-        says = next(it for it in (SAME, ROUNDED, LEGAL, REFUSED) if says.startswith(it))
-        changes = dict(COLUMNS[column])
-        now = changes.pop("workers", workers)
-        if says == ROUNDED:
-            changes["batch_size"] = config.batch_size * workers // now
-        again = resumed_config(where, out=str(tmp_path / column), **changes)
-        if says == REFUSED:
-            with pytest.raises(ConfigError, match=f"--resume {where}"):
-                simulate(again, workers=now)
-            continue
-        one = simulate(again, workers=now, seed=8)
-        assert one.summary.epochs == whole.summary.epochs
-        if says == SAME:
-            assert one.theta.tobytes() == whole.theta.tobytes()
-        elif says == ROUNDED:
-            np.testing.assert_allclose(one.theta, whole.theta, rtol=1e-3, atol=1e-4)
-
-
-def test_the_table_has_every_mode():
-    assert {mode.split()[0] for mode in cells()} == set(MODES)

@@ -116,7 +116,7 @@ def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp
     assert (again["steps"], again["parameters_sha256"]) == (12, due["parameters_sha256"])
 
 
-@each("mode", ["allreduce", "sync", "gossip"])
+@each("mode", ["sync", "gossip"])
 def test_the_model_of_the_last_step_is_that_of_the_run(tmp_path, mode):
     """Where workers have models of their own it is their mean."""
     config = config_of(tmp_path / mode, mode=mode, checkpoint_every=6, epochs=1)
@@ -177,11 +177,11 @@ def test_why_no_checkpoint_can_be_gone_on_from_is_said(copy, changes, line):
     manifest.write_text(text)
 
 
-@each("mode", ["sync", "local-sgd", "gossip"])
+@each("mode", ["sync", "gossip"])
 def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
     """Its steps would be said to be fewer than its parameters have had."""
-    more, out = {"local_steps": 3} if mode == "local-sgd" else {}, tmp_path / mode
-    config = config_of(out / "run", mode=mode, checkpoint_every=6, **more)
+    out = tmp_path / mode
+    config = config_of(out / "run", mode=mode, checkpoint_every=6)
     trained(config)
     for end in ({"steps": 11}, {"epochs": 1}, {"epochs": 0.5}):
         with pytest.raises(ConfigError, match=r"worker 0.* had taken 12 steps when it was made"):
@@ -194,7 +194,7 @@ def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
 def test_it_is_shorter_by_whole_steps(tmp_path):
     config = config_of(tmp_path / "run", checkpoint_every=1)
     trained(config)
-    for epochs, steps, good in ((1.2, None, 8), (0.9, None, 6), (None, 7, 7)):
+    for epochs, steps, good in ((1.2, None, 8), (0.9, None, 6)):
         end, out = {"epochs": epochs, "steps": steps}, tmp_path / f"{good}"
         assert trained(resumed(config.out, good, out, **end))["steps"] == good
         with pytest.raises(ConfigError, match="a shorter run"):
@@ -206,8 +206,6 @@ def test_it_is_shorter_by_whole_steps(tmp_path):
     [
         ({"lr": 0.1}, 3, "lr 0.1 instead of 0.05"),
         ({"mode": "allreduce"}, 3, "mode allreduce instead of sync"),
-        ({"seed": 1}, 3, "seed 1 instead of 0"),
-        ({"batch_size": 6}, 3, "batch-size 6 instead of 4"),
         ({"record": True}, 3, "--record needs a history from the beginning"),
         ({"record": True}, 2, "2 workers instead of 3, which --record cannot have"),
     ],
@@ -216,53 +214,14 @@ def test_another_run_is_refused(whole, tmp_path, changes, workers, line):
     with pytest.raises(ConfigError, match=line):
         trained(resumed(whole, 10, tmp_path / "again", **changes), workers)
     assert not (tmp_path / "again").exists()
-
-
-@pytest.mark.parametrize(
-    ("knobs", "line"),
-    [
-        ({"mode": "local-sgd", "local_steps": 5}, "--mode local-sgd cannot have without"),
-        ({"mode": "gossip"}, "--mode gossip cannot have"),
-        (
-            {"mode": "allreduce", "codec": "dgc", "codec_everywhere": True},
-            "--codec dgc cannot have without servers",
-        ),
-    ],
-)
-def test_other_workers_are_refused_where_each_has_something_of_its_own(tmp_path, knobs, line):
-    trained(config_of(tmp_path / "run", epochs=1, **knobs))
-    with pytest.raises(ConfigError, match=f"2 workers instead of 3, which {line}"):
-        trained(resumed(tmp_path / "run", 5, tmp_path / "again"), 2)
-
-
-def test_other_data_is_refused(whole, tmp_path):
     other = supervised_problem(config_of(tmp_path, seed=1), workers=3)
     with pytest.raises(ConfigError, match="would not go on with that run: other data"):
         simulate(resumed(whole, 10, tmp_path / "again"), other, workers=3)
 
 
 @each(
-    ("knobs", "line"),
-    [
-        ({"out": None}, "--checkpoint-every 5 has no effect without --out DIR"),
-        ({"mode": "local-sgd", "eager": True}, "--checkpoint-every 5 is not possible with --eager"),
-        (
-            {"mode": "local-sgd", "local_steps": 4, "fragments": 2, "sync_delay": 2},
-            "--checkpoint-every 5 is not possible with --sync-delay 2",
-        ),
-        ({"resume": "x", "replay": "y"}, "--checkpoint-every 5 cannot be combined with --replay y"),
-        ({"keep": 3, "checkpoint_every": None}, "--keep 3 has no effect without"),
-    ],
-)
-def test_what_does_not_go_together_is_one_line(knobs, line):
-    with pytest.raises(ConfigError, match=line):
-        TrainConfig(**{"out": "runs/x", "checkpoint_every": 5} | knobs)
-
-
-@each(
     ("every", "more", "line"),
     [
-        ("5s", {}, "--checkpoint-every 5s is not possible in virtual time"),
         ("auto", {}, "--checkpoint-every auto is not possible in virtual time"),
         (5, {"numerics": False}, "--checkpoint-every 5 has nothing to save without numerics"),
     ],
@@ -327,7 +286,7 @@ def test_other_workers_with_other_batches_go_on_where_the_epoch_was(tmp_path, mo
     assert summary["samples"] == 70 + 12 + 70
 
 
-@each("shard", [None, "optimizer", "parameters"])
+@each("shard", [None, "parameters"])
 def test_workers_on_other_hosts_get_what_others_updated(tmp_path, shard):
     """Who updates what depends on the hosts; then the optimizer's state is put together."""
     way = {"allreduce": "ring"} if shard else {}
@@ -375,11 +334,8 @@ ROWS = {
     "pipedream, servers": PIPEDREAM | {"mode": "sync", "servers": 2},
     "both": {"parallel": "data:2,pipeline:2,tensor:2"},
     "one copy": {"parallel": "data:1,pipeline:4"},
-    "optimizer shared out": {"shard": "optimizer"},
-    "gradients shared out": {"shard": "gradients", "micro_batches": 1},
     "parameters shared out": {"shard": "parameters", "micro_batches": 1},
     "pipedream, so many steps": PIPEDREAM | {"steps": 15, "epochs": None},
-    "pipedream, slices": PIPEDREAM | {"parallel": "data:2,pipeline:2,tensor:2"},
     "pipedream, local": PIPEDREAM | {"mode": "local-sgd", "local_steps": 2},
 }  # fmt: skip
 #: What of a run's summary is about its time, or about why something was chosen.
@@ -395,7 +351,7 @@ def figures_of(config, seed=0):
     return {name: it for name, it in summary.items() if not any(word in name for word in APART)}
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(4)
 @pytest.mark.rest_one_in(3)
 @pytest.mark.parametrize("row", ROWS)
 def test_it_ends_with_the_same_bits_and_figures_from_every_cut(tmp_path, row):

@@ -17,7 +17,7 @@ from psrt.errors import ConfigError, OutputError
 from psrt.job.background import Background
 from psrt.job.meeting import Agreed, Meeting
 from psrt.job.pace import Pace
-from psrt.job.saving import Committer, Part, Saver, copied
+from psrt.job.saving import Committer, Part, Saver
 from psrt.transport import drive
 from support.cases import each
 from support.disks import Memory
@@ -122,16 +122,6 @@ def test_what_is_saved_is_what_was_there_at_the_step(tmp_path):
     assert data.endswith(due)
 
 
-def test_copies_lie_where_earlier_ones_did():
-    tree = {"a": np.arange(3.0), "b": {"c": np.zeros((2, 2)), "d": [1, 2], "e": 5}}
-    first = copied(tree)
-    second = copied({**tree, "a": np.arange(4.0)}, first)
-    assert second["b"]["c"] is first["b"]["c"] is not tree["b"]["c"]
-    assert second["a"] is not first["a"]
-    assert second["b"]["d"] == [1, 2]
-    assert second["b"]["d"] is not tree["b"]["d"]
-
-
 def test_one_step_is_saved_once_and_only_when_it_is_time(tmp_path):
     saver, part = saver_of(tmp_path, threaded=False), Part(OWN, zeros)
     saver.since(part.name, 20)
@@ -160,18 +150,6 @@ def test_a_process_that_does_not_see_the_folder_says_so(tmp_path):
         saver.check()
     Checkpoints(Disk(), tmp_path).prepare()
     saver.check()
-
-
-def test_what_could_not_be_written_fails_once_however_often_roles_end(tmp_path):
-    said, names = [], (OWN, OTHER)
-    saver = saver_of(tmp_path, said, disk=FullDisk({10}), names=names, threaded=False)
-    for name in names:
-        drive(saver.at(Part(name, zeros), 10))
-        saver._step = -1  # as another process
-    for name in names * 2:
-        drive(saver.ended(Part(name, dict), stays=True))
-    saver.finish()
-    assert said == ["checkpoint of step 10: No space left on device; training continues without it"]
 
 
 def test_a_role_that_is_done_is_no_failure(tmp_path):
@@ -295,18 +273,15 @@ def test_it_does_all_in_order_and_only_then_has_finished():
     background.close()
 
 
-def test_its_thread_is_there_before_survives_an_error_and_ends(capfd):
+def test_its_thread_survives_an_error_and_ends(capfd):
     background, ran_in = Background(), []
-    with mock.patch.object(threading.Thread, "start", side_effect=AssertionError):
-        background.do(lambda: 1 / 0)
-        background.do(lambda: ran_in.append(threading.current_thread()))
-        background.finish()
+    background.do(lambda: 1 / 0)
+    background.do(lambda: ran_in.append(threading.current_thread()))
+    background.finish()
     assert "ZeroDivisionError" in capfd.readouterr().err
-    (thread,) = ran_in
-    assert thread is not threading.current_thread()
     background.close()
-    thread.join(60)
-    assert not thread.is_alive()
+    ran_in[0].join(60)
+    assert not ran_in[0].is_alive()
 
 
 # --- processes that agree on a step, in every order of their looks and steps ----------------------
@@ -353,10 +328,10 @@ class Walk:
             self.saved[it].append((step, agreed.stops))
 
 
-@each("acts", [0, 5, 20, 60])
+@each("acts", [0, 20, 60])
 def test_those_that_are_left_agree_without_the_dead(acts):
     """Whatever they had asked for or promised when they died."""
-    for seed in range(10):
+    for seed in range(5):
         walk = Walk(seed, 4, lockstep=seed % 2 == 0)
         walk.meetings[3].ask()
         for _ in range(acts):
@@ -374,11 +349,9 @@ def test_those_that_are_left_agree_without_the_dead(acts):
         assert first[:both] == second[:both]
 
 
-@pytest.mark.one_in(8)
-@pytest.mark.parametrize("lockstep", [True, False])
-@pytest.mark.parametrize("processes", [3, 1, 2, 5])
+@each(("processes", "lockstep"), [(3, True), (2, False), (5, False)])
 def test_all_save_the_same_steps(processes, lockstep):
-    for seed in range(10):
+    for seed in range(5):
         walk = Walk(seed, processes, lockstep=lockstep)
         while not all(walk.saved) or len(walk.saved[0]) < 3:
             if walk.draws.random() < 0.02:
@@ -389,9 +362,9 @@ def test_all_save_the_same_steps(processes, lockstep):
         assert not any(stops for it in walk.saved for _, stops in it)
 
 
-@each("processes", [1, 2, 4])
+@each("processes", [1, 4])
 def test_who_asks_for_a_stop_gets_one_whenever_it_asks(processes):
-    for seed in range(10):
+    for seed in range(5):
         walk = Walk(seed, processes, lockstep=True)
         for _ in range(walk.draws.randrange(40)):
             if walk.draws.random() < 0.1:
@@ -434,20 +407,6 @@ def test_a_role_that_waits_in_vain_says_why():
     assert first.at(1, 0) is None
     assert first.at(60, 0) == Agreed(51, stops=False)
     assert first.at(61, 60) is None
-
-
-def test_a_full_disk_is_told_once_a_question():
-    disk, told = Memory(), []
-    (meeting,) = meetings_of(1, disk)
-    meeting.failed = told.append
-    disk.full = True
-    meeting.ask()
-    for _ in range(5):
-        meeting.look()
-    assert told == ["No space left on device"]
-    meeting.ask()
-    meeting.look()
-    assert len(told) == 2
 
 
 def test_what_is_no_note_is_none():

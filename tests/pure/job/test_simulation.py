@@ -12,7 +12,7 @@ from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, ProtocolError
+from psrt.errors import ProtocolError
 from psrt.history import Kind
 from psrt.history.check import check
 from psrt.job.problems import supervised_problem
@@ -40,19 +40,6 @@ def bits(run):
     return run.theta.tobytes()
 
 
-@each(
-    "knobs",
-    [
-        {"mode": "async", "servers": 2},
-        {"mode": "ssp", "staleness": 2},
-        {"mode": "softsync", "softsync": 2},
-        {"mode": "sync", "backup": 1},
-    ],
-)
-def test_another_seed_is_another_interleaving(knobs):
-    assert len({bits(simulate(config(**knobs), workers=4, seed=seed)) for seed in range(2)}) == 2
-
-
 # --- how all sum ---------------------------------------------------------------------------------
 
 
@@ -73,39 +60,13 @@ class InOnePiece:
         return {}
 
 
-#: One sum, after the whole gradient.
-TREE = ("tree", "as asked", 1, False)
-
-
 @each("overlap", [None, False, True])
 def test_a_problem_without_parts_is_summed_in_one_piece(overlap):
     asked = TrainConfig(mode="allreduce", allreduce="tree", overlap=overlap, epochs=2, lr=0.5)
     run = simulate(asked, InOnePiece(), workers=3)
     np.testing.assert_allclose(run.theta, [-8 * 0.5 * 2] * 6)
-    assert run.workers[0].strategy.plan[:4] == TREE
+    assert run.workers[0].strategy.plan[:4] == ("tree", "as asked", 1, False)
     assert run.summary.bytes_sent == run.summary.bytes_received > 0
-
-
-@each(
-    ("knobs", "plan"),
-    [
-        ({"mode": "allreduce", "allreduce": "ring"}, ("ring", "as asked", 1, False)),
-        (
-            {"mode": "allreduce", "allreduce": "ring", "bucket_bytes": 1},
-            ("ring", "as asked", 2, True),
-        ),
-        (
-            {"mode": "allreduce", "allreduce": "ring", "clip_norm": 1},
-            ("ring", "as asked", 1, False),
-        ),
-        ({"mode": "local-sgd", "allreduce": "tree"}, TREE),
-        ({"mode": "local-sgd", "servers": 1}, None),
-        ({"mode": "sync"}, None),
-    ],
-)
-def test_how_all_sum_is_told(knobs, plan):
-    told = simulate(config(**knobs), workers=2).workers[0].strategy.plan
-    assert (told and told[:4]) == plan
 
 
 def test_what_auto_picks_by_may_be_given(tmp_path):
@@ -119,11 +80,6 @@ def test_what_auto_picks_by_may_be_given(tmp_path):
         picked.append(simulate(asked, workers=8).workers[0].strategy.plan.algorithm)
     rounds = [len(list(ALGORITHMS[name](0, 8, 1000))) for name in picked]
     assert rounds[0] < rounds[1]
-
-
-def test_the_mpi_librarys_own_allreduce_needs_mpi():
-    with pytest.raises(ConfigError, match=r"^all-reduce mpi needs MPI; in virtual time there "):
-        simulate(config(mode="allreduce", allreduce="mpi"), workers=2)
 
 
 @pytest.mark.parametrize("knobs", [{"mode": "allreduce", "bucket_bytes": 1}, LOCAL], ids=str)
@@ -148,7 +104,7 @@ def test_a_rank_that_goes_astray_is_caught(knobs):
     simulate(dataclasses.replace(asked, check_every=0), workers=3, world=LeakyWorld)
 
 
-@each("seed", range(8))
+@each("seed", range(4))
 def test_with_a_backup_a_round_is_the_mean_of_the_first_on_every_shard(seed):
     """Nobody computes with parts of two rounds, since whoever has them reads once more."""
     books = Ledger([8] * 4, 2)

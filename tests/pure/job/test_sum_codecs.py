@@ -12,9 +12,8 @@ import pytest
 from psrt.codec import TABLE, make_codec
 from psrt.config import TrainConfig
 from psrt.history import Kind, read_history
-from psrt.history.check import check
 from psrt.history.check.run import check_run
-from psrt.history.events import BACK, pair, parts
+from psrt.history.events import BACK
 from psrt.job.virtual import simulate
 from psrt.partition import even_spans
 from psrt.runtime.strategies.controls import ControlSum
@@ -46,7 +45,6 @@ KINDS = {
     "outer": {"outer_lr": 0.7},
     "post-local": {"post_local_epoch": 1},
     "fragments": {"fragments": 2},
-    "in sequence": {"fragments": 2, "fragment_order": "sequential"},
     "late": {"sync_delay": 2},
     "all at once": {
         "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer_lr": 0.7, "post_local_epoch": 1,
@@ -54,8 +52,6 @@ KINDS = {
     "eager": {"eager": True},
     "eager fragments": {"eager": True, "fragments": 3, "outer_lr": 0.7},
     "means": {"fragments": 2, "codec_reply": "low-rank", "codec_rank": 1},
-    "means as they are": {"sync_delay": 2, "codec_reply": "nonzero"},
-    "server": {"servers": 1},
     "servers": {"servers": 2, "outer_lr": 0.7},
     "replies": {"servers": 1, "codec_reply": "sign"},
     "replies for all": {"servers": 1, "codec_reply": "top-k", "codec_reply_shared": True},
@@ -103,7 +99,7 @@ def recorded(config, out, workers=3, problem=None):
     ],
 )
 @pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(20)
 def test_gradients_are_summed_checked_and_repeated(tmp_path, codec, way, workers):
     config = summed(codec, allreduce=way)
     run = recorded(config, tmp_path / "run", workers)
@@ -124,14 +120,14 @@ def test_gradients_are_summed_checked_and_repeated(tmp_path, codec, way, workers
 
 @pytest.mark.parametrize(("codec", "reply"), pairs(["sign", "top-k", "int8"], MEANS, one_in=9))
 @pytest.mark.parametrize("way", ["all-pairs", "ring"])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 def test_means_may_have_a_codec_of_their_own(tmp_path, codec, reply, way):
     more = MEANS[reply] | {"codec_reply": reply} | ({"allreduce": way} if way == "ring" else {})
     assert recorded(summed(codec, **more), tmp_path / "run").summary.allreduce == way
 
 
 @pytest.mark.parametrize(("codec", "kind"), pairs(TABLE, KINDS, one_in=6))
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(20)
 def test_local_steps_are_averaged_checked_and_repeated(tmp_path, codec, kind):
     run = recorded(local(codec, kind), tmp_path / "run")
     bare = simulate(local(codec, kind), workers=3, numerics=False)
@@ -162,37 +158,14 @@ class Uneven:
         return {"loss": 0.0}
 
 
-#: Of a problem of its own.
-OWN = {"mode": "allreduce", "check_every": 1, "batch_size": 4, "lr": 0.1}
-
-
 @each("n", [2, 40])
-@each(
-    ("way", "reply"),
-    [("all-pairs", None), ("all-pairs", "nonzero"), ("naive", None), ("ring", None),
-     ("ring", "nonzero")],
-)  # fmt: skip
+@each(("way", "reply"), [("all-pairs", "nonzero"), ("naive", None), ("ring", None)])
 def test_workers_without_samples_and_fewer_elements_than_workers(tmp_path, way, reply, n):
-    knobs = {"codec": "top-k", "codec_density": 0.2, "codec_reply": reply, "allreduce": way}
-    recorded(TrainConfig(**OWN | knobs, epochs=1), tmp_path / f"{n}{way}{reply}", 3, Uneven(n))
-
-
-@each("codec", ["top-k", "dgc", "random-k"])
-def test_what_is_kept_back_is_taken_up_where_the_divisor_changes_too(tmp_path, codec):
-    """It is scaled then, after it was looked at."""
-    knobs = {"codec": codec, "codec_density": 0.2, "error_feedback": codec != "dgc" or None}
-    knobs |= {"codec_scaled": False, "allreduce": "tree"} if codec == "random-k" else {}
-    out = str(tmp_path / codec)
-    simulate(TrainConfig(**OWN | knobs, epochs=2, record=True, out=out), Uneven(40), workers=3)
-    history = read_history(out)
-    workers = history.workers
-    kept = np.flatnonzero(workers[0]["kind"] == Kind.SUM_KEEP)
-    for at in kept.tolist():
-        changed = workers[0].copy()
-        before, after = parts(changed["version"][at])
-        changed["version"][at] = pair(before ^ 1, after)
-        assert not check(replace(history, workers=(changed, *workers[1:]))).ok, at
-    assert len(kept) >= 8
+    config = TrainConfig(
+        mode="allreduce", check_every=1, batch_size=4, lr=0.1, epochs=1, codec="top-k",
+        codec_density=0.2, codec_reply=reply, allreduce=way,
+    )  # fmt: skip
+    recorded(config, tmp_path / f"{n}{way}{reply}", 3, Uneven(n))
 
 
 # --- bytes by formula ----------------------------------------------------------------------------
@@ -226,14 +199,11 @@ def test_a_mean_is_no_longer_than_all_contributions_or_the_numbers():
         assert bare.summary.frame_bytes == bare.summary.updates * a_round, density
 
 
-@each("fragments", [1, 2, 3])
-def test_a_period_sends_the_frames_of_the_model_and_the_most_at_once_is_a_fragment(
-    tmp_path, fragments
-):
-    more = {"fragments": fragments, "steps": 24, "epochs": None, "codec_bucket": 64}
-    out, lines = str(tmp_path / f"{fragments}"), []
-    config = local("int8", "late", record=True, out=out, **more)
-    run = simulate(config, workers=3, say=lines.append)
+@each("fragments", [1, 3])
+def test_a_period_sends_the_frames_of_its_fragments(tmp_path, fragments):
+    out = str(tmp_path / f"{fragments}")
+    config = local("int8", "late", record=True, out=out, steps=24, epochs=None, codec_bucket=64)
+    run = simulate(replace(config, fragments=fragments), workers=3)
     sizes = [[208, 136, 36][f::fragments] for f in range(fragments)]
 
     def frames(f):
@@ -253,31 +223,28 @@ def test_a_period_sends_the_frames_of_the_model_and_the_most_at_once_is_a_fragme
     mine = run.workers[0].strategy.plan.frames  # chunks differ by an element
     assert abs(3 * mine.frame_bytes - sum(map(frames, range(fragments)))) < 30
     assert abs(3 * mine.peak_bytes - max(map(frames, range(fragments)))) < 30
-    (line,) = (it for it in lines if it.startswith("codec:"))
-    assert ("at once" in line) == (fragments > 1)
-    assert "a period" in line
 
 
 # --- what loses nothing is none ------------------------------------------------------------------
 
 
 @each(
-    ("way", "optimizer", "workers"),
-    [("all-pairs", "adam", 3), ("naive", "sgd", 5), ("ring", "adam", 4), ("ring", "sgd", 2)],
-)
-def test_all_elements_of_top_k_are_the_dense_sum_to_the_bit(way, optimizer, workers):
-    more = {"optimizer": optimizer, "allreduce": way}
-    dense = simulate(summed(**more), workers=workers)
-    framed = simulate(summed("top-k", codec_density=1.0, **more), workers=workers)
+    ("way", "workers", "lossless"),
+    [
+        *((way, workers, codec_knobs("top-k") | {"codec_density": 1.0})
+          for way, workers in (("all-pairs", 3), ("naive", 5), ("ring", 4))),
+        *((way, 3, {"codec": "random-k", "codec_density": 1.0}) for way in ("ring", "tree")),
+        *((way, 3, {"codec": "low-rank", "codec_rank": 7}) for way in ("tree", "butterfly")),
+    ],
+)  # fmt: skip
+def test_all_elements_and_matrices_that_are_not_shorter_are_the_dense_sum_to_the_bit(
+    way, workers, lossless
+):
+    dense, framed = (
+        simulate(TrainConfig(**SUMS, allreduce=way, optimizer="adam", **more), workers=workers)
+        for more in ({}, lossless)
+    )
     assert framed.theta.tobytes() == dense.theta.tobytes()
-
-
-@each("way", ["ring", "tree", "butterfly"])
-def test_all_elements_and_matrices_that_are_not_shorter_are_the_sum_straight_through(way):
-    dense = simulate(summed(allreduce=way), workers=3)
-    for more in {"codec": "random-k", "codec_density": 1.0}, {"codec": "low-rank", "codec_rank": 7}:
-        run = simulate(TrainConfig(**SUMS, allreduce=way, **more), workers=3)
-        assert run.theta.tobytes() == dense.theta.tobytes()
 
 
 @each("kind", [it for it in KINDS if "codec_reply" not in KINDS[it]])
@@ -291,7 +258,7 @@ def test_differences_that_lose_nothing_come_to_the_same_but_for_what_float32_rou
     assert coded.summary.frame_bytes > 0
 
 
-@each("kind", [it for it in KINDS if not {"servers", "codec_reply"} & {*KINDS[it]}])
+@each("kind", ["outer", "all at once", "eager fragments"])
 def test_one_worker_sends_nothing_and_loses_nothing(kind):
     plain, coded = (simulate(local(codec, kind), workers=1) for codec in (None, "sign"))
     assert coded.theta.tobytes() == plain.theta.tobytes()
@@ -305,8 +272,7 @@ def uneven(rank, rng):
     return 1e-3 * rng.pareto(1.2)
 
 
-@each("seed", range(2))
-def test_all_workers_begin_all_sums_in_the_same_order(seed):
+def test_all_workers_begin_all_sums_in_the_same_order():
     """However late one is: over MPI calls are matched by their order."""
     began, number_of = defaultdict(list), {}
 
@@ -330,7 +296,7 @@ def test_all_workers_begin_all_sums_in_the_same_order(seed):
         patch.setattr(ControlSum, "__init__", numbered)
         patch.setattr(ControlSum, "begin", noting(ControlSum.begin, "control"))
         patch.setattr(MessageSum, "begin", noting(MessageSum.begin, "sum"))
-        simulate(config, workers=4, costs=costs, seed=seed)
+        simulate(config, workers=4, costs=costs)
     assert len({tuple(it) for it in began.values()}) == 1
     assert len(began) == 4
 
@@ -344,23 +310,6 @@ def test_nobody_waits_for_weights_while_it_has_steps_to_make():
         config = local("bfloat16", kind, steps=48, epochs=None, local_steps=8, **more.get(kind, {}))
         seconds[kind] = simulate(config, workers=3, costs=slow).seconds
     assert max(seconds[it] for it in seconds if it != "as a whole") < 0.9 * seconds["as a whole"]
-
-
-def test_others_may_have_a_sum_before_its_last_worker_has_decoded_it(tmp_path):
-    """Decoding takes its time after a gradient amid which the last part of the sum was sent."""
-    out = str(tmp_path / "run")
-    config = summed("int8", record=True, allreduce="naive", check_every=0, out=out)
-    costs = SimulationCosts(
-        compute=lambda rank, _: 2e-3 if rank == 1 else 1e-3, latency=lambda _: 0.0
-    )
-    simulate(config, workers=3, costs=costs)
-    events = read_history(out).workers
-    ended, ready = (
-        it[it["kind"] == kind]["time"][0]
-        for it, kind in ((events[0], Kind.REDUCED), (events[1], Kind.REDUCE))
-    )
-    assert ended < ready
-    assert check_run(out).ok, "\n".join(check_run(out).lines())
 
 
 # --- what a user sees ----------------------------------------------------------------------------

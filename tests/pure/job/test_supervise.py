@@ -153,20 +153,12 @@ def test_what_dead_ranks_left_in_shared_memory_is_swept(tmp_path):
     ("argv", "line"),
     [
         ("--restarts 0 train --out x", "--restarts must be a number from 1 to 1000000, got '0'"),
-        ("--restarts many train", "--restarts must be a number"),
         ("--restarts 3 train --out x --resume auto", "--restarts needs a run that goes on"),
-        ("--restarts 3 train --checkpoint-every 5 --resume auto", "needs a run that goes on"),
         ("--restarts 3 bench", "--restarts is for train, which saves its run, or .*, got bench"),
-        ("--restarts 3 -- mpirun -n 2 psrt bench", "psrt train in it, got mpirun"),
         ("--restarts 3 -n 2 -- mpirun psrt train", "-n has no effect on a line of your own, mpi"),
-        ("--restarts 3 --env A=1 -- mpirun psrt train", "--env has no effect on a line of"),
-        (f"--restarts 3 -- mpirun psrt train --lr x {SAVED}", "lr must be a finite number"),
-        ("--restarts 3 -- mpirun psrt train --out x", "--restarts needs a run that goes on"),
         (f"--restarts 3 -- mpirun --wdir /tmp psrt train {SAVED}", "need an absolute path"),
         (f"--restarts 3 train {SAVED} --resume y", "got --resume y, which each"),
         (f"--restarts 3 --elastic train {SAVED}", "--elastic needs --hostfile FILE"),
-        (f"--restarts 3 --min-workers 2 train {SAVED}", "has no effect without --elastic"),
-        ("--elastic train", "--elastic has no effect without --restarts"),
         ("--min-workers 2 train", "--min-workers has no effect without --restarts"),
         (f"--restarts 3 train --lr x {SAVED}", "lr must be a finite number"),
     ],
@@ -212,15 +204,10 @@ def watched(tmp_path):
 
 def test_a_launcher_that_hangs_before_there_is_a_rank(watched, tmp_path):
     """What an earlier attempt left is no sign of life."""
-    due = 331, "no rank was there within 331 s"
-    assert watched.until_ended(1000) == due
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("")
-    assert Watched(tmp_path / "run").until_ended(1000) == due
-
-
-def test_ranks_that_get_on_are_left_alone(watched):
-    assert watched.until_ended(4000, watched.heard) is None
+    assert Watched(tmp_path / "run").until_ended(1000) == (331, "no rank was there within 331 s")
+    assert watched.until_ended(4000, watched.heard) is None  # ranks that get on
 
 
 def test_ranks_that_are_not_heard_are_seen_by_their_files(watched, tmp_path):
@@ -240,14 +227,12 @@ def test_ranks_that_are_not_heard_are_seen_by_their_files(watched, tmp_path):
     assert found[1].startswith("no sign of life for 36")
 
 
-def test_rank_0_that_is_stopped_with_all_others(watched):
+def test_rank_0_that_is_stopped_with_all_others_or_busy_with_one_thing(watched):
     watched.heard()
     watched.parent.first_is_stopped = True
     assert watched.until_ended(1000) == (61, "rank 0 was stopped for 61 s")
-
-
-def test_rank_0_may_be_busy_with_one_thing(watched):
     watched.heard()
+    watched.parent.first_is_stopped = False
     assert watched.until_ended(9000) == (3661, "no sign of life for 3661 s")
 
 
@@ -287,9 +272,7 @@ print(ended.returncode, ended.asked, ended.status)
 """
 
 
-@pytest.mark.parametrize(
-    "how", [{"deaf_s": 999.0}, {"grace_s": 0.5}, {"deaf_s": 999.0, "saves": True}]
-)
+@pytest.mark.parametrize("how", [{"grace_s": 0.5}, {"deaf_s": 999.0, "saves": True}])
 def test_a_launcher_that_does_not_hear_is_killed(how):
     """MPICH's may lose a signal in its first second, in which there is nothing to save."""
     told = in_a_process(KILLING, DEAF, json.dumps(how))
@@ -321,9 +304,7 @@ print(ended.status, ended.asked)
 """
 
 
-@pytest.mark.parametrize(
-    ("answer", "told"), [("8", "8 None"), ("0", "0 None"), ("5", "143 15"), ("", "143 15")]
-)
+@pytest.mark.parametrize(("answer", "told"), [("8", "8 None"), ("5", "143 15"), ("", "143 15")])
 def test_a_job_that_saves_is_asked_to_and_then_told(answer, told):
     assert in_a_process(ASKING, ASKED, answer) == told.split()
 
@@ -369,12 +350,11 @@ sys.exit(7)
 #: Looks after a launcher in waits that are over while it is stopped.
 CONTINUED = """
 it._LONGEST_S = 0.02
-ended = it.attempt([sys.executable, "-c", *sys.argv[2:]], {}, parent, saves=sys.argv[1] == "saves")
+ended = it.attempt([sys.executable, "-c", sys.argv[1]], {}, parent, saves=True)
 print(ended.status, ended.asked)
 """
 
 
-@pytest.mark.parametrize("saves", ["saves", ""])
-def test_a_launcher_that_was_stopped_and_continued_goes_on(saves):
+def test_a_launcher_that_was_stopped_and_continued_goes_on():
     """What a wait tells that a stop has interrupted is no signal."""
-    assert in_a_process(CONTINUED, saves, STOPS) == ["7", "None"]
+    assert in_a_process(CONTINUED, STOPS) == ["7", "None"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from pathlib import Path
 
@@ -14,11 +13,8 @@ import pytest
 from psrt.config import TrainConfig, read_toml
 from psrt.errors import ConfigError, CrashError, DivergedError
 from psrt.history import Kind, read_history
-from psrt.history.check.run import check_run
 from psrt.job.local import run
-from psrt.job.result import Run
 from psrt.job.scenario import Scenario, run_in_virtual_time
-from psrt.job.virtual import simulate
 from psrt.report import Summary, read_metrics
 from psrt.simulation.cost_flags import VirtualCosts
 
@@ -112,18 +108,6 @@ def test_who_crashed_is_told(kept, numerics):
     assert clocks[1] < 8 <= min(clocks[0], clocks[2], clocks[3])
 
 
-def test_records_do_not_wait_for_the_dead(tmp_path):
-    """A line is written when the last of the living has come to it, not at the end."""
-    lines = []
-
-    def say(line):
-        lines.append((line, len(read_metrics(tmp_path / "run" / "metrics.jsonl"))))
-
-    run_in_virtual_time(config(), Scenario(4, crashes=((1, 0.002),)), say=say)
-    written = [count for line, count in lines if line.startswith("epoch")]
-    assert written == list(range(1, 1 + len(written)))
-
-
 def test_a_run_that_fails_leaves_no_summary(tmp_path):
     with pytest.raises(DivergedError):
         run_in_virtual_time(config(lr=1e6, epochs=30), Scenario(3))
@@ -202,22 +186,6 @@ class TestTime:
         assert found.summary.seconds == pytest.approx(0.3)
 
 
-def test_what_is_said_at_the_end(kept):
-    _, said = kept(config(), Scenario(3))
-    names = [line.split("  ")[0] for line in said[-1].splitlines()]
-    told = ["virtual time", "events", "waiting", "waited for", "servers busy", "skew"]
-    assert [name for name in names if name in told] == told
-    assert "staleness τ of the gradients in the updates" in names
-    shares = [line.split()[-2] for line in said[-1].splitlines() if line.endswith("%")]
-    assert math.fsum(map(float, shares[-3:])) <= 100.2
-
-
-def test_epochs_without_numerics_are_those_of_the_data():
-    asked = TrainConfig(mode="sync", epochs=2, dataset="synthetic:100x5x3", batch_size=7)
-    found = run_in_virtual_time(asked, Scenario(3, numerics=False, parameters=11)).summary
-    assert (found.steps, found.samples, found.epochs) == (10, 200, 2)
-
-
 def test_steps_without_numerics_need_no_data():
     asked = TrainConfig(mode="sync", steps=5, dataset="gone.npz", batch_size=7)
     found = run_in_virtual_time(asked, Scenario(3, numerics=False, parameters=11)).summary
@@ -231,17 +199,6 @@ def test_the_model_of_the_flags_has_its_size_without_its_data():
     found = run_in_virtual_time(asked, Scenario(3, numerics=False)).summary
     assert found.parameters == 20 * 30 + 30 + 30 * 10 + 10
     assert np.isnan(found.train_loss)
-
-
-def test_a_simulation_of_the_library_gives_what_a_run_gives(tmp_path):
-    """One shape: summary, θ, records; and the files, where there is an ``--out``."""
-    run = simulate(config(epochs=1), workers=3)
-    assert isinstance(run, Run)
-    assert (run.summary.workers, run.summary.parameters) == (3, run.theta.size)
-    assert run.records[-1].epoch == 1
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == FILES - {"simulation.json"} | {"history", "model.safetensors"}
-    assert check_run(tmp_path / "run").ok
 
 
 def test_the_summary_is_the_last_file_to_appear(monkeypatch):

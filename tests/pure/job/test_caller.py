@@ -135,16 +135,6 @@ def test_one_that_is_faster_than_the_first_has_it_decide():
     assert fast.call(19, 12) == 0
 
 
-def test_one_that_is_done_tells_nothing_any_more():
-    disk = Memory()
-    first, fast, _ = initiators_of(disk, every=10)
-    fast.call(12, 0)
-    fast.ended()
-    look(fast, first)
-    assert first.call(4, 0) == 0
-    assert not disk.names(Path("run/checkpoints"))
-
-
 def test_who_is_asked_to_stop_tells_who_decides_and_nothing_follows():
     disk = Memory()
     first, asked, other = initiators_of(disk, every=100)
@@ -174,27 +164,6 @@ def test_nothing_is_saved_before_a_step_is_done():
     one.look()
     assert one.call(0, 0) == 0
     assert one.call(1, 0) == 1
-
-
-def test_an_announcement_stays_until_all_have_saved_themselves():
-    disk = Memory()
-    checkpoints = Checkpoints(disk, Path("run"))
-    first, slow, _ = initiators_of(disk, every=1)
-    saved = []
-    first._checkpoints.listed = lambda: iter([(None, it) for it in saved])  # type: ignore[method-assign]
-    for step in (1, 2, 3):
-        first.call(step, step - 1)
-        look(first)
-    there = [bool(disk.names(checkpoints.cut(it, 0))) for it in (1, 2, 3)]
-    assert there == [True] * 3
-    look(slow)
-    saved.append(type("Saved", (), {"step": 2}))
-    first.call(4, 3)
-    look(first)
-    there = [bool(disk.names(checkpoints.cut(it, 0))) for it in (1, 2, 3, 4)]
-    assert there == [False, False, True, True]
-    look(slow)
-    assert [slow.call(1, it) for it in range(5)] == [1, 2, 3, 4, 0]
 
 
 # --- other workers, but never another number of samples in a step --------------------------------

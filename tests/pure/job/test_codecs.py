@@ -1,7 +1,8 @@
-"""Pushes and replies by a codec, in every mode with servers, in virtual time."""
+"""Pushes and replies by a codec, in every mode with servers, and what goes with a codec at all."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 from psrt.codec import TABLE, Codec, Matrix
 from psrt.codec.frame import HEADER_BYTES
 from psrt.config import TrainConfig
-from psrt.errors import CodecError
+from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import check
 from psrt.history.check.frames import payload_bounds
@@ -183,19 +184,6 @@ def test_the_checker_has_the_formula_of_every_codec(codec):
             assert low == high or codec in SPARSE
 
 
-def test_a_frame_that_is_damaged_on_its_way_ends_the_run(monkeypatch):
-    encode = PushEncoder.encode
-
-    def damaged(self, push, gradient):
-        frame = encode(self, push, gradient).copy()
-        frame[4] ^= 1  # the number of elements
-        return frame
-
-    monkeypatch.setattr(PushEncoder, "encode", damaged)
-    with pytest.raises(CodecError, match=r"worker . pushed at clock 0 to shard .: a frame of"):
-        simulate(config_of("async", "sign"), workers=2)
-
-
 def test_a_simulation_of_a_run_on_one_host_sends_as_it_did():
     """As by the config of a recorded run in which the codec was not in effect."""
     said = []
@@ -204,3 +192,82 @@ def test_a_simulation_of_a_run_on_one_host_sends_as_it_did():
     assert run.summary.frame_bytes == 0
     assert any("--codec sign has no effect on one host" in line for line in said)
     np.testing.assert_array_equal(run.theta, simulate(config_of("async"), workers=3).theta)
+
+
+# --- what goes together --------------------------------------------------------------------------
+
+#: Ways to train, with what codecs are for in them; which codec goes with which mode is a law.
+SCHEMES = {
+    "sync": ({"mode": "sync"}, "pushes, replies, shared"),
+    "backup": ({"mode": "sync", "backup": 1}, "pushes, replies"),
+    "async": ({"mode": "async"}, "pushes, replies"),
+    "allreduce": ({"mode": "allreduce"}, "sums, replies"),
+    "over servers": ({"mode": "local-sgd", "servers": 1}, "pushes, replies, shared"),
+    "easgd": ({"mode": "easgd"}, "pushes, replies, shared"),
+    "late": ({"mode": "local-sgd", "sync_delay": 1}, "sums, replies"),
+    "gossip": ({"mode": "gossip"}, "neighbours"),
+    "push-sum": ({"mode": "gossip", "push_sum": True}, ""),
+}
+#: What cannot be, by itself: codecs that are not for differences, and those without error feedback.
+NO_REPLY = {"ternary", "ternary-base3", "dgc", "demo"}
+NO_FEEDBACK = {"int8", "qsgd", "nonzero", *NO_REPLY}
+
+
+def possible(scheme, codec, reply, shared, feedback):
+    """Return whether it should run, as the documentation says."""
+    goes = SCHEMES[scheme][1].split(", ")
+    if "neighbours" in goes:
+        return codec not in NO_REPLY and reply is shared is feedback is None
+    if goes == [""] or (scheme == "easgd" and codec in ("dgc", "demo")):
+        return False
+    if (feedback is not None and codec in NO_FEEDBACK) or reply in NO_REPLY:
+        return False
+    return not shared or (reply is not None and "shared" in goes)
+
+
+@each("scheme", SCHEMES)
+def test_replies_and_error_feedback_are_taken_or_refused_in_a_line(scheme):
+    for codec, reply, shared, feedback in itertools.product(
+        TABLE, (None, *TABLE), (None, True), (None, True, False)
+    ):
+        if codec not in ("sign", reply) and (reply not in (None, "sign") or (reply and feedback)):
+            continue
+        knobs = {"optimizer": "sign-sgd"} if codec == "demo" else {}
+        knobs |= {"codec": codec, "codec_reply": reply, "codec_reply_shared": shared}
+        knobs |= {"consensus_rate": 0.1} if (scheme, codec) == ("gossip", "low-rank") else {}
+        line = ""
+        try:
+            TrainConfig(**SCHEMES[scheme][0] | knobs, error_feedback=feedback)
+        except ConfigError as error:
+            line = str(error)
+            # It is about a flag that was given.
+            given = ("--codec", "--error-feedback", "--no-error-feedback", "codec-reply must be")
+            assert line.startswith(given), line
+            assert "\n" not in line
+        told = codec, reply, shared, feedback, line
+        assert (not line) == possible(scheme, codec, reply, shared, feedback), told
+
+
+#: What a user may get wrong, and what the line must have of it: what came, and what is possible.
+BAD = [
+    ({"mode": "sync", "codec_density": 0.5}, "has no effect with"),
+    ({"mode": "local-sgd", "codec": "sign", "fragments": 2, "servers": 1}, "has no effect with"),
+    ({"codec": "top-k", "codec_density": 1.5}, "codec-density must be at most 1, got 1.5"),
+    ({"codec": "low-rank", "codec_rank": 13}, "--codec-rank 13 is more than .* at most 12"),
+    ({"codec": "demo", "codec_chunk": 4, "codec_kept": 17}, "--codec-kept 17 is more than"),
+    ({"codec": "sign", "codec_bucket": 12}, "--codec-bucket 12 must be a multiple of 8"),
+    ({"mode": "local-sgd", "fragments": 4}, "--fragments 4 is more than the model has layers, 2"),
+    ({"mode": "local-sgd", "sync_delay": 9}, "--sync-delay 9 is longer than the period"),
+    (
+        {"mode": "allreduce", "codec": "top-k", "codec_reply": "nonzero", "allreduce": "naive"},
+        "^--allreduce naive does not sum what --codec top-k --codec-reply nonzero makes; it has "
+        "auto, ring, all-pairs$",
+    ),
+]
+
+
+@each(("flags", "line"), BAD)
+def test_what_cannot_be_is_one_line(flags, line):
+    with pytest.raises(ConfigError, match=line) as refused:
+        simulate(TrainConfig(**KNOBS | {"servers": None, "mode": "async"} | flags), workers=2)
+    assert "\n" not in str(refused.value)

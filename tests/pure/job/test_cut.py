@@ -8,8 +8,6 @@ import pytest
 from psrt.codec import TABLE, ErrorFeedback, make_codec, make_encoder, matrices_of_part
 from psrt.codec.randomness import draws, seed_of_part
 from psrt.config import TrainConfig, resolve
-from psrt.errors import ConfigError
-from psrt.history.check.run import check_run
 from psrt.job.combinations import ROWS, TINY
 from psrt.job.cut import cut_of, cut_plan
 from psrt.job.problems import supervised_problem
@@ -126,58 +124,4 @@ def test_no_two_parts_or_copies_draw_alike(knobs, monkeypatch):
 # --- staleness -----------------------------------------------------------------------------------
 
 
-@each(
-    "mode",
-    [
-        {"mode": "local-sgd", "servers": 2},
-        {"mode": "easgd"},
-        {"mode": "easgd", "asynchronous": True},
-    ],
-)
-def test_stages_that_are_never_drained_count_staleness_where_servers_have_no_gradients(
-    mode, tmp_path
-):
-    cut = {"parallel": "data:2,pipeline:2", "pipeline_schedule": "pipedream", "local_steps": 2}
-    found = []
-    for rate in ({}, {"staleness_rate": "power", "staleness_power": 2}):
-        out = {"record": True, "out": str(tmp_path / "run")}
-        config = TrainConfig(**TINY | cut | mode | rate | out)
-        found.append(simulate(config, workers=4).summary)
-        # Of three batches two are one update late in the first stage of each copy.
-        assert found[-1].staleness.histogram == (8, 4)
-        assert not found[-1].skew.histogram
-        assert check_run(config.out).ok, check_run(config.out).lines()
-    assert found[0].parameters_sha256 != found[1].parameters_sha256
-
-
 # --- gossip --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "knobs", [{}, {"push_sum": True}, {"gradient_tracking": True}, {"codec": "nonzero"}], ids=str
-)
-def test_copies_of_stages_mix_as_copies_of_the_whole(knobs):
-    """Each has the bits, and they end as far apart; a ring of four is not a full graph."""
-    knobs = {"mode": "gossip", "topology": "ring", "dataset": "synthetic:80x12x4"} | knobs
-    knobs |= {"codec_everywhere": True} if "codec" in knobs else {}
-    cut, whole = (trained(f"data:4,pipeline:{stages}", **knobs) for stages in (2, 1))
-    np.testing.assert_array_equal(cut.theta, whole.theta)
-    one, other = (it.summary.graph_averages for it in (cut, whole))
-    assert one.consensus_distance == pytest.approx(other.consensus_distance, rel=1e-5)
-    assert one.consensus_distance > 0
-    assert one.models == other.models == 4
-
-
-@each(
-    ("knobs", "line"),
-    [
-        ({"asynchronous": True}, "--asynchronous: each part of --parallel data:4"),
-        ({"by_host": True}, "--by-host: the parts of --parallel data:4"),
-        ({"consensus_every": 5}, "--consensus-every 5 measures whole models"),
-    ],
-)
-def test_what_parts_cannot_do_apart_is_refused(knobs, line):
-    more = {"dataset": "synthetic:80x12x4", "topology": "ring"}
-    with pytest.raises(ConfigError, match=line) as caught:
-        trained("data:4,pipeline:2", mode="gossip", **more, **knobs)
-    assert "\n" not in str(caught.value)

@@ -88,7 +88,7 @@ def test_one_fault_before_any_event(name, part, folder):
     """
     before = undisturbed(name, folder)
     for event in events_of(name, part, before.events):
-        kind, lasts = BEFALLS[event % len(BEFALLS)]
+        kind, lasts = BEFALLS[(event + event // PARTS) % len(BEFALLS)]
         rank = event // len(BEFALLS) % ranks_of(name)
         more = 50.0 if kind == "slow" else 0.0
         fault = Fault(kind, (("rank", rank),), EVENT, event, lasts, more)

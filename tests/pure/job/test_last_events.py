@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 import time
 
 import numpy as np
@@ -19,7 +18,6 @@ from psrt.history.folder import FOLDER, LAST_EVENTS
 from psrt.history.reading import read_header
 from psrt.job import last_events
 from psrt.job.local import run as run_here
-from psrt.trace import trace_run
 from support.cases import each
 
 
@@ -102,14 +100,6 @@ def test_without_a_folder_they_are_in_a_temporary_one_that_is_named(temporary, c
     assert read_header(folder).is_end
 
 
-def test_a_trace_of_them_ends_before_the_fault(tmp_path):
-    run(fails, out=str(tmp_path / "run"), last_events=9)
-    for named in (tmp_path / "run", tmp_path / "run" / LAST_EVENTS):
-        traced = trace_run(named, tmp_path / "trace.json.gz", format="json", steps="30:39")
-        assert (traced.events, traced.slices) == (9, {"compute": 9})
-        assert traced.notes == ["the end of a run: the last events of each rank"]
-
-
 @pytest.mark.parametrize("words", ["check {}", "simulate --replay {}"])
 def test_what_needs_all_of_a_history_says_so_in_one_line(tmp_path, capsys, words):
     run(fails, out=str(tmp_path / "run"))
@@ -145,25 +135,6 @@ def test_a_full_disk_does_not_hide_the_error(temporary, capsys, fails_at):
     line = "psrt: the last events of rank 0 are lost: No space left on device\n"
     assert capsys.readouterr().err == line
     assert [it.name for folder in temporary.iterdir() for it in folder.iterdir()] == []
-
-
-def test_a_disk_that_hangs_does_not_keep_the_job_from_its_end(monkeypatch):
-    ends, threads = threading.Event(), []
-
-    def hangs(*_):
-        threads.append(threading.current_thread())
-        ends.wait(60)
-
-    monkeypatch.setattr(last_events, "_WRITE_S", 0.01)
-    monkeypatch.setattr(last_events.LastEvents, "_say", lambda *_: None)
-    monkeypatch.setattr(last_events.LastEvents, "_write_into", hangs)
-    try:
-        run(fails)
-        assert all(it.is_alive() for it in threads)
-    finally:
-        ends.set()
-    for it in threads:  # else it would say where they are while another test looks
-        it.join(60)
 
 
 def test_nothing_is_left_where_there_is_nothing_to_tell(tmp_path, temporary, capsys):
@@ -280,13 +251,6 @@ def test_the_result_is_written_first(trains, method, does, error):
         np.testing.assert_array_equal(caught.value.run.theta, TRAINED)
 
 
-def test_before_the_last_step_an_evaluation_ends_the_run(trains):
-    train, out = trains
-    with pytest.raises(ZeroDivisionError):
-        train(epochs=2, evaluate=failing(NOT_MINE))
-    assert not (out / "model.safetensors").exists()
-
-
 def test_figures_that_are_nan_are_figures(trains):
     train, out = trains
     run = train(evaluate=returning({"loss": np.nan, "accuracy": np.nan}))
@@ -313,21 +277,3 @@ def test_checkpoints_that_failed_are_told_when_the_run_is_whole(trains, monkeypa
         train(every=1)
     np.testing.assert_array_equal(caught.value.run.theta, TRAINED)
     assert (out / "summary.json").exists()
-
-
-def test_a_loop_of_the_users_own_has_its_parameters():
-    evaluate = failing(NOT_MINE, at=1)
-    given = {"w": np.zeros(2, np.float32)}
-    config = psrt.TrainConfig(mode="serial", lr=0.5, epochs=1)
-    trainer = psrt.Trainer(config, given, evaluate=lambda parameters: evaluate(None, parameters))
-
-    def loop():
-        with trainer:
-            while trainer.epoch():
-                for _ in range(STEPS):
-                    trainer.step({"w": np.ones(2, np.float32)}, samples=1)
-
-    with pytest.raises(ZeroDivisionError):
-        loop()
-    np.testing.assert_array_equal(trainer.parameters["w"], TRAINED)
-    np.testing.assert_array_equal(trainer.result.theta, TRAINED)

@@ -17,6 +17,7 @@ from psrt.job.session import run_job
 from psrt.job.virtual import VirtualLauncher
 from psrt.progress import PROGRESS
 from psrt.runtime.server import Server
+from support.cases import each
 
 BASE = {"dataset": "synthetic:40x4x2", "hidden": (6, 3), "batch_size": 8, "epochs": 2}
 
@@ -151,44 +152,34 @@ def test_each_worker_has_its_own_and_the_states_come_back(workers):
 # --- how far training is -------------------------------------------------------------------------
 
 
+# --- how far training is -------------------------------------------------------------------------
+
+
 class Looked(VirtualLauncher):
     """Keeps what is known at each report: of all roles, and as servers alone would know it."""
 
     async def run(self, roles, finished):
         servers = {rank: it for rank, it in roles.items() if isinstance(it, Server)}
-        self.amounts, self.told, hear = [], [], self.on_report
-        alone = Training(self.config, self, servers, None) if servers else None
+        self.amounts, hear = [[], []], self.on_report
+        alone = Training(self.config, self, servers, None)
 
         def on_report(report):
             hear(report)
-            part = PROGRESS._parts[-1]
-            self.amounts.append(part.look())
-            if alone is not None:
-                self.told.append(alone())
+            self.amounts[0].append(PROGRESS._parts[-1].look())
+            self.amounts[1].append(alone())
 
         self.on_report = on_report
         await super().run(roles, finished)
 
 
-def looked(**knobs):
-    config = TrainConfig(hidden=(4,), **knobs)
+@each(("mode", "noun", "total"), [("sync", "step", 20), ("async", "epoch", 2)])
+def test_steps_and_epochs_are_counted_of_those_that_are_planned(mode, noun, total):
     launcher = Looked(3, seed=1)
-    launcher.config = config
-    before = PROGRESS._parts
-    run_job(launcher, config)
-    assert PROGRESS._parts == before
-    return launcher
-
-
-@pytest.mark.parametrize("mode", ["async", "sync", "allreduce", "gossip"])
-def test_steps_are_counted_of_those_that_are_planned(mode):
-    launcher = looked(mode=mode, steps=20, log_every=5)
-    for amounts in filter(None, (launcher.amounts, launcher.told)):
+    launcher.config = TrainConfig(mode=mode, hidden=(4,), log_every=5, **{f"{noun}s": total})
+    run_job(launcher, launcher.config)
+    for amounts in launcher.amounts:
         done = [it.done for it in amounts]
-        assert {(it.total, it.noun) for it in amounts} == {(20, "step")}
+        assert {(it.total, it.noun) for it in amounts} == {(total, noun)}
         assert done == sorted(done)
-        assert done[0] < 10
-        assert done[-1] in (19, 20)  # the last report may come before the last push of others
-        assert all(it.note.endswith(" of virtual time") for it in amounts)
-    assert bool(launcher.told) == (mode in ("async", "sync"))
-    assert launcher.amounts[-1].detail.startswith("epoch ")
+        assert done[0] < total / 2
+        assert done[-1] >= 0.95 * total  # the last report may come before the last push of others

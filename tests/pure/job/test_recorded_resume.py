@@ -1,4 +1,4 @@
-"""A run that is recorded and resumes has one history, and what docs/checkpoints.md promises."""
+"""A run that is recorded and resumes has one history."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
-from psrt.history import EventLog, Kind
 from psrt.history.check.run import check_run
-from psrt.history.events import PARKED
 from psrt.history.reading import read_history
 from psrt.job.resuming import resumed_config
 from psrt.job.scenario import Scenario, run_in_virtual_time
@@ -74,26 +71,6 @@ def test_it_goes_on_again_and_again(run_of):
     assert len(read_history(run).header.resumed) == 1
 
 
-def test_what_is_missing_in_it_is_found(run_of):
-    run = run_of("async")
-    resumed(run, 0)
-    path = run / "history" / "events.npy"
-    events = np.load(path)
-    kind, flag, clock = events["kind"], events["flag"], events["clock"]
-    for chosen in (
-        (kind == Kind.RECEIVE) & (flag == PARKED),
-        (kind == Kind.READ) & (flag == PARKED),
-        (kind == Kind.REPLY) & (np.roll(flag, 1) == PARKED),
-        (kind == Kind.PUSH) & (clock == 5),
-        (kind == Kind.APPLY) & (clock == 7),
-    ):
-        left = np.delete(events, np.flatnonzero(chosen)[:1])
-        path.unlink()
-        with EventLog(path) as log:
-            log.keep(left[left["kind"] != Kind.END], (False, 0))
-        assert check_run(run).violation is not None
-
-
 def test_other_servers_make_no_one_history(run_of):
     run = run_of("sync")
     with pytest.raises(ConfigError, match="with which --record has no one history"):
@@ -129,6 +106,3 @@ def test_it_is_replayed_unless_workers_stopped_in_it(runs, tmp_path, mode):
         trained(config)
     with pytest.raises(ConfigError, match="its times have gaps"):
         calibrate(read_history(run))
-
-
-# --- the table of docs/checkpoints.md -------------------------------------------------------------

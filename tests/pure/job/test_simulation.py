@@ -165,22 +165,6 @@ def test_without_numerics_parameters_cost_nothing(knobs):
     assert all(port.gradient.size == CONTROL for port in run.world.ports[1:])
 
 
-def test_costs_may_depend_on_who_is_who():
-    """One worker is slow by its number, wherever the servers are."""
-    for placement in ("first", "last"):
-
-        def costs(role_map):
-            return SimulationCosts(
-                compute=lambda rank, rng: 0.5 if rank == role_map.workers[1] else 0.001
-            )
-
-        asked = config(mode="async", servers=2, placement=placement)
-        run = simulate(asked, workers=3, costs=costs)
-        waits = [worker.seconds for worker in run.workers]
-        assert waits[1] == pytest.approx(0.5 * 12, rel=0.01)
-        assert max(waits[0], waits[2]) < 0.1
-
-
 # --- pushes that set out while the gradient is being computed ------------------------------------
 
 PARTS = {"hidden": (32, 32), "batch_size": 4, "steps": 5, "lr": 0.05}

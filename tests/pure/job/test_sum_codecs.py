@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from dataclasses import replace
 
@@ -16,9 +15,7 @@ from psrt.history.check.run import check_run
 from psrt.history.events import BACK
 from psrt.job.virtual import simulate
 from psrt.partition import even_spans
-from psrt.runtime.strategies.controls import ControlSum
 from psrt.simulation import SimulationCosts
-from psrt.simulation.sums import MessageSum
 from support.cases import each, pairs
 from support.histories import codec_knobs
 
@@ -266,39 +263,6 @@ def test_one_worker_sends_nothing_and_loses_nothing(kind):
 
 
 # --- who waits for whom --------------------------------------------------------------------------
-
-
-def uneven(rank, rng):
-    return 1e-3 * rng.pareto(1.2)
-
-
-def test_all_workers_begin_all_sums_in_the_same_order():
-    """However late one is: over MPI calls are matched by their order."""
-    began, number_of = defaultdict(list), {}
-
-    def noting(method, name):
-        @functools.wraps(method)
-        def noted(self, *args, **kwargs):
-            which = number_of[id(self)] if name == "control" else (self._port, self._span)
-            began[which[0].rank].append((name, which[1]))
-            return method(self, *args, **kwargs)
-
-        return noted
-
-    def numbered(self, port, algorithm, number=0, init=ControlSum.__init__):
-        init(self, port, algorithm, number)
-        number_of[id(self)] = port, number
-
-    costs = SimulationCosts(compute=uneven, latency=lambda rng: rng.exponential(1e-3))
-    # Four steps of delay, and a fragment sent nearly every step.
-    config = local("sign", "all at once", allreduce="all-pairs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ControlSum, "__init__", numbered)
-        patch.setattr(ControlSum, "begin", noting(ControlSum.begin, "control"))
-        patch.setattr(MessageSum, "begin", noting(MessageSum.begin, "sum"))
-        simulate(config, workers=4, costs=costs)
-    assert len({tuple(it) for it in began.values()}) == 1
-    assert len(began) == 4
 
 
 def test_nobody_waits_for_weights_while_it_has_steps_to_make():

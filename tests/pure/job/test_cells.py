@@ -158,28 +158,15 @@ def test_a_part_has_the_matrices_of_its_layers(axes):
     assert np.array_equal(np.sort(np.concatenate(seen)), wanted)
 
 
-@pytest.mark.parametrize(
+@each(
     ("knobs", "message"),
     [
-        (
-            {"parallel": "pipeline:2", "stages": "2,3"},
-            "--stages 2,3 says 5 layers, the model has 4",
-        ),
-        (
-            {"parallel": "pipeline:3", "pipeline_schedule": "interleaved:2"},
-            "interleaved:2: 4 layers cannot be cut into 6 parts",
-        ),
-        (
-            {"parallel": "pipeline:2", "stages": "1,3", "mode": "local-sgd", "local_steps": 4}
-            | {"fragments": 2},
-            "--fragments 2 is more than the layers of a part .* of which one has 1",
-        ),
+        ({"parallel": "pipeline:2", "stages": "2,3"}, "says 5 layers, the model has 4"),
+        ({"parallel": "pipeline:5"}, "4 layers cannot be cut into 5 parts"),
         ({"parallel": "tensor:17"}, "17 tensor slices of layer 2, which has 16 columns"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_cut_is_refused(knobs, message):
     axes = TrainConfig(**knobs).axes
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ConfigError, match=message):
         cut(axes.cells, **knobs)
-    assert "\n" not in str(caught.value)

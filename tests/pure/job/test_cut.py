@@ -1,4 +1,4 @@
-"""Copies of a model that is cut: each part is encoded, mixes and grows stale as one by itself."""
+"""Copies of a model that is cut: each part is encoded as one by itself."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ def trained(parallel, **knobs):
     return simulate(config, workers=axes.data * axes.cells)
 
 
-# --- codecs --------------------------------------------------------------------------------------
-
-
 @each("name", CODED)
 def test_a_codec_that_loses_nothing_trains_as_the_whole_does(name):
     """But where workers do not take turns alike, and fragments are those of a part."""
@@ -41,9 +38,9 @@ def test_a_codec_that_loses_nothing_trains_as_the_whole_does(name):
         return
     whole = trained("data:2", **knobs)
     assert whole.summary.frame_bytes
-    for axes in ("data:2,pipeline:2", "data:2,pipeline:4")[: 1 if "servers" in knobs else 2]:
-        more = {"servers": 4} if "servers" in knobs else {}
-        np.testing.assert_array_equal(trained(axes, **knobs | more).theta, whole.theta)
+    more = {"servers": 4} if "servers" in knobs else {}
+    cut = trained("data:2,pipeline:2", **knobs | more)
+    np.testing.assert_array_equal(cut.theta, whole.theta)
 
 
 STEPS = 4
@@ -51,7 +48,7 @@ STEPS = 4
 SMALL = {"rank": 2, "density": 0.05, "chunk": 4, "kept": 4}
 
 
-@each("name", [*TABLE])
+@each("name", ["sign", "low-rank", "int8", "top-k", "dgc", "demo", "random-k"])
 def test_a_part_is_encoded_as_a_vector_of_its_own(name):
     """Frame by frame as one that is alone; what is kept back and what arrived are all there was."""
     pushed = {}
@@ -64,9 +61,7 @@ def test_a_part_is_encoded_as_a_vector_of_its_own(name):
 
     coded = {"codec": name, "codec_everywhere": True, "optimizer": "sgd"}
     coded |= {f"codec_{it}": SMALL[it] for it in TABLE[name].knobs if it in SMALL}
-    for axes in ("data:1,pipeline:2", "data:1,tensor:2")[
-        :: 1 if name in ("sign", "low-rank") else 2
-    ]:
+    for axes in ("data:1,pipeline:2", "data:1,tensor:2")[: 2 if name == "low-rank" else 1]:
         knobs = {"mode": "sync", "steps": STEPS, "lr": 1.0, "servers": 2, "seed": 3} | coded
         config = resolve(TrainConfig(**OWN | knobs | {"parallel": axes}), ranks=4)
         problem = supervised_problem(config, workers=1)
@@ -119,9 +114,3 @@ def test_no_two_parts_or_copies_draw_alike(knobs, monkeypatch):
         trained(axes, codec_everywhere=True, **knobs)
         assert len(drawn) >= 2 * 4 * 3
         assert len(set(drawn)) == len(drawn)
-
-
-# --- staleness -----------------------------------------------------------------------------------
-
-
-# --- gossip --------------------------------------------------------------------------------------

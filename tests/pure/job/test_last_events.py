@@ -152,18 +152,16 @@ def test_nothing_is_left_where_there_is_nothing_to_tell(tmp_path, temporary, cap
     assert not (tmp_path / "good" / "end.json").exists()
 
 
-def test_the_next_run_in_the_folder_clears_them(tmp_path):
+def test_another_run_of_the_same_name_on_another_host_is_left_alone(tmp_path, temporary):
+    """But the next one in the folder clears them."""
     out = tmp_path / "run"
     run(fails, out=str(out))
     config = psrt.TrainConfig(mode="serial", epochs=1, out=str(out), overwrite=True)
     psrt.run(config, Problem(fails, 99))
     assert not (out / LAST_EVENTS).exists()
-
-
-def test_another_run_of_the_same_name_on_another_host_is_left_alone(tmp_path, temporary):
-    out = tmp_path / "run"
-    run(lambda: (out / "config.toml").write_text("mode = 'sync'\n") and fails(), out=str(out))
-    assert not (out / LAST_EVENTS).exists()
+    other = tmp_path / "other"
+    run(lambda: (other / "config.toml").write_text("mode = 'sync'\n") and fails(), out=str(other))
+    assert not (other / LAST_EVENTS).exists()
     assert len(list(temporary.iterdir())) == 1
 
 
@@ -208,19 +206,17 @@ def returning(value):
 
 
 @pytest.fixture
-def trains(tmp_path, monkeypatch):
-    """Return what trains with some methods in place of the problem's, and the run's folder."""
+def out(tmp_path, monkeypatch):
+    """The run's folder."""
     monkeypatch.setattr("psrt.job.local.launched", lambda: False)
-    out = tmp_path / "run"
+    return tmp_path / "run"
 
-    def trains(epochs=1, *, every=None, **methods):
-        problem = type("Other", (Ones,), {"conclude": lambda *_: None, **methods})()
-        config = psrt.TrainConfig(
-            mode="serial", lr=0.5, epochs=epochs, out=str(out), checkpoint_every=every
-        )
-        return run_here(config, problem)
 
-    return trains, out
+def trained(out, every=None, **methods):
+    """Train with some methods in place of the problem's."""
+    problem = type("Other", (Ones,), {"conclude": lambda *_: None, **methods})()
+    config = psrt.TrainConfig(mode="serial", lr=0.5, epochs=1, out=str(out), checkpoint_every=every)
+    return run_here(config, problem)
 
 
 NOT_MINE = ZeroDivisionError("of the user's own")
@@ -240,10 +236,9 @@ NOT_MINE = ZeroDivisionError("of the user's own")
         ("tensors", returning({"w": np.zeros(2, object)}), Exception),
     ],
 )  # fmt: skip
-def test_the_result_is_written_first(trains, method, does, error):
-    train, out = trains
+def test_the_result_is_written_first(out, method, does, error):
     with pytest.raises(error) as caught:
-        train(**{method: does})
+        trained(out, **{method: does})
     [found] = load_file(out / "model.safetensors").values()
     np.testing.assert_array_equal(found, TRAINED)
     assert not (out / "summary.json").exists()  # of a run that is whole
@@ -251,29 +246,26 @@ def test_the_result_is_written_first(trains, method, does, error):
         np.testing.assert_array_equal(caught.value.run.theta, TRAINED)
 
 
-def test_figures_that_are_nan_are_figures(trains):
-    train, out = trains
-    run = train(evaluate=returning({"loss": np.nan, "accuracy": np.nan}))
+def test_figures_that_are_nan_are_figures(out):
+    run = trained(out, evaluate=returning({"loss": np.nan, "accuracy": np.nan}))
     np.testing.assert_array_equal(run.theta, TRAINED)
     assert (out / "summary.json").exists()
 
 
-def test_parameters_that_end_as_infinite_are_written_before_that_is_told(trains):
+def test_parameters_that_end_as_infinite_are_written_before_that_is_told(out):
     def loss_and_grad(self, theta, batch, out):
         out[:] = 1, 3e38
         return 1.0
 
-    train, out = trains
     with pytest.raises(DivergedError):
-        train(loss_and_grad=loss_and_grad)
+        trained(out, loss_and_grad=loss_and_grad)
     [found] = load_file(out / "model.safetensors").values()
     np.testing.assert_array_equal(found, [TRAINED[0], -np.inf])
 
 
-def test_checkpoints_that_failed_are_told_when_the_run_is_whole(trains, monkeypatch):
+def test_checkpoints_that_failed_are_told_when_the_run_is_whole(out, monkeypatch):
     monkeypatch.setattr("psrt.job.saving.write_part", failing(OSError(28, "No space left")))
-    train, out = trains
     with pytest.raises(OutputError, match=r"No space left.*3 in a row have failed") as caught:
-        train(every=1)
+        trained(out, every=1)
     np.testing.assert_array_equal(caught.value.run.theta, TRAINED)
     assert (out / "summary.json").exists()

@@ -326,9 +326,10 @@ def test_it_does_so_from_every_cut(tmp_path, mode, after, servers):
     resumes(tmp_path, mode, after, servers, slice(None))
 
 
-def stopped(problem, mode, out, **more):
-    """Train until somebody asks to stop, in step 3; return the line."""
-    call = Caller.call
+@each("mode", ["async", "codec", "elastic, codec"])
+def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
+    """It may be asked to at any time; all workers save the same cut, and take no step after it."""
+    problem, out, call = Samples(), tmp_path / mode, Caller.call
 
     def asked(self, step):
         if step >= 3:
@@ -336,29 +337,14 @@ def stopped(problem, mode, out, **more):
         return call(self, step)
 
     with mock.patch.object(Caller, "call", asked), pytest.raises(StoppedError) as caught:
-        first_of(problem, mode, out, checkpoint_every=100, **more)
-    return str(caught.value)
-
-
-@each("mode", ["async", "codec", "elastic, codec"])
-def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
-    """It may be asked to at any time; all workers save the same cut, and take no step after it."""
-    problem, out = Samples(), tmp_path / mode
-    line = stopped(problem, mode, out)
+        first_of(problem, mode, out, checkpoint_every=100)
     _, (cut,) = cuts_of(out)
-    assert line.startswith(f"stopped as asked; --resume goes on from step {int(cut.path.name)}, ")
+    line = f"stopped as asked; --resume goes on from step {int(cut.path.name)}, "
+    assert str(caught.value).startswith(line)
     assert len(problem.taken) == sum(it["clock"] for it in cut.roles.values())
     if "elastic" not in mode:
         assert int(cut.path.name) == len(problem.taken) // WORKERS, "steps on average"
     went_on(problem, mode, cut, WORKERS, tmp_path / f"{mode} on")
-
-
-def test_the_history_of_a_run_that_was_stopped_is_unfinished_until_it_goes_on(tmp_path):
-    stopped(Samples(), "async", tmp_path / "run", record=True)
-    with pytest.raises(ConfigError, match="unfinished run"):
-        check_run(tmp_path / "run")
-    simulate(resumed_config(str(tmp_path / "run")), Samples(), workers=WORKERS)
-    assert check_run(tmp_path / "run").ok
 
 
 @each(("mode", "epochs", "steps"), [("ssp", 2.5, 13), ("sums", 2.5, 13), ("async", 0.4, 2)])
@@ -432,17 +418,12 @@ def test_it_goes_on_with_other_servers_too(tmp_path, mode, event):
         assert len({len(it["role"]["policy"]["owed"]) for it in cut.shards}) > 1
 
 
-def trained_from(cut, out, workers=WORKERS, **more):
-    config = resumed_config(str(cut), out=str(out), **more)
-    return simulate(config, Samples(), workers=workers)
-
-
 def test_a_manifest_that_says_who_is_absent_must_be_right(tmp_path):
     first_of(Samples(), "sync", tmp_path / "run", dead=0)
     cut = cuts_of(tmp_path / "run")[0][0].path
-    for workers in (3, 2):
-        with pytest.raises(ConfigError, match="in place of the dead, which --record cannot have"):
-            trained_from(cut, tmp_path / "on", workers, record=True)
+    again = {"out": str(tmp_path / "on")}
+    with pytest.raises(ConfigError, match="in place of the dead, which --record cannot have"):
+        simulate(resumed_config(str(cut), record=True, **again), Samples(), workers=WORKERS)
     manifest = cut / "manifest.json"
     values = json.loads(manifest.read_text())
     assert values["absent"] == [0]
@@ -450,57 +431,49 @@ def test_a_manifest_that_says_who_is_absent_must_be_right(tmp_path):
         ([1], "it has other workers than it says"),
         ([], "it has no worker-0-of-3"),
         (["0"], "those of its workers that are absent are none"),
-        (0, "its parts, or who is absent, are no list"),
     ):
         manifest.write_text(json.dumps(values | {"absent": absent}))
         with pytest.raises(ConfigError, match=why):
-            trained_from(cut, tmp_path / "on")
+            simulate(resumed_config(str(cut), **again), Samples(), workers=WORKERS)
 
 
 # --- workers that train alone, and average at servers ---------------------------------------------
 
-AVERAGING = {
-    "local": {"mode": "local-sgd", "local_steps": 2, "outer_lr": 0.7},
-    "elastic, asynchronous": {"mode": "easgd", "local_steps": 2, "asynchronous": True},
-}
+
+def velocity_of(strategy):
+    return strategy["updater"]["optimizer"]["state"]["velocity"]
 
 
 @each(
     ("mode", "before", "after"),
-    [("local", 3, 2), ("local", 2, 4), ("elastic, asynchronous", 2, 3)],
+    [("averages", 3, 2), ("averages", 2, 4), ("elastic, async", 2, 3)],
 )
 def test_who_stays_has_what_it_had_and_who_joins_begins_at_the_centre(
     tmp_path, mode, before, after
 ):
     out = tmp_path / f"{mode} {before}"
     config = TrainConfig(
-        **AVERAGING[mode], dataset="synthetic:72x12x4", hidden=(8,), epochs=1, lr=0.05, servers=2,
-        keep=1000, checkpoint_every=1, optimizer="momentum", batch_size=12 // before,
-        out=str(out / "run"),
+        **MODES[mode], dataset="synthetic:72x12x4", hidden=(8,), epochs=1, lr=0.05, keep=1000,
+        checkpoint_every=1, optimizer="momentum", batch_size=12 // before, out=str(out),
     )  # fmt: skip
     simulate(config, workers=before)
-    cut, found, restore = cuts_of(config.out)[1][1], {}, Worker.restore
+    cut, found, restore = cuts_of(out)[1][1], {}, Worker.restore
 
     def restoring(self, tree):
         found[self.number] = tree["strategy"]
         restore(self, tree)
 
+    again = resumed_config(str(cut.path), out=str(out / "on"), batch_size=12 // after)
     with mock.patch.object(Worker, "restore", restoring):
-        again = resumed_config(str(cut.path), out=str(out / "on"), batch_size=12 // after)
         assert simulate(again, workers=after).summary.epochs == 1
-    assert len(found) == after
     centre = np.concatenate([it["theta"] for it in cut.shards])
-    for worker, mine in found.items():
-        momentum, own = velocity_of(mine), mine["averager"].get("theta")
+    for worker in range(after):
+        mine, momentum = found[worker]["averager"].get("theta"), velocity_of(found[worker])
         if worker >= before:
             assert not momentum.any()
-            assert own is None or (own == centre).all()
+            assert mine is None or (mine == centre).all()
             continue
         theirs = cut.roles[worker]["strategy"]
         assert momentum.any()
         assert (momentum == velocity_of(theirs)).all()
-        assert own is None or (own == theirs["averager"]["theta"]).all()
-
-
-def velocity_of(strategy):
-    return strategy["updater"]["optimizer"]["state"]["velocity"]
+        assert mine is None or (mine == theirs["averager"]["theta"]).all()

@@ -13,11 +13,15 @@ import pytest
 from psrt.checkpoint import Checkpoints, Disk
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
+from psrt.history import read_history
+from psrt.history.check.run import check_run
 from psrt.job import giving_back
 from psrt.job.problems import supervised_problem
+from psrt.job.recorded import recorded_config
 from psrt.job.resuming import Resumption, found, resumed_config
 from psrt.job.virtual import simulate
 from psrt.report.files import METRICS, SUMMARY, OutputFolder
+from psrt.simulation.calibration import calibrate
 from support.cases import each
 
 #: 12 steps in 2 epochs; the last batch of an epoch is smaller. Several buckets and matrices.
@@ -112,14 +116,6 @@ def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp
         trained(config)
 
 
-@each("mode", ["sync", "gossip"])
-def test_the_model_of_the_last_step_is_that_of_the_run(tmp_path, mode):
-    """Where workers have models of their own it is their mean."""
-    config = config_of(tmp_path / mode, mode=mode, checkpoint_every=6, epochs=1)
-    run = simulate(config, workers=WORKERS)
-    assert found(config.out).theta().tobytes() == run.theta.tobytes()
-
-
 def test_the_newest_are_kept_and_a_torn_one_is_passed_over(tmp_path):
     config = config_of(tmp_path / "run", keep=2, servers=2, checkpoint_every=4)
     trained(config)
@@ -185,16 +181,6 @@ def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
     for end in ({"steps": 6}, {"epochs": 1}, {"steps": 12}):
         again = trained(resumed(config.out, 6, out / f"{end}", **end))
         assert again["steps"] == end.get("steps", 6)
-
-
-def test_it_is_shorter_by_whole_steps(tmp_path):
-    config = config_of(tmp_path / "run", checkpoint_every=1)
-    trained(config)
-    for epochs, steps, good in ((1.2, None, 8), (0.9, None, 6)):
-        end, out = {"epochs": epochs, "steps": steps}, tmp_path / f"{good}"
-        assert trained(resumed(config.out, good, out, **end))["steps"] == good
-        with pytest.raises(ConfigError, match="a shorter run"):
-            trained(resumed(config.out, good + 1, tmp_path / "too far", **end))
 
 
 @each(
@@ -302,6 +288,72 @@ def test_a_run_under_way_is_not_gone_on_with(copy, monkeypatch):
     assert trained(resumed_config(str(copy), epochs=3))["steps"] == 18
 
 
+# --- runs that are recorded, which have one history ----------------------------------------------
+
+#: Saved after steps 3, 6, 9 and 12. Of async, worker 0 is slow, and all are uneven.
+RECORDED = {"record": True, "checkpoint_every": 3, "servers": 2, "optimizer": "adam"}
+STOPPING = {"mode": "async", "inject": ("*:jitter:0.5", "0:delay:0.4")}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The folder of a recorded run by its mode; nobody changes it."""
+    folder = tmp_path_factory.mktemp("recorded")
+    for mode, more in (("sync", {}), ("async", STOPPING)):
+        trained(config_of(folder / mode, **RECORDED | more))
+    return {it.name: it for it in folder.iterdir()}
+
+
+def went_on(run, step, **changes):
+    """Resume in the same folder; check the history that it has then, and return it."""
+    trained(resumed_config(cut_of(run, step), **changes))
+    assert check_run(run).ok
+    return read_history(run)
+
+
+def test_it_goes_on_again_and_again(recorded, tmp_path):
+    """Further, or from an older checkpoint: then what came after that one is gone."""
+    run = Path(shutil.copytree(recorded["async"], tmp_path / "run"))
+    assert read_history(run).has_stops
+    steps = sorted(int(it.name) for it in (run / "checkpoints").iterdir())
+    for i, step in enumerate(steps[:3]):
+        times = went_on(run, step).header.resumed
+        assert len(times) == i + 1
+    assert list(times) == sorted(times)
+    went_on(run, steps[1], epochs=3)
+    assert json.loads((run / SUMMARY).read_text())["epochs"] == 3
+    assert len(went_on(run, steps[0]).header.resumed) == 1
+
+
+def test_what_makes_no_one_history_is_refused(recorded, tmp_path):
+    run = Path(shutil.copytree(recorded["sync"], tmp_path / "run"))
+    with pytest.raises(ConfigError, match="with which --record has no one history"):
+        went_on(run, 3, servers=1)
+    assert check_run(run).ok  # the folder is as it was
+    path = run / "history" / "events.npy"
+    path.write_bytes(path.read_bytes()[:4000])
+    with pytest.raises(ConfigError, match=r"events\.npy: [0-9]+ events are missing"):
+        went_on(run, 6)
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"events\.npy is missing"):
+        went_on(run, 6)
+
+
+@each("mode", ["sync", "async"])
+def test_it_is_replayed_unless_workers_stopped_in_it(recorded, tmp_path, mode):
+    run = Path(shutil.copytree(recorded[mode], tmp_path / mode))
+    before = json.loads((run / SUMMARY).read_text())["parameters_sha256"]
+    history = went_on(run, sorted(int(it.name) for it in (run / "checkpoints").iterdir())[1])
+    config = recorded_config(run, out=str(tmp_path / f"{mode} again"))
+    if mode == "sync":
+        assert trained(config)["parameters_sha256"] == before
+        return
+    with pytest.raises(ConfigError, match="workers stopped for checkpoints in it"):
+        trained(config)
+    with pytest.raises(ConfigError, match="its times have gaps"):
+        calibrate(history)
+
+
 # --- models that are split ------------------------------------------------------------------------
 
 #: 18 steps in three epochs with two copies; the last batch of each is smaller.
@@ -342,16 +394,6 @@ def test_it_ends_with_the_same_bits_and_figures_from_every_cut(tmp_path, row):
     for step in [it for it in steps if it < figures["steps"]]:
         again = resumed(config.out, step, tmp_path / f"{step}", checkpoint_every=None, keep=None)
         assert figures_of(again, seed=99) == figures, step
-
-
-def test_pipedream_is_saved_where_no_batch_is_under_way(tmp_path):
-    config = split(tmp_path / "run", **PIPEDREAM, checkpoint_every=2, parallel="data:1,pipeline:4")
-    figures = figures_of(config)
-    names = (tmp_path / "run" / "checkpoints").iterdir()
-    assert sorted(int(it.name) for it in names) == [12, 24, 36]
-    short = replace(config, out=str(tmp_path / "short"), epochs=2)
-    figures_of(short)
-    assert figures_of(resumed(short.out, 24, tmp_path / "longer", epochs=3), seed=9) == figures
 
 
 def test_the_flags_that_it_was_begun_with_go_on(tmp_path):

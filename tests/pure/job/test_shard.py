@@ -209,19 +209,6 @@ def test_copies_that_leave_at_different_times(shard, more):
         assert [worker.stats.updates for worker in part.workers] == [6] * 6
 
 
-@each("shard", [None, *SHARDS])
-def test_memory_is_what_the_formula_says_of_a_part(shard):
-    """The two stages have the layers of 200 and of 147, 72 and 30 parameters."""
-    config = TrainConfig(**CUT, parallel="pipeline:2", **ONE, stages="1,3", shard=shard)
-    found = simulate(config, workers=6).workers
-    sharing = None if shard is None else Sharing(shard)
-    for worker, buckets in ((found[0], [200]), (found[1], [102, 147])):
-        due = memory(sharing, sum(buckets), workers=3, vectors=2, buckets=buckets)
-        for name, value in dataclasses.asdict(due).items():
-            has = getattr(worker.strategy.memory, name)
-            assert has == pytest.approx(value, rel=0.05), name
-
-
 def test_parameters_that_are_shared_out_are_gathered_once_more_for_each_micro_batch():
     """With one bucket a stage they stay; with more than two places they do not."""
     knobs = {**CUT, "parallel": "pipeline:1", "shard": "parameters", "defer_weights": True}

@@ -31,12 +31,6 @@ LOCAL = {
     "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 2, "lr": 0.05,
     "mode": "local-sgd", "local_steps": 4,
 }  # fmt: skip
-#: Ways to sum, and codecs that go so.
-LINEAR = ("float16", "random-k", "low-rank")
-HOPS = tuple(it for it in TABLE if it not in (*LINEAR, "ternary", "ternary-base3", "dgc", "demo"))
-WAYS = {
-    "all-pairs": tuple(TABLE), "naive": tuple(TABLE), "ring": (*HOPS, *LINEAR), "tree": LINEAR,
-}  # fmt: skip
 KINDS = {
     "as a whole": {},
     "outer": {"outer_lr": 0.7},
@@ -87,34 +81,6 @@ def recorded(config, out, workers=3, problem=None):
     return run
 
 
-@pytest.mark.parametrize(
-    ("codec", "way"),
-    [
-        pytest.param(codec, way, marks=[pytest.mark.exhaustive] * ((i + j) % 3 != 0))
-        for j, (way, codecs) in enumerate(WAYS.items())
-        for i, codec in enumerate(codecs)
-    ],
-)
-@pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.one_in(20)
-def test_gradients_are_summed_checked_and_repeated(tmp_path, codec, way, workers):
-    config = summed(codec, allreduce=way)
-    run = recorded(config, tmp_path / "run", workers)
-    told = run.summary
-    # All frames to all, or a chunk each there and back: of two phases, of hops, and of a tree.
-    copies = workers * (workers - 1) if way == "naive" else 2 * (workers - 1)
-    if way != "tree":
-        assert told.framed_bytes == told.updates * copies * 4 * run.theta.size
-    assert 0 < told.frame_bytes < told.bytes_sent == told.bytes_received
-    bare = simulate(config, workers=workers, numerics=False)
-    assert bare.summary.framed_bytes == told.framed_bytes
-    if codec in SPARSE:
-        assert bare.summary.frame_bytes >= told.frame_bytes
-    else:
-        assert bare.summary.frame_bytes == told.frame_bytes
-        assert bare.seconds == run.seconds
-
-
 @pytest.mark.parametrize(("codec", "reply"), pairs(["sign", "top-k", "int8"], MEANS, one_in=9))
 @pytest.mark.parametrize("way", ["all-pairs", "ring"])
 @pytest.mark.one_in(5)
@@ -127,11 +93,7 @@ def test_means_may_have_a_codec_of_their_own(tmp_path, codec, reply, way):
 @pytest.mark.one_in(20)
 def test_local_steps_are_averaged_checked_and_repeated(tmp_path, codec, kind):
     run = recorded(local(codec, kind), tmp_path / "run")
-    bare = simulate(local(codec, kind), workers=3, numerics=False)
-    assert bare.summary.framed_bytes == run.summary.framed_bytes
-    assert bare.summary.frame_bytes >= run.summary.frame_bytes > 0
-    if codec not in SPARSE and "codec_reply" not in KINDS[kind]:
-        assert bare.summary.frame_bytes == run.summary.frame_bytes
+    assert 0 < run.summary.frame_bytes < run.summary.bytes_sent
 
 
 class Uneven:

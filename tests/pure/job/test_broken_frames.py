@@ -204,15 +204,6 @@ def unscaled(self, factor, rescale=ErrorFeedback.rescale):
     rescale(self, 1.0)
 
 
-def sharing(self, encoder, *, senders={}, init=SumCodec.__init__, **more):  # noqa: B006
-    """As if all fragments were encoded by one and the same sender."""
-
-    def make(span, way):
-        return senders.setdefault((more["worker"], span.size, way), encoder(span, way))
-
-    init(self, make, **more)
-
-
 def drawing_alike(self, clock, epoch, total, begin=SumCodec.begin_round):
     """As if the draws of two fragments under way were the same."""
     begin(self, clock // 2, epoch, total)
@@ -221,12 +212,6 @@ def drawing_alike(self, clock, epoch, total, begin=SumCodec.begin_round):
 def adding_more(self, reply, read=ReplyDecoder.read):
     read(self, reply)
     self._spans[reply.shard][0] += 1e-3
-
-
-def careless(self, finish=StraightSum.finish):
-    self._own[0] *= np.float32(0.99)
-    self._feedback.residual *= np.float32(0.99)
-    finish(self)
 
 
 def dividing(self, at, agree=StraightSum.agree):
@@ -239,11 +224,9 @@ BROKEN = [
     ("replies", ReplyDecoder, "read", adding_more, "frames", "came to other numbers"),
     ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
     ("hops", CodedSum, "begin", forgetful, "residuals", ""),
-    ("fragments", SumCodec, "__init__", sharing, "residuals", ""),
     ("fragments", SumCodec, "begin_round", drawing_alike, "frames", ""),
     ("two phases", ErrorFeedback, "rescale", unscaled, "residuals", "keeps back at clock"),
     ("random-k", StraightSum, "begin", forgetful_straight, "residuals", ""),
-    ("random-k", StraightSum, "finish", careless, "residuals", "what adds up to"),
     ("float16", StraightSum, "agree", dividing, "frames", "another mean of part 0"),
 ]
 

@@ -190,20 +190,6 @@ def test_the_samples_of_a_step_stay(config, ranks, slots, wanted):
     assert {left: it.on(left) for left in wanted} == wanted
 
 
-@each("ranks", [2, 5, 8])
-@each("slots", [1, 4, 12])
-def test_whatever_is_there_the_samples_of_a_step_are_the_same(ranks, slots):
-    it = Elastic.of(ALL, ranks, slots, 0, 1)
-    for left in range(1, slots + 1):
-        size = it.on(left)
-        if isinstance(size, str):  # more ranks than cores, as many on each
-            assert ranks * left // slots == 0
-            continue
-        assert size.ranks * size.batch_size == ranks * 6
-        assert size.ranks <= max(ranks, left)
-        assert left < slots or size == Size(ranks, 6)
-
-
 def test_no_fewer_than_are_wanted():
     it = Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=3)
     assert it.on(4) == Size(4, 16)

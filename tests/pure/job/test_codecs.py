@@ -145,13 +145,6 @@ def test_demo_that_sends_everything_is_signed_descent(mode):
     np.testing.assert_array_equal(*thetas)
 
 
-def test_demo_is_an_optimizer_that_brings_its_codec():
-    whole = simulate(config_of("ssp", optimizer="demo", lr=0.01), workers=3)
-    apart = simulate(config_of("ssp", "demo", codec_chunk=64, codec_kept=32, lr=0.01), workers=3)
-    np.testing.assert_array_equal(whole.theta, apart.theta)
-    assert whole.summary.bytes_sent == apart.summary.bytes_sent
-
-
 @each(
     ("codec", "reply"),
     [("top-k", None), ("nonzero", None), *(("sign", it) for it in REPLIES)],

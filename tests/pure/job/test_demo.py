@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import psrt
 from psrt.config import TrainConfig
-from psrt.errors import DivergedError
 from psrt.job.virtual import simulate
 from support.cases import each
 
@@ -106,18 +104,3 @@ def test_one_worker_that_sends_all_is_signed_descent():
         for it in (KNOBS | {"codec_kept": 16}, plain | {"optimizer": "sign-sgd"})
     )
     assert whole.tobytes() == signed.tobytes()
-
-
-class Overflows(Drawn):
-    def loss_and_grad(self, theta, batch, out):
-        loss = super().loss_and_grad(theta, batch, out)
-        if batch[0] % 100 == 5:
-            out[START + 1] = out[1] = np.inf
-        return loss if np.isfinite(theta).all() else float(theta.sum())
-
-
-@each(("workers", "kept"), [(1, 16), (3, KEPT)])
-def test_an_infinite_gradient_ends_the_run(workers, kept):
-    config = TrainConfig(**KNOBS | {"codec_kept": kept})
-    with pytest.raises(DivergedError):
-        simulate(config, Overflows(), workers=workers)

@@ -148,23 +148,6 @@ def test_a_disk_that_fails_at_any_operation_costs_a_checkpoint_at_most(name, par
             assert found.said or how == "full"
 
 
-def test_a_step_that_some_shards_have_is_told(folder):
-    """A shard dropped a push that was not answered, another one had made its update by then."""
-    events = range(100, 110)
-    found = [run("sync", folder / f"{it}", (crash(2, it),), record=True) for it in events]
-    (torn,) = {it.torn for it in found} - {0}
-    assert torn == 1
-    for event, it in zip(events, found, strict=True):
-        told = [line for line in it.said if "torn" in line]
-        assert len(told) == (it.torn > 0)
-        assert not told or "1 step of the dead, at some shards only" in told[0]
-        path = folder / f"{event}" / "summary.json"
-        summary = json.loads(path.read_text())
-        assert summary["torn"] == it.torn
-        path.write_text(json.dumps(summary | {"torn": 1 - it.torn}))
-        assert "torn" in check_run(path.parent).violation.text
-
-
 @each("name", ["gossip", "pairs"])
 def test_who_has_parameters_of_its_own_is_missed_by_all_later_checkpoints(name, folder):
     fault = crash(2, undisturbed(name, folder).events // 2)
@@ -175,33 +158,11 @@ def test_who_has_parameters_of_its_own_is_missed_by_all_later_checkpoints(name, 
     assert not any("training continues without it" in it for it in found.said)
 
 
-# --- ranks that stand still -----------------------------------------------------------------------
-
-LASTS = 0.5
-
-
-def pause(ranks, lasts=LASTS, event=1):
-    return Fault("pause", tuple(("rank", rank) for rank in ranks), EVENT, event, lasts)
-
-
-def seconds_of(out):
-    return json.loads((out / "summary.json").read_text())["seconds"]
-
-
-@pytest.mark.one_in(40)
-@pytest.mark.parametrize("name", MODES)
-def test_time_is_counted_from_the_start_of_the_job(name, folder):
-    """The history is checked, in which the waiting of each is a share of that time."""
-    last, every = ranks_of(name) - 1, range(ranks_of(name))
-    for ranks in ([last], every):
-        assert run(name, folder / "still", (pause(ranks),), record=True).error is None
-        assert seconds_of(folder / "still") > LASTS
-
-
 def test_who_pauses_twice_goes_on_when_both_are_over(tmp_path):
-    faults = pause([1], 0.25, 20), pause([1], LASTS, 21), pause([1], 0.125, 22)
-    run("ring", tmp_path, faults, record=True)
-    assert seconds_of(tmp_path) > LASTS
+    pauses = [(0.25, 20), (0.5, 21), (0.125, 22)]
+    faults = [Fault("pause", (("rank", 1),), EVENT, event, lasts) for lasts, event in pauses]
+    run("ring", tmp_path, tuple(faults), record=True)
+    assert json.loads((tmp_path / "summary.json").read_text())["seconds"] > 0.5
 
 
 # --- survivors, among whom samples are dealt out again --------------------------------------------
@@ -237,10 +198,9 @@ def test_the_checker_holds_who_is_left_out_against_the_steps(tmp_path):
     for changed in ([], [[epoch + 1, gone]], [[epoch - 1, gone]]):
         path.write_text(sealed(header | {"left_out": changed}))
         assert "batches" in str(check_run(folder)), changed
-    for wrong in ([[epoch, [2]]], [[epoch, [1]], [epoch, [1]]], [["1", gone]], 3):
-        path.write_text(sealed(header | {"left_out": wrong}))
-        with pytest.raises(ConfigError):
-            check_run(folder)
+    path.write_text(sealed(header | {"left_out": [[epoch, [2]]]}))
+    with pytest.raises(ConfigError, match="leaves workers out that did not die"):
+        check_run(folder)
 
 
 @each("gone", [(), (2,), (0, 1, 3)])

@@ -228,7 +228,6 @@ NOT_MINE = ZeroDivisionError("of the user's own")
         ("evaluate", failing(NOT_MINE), ZeroDivisionError),
         ("evaluate", failing(NOT_MINE, at=1), ZeroDivisionError),
         ("evaluate", failing(KeyboardInterrupt(), at=1), KeyboardInterrupt),
-        ("evaluate", returning({"accuracy": 2.0}), ConfigError),
         ("evaluate", returning(None), ConfigError),
         ("conclude", failing(NOT_MINE), ZeroDivisionError),
         ("state", returning({"it": object()}), CheckpointError),

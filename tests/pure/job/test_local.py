@@ -10,7 +10,6 @@ import pytest
 import psrt
 from psrt.config import TrainConfig
 from psrt.errors import StoppedError
-from psrt.history.check.run import check_run
 from psrt.job.amount import Training
 from psrt.job.local import run
 from psrt.job.session import run_job
@@ -22,34 +21,9 @@ from support.cases import each
 BASE = {"dataset": "synthetic:40x4x2", "hidden": (6, 3), "batch_size": 8, "epochs": 2}
 
 
-def trained(**knobs):
-    lines = []
-    done = run(TrainConfig(**BASE, **knobs), say=lines.append)
-    return done, lines
-
-
 @pytest.fixture(autouse=True)
 def _by_itself(monkeypatch):
     monkeypatch.setattr("psrt.job.local.launched", lambda: False)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"push_sum": True},
-        {"gradient_tracking": True},
-        {"asynchronous": True, "topology": "star"},
-        {"by_host": True},
-    ],
-    ids=lambda more: min(more),
-)
-def test_without_neighbours_gossip_trains_as_one_does_alone(tmp_path, more):
-    alone, _ = trained(mode="serial")
-    out = str(tmp_path / "run")
-    done, _ = trained(mode="gossip", out=out, record=True, **more)
-    assert done.theta == pytest.approx(alone.theta, abs=1e-6)
-    found = check_run(out)
-    assert found.ok, "\n".join(found.lines())
 
 
 class Signalled:

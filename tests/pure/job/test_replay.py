@@ -38,7 +38,7 @@ def recorded(out, flags, **more):
 def asynchronous(tmp_path_factory):
     """An asynchronous run: its folder, and what came out."""
     out = tmp_path_factory.mktemp("runs") / "async"
-    return out, recorded(out, ASYNC)
+    return out, recorded(out, ASYNC, inject=["1:slow:2:3", "*:pause:4:0.5"])
 
 
 @pytest.fixture
@@ -87,26 +87,17 @@ def test_a_serial_run_is_repeated_without_virtual_time(tmp_path):
 
 
 def test_the_config_is_that_of_the_run(asynchronous):
+    """But for delays, which are not repeated unless they are asked for."""
     out, _ = asynchronous
     config = parse_train(["--replay", str(out), "--log-every", "3", "--seed", "0"])
     assert config == recorded_config(out, log_every=3)
     assert (config.mode, config.servers, config.hidden, config.steps) == ("async", 2, (), 15)
     assert (config.out, config.record, config.replay) == (None, False, str(out))
-
-
-def test_delays_are_not_repeated_unless_asked_for(tmp_path):
-    recorded(tmp_path / "run", ASYNC, inject=["1:slow:2:3", "*:pause:4:0.5"])
-    config = recorded_config(tmp_path / "run")
     assert config.inject == ()
-    replayed(tmp_path / "run", inject=["0:delay:0.05"])
-
-
-def test_the_number_of_workers_is_that_of_the_run(asynchronous):
-    out, _ = asynchronous
+    replayed(out, inject=["0:delay:0.05"])
     assert parse_simulate(["--replay", str(out)])[1].workers == WORKERS
-    _, scenario = parse_simulate(["--replay", str(out), "--workers", "2"])
     with pytest.raises(ConfigError, match="would not be that run: 2 workers instead of 3"):
-        run_in_virtual_time(recorded_config(out), scenario)
+        run_in_virtual_time(recorded_config(out), Scenario(workers=2))
     with pytest.raises(ConfigError, match="3 workers: start 5 ranks, not 1"):
         psrt.run(recorded_config(out))
 
@@ -163,7 +154,7 @@ def test_an_edited_config(copy, config, told):
         recorded_config(copy)
 
 
-def test_an_edited_config_on_both_sides_comes_to_something_else(copy):
+def test_one_that_is_edited_on_both_sides_comes_to_something_else(copy):
     edit_header(copy, config={"lr": 0.25})
     (copy / "config.toml").unlink()
     with pytest.raises(ReplayError, match=r"came to other parameters: sha256 .* instead of"):
@@ -195,21 +186,15 @@ def test_what_cannot_be_had_again(asynchronous, tmp_path, scenario, told):
         run_in_virtual_time(recorded_config(asynchronous[0]), now)
 
 
-# --- gossip without rounds -----------------------------------------------------------------------
-
-PAIRS = {
-    "mode": "gossip", "asynchronous": True, "topology": "ring", "dataset": "synthetic:400x6x3",
-    "hidden": (5,), "batch_size": 4, "lr": 0.05, "record": True,
-}  # fmt: skip
-
-
 def test_a_void_offer_shows_where_it_was_learnt(tmp_path):
     """In some run a neighbour leaves while an offer is open, and the next one goes to another."""
+    pairs = {"mode": "gossip", "asynchronous": True, "topology": "ring", "steps": None, "epochs": 1}
+    pairs |= {"partition": "dirichlet:0.3", "record": True}
     for seed in (13, *range(13)):  # with the 13th, at the time of writing
         out = tmp_path / str(seed)
-        more = {"partition": "dirichlet:0.3", "epochs": 1, "seed": seed, "out": str(out)}
+        config = TrainConfig(**BASE | pairs | {"seed": seed, "out": str(out)})
         costs = VirtualCosts(compute="lognormal:0.001:0.8")
-        run_in_virtual_time(TrainConfig(**PAIRS | more), Scenario(workers=6, costs=costs))
+        run_in_virtual_time(config, Scenario(workers=6, costs=costs))
         events = read_history(out).workers
         if any((PairScript.of(*it).rows[:, 4] == 2).any() for it in enumerate(events)):
             replayed(out)

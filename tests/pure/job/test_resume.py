@@ -20,7 +20,7 @@ from psrt.job.problems import supervised_problem
 from psrt.job.recorded import recorded_config
 from psrt.job.resuming import Resumption, found, resumed_config
 from psrt.job.virtual import simulate
-from psrt.report.files import METRICS, SUMMARY, OutputFolder
+from psrt.report.files import SUMMARY, OutputFolder
 from psrt.simulation.calibration import calibrate
 from support.cases import each
 
@@ -64,35 +64,6 @@ def whole(tmp_path_factory):
 def copy(whole, tmp_path):
     """A copy of it, whose configuration names the other folder."""
     return Path(shutil.copytree(whole, tmp_path / "copy"))
-
-
-def test_metrics_are_of_one_run(copy, whole, tmp_path):
-    """The checkpoint lies between two lines: what was counted before it is in the next one."""
-    every = config_of(tmp_path / "run", log_every=4, batch_size=6)
-    trained(every, 2)
-
-    def lines():
-        text = (tmp_path / "run" / METRICS).read_text()
-        return [json.loads(line) for line in text.splitlines()]
-
-    before = lines()
-    times = ("waiting_share", *(it for it in before[0] if "second" in it))
-    resumes = replace(every, resume=cut_of(every.out, 5))
-    simulate(resumes, workers=2)
-    again = lines()
-    for one, other in zip(before, again, strict=True):
-        assert {n: it for n, it in one.items() if n not in times} == {
-            n: it for n, it in other.items() if n not in times
-        }
-    seconds = [it["seconds"] for it in again]
-    assert seconds == sorted(seconds)
-    ends = [it["measured_seconds"] for it in again]
-    made = np.dot([it["samples_per_second"] for it in again], np.diff([0.0, *ends]))
-    assert made == pytest.approx(again[-1]["samples"])
-    simulate(replace(resumes, batch_size=4), workers=3)  # as many samples a step
-    for one, other in zip(before, lines(), strict=True):
-        assert (other["step"], other["samples"]) == (one["step"], one["samples"])
-        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
 def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp_path, whole):

@@ -161,37 +161,6 @@ def test_a_role_that_is_done_is_no_failure(tmp_path):
     assert said == ["worker-1-of-2 has done all its steps: no more checkpoints"]
 
 
-class SlowDisk(Disk):
-    """Writes parts only after others may have said what they have to say."""
-
-    def __init__(self):
-        self.said, self.order = threading.Event(), []
-
-    def write(self, path, pieces):
-        if path.suffix == ".safetensors":
-            self.said.wait(0.1)
-        super().write(path, pieces)
-
-    def rename(self, old, new):
-        super().rename(old, new)
-        self.order.append(new.parent.name)
-        self.said.set()
-
-
-def test_a_role_that_is_done_right_after_its_step_is_part_of_that_checkpoint(tmp_path):
-    """As where a run is stopped: workers save themselves, and leave."""
-    disk, said = SlowDisk(), []
-    theirs = Saver(Checkpoints(disk, tmp_path), disk, every=10)
-    drive(theirs.at(Part(OTHER, zeros), 10))
-    drive(theirs.ended(Part(OTHER, zeros)))
-    assert disk.order == ["00000010.0.part", "00000000.0.done.part"]
-    first = saver_of(tmp_path, said, names=(OWN, OTHER))
-    drive(first.at(Part(OWN, zeros), 10))
-    first.finish()
-    assert said == []
-    assert steps_of(tmp_path) == [10]
-
-
 # --- workers that are gone ------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 from pathlib import Path
@@ -22,7 +21,6 @@ from psrt.job.local import run
 from psrt.job.problems import supervised_problem
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import simulate
-from psrt.messages import Push
 from psrt.report import Summary, read_metrics
 from psrt.runtime.checksum import checksum
 from psrt.simulation import SimulationCosts, Simulator
@@ -97,9 +95,8 @@ def test_a_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
     assert others["metrics.jsonl"] != files["metrics.jsonl"]
 
 
-@pytest.mark.parametrize("numerics", [True, False])
-def test_who_crashed_is_told(kept, numerics):
-    scenario = Scenario(4, numerics=numerics, crashes=((1, 0.0045), (3, 1e9)))
+def test_who_crashed_is_told(kept):
+    scenario = Scenario(4, numerics=False, crashes=((1, 0.0045), (3, 1e9)))
     files, said = kept(config(), scenario)
     simulation, summary = (json.loads(files[f]) for f in ("simulation.json", "summary.json"))
     assert simulation["crashed"] == [1]  # the other one is done by then
@@ -215,33 +212,7 @@ def plain(**more):
     return dataclasses.replace(BASE, record=False, out=None, **more)
 
 
-# --- how all sum ---------------------------------------------------------------------------------
-
-
-class InOnePiece:
-    """A problem as users write them: nothing about parts, no optional methods."""
-
-    def initial(self):
-        return np.zeros(6, np.float32)
-
-    def batches(self, worker, workers, epoch):
-        return [np.full(3, worker + 1.0)] * 4
-
-    def loss_and_grad(self, theta, batch, out):
-        out[:] = batch.mean()
-        return 0.0
-
-    def evaluate(self, theta):
-        return {}
-
-
-@each("overlap", [None, False, True])
-def test_a_problem_without_parts_is_summed_in_one_piece(overlap):
-    asked = TrainConfig(mode="allreduce", allreduce="tree", overlap=overlap, epochs=2, lr=0.5)
-    run = simulate(asked, InOnePiece(), workers=3)
-    np.testing.assert_allclose(run.theta, [-8 * 0.5 * 2] * 6)
-    assert run.workers[0].strategy.plan[:4] == ("tree", "as asked", 1, False)
-    assert run.summary.bytes_sent == run.summary.bytes_received > 0
+# --- who is caught, and who waits for whom --------------------------------------------------------
 
 
 def test_what_auto_picks_by_may_be_given(tmp_path):
@@ -257,11 +228,7 @@ def test_what_auto_picks_by_may_be_given(tmp_path):
     assert rounds[0] < rounds[1]
 
 
-@pytest.mark.parametrize(
-    "knobs",
-    [{"mode": "allreduce", "bucket_bytes": 1}, {"mode": "local-sgd", "local_steps": 2}],
-    ids=str,
-)
+@each("knobs", [{"mode": "allreduce", "bucket_bytes": 1}, {"mode": "local-sgd", "local_steps": 2}])
 def test_a_rank_that_goes_astray_is_caught(knobs):
     """A bit of worker 1's parameters flips right before it is looked at."""
 
@@ -283,26 +250,6 @@ def test_a_rank_that_goes_astray_is_caught(knobs):
     simulate(dataclasses.replace(asked, check_every=0), workers=3, world=LeakyWorld)
 
 
-@each("seed", range(4))
-def test_with_a_backup_a_round_is_the_mean_of_the_first_on_every_shard(seed):
-    """Nobody computes with parts of two rounds, since whoever has them reads once more."""
-    books = Ledger([8] * 4, 2)
-    asked = TrainConfig(mode="sync", backup=1, servers=2, lr=1.0, epochs=1)
-    run, log = record(asked, books, workers=4, seed=seed)
-    for read in books.reads:
-        members = (read.contents != 0).sum(axis=1)  # of each round, on each shard
-        assert (members[:, read.clock :] == 0).all()
-        assert (members[:, : min(read.clock, 6)] == 3).all()
-        means = read.contents.sum(axis=1)[:, : read.clock]
-        np.testing.assert_allclose(means, 1, rtol=1e-6)
-    assert {worker.clock for worker in run.workers} == {8}
-    pushes = [it.message for it in log if isinstance(getattr(it, "message", None), Push)]
-    used = sum(sum(server.shard.stats.histogram) for server in run.servers)
-    dropped = sum(server.shard.stats.dropped for server in run.servers)
-    assert dropped == sum(it.samples > 0 for it in pushes) - used
-    assert not any(it.samples for it in pushes if it.clock > it.version)
-
-
 @each("k", [1, 3, 8])
 def test_softsync_staleness_is_what_the_others_apply(k):
     """Between a worker's read and its push come those of the others, a quorum an update.
@@ -317,22 +264,6 @@ def test_softsync_staleness_is_what_the_others_apply(k):
     mean = (histogram * np.arange(histogram.size)).sum() / histogram.sum()
     assert mean == pytest.approx((workers - 1) / quorum, rel=0.02)
     assert histogram[2 * (workers // quorum) + 1 :].sum() <= 0.01 * histogram.sum()
-
-
-# --- reports, and who is slow -------------------------------------------------------------------
-
-
-def test_reports_come_from_every_worker_and_end():
-    run = simulate(plain(mode="async", servers=2), workers=3, seed=1)
-    reports = sorted(run.reports, key=lambda it: it.worker)
-    of_worker = {w: list(its) for w, its in itertools.groupby(reports, lambda it: it.worker)}
-    assert sorted(of_worker) == [0, 1, 2]
-    for worker, its in of_worker.items():
-        assert [it.last for it in its] == [False] * (len(its) - 1) + [True]
-        assert [it.step for it in its] == sorted(it.step for it in its)
-        assert sum(it.samples for it in its) == run.meters[worker].stats.samples
-        evaluated = [not np.isnan(it.test_loss) for it in its]
-        assert evaluated == [worker == 0 and it.epoch_end for it in its]
 
 
 # --- pushes that set out while the gradient is being computed ------------------------------------

@@ -59,17 +59,17 @@ TOPOLOGIES = {
 def possible(topology, order, codec, ways):
     """Return whether workers can mix so, as the documentation says."""
     names = {"by_host": BY_HOST, "push_sum": PUSH_SUM, "asynchronous": ASYNCHRONOUS}
-    way = next((name for knob, name in names.items() if ways[knob]), IN_ROUNDS)
-    if way not in TOPOLOGIES[topology]:
+    given = {it for it in WAYS if ways[it]}
+    way = next((name for knob, name in names.items() if knob in given), IN_ROUNDS)
+    if codec is not None and (given or not TABLE[codec].sends_differences):
         return False
-    if codec is not None:
-        able = TABLE[codec].sends_differences and CODED in TOPOLOGIES[topology]
-        return able and not any(ways.values())
-    if ways["by_host"] and any(value for way, value in ways.items() if way != "by_host"):
+    if way not in TOPOLOGIES[topology] or (codec and CODED not in TOPOLOGIES[topology]):
         return False
-    if ways["push_sum"] and (ways["gradient_tracking"] or order == COMBINE_THEN_ADAPT):
+    alone = "by_host" in given or "asynchronous" in given
+    if (alone and len(given) > 1) or ("asynchronous" in given and order):
         return False
-    return not (ways["asynchronous"] and (order or ways["push_sum"] or ways["gradient_tracking"]))
+    tracks = "gradient_tracking" in given or order == COMBINE_THEN_ADAPT
+    return not ("push_sum" in given and tracks)
 
 
 @each("topology", TOPOLOGIES)

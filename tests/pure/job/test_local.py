@@ -1,4 +1,4 @@
-"""A job of one process; what a problem has for each worker; and how far training is."""
+"""A job of one process, and what a problem has for each worker."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ import pytest
 import psrt
 from psrt.config import TrainConfig
 from psrt.errors import StoppedError
-from psrt.job.amount import Training
 from psrt.job.local import run
-from psrt.job.session import run_job
-from psrt.job.virtual import VirtualLauncher
-from psrt.progress import PROGRESS
-from psrt.runtime.server import Server
-from support.cases import each
 
 BASE = {"dataset": "synthetic:40x4x2", "hidden": (6, 3), "batch_size": 8, "epochs": 2}
 
@@ -121,39 +115,3 @@ def test_each_worker_has_its_own_and_the_states_come_back(workers):
     assert states == {i: {"number": i, "count": np.array(2 * (i + 1))} for i in range(workers)}
     assert run.summary.test_loss == 0
     assert run.records[0].test_loss == 1
-
-
-# --- how far training is -------------------------------------------------------------------------
-
-
-# --- how far training is -------------------------------------------------------------------------
-
-
-class Looked(VirtualLauncher):
-    """Keeps what is known at each report: of all roles, and as servers alone would know it."""
-
-    async def run(self, roles, finished):
-        servers = {rank: it for rank, it in roles.items() if isinstance(it, Server)}
-        self.amounts, hear = [[], []], self.on_report
-        alone = Training(self.config, self, servers, None)
-
-        def on_report(report):
-            hear(report)
-            self.amounts[0].append(PROGRESS._parts[-1].look())
-            self.amounts[1].append(alone())
-
-        self.on_report = on_report
-        await super().run(roles, finished)
-
-
-@each(("mode", "noun", "total"), [("sync", "step", 20), ("async", "epoch", 2)])
-def test_steps_and_epochs_are_counted_of_those_that_are_planned(mode, noun, total):
-    launcher = Looked(3, seed=1)
-    launcher.config = TrainConfig(mode=mode, hidden=(4,), log_every=5, **{f"{noun}s": total})
-    run_job(launcher, launcher.config)
-    for amounts in launcher.amounts:
-        done = [it.done for it in amounts]
-        assert {(it.total, it.noun) for it in amounts} == {(total, noun)}
-        assert done == sorted(done)
-        assert done[0] < total / 2
-        assert done[-1] >= 0.95 * total  # the last report may come before the last push of others

@@ -297,8 +297,8 @@ def check_before(problem, mode, table, cut, died_at=0):
 
 #: (mode, workers, servers)
 GROUPS = [
-    *(("codec", 3, 1), ("replies", 2, None), ("sync, codec", 4, 3), ("elastic, codec", 3, None)),
-    *(("elastic, async", 3, None), ("codec", 4, None), ("replies", 4, 1), ("codec", 2, 3)),
+    *(("codec", 3, 1), ("replies", 2, None), ("sync, codec", 4, 3), ("elastic, async", 3, None)),
+    *(("elastic, codec", 3, None), ("codec", 4, None), ("replies", 4, 1), ("codec", 2, 3)),
 ]
 
 
@@ -314,7 +314,7 @@ def resumes(folder, mode, after, servers, cuts):
         went_on(problem, mode, cut, after, out / f"on {cut.path.name}", servers)
 
 
-@each(("mode", "after", "servers"), GROUPS[:5])
+@each(("mode", "after", "servers"), GROUPS[:4])
 def test_each_push_counts_once_with_whoever_resumes(tmp_path, mode, after, servers):
     """That is also what is kept back of it, as a part of an update, whoever has it then."""
     resumes(tmp_path, mode, after, servers, slice(1, 2))
@@ -347,7 +347,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
     went_on(problem, mode, cut, WORKERS, tmp_path / f"{mode} on")
 
 
-@each(("mode", "epochs", "steps"), [("ssp", 2.5, 13), ("sums", 2.5, 13), ("async", 0.4, 2)])
+@each(("mode", "epochs", "steps"), [("ssp", 2.5, 13), ("sums", 2.5, 13)])
 def test_a_run_that_ends_within_an_epoch_resumes_from_its_last_checkpoint(
     tmp_path, mode, epochs, steps
 ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from psrt.job.problems import supervised_problem
 from psrt.job.recorded import recorded_config
 from psrt.job.resuming import Resumption, found, resumed_config
 from psrt.job.virtual import simulate
-from psrt.report.files import SUMMARY, OutputFolder
+from psrt.report.files import SUMMARY
 from psrt.simulation.calibration import calibrate
 from support.cases import each
 
@@ -241,24 +240,6 @@ def test_workers_on_other_hosts_get_what_others_updated(tmp_path, shard):
     assert len(read) >= 3 * 3, "each worker has read what all have saved"
 
 
-def test_a_run_under_way_is_not_gone_on_with(copy, monkeypatch):
-    there = OutputFolder(copy)
-    there.prepare("", resumes=True)
-    again = resumed_config(str(copy))
-
-    def read(it, name):
-        raise ConfigError("the other one has deleted it")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Resumption, "part", read)
-        for resume in (again.resume, "auto"):
-            with pytest.raises(ConfigError, match="is in use by a run under way"):
-                simulate(replace(again, resume=resume), workers=WORKERS)
-    there.discard()
-    there.release()
-    assert trained(resumed_config(str(copy), epochs=3))["steps"] == 18
-
-
 # --- runs that are recorded, which have one history ----------------------------------------------
 
 #: Saved after steps 3, 6, 9 and 12. Of async, worker 0 is slow, and all are uneven.
@@ -287,7 +268,7 @@ def test_it_goes_on_again_and_again(recorded, tmp_path):
     run = Path(shutil.copytree(recorded["async"], tmp_path / "run"))
     assert read_history(run).has_stops
     steps = sorted(int(it.name) for it in (run / "checkpoints").iterdir())
-    for i, step in enumerate(steps[:3]):
+    for i, step in enumerate(steps[:2]):
         times = went_on(run, step).header.resumed
         assert len(times) == i + 1
     assert list(times) == sorted(times)

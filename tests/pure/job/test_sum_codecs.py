@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import psrt
 from psrt.codec import TABLE, make_codec
 from psrt.config import TrainConfig
 from psrt.history import Kind, read_history
@@ -94,37 +95,6 @@ def test_local_steps_are_averaged_checked_and_repeated(tmp_path, codec, kind):
     assert 0 < run.summary.frame_bytes < run.summary.bytes_sent
 
 
-class Uneven:
-    """Three workers of whom one has an empty batch amid the others, and one leaves early."""
-
-    def __init__(self, n):
-        self.n = n
-
-    def initial(self):
-        return np.zeros(self.n, np.float32)
-
-    def batches(self, worker, workers, epoch):
-        sizes = {0: [4, 4, 4, 4], 1: [4, 0, 4, 1], 2: [4, 4]}[worker]
-        return [np.full(size, 10 * worker + i) for i, size in enumerate(sizes)]
-
-    def loss_and_grad(self, theta, batch, out):
-        out[:] = np.random.default_rng(int(batch[0])).standard_normal(self.n)
-        return 1.0
-
-    def evaluate(self, theta):
-        return {"loss": 0.0}
-
-
-@each("n", [2, 40])
-@each(("way", "reply"), [("all-pairs", "nonzero"), ("naive", None), ("ring", None)])
-def test_workers_without_samples_and_fewer_elements_than_workers(tmp_path, way, reply, n):
-    config = TrainConfig(
-        mode="allreduce", check_every=1, batch_size=4, lr=0.1, epochs=1, codec="top-k",
-        codec_density=0.2, codec_reply=reply, allreduce=way,
-    )  # fmt: skip
-    recorded(config, tmp_path / f"{n}{way}{reply}", 3, Uneven(n))
-
-
 # --- bytes by formula ----------------------------------------------------------------------------
 
 
@@ -189,9 +159,9 @@ def test_a_period_sends_the_frames_of_its_fragments(tmp_path, fragments):
     ("way", "workers", "lossless"),
     [
         *((way, workers, codec_knobs("top-k") | {"codec_density": 1.0})
-          for way, workers in (("all-pairs", 3), ("naive", 5), ("ring", 4))),
-        *((way, 3, {"codec": "random-k", "codec_density": 1.0}) for way in ("ring", "tree")),
-        *((way, 3, {"codec": "low-rank", "codec_rank": 7}) for way in ("tree", "butterfly")),
+          for way, workers in (("all-pairs", 3), ("ring", 4))),
+        *((way, 3, {"codec": "random-k", "codec_density": 1.0}) for way in ("ring",)),
+        *((way, 3, {"codec": "low-rank", "codec_rank": 7}) for way in ("tree",)),
     ],
 )  # fmt: skip
 def test_all_elements_and_matrices_that_are_not_shorter_are_the_dense_sum_to_the_bit(
@@ -204,7 +174,7 @@ def test_all_elements_and_matrices_that_are_not_shorter_are_the_dense_sum_to_the
     assert framed.theta.tobytes() == dense.theta.tobytes()
 
 
-@each("kind", [it for it in KINDS if "codec_reply" not in KINDS[it]])
+@each("kind", ["as a whole", "all at once", "late", "eager fragments", "servers"])
 def test_differences_that_lose_nothing_come_to_the_same_but_for_what_float32_rounds(kind):
     """Eager steps are along differences anyway: to the bit."""
     sums = {} if "server" in kind else {"allreduce": "all-pairs"}
@@ -249,3 +219,102 @@ def test_the_first_lines_say_what_is_sent():
     assert "all-reduce: all-pairs, because others lose or send more" in text
     assert "codec: sign, with error feedback: a worker sends 240 B an update instead of" in text
     assert "which depends on the numbers" in lines(codec="top-k")
+
+
+# --- decoupled momentum, against the published algorithm in float64 -------------------------------
+
+#: A matrix of 10 × 9 behind 3 numbers, and 5 numbers behind it.
+START, ROWS, COLUMNS, N = 3, 10, 9, 98
+BETA, CHUNK, KEPT, STEPS = 0.9, 4, 3, 8
+DEMO = {
+    "mode": "allreduce", "optimizer": "demo", "codec_chunk": CHUNK, "codec_kept": KEPT,
+    "codec_momentum": BETA, "lr": 0.03, "epochs": 2, "schedule": "step", "decay_epochs": 1.0,
+    "decay_factor": 0.25, "batch_size": 4,
+}  # fmt: skip
+
+
+def drawn(worker, step):
+    return np.random.default_rng((worker, step)).standard_normal(N).astype(np.float32)
+
+
+class Drawn:
+    """Gradients that are drawn; the last batch of an epoch is smaller at all but worker 0."""
+
+    def initial(self):
+        return np.zeros(N, np.float32)
+
+    def matrices(self):
+        return [(START, ROWS, COLUMNS)]
+
+    def batches(self, worker, workers, epoch):
+        first = epoch * STEPS // 2
+        sizes = [4] * (STEPS // 2 - 1) + [4 if worker == 0 else 1]
+        return [np.full(size, 100 * worker + first + i) for i, size in enumerate(sizes)]
+
+    def loss_and_grad(self, theta, batch, out):
+        out[:] = drawn(*divmod(int(batch[0]), 100))
+        return 1.0
+
+    def evaluate(self, theta):
+        return {"loss": 0.0}
+
+
+def transform(rows, columns):
+    """Return the DCT-II of blocks as one matrix, entry by entry."""
+    found = np.empty((rows * columns, rows * columns))
+    for u, v in np.ndindex(rows, columns):
+        for i, j in np.ndindex(rows, columns):
+            found[u * columns + v, i * columns + j] = (
+                np.sqrt((1 if u == 0 else 2) / rows * (1 if v == 0 else 2) / columns)
+                * np.cos(np.pi * (i + 0.5) * u / rows)
+                * np.cos(np.pi * (j + 0.5) * v / columns)
+            )
+    return found
+
+
+def blocks():
+    """Yield the indices and the transform of every chunk."""
+    for start, rows, columns in ((0, 1, START), (START, ROWS, COLUMNS), (93, 1, 5)):
+        place = np.arange(start, start + rows * columns).reshape(rows, columns)
+        for top in range(0, rows, CHUNK):
+            for left in range(0, columns, CHUNK):
+                block = place[top : top + CHUNK, left : left + CHUNK]
+                yield block.ravel(), transform(*block.shape)
+
+
+def published(workers, kept, beta=BETA):
+    """Return θ of the published algorithm, each worker's gradient by its share of the samples."""
+    theta, chunks = np.zeros(N), list(blocks())
+    momentum = np.zeros((workers, N))
+    for step in range(STEPS):
+        rate = 0.03 * (1 if step < STEPS // 2 else 0.25)
+        small = step % (STEPS // 2) == STEPS // 2 - 1
+        sizes = np.array([1 if small and worker else 4 for worker in range(workers)])
+        total = np.zeros(N)
+        for worker, share in enumerate(sizes / sizes.sum()):
+            momentum[worker] = beta * momentum[worker] + rate * share * drawn(worker, step)
+            for place, forth in chunks:
+                values = forth @ momentum[worker][place]
+                values[np.argsort(-np.abs(values))[kept:]] = 0
+                sent = forth.T @ values
+                momentum[worker][place] -= sent
+                total[place] += sent
+        theta -= rate * np.sign(total)
+    return theta
+
+
+@each(("workers", "kept"), [(1, 1), (2, KEPT), (5, 7)])
+def test_it_is_the_published_algorithm(workers, kept):
+    config = TrainConfig(**DEMO | {"codec_kept": kept})
+    run = simulate(config, Drawn(), workers=workers)
+    np.testing.assert_allclose(run.theta, published(workers, kept), atol=1e-6)
+
+
+def test_one_worker_that_sends_all_is_signed_descent():
+    """θ ← θ − η·sign(g), to the bit, with any momentum."""
+    plain = {name: it for name, it in DEMO.items() if not name.startswith("codec")}
+    whole, signed = (
+        psrt.run(TrainConfig(**it), Drawn()).theta
+        for it in (DEMO | {"codec_kept": 16}, plain | {"optimizer": "sign-sgd"})
+    )
+    assert whole.tobytes() == signed.tobytes()

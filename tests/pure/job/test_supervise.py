@@ -26,7 +26,7 @@ from psrt.job.attempt import Ended
 from psrt.job.stall import Stall
 from psrt.job.supervise import GAVE_UP, Restarts, supervise
 from psrt.mpirun.segments import sweep
-from support.cases import each
+from support.cases import also, each
 from support.launching import TIMEOUT_S
 
 SAVED = "--out x --checkpoint-every 5 --resume auto"
@@ -223,16 +223,13 @@ def test_ranks_that_are_not_heard_are_seen_by_their_files(watched, tmp_path):
     assert found[1].startswith("no sign of life for 36")
 
 
-def test_rank_0_that_is_stopped_with_all_others_or_busy_with_one_thing(watched):
+def test_ranks_that_are_all_stopped_or_busy_or_at_their_end(watched):
     watched.heard()
     watched.parent.first_is_stopped = True
     assert watched.until_ended(1000) == (61, "rank 0 was stopped for 61 s")
     watched.heard()
     watched.parent.first_is_stopped = False
     assert watched.until_ended(9000) == (3661, "no sign of life for 3661 s")
-
-
-def test_a_launcher_that_does_not_end_when_all_ranks_have(watched):
     watched.heard()
     watched.parent.is_called = False
     assert watched.until_ended(1000) == (331, "it had not ended after 331 s")
@@ -292,7 +289,7 @@ print(ended.status, ended.asked)
 """
 
 
-@pytest.mark.parametrize(("answer", "told"), [("8", "8 None"), ("5", "143 15"), ("", "143 15")])
+@pytest.mark.parametrize(("answer", "told"), [("8", "8 None"), ("5", "143 15"), also("", "143 15")])
 def test_a_job_that_saves_is_asked_to_and_then_told(answer, told):
     assert in_a_process(ASKING, ASKED, answer) == told.split()
 
@@ -343,6 +340,7 @@ print(ended.status, ended.asked)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_launcher_that_was_stopped_and_continued_goes_on():
     """What a wait tells that a stop has interrupted is no signal."""
     assert in_a_process(CONTINUED, STOPS) == ["7", "None"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -135,6 +136,16 @@ def test_one_that_is_faster_than_the_first_has_it_decide():
     assert fast.call(19, 12) == 0
 
 
+def test_one_that_is_done_tells_nothing_any_more():
+    disk = Memory()
+    first, fast, _ = initiators_of(disk, every=10)
+    fast.call(12, 0)
+    fast.ended()
+    look(fast, first)
+    assert first.call(4, 0) == 0
+    assert not disk.names(Path("run/checkpoints"))
+
+
 def test_who_is_asked_to_stop_tells_who_decides_and_nothing_follows():
     disk = Memory()
     first, asked, other = initiators_of(disk, every=100)
@@ -164,6 +175,27 @@ def test_nothing_is_saved_before_a_step_is_done():
     one.look()
     assert one.call(0, 0) == 0
     assert one.call(1, 0) == 1
+
+
+def test_an_announcement_stays_until_all_have_saved_themselves(monkeypatch):
+    disk = Memory()
+    first, slow, _ = initiators_of(disk, every=1)
+    saved, checkpoints = [], Checkpoints(disk, Path("run"))
+    monkeypatch.setattr(first._checkpoints, "listed", lambda: iter([(None, it) for it in saved]))
+
+    def announced():
+        look(first)
+        return [step for step in (1, 2, 3, 4) if disk.names(checkpoints.cut(step, 0))]
+
+    for step in (1, 2, 3):
+        first.call(step, step - 1)
+        assert announced() == [*range(1, step + 1)]
+    look(slow)
+    saved.append(SimpleNamespace(step=2))
+    first.call(4, 3)
+    assert announced() == [3, 4]
+    look(slow)
+    assert [slow.call(1, it) for it in range(5)] == [1, 2, 3, 4, 0]
 
 
 # --- other workers, but never another number of samples in a step --------------------------------

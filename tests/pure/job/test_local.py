@@ -11,6 +11,7 @@ import psrt
 from psrt.config import TrainConfig
 from psrt.errors import StoppedError
 from psrt.job.local import run
+from support.cases import each
 
 BASE = {"dataset": "synthetic:40x4x2", "hidden": (6, 3), "batch_size": 8, "epochs": 2}
 
@@ -18,6 +19,12 @@ BASE = {"dataset": "synthetic:40x4x2", "hidden": (6, 3), "batch_size": 8, "epoch
 @pytest.fixture(autouse=True)
 def _by_itself(monkeypatch):
     monkeypatch.setattr("psrt.job.local.launched", lambda: False)
+
+
+@each("more", [{}, {"push_sum": True}, {"gradient_tracking": True}, {"asynchronous": True}])
+def test_without_neighbours_gossip_trains_as_one_does_alone(more):
+    alone, done = (run(TrainConfig(**BASE, **it)) for it in ({}, {"mode": "gossip", **more}))
+    assert done.theta == pytest.approx(alone.theta, abs=1e-6)
 
 
 class Signalled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from psrt.job.problems import supervised_problem
 from psrt.job.recorded import recorded_config
 from psrt.job.resuming import Resumption, found, resumed_config
 from psrt.job.virtual import simulate
-from psrt.report.files import SUMMARY
+from psrt.report.files import METRICS, SUMMARY
 from psrt.simulation.calibration import calibrate
 from support.cases import each
 
@@ -65,6 +66,26 @@ def copy(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
+def test_metrics_are_of_one_run(tmp_path):
+    """The checkpoint lies between two lines: what was counted before it is in the next one."""
+    every, told = config_of(tmp_path / "run", log_every=4, batch_size=6), []
+    resumes = replace(every, resume=cut_of(every.out, 5))
+    # The third time with as many samples a step.
+    for config, workers in ((every, 2), (resumes, 2), (replace(resumes, batch_size=4), 3)):
+        trained(config, workers)
+        text = (tmp_path / "run" / METRICS).read_text()
+        told.append([json.loads(line) for line in text.splitlines()])
+    times = {"waiting_share", *(it for it in told[0][0] if "second" in it)}
+    before, again, _ = ([{n: line[n] for n in {*line} - times} for line in its] for its in told)
+    assert before == again
+    for one, other in zip(before, told[2], strict=True):
+        assert (other["step"], other["samples"]) == (one["step"], one["samples"])
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+    ends = [0.0, *(it["measured_seconds"] for it in told[1])]
+    made = np.dot([it["samples_per_second"] for it in told[1]], np.diff(ends))
+    assert made == pytest.approx(told[1][-1]["samples"])
+
+
 def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp_path, whole):
     """It begins anew what died before its first checkpoint."""
     config = config_of(tmp_path / "run", resume="auto", epochs=1)
@@ -84,6 +105,13 @@ def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp
     (out / "checkpoints" / "00000007").mkdir(parents=True)
     with pytest.raises(ConfigError, match="holds a run already"):
         trained(config)
+
+
+def test_the_model_of_the_last_step_is_that_of_the_run(tmp_path):
+    """Where workers have models of their own it is their mean."""
+    config = config_of(tmp_path / "run", mode="gossip", checkpoint_every=6, epochs=1)
+    run = simulate(config, workers=WORKERS)
+    assert found(config.out).theta().tobytes() == run.theta.tobytes()
 
 
 def test_the_newest_are_kept_and_a_torn_one_is_passed_over(tmp_path):

@@ -12,7 +12,7 @@ from support.fuzz import SEED
 #: How many jobs are tried; ``make fuzz`` sets it.
 JOBS = int(os.environ.get("PSRT_FUZZ_FAULTS", "300"))
 #: Jobs of a test.
-EACH = 6
+EACH = 5
 
 
 @pytest.fixture(scope="module")

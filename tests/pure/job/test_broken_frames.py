@@ -236,7 +236,7 @@ BROKEN = [
     BROKEN,
     ids=[f"{row[0]}: {row[3].__name__}" for row in BROKEN],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_a_run_that_does_something_wrong(
     tmp_path, monkeypatch, name, what, method, wrong, rule, text
 ):

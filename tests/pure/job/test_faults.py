@@ -42,7 +42,7 @@ def at_every_event(test):
     """Try a test in all modes, and at all events; a few parts of that are for every day."""
     test = pytest.mark.parametrize("part", range(PARTS))(test)
     test = pytest.mark.parametrize("name", MODES)(test)
-    return pytest.mark.one_in(500)(pytest.mark.rest_one_in(5)(test))
+    return pytest.mark.one_in(1200)(pytest.mark.rest_one_in(5)(test))
 
 
 def events_of(name, part, events):

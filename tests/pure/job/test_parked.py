@@ -385,8 +385,7 @@ def judge(folder, mode, dead, event, *, groups=(3, 2), cuts=slice(None)):
 
 #: (mode, event). In the first, a step of the dead is at some shards only.
 DEATHS = [
-    *(("sync", 74), ("async", 48), ("softsync", 66), ("averages", 75)),
-    *(("elastic, async", 93), ("codec", 70)),
+    *(("sync", 74), ("softsync", 66), ("averages", 75), ("elastic, async", 93), ("codec", 70)),
 ]
 
 

@@ -289,7 +289,9 @@ print(ended.status, ended.asked)
 """
 
 
-@pytest.mark.parametrize(("answer", "told"), [("8", "8 None"), ("5", "143 15"), also("", "143 15")])
+@pytest.mark.parametrize(
+    ("answer", "told"), [("8", "8 None"), also("5", "143 15"), also("", "143 15")]
+)
 def test_a_job_that_saves_is_asked_to_and_then_told(answer, told):
     assert in_a_process(ASKING, ASKED, answer) == told.split()
 

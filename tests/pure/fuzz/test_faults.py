@@ -119,7 +119,7 @@ class FaultyJob:
 #: How many jobs are tried; ``make fuzz`` sets it.
 JOBS = int(os.environ.get("PSRT_FUZZ_FAULTS", "300"))
 #: Jobs of a test.
-EACH = 10
+EACH = 5
 
 
 @pytest.fixture(scope="module")

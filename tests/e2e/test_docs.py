@@ -59,10 +59,14 @@ def steps(page):
 #: What a page needs that psrt does not.
 NEEDS = {"docs/torch.md": "torch", "docs/jax.md": "jax"}
 HAS = {page: importlib.util.find_spec(name) is not None for page, name in NEEDS.items()}
+#: All pages but the README take longer than `make test` has time for.
 MARKED = [
     pytest.param(
         page,
-        marks=[] if HAS.get(page, True) else [pytest.mark.skip(reason=f"no {NEEDS[page]}")],
+        marks=[
+            *([] if page == "README.md" else [pytest.mark.exhaustive]),
+            *([] if HAS.get(page, True) else [pytest.mark.skip(reason=f"no {NEEDS[page]}")]),
+        ],
     )
     for page in PAGES
     if page != BY_SLURM and steps(page)
@@ -77,7 +81,6 @@ def folder(launch):
     return launch.folder
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", MARKED)
 def test_everything_runs_as_printed(launch, folder, page):
     environment = {

@@ -164,7 +164,6 @@ def test_every_codec_is_as_documented(codec):
     codecs.check(codec, maker(codec))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "mutant", some(MUTANTS, one_in=8), ids=lambda it: f"{it.codec}: {it.old!r} -> {it.new!r}"
 )

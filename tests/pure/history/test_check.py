@@ -27,8 +27,6 @@ from support.cases import each, some
 from support.histories import MODES, config_of, recorded, shards_of, written
 from support.recording import Ledger
 
-pytestmark = pytest.mark.slow
-
 EVEN = (5, 5, 5, 5)
 
 

@@ -29,8 +29,6 @@ from support.histories import MODES, config_of, recorded, shards_of
 from support.mutants import Mutants
 from support.recording import Ledger
 
-pytestmark = pytest.mark.slow
-
 EVEN, UNEVEN, FOUR = (6, 6, 6), (7, 2, 5, 1), (6, 6, 6, 6)
 
 

@@ -32,8 +32,6 @@ from support.histories import header_of, recorded
 from support.mutants import Mutants, before
 from support.recording import Ledger
 
-pytestmark = pytest.mark.slow
-
 Knobs = dict[str, Any]
 
 CTA, ATC = "combine-then-adapt", "adapt-then-combine"

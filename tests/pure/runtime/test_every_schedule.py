@@ -24,8 +24,6 @@ from psrt.sync import AveragingPeriod
 from support.cases import pairs
 from support.ranks import Ranks
 
-pytestmark = pytest.mark.slow
-
 #: Elements of θ; the ring of three has one to a chunk.
 N = 3
 #: Samples of a full batch.

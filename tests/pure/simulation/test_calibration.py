@@ -27,8 +27,6 @@ from psrt.simulation.distributions import FORMS, read_compute
 from psrt.transport import RoleMap
 from support.cases import each
 
-pytestmark = pytest.mark.slow
-
 #: Some milliseconds of computing, 0.2 ms a message, 0.5 ms an update of 1000 parameters.
 COSTS = "--compute lognormal:0.004:0.3 --link 2e-4:inf --server-apply 8e6"
 STEPS = 120

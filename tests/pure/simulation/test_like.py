@@ -21,8 +21,6 @@ from psrt.simulation.calibration import calibrate
 from psrt.simulation.cost_flags import VirtualCosts
 from support.cases import also, each
 
-pytestmark = pytest.mark.slow
-
 #: Some milliseconds of computing, 0.2 ms a message, 0.5 ms an update of 1000 parameters.
 COSTS = ("--compute", "lognormal:0.004:0.3", "--link", "2e-4:inf", "--server-apply", "8e6")
 MODEL = ("--timing-only", "--parameters", "1000")

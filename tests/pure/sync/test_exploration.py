@@ -17,8 +17,6 @@ from psrt.sync import Apply, AveragingPeriod, Policy
 from support.crowd import BrokenRuleError, Mode, crowd_of
 from support.exploration import Likeness, explore
 
-pytestmark = pytest.mark.slow
-
 MODES = {
     "sync": ("sync", {}),
     "sync, 1 backup": ("sync", {"backup": 1}),

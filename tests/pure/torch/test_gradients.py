@@ -326,3 +326,26 @@ def test_a_step_within_backward_and_two_joins_side_by_side_are_refused():
     other[2].weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
     with pytest.raises(ConfigError, match=r"step\(\) came within backward\(\)"):
         loss(other, batch()).backward()
+
+
+def test_a_buffer_whose_elements_share_their_memory_is_received():
+    """As of ``expand``: nothing can be written there."""
+    module = torch.nn.Linear(2, 1)
+    module.register_buffer("kept", torch.full((1,), 3.0).expand(4))
+    ranks = Played(2, rank=1)
+    ranks.broadcast = lambda buf, root=0: np.copyto(buf, 0)  # what rank 0 has
+    psrt.torch.broadcast(module, ranks)
+    assert torch.equal(module.kept, torch.zeros(4))
+    assert not any(it.any() for it in module.parameters())
+
+
+def test_a_gradient_whose_elements_share_their_memory_becomes_a_mean():
+    tensors = [nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(()))]
+    optimizer = torch.optim.SGD(tensors, lr=1.0)
+    psrt.torch.Gradients(optimizer, Played(2))
+    given = torch.tensor([[4.0], [8.0], [2.0]])
+    tensors[0].grad, tensors[1].grad = given.expand(3, 2), torch.tensor(6.0)
+    optimizer.step()
+    assert tensors[0].tolist() == [[-1, -1], [-3, -3], [0, 0]]
+    assert tensors[1].item() == -2
+    assert given.tolist() == [[4], [8], [2]]

@@ -223,3 +223,20 @@ def test_of_several_workers(name):
     else:  # another worker may have used it, and the mean is with zeros then
         by_problem(AT_FIRST, **flags)
         by_problem(AT_FIRST, **flags, weight_decay=0.1)
+
+
+def test_a_norm_that_an_embedding_keeps_to_is_kept_or_told():
+    def embedded(trainer, module, optimizer, found):
+        value = module[0](torch.arange(4)).square().sum()
+        value.backward()
+        trainer.step(samples=4, loss=value.item())
+
+    def table():
+        module = torch.nn.Sequential(torch.nn.Embedding(6, 3, max_norm=0.5))
+        module.forward = lambda x: x[:, :3]  # of the data
+        return module
+
+    with pytest.raises(ConfigError, match=r"wrote to the parameters, to 0\.weight first"):
+        looped(embedded, module=table())
+    own, _ = looped(embedded, OWN, module=table())
+    assert float(own[0].weight.detach()[:4].norm(dim=1).max()) <= 0.5 + 1e-6

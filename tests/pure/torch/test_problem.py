@@ -276,6 +276,43 @@ def test_a_data_set_is_as_its_tensors():
         bare.labels()
 
 
+def test_reentrant_checkpoints_of_tied_layers_are_refused():
+    from torch.utils.checkpoint import checkpoint
+
+    layer = nn.Linear(FEATURES, FEATURES)
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            x = x.requires_grad_()
+            for _ in range(2):
+                x = checkpoint(self.layer, x, use_reentrant=self.reentrant)
+            return x
+
+    module = Twice()
+    problem = psrt.torch.Problem(module, loss, data(), batch_size=8)
+    module.reentrant = True
+    with pytest.raises(ConfigError, match=r"layer\.(bias|weight) came twice in one backward pass"):
+        gradient(problem)
+    module.reentrant = False
+    x, y = data()
+    rows = np.array(batch_of(problem).indices)
+    np.testing.assert_allclose(
+        gradient(problem)[1], by_autograd(module, (x[rows], y[rows])), atol=1e-7
+    )
+
+
+def test_sparse_gradients_are_made_dense():
+    module = nn.Sequential(nn.EmbeddingBag(10, 3, mode="sum", sparse=True))
+    words = torch.arange(40).reshape(20, 2) % 7
+    problem = psrt.torch.Problem(module, loss, (words, words[:, 0] % 3), batch_size=20)
+    found = gradient(problem)[1].reshape(10, 3)
+    assert np.count_nonzero(found.any(axis=1)) == 7
+
+
 # --- what cannot be -----------------------------------------------------------------------------
 
 

@@ -14,7 +14,6 @@ from support.cases import also
 from support.traces import check_trace, read_trace
 
 pytestmark = pytest.mark.xdist_group("replay")
-EXHAUSTIVE = pytest.mark.exhaustive
 
 
 SHORT = ["--dataset", "data.npz", "--steps", "25", "--batch-size", "8", "--hidden", "8"]

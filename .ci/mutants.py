@@ -105,7 +105,7 @@ def of_tests(number: int, seed: int) -> list[dict[str, Any]]:
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/pure/codec")]
     import test_mutants as known
 
-    drawn = random.Random(seed).sample(known.MUTANTS, min(number, len(known.MUTANTS)))
+    drawn = random.Random(seed).sample(known.MUTANTS, number)
     return [
         {
             "name": f"psrt/codec/{it.file}.py {it.codec}: {it.old!r} -> {it.new!r}",

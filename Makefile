@@ -53,7 +53,8 @@ SKLEARN = scikit-learn==1.9.1
 ORACLE_RANKS = 1 2 3 4
 # What a landing runs; the rest is of test-long.
 FEW = not exhaustive and not soak
-# Of the pure tests, what runs whole jobs, processes, or breaks the code.
+# The tests without MPI, and of them what runs whole jobs, processes, or breaks the code.
+PURE = tests/pure
 NOT_QUICK = apps explain faults fuzz history job pages simulation trace test_docs.py
 # Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
 MARKED =
@@ -209,8 +210,8 @@ plots: compare study  ## both, into runs/compare and runs/staleness
 # --- tests --------------------------------------------------------------------------------------
 
 test:  ## all behaviour, in 7 minutes on 2 cores: laws, pure, under mpirun on 3 ranks, end to end
-	@$(MAKE) --no-print-directory test-laws test-pure test-parallel test-e2e \
-	  MARKED='$(FEW)' RANK_COUNTS='$(FEW_RANKS)'
+	@$(MAKE) --no-print-directory test-pure test-parallel test-e2e \
+	  MARKED='$(FEW)' RANK_COUNTS='$(FEW_RANKS)' PURE='tests/laws tests/pure'
 
 # What a landing does not wait for: state spaces, grids, other numbers of ranks, the rest of MPICH. The
 # list is .ci/long.tsv.
@@ -222,11 +223,11 @@ test-all: test test-mpich test-long test-cluster test-slurm test-nolocal test-or
 test-quick: $(VENV)/.has-tests  ## pure tests that run no whole job, in less than a minute
 	$(PY) -m pytest $(PROCESSES) -m '$(FEW)' $(NOT_QUICK:%=--ignore=tests/pure/%) tests/pure
 
-test-laws: $(VENV)/.has-tests  ## what holds for every job, in virtual time
-	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/laws
+test-laws: PURE = tests/laws
+test-laws: test-pure  ## what holds for every job, in virtual time
 
 test-pure: $(VENV)/.has-tests  ## tests without MPI
-	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/pure
+	$(PY) -m pytest $(PROCESSES) --dist loadgroup $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(PURE)
 
 test-parallel: $(RANK_COUNTS:%=test-parallel-%)  ## tests under mpirun; test-parallel-4: on 4 ranks only
 

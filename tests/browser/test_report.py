@@ -9,7 +9,7 @@ from psrt.pages.frame import render
 from psrt.pages.lines import Line, line_chart
 from psrt.pages.parts import Note, Section
 from psrt.pages.run.page import page_of
-from support.browser import DARK, Browser, pixels_of
+from support.browser import pixels_of, tab_in
 from support.pages import RUNS, Page, make_run
 
 EVIL = "</script></style></svg><img src=x onerror=document.title='broken'>"
@@ -17,9 +17,10 @@ EVIL = "</script></style></svg><img src=x onerror=document.title='broken'>"
 LIGHT_LINE, DARK_LINE, LIGHT, DARK_GROUND = "#0072b2", "#4aa8e8", "#ffffff", "#14181d"
 
 
-@pytest.fixture
-def browser(tmp_path):
-    return Browser.found(tmp_path)
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with tab_in(tmp_path_factory.mktemp("tab")) as tab:
+        yield tab
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +41,7 @@ def page(made, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("kinds", [("ssp",), ("pipeline",), tuple(RUNS)], ids="-".join)
+@pytest.mark.parametrize("kinds", [("pipeline",), tuple(RUNS)], ids="-".join)
 def test_it_opens_without_a_word_and_draws_every_chart(browser, page, kinds):
     path = page(*kinds)
     dom, console = browser.dom(path)
@@ -55,7 +56,7 @@ def test_it_opens_without_a_word_and_draws_every_chart(browser, page, kinds):
 
 def test_light_and_dark(browser, page):
     path = page("ssp")
-    light, dark = browser.look(path), browser.look(path, DARK)
+    light, dark = browser.look(path), browser.look(path, "dark")
     assert pixels_of(light, LIGHT) > light.size / 3 / 2
     assert pixels_of(dark, DARK_GROUND) > dark.size / 3 / 2
     assert pixels_of(light, LIGHT_LINE) > 1000
@@ -82,14 +83,6 @@ def test_it_fits_a_narrow_screen(browser, page, tmp_path):
     """Nothing sticks out to the right: there the ground is seen, from top to bottom."""
     look = browser.look(page(*RUNS), width=500, height=9000)
     assert (look[:, -3:] == 255).all()
-
-
-def test_it_prints(browser, page, tmp_path):
-    path = tmp_path / "page.pdf"
-    browser.run(page("ssp"), f"--print-to-pdf={path}")
-    data = path.read_bytes()
-    assert data.startswith(b"%PDF")
-    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 12
 
 
 def test_texts_of_files_do_nothing(browser, made, tmp_path):

@@ -46,7 +46,7 @@ def launch(hosts, vendor):
     return run
 
 
-def test_any_script_on_the_hosts_of_a_hostfile(hosts, launch):
+def test_any_script_and_training_on_the_hosts_of_a_hostfile(hosts, launch, vendor, bits):
     (hosts.folder / "who.py").write_text(WHO)
     done = launch("--env", "MINE=a b;c", "who.py", 0)
     assert done.status == 0, done.stderr
@@ -55,9 +55,6 @@ def test_any_script_on_the_hosts_of_a_hostfile(hosts, launch):
     assert sorted(filter(None, done.stdout.splitlines())) == said
     done = launch("--interface", "eth0", "--env", "MINE=", "who.py", 7)
     assert done.status == 7, done.stderr
-
-
-def test_training(hosts, launch, vendor, bits):
     out = hosts.folder / f"launched-{vendor}"
     done = launch("train", "--mode", "sync", "--epochs", 1, "--out", out, "--record")
     assert done.status == 0, done.stderr
@@ -80,15 +77,12 @@ def test_no_rank_is_left_on_any_host(hosts, launch, number):
     process.communicate(timeout=TIMEOUT_S)
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
-    deadline = time.monotonic() + 120
-    while any("waits.py" in line for name in hosts.names for line in hosts.processes(name)):
-        assert time.monotonic() < deadline, [hosts.processes(name) for name in hosts.names]
-        time.sleep(0.1)
+    nobody_is_left(hosts, "waits.py")
 
 
-def nobody_is_left(hosts, seconds=300):
+def nobody_is_left(hosts, script=FAULTY.name, seconds=300):
     deadline = time.monotonic() + seconds
-    while any(FAULTY.name in line for name in hosts.names for line in hosts.processes(name)):
+    while any(script in line for name in hosts.names for line in hosts.processes(name)):
         assert time.monotonic() < deadline, [hosts.processes(name) for name in hosts.names]
         time.sleep(0.1)
 
@@ -140,7 +134,7 @@ def test_a_host_that_is_out_of_reach_is_named(hosts, launch, vendor, timeout_s):
         assert process.returncode == 4, stderr
         (line,) = (line for line in stderr.splitlines() if "psrt: error" in line)
         assert "(rank 2, node02, pid" in line
-        nobody_is_left(hosts, 40)  # also on the host that heard nothing of it
+        nobody_is_left(hosts, seconds=40)  # also on the host that heard nothing of it
     finally:
         hosts.mend_link("node02")
 

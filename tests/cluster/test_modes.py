@@ -1,6 +1,6 @@
 """Every mode between hosts: it trains, keeps its contract, and repeats where it promises to.
 
-Cut models, every all-reduce, shards one behind the other, and the tests of the communicator.
+Cut models, shards one behind the other, and the tests of the communicator.
 """
 
 import hashlib
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from psrt.cli.simulate import main as simulate
-from psrt.collective.registry import ALGORITHMS, ALL_REDUCES
 from psrt.config.modes import MODES
 from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
@@ -111,44 +110,6 @@ def test_a_mode(train, on_one_host, capsys, vendor, layout, name):
     assert "the same parameters to the bit" in capsys.readouterr().out
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("servers", "ranks"), [(2, (1, 3)), (3, (1, 3, 4))])
-def test_servers_are_spread_over_the_hosts(train, vendor, servers, ranks):
-    flags = ["--mode", "sync", "--servers", servers, "--placement", "spread"]
-    run = train(f"{vendor}-spread-{servers}", vendor, (2, 2, 1), *JOB, *flags)
-    assert read_header(run).servers == ranks
-
-
-#: Under mpirun: trains by each all-reduce, and prints the digests of what it came to.
-SCHEDULES = """
-import json, sys
-import psrt
-found = {}
-for name in sys.argv[1:]:
-    run = psrt.run(psrt.TrainConfig(
-        mode="allreduce", allreduce=name, check_every=1, steps=5, batch_size=16, hidden=(16,),
-        dataset="synthetic:600x20x4"))
-    if run is not None:
-        found[name] = run.summary.parameters_sha256, run.summary.test_loss
-if found:
-    print(json.dumps(found))
-"""
-
-
-@pytest.mark.exhaustive
-def test_every_all_reduce_trains_and_a_named_one_repeats(hosts, vendor, layout):
-    def trained(ranks):
-        done = hosts.mpirun(vendor, ranks, "-c", SCHEDULES, *ALL_REDUCES)
-        assert done.status == 0, done.stderr
-        return json.loads(done.stdout)
-
-    here, there = trained(layout), trained((sum(layout),))
-    assert list(here) == list(ALL_REDUCES)
-    assert {name: here[name] for name in ALGORITHMS} == {name: there[name] for name in ALGORITHMS}
-    for name, (_, loss) in here.items():
-        assert loss == pytest.approx(here["ring"][1], rel=1e-4), name
-
-
 CUT = [
     *("--dataset", "synthetic:600x20x4", "--hidden", "16,12,9", "--batch-size", "15"),
     *("--micro-batches", 4, "--steps", 25, "--optimizer", "momentum"),
@@ -159,10 +120,8 @@ CUT = [
 @pytest.mark.parametrize(
     ("ranks", "flags"),
     [
-        ((1, 1), ["--parallel", "pipeline:2"]),
         ((2, 1, 1), ["--parallel", "pipeline:4", "--pipeline-schedule", "zero-bubble"]),
         ((2, 2), ["--parallel", "pipeline:2,tensor:2", "--recompute"]),
-        ((1, 1, 2), ["--parallel", "pipeline:2,tensor:2", "--pipeline-schedule", "gpipe"]),
         ((2, 2), ["--parallel", "pipeline:2", "--allreduce", "ring"]),
     ],
     ids=str,

@@ -157,25 +157,6 @@ def test_without_it_the_host_is_waited_for(hosts, vendor, undisturbed):
     job.check_nothing_left()
 
 
-@pytest.mark.exhaustive
-def test_too_few_that_answer_are_given_up_with_the_reason(hosts, vendor):
-    job = Job(hosts, vendor, "given-up", "--elastic", "--min-workers", 3, "--restarts", 2)
-    job.until(300)
-    hosts.crash("node02")
-    try:
-        done = job.ends()
-    finally:
-        hosts.boot("node02")
-    assert done.status == 7, done.stderr
-    last = [line for line in done.stderr.splitlines() if line.startswith("psrt launch: ")][-1]
-    assert re.search(
-        r"2 of 3 hosts answer \(node02: .*\): that leaves 2 workers, --min-workers is 3; given up "
-        "after 2 restarts without a new checkpoint",
-        last,
-    )
-    job.check_nothing_left()
-
-
 #: Kills itself in its step, if it is that worker.
 SCRIPT = """
 import os, signal, sys

@@ -10,12 +10,12 @@ import sys
 import pytest
 from script import run_script
 
+from psrt.__main__ import main as psrt
 from support.cases import also, each
 from support.launching import ROOT, Done
 
 EXHAUSTIVE = pytest.mark.exhaustive
 APPS = ROOT / "apps"
-CONFIGS = sorted(path.stem for path in (APPS / "configs").glob("*.toml"))
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 
 
@@ -72,40 +72,25 @@ def read(path):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize(
-    ("ranks", "words", "mode"),
-    [
-        (0, [], "serial, 1 worker"),
-        also(*(4, ["--config", APPS / "configs/ssp.toml"], "ssp, 2 servers, 2 workers")),
-    ],
-)
-def test_train_mlp(start, ranks, words, mode):
-    out = succeeded(start("train_mlp.py", *words, "--epochs", 2, "--hidden", 8, ranks=ranks))
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("epoch")] == ["1", "2"]
-    table = table_of(out)
-    assert table["mode"] == mode
+@EXHAUSTIVE
+def test_train_mlp(start):
+    words = ["--config", APPS / "configs/ssp.toml", "--epochs", 2, "--hidden", 8]
+    table = table_of(succeeded(start("train_mlp.py", *words, ranks=4)))
+    assert table["mode"] == "ssp, 2 servers, 2 workers"
     assert "after epoch" in table["best"]
-    assert table["parameters"].startswith("610,")
-
-
-@pytest.mark.parametrize("ranks", [0, also(3)])
-def test_train_mlp_tells_an_error_once(start, ranks):
     message = "train_mlp.py: error: unknown flag --epoch (did you mean --epochs?)"
-    failed(start("train_mlp.py", "--epoch", 2, ranks=ranks), message)
+    failed(start("train_mlp.py", "--epoch", 2, ranks=3), message)
 
 
 @pytest.mark.parametrize(
     ("script", "ranks", "mode"),
     [
-        ("own_loop.py", 3, "ssp, 1 server, 2 workers"),
         ("own_model.py", 0, "serial, 1 worker"),
-        also("own_loop.py", 0, "serial, 1 worker"),
-        also("own_model.py", 3, "sync, 1 server, 2 workers"),
+        also("own_loop.py", 3, "ssp, 1 server, 2 workers"),
     ],
 )
 def test_a_loop_and_a_model_of_ones_own(start, script, ranks, mode):
-    words = ["--lr", 0.5, "--epochs", 3] if script == "own_loop.py" else []
-    words += ["--mode", "ssp"] if mode.startswith("ssp") else []
+    words = ["--lr", 0.5, "--epochs", 3, "--mode", "ssp"] if ranks else []
     table = table_of(succeeded(start(script, *words, ranks=ranks)))
     assert table["mode"] == mode
     # No classifier can be better than the clouds' overlap allows, 94.1 %, but by luck of the draw.
@@ -113,73 +98,25 @@ def test_a_loop_and_a_model_of_ones_own(start, script, ranks, mode):
     assert 92 < float(accuracy.strip("with %")) < 96
 
 
-@pytest.mark.parametrize(
-    ("ranks", "words"),
-    [
-        (0, ()),
-        also(2, ("pipeline:2",)),
-        also(4, ("data:2,pipeline:2",)),
-    ],
-)
-def test_own_chain(start, ranks, words):
-    table = table_of(succeeded(start("own_chain.py", *words, ranks=ranks)))
+@EXHAUSTIVE
+def test_own_chain(start):
+    table = table_of(succeeded(start("own_chain.py", "data:2,pipeline:2", ranks=4)))
     assert float(table["accuracy"].rstrip(" %")) > 97
-    assert table.get("model", "").startswith("cut") == bool(words)
-
-
-def compared(folder):
-    """Return the document and the rows that compare_modes.py wrote."""
-    document = read(folder / "modes.json")
-    with open(folder / "modes.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["mode"] for row in rows] == [run["mode"] for run in document["runs"]]
-    assert (folder / "modes.png").exists() == HAS_MATPLOTLIB
-    return document, rows
-
-
-#: Of comparisons of modes.
-SHORT = ["--epochs", 2, "--hidden", 8, "--target", 0]
+    assert table["model"].startswith("cut")
 
 
 @EXHAUSTIVE
-def test_compare_modes(start, tmp_path):
-    modes = "serial,sync-backup,allreduce-ring"
-    words = [*SHORT, "--modes", modes, "--scenarios", "calm,delay", "--seeds", 2, "--servers", 1]
-    out = succeeded(start("compare_modes.py", "--out", tmp_path / "new/out", *words, ranks=4))
-    document, rows = compared(tmp_path / "new/out")
-    runs, medians = document["runs"], document["medians"]
-    expected = [("serial", "calm")] + [
-        (mode, scenario) for scenario in ("calm", "delay") for mode in modes.split(",")[1:]
-    ]
-    assert [(run["mode"], run["scenario"]) for run in runs] == 2 * expected
-    assert [run["seed"] for run in runs] == [0] * 5 + [1] * 5
-    assert [(row["mode"], row["scenario"]) for row in medians] == expected
-    assert {(run["workers"], run["servers"]) for run in runs} == {(1, 0), (3, 1), (4, 0)}
-    assert all(0 < row["fastest"] <= row["seconds_to_accuracy"] for row in medians)
-    assert all(row["worst_accuracy"] <= row["test_accuracy"] for row in medians)
-    assert {(row["scenario"], row["workers"], row["inject"]) for row in rows} == {
-        ("calm", "1", ""), ("calm", "3", ""), ("calm", "4", ""),
-        ("delay", "3", "2:delay:0.003"), ("delay", "4", "3:delay:0.003"),
-    }  # fmt: skip
-    lines = out.splitlines()
-    headings = [i for i, line in enumerate(lines) if "to target" in line]
-    tables = [lines[i + 1 : i + 1 + count] for i, count in zip(headings, (3, 2), strict=True)]
-    assert [line.split()[0] for table in tables for line in table] == [m for m, _ in expected]
-    # What is injected is felt by those who wait for all: 30 steps with 3 ms more each.
-    delayed = [run for run in runs if (run["mode"], run["scenario"]) == ("allreduce-ring", "delay")]
-    assert all(run["seconds"] > 0.06 for run in delayed)
-    verdict = "\n".join(document["verdict"])
-    assert verdict in out
-    assert "the same bits whoever is late" in verdict
-    assert [line for line in document["verdict"] if line in modes.split(",")] == modes.split(",")
-
-
 def test_compare_modes_in_virtual_time(start, tmp_path):
-    words = [*SHORT, "--modes", "serial,sync,async", "--scenarios", "calm,slow,pause", "--seeds", 3]
+    words = ["--modes", "serial,sync,async", "--scenarios", "calm,slow,pause", "--seeds", 1]
     words += ["--simulate", "--workers", 3, "--compute", "constant:0.01"]
-    out = succeeded(start("compare_modes.py", "--out", tmp_path / "a", *words))
-    document, rows = compared(tmp_path / "a")
-    assert len(rows) == 3 * (1 + 3 * 2)
+    words += ["--epochs", 2, "--hidden", 8, "--target", 0]
+    out = succeeded(start("compare_modes.py", "--out", tmp_path, *words))
+    document = read(tmp_path / "modes.json")
+    with open(tmp_path / "modes.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["mode"] for row in rows] == [run["mode"] for run in document["runs"]]
+    assert (tmp_path / "modes.png").exists() == HAS_MATPLOTLIB
+    assert len(rows) == 1 + 3 * 2
     assert {row["inject"] for row in rows} == {"", "2:slow:20:20", "2:pause:20:0.3"}
     seconds = {(run["mode"], run["scenario"]): run["seconds"] for run in document["runs"]}
     # 15 steps an epoch; from step 20 on the last worker takes 0.2 s, or stops once for 0.3 s.
@@ -191,85 +128,28 @@ def test_compare_modes_in_virtual_time(start, tmp_path):
     assert "virtual time" in out
 
 
-def test_compare_modes_says_how_to_start_it(start, tmp_path):
-    done = start("compare_modes.py", "--out", tmp_path / "out")
-    assert done.status == 2
-    assert "-n 4" in done.stderr
-    assert "--simulate" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-#: Scripts, words of theirs that cannot be, and what is said.
-WRONG = [
-    *(
-        ("compare_modes.py", f"--simulate {words}", message)
-        for words, message in (
-            ("--scenarios calm,clam", "no scenario 'clam', there are calm, delay, tail, pause"),
-            ("--modes sync,allreduce-mpi", "allreduce-mpi cannot be simulated, it takes the MPI"),
-            ("--target 95", "--target: must be from 0 to 1, got '95'"),
-            ("--workers 0", "--workers: must be a whole number of at least 1, got '0'"),
-            ("--link 1", "link must be LATENCY_S:BYTES_PER_S, LATENCY_S from 0 to 1000000"),
-            ("--modes sync --steps 10", "--inject 3:pause:20:0.3 begins at step 20, the run has"),
-        )
-    ),
-    *(
-        ("staleness_study.py", words, message)
-        for words, message in (
-            ("--softsync 31", "--softsync 31"),
-            ("--rates constant,inverted", "staleness-rate"),
-            ("--compute lognormal:1", "compute"),
-            ("--link fast", "link"),
-            ("--workers 2,3", "--workers: must be a whole number"),
-            ("--seed 3", "--seed has no effect here: the study varies it"),
-            ("--study workers --mode=ssp", "--mode has no effect here: the study varies it"),
-            ("--epoch 3", "unknown flag --epoch (did you mean --epochs?)"),
-            ("--study spread", "study must be one of softsync, workers, got 'spread'"),
-            ("--study workers --run runs/a", "--run: not allowed with argument --study"),
-            ("--run runs/a --epochs 3", "unknown flag --epochs"),
-            ("--run nowhere", "nowhere/summary.json: cannot be read: No such file or directory"),
-        )
-    ),
-    *(
-        ("compression_study.py", f"--modes async --workers 2 {words}", message)
-        for words, message in (
-            ("--settings none,zip", "no setting 'zip' here, there are: none; "),
-            ("--links fast", "no link 'fast', there are: 100 Mbit/s, "),
-            ("--modes serial", "no mode 'serial' here, there are: "),
-            ("--rates 0.1,none", "--rates: must be a number above 0, got 'none'"),
-            ("--codec sign", "--codec has no effect here: the study varies it"),
-        )
-    ),
-    *(
-        ("decentralized_study.py", f"--workers 4 {words}", message)
-        for words, message in (
-            ("--settings rings", "no setting 'rings' here (did you mean ring?), there are: "),
-            ("--partitions iid,by-label", "partition must be by-label:K, K"),
-            ("--settings hypercube --workers 6", "hypercube: a hypercube has a power of two"),
-            ("--mode sync", "--mode has no effect here: the study varies it"),
-        )
-    ),
-]
-
-
-@each(("script", "words", "message"), WRONG)
+@each(("script", "words", "message"), [
+    ("compare_modes.py", "", "-n 4"),
+    ("compare_modes.py", "--simulate --scenarios calm,clam",
+     "no scenario 'clam', there are calm, delay, tail, pause"),
+    ("compare_modes.py", "--simulate --modes sync,allreduce-mpi",
+     "allreduce-mpi cannot be simulated, it takes the MPI"),
+    ("compare_modes.py", "--simulate --modes sync --steps 10",
+     "--inject 3:pause:20:0.3 begins at step 20, the run has"),
+    ("staleness_study.py", "--softsync 31", "--softsync 31"),
+    ("staleness_study.py", "--seed 3", "--seed has no effect here: the study varies it"),
+    ("staleness_study.py", "--study workers --mode=ssp", "--mode has no effect here"),
+    ("staleness_study.py", "--study spread", "study must be one of softsync, workers, got"),
+    ("staleness_study.py", "--study workers --run runs/a", "--run: not allowed with argument"),
+    ("staleness_study.py", "--run nowhere", "nowhere/summary.json: cannot be read: No such file"),
+    ("compression_study.py", "--modes async --workers 2 --rates 0.1,none",
+     "--rates: must be a number above 0, got 'none'"),
+    ("decentralized_study.py", "--workers 4 --partitions iid,by-label", "must be by-label:K, K"),
+    ("decentralized_study.py", "--settings hypercube --workers 6", "a hypercube has a power of"),
+])  # fmt: skip
 def test_what_cannot_be_is_a_line_before_anything_runs(refused, tmp_path, script, words, message):
     refused(script, [*words.split(), "--out", tmp_path / "out"], message)
     assert list(tmp_path.rglob("*.*")) == []
-
-
-@EXHAUSTIVE
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--modes sync,async --servers 4", "--servers 4 leaves no worker among 4 ranks"),
-        ("--workers 3", "--workers has no effect without --simulate"),
-    ],
-)
-def test_compare_modes_checks_all_before_it_runs_any(start, tmp_path, words, message):
-    done = start("compare_modes.py", "--out", tmp_path / "out", *words.split(), ranks=4)
-    failed(done, f"compare_modes.py: error: {message}")
-    assert not (tmp_path / "out").exists()
 
 
 @EXHAUSTIVE
@@ -277,17 +157,17 @@ def test_every_mode_learns_with_its_config(start, tmp_path):
     words = ["--scenarios", "calm", "--seeds", 1]
     succeeded(start("compare_modes.py", "--out", tmp_path, *words, ranks=4))
     runs = read(tmp_path / "modes.json")["runs"]
-    assert sorted(run["mode"] for run in runs) == CONFIGS
+    assert {run["mode"] for run in runs} == {
+        path.stem for path in (APPS / "configs").glob("*.toml")
+    }
     assert {run["mode"]: run["test_accuracy"] for run in runs if run["test_accuracy"] < 0.95} == {}
-
-
-SOFTSYNC = ["--workers", 6, "--softsync", "1,6", "--seeds", 2, "--epochs", 2, "--hidden", 4]
 
 
 @EXHAUSTIVE
 def test_staleness_study(start, tmp_path):
-    words = [*SOFTSYNC, "--servers", 2]
-    out = succeeded(start("staleness_study.py", *words, "--out", tmp_path / "a"))
+    words = ["--workers", 6, "--softsync", "1,6", "--seeds", 2, "--epochs", 2, "--hidden", 4]
+    words += ["--servers", 2, "--out", tmp_path / "a"]
+    out = succeeded(start("staleness_study.py", *words))
     rows = read(tmp_path / "a/softsync.json")["runs"]
     assert [(row["softsync"], row["staleness_rate"], row["seed"]) for row in rows] == [
         (n, rate, seed) for n in (1, 6) for rate in ("constant", "inverse") for seed in (0, 1)
@@ -300,75 +180,14 @@ def test_staleness_study(start, tmp_path):
         assert found["mean"] == pytest.approx(expected, rel=0.1)
         assert (len(found["by_worker"]), len(found["by_shard"])) == (6, 2)
         assert row["beyond_2n"] < 0.05
-        assert [epoch for epoch, _ in row["errors"]] == [1, 2]
-        assert 0 < row["test_error"] < 1
-    line = out[out.index("P(τ > 2n)") :].splitlines()[2].split()
-    assert line[0] == "6"
-    assert float(line[1]) == pytest.approx(5, rel=0.1)
+    assert "P(τ > 2n)" in out
     assert (tmp_path / "a/softsync.png").exists() == HAS_MATPLOTLIB
-    succeeded(start("staleness_study.py", *words, "--out", tmp_path / "b"))
-    for name in ("softsync.json", *(["softsync.png"] if HAS_MATPLOTLIB else [])):
-        assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
-
-
-@EXHAUSTIVE
-def test_staleness_study_finds_that_stale_gradients_need_smaller_rates(start, tmp_path):
-    words = ["--softsync", "1,30", "--seeds", 1, "--epochs", 20]
-    succeeded(start("staleness_study.py", *words, "--out", tmp_path))
-    rows = read(tmp_path / "softsync.json")["runs"]
-    error = {(row["softsync"], row["staleness_rate"]): row["test_error"] for row in rows}
-    assert error[30, "constant"] > 0.8
-    assert max(error[1, "constant"], error[1, "inverse"], error[30, "inverse"]) < 0.25
-    [found] = {row["staleness"]["mean"] for row in rows if row["softsync"] == 30}
-    assert found == pytest.approx(29, rel=0.05)
-
-
-@EXHAUSTIVE
-@pytest.mark.parametrize("words", [["--study", "workers"], []])
-def test_staleness_study_shows_runs_that_diverge(start, tmp_path, words):
-    few = ["--modes", "async"] if words else ["--softsync", 2]
-    words = [*words, *few, "--workers", 2, "--rates", "constant", "--seeds", 1]
-    words += ["--optimizer", "momentum", "--lr", "1e6", "--activation", "relu"]
-    out = succeeded(start("staleness_study.py", *words, "--out", tmp_path))
-    assert "diverged" in "".join(out[out.index("\n\n") :].splitlines()[-5:])
-    [path] = tmp_path.glob("*.json")
-    [row] = json.loads(path.read_text())["runs"]
-    assert row.get("test_accuracy") is row.get("test_error") is None
-
-
-STUDY = ["--study", "workers", "--rates", "constant,inverse", "--seeds", 2, "--epochs", 1]
-
-
-@EXHAUSTIVE
-def test_study_of_workers(start, tmp_path):
-    words = [*STUDY, "--workers", "1,6", "--hidden", 4]
-    out = succeeded(start("staleness_study.py", *words, "--out", tmp_path / "a"))
-    rows = read(tmp_path / "a/workers.json")["runs"]
-    assert len(rows) == 2 * 2 * 2 * 2
-    assert {(row["mode"], row["staleness_rate"], row["workers"], row["seed"]) for row in rows} == {
-        (mode, rate, workers, seed)
-        for mode in ("async", "softsync")
-        for rate in ("constant", "inverse")
-        for workers in (1, 6)
-        for seed in (0, 1)
-    }
-    alone, raise_on_all = ([r for r in rows if r["workers"] == count] for count in (1, 6))
-    assert all(row["staleness_mean"] == 0 for row in alone)
-    # An update takes one gradient in async, two in softsync.
-    expected = {"async": 5, "softsync": 2.5}
-    for row in raise_on_all:
-        assert row["staleness_mean"] == pytest.approx(expected[row["mode"]], rel=0.1)
-    assert out.count("mean staleness") == 2
-    for mode in ("async", "softsync"):
-        assert (tmp_path / f"a/workers-{mode}.png").exists() == HAS_MATPLOTLIB
-    succeeded(start("staleness_study.py", *words, "--out", tmp_path / "b"))
-    again = (tmp_path / "b/workers.json").read_text()
-    assert again == (tmp_path / "a/workers.json").read_text()
 
 
 CODECS = ["--modes", "async", "--rates", "0.1", "--seeds", 1, "--epochs", 2, "--workers", 2]
 
 
+@EXHAUSTIVE
 def test_compression_study(start, tmp_path):
     words = [*CODECS, "--settings", "none,sign,demo", "--links", "1 Gbit/s,100 Mbit/s"]
     out = succeeded(start("compression_study.py", *words, "--out", tmp_path, "--rates", "0.1,0.2"))
@@ -392,6 +211,7 @@ def test_compression_study(start, tmp_path):
 GRAPHS = ["--partitions", "iid", "--rates", "0.1", "--seeds", 1, "--epochs", 1, "--workers", 4]
 
 
+@EXHAUSTIVE
 def test_decentralized_study(start, tmp_path):
     words = [*GRAPHS, "--settings", "all-reduce,ring,one-peer exponential", "--slow", 20]
     out = succeeded(start("decentralized_study.py", *words, "--out", tmp_path))
@@ -409,46 +229,18 @@ def test_decentralized_study(start, tmp_path):
     assert (tmp_path / "decentralized.png").exists() == HAS_MATPLOTLIB
 
 
-@EXHAUSTIVE
-def test_staleness_study_is_not_for_mpirun(start, tmp_path):
-    done = start("staleness_study.py", *SOFTSYNC, "--out", tmp_path, ranks=2)
-    assert done.status == 2
-    assert done.stderr.count("start it without mpirun") == 1
-
-
-@EXHAUSTIVE
-@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="there is no matplotlib")
-@pytest.mark.parametrize(
-    ("ranks", "words", "told"),
-    [
-        (0, ["--epochs", 2], "gap        not measured"),
-        (4, ["--mode", "ssp", "--servers", 2, "--epochs", 2], ""),
-        (2, ["--mode", "allreduce", "--epochs", 2], "sums over all"),
-    ],
-)
-def test_staleness_of_a_run(start, tmp_path, ranks, words, told):
-    succeeded(start("train_mlp.py", *words, "--out", tmp_path / "run", ranks=ranks))
-    out = succeeded(start("staleness_study.py", "--run", tmp_path / "run"))
-    assert told in out
-    heading = out.splitlines().index("worker  mean τ  max τ         waiting  mostly for")
-    workers = [int(line.split()[0]) for line in out.splitlines()[heading + 1 : -2]]
-    assert sorted(workers) == list(range(max(ranks, 1) - 2 * ("ssp" in words)))
-    assert (tmp_path / "run/staleness.png").read_bytes().startswith(b"\x89PNG")
-
-
 DAMAGES = [
     ("summary.json", "{", "summary.json: summary is not JSON"),
-    ("summary.json", "{}", "summary.json: summary lacks"),
     ("summary.json", ("waiting", 0, "seconds", "no"), "has text or nothing where numbers belong"),
-    ("summary.json", ("skew", "histogram", {"-9": 1}), "has text or nothing where numbers belong"),
     ("summary.json", ("servers", None), "summary.json: has text or nothing where numbers belong"),
-    ("metrics.jsonl", "[1]\n", "expected a JSON object"),
     ("metrics.jsonl", '{"seconds": "x"}\n', "metrics.jsonl has"),
 ]
 
 
-def test_staleness_of_a_damaged_run(start, refused, tmp_path):
-    succeeded(start("train_mlp.py", "--epochs", 1, "--hidden", 4, "--out", tmp_path / "whole"))
+def test_staleness_of_a_damaged_run(refused, tmp_path):
+    assert (
+        psrt(["simulate", "--steps", "3", "--hidden", "4", "--out", str(tmp_path / "whole")]) == 0
+    )
     for number, (name, text, message) in enumerate(DAMAGES):
         path = shutil.copytree(tmp_path / "whole", tmp_path / str(number)) / name
         if isinstance(text, tuple):

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -72,11 +73,16 @@ MARKED = [
 ]
 
 
-@pytest.mark.parametrize("page", MARKED)
-def test_everything_runs_as_printed(launch, page):
-    """In an empty folder that has of the repository what the pages name."""
+@pytest.fixture
+def folder(launch):
+    """An empty folder that has of the repository what the pages name."""
     for name in ("apps", "hostfiles"):
         (launch.folder / name).symlink_to(ROOT / name)
+    return launch.folder
+
+
+@pytest.mark.parametrize("page", MARKED)
+def test_everything_runs_as_printed(launch, folder, page):
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         # `make install` writes this into the environment that it makes.
@@ -87,7 +93,7 @@ def test_everything_runs_as_printed(launch, page):
             done = launch.command("bash", "-c", text, **environment)
         else:
             named = NAMED.match(text)
-            script = launch.folder / (named[1] if named else f"example{number}.py")
+            script = folder / (named[1] if named else f"example{number}.py")
             script.write_text(PRELUDE + text, encoding="utf-8")
             on_ranks = "MPI.COMM_WORLD" in text
             done = launch.ranks(4, script) if on_ranks else launch.python(script)
@@ -95,7 +101,17 @@ def test_everything_runs_as_printed(launch, page):
         assert "Traceback" not in done.stderr, f"{text}\n{done.stderr}"
 
 
-def test_the_pages_have_something_to_run():
-    """Else the pattern of the blocks has stopped matching."""
-    assert len(steps("README.md")) >= 8
+@pytest.mark.usefixtures("folder")
+def test_the_flags_of_every_job_are_there(launch):
+    """As far as they are checked before ranks start; but for what others of the page make."""
+    lines = {line for page in PAGES for kind, line in steps(page) if kind == "sh"}
+    commands = {
+        line: ["launch", "--dry-run", *shlex.split(line)[2:]]
+        for line in sorted(lines)
+        if line.startswith("psrt launch ")
+        and not re.search(r"[|><;&*]|runs/|--config| \w+\.py", line)
+    }
+    assert len(commands) >= 12
     assert len(MARKED) >= 6
+    for line, done in zip(commands, launch.one_after_another(0, commands), strict=True):
+        assert done.status == 0, (line, done.stderr)

@@ -1,7 +1,5 @@
 """A rank that is killed, stopped or fails, whatever it and the others do: named once, and soon."""
 
-import signal
-
 import pytest
 
 from support.cases import also
@@ -24,13 +22,9 @@ def job(launch):
 @pytest.mark.parametrize(
     ("phase", "rank", "mode"),
     [
-        ("initial", 0, "sync"),
-        also("start", 2, "sync"),
-        also("batches", 2, "allreduce"),
-        also("gradient", 1, "sync"),
-        also("gradient", 2, "allreduce"),
+        also("initial", 0, "sync"),
+        ("gradient", 1, "sync"),
         also("gradient", 0, "allreduce"),
-        also("gradient", 1, "local-sgd"),
         also("gradient", 0, "gossip"),
         also("evaluate", 1, "sync"),
     ],
@@ -45,12 +39,12 @@ def test_a_stopped_rank_is_named(job, phase, rank, mode):
     assert "Traceback" not in done.stderr
 
 
-@EXHAUSTIVE
 @pytest.mark.parametrize(
     ("mode", "phase", "rank"),
     [
-        *((it, "initial", 0) for it in ("sync", "async", "allreduce", "local-sgd", "gossip")),
-        *((it, "gradient", 2) for it in ("sync", "async", "allreduce", "local-sgd", "gossip")),
+        also("sync", "initial", 0),
+        ("allreduce", "gradient", 2),
+        *(also(it, "gradient", 2) for it in ("async", "local-sgd", "gossip")),
     ],
 )
 def test_a_killed_rank_is_named_once(job, mode, phase, rank):
@@ -71,12 +65,6 @@ if stops == "before" and number == "1":
 import psrt
 from psrt.mpi.start import world
 comm = world()
-if stops == "makes" and number == "1":
-    os.kill(os.getpid(), signal.SIGSTOP)
-if stops == "makes":
-    from psrt.mpi import deadline
-    deadline._LEAST_S = 0.0
-    psrt.Communicator(timeout_s=3)
 if number == "1":
     os.kill(os.getpid(), signal.SIGSTOP)
 """
@@ -90,17 +78,6 @@ def test_mpi_itself_has_a_deadline(launch, stops):
     assert done.status  # of which rank, the launchers do not agree
     assert "Timeout (0:00:04)!" in done.stderr
     assert "start.py" in done.stderr
-
-
-@EXHAUSTIVE
-def test_a_communicator_is_not_waited_for_for_ever(launch):
-    (launch.folder / "job.py").write_text(START)
-    done = launch.ranks(3, "job.py", "makes", PSRT_START_TIMEOUT_S="4")
-    # Of Open MPI 5.0.11, prterun itself was once seen to die of a segmentation fault as it ended
-    # the rank that is stopped.
-    assert done.status in (4, -signal.SIGSEGV)
-    assert "no answer within 3 s" in done.stderr
-    assert "the other ranks to make a communicator" in done.stderr
 
 
 #: A stage dies or falls silent amid a step: its copy cannot go on, in any mode.
@@ -145,9 +122,7 @@ def cut_job(launch):
 @pytest.mark.parametrize(
     ("ranks", "rank", "who", "knobs"),
     [
-        (3, 1, "worker 1, stage 1 (rank 1, ", "parallel=pipeline:3"),
         (4, 2, "worker 2, stage 0 of copy 1 (rank 2, ", "parallel=data:2,pipeline:2"),
-        (4, 3, "worker 1, stage 1 (rank 3, ", "parallel=pipeline:2 mode=async servers=2"),
         (4, 1, "worker 1, stage 0, slice 1 (rank 1, ", "parallel=pipeline:2,tensor:2"),
     ],
 )
@@ -163,9 +138,7 @@ def test_a_killed_stage_is_named_once(cut_job, ranks, rank, who, knobs):
     ("ranks", "rank", "who", "knobs"),
     [
         (3, 2, "worker 2, stage 2 (rank 2, ", "parallel=pipeline:3"),
-        (4, 0, "worker 0, stage 0 of copy 0 (rank 0, ", "parallel=pipeline:2 mode=local-sgd"),
         (4, 2, "worker 0, stage 0 (rank 2, ", "parallel=pipeline:2 mode=async servers=2"),
-        (4, 3, "worker 1, stage 1 (rank 3, ", "parallel=pipeline:2 mode=ssp staleness=1 servers=2"),
     ],
 )
 def test_a_stopped_stage_is_named(cut_job, ranks, rank, who, knobs):

@@ -1,22 +1,14 @@
-"""psrt simulate as a user starts it: no mpirun, a thousand workers, the same run twice, --like.
-
-Nothing is said of how good predictions are: that is for a machine that does nothing else.
-"""
+"""psrt simulate as a user starts it: no mpirun, the same run twice, --like."""
 
 import json
-import os
 import re
-import shutil
 import sys
 
 import pytest
 
 from support.cases import also
-from support.launching import ROOT
 
-pytestmark = pytest.mark.xdist_group("like")
 EXHAUSTIVE = pytest.mark.exhaustive
-CALIBRATE = ROOT / "apps" / "calibrate.py"
 SHORT = ["--epochs", "3", "--hidden", "8", "--record"]
 #: Runs of three ranks.
 MODES = {
@@ -36,24 +28,6 @@ def files_of(folder):
     return found | {"summary.json": json.dumps(summary)}
 
 
-@EXHAUSTIVE
-def test_a_thousand_workers_without_numerics(launch):
-    done = launch.psrt(
-        "simulate", "--mode", "ssp", "--staleness", "3", "--workers", 1000, "--servers", 8,
-        "--timing-only", "--parameters", 100_000, "--steps", 5, "--compute", "lognormal:0.01:0.5",
-        "--link", "5e-5:1e9", "--inject", "7:slow:3", "--crash", "9:0.02",
-        "--record", "--out", "big", "--quiet",
-    )  # fmt: skip
-    assert (done.status, done.stderr) == (0, "")
-    assert "mode       ssp, 8 servers, 1,000 workers" in done.stdout
-    assert "crashed       worker 9 at 0.02 s" in done.stdout
-    simulation = json.loads((launch.folder / "big" / "simulation.json").read_text())
-    assert simulation["crashed"] == [9]
-    assert simulation["events"] > 1000 * 5 * 8 * 2
-    checked = launch.psrt("check", "big", "--quiet")
-    assert (checked.status, checked.stderr) == (0, "")
-
-
 @pytest.mark.parametrize(
     "mode",
     [
@@ -63,21 +37,20 @@ def test_a_thousand_workers_without_numerics(launch):
 )
 def test_the_same_seed_in_another_process_is_the_same_run(launch, mode):
     folder = launch.folder / "run"
-    flags = ["--workers", 6, *mode, "--epochs", 3, "--record", "--out", "run", "--overwrite"]
+    flags = ["--workers", 4, *mode, "--epochs", 2, "--record", "--out", "run", "--overwrite"]
     runs = []
-    for seed in (1, 1, 2):
-        done = launch.psrt("simulate", *flags, "--seed", seed, "--quiet")
+    for _ in range(2):
+        done = launch.psrt("simulate", *flags, "--quiet")
         assert (done.status, done.stderr) == (0, "")
         runs.append(files_of(folder))
     assert runs[0] == runs[1]
-    assert runs[0]["history/events.npy"] != runs[2]["history/events.npy"]
     assert json.loads(runs[0]["summary.json"])["test_accuracy"] > 0.3
 
 
 def test_a_reader_that_has_seen_enough_does_not_stop_the_run(launch):
     shell = (
         f"{sys.executable} -m psrt simulate --workers 3 --timing-only --parameters 9 "
-        "--steps 2000 --log-every 1 --out run --quiet | head -n 1; exit ${PIPESTATUS[0]}"
+        "--steps 400 --log-every 1 --out run --quiet | head -n 1; exit ${PIPESTATUS[0]}"
     )
     done = launch.command("bash", "-c", shell)
     assert (done.status, done.stderr) == (0, "")
@@ -85,117 +58,22 @@ def test_a_reader_that_has_seen_enough_does_not_stop_the_run(launch):
     assert (launch.folder / "run" / "summary.json").exists()
 
 
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory, launch_in):
-    """A folder with a recorded run of each of ``MODES``."""
-    launch = launch_in(tmp_path_factory.mktemp("like"))
-    commands = {it: ["train", *flags, *SHORT, "--out", it] for it, flags in MODES.items()}
-    for done in launch.one_after_another(3, commands):
-        assert done.status == 0, done.stderr
-    return launch
-
-
 def summary(folder):
     return json.loads((folder / "summary.json").read_text())
 
 
-def test_runs_are_simulated(runs):
+@EXHAUSTIVE
+def test_runs_are_simulated(launch):
+    commands = {it: ["train", *flags, *SHORT, "--out", it] for it, flags in MODES.items()}
+    for done in launch.one_after_another(3, commands):
+        assert done.status == 0, done.stderr
     commands = {name: ["simulate", "--like", name, "--out", f"{name}-like"] for name in MODES}
-    for name, done in zip(MODES, runs.one_after_another(0, commands), strict=True):
+    for name, done in zip(MODES, launch.one_after_another(0, commands), strict=True):
         assert (done.status, done.errors) == (0, []), done.stderr
-        measured, predicted = summary(runs.folder / name), summary(runs.folder / f"{name}-like")
+        measured, predicted = summary(launch.folder / name), summary(launch.folder / f"{name}-like")
         for key in ("mode", "workers", "servers", "samples", "steps", "parameters", "allreduce"):
             assert predicted[key] == measured[key], key
         assert predicted["samples_per_second"] > 0
         assert re.search(rf"^like {name}: a gradient [\d.e-]+ ms, ", done.stdout, re.MULTILINE)
-        config = (runs.folder / f"{name}-like" / "config.toml").read_text()
+        config = (launch.folder / f"{name}-like" / "config.toml").read_text()
         assert "\ninject = []\n" in config  # it is in the times
-
-
-@EXHAUSTIVE
-def test_a_run_whose_workers_ask_shards_again_is_simulated(launch):
-    """Backups overtake workers on one shard, and not on the other: such a push is no step."""
-    flags = ["--mode", "sync", "--backup", "2", "--servers", "2", "--inject", "*:tail:0.001:1.5"]
-    done = launch.train(6, *flags, *SHORT, "--out", "backups")
-    assert done.status == 0, done.stderr
-    done = launch.psrt("simulate", "--like", "backups", "--out", "like")
-    assert (done.status, done.stderr) == (0, "")
-    measured, predicted = (summary(launch.folder / name) for name in ("backups", "like"))
-    assert predicted["samples"] == pytest.approx(measured["samples"], rel=0.5)
-
-
-@EXHAUSTIVE
-def test_a_simulation_like_a_simulation_is_the_same(runs):
-    for name, like in (("first", "async"), ("second", "first")):
-        done = runs.psrt("simulate", "--like", like, "--record", "--out", name)
-        assert (done.status, done.stderr) == (0, "")
-    rates = [summary(runs.folder / name)["samples_per_second"] for name in ("first", "second")]
-    assert rates[0] == pytest.approx(rates[1], rel=0.02)
-
-
-#: Flags, the status, and how the one line begins.
-ERRORS = [
-    ("--workers 0", 2, "workers must be at least 1, got 0"),
-    ("--timeout-s 3", 2, "--timeout-s 3 has no effect in virtual time"),
-    ("--compute pareto:1:0", 2, "compute must be pareto:SCALE:SHAPE, SCALE from 0 to 1000000"),
-    ("--mode allreduce --crash 1:0.002", 5, "worker 1 (rank 1) crashed at 0.002 s"),
-    ("--like nowhere", 2, "no run at nowhere"),
-    ("--like .", 2, ". holds no history; a run keeps one with --record"),
-    ("--like damaged", 2, "damaged/history/rank-00001.npy: damaged: "),
-    (
-        *("--like async --mode allreduce", 2),
-        "async: the run had no sums over all workers, so it cannot tell what they take",
-    ),
-    (
-        *("--like allreduce --mode sync", 2),
-        "allreduce: the run had no servers, so it cannot tell what they take",
-    ),
-    ("--like async --replay async", 2, "give --like or --replay, not both"),
-    ("--like async --backup 1", 2, "--backup 1 has no effect with --mode async"),
-]
-
-
-def test_an_error_is_one_line(runs):
-    shutil.copytree(runs.folder / "async", runs.folder / "damaged")
-    path = runs.folder / "damaged/history/rank-00001.npy"
-    path.write_bytes(path.read_bytes()[:-100])
-    commands = {flags: ["simulate", *flags.split(), "--quiet"] for flags, _, _ in ERRORS}
-    done = runs.one_after_another(0, commands)
-    for (_, status, message), it in zip(ERRORS, done, strict=True):
-        assert it.status == status, message
-        assert it.stderr.startswith(f"psrt: error: {message}")
-        assert it.stderr.count("\n") == 1
-        assert status != 2 or it.stdout == ""
-
-
-@EXHAUSTIVE
-def test_predictions_are_printed_beside_measurements(launch):
-    words = ["--steps", 20, "--straggler-steps", 5, "--modes", "softsync,allreduce", "--out", "out"]
-    done = launch.ranks(3, CALIBRATE, *words, "--hidden", 8)
-    assert done.status == 0, done.stderr
-    document = json.loads((launch.folder / "out" / "calibrate.json").read_text())
-    rows = [(row["mode"], row["straggler"], row["workers"]) for row in document["runs"]]
-    assert rows == [(m, s, 2) for m in ("softsync", "allreduce") for s in (False, True)]
-    for row in document["runs"]:
-        measured, predicted = row["samples_per_second"], row["samples_per_second_predicted"]
-        near = abs(predicted - measured) <= 0.15 * measured
-        assert row["samples_per_second_is_near"] == near
-    assert re.search(r"^within 15 %: \d of 8$", done.stdout, re.MULTILINE)
-    assert sorted(os.listdir(launch.folder / "out"))[:2] == ["allreduce-0", "allreduce-straggler-0"]
-
-
-@EXHAUSTIVE
-@pytest.mark.parametrize(
-    ("ranks", "flags", "message"),
-    [
-        (2, "", "a server and 2 workers are needed: "),
-        (3, "--modes sync,serial", "unknown mode 'serial', expected one of sync, async, ssp, "),
-        (3, "--slow 7:delay:1", "--inject 7:delay:1 names a worker that does not exist"),
-        (3, "--steps 0", "steps: must be a whole number of at least 1, got '0'"),
-    ],
-)
-def test_the_script_tells_an_error_once(launch, ranks, flags, message):
-    done = launch.ranks(ranks, CALIBRATE, *flags.split())
-    assert done.status == 2
-    assert [line for line in done.stderr.splitlines() if message in line]
-    assert "Traceback" not in done.stderr

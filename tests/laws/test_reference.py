@@ -19,6 +19,7 @@ import pytest
 from psrt.config import TrainConfig
 from psrt.history.reading import read_cells
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
+from support.cases import some
 from support.jobs import FACTORS, JOBS, SPLIT, STALE, Job, Ran, plain, ran
 from support.reference import CODECS, Batch, Network, Reference
 
@@ -129,10 +130,7 @@ def test_the_parameters_at_the_end(job, result):
 
 
 def others() -> Iterator[Job]:
-    """Yield jobs beside those of the array, which has one worker, or a codec, in half of them."""
-    for it in JOBS:
-        if is_told(it) and loses_much(it):
-            yield Job(it.but(codec="none").levels)
+    """Yield jobs beside those of the array, of which half have one worker, or a codec."""
     turns = itertools.cycle(FACTORS["optimizer"])
     for mode, rate in itertools.product(STALE, FACTORS["rate"]):
         way = "2 servers, 2 shards each"
@@ -142,7 +140,17 @@ def others() -> Iterator[Job]:
             yield plain(mode=mode, copies="5", data="dirichlet", optimizer=next(turns))
 
 
-@pytest.mark.parametrize("other", [it for it in dict.fromkeys(others()) if it not in JOBS], ids=str)
+OTHERS = dict.fromkeys(it for it in others() if it not in JOBS)
+#: Jobs of the array whose codecs lose too much, without them.
+UNCODED = dict.fromkeys(
+    it
+    for job in JOBS
+    if is_told(job) and loses_much(job)
+    if (it := Job(job.but(codec="none").levels)) not in (*JOBS, *OTHERS)
+)
+
+
+@pytest.mark.parametrize("other", [*OTHERS, *some(UNCODED, one_in=3)], ids=str)
 def test_the_parameters_at_the_end_of_other_jobs(other, tmp_path):
     assert holds(other, ran(other, tmp_path / "run")) or other["event"] == "loses a worker"
 

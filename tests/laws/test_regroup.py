@@ -30,6 +30,7 @@ from support.ticks import (
     one_of_each_mode,
     order_of,
     reached,
+    savers,
     table_of,
     ticked,
     ticking,
@@ -94,8 +95,8 @@ def refused(cut, scenario, **changes):
     assert " workers instead of " in line or "parallel" in line, line
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.of(which=can_have_others)
+@pytest.mark.first(which=lambda job: job["event"] == "saves")
 def test_with_other_workers(job, result, tmp_path):
     job = job.but(event="saves")
     whole = result(job)
@@ -125,8 +126,8 @@ def other_servers(job):
     return [it for it in (1, 2, 3) if it != {"2 servers": 2, "1 server": 1}.get(job["way"])]
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.of(which=has_servers)
+@pytest.mark.first(which=savers(has_servers, by_codec=False).__contains__)
 def test_with_other_servers(job, result, tmp_path):
     job = job.but(event="saves")
     whole = result(job)

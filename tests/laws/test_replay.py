@@ -6,6 +6,7 @@ Promised in docs/guarantees.md, "The same run again". Seen red: servers that tak
 from __future__ import annotations
 
 import dataclasses
+import zlib
 
 import numpy as np
 import pytest
@@ -23,7 +24,13 @@ def has_a_history(job: Job) -> bool:
     return job["event"] in ("none", "late")
 
 
+def is_one_of_few(job: Job) -> bool:
+    """Whether it is out of order, or one in three: those in order are `who is late`, too."""
+    return not job.in_order or zlib.crc32(repr(job).encode()) % 3 == 0
+
+
 @pytest.mark.of(which=has_a_history)
+@pytest.mark.first(which=is_one_of_few)
 def test_the_same_bits_and_the_same_order(job, result, tmp_path):
     then: Ran = result(job)
     config = recorded_config(then.out, out=str(tmp_path / "now"), record=True)
@@ -37,6 +44,7 @@ def test_the_same_bits_and_the_same_order(job, result, tmp_path):
                 np.testing.assert_array_equal(one[name], other[name])
 
 
+@pytest.mark.one_in(5)
 def test_a_job_and_its_seed_are_the_same_files(job, result, tmp_path):
     then, now = result(job), ran(job, tmp_path / "now")
     assert str(then.error) == str(now.error)

@@ -83,7 +83,8 @@ def names(job, worker, error):
     assert " crashed at " in line
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.first(which=lambda job: job["event"] == "none")
+@pytest.mark.one_in(6)
 def test_a_worker_dies_at_any_event(job, result, tmp_path):
     job = job.but(event="none")
     before = result(job).run
@@ -212,8 +213,9 @@ def survives(job):
     return job.served and goes_on(job)
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.of(which=survives)
+@pytest.mark.first(which=lambda job: job["event"] == "none")
+@pytest.mark.one_in(4)
 def test_survivors_are_dealt_each_sample_once(job, result, tmp_path):
     job = job.but(event="none")
     config = job.config(tmp_path / "run", survive=True, epochs=4, record=True)
@@ -256,11 +258,11 @@ def killed(job, event, out):
     return ran(job, out, job.scenario(faults=(crash(event + 1, *who),)))
 
 
-@pytest.mark.one_in(12)
 @pytest.mark.of(which=is_restarted)
+@pytest.mark.first(which=lambda job: job["event"] == "saves")
 def test_a_job_that_is_killed_ends_as_one_that_was_not(job, result, tmp_path):
     before = result(job.but(event="saves")).run
-    for event in drawn(job, "killed", among=before.events, count=2):
+    for event in drawn(job, "killed", among=before.events):
         found = killed(job, event, tmp_path / f"{event}")
         assert found.error is None, (event, found.error)
         outcome = check_run(found.out)

@@ -29,6 +29,7 @@ def is_told_by_shapes(job: Job) -> bool:
 
 
 @pytest.mark.of(which=is_told_by_shapes)
+@pytest.mark.one_in(2)
 def test_the_same_events_and_bytes(job, result, tmp_path):
     full = result(job)
     bare = ran(job, tmp_path / "run", dataclasses.replace(job.scenario(), numerics=False))

@@ -18,8 +18,8 @@ MANY = 5
 #: Layout → the host that a rank counts as being on (None: where it is), the fewest ranks that
 #: make a difference, and the most on which it is worth its time.
 LAYOUTS = {
+    "every other": (lambda rank: rank % 2, 3, MANY - 1),
     "one-host": (lambda rank: None, 1, 64),
-    "pairs": (lambda rank: rank // 2, 3, MANY - 1),
     "threes": (lambda rank: rank // 3, 4, 64),
     "apart": (lambda rank: rank, 2, MANY - 1),
 }
@@ -52,6 +52,20 @@ def pytest_ignore_collect(collection_path, config):
     return True if alone and collection_path.name.startswith("test_") else None
 
 
+def pytest_generate_tests(metafunc):
+    """Try a test that takes ``host`` on each layout: the host that this rank counts as being on."""
+    if "host" in metafunc.fixturenames:
+        from psrt.mpi.start import world
+
+        ranks = world()
+        found = {
+            name: host_of(ranks.rank)
+            for name, (host_of, fewest, most) in LAYOUTS.items()
+            if fewest <= ranks.size <= most
+        }
+        metafunc.parametrize("host", found.values(), ids=found)
+
+
 @pytest.fixture
 def comm(request):
     """All ranks, on a communicator of the test's own."""
@@ -79,17 +93,6 @@ def shared_folder(comm):
     yield path
     if comm.rank == 0:
         shutil.rmtree(path)
-
-
-@pytest.fixture(params=LAYOUTS)
-def host(request, comm):
-    """The number of the host that this rank counts as being on, for every layout in turn."""
-    host_of, fewest, most = LAYOUTS[request.param]
-    if comm.size < fewest:
-        pytest.skip(f"{comm.size} ranks make no such layout")
-    if comm.size > most:
-        pytest.skip("seen on fewer ranks")
-    return host_of(comm.rank)
 
 
 @pytest.fixture
@@ -153,6 +156,22 @@ def open_communicator(comm):
     for communicator in groups:
         with contextlib.suppress(PsrtError):
             communicator.close()
+
+
+@pytest.fixture
+def port_of(comm):
+    """Return what makes a port, given who is who; it is closed afterwards."""
+    from psrt.mpi.port import MpiPort
+
+    ports = []
+
+    def made(role_map, **options):
+        ports.append(MpiPort(comm, role_map, **({"timeout_s": 20} | options)))
+        return ports[-1]
+
+    yield made
+    for port in ports:
+        port.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from pathlib import Path
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -26,38 +26,26 @@ def raise_at(comm, errors):
 
 
 @pytest.mark.mpi
-def test_nothing_happens_where_nothing_failed(comm):
-    raise_at(comm, {})
-    assert bcast_text(comm, f"rank {comm.rank}") == "rank 0"  # they are still in step
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("kind", [ConfigError, DivergedError, StoppedError])
-def test_one_rank_s_error_is_raised_on_all_whole(comm, kind):
+def test_an_error_is_raised_on_all_whole_and_the_lowest_rank_is_heard(comm):
     text = "no such file: é\nsecond\n\nfourth"
-    for culprit in range(comm.size):
-        with pytest.raises(kind) as caught:
-            raise_at(comm, {culprit: kind(text)})
-        assert str(caught.value) == text
-        assert caught.value.exit_status == kind.exit_status
-        assert caught.value.agreed
+    for kind in (ConfigError, DivergedError, StoppedError):
+        raise_at(comm, {})
+        for culprit in range(comm.size):
+            later = {rank: ConfigError("later") for rank in range(culprit + 1, comm.size)}
+            with pytest.raises(kind) as caught:
+                raise_at(comm, {culprit: kind(text), **later})
+            assert str(caught.value) == text
+            assert caught.value.exit_status == kind.exit_status
+            assert caught.value.agreed
 
 
 @pytest.mark.mpi
-def test_the_lowest_of_several_ranks_is_heard(comm):
-    first = comm.size // 2
-    with pytest.raises(PsrtError, match=f"^rank {first}$"):
-        raise_at(comm, {rank: ConfigError(f"rank {rank}") for rank in range(first, comm.size)})
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("text", ["", "x", "Σ θ_i ÷ W", "line\n" * 10_000])
-def test_text_of_any_rank_reaches_all(comm, text):
-    for root in range(comm.size):
+def test_text_of_any_rank_reaches_all(comm):
+    for root, text in product(range(comm.size), ["", "Σ θ_i ÷ W", "line\n" * 10_000]):
         assert bcast_text(comm, text if comm.rank == root else "other", root) == text
 
 
-def test_last_words_are_waited_for(monkeypatch):
+def test_last_words_are_waited_for_but_into_a_file(monkeypatch):
     launcher, words = os.pipe()
     heard = []
     with os.fdopen(words, "w") as stream, monkeypatch.context() as patch:
@@ -66,11 +54,7 @@ def test_last_words_are_waited_for(monkeypatch):
         wait_until_read(stream)
     os.close(launcher)
     assert heard == [b"last words\n"]
-
-
-@pytest.mark.parametrize("place", [tempfile.TemporaryFile, Path(os.devnull).open])
-def test_last_words_into_a_file_or_nowhere_are_not(place, monkeypatch):
-    with place("w+") as stream, monkeypatch.context() as patch:
+    with tempfile.TemporaryFile("w+") as stream, monkeypatch.context() as patch:
         patch.setattr(time, "sleep", lambda seconds: pytest.fail("waits for a file"))
         print("last words", file=stream, flush=True)
         wait_until_read(stream)
@@ -108,15 +92,6 @@ def there(comm, request):
     comm.Barrier()
 
 
-@pytest.mark.parametrize("size", [0, 1, 1_000_000])
-def test_texts_go_to_rank_0_and_back(comm, star, there, size):
-    if comm.rank not in there:
-        return
-    texts = star.collect(f"{comm.rank}" * size)
-    assert texts == ({rank: f"{rank}" * size for rank in there} if comm.rank == 0 else {})
-    assert star.tell("é" * size if comm.rank == 0 else "") == "é" * size
-
-
 def raised(star, error, last=None):
     try:
         with star.raise_on_all(lambda: last):
@@ -127,23 +102,21 @@ def raised(star, error, last=None):
     return None
 
 
-def test_the_error_of_the_lowest_rank_is_raised_on_all(comm, star, there):
+def test_texts_go_to_rank_0_and_back_and_errors_to_all(comm, star, there):
+    """That of the lowest rank; where there is none rank 0 has the last word."""
     if comm.rank not in there:
         return
+    for size in (0, 1, 1_000_000):
+        texts = star.collect(f"{comm.rank}" * size)
+        assert texts == ({rank: f"{rank}" * size for rank in there} if comm.rank == 0 else {})
+        assert star.tell("é" * size if comm.rank == 0 else "") == "é" * size
+    last = ConfigError("the last word")
     mine = OutputError(f"of {comm.rank}") if comm.rank == there[-1] else None
-    error = raised(star, mine, ConfigError("the last word"))
-    assert type(error) is OutputError
-    assert str(error) == f"of {there[-1]}"
-    assert error.agreed
+    error = raised(star, mine, last)
+    assert (type(error), str(error), error.agreed) == (OutputError, f"of {there[-1]}", True)
     assert error.echo == (mine is None)
-
-
-def test_rank_0_has_the_last_word_where_there_is_no_error(comm, star, there):
-    if comm.rank not in there:
-        return
-    error = raised(star, None, ConfigError("the last word") if comm.rank == 0 else None)
-    assert (type(error), str(error)) == (ConfigError, "the last word")
-    assert error.echo == (comm.rank > 0)
+    error = raised(star, None, last if comm.rank == 0 else None)
+    assert (type(error), str(error), error.echo) == (ConfigError, str(last), comm.rank > 0)
     assert raised(star, None) is None
 
 
@@ -171,9 +144,9 @@ def carry(comm, folder, data, path):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("size", [0, 1, _PIECE, 2 * _PIECE + 5])
-def test_a_file_of_any_length_comes_whole(comm, shared_folder, size):
-    carry(comm, shared_folder, bytes(i % 251 for i in range(size)), shared_folder / "copy")
+def test_a_file_of_any_length_comes_whole(comm, shared_folder):
+    for size in (0, 1, _PIECE, 2 * _PIECE + 5):
+        carry(comm, shared_folder, (b"%d," % size * size)[:size], shared_folder / "copy")
 
 
 @pytest.mark.mpi(min_size=2)

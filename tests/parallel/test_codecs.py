@@ -3,7 +3,6 @@
 That jobs with a codec come to what they come to in virtual time is a law: ``test_laws.py``.
 """
 
-import json
 from functools import partial
 
 import numpy as np
@@ -20,14 +19,12 @@ from psrt.history.check.run import check_run
 from psrt.job.build import role_map_for
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.mpi.collectives.plans.framed import FrameLinks
-from psrt.mpi.port import MpiPort
 from psrt.partition import Span
 from psrt.simulation.straight_run import StraightRun
-from psrt.transport import drive
 from psrt.transport.coded_sum import SumCodec, coding_of
 from psrt.transport.sums_in_frames import sum_in_frames
 from psrt.ways import Way
-from support.sums import hold, hosts_of, numbers, rounds_of
+from support.sums import hold, hosts_of, rounds_of
 
 N, FIRST, TAG = 3001, 17, 5
 SPANS = [Span(FIRST, N), Span(0, FIRST)]
@@ -37,18 +34,9 @@ TOTALS = [1.0, 0.25, 1.0]
 
 
 @pytest.fixture
-def open_port(comm):
-    """Return what makes a port of workers alone; it is closed afterwards."""
-    ports = []
-
-    def made(host):
-        role_map = role_map_for(N, (), tuple(range(comm.size)))
-        ports.append(MpiPort(comm, role_map, timeout_s=20, host=host))
-        return ports[-1]
-
-    yield made
-    for port in ports:
-        port.close()
+def open_port(comm, port_of):
+    """Return what makes a port of workers alone, who are on these hosts."""
+    return lambda host: port_of(role_map_for(N, (), tuple(range(comm.size))), host=host)
 
 
 # --- sums in frames -----------------------------------------------------------------------------
@@ -76,7 +64,7 @@ def framed(way, link, codec, span, size):
 
 
 @pytest.mark.mpi
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("asked", ["auto", "all-pairs", "naive", "ring", "node"])
 @pytest.mark.parametrize("most", [1 << 30, 100])
 def test_sums_in_frames_are_those_of_one_process(comm, host, open_port, asked, most, monkeypatch):
@@ -89,7 +77,7 @@ def test_sums_in_frames_are_those_of_one_process(comm, host, open_port, asked, m
     chosen, _ = port.choice(asked, N, coded=SIGN)
     inside, way = chosen.startswith("node"), chosen.removeprefix("node+")
     # What travels does not depend on the codec, but for frames of one length or of any.
-    every = asked == "auto" and most > N and comm.size < MANY
+    every = asked == "auto" and most > N and comm.size < MANY and len(hosts) < comm.size
     for name in (*CODECS, "top-k+nonzero") if every else ("sign", "threshold"):
         codec = framed_codec(name, comm.rank)
         sums = [port.reduction(span, chosen, None, codec) for span in SPANS]
@@ -97,54 +85,39 @@ def test_sums_in_frames_are_those_of_one_process(comm, host, open_port, asked, m
         due = [(it, rounds_of(hosts, N, it, TOTALS, of, make, inside=inside)) for it in SPANS]
         for sent in hold(comm, port, N, codec, sums, due, TOTALS, name):
             if not inside and comm.size > 1:
-                assert sum(comm.allgather(port.bytes_sent)) >= sent
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("name", ["sign", "top-k"])
-def test_bytes_of_frames_are_counted_where_they_are_sent(comm, open_port, name):
-    port, codec = open_port(comm.rank), framed_codec(name, comm.rank)
-    it = port.reduction(Span(0, N), "all-pairs", None, codec)
-    port.gradient[:N] = numbers(comm.rank, 0, N)
-    codec.begin_round(0, 0, 1.0)
-    it.begin()
-    drive(it.finish())
-    assert port.bytes_sent == codec.frame_bytes
-    assert sum(comm.allgather(port.bytes_received)) == sum(comm.allgather(codec.frame_bytes))
+                moved = np.sum(comm.allgather((port.bytes_sent, port.bytes_received)), axis=0)
+                assert moved[0] == moved[1] >= sent
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(
-    ("sent", "nbytes", "match"),
-    [
-        (30, 30, None),
-        (30, 101, "rank 1 sent 30 bytes of a frame that says it has 101, expected at most 100"),
-        (30, 2**63, "rank 1 sent 30 bytes of a frame that says it has 9223372036854775808, "),
-        (30, 50, "rank 1 sent 30 bytes of a frame that says it has 50, expected at most 100"),
-        (7, 30, "the first 7 bytes of a frame, expected 20"),
-        (0, 30, "the first 0 bytes of a frame, expected 20"),
-    ],
-)
-def test_a_frame_that_is_not_as_long_as_it_says_is_an_error(comm, sent, nbytes, match):
-    def received(links):
-        links.begin()
-        while not (found := links.take_span(1, 0)):
-            pass
-        return found[0]
+def test_a_frame_that_is_not_as_long_as_it_says_is_an_error(comm):
+    """Sent by rank 1; rank 0 expects one of 20 to 100 bytes."""
+    too_long = "rank 1 sent {} bytes of a frame that says it has {}, expected at most 100"
+    for sent, nbytes, words in (
+        (30, 30, ""),
+        *((sent, it, too_long.format(sent, it)) for sent, it in ((60, 101), (30, 2**63), (30, 50))),
+        *((sent, 30, f"the first {sent} bytes of a frame, expected 20") for sent in (7, 0)),
+    ):
+        if comm.rank == 1:
+            frame = np.zeros(sent, np.uint8)
+            if sent >= 20:
+                frame[12:20].view("<u8")[0] = nbytes - 20
+            comm.Send(frame, 0, TAG)
+        elif comm.rank == 0:
+            links = FrameLinks(comm, TAG, (0, 1), [60, 60])
+            links.expect(1, [100])
+            if not words:
+                assert received(links).size == 30
+                continue
+            with pytest.raises(CodecError, match=words):
+                received(links)
 
-    if comm.rank == 1:
-        frame = np.zeros(sent, np.uint8)
-        if sent >= 20:
-            frame[12:20].view("<u8")[0] = nbytes - 20
-        comm.Send(frame, 0, TAG)
-    elif comm.rank == 0:
-        links = FrameLinks(comm, TAG, (0, 1), [60, 60])
-        links.expect(1, [100])
-        if match is None:
-            assert received(links).size == 30
-            return
-        with pytest.raises(CodecError, match=match):
-            received(links)
+
+def received(links):
+    links.begin()
+    while not (found := links.take_span(1, 0)):
+        pass
+    return found[0]
 
 
 # --- linear codecs, straight through schedules --------------------------------------------------
@@ -172,7 +145,7 @@ def straight(algorithm, link, codec, span, size):
 
 
 @pytest.mark.mpi
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", LINEAR)
 def test_sums_straight_through_schedules_are_those_of_one_process(comm, host, open_port, name):
     hosts, port = hosts_of(comm, host), open_port(host)
@@ -203,7 +176,7 @@ REPLIES = [row.name for row in TABLE.values() if row.sends_differences]
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(
     ("codec", "one_for_all"),
@@ -226,28 +199,3 @@ def test_replies_over_links_and_in_virtual_time_agree(
         np.testing.assert_array_equal(run.theta, virtual.theta)
         for figure in ("frame_bytes", "framed_bytes", "bytes_sent", "bytes_received"):
             assert getattr(run.summary, figure) == getattr(virtual.summary, figure), figure
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(
-    ("flags", "has_effect"),
-    [({"codec": "sign"}, False), ({"optimizer": "demo"}, True)],
-    ids=["codec", "optimizer"],
-)
-def test_on_one_host_a_codec_has_no_effect_but_of_an_optimizer(
-    comm, shared_folder, one_host, flags, has_effect
-):
-    """Without it, ``demo`` would be signed descent without a momentum."""
-    one_host()
-    out, said = shared_folder / "run", []
-    config = TrainConfig(**BASE | flags, out=str(out), record=True)
-    run = psrt.run(config, comm=comm, say=said.append)
-    if comm.rank == 0:
-        plain = TrainConfig(**BASE | (flags if has_effect else {}))
-        virtual = run_in_virtual_time(plain, Scenario(comm.size - 1))
-        np.testing.assert_array_equal(run.theta, virtual.theta)
-        assert bool(run.summary.frame_bytes) == has_effect
-        assert any("has no effect on one host" in line for line in said) != has_effect
-        header = json.loads((out / "history" / "header.json").read_text())
-        assert header["config"]["codec_everywhere"] is has_effect
-        assert check_run(out).ok

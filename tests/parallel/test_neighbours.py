@@ -16,14 +16,9 @@ from psrt.transport.frames import FRAME_BYTES
 OFFERS = 2
 
 
-def ring(i, p):
-    """Return the workers that worker i of p sends to."""
-    return {(i - 1) % p, (i + 1) % p} - {i}
-
-
-def full(i, p):
-    """Return the same of a graph of all."""
-    return set(range(p)) - {i}
+def everybody(p):
+    """Return the workers that each of p sends to: all others."""
+    return [set(range(p)) - {i} for i in range(p)]
 
 
 def role_map_of(receivers, n):
@@ -41,28 +36,12 @@ def role_map_of(receivers, n):
 
 
 @pytest.fixture
-def open_port(comm, host):
-    """Return what makes a port; it is closed afterwards."""
-    ports = []
-
-    def made(receivers, n, **options):
-        wiring = role_map_of(receivers, n)
-        ports.append(MpiPort(comm, wiring, timeout_s=20, host=host, **options))
-        return ports[-1]
-
-    yield made
-    for port in ports:
-        port.close()
+def open_port(port_of, host):
+    return lambda receivers, n, **more: port_of(role_map_of(receivers, n), host=host, **more)
 
 
 def vector_of(worker, turn, size):
     return (np.arange(size) % 1000 + 1000 * worker + 100_000 * turn).astype(np.float32)
-
-
-async def all_taken(port, receivers):
-    await port.until(
-        lambda: not any(port.in_flight(to, 0) for to in receivers), lambda: "neighbours"
-    )
 
 
 @pytest.mark.mpi(min_size=2)
@@ -71,12 +50,16 @@ def test_who_is_ahead_waits_and_what_came_stays_in_place(comm, open_port):
     n, last, count = 100_003, comm.size - 1, 9
     port = open_port([{last}, *[set()] * last], n)
 
+    async def taken():
+        await port.until(lambda: not port.in_flight(last, 0), lambda: "neighbours")
+
     async def sender():
         for turn in range(count):
-            await all_taken(port, {last} if turn >= OFFERS else ())
+            if turn >= OFFERS:
+                await taken()
             port.offers[turn % OFFERS][:] = vector_of(0, turn, n)
             port.send(last, Mix(0, turn), turn % OFFERS)
-        await all_taken(port, {last})
+        await taken()
 
     async def reader():
         for turn in range(count):
@@ -110,7 +93,7 @@ def test_one_that_is_too_far_ahead_names_who_it_waits_for(comm, open_port):
 def test_frames_arrive_whole_though_their_memory_changes_at_once(comm, open_port):
     longest, turns = 300_000, 6
     sizes = [1, longest, 20, 70_001, longest - 1, 0]
-    port = open_port([ring(i, comm.size) for i in range(comm.size)], 100_000,
+    port = open_port(everybody(comm.size), 100_000,
                      frame_bytes=[longest])  # fmt: skip
     peers = port.role_map.peers[comm.rank]
     memory = np.zeros(longest, np.uint8)
@@ -143,7 +126,7 @@ def test_frames_arrive_whole_though_their_memory_changes_at_once(comm, open_port
 
 @pytest.mark.mpi(min_size=2)
 def test_what_nobody_receives_any_more_keeps_nobody_waiting_at_the_end(comm, open_port):
-    port = open_port([full(i, comm.size) for i in range(comm.size)], 100_003)
+    port = open_port(everybody(comm.size), 100_003)
     for turn in range(comm.rank % 3):
         for peer in port.role_map.peers[comm.rank]:
             port.send(peer, Mix(comm.rank, turn), turn)
@@ -152,7 +135,7 @@ def test_what_nobody_receives_any_more_keeps_nobody_waiting_at_the_end(comm, ope
 @pytest.mark.mpi(min_size=2)
 def test_a_neighbour_that_falls_silent_leaves(comm, open_port, monkeypatch):
     """What it sent before, and nobody received, is dropped."""
-    port = open_port([full(i, comm.size) for i in range(comm.size)], 100_003)
+    port = open_port(everybody(comm.size), 100_003)
     port.leave_of = lambda shard, worker: Leave(worker, 5, shard)
     gone = []
     port.on_gone = gone.append

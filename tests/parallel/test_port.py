@@ -26,18 +26,13 @@ def wiring_of(size, servers, n=N, each=1):
 
 
 @pytest.fixture
-def open_port(comm, host):
-    """Return what makes a port; it is closed afterwards."""
-    ports = []
+def open_port(comm, port_of, host):
+    """Return what makes a port on these hosts."""
 
     def made(servers, n=N, each=1, **options):
-        wiring = wiring_of(comm.size, servers, n, each)
-        ports.append(MpiPort(comm, wiring, timeout_s=20, host=host, **options))
-        return ports[-1]
+        return port_of(wiring_of(comm.size, servers, n, each), host=host, **options)
 
-    yield made
-    for port in ports:
-        port.close()
+    return made
 
 
 #: Longer than Open MPI sends without asking, so that it goes in pieces.
@@ -53,21 +48,19 @@ def frame_of(worker, shard, turn):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("each", [1, 4])
 def test_frames_of_any_length_arrive_whole_and_are_counted(comm, open_port, each):
-    turns = 5
+    """Pushes with a frame, and in between some without."""
+    turns, shards = 5, range(each)
     port = open_port(1, 100_000, each, frame_bytes=[LONGEST] * each)
-    workers = range(comm.size - 1)
+    mine, workers = comm.rank - 1, range(comm.size - 1)
 
     async def worker():
-        mine = port.role_map.worker_of(port.rank)
         for turn in range(turns):
-            frames = [frame_of(mine, shard, turn) for shard in range(each)]
-            for shard in reversed(range(each)):
-                push = Push(mine, turn, turn, 1, 0.0, shard)
-                port.send_framed(0, push, frames[shard])
-            for _ in range(each):
+            frames = [frame_of(mine, shard, turn) for shard in shards]
+            for shard in reversed(shards):
+                port.send_framed(0, Push(mine, turn, turn, 1, 0.0, shard), frames[shard])
+            for _ in shards:
                 await port.receive()
-            # One without a frame in between.
-            for shard in range(each):
+            for shard in shards:
                 port.send(0, Push(mine, turn, turn, 0, 0.0, shard))
                 await port.receive()
 
@@ -82,16 +75,15 @@ def test_frames_of_any_length_arrive_whole_and_are_counted(comm, open_port, each
 
     drive(server() if comm.rank == 0 else worker())
     port.meet()
+    pushes = 2 * turns * each * FRAME_BYTES
     framed = [
-        sum(frame_of(it, shard, turn).size for shard in range(each) for turn in range(turns))
-        + 2 * turns * each * FRAME_BYTES
+        sum(frame_of(it, shard, turn).size for shard in shards for turn in range(turns)) + pushes
         for it in workers
     ]
-    replies = turns * (2 * each * FRAME_BYTES + 4 * 100_000)
-    counts = comm.gather((port.bytes_sent, port.bytes_received))
-    if comm.rank == 0:
-        assert counts[1:] == [(sent, replies) for sent in framed]
-        assert counts[0] == (replies * len(workers), sum(framed))
+    replies = pushes + turns * 4 * 100_000
+    counts = comm.allgather((port.bytes_sent, port.bytes_received))
+    assert counts[1:] == [(sent, replies) for sent in framed]
+    assert counts[0] == (replies * len(workers), sum(framed))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -115,10 +107,9 @@ def test_a_message_without_payload_leaves_the_last_one_in_place(comm, open_port)
     async def worker():
         mine = port.role_map.worker_of(port.rank)
         port.gradient[:N] = 7 + mine
-        port.send(0, Push(mine, 0, 0, 1, 0.0), GRADIENT)
-        assert await port.receive() == Params(0, 0, 1, 0)
-        port.send(0, Push(mine, 1, 0, 0, 0.0), NO_PAYLOAD)
-        assert await port.receive() == Params(0, 0, 2, 0)
+        for clock, payload in ((0, GRADIENT), (1, NO_PAYLOAD)):
+            port.send(0, Push(mine, clock, 0, 1 - clock, 0.0), payload)
+            assert await port.receive() == Params(0, 0, clock + 1, 0)
         np.testing.assert_array_equal(port.theta, 0)
 
     async def server():
@@ -132,31 +123,26 @@ def test_a_message_without_payload_leaves_the_last_one_in_place(comm, open_port)
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_payload_is_in_flight_until_it_has_been_read(comm):
+def test_a_payload_is_in_flight_until_it_has_been_read(comm, port_of):
     """Only through memory can a sender tell for sure that nobody has read yet."""
-    port = MpiPort(comm, wiring_of(comm.size, 1), timeout_s=20)
-
-    async def worker():
+    port = port_of(wiring_of(comm.size, 1))
+    if comm.rank:
         port.send(0, Push(port.rank - 1, 0, 0, 1, 0.0), GRADIENT)
         assert port.in_flight(0, 0)
-        port.meet()
-        await port.until(lambda: not port.in_flight(0, 0), lambda: "the server")
-
-    async def server():
-        port.meet()
+    port.meet()
+    if comm.rank == 0:
         for _ in port.role_map.workers:
-            await port.receive()
-
-    drive(server() if comm.rank == 0 else worker())
-    port.close()
+            drive(port.receive())
+    else:
+        drive(port.until(lambda: not port.in_flight(0, 0), lambda: "the server"))
 
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("windows", [True, False])
-def test_pushes_to_another_host_wait_for_answers_unless_told_not_to(comm, windows):
+def test_pushes_to_another_host_wait_for_answers_unless_told_not_to(comm, port_of, windows):
     each = 6
     wiring = wiring_of(comm.size, 1, n=each * 100_000, each=each)
-    port = MpiPort(comm, wiring, timeout_s=20, host=comm.rank, windows=windows)
+    port = port_of(wiring, host=comm.rank, windows=windows)
     unanswered = 2 if windows else each
 
     async def worker():
@@ -176,7 +162,6 @@ def test_pushes_to_another_host_wait_for_answers_unless_told_not_to(comm, window
                 port.send(push.worker + 1, Params(push.shard, 1, 1, 0), 0)
 
     drive(server() if comm.rank == 0 else worker())
-    port.close()
 
 
 @pytest.mark.mpi
@@ -210,16 +195,15 @@ def test_ports_leave_no_shared_memory_behind(comm):
 
 
 @pytest.mark.mpi(min_size=3)
-def test_a_late_worker_does_not_clear_what_all_read(comm, monkeypatch):
+def test_a_late_worker_does_not_clear_what_all_read(comm, port_of, monkeypatch):
     take_vectors = MpiPort._take_vectors
 
     def late(port, memory):
-        if port.rank == comm.size - 1:
-            time.sleep(0.2)
+        time.sleep(0.2 * (port.rank == comm.size - 1))
         take_vectors(port, memory)
 
     monkeypatch.setattr(MpiPort, "_take_vectors", late)
-    port = MpiPort(comm, wiring_of(comm.size, 1), timeout_s=20, theta_memory=ThetaMemory.SHARED)
+    port = port_of(wiring_of(comm.size, 1), theta_memory=ThetaMemory.SHARED)
     # On several hosts each worker has a θ of its own.
     shared = port.theta_memory is ThetaMemory.SHARED
     if port.rank == 1 or (port.rank and not shared):
@@ -227,7 +211,6 @@ def test_a_late_worker_does_not_clear_what_all_read(comm, monkeypatch):
     comm.Barrier()
     if port.rank:
         np.testing.assert_array_equal(port.theta, 1.0)
-    port.close()
 
 
 # --- a rank that does not answer: who waits for it gives up in time and says for whom -----------
@@ -286,25 +269,17 @@ def test_whoever_stops_after_its_work_is_late_all_the_same(comm, hasty_port):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_until_names_whom_it_was_told(hasty_port):
-    with pytest.raises(TransportError, match="ranks 5 and 6 to read"):
-        drive(hasty_port().until(lambda: False, lambda: "ranks 5 and 6 to read"))
-
-
-@pytest.mark.mpi(min_size=2)
-def test_a_rank_that_does_not_come_to_the_end_is_waited_for_in_vain(comm, hasty_port):
+def test_ranks_that_do_not_come_to_the_end_and_their_reports_are_waited_for_in_vain(
+    comm, hasty_port
+):
     port = hasty_port()
+    with pytest.raises(TransportError, match="ranks 5 and 6 to read"):
+        drive(port.until(lambda: False, lambda: "ranks 5 and 6 to read"))
     if comm.rank == 0:
+        with pytest.raises(TransportError, match="last reports"):
+            port.finish_reports(lambda: False)
         with pytest.raises(TransportError, match="other ranks"):
             port.meet()
     comm.Barrier()
     if comm.rank:
         port.meet()
-
-
-@pytest.mark.mpi(min_size=2)
-def test_last_reports_that_do_not_come_are_waited_for_in_vain(comm, hasty_port):
-    port = hasty_port()
-    if comm.rank == 0:
-        with pytest.raises(TransportError, match="last reports"):
-            port.finish_reports(lambda: False)

@@ -61,29 +61,6 @@ def test_what_it_did_is_checked_and_repeated_in_virtual_time(comm, shared_folder
         np.testing.assert_array_equal(again.theta, own.result.theta)
 
 
-MIXED = [
-    pytest.param({"mode": "gossip"} | more, id=f"gossip {more}")
-    for more in ({}, {"gradient_tracking": True})
-]
-
-
-@pytest.mark.parametrize("flags", [*schemes("ssp"), *MIXED])
-def test_what_says_no_loss_and_computes_before_psrt_learns_of_it_is_checked(
-    comm, shared_folder, flags
-):
-    """Neighbours are offered the parameters when the gradient is there already."""
-    if comm.size < 2:
-        pytest.skip("alone nothing is offered")
-    config = TrainConfig(**BASE | flags, out=str(shared_folder), record=True)
-    theta = np.ones(3, np.float32)
-    with psrt.Trainer(config, theta, comm=comm) as trainer:
-        while trainer.epoch():
-            time.sleep(0.002)
-            trainer.step(trainer.theta, samples=1)
-    if comm.rank == 0:
-        assert check_run(shared_folder).ok, check_run(shared_folder)
-
-
 @pytest.mark.parametrize("flags", schemes("sync", "local-sgd", "async"))
 def test_its_length_is_that_of_the_config_or_until_it_leaves(comm, flags):
     config = TrainConfig(**BASE | flags | {"epochs": None, "steps": 6})
@@ -148,7 +125,7 @@ def test_it_goes_on_from_a_checkpoint_to_the_same_bits(comm, shared_folder, flag
         assert resumed.serves or again.steps >= problem.steps
 
 
-@pytest.mark.parametrize("flags", schemes("async", "local-sgd", "sync", "node"))
+@pytest.mark.parametrize("flags", schemes("async", "node"))
 def test_a_tree_is_its_leaves_in_a_row_which_may_be_looked_at_after_the_block(comm, flags):
     """The memory that ranks share is gone then."""
     problem, config = UnevenSquares(), TrainConfig(**BASE | flags)
@@ -201,12 +178,10 @@ OF_ITS_OWN = [
     *(
         pytest.param(flags, marks=pytest.mark.mpi(min_size=2), id=str(flags))
         for flags in (
-            {"mode": "local-sgd", "local_steps": 2, "sync_delay": 1},
             {"mode": "local-sgd", "local_steps": 2, "outer_lr": 0.5, "eager": True},
             {"mode": "easgd", "local_steps": 2, "asynchronous": True},
             {"mode": "gossip", "order": "adapt-then-combine"},
             {"mode": "gossip", "gradient_tracking": True},
-            {"mode": "gossip", "codec": "int8", "codec_everywhere": True},
         )
     ),
 ]
@@ -220,6 +195,7 @@ def test_what_a_loop_writes_to_parameters_of_its_own_counts_and_is_checked(
     with psrt.Trainer(config, {"w": np.ones(D, np.float32)}, comm=comm) as trainer:
         while trainer.epoch():
             for _ in range(4):
+                time.sleep(0.001)  # psrt learns of no loss, and late of the gradient
                 trainer.step({"w": np.full(D, trainer.worker - 9, np.float32)}, samples=1)
                 clipped = np.minimum(trainer.parameters["w"], 1.25)
                 trainer.parameters["w"] = clipped

@@ -66,15 +66,6 @@ def test_ranks_that_do_not_find_each_other_do_not_train(slurm, mpi, folder, pmi)
     assert not (folder / "run").exists()
 
 
-def test_mpich_without_pmix_says_so_itself(slurm, mpi, folder):
-    if mpi is OPEN_MPI:
-        pytest.skip("speaks nothing else")
-    done = train(slurm, mpi, folder, "--out", "run", pmi="pmix")
-    assert done.status != 0
-    assert "unsupported PMI version PMIx" in done.stderr
-    assert not (folder / "run").exists()
-
-
 @pytest.mark.one_in(1000)
 def test_one_task_is_a_process_by_itself(slurm, mpi, folder):
     done = train(slurm, mpi, folder, "--epochs", 1, pmi="none", ranks=("--ntasks", 1))

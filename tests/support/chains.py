@@ -1,9 +1,8 @@
-"""Chains and stages driven by hand, and an MLP in float64 that shares no code with psrt."""
+"""Chains and stages driven by hand, and an MLP held against one in float64."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,24 +10,7 @@ import numpy as np
 
 from psrt.model import MLP
 from psrt.model.stage import Stage
-
-_C = math.sqrt(2 / math.pi)
-
-
-def _gelu(z: Any) -> Any:
-    return 0.5 * z * (1 + np.tanh(_C * (z + 0.044715 * z**3)))
-
-
-def _gelu_slope(z: Any) -> Any:
-    t = np.tanh(_C * (z + 0.044715 * z**3))
-    return 0.5 * (1 + t) + 0.5 * z * (1 - t**2) * _C * (1 + 3 * 0.044715 * z**2)
-
-
-ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "relu": (lambda z: np.maximum(z, 0), lambda z: (z > 0).astype(float)),
-    "tanh": (np.tanh, lambda z: 1 - np.tanh(z) ** 2),
-    "gelu": (_gelu, _gelu_slope),
-}
+from support.reference import Batch, Network
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -40,16 +22,6 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("it waits")
 
 
-def layers_of(sizes: Sequence[int], vector: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the weight and bias of each layer."""
-    found, at = [], 0
-    for a, b in pairwise(sizes):
-        found.append((vector[at : at + a * b].reshape(a, b), vector[at + a * b : at + a * b + b]))
-        at += a * b + b
-    assert at == vector.size
-    return found
-
-
 def in_float64(
     sizes: Sequence[int],
     theta: Any,
@@ -58,28 +30,12 @@ def in_float64(
     *,
     activation: str = "relu",
     loss: str = "cross-entropy",
-) -> tuple[float, Any, list[Any]]:
-    """Return the mean loss, the gradient and every layer's values of an MLP, in float64."""
-    layers, rows = layers_of(sizes, theta.astype(float)), len(x)
-    f, slope = ACTIVATIONS[activation]
-    sums, values = [], [x.astype(float)]
-    for i, (weight, bias) in enumerate(layers):
-        sums.append(values[-1] @ weight + bias)
-        values.append(sums[-1] if i == len(layers) - 1 else f(sums[-1]))
-    targets = np.eye(sizes[-1])[y] if y.ndim == 1 else y
-    if loss == "cross-entropy":
-        top = values[-1] - values[-1].max(axis=1, keepdims=True)
-        logs = top - np.log(np.exp(top).sum(axis=1, keepdims=True))
-        mean, delta = -(logs * targets).sum() / rows, (np.exp(logs) - targets) / rows
-    else:
-        delta = values[-1] - targets
-        mean, delta = 0.5 * (delta**2).sum() / rows, delta / rows
-    parts: list[np.ndarray] = []
-    for i in range(len(layers) - 1, -1, -1):
-        parts[:0] = [(values[i].T @ delta).ravel(), delta.sum(axis=0)]
-        if i:
-            delta = (delta @ layers[i][0].T) * slope(sums[i - 1])
-    return mean, np.concatenate(parts), values
+) -> tuple[float, Any, Any]:
+    """Return the mean loss, the gradient and the outputs of an MLP, in float64."""
+    knobs = {"hidden": sizes[1:-1], "activation": activation, "loss": loss, "clip_norm": None}
+    network, theta = Network(knobs, sizes[0], sizes[-1]), theta.astype(float)
+    outputs, _ = network.forward(theta, x)
+    return network.loss(outputs, y)[0], network.gradient(theta, Batch(0.0, x, y)), outputs
 
 
 def problem(

@@ -24,7 +24,7 @@ from psrt.checkpoint.folder import FOLDER, MANIFEST
 from psrt.checkpoint.tree import flatten
 from psrt.config import TrainConfig
 from psrt.config.faults import Fault
-from psrt.errors import CrashError, PsrtError
+from psrt.errors import PsrtError
 from psrt.history.check.run import check_run
 from psrt.history.log import Owner
 from psrt.job import giving_back, session
@@ -348,7 +348,3 @@ def check_ticks(name: str, found: Outcome, lost: set[int]) -> None:
             assert (done == (np.arange(done.shape[1]) < reached[:, None])).all(), table
             assert reached.max() - reached.min() <= 1, table
     assert found.replaced or found.torn == torn, f"{found.torn} steps are said to be torn: {table}"
-
-
-def ended_by_a_death(error: PsrtError | None) -> bool:
-    return isinstance(error, CrashError) and "crashed at" in str(error)

@@ -12,6 +12,7 @@ has to refuse just that, in a line.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -430,9 +431,9 @@ def of_rows() -> Iterator[Job]:
             yield replace(job, more=(("optimizer", name),))
     for name in new(STALENESS_RATE_NAMES):
         yield replace(plain(mode="async", way="2 servers"), more=(("staleness_rate", name),))
-    for name in new(ALGORITHMS):
-        for job in (plain(mode="allreduce"), plain(mode="local", copies="5")):
-            yield replace(job, more=(("allreduce", name),))
+    turns = itertools.cycle((plain(mode="allreduce"), plain(mode="local", copies="5")))
+    for name, job in zip(new(ALGORITHMS), turns, strict=False):
+        yield replace(job, more=(("allreduce", name),))
     for name in new(TOPOLOGIES):
         four = plain(mode="gossip", cut="gpipe", copies="2")  # stages: graphs are of four nodes
         yield replace(four, more=(("topology", name), ("parallel", "data:4,pipeline:1")))

@@ -36,6 +36,11 @@ _TEXTS = (
     "", "/", ".", "..", "../../etc/passwd", "/etc/passwd", "a\0b", "\n", "é", "\ud800", "nan",
     "1", "true", "x" * 5000, "__class__", "%s%n", "{0}", "auto", "$(id)",
 )  # fmt: skip
+#: What nobody expects in JSON.
+STRANGE: tuple[Any, ...] = (
+    *(None, True, False, [], [[]], [0], [0, 0], ["a"], [None] * 3, [1.5] * 4, [{}]),
+    *({}, {"": 0}, {"a": {}}, {"float": "nan"}, {"0": 1}, *NUMBERS, *_FLOATS, *_TEXTS),
+)
 #: Of an IEEE number that is none, and of the largest whole ones, little-endian.
 _WORDS = (
     b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff\xff\xff\x7f", b"\xff" * 4, b"\0\0\0\x80",
@@ -56,61 +61,39 @@ class Mutator:
         """Change some bytes, one to four times."""
         found = bytearray(data)
         for _ in range(self.rng.choice((1, 1, 1, 2, 4))):
-            self.one((_flip, _cut, _word, _remove, _repeat, _insert, _digits))(self.rng, found)
+            self.one((_flip, _cut, _word, _replace, _digits))(self.rng, found)
         return bytes(found)
 
     def values(self, values: Any) -> Any:
         """Change something in a tree of lists and dictionaries, one to three times."""
         found = copy.deepcopy(values)
         for _ in range(self.rng.choice((1, 1, 2, 3))):
-            found = self._changed(found)
+            places = list(_places(found))
+            if not places or self.rng.random() < 0.02:
+                return self.one(STRANGE)
+            where, key = self.one(places)
+            with contextlib.suppress(OverflowError):  # of a whole number beyond all floats
+                self._change(where, key, places)
         return found
 
-    def _changed(self, tree: Any) -> Any:
-        places = list(_places(tree))
-        if not places or self.rng.random() < 0.02:
-            return self.strange()
-        where, key = self.one(places)
-        what = self.rng.random()
-        if what < 0.12:
+    def _change(self, where: Any, key: Any, places: Sequence[tuple[Any, Any]]) -> None:
+        """Change what is at a place of a tree."""
+        old, what = where[key], self.rng.random()
+        if what < 0.15:
             del where[key]
-        elif what < 0.2:
-            other, its = self.one(places)
-            with contextlib.suppress(LookupError):  # inside of what was removed
-                where[key] = copy.deepcopy(other[its])
-        elif what < 0.25 and isinstance(where, list):
-            where.insert(key, copy.deepcopy(where[key]))
-        elif what < 0.3:
-            where[key] = [where[key]]
-        elif what < 0.35:
-            where[key] = {"a": where[key]}
-        elif what < 0.38 and isinstance(where, dict):
+        elif what < 0.2 and isinstance(where, dict):
             where[self.one(_TEXTS)] = where.pop(key)
-        elif what < 0.6 and type(where[key]) in (int, float):
-            with contextlib.suppress(OverflowError):  # of a whole number beyond all floats
-                where[key] += self.one((-1, 1, 0.5, 2**31, 1e300))
-        elif what < 0.7 and isinstance(where[key], str) and where[key]:
-            text = where[key]
-            at = self.rng.randrange(len(text))
-            where[key] = text[:at] + self.one(_TEXTS)[:40] + text[at + 1 :]
+        elif what < 0.2:
+            where.insert(key, copy.deepcopy(old))
+        elif what < 0.45 and type(old) in (int, float):
+            where[key] = old + self.one((-1, 1, 0.5, 2**31, 1e300))
+        elif what < 0.4 and isinstance(old, str) and old:
+            at = self.rng.randrange(len(old))
+            where[key] = old[:at] + self.one(_TEXTS)[:40] + old[at + 1 :]
         else:
-            where[key] = self.strange()
-        return tree
-
-    def strange(self) -> Any:
-        """Return what nobody expects."""
-        kind = self.rng.randrange(6)
-        if kind == 0:
-            return self.one((None, True, False))
-        if kind == 1:
-            return self.one(NUMBERS)
-        if kind == 2:
-            return self.one(_FLOATS)
-        if kind == 3:
-            return self.one(_TEXTS)
-        if kind == 4:
-            return self.one(([], [[]], [0], [0, 0], ["a"], [None] * 3, [1.5] * 4, [{}]))
-        return self.one(({}, {"": 0}, {"a": {}}, {"float": "nan"}, {"0": 1}))
+            other, its = self.one(places)
+            strange = self.one(STRANGE)
+            where[key] = copy.deepcopy(self.one((strange, strange, other[its], [old], {"a": old})))
 
     def json(self, values: Any) -> bytes:
         """Return changed JSON: most of it is JSON still."""
@@ -124,14 +107,12 @@ class Mutator:
             deep = 10 ** self.rng.randrange(1, 6)
             return text.replace(b"0", self.one((b"[", b'{"a":')) * deep, 1)
         if what < 0.95:  # twice the same name
-            return text.replace(b"{", b"{" + self._pair(values), 1)
+            name = self.one([*values] if isinstance(values, dict) and values else ["a"])
+            twice = json.dumps(name).encode() + b":" + _dumped(self.one(STRANGE)) + b","
+            return text.replace(b"{", b"{" + twice, 1)
         return self.one(
             (b"", b"null", b"[]", b"{}", b"\xff\xfe", b"\xef\xbb\xbf" + text, b"9" * 5000)
         )
-
-    def _pair(self, values: Any) -> bytes:
-        names = list(values) if isinstance(values, dict) and values else ["a"]
-        return json.dumps(self.one(names)).encode() + b":" + _dumped(self.strange()) + b","
 
     def lines(self, text: str) -> bytes:
         """Return a text whose lines are changed, or its bytes."""
@@ -139,39 +120,30 @@ class Mutator:
         if not lines or self.rng.random() < 0.4:
             return self.damaged(text.encode())
         at = self.rng.randrange(len(lines))
-        line = self.one(
-            (
-                lines[self.rng.randrange(len(lines))],
-                "",
-                "#",
-                lines[at].partition("=")[0] + "=" + _dumped(self.strange()).decode(),
-                lines[at].replace(" ", self.one(_TEXTS)[:40], 1),
-                "[" * 10 ** self.rng.randrange(5),
-                "a = " + "[" * 10 ** self.rng.randrange(5),
-                str(self.one(NUMBERS)),
-            )
-        )
+        line = self.one((
+            lines[self.rng.randrange(len(lines))], "", "#", str(self.one(NUMBERS)),
+            lines[at].partition("=")[0] + "=" + _dumped(self.one(STRANGE)).decode(),
+            lines[at].replace(" ", self.one(_TEXTS)[:40], 1),
+            self.one(("", "a = ")) + "[" * 10 ** self.rng.randrange(5),
+        ))  # fmt: skip
         lines[at : at + self.rng.randrange(2)] = [line]
         return ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass")
 
     def kind(self, path: Path) -> None:
         """Make something else of a file: a link, a folder, a pipe, nothing."""
         path.unlink()
-        what = self.rng.randrange(7)
-        if what == 0:
-            path.mkdir()
-        elif what == 1:
-            os.mkfifo(path)
-        elif what == 2:
-            path.symlink_to(path.name)
-        elif what == 3:
-            path.symlink_to(
-                self.one(("/dev/zero", "/dev/full", "/etc/passwd", "/", "nowhere/there"))
-            )
-        elif what == 4:
-            path.touch(0o000)
-        elif what == 5:
-            path.touch()
+        target = self.one(
+            (path.name, "/dev/zero", "/dev/full", "/etc/passwd", "/", "nowhere/there")
+        )
+        changes: tuple[Callable[[], object], ...] = (
+            path.mkdir,
+            path.touch,
+            lambda: path.touch(0o000),
+            lambda: os.mkfifo(path),
+            lambda: path.symlink_to(target),
+            lambda: None,
+        )
+        self.one(changes)()
 
 
 def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
@@ -206,19 +178,11 @@ def _word(rng: random.Random, data: bytearray) -> None:
     data[at : at + len(word)] = word
 
 
-def _remove(rng: random.Random, data: bytearray) -> None:
+def _replace(rng: random.Random, data: bytearray) -> None:
+    """Remove some bytes, repeat them, or put others there."""
     at = rng.randrange(len(data) + 1)
-    del data[at : at + rng.randrange(1, 40)]
-
-
-def _repeat(rng: random.Random, data: bytearray) -> None:
-    at = rng.randrange(len(data) + 1)
-    data[at:at] = data[at : at + rng.randrange(1, 40)]
-
-
-def _insert(rng: random.Random, data: bytearray) -> None:
-    at = rng.randrange(len(data) + 1)
-    data[at:at] = rng.randbytes(rng.randrange(1, 9))
+    end = at + rng.randrange(1, 40)
+    data[at:end] = rng.choice((b"", data[at:end] * 2, data[at:end] + rng.randbytes(5)))
 
 
 def _digits(rng: random.Random, data: bytearray) -> None:

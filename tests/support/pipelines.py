@@ -3,8 +3,8 @@
 Virtual stage v makes y = (a_v x + v) mod Q of its input x, a_v odd; the gradient of its input is
 a_v dy, and that of its weight x dy. Q is a prime of 61 bits and batches are random, so that what is
 not the very gradient of the very micro-batch is seen. A stage does its steps in order, a send waits
-for its receive and a receive for its send. What a stage has is in dicts; nothing is there that no
-step has put there, and what is used up is gone.
+for its receive and a receive for its send. Nothing is there that no step has put there, and what is
+used up is gone.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from psrt.pipeline import PipelineStep
 
 Q = 2**61 - 1
 ALL = -1
-#: (chunk, micro-batch).
-Key = tuple[int, int]
-T = TypeVar("T")
+#: Kind of message → what it takes at one end, and brings to the other.
+MESSAGES = {
+    "SEND_ACTIVATION": ("output", "input"),
+    "SEND_GRADIENT": ("input gradient", "output gradient"),
+}
 
 
 class WrongStepsError(Exception):
@@ -33,37 +35,94 @@ class WrongStepsError(Exception):
 class Stage:
     """What a stage has, and what it did."""
 
-    steps: list[PipelineStep]
-    at: int = 0
-    #: What is there to be used: from the stage before, for the one behind, and back.
-    inputs: dict[Key, int] = field(default_factory=dict)
-    outputs: dict[Key, int] = field(default_factory=dict)
-    output_gradients: dict[Key, int] = field(default_factory=dict)
-    input_gradients: dict[Key, int] = field(default_factory=dict)
-    #: The inputs of forward passes, and once they are back the gradients of their outputs.
-    kept: dict[Key, int] = field(default_factory=dict)
-    back: dict[Key, int] = field(default_factory=dict)
-    alive: set[Key] = field(default_factory=set)
-    most_alive: int = 0
-    #: By chunk, the micro-batches that passed, in order, and the gradients as they are added.
-    forward: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    backward: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    sums: defaultdict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    #: Gradients added so far, when each forward pass was, and between it and its backward pass.
-    version: int = 0
-    seen: dict[Key, int] = field(default_factory=dict)
-    late: dict[Key, int] = field(default_factory=dict)
-
-    def keep(self, key: Key) -> None:
-        self.alive.add(key)
-        self.most_alive = max(self.most_alive, len(self.alive))
-
-
-@dataclass(frozen=True)
-class Size:
+    number: int
+    steps: Sequence[PipelineStep]
     stages: int
-    micro_batches: int
     chunks: int
+    micro_batches: int
+    at: int = 0
+    #: By what it is, chunk and micro-batch: for itself ("kept", of a forward pass, "back", of a
+    #: backward pass), for a neighbour, or from one.
+    has: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    alive: set[tuple[int, int]] = field(default_factory=set)
+    most_alive: int = 0
+    #: By kind of pass and chunk, the micro-batches in order; by chunk, the gradients as added.
+    passed: defaultdict[tuple[str, int], list[int]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    sums: defaultdict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    #: Gradients added so far; how many since a forward pass, at its backward pass.
+    version: int = 0
+    late: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def take(self, what: str, chunk: int, m: int) -> int:
+        if (what, chunk, m) not in self.has:
+            raise WrongStepsError(f"{what} {chunk, m} is not there")
+        return self.has.pop((what, chunk, m))
+
+    def put(self, what: str, chunk: int, m: int, value: int) -> None:
+        if (what, chunk, m) in self.has:
+            raise WrongStepsError(f"{what} {chunk, m} is there")
+        self.has[what, chunk, m] = value
+        if what in ("input", "kept"):
+            self.alive.add((chunk, m))
+            self.most_alive = max(self.most_alive, len(self.alive))
+
+    def forward(self, c: int, m: int) -> None:
+        v = c * self.stages + self.number
+        if v == 0:
+            x = batch(m)
+        else:
+            x = self.take("output", c - 1, m) if self.stages == 1 else self.take("input", c, m)
+        self.passed["forward", c].append(m)
+        self.put("kept", c, m, x)
+        self.put("version", c, m, self.version)
+        y = (weight(v) * x + v) % Q
+        if v == self.stages * self.chunks - 1:
+            self.put("output gradient", c, m, loss_gradient(y))
+        else:
+            self.put("output", c, m, y)
+
+    def backward(self, c: int, m: int) -> None:
+        v = c * self.stages + self.number
+        if ("kept", c, m) not in self.has:
+            raise WrongStepsError("no activations")
+        inside = self.stages == 1 and c < self.chunks - 1
+        dy = self.take(*(("input gradient", c + 1) if inside else ("output gradient", c)), m)
+        self.put("back", c, m, dy)
+        self.passed["backward", c].append(m)
+        self.late[c, m] = self.version - self.take("version", c, m)
+        if v:
+            self.put("input gradient", c, m, weight(v) * dy % Q)
+
+    def add(self, c: int, m: int) -> None:
+        which = sorted(it for what, chunk, it in self.has if (what, chunk) == ("kept", c))
+        if m == ALL and len(which) != self.micro_batches:
+            raise WrongStepsError("not all")
+        for it in which if m == ALL else [m]:
+            gradient = self.take("kept", c, it) * self.take("back", c, it) % Q
+            self.sums[c].append((it, gradient))
+            self.alive.discard((c, it))
+        self.version += 1
+
+    def compute(self) -> bool:
+        """Do the steps up to the next message; return whether there were any."""
+        begin = self.at
+        while self.at < len(self.steps) and not self.name.startswith(("SEND", "RECEIVE")):
+            where = self.steps[self.at].chunk, self.steps[self.at].micro_batch
+            if self.name == "FORWARD":
+                self.forward(*where)
+            if self.name in ("BACKWARD", "BACKWARD_INPUT"):
+                self.backward(*where)
+            if self.name in ("BACKWARD", "BACKWARD_WEIGHT"):
+                self.add(*where)
+            self.at += 1
+        return self.at > begin
+
+    @property
+    def name(self) -> str:
+        """The kind of the step that it is at; "" at the end."""
+        return self.steps[self.at].kind.name if self.at < len(self.steps) else ""
 
 
 def weight(v: int) -> int:
@@ -92,125 +151,24 @@ def serial(virtual: int, micro_batches: int) -> list[list[tuple[int, int]]]:
     return found
 
 
-def take(place: dict[Key, T], key: Key) -> T:
-    if key not in place:
-        raise WrongStepsError(f"{key} is not there")
-    return place.pop(key)
-
-
-def put(place: dict[Key, T], key: Key, value: T) -> None:
-    if key in place:
-        raise WrongStepsError(f"{key} is there")
-    place[key] = value
-
-
-def go_forward(me: Stage, s: int, key: Key, size: Size) -> None:
-    chunk, m = key
-    v = chunk * size.stages + s
-    if v == 0:
-        x = batch(m)
-    elif size.stages == 1:
-        x = take(me.outputs, (chunk - 1, m))
-    else:
-        x = take(me.inputs, key)
-    me.keep(key)
-    me.forward[chunk].append(m)
-    put(me.seen, key, me.version)
-    put(me.kept, key, x)
-    y = (weight(v) * x + v) % Q
-    if v == size.stages * size.chunks - 1:
-        put(me.output_gradients, key, loss_gradient(y))
-    else:
-        put(me.outputs, key, y)
-
-
-def go_backward(me: Stage, s: int, key: Key, size: Size) -> None:
-    chunk, m = key
-    v = chunk * size.stages + s
-    if key not in me.kept:
-        raise WrongStepsError("no activations")
-    inside = size.stages == 1 and chunk < size.chunks - 1
-    dy = take(me.input_gradients, (chunk + 1, m)) if inside else take(me.output_gradients, key)
-    put(me.back, key, dy)
-    me.backward[chunk].append(m)
-    me.late[key] = me.version - me.seen[key]
-    if v:
-        put(me.input_gradients, key, weight(v) * dy % Q)
-
-
-def add(me: Stage, key: Key, size: Size) -> None:
-    chunk, m = key
-    which = sorted(it for it in me.kept if it[0] == chunk) if m == ALL else [key]
-    if m == ALL and len(which) != size.micro_batches:
-        raise WrongStepsError("not all")
-    for it in which:
-        me.sums[chunk].append((it[1], take(me.kept, it) * take(me.back, it) % Q))
-        me.alive.discard(it)
-    me.version += 1
-
-
-def compute(me: Stage, s: int, size: Size) -> None:
-    step = me.steps[me.at]
-    name, key = step.kind.name, (step.chunk, step.micro_batch)
-    if name == "FORWARD":
-        go_forward(me, s, key, size)
-    if name in ("BACKWARD", "BACKWARD_INPUT"):
-        go_backward(me, s, key, size)
-    if name in ("BACKWARD", "BACKWARD_WEIGHT"):
-        add(me, key, size)
-
-
-def is_message(step: PipelineStep) -> bool:
-    return step.kind.name.startswith(("SEND", "RECEIVE"))
-
-
-def meet(stages: list[Stage], s: int) -> bool:
+def meet(stages: Sequence[Stage], me: Stage) -> bool:
     """Do the send that a stage is at, if its peer is at a receive; return whether it was."""
-    me = stages[s]
-    if me.at == len(me.steps) or not me.steps[me.at].kind.name.startswith("SEND"):
+    if me.name not in MESSAGES:
         return False
     send = me.steps[me.at]
-    if not 0 <= send.peer < len(stages) or send.peer == s:
+    if not 0 <= send.peer < len(stages) or send.peer == me.number:
         raise WrongStepsError("no such peer")
     peer = stages[send.peer]
-    if peer.at == len(peer.steps):
+    if not peer.name.startswith("RECEIVE") or peer.steps[peer.at].peer != me.number:
         return False
     receive = peer.steps[peer.at]
-    if not receive.kind.name.startswith("RECEIVE") or receive.peer != s:
-        return False
-    sent = me.outputs if send.kind.name == "SEND_ACTIVATION" else me.input_gradients
     # It lands under the name that the receiver has for it; the numbers show whether it is that.
-    value, key = take(sent, (send.chunk, send.micro_batch)), (receive.chunk, receive.micro_batch)
-    if receive.kind.name == "RECEIVE_ACTIVATION":
-        put(peer.inputs, key, value)
-        peer.keep(key)
-    else:
-        put(peer.output_gradients, key, value)
+    value = me.take(MESSAGES[me.name][0], send.chunk, send.micro_batch)
+    brings = MESSAGES[peer.name.replace("RECEIVE", "SEND")][1]
+    peer.put(brings, receive.chunk, receive.micro_batch, value)
     me.at += 1
     peer.at += 1
     return True
-
-
-def perform(plan: Sequence[Sequence[PipelineStep]], micro_batches: int, chunks: int) -> list[Stage]:
-    """Do all steps, and return the stages.
-
-    Raises:
-        WrongStepsError: if they cannot be done.
-    """
-    stages = [Stage(list(steps)) for steps in plan]
-    size = Size(len(plan), micro_batches, chunks)
-    moved = True
-    while moved:
-        moved = False
-        for s, me in enumerate(stages):
-            while me.at < len(me.steps) and not is_message(me.steps[me.at]):
-                compute(me, s, size)
-                me.at += 1
-                moved = True
-            moved |= meet(stages, s)
-    if any(it.at < len(it.steps) for it in stages):
-        raise WrongStepsError("deadlock")
-    return stages
 
 
 def is_right(
@@ -230,18 +188,23 @@ def is_right(
         alive: by stage, how many activations may be.
         late: (stage, m) → updates between forward and backward pass; None: not asked.
     """
+    stages = [Stage(s, steps, len(plan), chunks, micro_batches) for s, steps in enumerate(plan)]
     try:
-        stages = perform(plan, micro_batches, chunks)
+        moved = True
+        while moved:
+            moved = False
+            for it in stages:
+                moved |= it.compute() | meet(stages, it)
     except WrongStepsError:
         return False
+    if any(it.name for it in stages):
+        return False  # a deadlock
     due, order = serial(len(plan) * chunks, micro_batches), list(range(micro_batches))
     for s, me in enumerate(stages):
-        if me.most_alive > alive[s] or me.kept:
-            return False
-        if me.inputs or me.outputs or me.output_gradients or me.input_gradients:
+        if me.most_alive > alive[s] or me.has:
             return False
         for c in range(chunks):
-            if me.forward[c] != order or me.backward[c] != order:
+            if me.passed["forward", c] != order or me.passed["backward", c] != order:
                 return False
             if me.sums[c] != due[c * len(plan) + s]:
                 return False

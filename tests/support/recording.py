@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,27 +38,15 @@ class Ledger:
     and 0 elsewhere, so that with a learning rate of 1 an update adds 1 there, exactly.
     """
 
-    def __init__(
-        self,
-        steps: Sequence[int],
-        shards: int,
-        *,
-        empty: Sequence[tuple[int, int]] = (),
-        weights: Mapping[tuple[int, int], int] | None = None,
-    ):
+    def __init__(self, steps: Sequence[int], shards: int, *, empty: Sequence[tuple[int, int]] = ()):
         self.steps = tuple(steps)
         self.shape = shards, len(self.steps), max(self.steps)
         self.empty = frozenset(empty)  # (worker, clock) without samples
-        self.weights = weights or {}
         self.log: list[Read | Sent] = []
 
     @property
     def reads(self) -> list[Read]:
         return [entry for entry in self.log if isinstance(entry, Read)]
-
-    def there(self, worker: int) -> list[int]:
-        """Return the clocks at which a worker has a gradient."""
-        return [c for c in range(self.steps[worker]) if (worker, c) not in self.empty]
 
     def initial(self) -> np.ndarray:
         return np.zeros(self.shape, np.float32).ravel()
@@ -67,7 +55,7 @@ class Ledger:
         return [(worker, clock) for clock in range(self.steps[worker])]
 
     def samples(self, batch: tuple[int, int]) -> int:
-        return 0 if batch in self.empty else self.weights.get(batch, 1)
+        return int(batch not in self.empty)
 
     def loss_and_grad(self, theta: np.ndarray, batch: tuple[int, int], out: np.ndarray) -> float:
         self.log.append(Read(*batch, theta.reshape(self.shape).copy()))

@@ -62,7 +62,7 @@ class Network:
         #: Start and stop of each layer in θ.
         self.layers = [*pairwise((0, *ends))]
 
-    def _forward(self, theta: Vector, x: Vector) -> tuple[Vector, list[tuple[Vector, ...]]]:
+    def forward(self, theta: Vector, x: Vector) -> tuple[Vector, list[tuple[Vector, ...]]]:
         """Return the outputs, and by layer its inputs, its weight and the slopes at its sums."""
         activation = ACTIVATIONS[self.config["activation"]]
         h, kept = x.astype(float), []
@@ -74,26 +74,25 @@ class Network:
             h = values
         return h, kept
 
-    def _softmax(self, outputs: Vector) -> Vector:
-        powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        return powers / powers.sum(axis=1, keepdims=True)
+    def loss(self, outputs: Vector, y: NDArray[Any]) -> tuple[float, Vector]:
+        """Return the mean loss, and its gradient by the outputs; ``y`` is labels, or targets."""
+        targets = np.eye(outputs.shape[1])[y] if y.ndim == 1 else y
+        if self.config["loss"] == "squared":
+            errors = outputs - targets
+            return float(0.5 * (errors**2).sum(axis=1).mean()), errors / len(y)
+        top = outputs - outputs.max(axis=1, keepdims=True)
+        logs = top - np.log(np.exp(top).sum(axis=1, keepdims=True))
+        return float(-(targets * logs).sum(axis=1).mean()), (np.exp(logs) - targets) / len(y)
 
     def evaluate(self, theta: Vector, x: Vector, labels: NDArray[Any]) -> tuple[float, float]:
         """Return the mean loss, and the share of labels that are right."""
-        outputs, _ = self._forward(theta, x)
-        right = float((outputs.argmax(axis=1) == labels).mean())
-        if self.config["loss"] == "squared":
-            errors = outputs - np.eye(outputs.shape[1])[labels]
-            return float(0.5 * (errors**2).sum(axis=1).mean()), right
-        of_labels = self._softmax(outputs)[np.arange(len(labels)), labels]
-        return float(-np.log(of_labels).mean()), right
+        outputs, _ = self.forward(theta, x)
+        return self.loss(outputs, labels)[0], float((outputs.argmax(axis=1) == labels).mean())
 
     def gradient(self, theta: Vector, batch: Batch) -> Vector:
         """Return the gradient of the mean loss of a batch, clipped as the job asks."""
-        h, kept = self._forward(theta, batch.x)
-        if self.config["loss"] == "cross-entropy":
-            h = self._softmax(h)
-        delta = (h - np.eye(h.shape[1])[batch.labels]) / batch.samples
+        outputs, kept = self.forward(theta, batch.x)
+        _, delta = self.loss(outputs, batch.labels)
         parts: list[Vector] = []
         for below, weight, slopes in reversed(kept):
             delta = delta * slopes

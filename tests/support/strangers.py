@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.checkpoint import Checkpoints, Disk, announced, restore, state_of
+from psrt.checkpoint import Checkpoints, Disk, announced
 from psrt.checkpoint.part import parsed
 from psrt.cli.like import read_like
 from psrt.codec import CODECS, make_codec
@@ -101,11 +101,15 @@ def changed(path: Path, it: Mutator, new: Callable[[bytes], bytes]) -> Any:
             path.write_bytes(new(old))
         yield
     finally:
-        if path.is_dir() and not path.is_symlink():
-            path.rmdir()
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
         path.write_bytes(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _written(it: Mutator, folder: Path, name: str, data: bytes) -> str:
@@ -123,10 +127,7 @@ def _file(it: Mutator, folder: Path, name: str, data: bytes) -> Any:
     try:
         yield _written(it, folder, name, data)
     finally:
-        if path.is_dir() and not path.is_symlink():
-            path.rmdir()
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
 
 
 # --- checkpoints --------------------------------------------------------------------------------
@@ -204,36 +205,6 @@ def notes(it: Mutator, folder: Path) -> None:
         contextlib.suppress(OSError),  # which it may raise, too
     ):
         announced(Disk(), folder)
-
-
-class _Part:
-    """What can be restored: of each kind of state one."""
-
-    saved = (
-        *("count", "rate", "name", "flag", "later", "array", "rng"),
-        *("clocks", "by_worker", "parts"),
-    )
-
-    def __init__(self, depth: int = 1) -> None:
-        self.count, self.rate, self.name, self.flag, self.later = 3, 0.5, "a", True, None
-        self.array, self.rng = np.zeros(3, np.float32), np.random.default_rng(0)
-        self.clocks, self.by_worker = [1, 2], {0: 1.5}
-        self.parts = [_Part(depth - 1)] if depth else []
-
-
-def state(it: Mutator, folder: Path) -> None:
-    tree = it.values({**state_of(_Part()), "array": None, "parts": {"0": state_of(_Part(0))}})
-    if isinstance(tree, dict) and it.rng.random() < 0.7:
-        tree["array"] = np.zeros(it.one((3, 3, 3, 2, 0)), it.one((np.float32, np.float32, int)))
-    part = _Part()
-    restore(part, tree)
-    # A right result: all is of the kind that it was.
-    assert type(part.count) is int, part.count
-    assert type(part.flag) is bool, part.flag
-    assert type(part.name) is str, part.name
-    assert 0 <= part.count <= 2**53, part.count
-    assert part.later is None or isinstance(part.later, np.ndarray), part.later
-    assert len(part.clocks) == 2, part.clocks
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -322,9 +293,8 @@ def beside(it: Mutator, folder: Path) -> None:
         aside = run / ".earlier-run"
         aside.mkdir()
         try:
-            shutil.copy2(run / "metrics.jsonl", aside, follow_symlinks=False) if (
-                (run / "metrics.jsonl").is_file() and not (run / "metrics.jsonl").is_symlink()
-            ) else None
+            if (run / "metrics.jsonl").is_file() and not (run / "metrics.jsonl").is_symlink():
+                shutil.copy2(run / "metrics.jsonl", aside)
             with contextlib.suppress(*EXPECTED):
                 OutputFolder(run).earlier(3)
         finally:
@@ -334,20 +304,26 @@ def beside(it: Mutator, folder: Path) -> None:
 # --- what users name ----------------------------------------------------------------------------
 
 
-@functools.cache
-def _toml() -> str:
-    return to_toml(TrainConfig(mode="ssp", servers=2, staleness=3, hidden=(64, 32)))
+#: Lines of a file, and what reads it.
+TEXTS: tuple[tuple[str, Callable[[str], object]], ...] = (
+    (
+        to_toml(TrainConfig(mode="ssp", servers=2, staleness=3, hidden=(64, 32))),
+        lambda path: from_toml(read_text(path, "a TOML file"), source=path),
+    ),
+    ("0 1\n1 2\n2 3\n3 0\n", lambda path: topology_of(path, 4, push_sum=False)),
+    (
+        "0 > 1 0.5\n1 > 2 0.5\n2 > 3 0.5\n3 > 0 0.5 # a\n",
+        lambda path: topology_of(path, 4, push_sum=True),
+    ),
+    ("a:4  # first\nb slots=2\nc\n10.0.0.1:3\n", read_hostfile),
+    ("A,17,11,1,9\nB,5,13,23,14\nC,3,6.5,10,8\n", read_example),
+)
 
 
-def toml(it: Mutator, folder: Path) -> None:
-    with _file(it, folder, "config.toml", it.lines(_toml())) as path:
-        from_toml(read_text(path, "a TOML file"), source=path)
-
-
-def edges(it: Mutator, folder: Path) -> None:
-    text = it.one(("0 1\n1 2\n2 3\n3 0\n", "0 > 1 0.5\n1 > 2 0.5\n2 > 3 0.5\n3 > 0 0.5 # a\n"))
-    with _file(it, folder, "edges", it.lines(text)) as path:
-        topology_of(path, 4, push_sum=it.rng.random() < 0.5)
+def text(it: Mutator, folder: Path) -> None:
+    given, read = it.one(TEXTS)
+    with _file(it, folder, "text.csv", it.lines(given)) as path:
+        read(path)
 
 
 def costs(it: Mutator, folder: Path) -> None:
@@ -357,16 +333,6 @@ def costs(it: Mutator, folder: Path) -> None:
         found = read_costs(path)
         for nbytes in (1, 500, 10**6):
             found.measured_seconds("ring", [2, 2], nbytes)
-
-
-def hostfile(it: Mutator, folder: Path) -> None:
-    with _file(it, folder, "hosts", it.lines("a:4  # first\nb slots=2\nc\n10.0.0.1:3\n")) as path:
-        read_hostfile(path)
-
-
-def csv(it: Mutator, folder: Path) -> None:
-    with _file(it, folder, "e.csv", it.lines("A,17,11,1,9\nB,5,13,23,14\nC,3,6.5,10,8\n")) as path:
-        read_example(path)
 
 
 # --- data ---------------------------------------------------------------------------------------
@@ -430,14 +396,13 @@ def idx(it: Mutator, folder: Path) -> None:
             if name == target and zipped:
                 data = it.damaged(data)
             file = f"{name}-idx{len(shape)}-ubyte{'.gz' * zipped}"
-            (_written if name == target else _plain)(it, out, file, data)
+            if name == target:
+                _written(it, out, file, data)
+            else:
+                (out / file).write_bytes(data)
         load_dataset(str(out), seed=0)
     finally:
         shutil.rmtree(out)
-
-
-def _plain(_: Mutator, folder: Path, name: str, data: bytes) -> None:
-    (folder / name).write_bytes(data)
 
 
 # --- frames -------------------------------------------------------------------------------------
@@ -483,7 +448,6 @@ def line(it: Mutator, folder: Path) -> None:
 
 #: Each reader, and its share of the cases: those that are fast and have much to check have most.
 READERS: dict[Reader, int] = {
-    manifest: 10, part_bytes: 10, gone_on: 1, notes: 10, state: 10, header: 10, events: 10,
-    beside: 10, toml: 10, edges: 10, costs: 10, hostfile: 5, csv: 5, npz: 10, idx: 10,
-    codec_frame: 20, message: 5, line: 10,
+    manifest: 10, part_bytes: 10, gone_on: 1, notes: 10, header: 10, events: 10, beside: 10,
+    text: 30, costs: 10, npz: 10, idx: 10, codec_frame: 20, message: 5, line: 10,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.job.virtual import SimulatedRun
-from support.jobs import JOBS, MIXED, STALE, Job
+from support.jobs import JOBS, MIXED, STALE, Job, kind_of
 
 #: A multiple of all numbers of shards, and of all numbers of workers.
 ROWS, SAMPLES = 4, 30
@@ -92,6 +92,17 @@ def one_of_each_mode(jobs: Iterable[Job]) -> list[Any]:
         found.append(pytest.param(job, marks=marks, id=str(job)))
         seen.add(job["mode"])
     return found
+
+
+def savers(which: Callable[[Job], bool], *, by_codec: bool = True) -> frozenset[Job]:
+    """Return of each mode, and kind of codec, a job: of those that save, if there are any.
+
+    By these it is what a checkpoint must have; whichever a job is, it is tried as one that saves.
+    """
+    found = {}
+    for job in sorted(filter(which, JOBS), key=lambda it: it["event"] == "saves"):
+        found[job["mode"], by_codec and kind_of("codec", job["codec"])] = job
+    return frozenset(found.values())
 
 
 def config_of(job: Job, out: Path, **more: Any) -> TrainConfig:

@@ -1,13 +1,16 @@
-"""What the studies make of their runs: medians, ties, who wins and loses where, and verdicts."""
+"""What benchmarks and studies make of their rows: bounds, targets, medians, ties and verdicts."""
 
 from __future__ import annotations
 
+from itertools import product
+
+import hosts
+import hosts_ps
 import pytest
-from studies import faults, standings, verdict
+import targets as script
+from studies import faults, standings
 from studies.compression_table import COSTS, FAILS, OPEN, PAYS, cells
-from studies.compression_table import table as compression_table
-from studies.compression_table import verdict as compression_verdict
-from studies.faults import BARE, FAULTS, HOSTS, MODES, ONE, Fault, Seen
+from studies.faults import FAULTS, MODES
 from studies.softsync_lines import Errors, lines_of
 
 from support.cases import each
@@ -75,50 +78,6 @@ def test_near_is_within_a_tenth_but_apart_and_a_baseline_does_not_compete():
     assert found == [("baseline", 0.5), ("first", 1.0)]
 
 
-@pytest.fixture
-def lines():
-    """What is said of these runs: by mode (and "" for the scenarios) lines without their indent."""
-
-    def told(*groups, baseline=""):
-        rows = [row for group in groups for row in group]
-        said = {"": []}
-        mode = ""
-        for line in verdict.verdicts(standings.medians(rows, baseline=baseline), rows):
-            if line and not line.startswith(" "):
-                mode = line
-            elif line.startswith(" " * 11):
-                said[mode][-1] += f" {line.strip()}"
-            elif line:
-                said.setdefault(mode, []).append(" ".join(line.split()))
-        return said
-
-    return told
-
-
-class TestWords:
-    def test_winners_and_losers(self, lines):
-        said = lines(
-            runs("a", 1.0, 1.0), runs("b", 3.0, 3.0), runs("c", 1.5, 1.7),
-            runs("a", 9.0, 9.0, scenario="tail"), runs("b", 3.0, 3.0, scenario="tail"),
-        )  # fmt: skip
-        assert said[""] == ["calm a, 1 s", "tail b, 3 s"]
-        assert said["a"][:2] == ["wins calm: the next, c, takes 1.60 x", "loses tail: 3.0 x b"]
-        assert said["b"][:2] == ["wins tail: the next, a, takes 3.0 x", "loses calm: 3.0 x a"]
-        assert said["c"] == ["loses calm: 1.60 x a"]
-
-    def test_who_never_gets_there_loses(self, lines):
-        said = lines(
-            runs("a", 1.0, 1.0, 1.0), runs("b", None, None, None), runs("c", 4.0, 4.0, None)
-        )
-        assert said["b"] == ["loses calm: never reaches the target"]
-        assert said["c"] == ["loses calm: 4.0 x a, misses the target with 1 of 3 seeds"]
-        alone = lines(runs("a", 1.0), runs("b", None))
-        assert alone["a"] == ["wins calm: nobody else reaches the target"]
-        nobody = lines(runs("a", None), runs("b", 1.0, None, None))
-        assert nobody[""] == []
-        assert nobody["b"] == ["loses calm: misses the target with 2 of 3 seeds"]
-
-
 def compressed(setting, seconds, *, accuracy=0.95, sent=1e6, link="slow", mode="sync", lr=0.1):
     return {
         "mode": mode, "setting": setting, "link": link, "lr": lr, "bytes_sent": sent,
@@ -144,29 +103,6 @@ def compression_standing(*seconds):
 def test_a_codec_pays_where_its_median_is_outside_the_spread(seconds, expected):
     found, ratio = compression_standing(*seconds)
     assert (found, ratio) == (expected[0], pytest.approx(expected[1]))
-
-
-def test_table_and_verdict():
-    rows = [*PLAIN, *[compressed("sign", 2.0, sent=3e5)] * 3, *[compressed("int8", 5.5)] * 3]
-    rows += [compressed("none", 1.0, link="fast"), compressed("sign", 1.5, link="fast")]
-    rows += [compressed("int8", None, link="fast")]
-    found = cells(rows)
-    lines = compression_table(found).splitlines()
-    assert lines[0] == "sync"
-    assert lines[1].split() == ["codec", "lr", "sent", "accuracy", "(worst)", "slow", "fast"]
-    assert " ".join(lines[2].split()) == "none 0.1 977 KiB 95.0 (95.0) % 5 s 1 s"
-    signs = "sign 0.1 293 KiB 95.0 (95.0) % 2 s (0.40 pays) 1.5 s (1.50 costs)"
-    assert " ".join(lines[3].split()) == signs
-    assert lines[4].split()[-3:] == ["(1.10", "open)", "never"]
-    assert compression_verdict(found) == [
-        "sync at slow:",
-        "  pays: sign (0.40)",
-        "  open, too close to tell: int8 (1.10)",
-        "sync at fast:",
-        "  costs time: sign (1.50)",
-        "  misses the target: int8",
-        "1 of 4 cases pay.",
-    ]
 
 
 def softsync(n, rate, error, histogram=(0, 1)):
@@ -196,9 +132,6 @@ def test_lines_pool_the_runs_of_an_n():
     assert one.errors["constant"] == Errors((), 0)
 
 
-DEATH = "psrt: error: worker 1 (rank 2, node02, pid 7) died\n"
-
-
 def test_the_page_has_every_row_and_no_other():
     page = faults.PAGE.read_text()
     table = page[page.index(faults.BEGIN) : page.index(faults.END)].splitlines()[3:]
@@ -211,16 +144,132 @@ def test_the_page_has_every_row_and_no_other():
         assert tried == [mode for mode in MODES if mode in fault.modes]
 
 
-@pytest.mark.parametrize(("where", "mpi", "seen", "told"), [
-    (ONE, "MPICH", (5, DEATH, False, False), "5, 2 s"),
-    (HOSTS, "MPICH", (9, "", False, False), "**no line, status 9**: 9, 2 s"),
-    (ONE, "MPICH", (5, 2 * DEATH, False, False), "**2 lines**: 5, 2 s"),
-    (ONE, "MPICH", (5, DEATH, True, True), "**results, a process is left**: 5, 2 s"),
-    (BARE, "MPICH", (9, "", False, False), "9, no line, 2 s"),
-    (BARE, "Open MPI", (137, "", False, False), "**no line**: 137, 2 s"),
-    (BARE, "Open MPI", (0, DEATH, False, False), "**status 0**: 0, 2 s"),
+# --- benchmarks ----------------------------------------------------------------------------------
+
+M = 1 << 20
+#: Seconds of M bytes on a wire of 100 Mbit/s.
+WIRE_S = M * 8 / 100e6
+
+
+def row(algorithm, seconds, *, pattern="back to back", buffer="window", **more):
+    return {
+        "algorithm": algorithm, "chosen": "ring" if algorithm == "auto" else algorithm,
+        "buffer": buffer, "pattern": pattern, "bytes": 4 * M, "seconds": {"median": seconds},
+        "predicted_s": 1.0, "over_library": {"median": 2.0}, **more,
+    }  # fmt: skip
+
+
+def found(layout, **seconds):
+    rows = [row(name.replace("_", "-").replace("node-", "node+"), s) for name, s in seconds.items()]
+    rows += [row("auto", 9.9, pattern="after a barrier"), row("auto", 9.9, buffer="plain")]
+    rows += [row("MPI.Allreduce", 9.9, buffer="plain"), row("exchange", 0.1)]
+    (size,) = hosts.sizes(rows, layout, 100)
+    return size
+
+
+def test_a_schedule_is_held_against_its_own_bound_and_ranks_of_a_host_share_its_link():
+    size = found((1, 1, 1), auto=1.0, ring=2.0, halving_doubling=3.0)
+    assert size.bound == pytest.approx(4 / 3 * 4 * WIRE_S)
+    assert size.ratios["ring"] == pytest.approx(2.0 / size.bound)
+    # Three ranks are no power of two: one hands all over first, and gets all back at the end.
+    assert size.ratios["halving-doubling"] == pytest.approx(3.0 / (3 * 4 * WIRE_S))
+    assert (size.fastest, size.auto, size.predicted, size.over_library) == ("ring", 1.0, 1.0, 2.0)
+    size = found((2, 2), auto=1.0, ring=2.0, node_ring=1.0)
+    assert size.bound == pytest.approx(4 * WIRE_S)
+    assert size.ratios["node+ring"] == pytest.approx(1.0 / (4 * WIRE_S))
+    assert size.ratios["ring"] == pytest.approx(2.0 / (1.5 * 4 * WIRE_S))
+
+
+@pytest.mark.parametrize(("seconds", "misses"), [
+    ({"auto": 1.1, "ring": 1.0}, []),
+    ({"auto": 1.2, "ring": 1.0}, ["auto takes 1.20 times as long as ring at 4 MiB"]),
+    ({"auto": 1.0, "ring": 1.16}, ["ring takes 1.16 times its bound at 4 MiB"]),
+    ({"auto": 1.0, "ring": 1.0, "tree": 9.0}, []),
 ])  # fmt: skip
-def test_what_is_not_as_promised_is_bold(where, mpi, seen, told):
-    status, stderr, results, left = seen
-    fault = Fault(where, "SIGKILL", 2)
-    assert Seen(status, stderr, 2.0, results, left).told(fault, "sync", mpi) == told
+def test_what_falls_short_is_named(seconds, misses):
+    size = found((1, 1), **{name: s * 4 * WIRE_S for name, s in seconds.items()})
+    assert list(size.misses) == misses
+    assert hosts.table([size])[-2] == (f"Missed: {misses[0]}." if misses else "Nothing missed.")
+
+
+def test_each_time_is_held_against_the_bytes_of_one_direction():
+    # Of 4 workers, 4 MiB each, at 12.5 MB/s.
+    assert hosts_ps.bound_s(1, 100) == pytest.approx(4 * (4 << 20) / 12.5e6)
+    rows = []
+    for servers, mode, shards in product(hosts_ps.SERVERS, hosts_ps.MODES, hosts_ps.SHARDS):
+        bound = hosts_ps.bound_s(servers, 100)
+        rows.append({
+            "servers": servers, "mode": mode, "shards_per_server": shards,
+            "psrt_s": {"median": (2 if shards == 1 else 1.2) * bound},
+            "plain_s": {"median": 2 * bound},
+        })  # fmt: skip
+    lines = hosts_ps.table(rows, 100)
+    assert lines[2].split(" | ")[1:] == [
+        "sync", "1.34 s", "2.68 s", "2.00", "2.68 s", "2.00", "1.61 s", "1.20 |"
+    ]  # fmt: skip
+    assert lines[-2] == "Nothing missed."
+
+
+K, MIB = 1 << 10, 1 << 20
+LENGTHS = [K << power for power in range(0, 17, 2)]
+
+
+def sized(
+    algorithm, buffer, nbytes, *,
+    hosts=1, ranks=2, library=4.0, copy=0.5, wire=None, pattern="back to back",
+):  # fmt: skip
+    def summary(value):
+        return None if value is None else {"median": value}
+
+    return {
+        "algorithm": algorithm, "buffer": buffer, "pattern": pattern,
+        "ranks": ranks, "hosts": hosts, "bytes": nbytes,
+        "over_library": summary(library), "over_copy": summary(copy), "over_wire": summary(wire),
+        "over_bound": summary(None if wire is None else wire * 0.9),
+    }  # fmt: skip
+
+
+def good(ranks=2):
+    rows = [sized("auto", "window", n, ranks=ranks) for n in LENGTHS]
+    rows += [
+        sized("auto", "window", n, ranks=ranks, pattern="after a barrier") for n in LENGTHS[:4]
+    ]
+    rows += [sized("ring", "plain", n, ranks=ranks, library=1.0) for n in LENGTHS]
+    rows += [sized("ring", "window", n, ranks=ranks, hosts=ranks, wire=1.1) for n in LENGTHS[5:]]
+    return rows
+
+
+def verdict(rows):
+    return {found["target"]: found for found in script.targets(rows)}
+
+
+def the(found, *words):
+    (one,) = (told for name, told in found.items() if all(word in name for word in words))
+    return one
+
+
+def test_all_reached():
+    found = verdict(good())
+    reached = [target["reached"] for target in found.values()]
+    assert reached == [True, True, None, True, True, True, True, None]
+    assert the(found, "geometric")["read"] == pytest.approx(4.0)
+    assert the(found, "copyto")["read"] == 0.5
+    assert the(found, "nβ)")["read"] == 1.1
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    (sized("auto", "window", 4 * MIB, library=2.69), ("windows", "worst × MPI")),
+    (sized("auto", "window", 256 * K, library=2.69), ("windows", "worst × MPI")),
+    (sized("auto", "window", 64 * K, library=0.89), ("auto below",)),
+    (sized("auto", "window", K, library=0.5, pattern="after a barrier"), ("after a barrier",)),
+    (sized("ring", "plain", MIB, library=0.89), ("plain arrays",)),
+    (sized("ring", "window", 4 * MIB, hosts=2, wire=1.16), ("between hosts", "nβ)")),
+])  # fmt: skip
+def test_one_bad_size_misses_one_target_and_is_named(changed, words):
+    key = ("algorithm", "buffer", "bytes", "hosts", "pattern")
+    rows = [r for r in good() if any(r[k] != changed[k] for k in key)]
+    assert len(rows) == len(good()) - 1
+    found = verdict([*rows, changed])
+    missed = [target for target in found.values() if target["reached"] is False]
+    assert missed == [the(found, *words)]
+    assert missed[0]["at"] == changed["bytes"]

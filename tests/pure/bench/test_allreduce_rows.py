@@ -1,6 +1,5 @@
 """What a race of all-reduces amounts to; and its numbers show every kind of wrong sum."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +10,9 @@ from psrt.bench.allreduce_rows import (
     AUTO,
     COPY,
     EXCHANGE,
-    KEY,
     LIBRARY,
     MOST_RANKS,
     PLAIN,
-    SMALL,
     WINDOW,
     Name,
     Outcome,
@@ -24,12 +21,9 @@ from psrt.bench.allreduce_rows import (
     fill,
     first_difference,
     measured_by,
-    names,
     rows_of,
 )
-from psrt.bench.figures import to_json
 from psrt.bench.race import Layout, Readings
-from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from support.cases import each
@@ -89,20 +83,6 @@ def test_what_is_measured_between_real_hosts_is_for_auto_to_choose_by():
         assert list(measured_by(rows_of(outcome, DEFAULT_COSTS))) == wanted
 
 
-def test_table_and_json_have_a_line_a_row():
-    sent = {LIB: None, BEST: (0, 4096, 8192, 4096), RING: (4096,) * 4, COPIED: None}
-    found = list(rows(HOST, sent, [{LIB: 4.0, BEST: 1.0, RING: 2.0, COPIED: 0.5}]).values())
-    lines = as_text(found).splitlines()
-    assert [line.split()[0] for line in lines[2:6]] == ["MPI.Allreduce", "auto:", "ring", "copyto"]
-    assert "0 B .. 8 KiB" in lines[3]
-    assert lines[3].rstrip().endswith("50%")
-    assert "hosts *" not in as_text(found)
-    assert len(json.loads(to_json(found))) == 4
-    apart = list(rows(APART, {LIB: None, RING: (9,) * 4}, [{LIB: 1.0, RING: 6.0}]).values())
-    assert "4*" in as_text(apart)
-    assert "hosts *" in as_text(apart)
-
-
 def test_small_calls_are_held_against_the_library_in_the_same_pattern():
     waiting, best = (name._replace(pattern=AFTER_BARRIER) for name in (LIB, BEST))
     rounds = [{LIB: 26.0, BEST: 10.0, COPIED: 5.0, waiting: 50.0, best: 100.0}]
@@ -117,36 +97,6 @@ def test_small_calls_are_held_against_the_library_in_the_same_pattern():
     assert small.count("back to back") == small.count("after a barrier") == 2
     assert "after a barrier" not in every
     assert every.count("\nMPI.Allreduce ") == 1
-
-
-def test_without_the_library_there_are_no_ratios_and_it_is_said_why():
-    found = list(rows(HOST, {BEST: None, COPIED: None}, [{BEST: 1.0, COPIED: 0.5}]).values())
-    assert [row["over_library"] for row in found] == [None, None]
-    assert "was left out" in as_text(found)
-
-
-def test_who_takes_part():
-    host, apart, pairs = (list(names(layout, N)) for layout in (HOST, APART, PAIRS))
-    for field in (host, apart, pairs):
-        assert field[0] == LIB
-        assert len(set(field)) == len(field)
-        assert {BEST, Name(AUTO, PLAIN), RING} <= set(field)
-    for algorithm in ALGORITHMS:
-        assert {Name(algorithm, WINDOW), Name(algorithm, PLAIN)} <= set(host)
-        assert Name(algorithm, WINDOW) in apart
-    assert {Name("node", WINDOW), Name("node", PLAIN), Name("mpi", PLAIN), COPIED} <= set(host)
-    assert WIRE in apart
-    assert WIRE not in pairs
-    assert Name("node+ring", WINDOW) in pairs
-    assert set(KEY) <= {*host, *apart}
-
-
-@each("layout", [HOST, APART, PAIRS])
-def test_small_calls_come_in_two_patterns(layout):
-    for nbytes, patterns in ((SMALL, 2), (SMALL + 4, 1)):
-        found = [name for name in names(layout, nbytes) if name.algorithm in (LIBRARY, AUTO)]
-        assert len({name.pattern for name in found}) == patterns
-        assert len(found) == 3 * patterns
 
 
 # --- the numbers that are summed ----------------------------------------------------------------

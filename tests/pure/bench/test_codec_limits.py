@@ -9,15 +9,13 @@ from psrt.bench.codec_limits import (
     KINDS,
     Reading,
     gather_seconds,
-    is_confirmed,
     limit,
     limits,
     simulated,
-    table,
 )
 from psrt.bench.figures import Summary
 from psrt.codec import TABLE
-from support.cases import each, pairs, some
+from support.cases import each, pairs
 
 N = 1 << 20
 #: Encoding and decoding in seconds: as sign, as a codec that is slow, and one that decodes slowly.
@@ -68,59 +66,12 @@ def test_at_the_limit_both_take_as_long(kind):
                 assert dense == pytest.approx(coded)
 
 
-@pytest.mark.parametrize("name", some([*FRAMES, "demo"], one_in=4))
-def test_limits_are_confirmed(name):
-    found = limits([row(name, {"demo": 49_172, **FRAMES}[name])])
-    assert [it["workers"] for it in found] == [4, 16, 64]
-    for it in found:
-        for kind in KINDS:
-            slower, faster = it[f"{kind}_simulated"]
-            assert slower > 1.02 > 0.98 > faster, it
-    assert "?" not in table(found)
-
-
-@pytest.mark.exhaustive
-def test_chunks_of_so_few_elements_that_their_headers_count_are_not_confirmed():
-    found = limits([row("int8", 64 + 24, encode=1e-7, decode=1e-7, n=64)])
-    assert not all(is_confirmed(it["all_reduce_simulated"]) for it in found)
-    assert " ?" in table(found)
-
-
-@each(("gains", "is_marked"), [([1.05, 0.97], False), ([1.05, 1.02], True), ([0.99, 0.97], True)])
-def test_what_is_not_confirmed_is_marked(gains, is_marked):
-    found = {"codec": "int8", "workers": 4, "push": 1e9, "push_simulated": gains}
-    found |= {"all_reduce": 1e9, "all_reduce_simulated": [1.05, 0.97]}
-    rows = [found | {"workers": it} for it in (4, 16, 64)]
-    assert (" ?" in table(rows)) == is_marked
-
-
 def test_what_saves_nothing_pays_nowhere():
-    few, *more = limits([row("int8", 5_000_000)])
-    assert few == {
-        "codec": "int8", "workers": 4, "push": 0.0, "push_simulated": [],
-        "all_reduce": 0.0, "all_reduce_simulated": [],
-    }  # fmt: skip
-    assert "?" not in table([few, *more])
+    assert all(it["push"] == it["all_reduce"] == 0.0 for it in limits([row("int8", 5_000_000)]))
 
 
-# --- what is measured ---------------------------------------------------------------------------
-
-MEASURED = 1 << 17
-
-
-@pytest.fixture(scope="module")
-def measured():
-    return {row["codec"]: row for row in measure(n=MEASURED, rounds=1)}
-
-
-def test_every_codec_is_measured(measured):
+def test_every_codec_is_measured():
+    measured = {row["codec"]: row for row in measure(n=1 << 12, rounds=1)}
     assert list(measured) == list(TABLE)
     for row in measured.values():
         assert all(row[it].median > 0 for it in ("copy", "encode", "send", "decode", "copies"))
-
-
-def test_errors_are_as_expected(measured):
-    told = {name: row for name, row in measured.items() if row["expected"] is not None}
-    assert {"qsgd", "ternary", "sign", "top-k", "random-k"} <= set(told)
-    for name, row in told.items():
-        assert row["error"] == pytest.approx(row["expected"], rel=0.07), name

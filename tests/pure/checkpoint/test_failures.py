@@ -22,7 +22,7 @@ def _fewer_draws(monkeypatch):
     monkeypatch.setattr(failures, "FAILURES", DRAWS // 4)
 
 
-def followed(interval, stall_s, write_s, *, deaths=4_000):
+def followed(interval, stall_s, write_s, *, deaths=3_000):
     """Return the time of saving and of training again, by the time of work that was kept.
 
     Followed from one thing that a job does to the next, until it dies, every 300 s on average.
@@ -58,10 +58,8 @@ def test_time_is_lost_where_it_was_spent(interval, stall, write):
     assert found.again > 0
 
 
-@each(
-    ("restart_s", "steps"),
-    [(restart_s, steps) for restart_s in (0.0, 40.0, 500.0) for steps in (10, 100, 1000)],
-)
+@each("restart_s", [0.0, 40.0, 500.0])
+@each("steps", [10, 100, 1000])
 def test_what_is_there_at_once_is_lost_as_daly_reckons(steps, restart_s):
     """Restarts fail, too, and more than one in three of the longest."""
     found = lost_with(steps, 1.0, FailureCosts(1000.0, 5.0, 0.0, restart_s))
@@ -77,12 +75,9 @@ def test_a_job_that_dies_before_it_has_started_again_loses_all(mtbf_s, restart_s
     lines = failure_lines(costs, found)
     assert max(map(len, lines)) < 120
     assert not any("best" in line for line in lines)
-
-
-def test_where_nothing_is_ever_written_all_is_lost():
+    # And so does one in which nothing is ever written.
     found = lost_with(1000, 1.0, FailureCosts(1.0, 1.0, 1.0, 1.0))
-    assert found.total == found.saving == math.inf
-    assert daly_lost(1e6, 1.0, 0.0, 10.0) == math.inf
+    assert found.total == found.saving == daly_lost(1e6, 1.0, 0.0, 10.0) == math.inf
     assert daly_s(10.0, 4.0) == 4.0
 
 
@@ -122,10 +117,8 @@ def least(lost, low, high):
     return low
 
 
-@each(
-    ("cost_s", "restart_s"),
-    [(cost, restart) for cost in (0.01, 1.0, 60.0, 400.0) for restart in (0.0, 30.0)],
-)
+@each("cost_s", [0.01, 1.0, 60.0, 400.0])
+@each("restart_s", [0.0, 30.0])
 def test_each_formula_names_the_least_of_what_it_reckons(cost_s, restart_s):
     mtbf_s = 3600.0
     by_young = least(lambda it: young_lost(it, cost_s, restart_s, mtbf_s), 1e-3, 1e5)
@@ -133,10 +126,3 @@ def test_each_formula_names_the_least_of_what_it_reckons(cost_s, restart_s):
     by_daly = least(lambda it: daly_lost(it, cost_s, restart_s, mtbf_s), 1e-3, 1e4)
     # It is the root of an equation without a closed form, of which Daly gives three terms.
     assert daly_s(cost_s, mtbf_s) == pytest.approx(by_daly, rel=2e-3 if cost_s < 100 else 2e-2)
-
-
-def test_where_failures_are_rare_both_are_the_same():
-    for interval_s in (10.0, 100.0, 1000.0):
-        young, daly = (fn(interval_s, 1.0, 20.0, 1e9) for fn in (young_lost, daly_lost))
-        assert daly == pytest.approx(young, rel=1e-4)
-    assert daly_s(1.0, 1e9) == pytest.approx(young_s(1.0, 1e9), rel=1e-4)

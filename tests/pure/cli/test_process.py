@@ -3,24 +3,17 @@
 import argparse
 import contextlib
 import errno
-import fcntl
 import os
-import pty
 import signal
-import struct
-import sys
-import termios
 import threading
-import warnings
 
 import pytest
 
-from psrt.__main__ import main
 from psrt.cli import printing
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.cli.progress import Shown
-from psrt.errors import ConfigError, DivergedError, ProtocolError
+from psrt.errors import ConfigError, DivergedError
 from psrt.faults.parent import PARENT, Parent, parent_of_this
 from psrt.faults.watcher import End
 from psrt.mpirun import RANKS, SIZES
@@ -46,11 +39,8 @@ def raising(error):
 
 @pytest.mark.parametrize(("error", "status", "line"), [
     (ConfigError("no such thing"), 2, "psrt: error: no such thing"),
-    (ProtocolError("odd"), 1, "psrt: error: odd"),
     (ConfigError("no file a\nb\r"), 2, "psrt: error: no file a\\nb\\r"),
     (MemoryError(), 1, "psrt: error: out of memory"),
-    (KeyboardInterrupt(), 130, "psrt: interrupted"),
-    (KeyboardInterrupt(signal.SIGTERM), 143, "psrt: interrupted"),
     (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"), 1,
      "psrt: error: a/b: No space left on device"),
 ])  # fmt: skip
@@ -98,22 +88,6 @@ def test_a_signal_while_a_class_is_made(capsys):
             raise KeyboardInterrupt(signal.SIGTERM)
 
     assert run_command(lambda: type("Made", (), {"it": Attribute()}), "psrt") == 143
-    assert capsys.readouterr().err == "psrt: interrupted\n"
-
-
-def test_a_signal_between_the_making_of_a_coroutine_and_its_await(capsys):
-    async def never():
-        """Not awaited, since the signal comes first."""
-
-    def command():
-        made = never()
-        signal.raise_signal(signal.SIGINT)
-        made.close()
-
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        assert run_command(command, "psrt") == 130
-    assert seen == []
     assert capsys.readouterr().err == "psrt: interrupted\n"
 
 
@@ -205,17 +179,6 @@ def let_one_come(steps, stream):
     assert stream.came.acquire(timeout=TIMEOUT_S)
 
 
-def test_lines_stay_where_there_is_no_terminal():
-    steps, stream, it, flags = shown(live=False)
-    with it:
-        it.begin(flags)
-        let_one_come(steps, stream)
-        let_one_come(steps, stream)
-        steps.wanted.release()
-    assert stream.written[:2] == ["psrt: trains: step 1 of 2\n"] * 2
-    assert "\r" not in "".join(stream.written)
-
-
 def test_a_terminal_has_one_line_that_makes_room_and_goes(capsys, monkeypatch):
     steps, stream, it, flags = shown(live=True)
     with it:
@@ -230,33 +193,6 @@ def test_a_terminal_has_one_line_that_makes_room_and_goes(capsys, monkeypatch):
     assert stream.written[-1] == "\r\x1b[K"
     assert steps.above is contextlib.nullcontext
     assert capsys.readouterr().out == "a result\n"
-
-
-@contextlib.contextmanager
-def a_terminal(columns):
-    """Have a terminal at stderr, of that many columns; yield what reads what comes to it."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with pytest.MonkeyPatch.context() as patch, open(theirs, "w") as stream:
-        patch.setattr(sys, "stderr", stream)
-        yield lambda: os.read(ours, 4096).decode()
-    os.close(ours)
-
-
-@pytest.mark.parametrize(("columns", "term", "wanted"), [
-    (10, "xterm", "\r\x1b[Ktrains: s"), (80, "xterm", "\r\x1b[Ktrains: step 1 of 2"),
-    (0, "xterm", "\r\x1b[Ktrains: step 1 of 2"), (80, "dumb", "psrt: trains: step 1 of 2\r\n"),
-])  # fmt: skip
-def test_a_line_is_as_wide_as_the_terminal_it_is_on(monkeypatch, columns, term, wanted):
-    """Which is that of stderr: stdout may be a file. On a dumb one lines stay."""
-    monkeypatch.setenv("COLUMNS", "12")
-    monkeypatch.setenv("TERM", term)
-    steps = Steps()
-    with a_terminal(columns) as read, Shown(steps) as it:
-        it.begin(argparse.Namespace())
-        steps.wanted.release()
-        assert read() == wanted
-        steps.wanted.release()
 
 
 @pytest.mark.parametrize(("rank", "flags", "began"), [
@@ -285,23 +221,3 @@ def test_a_stream_that_takes_no_more_ends_only_the_lines():
         steps.wanted.release()
         it._thread.join(TIMEOUT_S)
         assert not it._thread.is_alive()
-
-
-@pytest.mark.parametrize("command", ["train", "simulate", "check run", "bench ps", "trace run"])
-def test_one_of_the_two(capsys, command):
-    assert main([*command.split(), "--quiet", "--verbose"]) == 2
-    assert "--verbose: not allowed with argument --quiet" in capsys.readouterr().err
-
-
-def test_the_output_is_the_same_either_way(capsys, tmp_path, monkeypatch):
-    """Of a simulation, which tells its own time in one line only."""
-    monkeypatch.chdir(tmp_path)
-    job = ["simulate", "--workers", "2", "--steps", "3", "--hidden", "4", "--mode", "async"]
-    outs, errs = {}, {}
-    for flag in ("--quiet", "--verbose"):
-        assert main([*job, flag]) == 0
-        out, errs[flag] = capsys.readouterr()
-        outs[flag] = [line for line in out.splitlines() if not line.startswith("events")]
-    assert outs["--quiet"] == outs["--verbose"]
-    assert errs["--quiet"] == ""
-    assert all(line.startswith("psrt: ") for line in errs["--verbose"].splitlines())

@@ -9,11 +9,9 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from psrt.__main__ import main
-from psrt.cli import checkpoints
 from psrt.cli.checkpoints import main as checkpoints_main
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
@@ -103,11 +101,8 @@ def test_what_is_no_history_is_refused(checked, recorded, tmp_path):
 
 def test_a_history_of_another_run_is_refused(checked, recorded):
     path = recorded / "config.toml"
-    text = path.read_text()
-    path.write_text(text.replace("staleness = 1\n", "staleness = 2\n"))
+    path.write_text(path.read_text().replace("staleness = 1\n", "staleness = 2\n"))
     assert "it has staleness 2, the history 1" in refused(checked, recorded)
-    path.write_text("mode = ")
-    assert "not TOML" in refused(checked, recorded)
     path.unlink()
     assert checked(recorded)[0] == 0
 
@@ -126,18 +121,9 @@ def test_a_summary_of_another_run_is_found_out(checked, recorded):
 @pytest.mark.parametrize(("change", "text"), [
     *(({"config": {name: value}}, text) for name, value, text in [
         ("mode", "rumour", "of mode 'rumour', which this psrt cannot check"),
-        ("mode", "allreduce", "of mode allreduce with 2 servers"),
-        ("staleness", -1, "has staleness -1"),
-        ("staleness", True, "has staleness True"),
-        ("servers", 3, "has 2 servers, its config 3"),
         ("shards_per_server", 2, "has 2 shards at 2 servers, its config 2 a server"),
-        ("batch_size", 0, "has batch_size 0"),
-        ("epochs", "many", "has epochs 'many'"),
     ]),
     ({"workers": [2, 3, 3]}, "one rank to two roles"),
-    ({"workers": [2, 3, 1]}, "one rank to two roles"),
-    ({"servers": [1, 1]}, "has 1 servers, its config 2"),
-    ({"spans": [[0, 5], [6, 10]]}, "do not make up its 10 parameters"),
     ({"spans": [[0, 5], [5, 11]]}, "do not make up its 10 parameters"),
     ({"workers": [2, 3]}, "worker 2"),
 ])  # fmt: skip
@@ -148,15 +134,6 @@ def test_a_header_that_cannot_be_is_refused(checked, recorded, change, text):
     change = {**change, "config": header["config"] | change.get("config", {})}
     path.write_text(sealed(header | change))
     assert text in refused(checked, recorded)
-
-
-def test_an_empty_history_is_no_good_one(checked, recorded):
-    path = recorded / "history" / "events.npy"
-    path.unlink()
-    EventLog(path).close()
-    status, out, _ = checked(recorded)
-    assert status == 1
-    assert "never said that it leaves" in out
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +148,6 @@ def reported(called):
         return status, out + err
 
     return report
-
-
-def test_a_file_that_is_not_named_has_the_name_of_its_run(shown, reported, tmp_path, monkeypatch):
-    """So the pages of two runs do not meet; that of several runs is none of theirs."""
-    monkeypatch.chdir(tmp_path)
-    assert reported(shown)[0] == 0
-    assert reported(f"{shown}/.")[0] == 2  # is there already
-    assert f"report-{shown.name}.html" in [it.name for it in tmp_path.iterdir()]
 
 
 def test_a_page_that_is_there_is_replaced_if_asked(shown, reported, tmp_path):
@@ -196,10 +165,6 @@ def test_a_page_that_is_there_is_replaced_if_asked(shown, reported, tmp_path):
     (["{tmp}/nothing"], "no run at {tmp}/nothing: psrt train --out {tmp}/nothing makes one"),
     (["{run}", "-o", "{tmp}/no/page.html"], "cannot write {tmp}/no/page.html: No such file"),
     (["{run}", "-o", "{run}/summary.json", "--overwrite"], "-o {run}/summary.json: a page ends"),
-    (["{run}", "-o", "{tmp}"], "-o {tmp}: a page ends in .html"),
-    (["{run}", "{run}", "-o", "{tmp}/a.html"], "{run} is given twice"),
-    (["{run}", "--outt", "x"], "unknown flag --outt (did you mean --output?)"),
-    ([], "the following arguments are required: RUN; psrt report --help says more"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_line(shown, reported, tmp_path, words, message):
     here = {"run": shown, "tmp": tmp_path}
@@ -220,7 +185,7 @@ def saved(tmp_path_factory):
     return out, simulate(config, workers=3)
 
 
-def test_it_lists_the_newest_first_and_says_what_is_in_one(saved, capsys):
+def test_it_lists_the_newest_first_and_says_what_is_in_one(saved, capsys, tmp_path):
     out, _ = saved
     assert checkpoints_main([str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -238,16 +203,13 @@ def test_it_lists_the_newest_first_and_says_what_is_in_one(saved, capsys):
     for words in ("worker-2-of-3.safetensors", "  role/clock  8", "parameters 0 to 70"):
         assert words in text
     assert "  theta  float32[70]" in text
-
-
-def test_its_model_is_that_of_the_run(saved, capsys, tmp_path):
-    out, _ = saved
+    # The model of the last one is that of the run, which ended at that step.
     file = tmp_path / "model.safetensors"
     assert checkpoints_main([str(out), "--export", str(file)]) == 0
     exported, own = load_file(file), load_file(out / "model.safetensors")
     assert exported.keys() == own.keys()
     for name, array in own.items():
-        assert np.array_equal(exported[name], array)  # the run ended at that step
+        assert np.array_equal(exported[name], array)
     assert "140 parameters" in capsys.readouterr().out
 
 
@@ -265,20 +227,10 @@ def test_one_that_is_damaged_is_told(saved, capsys, tmp_path):
         assert capsys.readouterr().out.startswith(f"{out}/checkpoints/00000008")
         with pytest.raises(ConfigError, match=r"has \d+ of \d+ bytes"):
             checkpoints_main([str(out), "--step", "12", "--export", str(tmp_path / "x")])
+        with pytest.raises(ConfigError, match="there is no checkpoint of step 5"):
+            checkpoints_main([str(out), "--step", "5"])
     finally:
         part.write_bytes(data)
-
-
-@pytest.mark.parametrize(("argv", "line"), [
-    (["nowhere"], "nowhere: there is no checkpoint"),
-    (["{out}", "--step", "5"], "there is no checkpoint of step 5"),
-    (["{out}", "--json", "--show"], "no effect with --show"),
-    (["{out}", "--export", "{out}/none/x"], "cannot write .*/none/x"),
-    ([], "RUN"),
-])  # fmt: skip
-def test_what_cannot_be_is_one_line(saved, argv, line):
-    with pytest.raises(ConfigError, match=line):
-        checkpoints_main([it.format(out=saved[0]) for it in argv])
 
 
 def test_an_export_replaces_a_file_and_nothing_else(saved, tmp_path):
@@ -300,40 +252,3 @@ def test_an_export_replaces_a_file_and_nothing_else(saved, tmp_path):
     assert checkpoints_main([str(out), "--export", str(tmp_path / "link")]) == 0
     assert (tmp_path / "link").is_symlink()
     assert load_file(tmp_path / "there").keys() == load_file(out / "model.safetensors").keys()
-
-
-@pytest.mark.parametrize("flag", ["--export", "--show"])
-def test_one_that_is_deleted_while_it_is_read_gives_way_to_the_next(
-    saved, capsys, tmp_path, monkeypatch, flag
-):
-    """As by a run under way that keeps few: what was listed is gone, and another one there."""
-    out, kept, listed = tmp_path / "run", tmp_path / "kept", checkpoints._listed
-    shutil.copytree(saved[0], out)
-    newest = out / "checkpoints" / "00000012"
-    shutil.copytree(newest, kept)
-    argv = [str(out), flag, *([str(tmp_path / "model")] if flag == "--export" else [])]
-    comes_again = False
-
-    def then_deleted(*args):
-        if comes_again:
-            shutil.copytree(kept, newest)
-        found = listed(*args)
-        shutil.rmtree(newest, ignore_errors=True)
-        return found
-
-    monkeypatch.setattr(checkpoints, "_listed", then_deleted)
-    assert checkpoints_main(argv) == 0
-    assert "00000008" in capsys.readouterr().out
-    comes_again = True
-    with pytest.raises(ConfigError, match="00000012 was deleted while it was read"):
-        checkpoints_main(argv)
-
-
-def test_a_full_disk_is_one_line(saved, tmp_path, monkeypatch):
-    def full(arrays, file):
-        raise SafetensorError("while serializing: I/O error: No space left (os error 28)")
-
-    monkeypatch.setattr("safetensors.numpy.save_file", full)
-    with pytest.raises(ConfigError, match=r"cannot write .*model: No space left on device$"):
-        checkpoints_main([str(saved[0]), "--export", str(tmp_path / "model")])
-    assert not (tmp_path / "model").exists()

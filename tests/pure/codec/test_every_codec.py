@@ -20,23 +20,14 @@ from psrt.errors import CodecError, ConfigError
 from support.cases import each
 from support.codecs import matrices_in, nbytes, normal, through
 
-SIZES = [*range(20), 127, 128, 129, 1000, 4097, 20_000, 100_000]
+SIZES = [*range(10), 16, 127, 128, 129, 1000, 4097, 20_000]
 #: By codec whose frames have a length that the numbers do not change, its knobs by default.
 DEFAULTS = {
-    "float16": {},
-    "bfloat16": {},
-    "float8-e4m3": {"bucket": 128},
-    "float8-e5m2": {"bucket": 128},
-    "float4-e3m0": {"bucket": 128},
-    "int8": {"bucket": 1024},
-    "qsgd": {"levels": 7, "bucket": 128},
-    "ternary": {"bucket": 4096},
-    "ternary-base3": {"bucket": 4096},
-    "sign": {"bucket": 1024},
-    "random-k": {"density": 0.01},
-    "low-rank": {"rank": 2},
-    "demo": {"chunk": 64, "kept": 32},
-}
+    "float16": {}, "bfloat16": {}, "float8-e4m3": {"bucket": 128}, "float8-e5m2": {"bucket": 128},
+    "float4-e3m0": {"bucket": 128}, "int8": {"bucket": 1024}, "qsgd": {"levels": 7, "bucket": 128},
+    "ternary": {"bucket": 4096}, "ternary-base3": {"bucket": 4096}, "sign": {"bucket": 1024},
+    "random-k": {"density": 0.01}, "low-rank": {"rank": 2}, "demo": {"chunk": 64, "kept": 32},
+}  # fmt: skip
 RANDOM = ["int8", "qsgd", "ternary", "ternary-base3", "random-k"]
 every_codec = pytest.mark.parametrize("name", CODECS)
 
@@ -212,54 +203,42 @@ def test_random_numbers_are_those_of_what_is_encoded():
     assert abs(numbers.mean() - 0.5) < 5 * math.sqrt(1 / 12 / numbers.size)
 
 
-def is_decoded(codec, frame, out):
-    """Return whether a frame is taken; one that is not leaves what it was for as it is."""
-    out.fill(7)
-    try:
-        codec.decode(frame, out)
-    except CodecError:
-        assert (out == 7).all(), "written before it was checked"
-        return False
-    return True
-
-
 @every_codec
-def test_a_frame_of_another_length_or_codec_is_refused(name):
-    codec, out = make_codec(name, 300), np.empty(300, np.float32)
+def test_a_frame_of_another_length_or_codec_is_refused_before_anything_is_written(name):
+    codec, out = make_codec(name, 300), np.full(300, 7, np.float32)
     frame = codec.encode(normal(300), rng()).copy()
     for size in [*range(HEADER_BYTES + 2), frame.size - 1]:
-        assert not is_decoded(codec, frame[:size], out)
-    assert not is_decoded(codec, np.append(frame, np.uint8(0)), out)
+        with pytest.raises(CodecError):
+            codec.decode(frame[:size], out)
+    with pytest.raises(CodecError):
+        codec.decode(np.append(frame, np.uint8(0)), out)
     for other, n in [*((it, 300) for it in CODECS if it != name), (name, 301)]:
         with pytest.raises(CodecError, match="expected codec"):
             make_codec(name, 300).decode(make_codec(other, n).encode(normal(n), rng()), out)
+    assert (out == 7).all()
 
 
 @every_codec
-def test_a_damaged_frame_is_refused_or_decoded_and_does_nothing_else(name):
+def test_a_damaged_frame_is_refused_or_decoded_and_leaves_nothing_behind(name):
     codec, out, draw = make_codec(name, 60), np.empty(60, np.float32), rng(2)
-    frame, refused = codec.encode(normal(60), rng()).copy(), 0
-    bits = [[bit] for bit in range(8 * HEADER_BYTES)]
-    bits += [draw.choice(8 * HEADER_BYTES, 2) for _ in range(150)]
-    bits += [draw.integers(8 * frame.size, size=draw.integers(1, 5)) for _ in range(300)]
-    for damage in bits:
+    frame = codec.encode(normal(60), rng()).copy()
+    for _ in range(300):
         damaged = frame.copy()
-        for bit in damage:
+        for bit in draw.integers(8 * frame.size, size=draw.integers(1, 5)):
             damaged[bit // 8] ^= 1 << bit % 8
-        for size in (damaged.size, int(draw.integers(damaged.size + 1))):
-            refused += not is_decoded(codec, damaged[:size].copy(), out)
-    assert refused
-    codec.decode(frame, out)  # what was damaged has left nothing behind
+        out.fill(7)
+        try:
+            codec.decode(damaged, out)
+        except CodecError:
+            assert (out == 7).all(), "written before it was checked"
+    codec.decode(frame, out)
     np.testing.assert_array_equal(out, through(make_codec(name, 60), normal(60)))
 
 
-@each(
-    ("name", "most"),
-    [
-        ("float16", 0), ("bfloat16", 0), ("sign", 0),
-        ("top-k", 1 << 20), ("random-k", 3 << 20),  # the choice
-    ],
-)  # fmt: skip
+@each(("name", "most"), [
+    ("float16", 0), ("bfloat16", 0), ("sign", 0),
+    ("top-k", 1 << 20), ("random-k", 3 << 20),  # the choice
+])  # fmt: skip
 def test_what_a_step_allocates(name, most):
     n = 1 << 20
     codec, vector, out, generator = make_codec(name, n), normal(n), np.empty(n, np.float32), rng()
@@ -273,32 +252,28 @@ def test_what_a_step_allocates(name, most):
     assert peak < most + (1 << 17)  # less than a 32nd of the vector
 
 
-@each(
-    ("name", "knobs", "match"),
-    [
-        ("zip", {}, "unknown codec 'zip', expected one of float16, "),
-        ("qsgd", {"levels": 128}, "128 levels, expected 1 to 127"),
-        ("qsgd", {"levels": 0}, "0 levels, expected 1 to 127"),
-        ("int8", {"bucket": 0}, "buckets of 0 elements, expected 1 to 65535"),
-        ("sign", {"bucket": 12}, "buckets of 12 signs, expected a multiple of 8"),
-        ("top-k", {"density": 0}, "a density of 0, expected more than 0 and at most 1"),
-        ("random-k", {"density": 1.5}, "a density of 1.5, expected more than 0 and at most 1"),
-        ("threshold", {"threshold": 0.0}, "a threshold of 0.0, expected a number above 0"),
-        ("dgc", {"momentum": 1.0}, "momentum of 1.0"),
-        ("dgc", {"momentum": -0.1}, "momentum of -0.1"),
-        ("dgc", {"warmup_epochs": -1}, "-1"),
-        ("low-rank", {"rank": 0}, "rank 0, expected"),
-        ("low-rank", {"rank": 1, "matrices": [Matrix(90, 4, 5)]}, "a matrix of 4 × 5 at element"),
-        ("low-rank", {"rank": 1, "matrices": [Matrix(5, 2, 2), Matrix(8, 2, 2)]},
-         "a matrix of 2 × 2 at element 8"),
-        ("demo", {"chunk": 0}, "chunks of 0, expected 1 to 256"),
-        ("demo", {"chunk": 257}, "chunks of 257, expected 1 to 256"),
-        ("demo", {"chunk": 4, "kept": 0}, "0 coefficients of a chunk of 4 × 4, expected 1 to 16"),
-        ("demo", {"chunk": 4, "kept": 17}, "17 coefficients of a chunk of 4 × 4, expected 1 to 16"),
-        ("demo", {"momentum": 1.0}, "a momentum of 1.0, expected at least 0 and less than 1"),
-        ("demo", {"matrices": [Matrix(90, 4, 5)]}, "a matrix of 4 × 5 at element 90"),
-    ],
-)  # fmt: skip
+@each(("name", "knobs", "match"), [
+    ("zip", {}, "unknown codec 'zip', expected one of float16, "),
+    ("qsgd", {"levels": 128}, "128 levels, expected 1 to 127"),
+    ("qsgd", {"levels": 0}, "0 levels, expected 1 to 127"),
+    ("int8", {"bucket": 0}, "buckets of 0 elements, expected 1 to 65535"),
+    ("sign", {"bucket": 12}, "buckets of 12 signs, expected a multiple of 8"),
+    ("top-k", {"density": 0}, "a density of 0, expected more than 0 and at most 1"),
+    ("random-k", {"density": 1.5}, "a density of 1.5, expected more than 0 and at most 1"),
+    ("threshold", {"threshold": 0.0}, "a threshold of 0.0, expected a number above 0"),
+    ("dgc", {"momentum": 1.0}, "momentum of 1.0"),
+    ("dgc", {"momentum": -0.1}, "momentum of -0.1"),
+    ("dgc", {"warmup_epochs": -1}, "-1"),
+    ("low-rank", {"rank": 0}, "rank 0, expected"),
+    ("low-rank", {"matrices": [Matrix(90, 4, 5)]}, "a matrix of 4 × 5 at element"),
+    ("low-rank", {"matrices": [Matrix(5, 2, 2), Matrix(8, 2, 2)]}, "of 2 × 2 at element 8"),
+    ("demo", {"chunk": 0}, "chunks of 0, expected 1 to 256"),
+    ("demo", {"chunk": 257}, "chunks of 257, expected 1 to 256"),
+    ("demo", {"chunk": 4, "kept": 0}, "0 coefficients of a chunk of 4 × 4, expected 1 to 16"),
+    ("demo", {"chunk": 4, "kept": 17}, "17 coefficients of a chunk of 4 × 4, expected 1 to 16"),
+    ("demo", {"momentum": 1.0}, "a momentum of 1.0, expected at least 0 and less than 1"),
+    ("demo", {"matrices": [Matrix(90, 4, 5)]}, "a matrix of 4 × 5 at element 90"),
+])  # fmt: skip
 def test_what_no_codec_can_be(name, knobs, match):
     with pytest.raises(ConfigError, match=match):
         make_codec(name, 100, **knobs)

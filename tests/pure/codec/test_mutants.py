@@ -250,7 +250,6 @@ def test_every_codec_is_as_documented(codec, monkeypatch):
     codecs.check(codec, maker(codec))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "mutant", some(MUTANTS, one_in=8), ids=lambda it: f"{it.codec}: {it.old!r} -> {it.new!r}"
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import os
 import re
@@ -17,18 +16,16 @@ import pytest
 import psrt
 from psrt.collective import ALGORITHMS, OPS, PHASES, ring_steps
 from psrt.collective.analysis.proof import prove
-from psrt.collective.analysis.rendezvous import ScheduleError
-from psrt.collective.registry import PLUS
 from psrt.collective.spec import CollectiveSpec, Postcondition
 from psrt.errors import ConfigError
-from psrt.partition import Span, even_spans
-from support.cases import also, each
+from psrt.partition import Span
+from support.cases import each
 from support.numbers import SUBJECTS, expected, perform, simulate
 
-LENGTHS = [0, 1, 2, 5, 17, 100]  # empty, fewer than ranks, ragged, usual
+LENGTHS = [0, 1, 17, 100]  # empty, fewer than ranks, ragged, usual
 
 #: Powers of two and their neighbours, primes, and products of two different numbers.
-every_size = each("size", [1, 2, 3, 4, 5, 6, 7, 8, 12, 13])
+every_size = each("size", [1, 2, 3, 5, 6, 8, 13])
 
 
 def awkward(size, n):
@@ -69,7 +66,7 @@ def test_the_order_of_addition_shows():
 def test_the_lower_ranks_operand_comes_first(name, fold):
     """So even the sign of a zero, which min and max take from either side, is the same."""
     algorithm = ALGORITHMS[name]
-    for size in range(1, 10):
+    for size in (1, 2, 3, 6, 9):
         rng = np.random.default_rng(size)
         numbers = list(rng.choice([-0.0, 0.0], (size, 40)))
         first = lambda a, b: np.where(a == b, a, fold(a, b))  # noqa: E731  as ill-bred as it gets
@@ -87,52 +84,28 @@ def test_folds_in_rank_order(name):
         assert got.tobytes() == in_order.tobytes()
 
 
-@each("name", ALGORITHMS)
 @each("op", OPS)
 @each("dtype", ["float16", "float32", "float64", "int32", "int64"])
-def test_every_operation_on_every_type(name, op, dtype):
-    algorithm, operation = ALGORITHMS[name], OPS[op]
-    if not operation.takes(dtype):
-        return
-    for size in (1, 6):
-        rng = np.random.default_rng(size)
-        numbers = list(rng.choice([-2, -1, 1, 2], (size, 17)).astype(dtype))
-        task, plan = algorithm.spec(size, 17), algorithm.plan(size, 17)
-        due = {"sum": np.sum, "min": np.min, "max": np.max, "prod": np.prod}
-        due |= {o: getattr(np, f"bitwise_{o}").reduce for o in ("and", "or", "xor")}
-        if op == "mean":
-            total = np.sum(numbers, axis=0)
-            right = total // size if dtype.startswith("int") else total / np.dtype(dtype).type(size)
-        else:
-            right = due[op](numbers, axis=0)
-        scale = np.dtype(dtype).type(operation.scale(dtype, size))
-        parts = [part * scale for part in numbers]
-        for got in perform(task, plan, parts, operation.ufunc).buffers:
-            operation.finish(got, size)
-            assert got.dtype == dtype
-            np.testing.assert_array_equal(got, right)
-
-
-ROWS = {"A": [17, 11, 1, 9], "B": [5, 13, 23, 14], "C": [3, 6, 10, 8], "D": [12, 7, 2, 12]}
-
-
-def test_the_worked_example_number_by_number():
-    """Ring order A, B, D, C: each chunk's sums on its way, then the result everywhere."""
-    order = (0, 1, 3, 2)
-    buffers = [np.array(row) for row in ROWS.values()]
-    ring = [list(ring_steps(rank, 4, 4, order=order)) for rank in range(4)]
-    for rank, steps in enumerate(ring):
-        right = {"A": "B", "B": "D", "D": "C", "C": "A"}["ABCD"[rank]]
-        assert {"ABCD"[step.send_to] for step in steps} == {right}
-    seen = [[], [], [], []]
-    for hops in range(1, 4):
-        after = simulate([steps[:hops] for steps in ring], buffers).buffers
-        for rank, steps in enumerate(ring):
-            chunk = steps[hops - 1].receive
-            seen[chunk.start].append(int(chunk.of(after[rank])[0]))
-    assert seen == [[22, 34, 37], [20, 26, 37], [12, 13, 36], [17, 31, 43]]
-    for got in simulate(ring, buffers).buffers:
-        assert got.tolist() == [37, 37, 36, 43]
+def test_every_operation_on_every_type(op, dtype):
+    operation = OPS[op]
+    due = {"sum": np.sum, "min": np.min, "max": np.max, "prod": np.prod}
+    due |= {o: getattr(np, f"bitwise_{o}").reduce for o in ("and", "or", "xor")}
+    for name in ALGORITHMS if dtype == "float32" and operation.takes(dtype) else ("tree", "ring"):
+        for size in (1, 6) if operation.takes(dtype) else ():
+            rng = np.random.default_rng(size)
+            numbers = list(rng.choice([-2, -1, 1, 2], (size, 17)).astype(dtype))
+            if op == "mean":
+                total, many = np.sum(numbers, axis=0), np.dtype(dtype).type(size)
+                right = total // size if dtype.startswith("int") else total / many
+            else:
+                right = due[op](numbers, axis=0)
+            scale = np.dtype(dtype).type(operation.scale(dtype, size))
+            row, parts = ALGORITHMS[name], [part * scale for part in numbers]
+            task, plan = row.spec(size, 17), row.plan(size, 17)
+            for got in perform(task, plan, parts, operation.ufunc).buffers:
+                operation.finish(got, size)
+                assert got.dtype == dtype
+                np.testing.assert_array_equal(got, right)
 
 
 @every_size
@@ -155,19 +128,6 @@ def test_an_order_that_is_no_order(order):
         list(ring_steps(0, 3, 10, order=order))
 
 
-@every_size
-def test_ring_phases_hand_over_the_next_chunk(size):
-    """After the reduce-scatter rank r owns chunk r + 1: it combines it last and sends it first."""
-    chunks = even_spans(100, size)
-    for rank, steps in enumerate(ALGORITHMS["ring"].plan(size, 100)):
-        reduce_scatter, all_gather = steps[: size - 1], steps[size - 1 :]
-        assert all(step.combine for step in reduce_scatter)
-        assert not any(step.combine for step in all_gather)
-        if size > 1:
-            owned = chunks[(rank + 1) % size]
-            assert reduce_scatter[-1].receive == owned == all_gather[0].send
-
-
 def test_who_needs_a_workspace():
     found = {a.name: a.workspace(5, 103) for a in ALGORITHMS.values() if a.workspace(5, 103)}
     assert found == {"naive": 412, "all-pairs": 84}
@@ -177,23 +137,12 @@ def test_who_needs_a_workspace():
 def test_roots(phase):
     with pytest.raises(ConfigError, match=f"root 4 of {phase.name} is none of 4|no root, got"):
         phase(0, 4, 10, 4)
-    if phase.rooted:
-        assert phase.plan(4, 10, 2) != phase.plan(4, 10)
-    else:
+    for size in (5, 6):
+        for root in range(size) if phase.rooted else [0]:
+            prove(phase.spec(size, 13, root), phase.plan(size, 13, root))
+    if not phase.rooted:
         with pytest.raises(ConfigError, match=f"{phase.name} has no root, got rank 1"):
             phase.spec(4, 10, root=1)
-
-
-@each("phase", PHASES.values())
-def test_every_root(phase):
-    for size in (1, 2, 5, 6, 8):
-        for root in range(size) if phase.rooted else [0]:
-            numbers = list(np.random.default_rng(root).integers(-99, 99, (size, 13)))
-            task = phase.spec(size, 13, root)
-            got = perform(task, phase.plan(size, 13, root), numbers).buffers
-            for rank, owed in enumerate(expected(task, numbers)):
-                for span, due in owed:
-                    np.testing.assert_array_equal(span.of(got[rank]), due)
 
 
 WITH_HALVES = [row for row in ALGORITHMS.values() if row.owned]
@@ -224,17 +173,8 @@ def test_each_half_ends_with_what_owners_have(row, size, n):
     assert all(a.stop <= b.start for a, b in itertools.pairwise(owned))
 
 
-def test_the_proof_notices_a_wrong_owner():
-    row = WITH_HALVES[0]
-    scatter, _ = specs(row, 3, 9)
-    moved = CollectiveSpec(9, 0, scatter.has, scatter.owed[1:] + scatter.owed[:1])
-    with pytest.raises(ScheduleError):
-        prove(moved, [row.halves(rank, 3, 9)[0] for rank in range(3)])
-
-
 PACKAGE = Path(psrt.__file__).parent
 GUIDE = PACKAGE.parent / "CONTRIBUTING.md"
-NAMES = {*ALGORITHMS, *(PLUS + name for name in ALGORITHMS)}
 #: Where names are listed by right: the rows, the benches, which say what they measure, and rules
 #: of the checker, which shares no code with the run; graphs of ranks may have the same names.
 FREE = (
@@ -243,45 +183,18 @@ FREE = (
 )
 
 
-def names_in(source: str) -> list[tuple[int, str]]:
-    """Return the lines that name an all-reduce, and the name.
-
-    The root of a phase is called by the same word as one of them, as a key or an argument.
-    """
-    tree = ast.parse(source)
-    words = {
-        id(child)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Dict | ast.Call)
-        for child in (*getattr(node, "keys", ()), *getattr(node, "args", ()))
-    }
-    return [
-        (node.lineno, node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and node.value in NAMES
-        if not (node.value == "root" and id(node) in words)
-    ]
-
-
 def test_no_all_reduce_is_named_outside_its_row():
-    assert all((PACKAGE / path).exists() for path in FREE)
-    found = {
-        path: lines
-        for file in sorted(PACKAGE.rglob("*.py"))
-        if not (path := file.relative_to(PACKAGE).as_posix()).startswith(FREE)
-        if any(f'"{name}"' in (source := file.read_text()) for name in NAMES)
-        if (lines := names_in(source))
-    }
-    assert found == {}
+    """But in examples; the root of a phase is called by the same word as one of them."""
+    names = re.compile(rf'"(node\+)?({"|".join({*ALGORITHMS} - {"root"})})"')
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if not file.relative_to(PACKAGE).as_posix().startswith(FREE):
+            lines = [it for it in file.read_text().splitlines() if names.search(it)]
+            assert all(it.strip().startswith((">>>", "...")) for it in lines), (file, lines)
 
 
-def test_the_rule_finds_what_it_forbids():
-    source = 'if name == "ring" or name in ["node+tree", "root"]:\n    f("root", root={"root": 1})'
-    assert [name for _, name in names_in(source)] == ["ring", "node+tree", "root"]
-
-
-#: Proved and priced for every size, in the closed form as on the clocks.
+#: Proved and priced for every size, in the closed form as on the clocks; explained, and run.
 SHOWN = """
+from psrt.__main__ import main
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.cost import price
 from psrt.collective.analysis.proof import prove
@@ -293,57 +206,39 @@ for size in range(1, 9):
         prove(row.spec(size, n), row.plan(size, n))
         found = price(row.plan(size, n), 4, costs).seconds
         assert abs(found - row.seconds(size, 4 * n, costs)) < 1e-9, (size, n)
+summed, small = "--mode allreduce --allreduce", "--workers 3 --steps 4 --dataset synthetic:300x4x2"
+for command in ("explain chain", f"simulate {small} {summed} chain", f"show {summed} node+chain"):
+    assert not main(command.split()), command
 """
 
 
-@pytest.mark.parametrize("laws", [False, also(True)])
-def test_an_algorithm_is_added_as_the_guide_says(tmp_path, laws):
-    """One file and one row: proved, priced, explained, offered, run."""
-    shutil.copytree(PACKAGE, tmp_path / "psrt", ignore=shutil.ignore_patterns("__pycache__"))
+def test_an_algorithm_is_added_as_the_guide_says(tmp_path):
+    """One file and one row; all laws try it as soon as it has that."""
+    shutil.copytree(PACKAGE, tmp_path / "psrt")
     [text] = re.findall(
         r"^### An all-reduce: (.*?)^###", GUIDE.read_text(), re.MULTILINE | re.DOTALL
     )
-    assert len(text.splitlines()) <= 27
     path = re.search(r"`(psrt/\S+\.py)`", text)[1]
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
     (tmp_path / path).write_text(code)
     registry = tmp_path / "psrt/collective/registry.py"
-    module = path.removesuffix(".py").replace("/", ".")
-    functions = re.findall(r"def (\w+)", code)
-    imports = f"from {module} import {', '.join(functions)}\n"
+    module, functions = path.removesuffix(".py").replace("/", "."), re.findall(r"def (\w+)", code)
     row = re.search(r"^`(Algorithm\(.*\),)`$", text, re.MULTILINE)[1]
     rows = registry.read_text().replace(
-        "from psrt.collective.schedules", f"{imports}from psrt.collective.schedules", 1
+        "from psrt.collective.schedules",
+        f"from {module} import {', '.join(functions)}\nfrom psrt.collective.schedules",
+        1,
     )
     registry.write_text(
         rows.replace("    for algorithm in (\n", f"    for algorithm in (\n{row}\n")
     )
-
-    def run(*command):
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    if not laws:
-        run("-c", SHOWN)
-        assert "chain, an all-reduce of 4 ranks" in run("-m", "psrt", "explain", "chain")
-        small = ["--workers", "3", "--steps", "4", "--dataset", "synthetic:300x4x2"]
-        train = ["-m", "psrt", "simulate", "--mode", "allreduce", "--allreduce", "chain"]
-        assert "chain" in run(*train, *small)
-        return
-    shown = run("-m", "psrt", "show", "--mode", "allreduce", "--allreduce", "node+chain")
-    assert 'allreduce = "node+chain"' in shown
-    # And all laws try it, without a word in them.
-    for name in (".pytest.ini", "tests/conftest.py", "tests/laws", "tests/support"):
-        source, to = PACKAGE.parent / name, tmp_path / name
-        to.parent.mkdir(exist_ok=True)
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, to)
-    words = ("-k", "chain", "-m", "not exhaustive and not soak")
-    told = run("-m", "pytest", "-p", "no:xdist", *words, "-v", "tests/laws")
-    assert int(re.search(r"(\d+) passed", told)[1]) > 4
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWN],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "chain, an all-reduce of 4 ranks" in done.stdout
+    assert 'allreduce = "node+chain"' in done.stdout

@@ -27,11 +27,6 @@ def with_measured(*measured):
 
 
 class TestOneHost:
-    def test_shared_memory(self):
-        choice = choose([4], 4 * MB, 4, DEFAULT_COSTS)
-        assert choice.algorithm == "node"
-        assert choice.seconds == DEFAULT_COSTS.node.seconds(4, 4 * MB, DEFAULT_COSTS.cores)
-
     @each(
         ("factor", "algorithm"),
         [(0.5, "mpi"), (0.90, "mpi"), (0.92, "node"), (1.0, "node"), (3.0, "node")],
@@ -51,38 +46,27 @@ class TestOneHost:
 
     def test_why_names_the_numbers(self):
         costs = replace(
-            DEFAULT_COSTS,
-            inside=LinkCosts(3e-6, 2.5e-10, 0.0),
-            node=NodeCosts(0.0, 5e-11),
-            cores=4,
-            measured=(("mpi", (4,), 4 * MB, 0.66e-3),),
-        )
+            DEFAULT_COSTS, inside=LinkCosts(3e-6, 2.5e-10, 0.0), node=NodeCosts(0.0, 5e-11),
+            cores=4, measured=(("mpi", (4,), 4 * MB, 0.66e-3),),
+        )  # fmt: skip
         assert choose([4], 4 * MB, 4, costs).why == (
             "node: 210 µs predicted for 4 MiB on 4 ranks of 1 host; halving-doubling 1.58 ms; "
             "mpi 660 µs"
-        )
-        fast = replace(costs, measured=(("mpi", (4,), 4 * MB, 0.1e-3),))
-        assert choose([4], 4 * MB, 4, fast).why == (
-            "mpi: 100 µs predicted for 4 MiB on 4 ranks of 1 host; node 210 µs; "
-            "halving-doubling 1.58 ms"
         )
 
     def test_what_is_predicted_to_be_faster_and_is_not_taken_says_why(self):
         """Messages are no candidates inside a host, and the library must be clearly faster."""
         costs = replace(
-            DEFAULT_COSTS,
-            inside=LinkCosts(3e-6, 2.5e-10, 1e-10),
-            node=NodeCosts(2e-6, 1.5e-10),
-            cores=4,
-            measured=(("mpi", (3,), 72, 7.5e-6),),
-        )
+            DEFAULT_COSTS, inside=LinkCosts(3e-6, 2.5e-10, 1e-10), node=NodeCosts(2e-6, 1.5e-10),
+            cores=4, measured=(("mpi", (3,), 72, 7.5e-6),),
+        )  # fmt: skip
         assert choose([3], 72, 4, costs).why == (
             "node: 8.01 µs predicted for 72 B on 3 ranks of 1 host; "
             "naive 6.05 µs, but no messages inside a host; mpi 7.5 µs, but not 10 % faster"
         )
 
-    @each("size", range(2, 18))
-    @each("nbytes", [4, 72, KB, 64 * KB, MB, 64 * MB])
+    @each("size", [2, 3, 4, 7, 8, 16])
+    @each("nbytes", [4, KB, MB, 64 * MB])
     def test_where_nothing_was_measured_the_smallest_wins(self, size, nbytes):
         choice = choose([size], nbytes, 4, DEFAULT_COSTS)
         assert ", but" not in choice.why
@@ -91,8 +75,8 @@ class TestOneHost:
 
 
 class TestSeveralHosts:
-    @each("size", [2, 3, 5, 8, 33])
-    @each("nbytes", [0, 100, 64 * KB, MB, 64 * MB])
+    @each("size", [2, 3, 8, 33])
+    @each("nbytes", [0, 100, MB, 64 * MB])
     def test_one_rank_each_takes_the_best_schedule(self, size, nbytes):
         choice = choose([1] * size, nbytes, 4, DEFAULT_COSTS)
         forms = {n: ALGORITHMS[n].seconds(size, nbytes, DEFAULT_COSTS.between) for n in ALGORITHMS}
@@ -103,10 +87,6 @@ class TestSeveralHosts:
     def test_short_vectors_and_long_ones(self):
         names = [choose([1] * 12, n, 4, DEFAULT_COSTS).algorithm for n in (KB, 256 * KB, 256 * MB)]
         assert names == ["butterfly", "halving-doubling-blocks", "ring"]
-
-    def test_no_shared_memory_where_it_is_slow(self):
-        costs = replace(DEFAULT_COSTS, node=NodeCosts(sync_s=1.0, byte_s=1.0))
-        assert choose([2, 2], MB, 4, costs).algorithm in ALGORITHMS
 
     def test_why_names_the_runners_up_but_no_equals(self):
         """Among 4 hosts halving-doubling in blocks is halving-doubling itself."""
@@ -143,11 +123,8 @@ class TestMeasuredBetweenHosts:
 
     def test_what_was_not_measured_is_no_candidate(self):
         costs = with_measured(("root", (1, 1), MB, 10.0))
-        assert choose([1, 1], MB, 4, costs).algorithm == "root"
-        assert (
-            choose([1, 1], MB, 4, costs).why
-            == "root: 10 s measured for 1 MiB on 2 ranks of 2 hosts"
-        )
+        why = "root: 10 s measured for 1 MiB on 2 ranks of 2 hosts"
+        assert choose([1, 1], MB, 4, costs).why == why
 
     @each(("factor", "algorithm"), [(0.96, "ring"), (0.98, "butterfly")])
     def test_of_what_is_alike_the_first_one_whatever_the_noise(self, factor, algorithm):
@@ -173,10 +150,7 @@ class TestMeasuredBetweenHosts:
 
 class TestPredict:
     MACHINE = MachineCosts(
-        inside=LinkCosts(1.0, 0.1, 0.01),
-        between=LinkCosts(100.0, 10.0, 1.0),
-        node=NodeCosts(1000.0, 0.5),
-        cores=2,
+        LinkCosts(1.0, 0.1, 0.01), LinkCosts(100.0, 10.0, 1.0), NodeCosts(1000.0, 0.5), cores=2
     )
 
     def predicted(self, name, hosts, nbytes=64):
@@ -187,9 +161,7 @@ class TestPredict:
         inside = self.MACHINE.node.seconds(4, 8, cores=2)
         across = 100 + 4 * 2 * 10 + 2 * 2 * 1
         assert self.predicted("node+butterfly", [4, 4], nbytes=8) == inside + across
-
-    def test_lanes_are_as_many_as_the_smallest_host_has_ranks(self):
-        inside = self.MACHINE.node.seconds(7, 8, cores=2)
+        inside = self.MACHINE.node.seconds(7, 8, cores=2)  # as many as the smallest host has ranks
         assert self.predicted("node+butterfly", [2, 7], nbytes=8) == inside + 100 + 80 + 4
 
     def test_the_fold_inside_is_that_of_the_largest_host(self):
@@ -208,10 +180,9 @@ class TestPredict:
         assert self.predicted("ring", [2]) == ALGORITHMS["ring"].seconds(2, 64, self.MACHINE.inside)
         assert self.predicted("node", [2]) == self.MACHINE.node.seconds(2, 64, cores=2)
 
-    def test_what_is_not_known(self):
-        assert self.predicted("mpi", [2]) is None
-        assert self.predicted("mpi", [1, 1]) is None
-        assert self.predicted("node", [2, 2]) is None
+    @each(("name", "hosts"), [("mpi", [2]), ("mpi", [1, 1]), ("node", [2, 2])])
+    def test_what_is_not_known(self, name, hosts):
+        assert self.predicted(name, hosts) is None
 
     @each("name", ["star", "node+star", "node+node"])
     def test_an_unknown_name(self, name):
@@ -223,13 +194,6 @@ def test_one_rank_has_nothing_to_choose():
     choice = choose([1], MB, 4, with_library((1, MB, 1e-9)))
     assert choice.algorithm in ALGORITHMS
     assert (choice.seconds, choice.why) == (0, "1 rank: nothing to sum")
-
-
-@each("hosts", [[2], [1, 1], [2, 3]])
-def test_an_empty_vector(hosts):
-    choice = choose(hosts, 0, 4, DEFAULT_COSTS)
-    assert choice.seconds == 0
-    assert choice.why.startswith(f"{choice.algorithm}: 0 µs predicted for 0 B on ")
 
 
 @each("hosts", [[], [2, 0], [-1]])
@@ -244,43 +208,32 @@ def test_of_equals_the_first_is_the_fastest():
 
 # --- a user's word -----------------------------------------------------------------------------
 
-FLOAT32 = np.dtype(np.float32)
-NAMES = ["mpi", *ALGORITHMS, *(f"node+{name}" for name in ALGORITHMS)]
+
+def named(algorithm, hosts, nbytes=MB, kind="float32", costs=DEFAULT_COSTS, **more):
+    return pick(algorithm, hosts, nbytes, np.dtype(kind), costs, **more)
 
 
-def named(algorithm, hosts, nbytes=1 << 20, kind=FLOAT32):
-    return pick(algorithm, hosts, nbytes, kind, DEFAULT_COSTS)
-
-
-@each("name", NAMES)
-@each("hosts", [[1], [4], [2, 2], [1, 1, 1]])
+@each("name", ["mpi", *ALGORITHMS, *(f"node+{name}" for name in ALGORITHMS)])
+@each("hosts", [[1], [4], [2, 2]])
 def test_a_name_is_left_as_it_is(name, hosts):
     choice = named(name, hosts)
     assert (choice.algorithm, choice.why) == (name, "as asked")
 
 
-@each("hosts", [[2, 2], [4, 1], [1, 1, 1], [3, 3, 2]])
-@each("nbytes", [0, 1000, 1 << 20, 1 << 28])
+@each("hosts", [[2, 2], [4, 1], [1, 1, 1]])
+@each("nbytes", [0, 1000, 1 << 28])
 def test_node_on_several_hosts_gets_a_schedule_between_them(hosts, nbytes):
     choice = named("node", hosts, nbytes)
-    assert choice.algorithm.removeprefix("node+") in ALGORITHMS
     assert choice.algorithm.startswith("node+")
+    assert choice.algorithm.removeprefix("node+") in ALGORITHMS
     assert choice.why
 
 
-@each("hosts", [[2], [8], [2, 2]])
-def test_the_library_is_not_picked_for_a_type_that_it_cannot_reduce(hosts):
-    for nbytes in (8, 1 << 12, 1 << 24):
-        assert named("auto", hosts, nbytes, np.dtype(np.float16)).algorithm != "mpi"
-
-
-def test_the_library_is_not_picked_for_minima_that_it_need_not_agree_on():
-    """MPI promises nothing of NaN: there the ranks may end with different numbers."""
-    quick = replace(
-        DEFAULT_COSTS, measured=(("mpi", (3,), 8, 1e-12), ("mpi", (3,), 1 << 20, 1e-12))
-    )
-    for kind in map(np.dtype, ("float32", "float64", "int32", "int64")):
+def test_the_library_is_not_picked_for_what_it_cannot_reduce_or_need_not_agree_on():
+    """MPI promises nothing of minima with NaN: there the ranks may end with different numbers."""
+    quick = with_library((3, 8, 1e-12), (3, 1 << 20, 1e-12))
+    for kind in ("float16", "float32", "float64", "int32", "int64"):
         for op in OPS:
-            choice = pick("auto", [3], 1000, kind, quick, op=op)
-            unsure = op in ("min", "max") and kind.kind == "f"
+            choice = named("auto", [3], 1000, kind, quick, op=op)
+            unsure = kind == "float16" or (op in ("min", "max") and kind.startswith("float"))
             assert (choice.algorithm == "mpi") != unsure, (op, kind)

@@ -93,9 +93,7 @@ def test_wires_are_pairs_of_ranks_in_their_direction():
 
 
 def test_no_ranks_and_no_steps_cost_nothing():
-    assert seconds() == 0
-    assert seconds([], []) == 0
-    assert price([], 4, COSTS).sent_max == 0
+    assert seconds() == seconds([], []) == price([], 4, COSTS).sent_max == 0
 
 
 class TestOverlap:
@@ -168,8 +166,8 @@ class TestBroken:
 
 
 @each("name", ALGORITHMS)
-@each("size", [1, 2, 3, 5, 8, 12])
-@each("n", [0, 1, 7, 100])
+@each("size", [1, 2, 3, 8, 12])
+@each("n", [0, 7, 100])
 def test_lower_bounds_are_not_undercut(name, size, n):
     plan = ALGORITHMS[name].plan(size, n)
     for costs in (COSTS, LinkCosts(1.0, 0, 0), LinkCosts(0, 1.0, 0), LinkCosts(0, 0, 1.0)):
@@ -195,12 +193,9 @@ TIMES = (
     ("node+ring", (2, 1), 1 << 20, 3e-3),
 )
 MEASURED = MachineCosts(
-    inside=LinkCosts(1.1e-6, 1.3e-10, 0.0),
-    between=LinkCosts(1e-5, 1 / 3e9, 1e-10),
-    node=NodeCosts(1 / 3 * 1e-6, 1e-10),
-    cores=8,
-    measured=TIMES,
-)
+    inside=LinkCosts(1.1e-6, 1.3e-10, 0.0), between=LinkCosts(1e-5, 1 / 3e9, 1e-10),
+    node=NodeCosts(1 / 3 * 1e-6, 1e-10), cores=8, measured=TIMES,
+)  # fmt: skip
 
 
 class TestNode:
@@ -211,31 +206,23 @@ class TestNode:
         barriers = self.NODE.seconds(ranks, 100, cores=64) - 100
         assert barriers == pytest.approx(2 * rounds * 1e-3)
 
-    def test_the_bytes_are_passed_over_once_whatever_the_ranks(self):
+    def test_the_bytes_are_passed_over_once_by_as_many_as_there_are_cores(self):
         node = NodeCosts(sync_s=0.0, byte_s=2.0)
         assert {node.seconds(ranks, 100, cores=8) for ranks in range(2, 9)} == {200}
-
-    def test_ranks_beyond_the_cores_queue_up(self):
-        node = NodeCosts(sync_s=0.0, byte_s=1.0)
-        assert [node.seconds(ranks, 100, cores=2) for ranks in (2, 3, 4, 8)] == [100, 150, 200, 400]
+        assert [node.seconds(ranks, 100, cores=2) for ranks in (2, 3, 4, 8)] == [200, 300, 400, 800]
 
     def test_nothing_to_do(self):
-        assert self.NODE.seconds(1, 100, cores=2) == 0
-        assert self.NODE.seconds(4, 0, cores=2) == 0
+        assert self.NODE.seconds(1, 100, cores=2) == self.NODE.seconds(4, 0, cores=2) == 0
 
 
 class TestMeasured:
-    @each(
-        ("nbytes", "seconds"),
-        [
-            (0, 2e-5),
-            (1, 2e-5),
-            (1 << 10, 2e-5),
-            (1 << 15, (2e-5 * 7e-4) ** 0.5),  # half of the way on log-log paper
-            (1 << 20, 7e-4),
-            (1 << 22, 4 * 7e-4),
-        ],
-    )
+    @each(("nbytes", "seconds"), [
+        (0, 2e-5),
+        (1 << 10, 2e-5),
+        (1 << 15, (2e-5 * 7e-4) ** 0.5),  # half of the way on log-log paper
+        (1 << 20, 7e-4),
+        (1 << 22, 4 * 7e-4),
+    ])  # fmt: skip
     def test_between_and_beyond_what_was_measured(self, nbytes, seconds):
         assert MEASURED.measured_seconds("mpi", [2], nbytes) == pytest.approx(seconds)
 
@@ -271,58 +258,39 @@ class TestJson:
         found = MachineCosts.from_json(json.dumps(document))
         assert found == replace(MEASURED, inside=replace(MEASURED.inside, alpha=0.0))
 
-    @each(
-        ("path", "value", "message"),
-        [
-            (["inside"], 3, "inside: 3, expected an object"),
-            (["inside", "alpha"], "1", "inside.alpha: '1', expected seconds"),
-            (["inside", "alpha"], True, "inside.alpha: True, expected seconds"),
-            (["between", "beta"], -1e-9, r"between.beta: -1e-09, expected 0 to 1e\+09 seconds"),
-            (["between", "beta"], float("nan"), "between.beta: nan, expected 0 to"),
-            (["between", "beta"], float("inf"), "between.beta: inf, expected 0 to"),
-            (["between", "beta"], 10**400, "between.beta: 1000.*, expected 0 to"),
-            (["between", "delta"], 1.0, "between: unknown 'delta', expected alpha, beta, gamma"),
-            (["node", "byte_s"], None, "node.byte_s: None, expected seconds"),
-            (["cores"], 0, "cores: 0, expected a whole number of at least 1"),
-            (["cores"], 1 << 63, "cores: a number of 64 bits, expected at most 63"),
-            (["cores"], 2.0, "cores: 2.0, expected a whole number of at least 1"),
-            (["cores"], True, "cores: True, expected a whole number of at least 1"),
-            (["speed"], 1, "costs of a machine: unknown 'speed', expected between, cores, "),
-            (["measured"], {}, "measured: {}, expected a list of "),
-            (["measured", 1], [2, 1], r"measured\[1\]: \[2, 1\], expected \[algorithm, ranks of "),
-            (["measured", 1], 7, r"measured\[1\]: 7, expected "),
-            (["measured", 0, 0], 3, r"measured\[0\]: 3, expected the name of an algorithm"),
-            (["measured", 0, 1], 4, r"measured\[0\]: 4, expected the ranks of each host"),
-            (["measured", 0, 1], [], r"measured\[0\]: \[\], expected the ranks of each host"),
-            (["measured", 0, 1], [0], r"measured\[0\], ranks: 0, expected a whole number"),
-            (["measured", 0, 2], 1.5, r"measured\[0\], bytes: 1.5, expected a whole number"),
-            (["measured", 0, 3], "x", r"measured\[0\], seconds: 'x', expected seconds"),
-            (["measured", 0, 3], 0, r"measured\[0\], seconds: 0, expected more"),
-            (
-                ["measured", 1],
-                ["mpi", [4], 1 << 20, 2.0],
-                r"measured\[1\]: mpi on \[4\] with 1048576 bytes again",
-            ),
-        ],
-    )
+    @each(("path", "value", "message"), [
+        (["inside"], 3, "inside: 3, expected an object"),
+        (["between", "beta"], -1e-9, r"between.beta: -1e-09, expected 0 to 1e\+09 seconds"),
+        (["between", "beta"], float("nan"), "between.beta: nan, expected 0 to"),
+        (["between", "delta"], 1.0, "between: unknown 'delta', expected alpha, beta, gamma"),
+        (["cores"], 0, "cores: 0, expected a whole number of at least 1"),
+        (["cores"], 1 << 63, "cores: a number of 64 bits, expected at most 63"),
+        (["speed"], 1, "costs of a machine: unknown 'speed', expected between, cores, "),
+        (["measured"], {}, "measured: {}, expected a list of "),
+        (["measured", 1], [2, 1], r"measured\[1\]: \[2, 1\], expected \[algorithm, ranks of "),
+        (["measured", 0, 0], 3, r"measured\[0\]: 3, expected the name of an algorithm"),
+        (["measured", 0, 1], [], r"measured\[0\]: \[\], expected the ranks of each host"),
+        (["measured", 0, 1], [0], r"measured\[0\], ranks: 0, expected a whole number"),
+        (["measured", 0, 3], 0, r"measured\[0\], seconds: 0, expected more"),
+        (["measured", 1], ["mpi", [4], 1 << 20, 2.0],
+         r"measured\[1\]: mpi on \[4\] with 1048576 bytes again"),
+    ])  # fmt: skip
     def test_what_is_wrong_is_named(self, path, value, message):
         document, part, last = at(path)
         part[last] = value
         with pytest.raises(ConfigError, match=message):
             MachineCosts.from_json(json.dumps(document))
 
-    @each("path", [["measured"], ["node"], ["inside", "gamma"]])
+    @each("path", [["measured"], ["inside", "gamma"]])
     def test_what_is_missing_is_named(self, path):
         document, part, last = at(path)
         del part[last]
         with pytest.raises(ConfigError, match=f"no '{last}'"):
             MachineCosts.from_json(json.dumps(document))
 
-    @each("text", ["", "{", "inside: 3", "[" * 100_000])
-    def test_no_json(self, text):
-        with pytest.raises(ConfigError, match="costs of a machine: not JSON"):
+    @each(("text", "told"), [
+        ("", "not JSON"), ("{", "not JSON"), ("[" * 100_000, "not JSON"), ("3", "3, expected an"),
+    ])  # fmt: skip
+    def test_no_json_and_no_object(self, text, told):
+        with pytest.raises(ConfigError, match=f"costs of a machine: {told}"):
             MachineCosts.from_json(text)
-
-    def test_no_object(self):
-        with pytest.raises(ConfigError, match="costs of a machine: 3, expected an object"):
-            MachineCosts.from_json("3")

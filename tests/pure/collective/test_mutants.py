@@ -3,8 +3,8 @@
 A mutant is a sound plan with one seeded change. It is *equivalent* where it still computes what the
 task asks for, by the simulator of numbers alone, which shares nothing with the prover: random whole
 numbers of 62 bits, whose sums agree by accident once in 10**18 times, garbage wherever nothing is
-defined, rendezvous sends, and five random orders in which the messages go through. Everything owed
-must be right in all five, and floats must come to the same bits on all ranks that are owed the
+defined, rendezvous sends, and three random orders in which the messages go through. Everything owed
+must be right in all, and floats must come to the same bits on all ranks that are owed the
 same.
 
 Only swapped steps are ever equivalent: where neither needs the other, as two messages to different
@@ -24,15 +24,14 @@ from psrt.collective import Step
 from psrt.collective.analysis.proof import prove
 from psrt.collective.analysis.rendezvous import ScheduleError
 from psrt.partition import Span
-from support.cases import each
 from support.numbers import SUBJECTS, expected, perform
 
 every_subject = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 
 SIZES = (2, 3, 5, 6, 8)
-#: Per kind and size. 7 kinds and 5 sizes make 140 of them; more than 100 still, where a schedule
-#: combines nothing, or a rank has but one step.
-EACH = 4
+#: Per kind and size, of which 5 each make 50; fewer where a schedule combines nothing, or a rank
+#: has but one step.
+EACH = 2
 
 
 class Mutant(NamedTuple):
@@ -61,14 +60,6 @@ def other_end(plan, rank, index):
     to = plan[rank][index].send_to
     k = sum(step.send_to == to for step in plan[rank][:index])
     return to, [j for j, step in enumerate(plan[to]) if step.receive_from == rank][k]
-
-
-def drop(plan, rng, n):
-    if place := pick(plan, rng):
-        rank, i, step = place
-        del plan[rank][i]
-        return f"rank {rank} without step {i}, {step}"
-    return None
 
 
 def swap(plan, rng, n):
@@ -138,15 +129,6 @@ def _repeat(plan, rng, *, combine):
     return f"rank {rank}, step {i}: sent twice to {to}, {step}"
 
 
-def confuse(plan, rng, n):
-    """Copy what is to be combined, or combine what is to be copied."""
-    if place := pick(plan, rng, lambda rank, step: step.receive_from is not None):
-        rank, i, step = place
-        plan[rank][i] = step._replace(combine=not step.combine)
-        return f"rank {rank}, step {i}: combine is {not step.combine}"
-    return None
-
-
 def redirect(plan, rng, n):
     """Send to, or receive from, another rank; itself is one, too."""
     if place := pick(plan, rng):
@@ -159,7 +141,7 @@ def redirect(plan, rng, n):
     return None
 
 
-MUTATIONS = {m.__name__: m for m in (drop, swap, shift, shift_both, double, confuse, redirect)}
+MUTATIONS = {m.__name__: m for m in (swap, shift, shift_both, double, redirect)}
 
 
 def length(name, size):
@@ -193,7 +175,7 @@ def is_equivalent(subject, mutant):
     """Whether numbers come out right, as the top of this file defines it."""
     size, n = mutant.size, length(subject.name, mutant.size)
     task = subject.spec(size, n)
-    for seed in range(5):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         numbers = list(rng.integers(-(2**61), 2**61, (size, n)))
         floats = list(rng.standard_normal((size, n)).astype(np.float32))
@@ -216,7 +198,7 @@ def is_equivalent(subject, mutant):
 @every_subject
 def test_every_mutant_is_refuted_or_equivalent(subject, record_property):
     made = mutants(subject)
-    assert len(made) >= 100
+    assert len(made) >= 35
     survivors = [m for m in made if not is_refuted(subject, m)]
     wrong = [m for m in survivors if not is_equivalent(subject, m)]
     assert not wrong, [(m.size, m.what) for m in wrong]
@@ -225,22 +207,19 @@ def test_every_mutant_is_refuted_or_equivalent(subject, record_property):
 
 
 @every_subject
-@each("mutate", [drop, confuse])
-def test_each_single_step_matters(subject, mutate):
-    """Not some of them: all, for one number of ranks."""
+def test_each_single_step_matters(subject):
+    """Left out, or copying what is to be combined, or the other way round: all, for 5 ranks."""
     n = length(subject.name, 5)
-    task = subject.spec(5, n)
-    for rank, steps in enumerate(subject.plan(5, n)):
+    task, plan = subject.spec(5, n), subject.plan(5, n)
+    for rank, steps in enumerate(plan):
         for i, step in enumerate(steps):
-            plan = subject.plan(5, n)
-            if mutate is drop:
-                del plan[rank][i]
-            elif step.receive_from is None:
-                continue
-            else:
-                plan[rank][i] = step._replace(combine=not step.combine)
-            with pytest.raises(ScheduleError):
-                prove(task, plan)
+            for instead in (
+                [],
+                *([[step._replace(combine=not step.combine)]] * (step.receive_from is not None)),
+            ):
+                mine = [*steps[:i], *instead, *steps[i + 1 :]]
+                with pytest.raises(ScheduleError):
+                    prove(task, [*plan[:rank], mine, *plan[rank + 1 :]])
 
 
 @every_subject

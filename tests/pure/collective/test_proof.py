@@ -20,54 +20,38 @@ every_subject = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJEC
 
 
 @every_subject
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        pytest.param(range(1, 18), id="to 17"),
-        also(range(18, 65), id="to 64"),
-    ],
-)
+@pytest.mark.parametrize("sizes", [range(1, 18), also(range(18, 65))], ids=["to 17", "to 64"])
 def test_all_are_proved(subject, sizes):
     for size in sizes:
-        for n in (3 * size + 2,) if size > 16 else (0, 1, size - 1, size, 3 * size + 2, 100):
+        for n in (3 * size + 2,) if size > 13 else (0, 1, size - 1, 3 * size + 2):
             prove(subject.spec(size, n), subject.plan(size, n))
 
 
 #: Schedules in which every rank talks to every other or as often: p² messages.
-SQUARE = [
-    *("naive", "all-pairs", "ring", "segmented-ring"),
-    *("reduce-scatter", "all-gather", "all-to-all"),
+SQUARE = ["naive", "all-pairs", "ring", "segmented-ring"]
+SQUARE += ["reduce-scatter", "all-gather", "all-to-all"]
+LARGE = [
+    (name, size)
+    for name in (*ALGORITHMS, *PHASES)
+    for size in ((127, 200) if name in SQUARE else (127, 256, 1000, 1024))
 ]
-OTHERS = [name for name in (*ALGORITHMS, *PHASES) if name not in SQUARE]
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        *((name, size) for name in OTHERS for size in (127, 256, 1000, 1024)),
-        *((name, size) for name in SQUARE for size in (127, 200)),
-        ("ring", 400),
-    ],
-)
+@pytest.mark.parametrize(("name", "size"), LARGE)
 def test_large_ones_are_proved(name, size):
-    """Those with p² messages stop here at 400: for p = 1024 these are two million.
-
-    That takes a quarter of a minute; ``prove(it.spec(1024, n), it.plan(1024, n))`` does it.
-    """
     # Chunks that are ragged, none empty; long enough to be cut in segments and blocks.
     lengths = {"segmented-ring": size * SEGMENT + 3, "double-tree": size * 4000 + 3}
     n = lengths.get(name, 2 * size + 5)
     how = {**ALGORITHMS, **PHASES}[name]
-    proof = prove(how.spec(size, n), how.plan(size, n))
-    assert len(proof.sent) == size
+    assert len(prove(how.spec(size, n), how.plan(size, n)).sent) == size
 
 
 @every_subject
 def test_proof_and_simulation_agree(subject):
     """Two programs that know nothing of each other count the same."""
-    for size in (1, 2, 3, 6, 7, 8, 13):
-        for n in (1, 16, 50):
+    for size in (1, 2, 3, 6, 7, 13):
+        for n in (1, 50):
             task, plan = subject.spec(size, n), subject.plan(size, n)
             seen = perform(task, plan, list(np.zeros((size, n))))
             proof = prove(task, plan)
@@ -128,10 +112,6 @@ CIRCLE = [[Step.sending((r + 1) % 3, WHOLE), folding((r - 1) % 3, WHOLE)] for r 
         ([[Step.sending(1, WHOLE)], [Step.sending(2, BACK), copying(0, WHOLE)], [copying(1, BACK)]],
          r"is to send, but nothing is in \[2, 4\) yet",
          {"rank": 1, "index": 0, "task": BROADCAST(3, 4)}),
-        ([[Step.sending(1, WHOLE)], [folding(0, WHOLE)]],
-         r"rank 1, step 0 .*: nothing is in \[0, 4\) yet",
-         {"rank": 1, "index": 0, "task": BROADCAST(2, 4)}),
-        ([[Step.local(0, BEHIND, WHOLE, combine=True)]], "is to send, but", {"workspace": 4}),
         ([[Step.local(0, WHOLE, BEHIND, combine=True)]], "nothing is in", {"workspace": 4}),
         # Within one rank.
         ([[Step.local(0, WHOLE, BEHIND, combine=False),
@@ -149,7 +129,6 @@ CIRCLE = [[Step.sending((r + 1) % 3, WHOLE), folding((r - 1) % 3, WHOLE)] for r 
         ([[Step.sending((r + 1) % 99, WHOLE)] for r in range(99)],
          r"4 waits for 5 .step 0., …, 98 waits for 0 .step 0., in a circle", {}),
         ([[folding(1, WHOLE)], []], "0 waits for 1 .step 0., and 1 has no step left", {}),
-        ([[], [Step.sending(0, WHOLE)]], "1 waits for 0 .step 0., and 0 has no step left", {}),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refuted_in_these_words(plan, words, more):
@@ -179,7 +158,6 @@ def test_other_bits():
 @each(
     ("step", "words"),
     [
-        (Step(1, WHOLE, 1, WHOLE, False), "overwrites what is being sent"),
         (Step(1, Span(0, 3), 1, Span(2, 4), False), "overwrites what is being sent"),
         (Step.sending(2, WHOLE), "rank 2 is not one of 2"),
         (folding(-1, WHOLE), "rank -1 is not one of 2"),
@@ -187,7 +165,6 @@ def test_other_bits():
         (Step(0, FRONT, 1, BACK, False), "is its own peer on one side only"),
         (Step(None, FRONT, None, BACK, False), "neither sends nor receives"),
         (Step.sending(1, Span(0, 5)), r"sends from \[0, 5\), not within the vector of 4"),
-        (Step.sending(1, Span(4, 6)), r"sends from \[4, 6\), not within the vector of 4"),
         (Step.sending(1, Span(3, 2)), r"sends from \[3, 2\), not within"),
         (folding(1, Span(-1, 2)), r"\[-1, 2\) is in neither the vector of 4 nor the workspace"),
         (folding(1, Span(3, 5)), r"\[3, 5\) is in neither the vector of 4 nor the workspace"),

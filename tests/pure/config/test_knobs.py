@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-import re
 from functools import partial
 
 import numpy as np
@@ -15,7 +14,7 @@ from psrt.config import TrainConfig
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
 from psrt.config.knobs import accept, dashed, knobs_of, read_by_worker, read_flag, shown
-from psrt.config.values import BYTES, REAL, WHOLE, Number, form, read_numbers
+from psrt.config.values import BYTES, WHOLE, Number, form, read_numbers
 from psrt.errors import ConfigError
 from support.cases import each
 
@@ -35,37 +34,23 @@ def refusal(**knobs):
     ({"checkpoint_every": 0}, "checkpoint-every must be at least 1, or left out to save nothing, "
      "got 0"),
     ({"batch_size": 2.0}, "batch-size must be a whole number, got 2"),
-    ({"batch_size": True}, "batch-size must be a whole number, got true"),
     ({"batch_size": "8"}, "batch-size must be a whole number, got '8'"),
     ({"seed": 2**63}, "seed must fit into 64 bits, got 9223372036854775808"),
-    ({"seed": -1}, "seed must be at least 0, got -1"),
     ({"lr": float("nan")}, "lr must be a finite number, got nan"),
-    ({"lr": 10**400}, f"lr must be a finite number, got {10**400}"),
-    ({"lr": 0}, "lr must be above 0, got 0"),
     ({"lr": "fast"}, "lr must be a number, got 'fast'"),
-    ({"lr": False}, "lr must be a number, got false"),
     ({"optimizer": "momentum", "momentum": 1}, "momentum must be below 1, got 1"),
-    ({"codec": "top-k", "codec_density": 0}, "codec-density must be above 0, got 0"),
-    ({"codec": "qsgd", "codec_levels": 128}, "codec-levels must be at most 127, got 128"),
     ({"overwrite": 1}, "overwrite must be true or false, got 1"),
     ({"out": ""}, "out must not be empty, got ''"),
-    ({"out": 3}, "out must be a text, got 3"),
     ({"out": "a\0b"}, r"out must be valid text, got 'a\x00b'"),
     ({"out": "a\udc80"}, r"out must be valid text, got 'a\udc80'"),
     ({"hidden": 64}, "hidden must be a list of whole numbers, got 64"),
-    ({"hidden": (64, 0)}, "hidden must be whole numbers of at least 1, got 64,0"),
-    ({"inject": ("1:dely:1",)}, "inject must be WORKER:KIND:NUMBERS, KIND delay, jitter, tail, "
-     "pause or slow (did you mean delay?), like 1:delay:0.005, got '1:dely:1'"),
     ({"inject": ("-1:delay:1",)}, "inject must be WORKER:delay:SECONDS, WORKER from 0 or * for "
      "all, SECONDS from 0 to 86400, like 1:delay:0.005, got '-1:delay:1'"),
-    ({"inject": ("1:slow:0.5",)}, "inject must be WORKER:slow:FACTOR[:STEP], WORKER from 0 or * "
-     "for all, FACTOR from 1 to 1000000, STEP from 0, like 1:slow:2:50, got '1:slow:0.5'"),
     ({"inject": ("1:tail:1",)}, "inject must be WORKER:tail:SECONDS:SHAPE, WORKER from 0 or * for "
      "all, SECONDS from 0 to 86400, SHAPE from 0.1 to 1000000, like 1:tail:0.001:1.5, got "
      "'1:tail:1'"),
     ({"optimizer": "adm"}, "optimizer must be one of sgd, momentum, nesterov, adagrad, adam, "
      "adamw, sign-sgd, demo, got 'adm' (did you mean adam?)"),
-    ({"loss": "zzz"}, "loss must be one of cross-entropy, squared, got 'zzz'"),
 ])  # fmt: skip
 def test_a_value_that_will_not_do(knobs, message):
     assert refusal(**knobs) == message
@@ -98,9 +83,7 @@ def test_values_come_in_their_canonical_types():
 @pytest.mark.parametrize(("text", "canonical"), [
     ("1:delay:5e-3", "1:delay:0.005"),
     (" 01:delay:1.0", "1:delay:1"),
-    ("*:jitter:0", "*:jitter:0"),
     ("0:tail:0.1:2.50", "0:tail:0.1:2.5"),
-    ("2:pause:+100:2.0", "2:pause:100:2"),
     ("1:slow:2.0", "1:slow:2"),
     ("1:slow:2.0:0", "1:slow:2"),
     ("1:slow:2.5:50", "1:slow:2.5:50"),
@@ -155,16 +138,9 @@ def only_where_it_belongs(name, value):
     return TrainConfig(**needs | {name: value})
 
 
-def test_every_knob_is_told_in_one_line_of_help():
-    for name, knob in KNOBS.items():
-        assert re.fullmatch(r"[^\n]{10,130}", knob.help), name
-        assert (getattr(TrainConfig(), name) is None) or not knob.requires, name
-
-
 @each(("name", "hint"), [
     ("epoch", " (did you mean epochs?)"),
     ("learning_rate", " (did you mean lr?)"),
-    ("batchsize", " (did you mean batch_size?)"),
     ("colour", ""),
 ])  # fmt: skip
 def test_an_unknown_knob_is_one_line(name, hint):
@@ -172,13 +148,6 @@ def test_an_unknown_knob_is_one_line(name, hint):
         with pytest.raises(ConfigError) as caught:
             maker(**{name: 5})
         assert str(caught.value) == f"there is no knob {name}{hint}"
-
-
-def test_it_is_shown_as_it_was_made():
-    assert repr(TrainConfig()) == "TrainConfig()"
-    config = TrainConfig(mode="ssp", staleness=2, hidden=(4,))
-    assert repr(config) == "TrainConfig(mode='ssp', staleness=2, hidden=(4,))"
-    assert eval(repr(config), {"TrainConfig": TrainConfig}) == config
 
 
 def those(has):
@@ -201,12 +170,6 @@ def test_which_knobs_are_of_how_a_run_was_watched():
         "checkpoint_every", "mtbf", "keep", "resume", "survive",
     }  # fmt: skip
     assert all(not KNOBS[name].numeric for name in watched)
-
-
-def test_a_synonym_stands_for_one_knob_and_is_none():
-    words = [word for knob in KNOBS.values() for word in knob.synonyms]
-    assert len(set(words)) == len(words)
-    assert not {word.replace("-", "_") for word in words} & KNOBS.keys()
 
 
 # Texts that stand for amounts, as flags write them.
@@ -235,13 +198,6 @@ def test_a_flag_has_bounds(text, message):
     assert str(caught.value) == message
 
 
-@each("text", ["1e9", "-1", "inf", "nan", "s"])
-def test_seconds(text):
-    assert read_flag("alpha", REAL, "2.5e-5", min=0, exclusive_max=1e9) == 2.5e-5
-    with pytest.raises(ConfigError, match=r"^alpha must be "):
-        read_flag("alpha", REAL, text, min=0, exclusive_max=1e9)
-
-
 LINK = (Number("LATENCY_S", 0, 1e6), Number("BYTES_PER_S", 1, math.inf))
 SLOW = (Number("FACTOR", 1, 1e6), Number("STEP", 0, 2**63 - 1, whole=True, default=0))
 
@@ -257,9 +213,6 @@ def test_numbers_with_colons_between():
 
 
 @each(("text", "words"), [
-    ("1", "must be WORKER:TIMES"),
-    ("1:", "must be WORKER:TIMES"),
-    ("1:3,", "must be WORKER:TIMES"),
     ("1:-3", "must be WORKER:TIMES"),
     ("1:0", "must be WORKER:TIMES, WORKER from 0, TIMES from 0.01 to 1000, got '1:0'"),
     ("4:3", "names worker 4 that does not exist, the last is 3"),

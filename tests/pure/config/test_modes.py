@@ -112,19 +112,6 @@ def named(tree):
                     yield node
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'config.mode == "ssp"', '"ssp" != mode', 'mode in ("sync", other)',
-        'SERVED = ("sync", "async")', 'WORDS = {"sync": 1, "ssp": 2}',
-        'match mode:\n    case "ssp":\n        pass',
-        'WORDS["ssp"]', 'mode.startswith("local-sgd")',
-    ],
-)  # fmt: skip
-def test_a_name_outside_of_its_row_is_found(text):
-    assert list(named(ast.parse(text)))
-
-
 def test_no_mode_is_named_outside_of_its_row():
     root = Path(psrt.__file__).parent
     assert all((root / path).exists() for path in MEASURED)

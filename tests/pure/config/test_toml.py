@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from psrt.cli.flags import parse_train
-from psrt.config import TrainConfig, from_toml, read_toml, resolve, to_toml
+from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.config.injection import KINDS, Injection
 from psrt.config.knobs import dashed, knobs_of
 from psrt.config.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
@@ -85,7 +85,7 @@ def configs(draw, without=()):
 
 
 @given(configs())
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_what_is_written_comes_back(config):
     text = to_toml(config)
     assert from_toml(text) == config
@@ -93,7 +93,7 @@ def test_what_is_written_comes_back(config):
 
 
 @given(configs(without=("replay", "resume")))  # which take over a run's
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_what_is_given_as_flags_comes_back(config):
     argv = []
     for name in KNOBS:
@@ -134,17 +134,11 @@ def test_the_text():
     assert "epochs = 10" not in text
 
 
-def test_reading_leaves_cross_checks_for_later():
-    assert read_toml("steps = 3\nepochs = 2", source="x") == {"steps": 3, "epochs": 2.0}
-
-
 @pytest.mark.parametrize(("text", "message"), [
     ("learning_rate = 3", "unknown key 'learning_rate' (did you mean lr?)"),
-    ("batch-size = 3", "unknown key 'batch-size' (did you mean batch_size?)"),
     ("[train]\nlr = 3", "unknown key 'train'"),
     ('batch_size = "8"', "batch-size must be a whole number, got '8'"),
     ("mode = {a = 1}", "mode must be a text, got {'a': 1}"),
-    ('hidden = "128"', "hidden must be a list of whole numbers, got '128'"),
     ('inject = "1:delay:1"',
      """inject must be a list of texts, like ["1:delay:0.005"], got '1:delay:1'"""),
     ("steps = 3\nepochs = 2", "give --epochs or --steps, not both"),
@@ -161,15 +155,3 @@ def test_what_cannot_be_read(text, message):
 def test_what_is_not_toml(text):
     with pytest.raises(ConfigError, match=r"^run.toml: not TOML: [^\n]+$"):
         from_toml(text, source="run.toml")
-
-
-@given(st.text())
-@settings(max_examples=30)
-def test_any_text_is_a_config_or_one_line(text):
-    message = "run.toml: "
-    try:
-        from_toml(text, source="run.toml")
-    except ConfigError as error:
-        message = str(error)
-    assert message.startswith("run.toml: ")
-    assert len(message.splitlines()) == 1

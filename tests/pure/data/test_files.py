@@ -10,12 +10,10 @@ import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from psrt.data import load_dataset
-from psrt.data.npz import load_npz
 from psrt.errors import ConfigError
+from support.cases import each
 
 
 def refusal(path):
@@ -27,7 +25,7 @@ def refusal(path):
     return message.removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize("spec", ["mnist", "no/such/folder", "digit", "x" * 5000, "a\0b"])
+@each("spec", ["mnist", "no/such/folder", "digit", "x" * 5000, "a\0b"])
 def test_a_name_that_leads_nowhere(spec):
     guess = " (did you mean digits?)" if spec == "digit" else ""
     assert f"is not there{guess}; known names are digits and synthetic" in refusal(spec)
@@ -106,49 +104,24 @@ def test_what_is_no_npz(npz, tmp_path):
     assert "data.csv' is not a folder or an .npz file; numpy.savez" in line
 
 
-def test_what_is_in_it_is_checked(npz):
-    record = refusal(npz(x_train=np.zeros((6, 2), dtype=[("a", "f4")])))
-    assert record.startswith("x_train must hold real numbers, got dtype [('a'")
-    path = npz(x_test=np.array([[0, 1], [2, np.nan], [3, 4]]))
-    assert refusal(path) == "x_test is not finite in float32 at row 1, column 1: nan"
-
-
-def test_a_file_that_is_cut_off_or_damaged(npz):
+def test_a_file_that_is_cut_off_or_damaged_or_holds_what_will_not_do(npz):
     content = npz().read_bytes()
-    for keep in (0.1, 0.5, 0.9, 0.999):
+    for keep in (0.1, 0.9, 0.999):
         path = npz(content[: int(len(content) * keep)])
         assert refusal(path).startswith("not a readable .npz file: ")
     damaged = bytearray(content)
     damaged[content.index(np.arange(12.0).tobytes()) + 50] ^= 1
     assert refusal(npz(damaged)).startswith("not a readable .npz file: Bad CRC-32")
-
-
-@given(at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
-def test_any_damage_is_told_in_one_line(tmp_path_factory, at, flip):
-    path = tmp_path_factory.mktemp("npz") / "damaged.npz"
-    np.savez(path, **arrays())
-    content = bytearray(path.read_bytes())
-    content[int(at * len(content))] ^= flip
-    path.write_bytes(content)
-    message = f"{path}: "
-    try:
-        load_npz(path)  # some bytes do not matter
-    except ConfigError as error:
-        message = str(error)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
+    path = npz(x_test=np.array([[0, 1], [2, np.nan], [3, 4]]))
+    assert refusal(path) == "x_test is not finite in float32 at row 1, column 1: nan"
 
 
 # --- folders of IDX -----------------------------------------------------------------------------
 
 RNG = np.random.default_rng(0)
-IMAGES = {
-    part: RNG.integers(0, 256, (n, 4, 3), np.uint8) for part, n in (("train", 7), ("t10k", 3))
-}
-LABELS = {
-    "train": np.array([4, 0, 2, 1, 3, 3, 0], np.uint8),
-    "t10k": np.array([3, 1, 4], np.uint8),
-}
+IMAGES = {it: RNG.integers(0, 256, (n, 4, 3), np.uint8) for it, n in (("train", 7), ("t10k", 3))}
+LABELS = {it: np.array(of, np.uint8) for it, of in (("train", [4, 0, 2, 1, 3, 3, 0]),
+                                                    ("t10k", [3, 1, 4]))}  # fmt: skip
 
 
 def idx(array):
@@ -170,64 +143,48 @@ def write_folder(folder, *, dash="-", ending=""):
 def test_every_spelling(tmp_path, dash, ending, piece, monkeypatch):
     monkeypatch.setattr("psrt.data.idx._PIECE", piece)  # files larger than one, and smaller
     data = load_dataset(str(write_folder(tmp_path, dash=dash, ending=ending)), seed=0)
-    for part, x, y in (
-        ("train", data.x_train, data.y_train),
-        ("t10k", data.x_test, data.y_test),
-    ):
+    train, test = (data.x_train, data.y_train), (data.x_test, data.y_test)
+    for part, (x, y) in (("train", train), ("t10k", test)):
         np.testing.assert_array_equal(x, IMAGES[part].reshape(len(x), 12) / np.float32(255))
         np.testing.assert_array_equal(y, LABELS[part])
     assert (data.name, data.classes) == (str(tmp_path), 5)
 
 
-@pytest.mark.parametrize("part", ["train", "t10k"])
-@pytest.mark.parametrize("what", ["images-idx3", "labels-idx1"])
-def test_a_missing_file_is_named(tmp_path, part, what):
-    name = f"{part}-{what}-ubyte"
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
+def test_a_missing_file_is_named(tmp_path, name):
     (write_folder(tmp_path) / name).unlink()
     assert refusal(tmp_path) == f"no {name} or {name}.gz in this folder"
 
 
-#: What is wrong with the bytes of train-images → what the message says after the path.
-BROKEN = {
-    "empty": (lambda raw: b"", "truncated, 0 bytes are no IDX header"),
-    "half a header": (lambda raw: raw[:10], "truncated, 10 bytes are no IDX header"),
-    "short": (lambda raw: raw[:-1], "truncated, 83 bytes of data where the header says 84"),
-    "long": (lambda raw: raw + b"x", "more data than the 84 bytes that the header says"),
-    "labels": (
-        lambda raw: idx(LABELS["train"]),
-        "magic number 0x00000801, expected 0x00000803",
-    ),
-    "floats": (
-        lambda raw: raw[:2] + b"\x0d" + raw[3:],
-        "magic number 0x00000d03, expected 0x00000803",
-    ),
-    "text": (lambda raw: b"<html>not found", "magic number 0x3c68746d, expected 0x00000803"),
-    "a header that lies": (
-        lambda raw: raw[:4] + b"\xff" * 12 + raw[16:],
-        f"truncated, 84 bytes of data where the header says {(2**32 - 1) ** 3}",
-    ),
-}
+#: What is wrong with the bytes of train-images, and what the message says after the path.
+BROKEN = [
+    (lambda raw: b"", "truncated, 0 bytes are no IDX header"),
+    (lambda raw: raw[:10], "truncated, 10 bytes are no IDX header"),
+    (lambda raw: raw[:-1], "truncated, 83 bytes of data where the header says 84"),
+    (lambda raw: raw + b"x", "more data than the 84 bytes that the header says"),
+    (lambda raw: idx(LABELS["train"]), "magic number 0x00000801, expected 0x00000803"),
+    (lambda raw: b"<html>not found", "magic number 0x3c68746d, expected 0x00000803"),
+    (lambda raw: raw[:4] + b"\xff" * 12 + raw[16:],
+     f"truncated, 84 bytes of data where the header says {(2**32 - 1) ** 3}"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("ending", ["", ".gz"])
-@pytest.mark.parametrize("what", BROKEN)
-def test_broken_content(tmp_path, what, ending):
-    change, message = BROKEN[what]
-    path = write_folder(tmp_path, ending=ending) / f"train-images-idx3-ubyte{ending}"
+@each("ending", ["", ".gz"])
+@each(("change", "message"), BROKEN)
+def test_broken_content(tmp_path, change, message, ending):
+    folder = tmp_path / f"{ending}of"
+    folder.mkdir(exist_ok=True)
+    path = write_folder(folder, ending=ending) / f"train-images-idx3-ubyte{ending}"
     content = change(idx(IMAGES["train"]))
     path.write_bytes(gzip.compress(content) if ending else content)
-    assert refusal(tmp_path) == f"{path}: {message}"
+    assert refusal(folder) == f"{path}: {message}"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda packed: packed[:-12], "truncated gzip file"),
-        (lambda packed: packed[:-8] + b"\0" * 8, "corrupt gzip file: CRC check failed"),
-        (lambda packed: b"no gzip" + packed, "corrupt gzip file: Not a gzipped file"),
-        (lambda packed: packed[:12] + b"\xff" * 40 + packed[52:], "corrupt gzip file: "),
-    ],
-)
+@each(("change", "message"), [
+    (lambda packed: packed[:-12], "truncated gzip file"),
+    (lambda packed: packed[:-8] + b"\0" * 8, "corrupt gzip file: CRC check failed"),
+    (lambda packed: b"no gzip" + packed, "corrupt gzip file: Not a gzipped file"),
+])  # fmt: skip
 def test_broken_gzip(tmp_path, change, message):
     path = write_folder(tmp_path, ending=".gz") / "train-images-idx3-ubyte.gz"
     path.write_bytes(change(path.read_bytes()))

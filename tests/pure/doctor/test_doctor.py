@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psrt.doctor import findings, host, preflight
+from psrt.doctor import host, preflight
 from psrt.doctor.facts import Facts, pair_from_json, rank_from_json, to_json
 from psrt.doctor.findings import FAILS, NOTE, RULES, SLOW, judge
 from psrt.doctor.host import look
@@ -80,13 +80,6 @@ def test_every_rule_has_a_case():
     assert {name for name in found if name != "find"} <= set(CASES)
 
 
-def test_open_mpi_has_cures_of_its_own():
-    facts = CASES["_singletons"][1]
-    ranks = tuple(replace(each, versions=OPEN_MPI) for each in facts.ranks)
-    (finding,) = judge(replace(facts, ranks=ranks))
-    assert "--mpi=pmix" in finding.cure
-
-
 def test_the_worst_comes_first_and_what_is_wrong_with_every_host_is_told_of_some():
     facts = with_rank(with_rank(healthy(5, 2), 2, window_error="x"), 5, clock_s=5.0)
     assert [finding.severity for finding in judge(facts)] == [FAILS, SLOW, SLOW, NOTE]
@@ -107,12 +100,6 @@ def test_ranks_bound_to_cores_of_their_own_are_well():
     assert "ranks 0, 1, 2 are bound to 2 cores (0, 1)" in finding.what
 
 
-def test_a_network_that_was_named_is_no_question_any_more():
-    facts = CASES["_several_networks"][1]
-    for name in findings._NETWORK:
-        assert judge(with_rank(facts, 0, settings={name: "eth0"})) == []
-
-
 def test_facts_travel_as_text():
     whole = rank(3, window_error="a\nb", sees_out=False, settings={"A": "b"})
     assert rank_from_json(to_json(whole)) == whole
@@ -121,44 +108,20 @@ def test_facts_travel_as_text():
     assert pair_from_json(to_json(some)) == some
 
 
-# The page.
-
-
-HEAD = """\
-versions  psrt 0.1.0, Python 3.11, numpy 2.4, mpi4py 4.1
-MPI       Open MPI v5.0.11, ABI openmpi, /env/lib/libmpi.so.40
-launcher  mpirun of Open MPI, PMIx
-ranks     5 ranks on 2 hosts; psrt train takes them as sync, 1 server, 3 workers
-set       UCX_TLS=tcp"""
-
-
-def test_a_page():
-    """Two hosts, of which the second is in trouble."""
-    about = {"versions": OPEN_MPI, "library_path": "/env/lib/libmpi.so.40", "abi": "openmpi"}
-    about |= {"launcher": "mpirun of Open MPI", "pmi": "PMIx", "settings": {"UCX_TLS": "tcp"}}
-    more = {"node": 3, "cores": (0, 1), "clock_s": -0.002, "sees_out": False}
-    ranks = [rank(number, node=0, sees_out=True, **about) for number in range(3)]
-    ranks += [rank(number, "node02", **{**about, **more}) for number in (3, 4)]
+def test_a_page_of_two_hosts_of_which_the_second_is_in_trouble():
+    ranks = [rank(number, node=0, sees_out=True) for number in range(3)]
+    ranks += [rank(it, "node02", node=3, clock_s=-0.002, sees_out=False) for it in (3, 4)]
     facts = replace(healthy(), ranks=tuple(ranks), pairs=(pair((0, 3)),), out="runs/x")
     facts = with_rank(facts, 4, window_error="no space left")
     text = page(facts, judge(facts))
-    head, hosts, pairs, verdict = text.split("\n\n")
-    assert head == HEAD
-    assert [line.split()[0] for line in hosts.splitlines()[2:]] == ["node01", "node02"]
-    for words in ("0-2", "3-4", "-2 ms ± 10 µs", "not seen", "fail"):
+    _, hosts, pairs, verdict = text.split("\n\n")
+    for words in ("node01", "0-2", "3-4", "-2 ms ± 10 µs", "not seen", "fail"):
         assert words in hosts
     for words in ("node01 - node02", "34 ms", "959 Mbit/s"):
         assert words in pairs
     lines = verdict.splitlines()
     assert lines[0] == "fails  shared memory does not work on node02: no space left"
     assert lines[1].startswith("cure   give the host a larger /dev/shm")
-    assert lines[2].startswith("       ")
-    assert max(map(len, text.splitlines())) <= 120
-
-
-def test_who_is_well_is_told_so_and_who_is_not_reached_is_in_the_table():
-    facts = healthy(2, 1)
-    assert page(facts, judge(facts)).endswith("\n\nnothing found that would fail or slow a job")
     facts = replace(healthy(), pairs=(pair((0, 2), error="no answer within 15 s"),))
     assert "no answer within 15 s" in page(facts, [])
 
@@ -171,20 +134,15 @@ PYTHON, FOLDER = "/env/bin/python", "/home/me/runs"
 SAID = {
     "ssh: Could not resolve hostname node02: Name or service not known": ("not known", "correct"),
     "ssh: connect to host node02 port 22: Connection refused": ("nothing answers", "start its"),
-    "ssh: connect to host node02 port 22: Connection timed out": ("does not answer", "see whether"),
-    "ssh: connect to host node02 port 22: No route to host": ("does not answer", "see whether"),
     "no answer within 15 s": ("does not answer", "see whether"),
     "me@node02: Permission denied (publickey,password).": ("a password", "ssh-copy-id node02"),
     "Host key verification failed.": ("does not know its key", "ssh node02 once"),
     "ssh: No such file or directory": ("no ssh here", "install it"),
     "sh: 1: cd: can't cd to /home/me/runs": ("no folder /home/me/runs", "start from"),
-    "bash: line 1: cd: /home/me/runs: No such file or directory": ("no folder", "start from"),
     "env: '/env/bin/python': No such file or directory": ("it has no /env/bin/", "install the"),
-    "env: ‘/env/bin/python’: Permission denied": ("it has no /env/bin/", "install the"),
     "/env/bin/python: No module named psrt": ("python has no psrt", "install the"),
     "/env/bin/python: Error while finding module specification for 'psrt.doctor.host' "
     "(ModuleNotFoundError: No module named 'psrt')": ("python has no psrt", "install the"),
-    "Connection closed by 10.0.0.2 port 22": ("does not answer", "see whether"),
     "Segmentation fault": ("cannot be used (Segmentation fault)", "see what it says"),
     "": ("cannot be used (status 255)", "see what it says"),
 }
@@ -224,9 +182,7 @@ def shared(monkeypatch, free):
         (16 << 10, 1, True, False),  # it shares with nobody
         (0, 1, False, True),
         (19 << 20, 4, True, True),
-        (20 << 20, 400, True, False),
         (20 << 20, 4, False, True),
-        (30 << 20, 4, False, False),
     ],
 )
 def test_a_small_or_full_shared_memory(monkeypatch, free, ranks, is_open_mpi, fails):

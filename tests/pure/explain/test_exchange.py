@@ -13,10 +13,8 @@ from psrt.cli import explain
 from psrt.codec import TABLE, draws, make_encoder
 from psrt.codec.matrices import Matrix
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
 from psrt.explain.codec import example_of, small_knobs
 from psrt.explain.codec import run as run_codec
-from psrt.explain.codec_output import FORMAT as CODEC_FORMAT
 from psrt.explain.codec_output import as_document as codec_document
 from psrt.explain.codec_output import as_text as codec_text
 from psrt.explain.exchange import (
@@ -30,15 +28,12 @@ from psrt.explain.exchange import (
     lesson,
     run,
 )
-from psrt.explain.exchange_output import FORMAT, as_document, as_text
 from support.cases import each
 
 STEPS = 3
 MODES = ("sync", "async", "ssp", "softsync")
 EVERY_MODE = pytest.mark.parametrize("mode", MODES)
-EVERY_CUT = pytest.mark.parametrize(
-    ("servers", "cut"), [(1, 1), (1, 4), (1, 8), (2, 1), (2, 4), (1, 3)]
-)
+EVERY_CUT = pytest.mark.parametrize(("servers", "cut"), [(1, 1), (2, 4), (1, 3)])
 
 
 def exchange(mode="sync", servers=1, shards=4, workers=2, slow=None, **more):
@@ -102,34 +97,9 @@ def test_more_shards_hide_more_and_a_step_gets_shorter(mode):
     assert found[0].step == found[0].whole == found[3].whole
     assert found[3].step < 0.75 * found[3].whole
     assert found[0].hidden() < 0.05 < 0.6 < found[3].hidden()
+    if mode == "sync":  # of two shards one is pushed beside computing: one of four messages
+        assert found[1].hidden() == pytest.approx(0.25)
     assert f"{found[3].step:.2f} gradients, {found[3].whole:.2f} with one shard" in lesson(found[3])
-
-
-def test_the_text():
-    text = as_text(exchange(shards=2, workers=1), width=70)
-    for line in ("worker 0  computes  ░░░", "          pushes    ", "server 0  updates   "):
-        assert line in text
-    assert text.startswith("sync · 1 worker, 1 server · 2 shards a server · 3 steps each\n")
-    rows = [line[20:] for line in text.splitlines()[1:5]]
-    computing, pushes, reads, updates = (row.ljust(70) for row in rows)
-    assert set(computing) == set("░█ ")
-    assert set(pushes) <= set("01· ")
-    assert any(a == "█" and b == "1" for a, b in zip(computing, pushes, strict=True))
-    assert not any(a == "█" and b == "0" for a, b in zip(computing, reads, strict=True))
-    assert [key for key, _ in itertools.groupby(updates.replace(" ", ""))] == list("101010")
-
-
-def test_the_document():
-    found = exchange(shards=2)
-    document = as_document(found)
-    assert document["format"] == FORMAT
-    assert (document["shards"], document["servers"], document["workers"]) == (2, 1, 2)
-    assert len(document["bars"]) == len(found.bars)
-    keys = {bar["what"]: set(bar) - {"start", "stop", "what"} for bar in document["bars"]}
-    message, layer = {"worker", "shard", "since"}, {"worker", "layer"}
-    assert keys == {
-        FORWARD: layer, BACKWARD: layer, PUSH: message, READ: message, UPDATE: {"server", "shard"}
-    }  # fmt: skip
 
 
 def test_the_command(capsys, tmp_path):
@@ -146,28 +116,6 @@ def test_the_command(capsys, tmp_path):
     words = "local-sgd --servers 1 --shards-per-server 2 --steps 2 --local-steps 1"
     explain.main(words.split())
     assert capsys.readouterr().out.startswith("local-sgd (1 local step)")
-
-
-@each(("words", "message"), [
-    ("sync --shards-per-server 37", "37 shards cannot be drawn, at most 36 can"),
-    ("sync --shards-per-server 9 --servers 5", "45 shards cannot be drawn"),
-    ("sync --shards-per-server 2 --workers 17", "workers must be at most 16, got 17"),
-    ("allreduce --shards-per-server 2", "--shards-per-server 2 has no effect with --mode"),
-    ("codec", "required: NAME; psrt explain codec --help says more"),
-    ("codec zip", "nonzero, got 'zip'"),
-    ("codec sgin", "nonzero, got 'sgin' (did you mean sign?)"),
-    ("codec sign --codec-density 0.1", "--codec-density 0.1 has no effect with --codec sign"),
-    ("codec int8 --error-feedback", "--error-feedback has no effect with --codec int8"),
-    ("codec random-k --error-feedback --codec-scaled", "cannot be combined with --codec-scaled"),
-    ("codec sign --values 1,x", "values must be a finite number, got 'x'"),
-    ("codec sign --steps 0", "steps must be at least 1, got 0"),
-    (f"codec sign --values {','.join(['1'] * 257)}", "values must be at most 256 numbers"),
-])  # fmt: skip
-def test_mistakes(words, message):
-    with pytest.raises(ConfigError) as caught:
-        explain.main(words.split())
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 # Codecs.
@@ -187,8 +135,8 @@ def frame_of(codec, values, seed=0):
     return encoder.encode(np.array(values, np.float32), draws(seed, 0, 0, 0)).tobytes()
 
 
-@pytest.mark.parametrize("codec", TABLE)
-@pytest.mark.parametrize("n", [1, 2, 5, 8, 11, 16, 70])
+@each("codec", TABLE)
+@each("n", [1, 5, 8, 16, 70])
 def test_every_bit_of_the_frame_is_explained(codec, n):
     values = tuple(float(it) for it in np.random.default_rng(n).standard_normal(n))
     if n in (8, 16):
@@ -205,7 +153,14 @@ def test_every_bit_of_the_frame_is_explained(codec, n):
     assert at == 8 * step.nbytes
 
 
-@pytest.mark.parametrize("codec", TABLE)
+def test_indices_in_each_form():
+    few = explained("threshold", [0.0] * 100 + [5.0] * 3)
+    assert any("between" in field.meaning for field in few.steps[0].fields)
+    dense = explained("top-k")
+    assert any("which of" in field.meaning for field in dense.steps[0].fields)
+
+
+@each("codec", TABLE)
 def test_nothing_is_lost_but_what_is_kept_back(codec):
     found = explained(codec, steps=3)
     if not found.error_feedback:
@@ -217,48 +172,20 @@ def test_nothing_is_lost_but_what_is_kept_back(codec):
         kept = step.residual
 
 
-def test_indices_in_each_form():
-    few = explained("threshold", [0.0] * 100 + [5.0] * 3)
-    assert any("between" in field.meaning for field in few.steps[0].fields)
-    dense = explained("top-k")
-    assert any("which of" in field.meaning for field in dense.steps[0].fields)
-
-
-@pytest.mark.parametrize("codec", TABLE)
-def test_what_is_printed(codec, capsys):
-    assert explain.main(["codec", codec, "--steps", "2"]) == 0
-    text = capsys.readouterr().out
-    lines = text.splitlines()
-    assert lines[0].startswith(f"{codec}: ")
-    assert {"step 0", "step 1"} <= set(lines)
-    assert text.count("on the wire: 20 bytes of header") == 2
-    assert max(map(len, lines)) <= 110
-    assert text.rstrip() == codec_text(explained(codec, steps=2))
-
-
-@pytest.mark.parametrize("codec", TABLE)
+@each("codec", TABLE)
 def test_the_flags_that_it_prints_give_the_same_again(codec, capsys):
     row = TABLE[codec]
     asked = [[]] + [["--no-error-feedback"]] * (row.feeds_back is not None)
     for given in [*asked, *([["--no-codec-scaled"]] if "scaled" in row.knobs else [])]:
         explain.main(["codec", codec, *given])
         text = capsys.readouterr().out
+        assert text.startswith(f"{codec}: ")
+        assert max(map(len, text.splitlines())) <= 110
+        if not given:
+            assert text.rstrip() == codec_text(explained(codec))
         flags = [line.removeprefix("with ") for line in text.splitlines() if line[:5] == "with "]
         explain.main(["codec", codec, *" ".join(flags).split()])
         assert capsys.readouterr().out == text
-
-
-def test_the_document_of_a_codec(capsys):
-    assert explain.main(["codec", "sign", "--json"]) == 0
+    explain.main(["codec", codec, "--json"])
     document = json.loads(capsys.readouterr().out)
-    assert document == json.loads(json.dumps(codec_document(explained("sign"))))
-    assert document["format"] == CODEC_FORMAT
-    assert document["steps"][0]["fields"][0]["meaning"] == "number of the codec: 10"
-
-
-def test_knobs_and_a_vector_of_ones_own(capsys):
-    words = "random-k --error-feedback --codec-density 0.5 --values 1,2,3,4"
-    explain.main(["codec", *words.split()])
-    text = capsys.readouterr().out
-    assert "--codec-density 0.5 --no-codec-scaled --error-feedback" in text
-    assert "elements sent: 2" in text
+    assert document == json.loads(json.dumps(codec_document(explained(codec))))

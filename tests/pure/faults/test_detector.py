@@ -7,24 +7,17 @@ from psrt.faults import Busy, Detector, Member, Paused, Roster, Vitals, Waiting
 RANKS, TIMEOUT_S, BUSY_S, STALL_S, BEAT_S = 4, 60.0, 600.0, 30.0, 1.0
 
 
-@pytest.fixture
-def roster():
-    roster = Roster(RANKS)
-    for rank in range(RANKS):
-        roster.add(Member(rank, "", f"node{rank // 2}", 100 + rank))
-    roster.give_roles((0,), (1, 2, 3))
-    return roster
-
-
 class Story:
     """Ranks that tell what they do, beat by beat."""
 
-    def __init__(self, roster):
+    def __init__(self):
+        roster = Roster(RANKS)
+        for rank in range(RANKS):
+            roster.add(Member(rank, "", f"node{rank // 2}", 100 + rank))
+        roster.give_roles((0,), (1, 2, 3))
         self.detector = Detector(roster, timeout_s=TIMEOUT_S, busy_s=BUSY_S, stall_s=STALL_S)
         self.detector.watch(range(RANKS), 0.0)
-        self.now, self.told = 0.0, []
-        self.doing = {}
-        self.since = {}
+        self.now, self.doing, self.since = 0.0, {}, {}
 
     def does(self, rank, kind, *text):
         self.doing[rank] = (kind, text)
@@ -54,8 +47,8 @@ class Story:
 
 
 @pytest.fixture
-def story(roster):
-    story = Story(roster)
+def story():
+    story = Story()
     for rank in range(RANKS):
         story.does(rank, Busy, "trains")
     assert story.passes(5) == []
@@ -125,7 +118,7 @@ def test_a_pause_excuses_nobody(story):
 
 @pytest.mark.parametrize(
     ("process", "word"),
-    [("T", "stopped by a signal"), ("t", "stopped by a debugger"), ("Z", "dead"), ("", "silent")],
+    [("T", "stopped by a signal"), ("Z", "dead"), ("", "silent")],
 )
 def test_a_silent_rank_is_named_after_the_time_out_even_if_others_work(story, process, word):
     story.silent(2)
@@ -209,17 +202,6 @@ def test_who_waited_for_one_that_is_given_up_has_its_time_again(story):
     story.detector.forget(told[-1][1].ranks, story.now)
     assert story.passes(STALL_S - 1) == []
     assert kinds(story.passes(TIMEOUT_S))[-1][1] == "stuck"
-
-
-def test_many_silent_ranks_make_one_line(roster):
-    big = Roster(100)
-    detector = Detector(big, timeout_s=1.0, busy_s=2.0, stall_s=0.5)
-    detector.watch(range(100), 0.0)
-    verdict = detector.judge(1.5)
-    assert verdict.kind == "silent"
-    assert verdict.ranks == tuple(range(100))
-    assert verdict.text.count("is silent") == 6
-    assert verdict.text.endswith("and 94 more")
 
 
 def test_it_is_busy_for_as_long_as_it_is_at_one_thing():

@@ -1,6 +1,7 @@
 """The lines between processes, with real processes that are killed, stopped, or end in order.
 
 Nobody waits for a time-out, which is long: where one has to pass, the hub is told that it has.
+Signs of life come often, so that nobody waits for these either.
 """
 
 import contextlib
@@ -25,6 +26,16 @@ TIMEOUT_S = 600.0
 SOON_S = 20.0
 
 
+@pytest.fixture(autouse=True)
+def _often(monkeypatch):
+    monkeypatch.setattr("psrt.faults.watcher.BEAT_S", 0.1)
+
+
+def until(is_so):
+    while not is_so():
+        time.sleep(0.01)
+
+
 class Job:
     """A hub in this process, and children with a line each."""
 
@@ -37,13 +48,8 @@ class Job:
             self.roster, timeout_s=TIMEOUT_S, busy_s=10 * TIMEOUT_S, stall_s=TIMEOUT_S / 2
         )
         self.forgiven = []
-        self.hub = hub(
-            self.roster,
-            self.vitals,
-            self.detector,
-            tell=self.tell,
-            forgive=self.forgiven.extend,
-        )
+        own = {"tell": self.tell, "forgive": self.forgiven.extend}
+        self.hub = hub(self.roster, self.vitals, self.detector, **own)
         self.hub.ends_within_s = float("inf")  # this process is pytest's
 
     def tell(self, text, status=0):
@@ -57,15 +63,9 @@ class Job:
             status = 99
             with contextlib.suppress(BaseException):
                 vitals = Vitals()
-                line = self.line(
-                    rank,
-                    self.hub.address,
-                    vitals,
-                    timeout_s=TIMEOUT_S,
-                    roster=self.roster,
-                    neighbours={},
-                    tell=lambda text, status=0: None,
-                )
+                given = {"timeout_s": TIMEOUT_S, "roster": self.roster, "neighbours": {}}
+                quiet = lambda text, status=0: None  # noqa: E731
+                line = self.line(rank, self.hub.address, vitals, **given, tell=quiet)
                 os.write(done, b"!")
                 status = act(line, vitals) or 0
             os._exit(status)
@@ -78,6 +78,10 @@ class Job:
 
     def watch(self):
         self.hub.watch(self.children)
+
+    def ends(self, rank):
+        """Wait for the end of a rank, and return its status."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.children.pop(rank), 0)[1])
 
     def wait(self, done, meanwhile=lambda: None):
         deadline = time.monotonic() + SOON_S
@@ -142,12 +146,11 @@ def test_the_end_of_the_daemon_that_started_a_rank_ends_the_job(job, monkeypatch
 
 def test_a_killed_process_is_named_with_its_signal_and_all_others_are_told(job):
     def until_over(line, vitals):
-        while vitals.over is None:
-            time.sleep(0.01)
+        until(lambda: vitals.over)
         line.say_goodbye()
         return vitals.over.exit_status
 
-    other = job.child(1, until_over)
+    job.child(1, until_over)
     victim = job.child(2, trains)
     job.watch()
     job.wait(lambda: job.hub.lines == 2)
@@ -157,7 +160,7 @@ def test_a_killed_process_is_named_with_its_signal_and_all_others_are_told(job):
     assert text.startswith(f"psrt: error: rank 2 ({socket.gethostname()}, pid {victim}) was killed")
     assert "by signal 9 (SIGKILL)" in text
     assert job.hub.over.status == job.vitals.over.exit_status == JobOverError.DIED
-    assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == JobOverError.DIED
+    assert job.ends(1) == JobOverError.DIED
 
 
 def test_a_stopped_process_is_named_with_its_state_and_how_far_it_was(job):
@@ -176,54 +179,47 @@ def test_a_stopped_process_is_named_with_its_state_and_how_far_it_was(job):
 @pytest.mark.parametrize("job", [(NewsHub, NewsLine)], indirect=True, ids=["news"])
 def test_who_only_hears_news_learns_of_a_death_and_of_work_and_is_not_ended(job):
     def hears(line, vitals):
-        while not (text := line.late(frozenset({2}), TIMEOUT_S)):
-            time.sleep(0.01)
+        until(lambda: line.late(frozenset({2}), TIMEOUT_S))
+        text = line.late(frozenset({2}), TIMEOUT_S)
         line.close()
         return 7 if "was killed by signal 9" in text and vitals.over is None else 8
 
-    other, victim = job.child(1, hears), job.child(2, trains)
+    job.child(1, hears)
+    victim = job.child(2, trains)
     job.watch()
     job.wait(lambda: job.hub.lines == 2)
     assert not job.hub.late(frozenset({1, 2}), 0.0)
     os.kill(victim, signal.SIGKILL)
     job.wait(lambda: job.hub.late(frozenset({2}), TIMEOUT_S))
     assert not job.hub.late(frozenset({0, 1}), TIMEOUT_S)
-    assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 7
+    assert job.ends(1) == 7
     assert (job.hub.over, job.told) == (None, [])
 
 
 def stops(line, vitals):
     os.kill(os.getpid(), signal.SIGSTOP)
-    while not line.is_given_up:
-        time.sleep(0.01)
+    until(lambda: line.is_given_up)
     assert vitals.over is not None, "it must do nothing any more"
     line.fail("its own error, which nobody asks for\n", 1)
     return 5
 
 
-def hears_of(gone):
+def test_the_others_go_on_without_a_rank_that_they_can_spare(job):
     def hears(line, vitals):
-        while vitals.gone != gone:
-            time.sleep(0.01)
+        until(lambda: vitals.gone == {2})
         line.close()
         return 6
 
-    return hears
-
-
-def test_the_others_go_on_without_a_rank_that_they_can_spare(job):
-    other = job.child(1, hears_of({2}))
+    job.child(1, hears)
     victim = job.child(2, stops)
     job.watch()
     assert job.hub.spare([1, 2, 3]) == frozenset()
     job.stop(2, victim, lambda: job.vitals.gone)
     assert f"pid {victim}) is stopped by a signal; the others go on" in job.told[-1]
-    assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 6
-    job.children.pop(1)
+    assert job.ends(1) == 6
     # It is heard no more: neither what it says when it is let go on, nor its end.
     os.kill(victim, signal.SIGCONT)
-    assert os.waitstatus_to_exitcode(os.waitpid(victim, 0)[1]) == 5
-    job.children.pop(2)
+    assert job.ends(2) == 5
     job.wait(job.all_is_read)
     assert job.hub.spare(()) == {2}
     assert job.vitals.over is job.hub.over is None
@@ -241,34 +237,23 @@ def test_without_the_last_of_them_the_job_ends(job, spare):
     assert not job.vitals.gone
 
 
-def asks_after(gone, epochs):
-    """Ask about epochs, the first before and the others after ranks have gone; fail if not told."""
-
-    def asks(line, vitals):
-        first, *others = epochs
-        assert told_of(line, first) == frozenset()
-        while vitals.gone != gone:
-            time.sleep(0.01)
-        assert vitals.dead == gone
-        assert [told_of(line, epoch) for epoch in (first, *others)] == [frozenset()] + [
-            gone for _ in others
-        ]
-        line.close()
-        return 6
-
-    return asks
-
-
 def told_of(line, epoch):
     line.ask_who_is_left_out(epoch)
-    deadline = time.monotonic() + SOON_S
-    while line.left_out(epoch) is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: line.left_out(epoch) is not None)
     return line.left_out(epoch)
 
 
 def test_the_others_go_on_without_the_dead_where_they_can(job):
-    other = job.child(1, asks_after({2}, epochs=(0, 1, 2)))
+    def asks(line, vitals):
+        """Of the first epoch before a rank has gone; of all of them after it."""
+        assert told_of(line, 0) == frozenset()
+        until(lambda: vitals.gone == {2})
+        assert vitals.dead == {2}
+        assert [told_of(line, epoch) for epoch in range(3)] == [frozenset(), {2}, {2}]
+        line.close()
+        return 6
+
+    job.child(1, asks)
     victim = job.child(2, trains)
     job.watch()
     job.hub.spare([1, 2, 3], survives=True)
@@ -277,8 +262,7 @@ def test_the_others_go_on_without_the_dead_where_they_can(job):
     job.wait(lambda: job.told)
     assert f"pid {victim}) was killed by signal 9 (SIGKILL)" in job.told[0]
     assert job.told[0].endswith("; the others go on\n")
-    assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 6
-    job.children.pop(1)
+    assert job.ends(1) == 6
     assert job.vitals.dead == job.vitals.gone == job.hub.spare(()) == {2}
     assert job.hub.left_out_so_far == {0: set(), 1: {2}, 2: {2}}
     assert job.forgiven == [2]
@@ -288,7 +272,7 @@ def test_the_others_go_on_without_the_dead_where_they_can(job):
 def test_an_orderly_end_is_no_death(job):
     job.child(1, lambda line, vitals: line.close())
     job.watch()
-    os.waitpid(job.children.pop(1), 0)
+    assert job.ends(1) == 0
     job.wait(job.all_is_read)
     assert job.told == []
     assert job.hub.over is None
@@ -398,34 +382,37 @@ def test_a_message_that_a_full_socket_cuts_in_two_arrives_whole():
 
 def test_a_hub_that_fails_says_so_and_waits_have_their_own_deadline_again(job):
     def until_unwatched(line, vitals):
-        while line.watches:
-            time.sleep(0.01)
+        until(lambda: not line.watches)
         # Rank 0 is silent from now on, and that is nobody's fault.
         line._beat(time.monotonic() + 2 * TIMEOUT_S)
         line.close()
         return 7 if vitals.over is None else 8
 
-    pid = job.child(1, until_unwatched)
+    job.child(1, until_unwatched)
     job.watch()
     job.hub._detector = None
     job.wait(lambda: job.told)
     assert "watched no longer (AttributeError" in job.told[0]
     assert not job.hub.watches
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    job.children.clear()
+    assert job.ends(1) == 7
     job.hub.fail("its own error\n", 1)
     assert job.told[1:] == ["its own error\n"]
     assert job.hub.over is None
 
 
 def test_a_line_that_fails_is_not_taken_for_dead(job):
+    read, write = os.pipe()
+
     def fails(line, vitals):
+        os.read(read, 1)
         line.vitals = None
         line._beat_now()
         time.sleep(600)
 
     job.child(1, fails)
     job.watch()
+    job.wait(lambda: job.hub.lines == 1)
+    os.write(write, b"!")
     job.wait(lambda: job.hub.lines == 0)
     job.hub._beat(time.monotonic() + 2 * TIMEOUT_S)
     assert job.told == []

@@ -21,6 +21,12 @@ from psrt.faults.watcher import End
 SOON_S = 20.0
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    """Wait shortly for connections that do not end; tests see that the others have ended."""
+    monkeypatch.setattr("psrt.faults.parent._LAST_WORDS_S", 0.1)
+
+
 class Job:
     """A parent in this process, and ranks that call it."""
 
@@ -58,6 +64,10 @@ class Job:
 
     def kill(self, pid, number=signal.SIGKILL):
         os.kill(pid, number)
+        self.ends(pid)
+
+    def ends(self, pid):
+        """Wait until the parent knows that a rank has ended."""
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         self.settle()
 
@@ -149,10 +159,9 @@ def test_where_nobody_goes_on_after_all_the_first_death_is_the_reason(job, ends)
 
 
 def test_an_exit_without_a_word_is_a_death_and_none_after_a_goodbye(job):
-    job.rank(1, lambda line: None, says=lambda line: line.bye())
-    job.settle()
+    job.ends(job.rank(1, lambda line: None, says=lambda line: line.bye()))
     assert job.parent._reason() is None
-    job.rank(2, lambda line: 3)
+    job.ends(job.rank(2, lambda line: 3))
     assert "exited with status 3" in job.close().text
 
 
@@ -205,7 +214,7 @@ def test_who_is_ended_by_the_launcher_is_not_the_reason(job):
 def test_who_is_out_of_reach_while_the_others_are_ended_is_the_reason(job):
     """Open MPI's leave by themselves, with status 195, when their launcher does."""
     job.kill(job.rank(0, lives), signal.SIGTERM)
-    job.rank(1, lambda line: 195)
+    job.ends(job.rank(1, lambda line: 195))
     lost = job.rank(2, lives, host="node02")
     assert job.close() == End(
         JobOverError.LATE, f"psrt: error: out of reach: {name(2, lost, 'node02')}\n"
@@ -230,11 +239,9 @@ def test_a_host_that_the_launcher_has_lost_is_the_reason_and_nobody_whom_it_ende
 
 
 def test_an_interruption_is_the_reason_where_there_is_no_other(job):
-    job.rank(0, lambda line: 143, says=tells(143, "psrt: interrupted\n"))
-    job.settle()
+    job.ends(job.rank(0, lambda line: 143, says=tells(143, "psrt: interrupted\n")))
     assert job.told == []
-    job.rank(1, lambda line: 143)
-    job.settle()
+    job.ends(job.rank(1, lambda line: 143))
     assert job.close() == End(143, "psrt: interrupted\n")
     assert job.told == ["psrt: interrupted\n"]
 

@@ -27,8 +27,6 @@ from support.cases import each, some
 from support.histories import MODES, config_of, recorded, shards_of, written
 from support.recording import Ledger
 
-pytestmark = pytest.mark.slow
-
 EVEN = (5, 5, 5, 5)
 
 
@@ -119,12 +117,11 @@ def test_what_never_happened_has_no_time():
 
 def test_times_that_are_none_can_be_told_of():
     history = written(GATE, "async", workers=2)
-    for number in (math.nan, math.inf):
-        history.shards[0]["time"][3] = number
-        outcome = check(history)
-        assert outcome.violation.rule == "well-formed events"
-        assert any(f"at time {number}" in line for line in outcome.lines())
-        json.dumps(outcome.document(), allow_nan=False)
+    history.shards[0]["time"][3] = math.nan
+    outcome = check(history)
+    assert outcome.violation.rule == "well-formed events"
+    assert any("at time nan" in line for line in outcome.lines())
+    json.dumps(outcome.document(), allow_nan=False)
 
 
 # --- who has died -------------------------------------------------------------------------------
@@ -150,7 +147,7 @@ def crashes_of(rng, workers):
     return [(worker, rng.random() * 0.01) for worker in workers]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each("seed", range(5))
 def test_figures_follow_from_the_events_when_some_have_died(seed):
     rng = random.Random(seed)
     name = rng.choice([it for it in MODES if max(MODES[it][2]) or MODES[it][0] == "gossip"])
@@ -168,8 +165,7 @@ def test_figures_follow_from_the_events_when_some_have_died(seed):
         assert not check(history, metrics=metrics, summary=forged).ok, figure
 
 
-@pytest.mark.parametrize("gossips", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@each(("seed", "gossips"), [(0, True), (1, False), (2, True), (3, False)])
 def test_without_the_events_of_a_worker_that_fell_silent(seed, gossips):
     """As in real time, where its own file is cut off anywhere."""
     rng = random.Random(seed)
@@ -212,17 +208,13 @@ def is_ok(header, events):
 
 @each(("name", "changes"), [
     ("async", {"mode": "ssp", "staleness": 0}),
-    ("async", {"mode": "sync", "backup": 0}),
     ("async", {"mode": "softsync", "softsync": 1}),
     ("softsync 1", {"mode": "async"}),
     ("ssp 1", {"mode": "ssp", "staleness": 0}),
-    ("ssp 0", {"mode": "ssp", "staleness": 1}),
     ("sync", {"mode": "sync", "backup": 1}),
     ("one backup", {"mode": "sync", "backup": 0}),
     ("local-sgd", {"mode": "local-sgd", "local_steps": 2}),
     ("easgd", {"elastic": 0.8}),
-    ("easgd", {"local_steps": 3}),
-    ("easgd", {"asynchronous": True}),
     ("easgd, asynchronous", {"asynchronous": False}),
     ("async, drops", {"staleness_rate": "constant"}),
 ])  # fmt: skip
@@ -231,17 +223,6 @@ def test_another_mode_is_found_out(name, changes):
     assert is_ok(header, events)
     config = header.config | changes
     assert not is_ok(dataclasses.replace(header, config=config), events)
-
-
-@each("mode", [
-    "one backup, 3 shards each", "softsync 2", "easgd", "eager", "allreduce", "gossip, pairs",
-])  # fmt: skip
-def test_the_beginning_of_a_run_is_no_run(mode):
-    header, events = good(mode)
-    assert not is_ok(header, events[-1:])
-    events = events[np.argsort(events["time"], kind="stable")]
-    for length in range(0, len(events), 5):
-        assert not is_ok(header, events[:length])
 
 
 def test_who_leaves_amid_a_round_of_averages_is_found():
@@ -304,8 +285,10 @@ def test_each_number_of_an_event_is_checked_or_said_to_be_on_trust(tolerant, mod
     """A number near by; and none, one without end, or one that is far too large, even if it is."""
     history, near, odd = tolerant(mode), set(), set()
     assert check(history).ok
+    seen = set()
     for events in events_of(history):
-        for kind in map(Kind, np.unique(events["kind"])):
+        for kind in {*map(Kind, np.unique(events["kind"]))} - seen:
+            seen.add(kind)
             at = np.flatnonzero(events["kind"] == kind)
             for field in (it for it in FIELDS.get(kind, ()) if EVENT[it].kind == "f"):
                 values = events[field][at]
@@ -327,23 +310,17 @@ def test_each_number_of_an_event_is_checked_or_said_to_be_on_trust(tolerant, mod
 
 #: What is multiplied, in all events of a kind, and by how much: an error, and what would excuse it.
 EXCUSES = [
-    ("residuals", "RESIDUAL.weight 1.1 RESIDUAL.seconds 1e6"),
     ("residuals", "RESIDUAL.weight 1.1 RESIDUAL.seconds inf"),
     ("residuals", "RESIDUAL.weight nan"),
     ("sums in frames", "SUM_KEEP.weight 1.1 SUM_KEEP.seconds 1e6"),
-    ("sums in frames", "SUM_KEEP.weight nan"),
     ("gossip", "MIXED.progress 1.01 OFFER.gap 1e6"),
-    ("gossip", "MIXED.progress nan"),
     ("hosts", "MIXED.progress 1.01 OFFER.gap 1e6"),
     ("pairs", "MIXED.progress 1.01 OFFER.gap 1e6 OWN.gap 1e6"),
-    ("pairs", "MIXED.progress nan"),
     ("tracking", "TRACK.rate 1.1 TRACK.gap 1e6 TRACK.weight 1e6"),
-    ("tracking", "TRACK.rate nan"),
     ("push-sum", "MIXED.rate 1.1 OFFER.gap 1e6"),
     ("elastic", "DRAW.progress 2 FORCE.progress 2 CENTRE.progress 2 DRAW.gap 2 DRAW.seconds 1e7 "
                 "DRAW.weight 1e7 CENTRE.weight 1e7"),
     ("elastic", "DRAW.progress nan FORCE.progress nan CENTRE.progress nan"),
-    ("elastic", "DRAW.gap nan DRAW.rate nan"),
     ("elastic", "DRAW.gap 2 DRAW.weight 1e9"),
     ("elastic", "CENTRE.progress 2 CENTRE.weight 1e9"),
 ]  # fmt: skip

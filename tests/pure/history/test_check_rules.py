@@ -1,4 +1,8 @@
-"""Each rule on a history of a few lines: as it is it is kept, with one thing changed it is not."""
+"""Each rule on a history of a few lines: as it is it is kept, with one thing changed it is not.
+
+That one event is left out, doubled, or has another number, is a law; here is what takes more to be
+broken, and the words that say which of several promises it was.
+"""
 
 from __future__ import annotations
 
@@ -155,56 +159,33 @@ def test_as_it_is_it_is_kept(name):
 #: Rule → histories, what is said of them, and what is changed for that.
 BAD = {
     "well-formed events": [
-        ("ssp", "APPLY tau -1", "APPLY w0 c0 v1 > APPLY w0 c0 v1 t-1"),
         ("ssp", "expected a number", "PUSH w0 c1 > PUSH w0 c1 v1 p-0.5"),
         ("ssp", "clock 4611686018427387904 in a history of 27 events",
          "REPLY w1 c2 v4 > REPLY w1 c4611686018427387904 v4"),
         ("ssp", "after one at", "LEFT w1 c2 > LEFT w1 c2 @0.0"),
         ("ssp", "STEP which mode ssp does not have", "FINAL > STEP w1 c2"),
         ("ssp", "of shard 7 of 1", "READ w0 c0 > READ w0 c0 v0 s7"),
-        ("drops", "flag 3", "DROP > DROP w1 c0 v0 t1 f3"),
-        ("ssp", "LEAVE samples 3, which it does not have", "LEAVE w0 > LEAVE w0 c2 m3"),
-        ("ssp", "REPLY tau 1, which", "REPLY w0 c1 > REPLY w0 c1 v1 t1"),
-        ("ssp", "LEFT gap 0.5, which", "LEFT w0 > LEFT w0 c2 g0.5"),
-        ("ssp", "FINAL by worker 1", "FINAL > FINAL v4 w1"),
         ("out of nothing", "APPLY samples 2, which it does not have",
          "APPLY s1 w-1 > APPLY s1 w-1 c-1 v2 m2"),
         ("ssp", "gap -0.5", "APPLY w0 c1 > APPLY w0 c1 v2 t0 g-0.5"),
-        ("ssp", "-1 samples", "PUSH w0 c1 > PUSH w0 c1 v1 m-1"),
         ("ssp", "of worker -1 at clock 1", "RECEIVE w0 c1 > RECEIVE w-1 c1 v1"),
     ],
     "steps": [
-        ("serial", "step 2, expected step 1", "STEP w0 c1 >"),
         ("serial", "goes back", "STEP w0 c1 > STEP w0 c1 m0 r0.0 p0.5"),
         ("serial", "after its end", "LEAVE > STEP w0 c3; LEAVE w0 c4 | FINAL > FINAL s-1 v3"),
     ],
     "versions": [
-        ("ssp", "made version 3 after version 1", "APPLY w0 c1 v2 t0 >"),
         ("ssp", "made version 2 after version 2", "APPLY w1 c0 > APPLY w1 c0 v2 t1"),
-        ("ssp", "with version 2 when its newest was 3", "REPLY w0 c2 > REPLY w0 c2 v2"),
-        ("out of nothing", "made version 2 after version 2, expected 3",
-         "APPLY s1 w-1 > APPLY s1 w-1 c-1 v2; APPLY s1 w-1 c-1 v2"),
     ],
     "request-reply alternation": [
         ("ssp", "before it had answered the last one", "REPLY w0 c1 v1 >"),
-        ("ssp", "no push unanswered", "REPLY w0 c2 v3 > REPLY w0 c2 v3; REPLY w0 c2 v3"),
-        ("ssp", "with clock 2 at version 1, expected clock 1", "REPLY w0 c1 v1 > REPLY w0 c2 v1"),
-        ("ssp", "for clock 2 on version 1, expected clock 1", "RECEIVE w0 c1 > RECEIVE w0 c2 v1"),
-        ("ssp", "on version 0, expected clock 1 on version 1", "RECEIVE w0 c1 > RECEIVE w0 c1 v0"),
         ("ssp", "which had left it", "LEFT w0 > LEFT w0 c2; LEFT w0 c2"),
         ("ssp", "and yet said that it leaves", "REPLY w1 c2 v4 >"),
         ("ssp", "acts before any message came", "READ w0 c0 > REPLY w0 c0 v0; READ w0 c0 v0"),
     ],
     "membership": [
-        ("ssp", "worker 0 never left shard 0", "LEFT w0 >"),
-        ("ssp", "not as it said: at 2", "LEFT w0 > LEFT w0 c1"),
         ("ssp", "goes on after it has left",
          "READ w1 c2 v4 > | LEAVE w1 c2 > LEAVE w1 c2; READ w1 c2 v4 t0"),
-        ("ssp", "leaves again", "LEAVE w0 > LEAVE w0 c2; LEAVE w0 c2"),
-        ("allreduce", "worker 0 never said", "LEAVE w0 >"),
-        ("allreduce", "leaves at clock 1, expected 2", "LEAVE w0 > LEAVE w0 c1"),
-        ("ssp", "leaves at clock 1, expected 2", "LEAVE w0 > LEAVE w0 c1 | LEFT w0 > LEFT w0 c1"),
-        ("allreduce", "goes on after it has left", "LEAVE w1 > LEAVE w1 c1 v-1; STEP w1 c1 r0.0"),
     ],
     "reliable delivery": [
         ("ssp", "samples 2, which pushed samples 1",
@@ -220,21 +201,12 @@ BAD = {
     ],
     "reads": [
         ("ssp", "which answered version 3", "READ w0 c2 v3 > READ w0 c2 v2"),
-        ("ssp", "pushed a gradient of version 0 to shard 0, but had read version 1",
-         "PUSH w0 c1 > PUSH w0 c1 v0"),
-        ("ssp", "told staleness 1 by shard 0, expected 2 of its push",
-         "READ w1 c1 v3 t2 > READ w1 c1 v3 t1"),
-        ("ssp", "PUSH of clock 1 after PUSH", "READ w0 c1 v1 >"),
-        ("backups", "worker 1 read 3 shards, expected a multiple of 2", "READ w1 s1 c2 >"),
-        ("backups", "not from shard to shard with one clock",
-         "READ w1 s1 c2 > READ w1 s1 c1 v1 t1"),
         ("drops", "told staleness 1 by shard 0, expected -1 of its push",
          "READ w1 c1 v1 > READ w1 c1 v1 t1"),
         ("ssp", "read a reply of shard 0 that it never gave",
          "APPLY w0 c1 > APPLY w0 c1 v2 t0; LEFT w0 c2 | REPLY w0 c2 > | LEAVE w0 > | LEFT w0 >"),
         ("ssp", "before that had answered",
          "REPLY w1 c2 > READ w1 c2 v4 t0; REPLY w1 c2 v4 | READ w1 c2 >"),
-        ("ssp", "begins with what is not version 0", "READ w1 c0 > READ w1 c0 v1"),
     ],
     "exactly once": [
         ("drops", "neither applied nor dropped", "DROP >"),
@@ -245,22 +217,14 @@ BAD = {
          "READ w1 c2 v1 > READ w1 c2 v2 t0"),
         ("drops", "which had no gradient",
          "RECEIVE w1 c1 v1 m0 > RECEIVE w1 c1 v1 m0; DROP w1 c1 v1 m0 t0 f1"),
-        ("ssp", "again",
-         "APPLY w1 c1 v4 > APPLY w1 c1 v4 t0; APPLY w1 c1 v5 t1 | "
-         "REPLY w1 c2 v4 > REPLY w1 c2 v5 | READ w1 c2 v4 > READ w1 c2 v5 t0 | FINAL > FINAL v5"),
-        ("ssp", "which had not come",
-         "APPLY w1 c1 v4 > APPLY w1 c1 v4 t0; APPLY w0 c3 v5 t0 | "
-         "REPLY w1 c2 v4 > REPLY w1 c2 v5 | READ w1 c2 v4 > READ w1 c2 v5 t0 | FINAL > FINAL v5"),
         ("ssp", "its mode has no reason for that",
          "APPLY w1 c1 v4 > DROP w1 c1 v3 t0 f1 | REPLY w1 c2 v4 > REPLY w1 c2 v3 | "
          "READ w1 c2 v4 > READ w1 c2 v3 t0 | FINAL > FINAL v3"),
-        ("ssp", "with other samples", "APPLY w1 c1 > APPLY w1 c1 v4 t0 m2"),
         ("death", "as late", "DROP > DROP w1 c0 v0 t0 f1"),
         ("death", "which had left before and whose gradient was not saved",
          "DROP > APPLY w1 c0 v1 t0 | APPLY w0 > APPLY w0 c0 v2 t1 | REPLY > REPLY w0 c2 v2 | "
          "READ w0 c1 > READ w0 c2 v2 t0 | LEAVE > LEAVE w0 c2 | LEFT w0 > LEFT w0 c2 | "
          "FINAL > FINAL v2"),
-        ("death", "neither applied nor dropped", "DROP >"),
         ("backups", "neither applied nor dropped", "DROP s1 >"),
         ("softsync", "saved the gradient of worker 1 at clock 0 again",
          "SAVE w1 > SAVE w1 c0; SAVE w1 c0"),
@@ -295,11 +259,8 @@ BAD = {
     "staleness": [
         ("ssp", "for clock 0 of worker 1, computed on version 0, which met version 2: it is 2",
          "APPLY w1 c0 > APPLY w1 c0 v3 t1"),
-        ("drops", "it is 1", "DROP > DROP w1 c0 v0 t2 f1"),
         ("softsync", "recorded version 1 for a push that was computed on version 0",
          "SAVE w1 > SAVE w1 c0 v1"),
-        ("drops", "recorded version 1 for a push that was computed on version 0",
-         "DROP > DROP w1 c0 v1 t1 f1"),
     ],
     "summation order": [
         ("sync", "summed worker 0 after worker 1 in round 0, expected the order",
@@ -337,8 +298,6 @@ BAD = {
     "rates": [
         ("ssp", "clock 1, of staleness 0, had rate 0.2, expected 0.1",
          "APPLY w1 c1 > APPLY w1 c1 v4 t0 r0.2"),
-        ("sync", "worker 1 at clock 0, of staleness 0, had rate 0.2, expected 0.1",
-         "APPLY w1 c0 > APPLY w1 c0 v1 t0 r0.2"),
         ("allreduce", "clock 1 had rate 0.1, expected 0", "STEP w0 c1 > STEP w0 c1 r0.1"),
         ("serial", "clock 1 had rate 0.1, expected 0", "STEP w0 c1 > STEP w0 c1 m0 r0.1"),
     ],
@@ -357,36 +316,21 @@ BAD = {
     "sums": [
         ("allreduce", "took part in 3 sums, worker 1 in 2",
          "REDUCE w1 c1 v2 > | REDUCED w1 c1 v2 x0.0 >"),
-        ("allreduce", "took weight 1, rate 0.1", "REDUCED w1 c0 > REDUCED w1 c0 v1 x1.0 f1"),
-        ("allreduce", "rate 0.2", "REDUCED w1 c0 > REDUCED w1 c0 v1 x2.0 f1 r0.2"),
-        ("allreduce", "brings weight 2 for 1 samples", "REDUCE w1 c0 > REDUCE w1 c0 v0 x2.0 f1"),
-        ("allreduce", "from version 0 to 2 in sum 0, expected 0 to 1",
-         "REDUCED w1 c0 > REDUCED w1 c0 v2 x2.0 f1"),
         ("allreduce", "did not share its step 1", "REDUCE w0 c1 > REDUCE w0 c1 v1 x1.0"),
         ("allreduce", "nobody training", "REDUCED w1 c1 v2 x1.0 > REDUCED w1 c1 v2 x1.0"),
         ("allreduce", "as present, after it has left",
          "REDUCE w1 c1 v1 > REDUCE w1 c1 v1 x0.0 m0 f1"),
-        ("allreduce", "in sum 1 with clock 0, expected 1",
-         "REDUCE w1 c1 v1 > REDUCE w1 c0 v1 x0.0 m0"),
-        ("allreduce", "in sum 0 with clock 0", "REDUCED w1 c0 > REDUCED w1 c1 v1 x2.0 f1"),
         ("allreduce", "the last one only should have nobody",
          "REDUCE w0 c2 > | REDUCE w1 c1 v2 > | REDUCED w0 c2 > | REDUCED w1 c1 v2 x0.0 >"),
         ("allreduce", "which is not the step that it has made",
          "STEP w0 c1 > | LEAVE w0 > LEAVE w0 c1 | REDUCE w0 c2 > REDUCE w0 c1 v2 x0.0 m0 | "
          "REDUCED w0 c2 > REDUCED w0 c1 v2 x0.0 r0.0"),
-        ("allreduce", "began a sum and has no end of it", "REDUCED w0 c0 >"),
-        ("allreduce", "ended a sum that it had not begun", "REDUCE w0 c0 >"),
     ],
     "durations": [
         ("ssp", "READ of worker 0 says it took 0.5 s, it is 0.004 s since PUSH",
          "READ w0 c1 v1 > READ w0 c1 v1 t0 d0.5"),
-        ("ssp", "PUSH of worker 1 says it took 0.5 s", "PUSH w1 c1 > PUSH w1 c1 v3 d0.5"),
         ("ssp", "APPLY of worker 1 says it took 0.5 s, it is only 0.001 s since RECEIVE",
          "APPLY w1 c1 > APPLY w1 c1 v4 t0 d0.5"),
-        ("allreduce", "REDUCED of worker 1 says it took 0.5 s",
-         "REDUCED w1 c0 > REDUCED w1 c0 v1 x2.0 f1 d0.5"),
-        ("serial", "STEP of worker 0 says it took 0.5 s, it is 0.001 s since STEP",
-         "STEP w0 c2 > STEP w0 c2 d0.5"),
         ("serial", "STEP of worker 0 says it took 0.001 s, it is 0.002 s since STEP",
          "STEP w0 c2 > STEP w0 c2 d0.001 @0.003"),
         ("serial", "says it took 0.5 s, it is 0 s since the beginning",
@@ -403,13 +347,9 @@ BAD = {
         ("ssp", "measured a gap of 0.25", "APPLY w0 c0 > APPLY w0 c0 v1 t0 g0.25"),
     ],
     "final version": [
-        ("ssp", "version 3 of shard 0 was written at the end, expected 4", "FINAL > FINAL v3"),
         ("ssp", "never written", "FINAL >"),
-        ("serial", "expected 2", "FINAL > FINAL s-1 v3"),
         ("ssp", "written at 0.020000 s, expected 0.025000 s or later", "FINAL v4 > FINAL v4 @0.02"),
         ("serial", "written at 0.005000 s, expected 0.003000 s", "FINAL > FINAL s-1 v2 @0.005"),
-        ("ssp", "written again", "FINAL v4 > FINAL v4; FINAL v4"),
-        ("serial", "written again", "FINAL > FINAL s-1 v2; FINAL s-1 v2"),
     ],
 }  # fmt: skip
 

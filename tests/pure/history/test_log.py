@@ -23,10 +23,6 @@ def path(tmp_path):
     return tmp_path / "a.npy"
 
 
-def step(log, number):
-    log.add(Kind.STEP, 0.5 * number, number % 3, number, -1, samples=7, rate=0.1, seconds=0.25)
-
-
 def test_every_field_comes_back_in_64_bytes_to_the_bit(path):
     with EventLog(path, origin=10.0) as log:
         log.add(Kind.APPLY, 12.5, 3, 2**40, 2**41, 5, 32, 1.25, 7, 0.5, 0.25, 2.0, 0.125, 1)
@@ -46,11 +42,15 @@ def test_every_field_comes_back_in_64_bytes_to_the_bit(path):
     assert end["version"] == zlib.crc32(whole[header:-EVENT_BYTES] + whole[:header])
 
 
-@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097])
-def test_any_number_of_events(path, count):
+@each("count", [0, 1, 4095, 4096, 4097])
+def test_any_number_of_events_keeps_its_order_whether_queued_or_added(tmp_path, count):
+    path = tmp_path / f"{count}.npy"
     with EventLog(path) as log:
         for i in range(count):
-            log.add(Kind.STEP, i, 0, i, 2 * i)
+            if i % 3:
+                log.queue.append((log.add, Kind.STEP, i, 0, i, 2 * i))
+            else:
+                log.add(Kind.STEP, i, 0, i, 2 * i)
     events = np.load(path)
     assert len(events) == count + 1 == log.events + 1
     np.testing.assert_array_equal(events["version"][:-1], 2 * np.arange(count))
@@ -67,30 +67,12 @@ def test_a_run_that_is_cut_off_shows_in_its_file(path):
     assert path.stat().st_size > 2 * EVENT_BYTES  # for those who look closer
 
 
-def test_ending_twice_is_ending_once(path):
-    log = EventLog(path)
-    log.close()
-    log.close()
-    log.abandon()
-    assert len(np.load(path)) == 1
-
-
 def test_what_is_there_is_not_overwritten(path):
     path.write_text("mine")
     with pytest.raises(ConfigError, match=r"cannot write .*a\.npy: File exists"):
         EventLog(path)
     with pytest.raises(ConfigError, match="No such file"):
         EventLog(path.parent / "no" / "a.npy")
-
-
-def test_events_keep_their_order_whether_queued_or_added(path):
-    with EventLog(path) as log:
-        for i in range(0, 300, 3):
-            log.queue.append((log.add, Kind.STEP, i, 0, i, 0))
-            log.queue.append((log.add, Kind.STEP, i + 1, 0, i + 1, 0))
-            log.add(Kind.STEP, i + 2, 0, i + 2, 0)
-        log.queue.append((log.add, Kind.LEAVE, 300, 0, 300, -1))
-    assert np.load(path)["clock"][:-1].tolist() == list(range(301))
 
 
 # --- the last ones in memory --------------------------------------------------------------------
@@ -102,8 +84,8 @@ def test_a_ring_keeps_exactly_the_last(tmp_path, room):
         ring, path = EventRing(room), tmp_path / f"{room}-{events}.npy"
         with EventLog(path) as log:
             for number in range(events):
-                step(ring, number)
-                step(log, number)
+                for kept in (ring, log):
+                    kept.add(Kind.STEP, 0.5 * number, number % 3, number, -1, samples=7, rate=0.1)
         kept = ring.last()
         assert kept.dtype == EVENT
         assert kept["clock"].tolist() == list(range(max(0, events - room), events))

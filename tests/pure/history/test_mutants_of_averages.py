@@ -11,13 +11,13 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
-from psrt.history import History, Kind
+from psrt.history import History
 from psrt.history.check import check
 from psrt.history.check.mixing import mixing_of
 from psrt.job import setup
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies import pair_gossip
-from psrt.runtime.strategies.by_host import Leader, Member
+from psrt.runtime.strategies.by_host import Leader
 from psrt.runtime.strategies.choco import Choco
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.strategies.neighbours import Neighbours
@@ -31,8 +31,6 @@ from support.cases import each
 from support.histories import header_of, recorded
 from support.mutants import Mutants, before
 from support.recording import Ledger
-
-pytestmark = pytest.mark.slow
 
 Knobs = dict[str, Any]
 
@@ -71,7 +69,7 @@ def agrees(topology, name, size, *, push_sum=False, hosts=()):
 
 @each(("name", "push_sum"), itertools.product([*GRAPHS, "random-regular:4"], [False, True]))
 def test_matrices_are_those_of_the_topology(name, push_sum):
-    for size in range(1, 18):
+    for size in (1, 2, 3, 4, 5, 7, 9, 12, 16):
         try:
             topology = topology_of(name, size, push_sum=push_sum, seed=3)
         except ConfigError:
@@ -79,16 +77,12 @@ def test_matrices_are_those_of_the_topology(name, push_sum):
         agrees(topology, name, size, push_sum=push_sum)
 
 
-@pytest.mark.parametrize(
-    ("text", "push_sum"),
-    [
-        ("0 1\n1 2 # as a chain\n\n2 3", False),
-        ("0 > 1\n1>2\n2 > 3\n3 > 0", False),
-        ("0 > 1\n1>2\n2 > 3\n3 > 0\n0 > 2", True),
-        ("0 1 0.25\n1 2 0.5\n2 3 0.125", False),
-        ("0 > 1 0.25\n1 > 2 0.5\n2 > 3 0.75\n3 > 0 0.125\n1 > 0 0.25", True),
-    ],
-)
+@each(("text", "push_sum"), [
+    ("0 1\n1 2 # as a chain\n\n2 3", False),
+    ("0 > 1\n1>2\n2 > 3\n3 > 0\n0 > 2", True),
+    ("0 1 0.25\n1 2 0.5\n2 3 0.125", False),
+    ("0 > 1 0.25\n1 > 2 0.5\n2 > 3 0.75\n3 > 0 0.125\n1 > 0 0.25", True),
+])  # fmt: skip
 def test_matrices_are_those_of_a_file(tmp_path, text, push_sum):
     path = tmp_path / "edges.txt"
     path.write_text(text)
@@ -121,53 +115,28 @@ def run(steps=None, *, crashes=(), hosts=HOSTS, **knobs) -> History:
     ).history  # fmt: skip
 
 
-def is_sound(history):
-    outcome = check(history)
+#: Some leave before others, or die, or never say anything to those who have asked them.
+SOUND = [
+    *((steps, [(1, 0.003)], knobs) for steps, knobs in (
+        (UNEVEN, RING), (EVEN, LATER), (UNEVEN, ONE_PEER), (UNEVEN, SUMS), (EVEN, STAR),
+        (UNEVEN, TRACKING[0]), (EVEN, TRACKING[2]), (UNEVEN, CODED[0]), (EVEN, CODED[1]),
+        (UNEVEN, PAIRS[0]), (LATE, BY_HOST[0]), (UNEVEN_HOSTS, BY_HOST[1]),
+    )),
+    (UNEVEN_HOSTS, [(3, 0.002), (7, 0.001)], BY_HOST[0] | {"topology": "star"}),
+    (LATE, [(0, 0.0), (1, 0.0)], BY_HOST[1] | {"topology": "star"}),
+    (UNEVEN_HOSTS, [(0, 0.0), (1, 0.0)], BY_HOST[0]),
+    (UNEVEN_HOSTS, [], BY_HOST[0] | {"hosts": (8,)}),
+    (UNEVEN_HOSTS, [], BY_HOST[0] | {"hosts": (1,) * 8}),
+    # Edges that go one way.
+    (UNEVEN_HOSTS, [], BY_HOST[0] | {"hosts": (2,) * 4, "topology": "one-peer-exponential"}),
+    ((4, 4, 4), [(1, 1e-9), (2, 1e-9)], PAIRS[0]),
+]  # fmt: skip
+
+
+@each(("steps", "crashes", "knobs"), SOUND)
+def test_a_sound_one_stays_green(steps, crashes, knobs):
+    outcome = check(run(steps, crashes=crashes, **knobs))
     assert outcome.ok, "\n".join(outcome.lines())
-
-
-@each(
-    ("knobs", "steps"),
-    itertools.product(
-        (RING, LATER, ONE_PEER, SUMS, STAR, *TRACKING, *CODED, PAIRS[0]), (EVEN, UNEVEN)
-    ),
-)
-def test_a_sound_one_stays_green(knobs, steps):
-    is_sound(run(steps, crashes=[(1, 0.003)], **knobs))
-
-
-@each(
-    ("knobs", "steps", "topology", "crashes"),
-    itertools.product(
-        BY_HOST, (UNEVEN_HOSTS, LATE), ("ring", "star"),
-        ([(1, 0.003)], [(3, 0.002), (7, 0.001)], [(0, 0.0), (1, 0.0)]),
-    ),
-)  # fmt: skip
-def test_a_sound_one_by_host_stays_green(knobs, steps, topology, crashes):
-    is_sound(run(steps, crashes=crashes, topology=topology, **knobs))
-
-
-@each("hosts", [(8,), (1,) * 8, (2,) * 4])
-def test_it_does_on_any_hosts(hosts):
-    topology = "one-peer-exponential" if hosts == (2,) * 4 else "ring"  # edges that go one way
-    is_sound(run(UNEVEN_HOSTS, by_host=True, topology=topology, hosts=hosts))
-
-
-@each("steps", [(4, 4), (4, 4, 4)])
-def test_one_that_is_asked_and_dies_before_it_says_anything(steps):
-    """What it was offered goes to a worker that has no events."""
-    dead = [(worker, 1e-9) for worker in range(1, len(steps))]
-    is_sound(run(steps, crashes=dead, **PAIRS[0]))
-
-
-@each(("kind", "flag"), itertools.product((Kind.OFFER, Kind.TAKE, Kind.MIXED), (1, 2, 3)))
-def test_a_flag_of_other_averages_is_refused(kind, flag):
-    history = run(**BY_HOST[0])
-    events = history.workers[0].copy()
-    at = np.flatnonzero((events["kind"] == kind) & (events["flag"] == 0))[0]
-    events["flag"][at] = flag
-    outcome = check(replace(history, workers=(events, *history.workers[1:])))
-    assert f"flag {flag}, which has no meaning there" in "\n".join(outcome.lines())
 
 
 # --- mutants ------------------------------------------------------------------------------------
@@ -179,33 +148,22 @@ MIX_IN = [(Gossip, "_mix_in"), (PushSum, "_mix_in")]
 NOTE_MIXED, AVERAGE = (Gossip, "_note_mixed"), (PairGossip, "_average")
 
 # fmt: off
-broken.add("weighs a sender more", (Part, "weight"), [RING, LATER, SUMS, *CODED], "neighbours",
+broken.add("weighs a sender more", (Part, "weight"), [RING, CODED[1]], "neighbours",
            lambda weight, self, j, at: weight(self, j, at) * 1.01)
-broken.add("weighs by what it gives", (Part, "weight"), STAR, "neighbours",
-           lambda _, self, j, at: float(self.topology.matrices[0][j, self.rank]) or 0.1)
-broken.add("mixes by another weight than it says", (Gossip, "_note_taken"), [RING, LATER, SUMS],
-           "conservation", lambda note, self, it: np.float32(note(self, it) * 1.01))
 broken.add("stays in the first round of the period",
            [(Part, it) for it in ("senders", "receivers", "weight")], ONE_PEER, "neighbours",
            lambda method, self, *args: method(self, *args[:-1], 0))
-broken.add("averages on one side only", MIX_IN, [RING, SUMS], "neighbours",
-           lambda mix, self, it: mix(self, it) if self._neighbours.part.rank else None)
-broken.add("leaves a neighbour out", (Neighbours, "collect"), [RING, ONE_PEER, SUMS, *CODED],
+broken.add("leaves a neighbour out", (Neighbours, "collect"), [ONE_PEER, SUMS, CODED[0]],
            "neighbours", lambda collect, self, at, take:
            collect(self, at, lambda it: take(it) if it.worker or at != 1 else None))
-broken.add("takes the vector of the round before", MIX_IN, [RING, LATER, SUMS, *TRACKING],
+broken.add("takes the vector of the round before", MIX_IN, [RING, LATER, SUMS, TRACKING[2]],
            "offers", lambda mix, self, it:
            mix(self, it._replace(vector=before(self, it.worker, it.vector.copy()))))
-broken.add("keeps no share of who left", (Part, "own"), SUMS, "conservation",
-           lambda _, self, at: float(self.topology.matrices[0][self.rank, self.rank]),
-           steps=UNEVEN)
 broken.add("says another end", (WorkerEventRecorder, "left"), [RING, SUMS], "membership",
            lambda left, self, now, at, seconds: left(self, now, at - 1, seconds), steps=UNEVEN)
 broken.add("swaps the order", (Gossip, "__init__"), [RING, LATER], "turns",
            lambda init, self, *args, adapts_first, **more:
            init(self, *args, adapts_first=not adapts_first, **more))
-broken.add("says nothing of its waiting", NOTE_MIXED, [RING, LATER], "durations",
-           lambda note, self, began: note(self, began - 1e-3))
 
 # Of push-sum.
 broken.add("divides by the weight before", (PushSum, "_divide"), STAR, "conservation",
@@ -218,24 +176,10 @@ broken.add("sends x/w in place of x", (PushSum, "_mix_in"), STAR, "offers",
            lambda mix, self, it: mix(self, it._replace(vector=it.vector / np.float32(it.weight))))
 
 # With a codec.
-broken.add("misses a frame of a neighbour", (Choco, "_take_up"), CODED, "offers",
-           lambda take_up, self, frame, known:
-           take_up(self, frame, known) if known is self._offer or self.updates != 1 else None)
-broken.add("takes up nothing of its own", (Choco, "_take_up"), CODED, "offers",
-           lambda take_up, self, frame, known:
-           take_up(self, frame, known) if known is not self._offer or self.updates != 1 else None)
 broken.add("moves by another rate", (Choco, "__init__"), CODED, "conservation",
            lambda init, self, *args, rate, **more: init(self, *args, rate=1.1 * rate, **more))
-broken.add("moves by all of the difference", (Choco, "_note_taken"), CODED, "conservation",
-           lambda note, self, it: note(self, it) / self._rate)
 
 # Of pairs, without rounds: what one offered, or has answered, is ``mine``.
-broken.add("moves who asks only", AVERAGE, PAIRS, "conservation|gaps",
-           lambda average, self, offer, mine, *args:
-           average(self, offer, mine if self._pairs.asks else theirs(self, offer), *args))
-broken.add("moves who answers only", AVERAGE, PAIRS, "conservation|gaps",
-           lambda average, self, offer, mine, *args:
-           average(self, offer, theirs(self, offer) if self._pairs.asks else mine, *args))
 broken.add("moves by what it has now", AVERAGE, PAIRS, "conservation|gaps",
            lambda average, self, offer, mine, *args:
            average(self, offer, self._theta.copy(), *args))
@@ -243,19 +187,14 @@ broken.add("moves further than it says", AVERAGE, PAIRS, "conservation",
            lambda average, self, offer, mine, *args:
            average(self, offer, mine - np.float32(0.01) * (theirs(self, offer) - mine), *args))
 broken.add("moves all the way", (pair_gossip, "_HALF"), PAIRS, "neighbours", np.float32(1))
-broken.add("is never stale", AVERAGE, PAIRS, "staleness",
-           lambda average, self, offer, mine, tau, *args: average(self, offer, mine, 0, *args))
 broken.add("counts a step too many", AVERAGE, PAIRS, "staleness",
            lambda average, self, offer, mine, tau, *args:
            average(self, offer, mine, tau + self._pairs.asks, *args))
+broken.add("has its colours swapped", (registry, "two_colours"), PAIRS, "neighbours",
+           lambda two_colours, graph: tuple(1 - it for it in two_colours(graph)))
 broken.add("forgets an answer", AVERAGE, PAIRS, "offers",
            lambda average, self, offer, *args:
            average(self, offer, *args) if offer.number != 1 or not self._pairs.asks else None)
-broken.add("has its colours swapped", (registry, "two_colours"), PAIRS, "neighbours",
-           lambda two_colours, graph: tuple(1 - it for it in two_colours(graph)))
-broken.add("measures half the gap", (WorkerEventRecorder, "mixed"), PAIRS, "gaps",
-           lambda mixed, self, now, clock, content, waited, gap, **more:
-           mixed(self, now, clock, content, waited, gap if self._worker else gap / 2, **more))
 
 # By host.
 broken.add("leaves a member out", (Neighbours, "held"), BY_HOST, "neighbours",
@@ -263,28 +202,14 @@ broken.add("leaves a member out", (Neighbours, "held"), BY_HOST, "neighbours",
            held(self, at, [it for it in those if it != 2 or at != 1]))
 broken.add("takes members in another order", (Neighbours, "held"), BY_HOST, "summation order",
            lambda held, self, at, those: (came := held(self, at, those)) and came[::-1])
-broken.add("averages without itself", (Leader, "_pool"), BY_HOST, "neighbours",
-           lambda pool, self, at, *own: pool(self, at, *([] if self._part.members(at) else own)))
 broken.add("takes part after it has left", (Leader, "_pool"), BY_HOST, "neighbours",
            lambda pool, self, at, *own:
            pool(self, at, *(own or [self._theta] * bool(self._part.members(at)))), steps=LATE)
-broken.add("moves too far in both levels", (Leader, "_move"), BY_HOST, "conservation",
-           lambda move, self, *args: move(self, *args[:3], args[3] * 1.01))
-broken.add("weighs hosts otherwise", (HostPart, "share"), BY_HOST, "neighbours",
-           lambda share, self, *args: share(self, *args) * 1.01)
 broken.add("weighs hosts by the ranks that they had", (HostPart, "share"), BY_HOST, "neighbours",
            lambda _, self, host, at, *ranks: self.weight(host, at), steps=LATE)
-broken.add("weighs hosts as if each had one rank", (HostPart, "share"), BY_HOST, "neighbours",
-           lambda share, self, host, at, *ranks: share(self, host, at, 1, 1))
-broken.add("says more ranks", (Neighbours, "send"), BY_HOST, "neighbours",
-           lambda send, self, at, region, weight=1.0: send(self, at, region, weight + 1))
 broken.add("takes the mean of the round before", (Leader, "_mix_mean"), BY_HOST, "offers",
            lambda mix, self, at, it:
            mix(self, at, it._replace(vector=before(self, it.worker, it.vector.copy()))))
-broken.add("leaves a host out", (HostPart, "senders"), BY_HOST, "neighbours",
-           lambda senders, self, at:
-           tuple(it for it in senders(self, at) if it != 3 or not self.leads))
-broken.add("keeps what it has", (Member, "_mix_in"), BY_HOST, "offers", lambda *_: None)
 broken.add("hands back the mean of its own host", (Neighbours, "send_to"), BY_HOST, "offers",
            lambda send_to, self, those, at, region, weight=1.0:
            send_to(self, those, at, at % 2 if region == 2 else region, weight))
@@ -300,14 +225,7 @@ def theirs(self, offer):
     return self._port.payload(0, offer.neighbour)
 
 
-@broken(MIX_IN, [RING, ONE_PEER, SUMS], "summation order")
-def takes_a_neighbour_twice(mix, self, arrived):
-    mix(self, arrived)
-    if self.updates == 2:
-        mix(self, arrived)
-
-
-@broken(MIX_IN, [RING, ONE_PEER, SUMS], "conservation")
+@broken(MIX_IN, [RING, SUMS], "conservation")
 def adds_a_neighbour_twice(mix, self, arrived):
     """Writes it down once."""
     mix(self, arrived)
@@ -315,24 +233,6 @@ def adds_a_neighbour_twice(mix, self, arrived):
         events, self._events = self._events, None
         mix(self, arrived)
         self._events = events
-
-
-@broken((Leader, "_mix_mean"), BY_HOST, "conservation")
-def mixes_hosts_twice(mix, self, at, arrived):
-    """Writes it down once."""
-    mix(self, at, arrived)
-    if at == 2:
-        events, self._events = self._events, None
-        mix(self, at, arrived)
-        self._events = events
-
-
-@broken((Gossip, "_note_taken"), [RING, SUMS], "conservation")
-def adds_the_vector_of_the_round_before(note, self, arrived):
-    """Notes what came."""
-    factor = note(self, arrived)
-    arrived.vector[:] = before(self, arrived.worker, arrived.vector.copy())
-    return factor
 
 
 @broken((Neighbours, "collect"), {"topology": "full"}, "summation order")
@@ -355,24 +255,9 @@ def mixes_on_another_graph(made, config, workers, **more):
 
 
 @broken(NOTE_MIXED, [RING, LATER], "conservation")
-def keeps_nothing_of_the_average(note, self, began):
-    """One side notes what it takes, and goes on with its own."""
-    if self._neighbours.part.rank == 0:
-        np.copyto(self._theta, self._offer)
-    return note(self, began)
-
-
-@broken(NOTE_MIXED, [RING, LATER], "conservation")
 def rounds_to_half_precision(note, self, began):
     self._theta[:] = (self._theta / 3).astype(np.float16) * np.float32(3)
     return note(self, began)
-
-
-@broken((Gossip, "_send"), [RING, LATER], "offers|conservation")
-def sends_what_it_does_not_offer(send, self, *args):
-    """Writes into what is still on its way."""
-    send(self, *args)
-    self._offer[0] += self.updates == 2
 
 
 @broken(NOTE_MIXED, [RING, LATER], "conservation", steps=UNEVEN)
@@ -395,20 +280,7 @@ def skips_a_round(note, self, began):
     return found
 
 
-@broken((PushSum, "_mix_in"), [SUMS, STAR], "conservation")
-def mixes_no_weight(mix, self, arrived):
-    total = self._sum
-    mix(self, arrived)
-    self._sum = total
-
-
-@broken((PushSum, "_note_mixed"), STAR, "conservation")
-def leaves_weights_at_one(note, self, began):
-    self._weight = 1.0
-    return note(self, began)
-
-
-@broken((Tracking, "_track"), TRACKING, "tracking")
+@broken((Tracking, "_track"), TRACKING[1:], "tracking")
 def forgets_the_gradient_before(track, self):
     self._own.fill(0)
     track(self)
@@ -420,26 +292,7 @@ def does_not_divide(note, self, began):
     return note(self, began)
 
 
-@broken((Tracking, "_track"), TRACKING, "tracking")
-def keeps_the_first_gradient(track, self):
-    track(self)
-    np.copyto(self._own, self.__dict__.setdefault("_first", self._own.copy()))
-
-
-@broken((Tracking, "_track"), TRACKING, "tracking")
-def tracks_by_what_it_has_alone(track, self):
-    track(self)
-    np.copyto(self._tracked, self._own)
-
-
-@broken((Gossip, "_mix_in"), TRACKING, "conservation")
-def mixes_parameters_only(mix, self, arrived):
-    tracked = self._tracked.copy()
-    mix(self, arrived)
-    np.copyto(self._tracked, tracked)
-
-
-@broken((Gossip, "_mix_in"), TRACKING, "conservation")
+@broken((Gossip, "_mix_in"), TRACKING[1:], "conservation")
 def mixes_gradients_by_another_weight(mix, self, arrived):
     tracked = self._tracked.copy()
     mix(self, arrived)
@@ -450,22 +303,6 @@ def mixes_gradients_by_another_weight(mix, self, arrived):
 def sends_old_gradients(send, self, *args):
     self._tracked[:] = before(self, "tracked", self._tracked.copy())
     send(self, *args)
-
-
-@broken((Choco, "_encoded"), CODED, "offers")
-def thinks_that_nothing_is_lost(encoded, self):
-    frame = encoded(self)
-    np.copyto(self._offer, self._theta)
-    return frame
-
-
-@broken((Choco, "_mix_in"), CODED, "conservation")
-def mixes_what_it_has_itself(mix, self, arrived):
-    """Takes θ_i in place of x̂_i, which neighbours do not know."""
-    kept = self._offer.copy()
-    np.copyto(self._offer, self._theta)
-    mix(self, arrived)
-    np.copyto(self._offer, kept)
 
 
 @broken(AVERAGE, PAIRS, "offers")
@@ -489,12 +326,6 @@ def answers_with_what_it_had_before(send, self, *args, **more):
     found = send(self, *args, **more)
     self._theta[:] = now
     return found
-
-
-@broken((Leader, "_note_result"), BY_HOST, "offers")
-def goes_on_with_something_else(note, self):
-    self._theta[0] += 1
-    note(self)
 
 
 @broken((Leader, "begin"), BY_HOST[0], "turns")

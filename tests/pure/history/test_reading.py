@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -58,17 +56,6 @@ def refused(run):
     return text
 
 
-def flipped(path, most):
-    """Yield every third place of a file while a bit of it is another; at last it is as before."""
-    whole = path.read_bytes()
-    for place in range(0, len(whole), 3):
-        broken = bytearray(whole)
-        broken[place] ^= 1 << place % most
-        path.write_bytes(broken)
-        yield place
-    path.write_bytes(whole)
-
-
 def test_events_come_back_by_worker_and_shard(history):
     found = read_history(history.parent)
     assert found.events == read_history(history).events == len(ROWS)
@@ -103,21 +90,16 @@ def test_any_number_of_workers_is_sorted_alike(workers):
 
 
 def test_a_history_cut_or_flipped_anywhere_is_refused(history):
+    """A law and the fuzzing of files draw some places; these are all of them, but for a step."""
     path = history / "b.npy"
     whole = path.read_bytes()
-    for length in range(0, len(whole), 7):
-        path.write_bytes(whole[:length])
-        refused(history)
-    path.write_bytes(whole)
-    for _ in flipped(path, 8):
-        refused(history)
-
-
-def test_a_flipped_bit_of_the_header_is_refused_or_harmless(history):
-    before = read_history(history).header
-    for _ in flipped(history / "header.json", 7):
-        with contextlib.suppress(ConfigError):
-            assert read_history(history).header == before  # white space
+    for place in range(0, len(whole), 11):
+        for broken in (
+            whole[:place],
+            whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :],
+        ):
+            path.write_bytes(broken)
+            refused(history)
 
 
 def test_a_byte_or_an_event_too_many_or_elsewhere_is_refused(history):
@@ -139,8 +121,6 @@ def test_a_byte_or_an_event_too_many_or_elsewhere_is_refused(history):
     np.zeros((2, 2), EVENT),
     np.zeros((), EVENT),
     np.zeros(3, EVENT.newbyteorder(">")),
-    np.zeros(3, [("kind", "<u1")]),
-    np.zeros(3, [*EVENT.descr[:-1], ("seconds", "<f8")]),
 ])  # fmt: skip
 def test_another_array_is_refused(history, array):
     np.save(history / "a.npy", array)
@@ -154,8 +134,6 @@ def test_nothing_is_ever_unpickled_nor_are_several_arrays_read(history):
 
     path = history / "a.npy"
     np.save(path, np.array([Trap()], dtype=object), allow_pickle=True)
-    assert "damaged" in refused(history)
-    path.write_bytes(pickle.dumps(Trap()))
     assert "damaged" in refused(history)
     with path.open("wb") as file:
         np.savez(file, a=np.zeros(3, EVENT))
@@ -184,8 +162,6 @@ def test_a_run_that_was_cut_off_is_unfinished(history):
     assert f"{told}; 7 events up to 0.400 s were recorded" in refused(history)
     path.write_bytes(path.read_bytes()[:-70])  # within an event
     assert f"{told}; 5 events up to 0.400 s were recorded" in refused(history)
-    path.write_bytes(b"")
-    assert told in refused(history)
     (history / "header.json").unlink()
     path.rename(history / "rank-00000.npy")
     assert "unfinished run: it ended before its header was written" in refused(history)
@@ -202,7 +178,6 @@ def test_what_is_missing_is_named(tmp_path, history):
     (0, 0.0, 0, 0, 0, 0), (99, 0.0, 0, 0, 0, 0), (Kind.END, 0.0, 0, 0, 0, 0),
     (Kind.STEP, 0.0, 2, 0, 0, 0), (Kind.STEP, 0.0, -1, 0, 0, 0), (Kind.APPLY, 0.0, -2, 0, 0, 0),
     (Kind.RECEIVE, 0.0, 0, 0, 0, 2), (Kind.RECEIVE, 0.0, 0, 0, 0, -1),
-    (Kind.RECEIVE, 0.0, 2, 0, 0, 0),
 ])  # fmt: skip
 def test_an_event_of_nobody_is_refused(history, row):
     path = history / "a.npy"
@@ -224,37 +199,28 @@ def rewritten(history, change):
     return refused(history)
 
 
-SPANS = [[0, -5], [5, 10]]
-NOT_CLOCKS = "clocks that are not a host and three times each"
-
-
 @each(("text", "values"), [
-    ("of format 1, which an older psrt wrote; this psrt reads 12", {"format": [1]}),
-    ("of format None", {"format": [None]}),
-    ("0 workers", {"workers": [[]]}),
-    ("workers that are not a list", {"workers": [7]}),
-    ("not whole numbers", {"workers": [[2, "3"]], "spans": [SPANS], "n": [1.5, True],
-                           "crashes": [[-1]]}),
-    ("ranks of 2 shards and the spans of 1", {"spans": [[[0, 5]]]}),
-    ("spans", {"spans": [[3, 4]]}),
-    ("outside its folder", {"files": [["../a.npy"]]}),
-    ("not text", {"files": [["a.npy", 3]]}),
-    ("b", {"files": [["a.npy", "b\0.npy"]]}),
-    ("files that are not a list", {"files": [None]}),
-    ("does not say the mode", {"config": [[], {}]}),
-    ("digests that are not", {"initial_sha256": ["ab"], "code_sha256": ["AB" * 32]}),
-    ("batches that are not", {"batches": [[10], [0, 1], [2**70, 1]]}),
-    ("clocks that are not a list", {"clocks": [1]}),
-    (NOT_CLOCKS, {"clocks": [[[0, 1.0, 2.0]], [[0.5, 1.0, 2.0, 3.0]], [[0, 1.0, "2", 3.0]]]}),
-    ("knobs of a codec that are not numbers", {"codec_knobs": [{"bucket": "8"}],
-                                               "reply_knobs": [[]]}),
-    ("crashes that are not a list", {"crashes": [1]}),
+    ("of format 1, which an older psrt wrote; this psrt reads 12", {"format": 1}),
+    ("of format None", {"format": None}),
+    ("0 workers", {"workers": []}),
+    ("workers that are not a list", {"workers": 7}),
+    ("not whole numbers", {"workers": [2, "3"]}),
+    ("not whole numbers", {"spans": [[0, -5], [5, 10]]}),
+    ("not whole numbers", {"n": True}),
+    ("ranks of 2 shards and the spans of 1", {"spans": [[0, 5]]}),
+    ("outside its folder", {"files": ["../a.npy"]}),
+    ("b", {"files": ["a.npy", "b\0.npy"]}),
+    ("does not say the mode", {"config": {}}),
+    ("digests that are not", {"code_sha256": "AB" * 32}),
+    ("batches that are not", {"batches": [0, 1]}),
+    ("clocks that are not a list", {"clocks": 1}),
+    ("clocks that are not a host and three times each", {"clocks": [[0, 1.0, "2", 3.0]]}),
+    ("knobs of a codec that are not numbers", {"codec_knobs": {"bucket": "8"}}),
+    ("knobs of a codec that are not numbers", {"reply_knobs": []}),
 ])  # fmt: skip
 def test_a_header_that_cannot_be_is_refused(history, text, values):
-    for name, value in ((name, it) for name, those in values.items() for it in those):
-        write_header(history, header())
-        told = rewritten(history, lambda values, it={name: value}: values.update(it))
-        assert text in told, (name, value)
+    write_header(history, header())
+    assert text in rewritten(history, lambda it: it.update(values))
 
 
 def test_a_header_that_lacks_something_is_refused(history):
@@ -264,18 +230,15 @@ def test_a_header_that_lacks_something_is_refused(history):
         assert item.name in told or "format" in told
 
 
-@each("text", ["", "[]", "{", "{}", "null", "[" * 5000, '{"format": 1}', "é\0"])
-def test_a_header_that_is_none_is_refused(history, text):
-    (history / "header.json").write_text(text)
-    assert "header.json" in refused(history)
-
-
-def test_a_header_that_was_changed_is_refused(history):
+def test_a_header_that_is_none_or_was_changed_is_refused(history):
     path = history / "header.json"
-    path.write_text(path.read_text().replace('"n": 10', '"n": 11'))
-    assert "header.json: damaged: its checksum" in refused(history)
-    path.write_text(path.read_text().replace("crc32", "crc64"))
-    assert "header.json: damaged: its checksum" in refused(history)
+    whole = path.read_text()
+    for text in ("", "[]", "[" * 5000, '{"format": 1}', "é\0"):
+        path.write_text(text)
+        assert "header.json" in refused(history)
+    for changed in (whole.replace('"n": 10', '"n": 11'), whole.replace("crc32", "crc64")):
+        path.write_text(changed)
+        assert "header.json: damaged: its checksum" in refused(history)
 
 
 def test_what_is_read_block_by_block_is_refused_likewise(history):

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.config import TrainConfig, resolve
-from psrt.errors import ProtocolError, ReplayError
+from psrt.errors import ReplayError
 from psrt.history import EVENT, Header, Kind
 from psrt.history.differences import differences, knob_differences
 from psrt.history.events import ANSWER, pair
 from psrt.history.pair_replay import PairScript, PairSequencer
 from psrt.history.replay import Script, Sequencer
-from psrt.messages import Leave, Mix, Params, Push
+from psrt.messages import Leave, Mix, Push
 from psrt.transport import drive
 from support.cases import each
 
@@ -47,19 +47,19 @@ def script_of(messages, shard=1):
     return Script.of(shard, events)
 
 
-class Inbox:
-    """Gives messages in order of arrival."""
+def inbox(messages):
+    """Return what gives messages in order of arrival."""
+    left = list(messages)
 
-    def __init__(self, messages):
-        self.left = list(messages)
+    async def receive():
+        return left.pop(0)
 
-    async def receive(self):
-        return self.left.pop(0)
+    return receive
 
 
 def handed_on(arriving, script, count=None):
     """Return the messages that a sequencer hands on, of those that arrive."""
-    sequencer = Sequencer(Inbox(arriving).receive, [script])
+    sequencer = Sequencer(inbox(arriving), [script])
 
     async def take():
         return [await sequencer.receive() for _ in range(len(script) if count is None else count)]
@@ -129,7 +129,7 @@ def test_what_is_early_or_too_much_is_found(arriving, count, told):
 
 
 def test_who_is_waited_for_and_an_end_that_comes_too_early():
-    sequencer = Sequencer(Inbox(RECORDED).receive, [script_of(RECORDED)])
+    sequencer = Sequencer(inbox(RECORDED), [script_of(RECORDED)])
     first = "worker 0, which pushed clock 0 on version 0 in the recorded run (event 0 of shard 1)"
     assert sequencer.waiting_for() == first
     for _ in range(4):
@@ -142,19 +142,14 @@ def test_who_is_waited_for_and_an_end_that_comes_too_early():
     assert sequencer.waiting_for() == "the last answers to be read"
     nothing = Script.of(0, np.zeros(0, EVENT))
     assert len(nothing) == 0
-    Sequencer(Inbox([]).receive, [nothing]).finish()
+    Sequencer(inbox([]), [nothing]).finish()
     came = [push(0, 0, 0)]
-    sequencer = Sequencer(Inbox(came).receive, [script_of(came), script_of(RECORDED, 2)])
+    sequencer = Sequencer(inbox(came), [script_of(came), script_of(RECORDED, 2)])
     drive(sequencer.receive())
     assert sequencer.waiting_for() == first.replace("shard 1", "shard 2")
 
 
-def test_what_is_no_message_to_a_server():
-    with pytest.raises(ProtocolError, match="expected a push"):
-        handed_on([Params(1, 0, 0, 0)], script_of(RECORDED))
-
-
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(runs(), runs(), st.lists(st.booleans(), min_size=60, max_size=60))
 def test_each_shard_of_a_server_has_an_order_of_its_own(first, second, picks):
     """Whatever the two have in common: a message waits for those of its own shard alone."""
@@ -163,7 +158,7 @@ def test_each_shard_of_a_server_has_an_order_of_its_own(first, second, picks):
         of_shard = [message._replace(shard=shard) for message in recorded]
         scripts.append(script_of(of_shard, shard))
         arriving.append([message._replace(shard=shard) for message in came])
-    sequencer = Sequencer(Inbox(merged(arriving, picks)).receive, scripts)
+    sequencer = Sequencer(inbox(merged(arriving, picks)), scripts)
 
     async def take():
         return [await sequencer.receive() for _ in range(sum(map(len, scripts)))]
@@ -208,12 +203,7 @@ ANSWERS = [
 
 
 def pair_sequencer(lines, *arriving, worker=0):
-    inbox = list(arriving)
-
-    async def receive():
-        return inbox.pop(0)
-
-    return PairSequencer(receive, PairScript.of(worker, pair_events(*lines)))
+    return PairSequencer(inbox(arriving), PairScript.of(worker, pair_events(*lines)))
 
 
 def test_each_is_asked_and_taken_where_it_was():
@@ -240,7 +230,7 @@ def test_who_comes_early_is_held():
     assert drive(it.receive()) == Leave(0, 4)
 
 
-@pytest.mark.parametrize("message", [Mix(1, 0, 1), Leave(1, 0)])
+@each("message", [Mix(1, 0, 1), Leave(1, 0)])
 def test_another_message_is_found_out(message):
     it = pair_sequencer(ASKS, message)
     it.partner(0)
@@ -254,11 +244,6 @@ def test_what_is_left_out_is_found_out():
         it.partner(1)
     with pytest.raises(ReplayError, match="event 0 of worker 0"):
         it.finish()
-
-
-def test_who_did_nothing_with_others_has_an_empty_script():
-    script = PairScript.of(0, pair_events((Kind.STEP, -1, 0, 0, 0)))
-    assert len(script) == 0
     pair_sequencer([]).finish()
 
 
@@ -282,10 +267,7 @@ def header(*, workers=2, servers=2, told=(), **knobs):
 
 @each(("change", "said"), [
     ({"seed": 3}, "seed 3 instead of 0"),
-    ({"lr": 0.5}, "lr 0.5 instead of 0.1"),
     ({"hidden": (8,)}, "hidden 8 instead of 128,64"),
-    ({"dataset": "synthetic"}, "dataset synthetic instead of digits"),
-    ({"staleness_rate": "inverse"}, "staleness-rate inverse instead of constant"),
     ({"clip_norm": 1.0}, "clip-norm 1 instead of none"),
     ({"workers": 3}, "3 workers instead of 2"),
     ({"servers": 1}, "servers 1 instead of 2"),
@@ -293,7 +275,6 @@ def header(*, workers=2, servers=2, told=(), **knobs):
     ({"told": {"numpy": "2.1.0"}}, "numpy 2.1.0 instead of 2.0.0"),
     ({"told": {"code_sha256": "d" * 64}},
      "other source code of psrt (dddddddd instead of cccccccc)"),
-    ({"told": {"data_sha256": "d" * 64}}, "other training data (dddddddd instead of bbbbbbbb)"),
     ({"told": {"data_sha256": ""}}, "other training data"),
     ({"told": {"initial_sha256": "d" * 64}},
      "other initial parameters (dddddddd instead of aaaaaaaa)"),
@@ -325,8 +306,6 @@ APART = "ranks on other hosts, "
 @each(("now", "then", "algorithm", "hosts", "said"), [
     ({"allreduce": "ring"}, "auto", "ring", (0, 0, 0), None),
     ({"allreduce": "tree"}, "auto", "ring", (0, 0, 0), "allreduce tree instead of ring"),
-    ({"allreduce": "ring"}, "tree", "tree", (0, 0, 0), "allreduce ring instead of tree"),
-    ({"allreduce": "node+ring"}, "auto", "node+ring", (5, 5, 5), None),
     ({"allreduce": "node+ring"}, "auto", "node+ring", (0, 1, 1), APART + "which node+ring sums by"),
     ({"allreduce": "node"}, "auto", "node", (0, 1, 1), APART + "which node sums by"),
     ({"allreduce": "ring"}, "auto", "ring", (0, 1, 1), None),

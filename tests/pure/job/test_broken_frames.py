@@ -7,6 +7,7 @@ whose codecs do something wrong and say so consistently.
 from __future__ import annotations
 
 import functools
+import itertools
 from contextlib import nullcontext
 from dataclasses import replace
 from unittest import mock
@@ -15,8 +16,6 @@ import numpy as np
 import pytest
 
 from psrt.codec import ErrorFeedback
-from psrt.codec.low_rank import LowRank
-from psrt.codec.sparse import RandomK
 from psrt.config import TrainConfig
 from psrt.history import Kind, read_history
 from psrt.history.check import check
@@ -26,7 +25,7 @@ from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.straight_sum import StraightSum
 from psrt.ways import Way
-from support.cases import also, each, pairs
+from support.cases import each
 from support.histories import altered, codec_knobs
 
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
@@ -55,14 +54,9 @@ JOBS = {
     "means": SUMS | codec_knobs("top-k") | {"codec_reply": "nonzero"},
     "float16": SUMS | {"codec": "float16", "allreduce": "ring"},
     "random-k": SUMS | codec_knobs("random-k") | {"allreduce": "ring"},
-    "low-rank": SUMS | {"codec": "low-rank", "codec_rank": 1, "allreduce": "ring"},
     "fragments": FRAGMENTS | {"codec": "sign"},
     "in turn": LOCAL | {"codec": "sign", "fragments": 2},
-    "late": LOCAL | {"codec": "int8", "sync_delay": 2},
 }
-FIELDS = (
-    "version", "samples", "worker", "shard", "clock", "tau", "progress", "flag", "gone", "twice",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -93,56 +87,26 @@ def violation_of(folder, name, **more):
 # --- events --------------------------------------------------------------------------------------
 
 
-def is_told_by_nobody_else(name, kind, field):
-    if name == "replies" and field in ("shard", "tau", "progress", "flag"):
-        return True
-    if kind in (Kind.SUM_KEEP, Kind.RESIDUAL):
-        return field == "samples"
-    # What one worker adds straight through no other one knows.
-    straight = name in ("float16", "random-k", "low-rank")
-    return straight and (kind, field) == (Kind.SUM_ENCODE, "version")
-
-
-@pytest.mark.parametrize(
-    ("name", "field"),
-    pairs([it for it in JOBS if it not in ("pushes", "in turn", "late")], FIELDS, one_in=7),
-)
-def test_events_that_contradict_each_other(good, name, field):
+@each("name", ["replies", "means"])
+def test_events_that_contradict_each_other(good, name):
+    """Frames of other jobs are forged in the law of forgeries, none of whose jobs codes replies."""
     history = good(name)
-    kinds = (
-        (Kind.ENCODE, Kind.DECODE, Kind.RESIDUAL, Kind.REPLY_ENCODE, Kind.REPLY_DECODE)
-        if name == "replies"
-        else (Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
-    )
-    found, missed = 0, []
-    for kind in kinds:
-        of_server = kind in (Kind.DECODE, Kind.REPLY_ENCODE)
-        tables = list(history.shards if of_server else history.workers)
-        events = tables[1]
-        # Of what goes and of what comes back.
-        places = [
-            np.flatnonzero((events["kind"] == kind) & (events["flag"] == it)) for it in (0, 1)
-        ]
-        for at in (it[5] for it in places if len(it) > 5):
-            if is_told_by_nobody_else(name, kind, field):
-                continue
-            tables[1] = altered(events, int(at), field)
-            changed = {"shards" if of_server else "workers": tuple(tables)}
-            found += 1
-            missed += [] if not check(replace(history, **changed)).ok else [kind.name]
+    of_shards = (Kind.DECODE, Kind.REPLY_ENCODE)
+    of_workers = (Kind.ENCODE, Kind.REPLY_DECODE, Kind.SUM_ENCODE, Kind.SUM_DECODE)
+    fields = ["version", "samples", "worker", "clock", "gone", "twice"]
+    fields += ["shard", "tau", "progress", "flag"] if name == "means" else []
+    tried, missed = 0, []
+    for side, kinds in (("shards", of_shards), ("workers", of_workers)):
+        tables = list(getattr(history, side))
+        for kind, field in itertools.product(kinds, fields):
+            at = np.flatnonzero(tables[1]["kind"] == kind) if len(tables) > 1 else ()
+            if len(at) > 5:
+                changed = (tables[0], altered(tables[1], int(at[5]), field), *tables[2:])
+                tried += 1
+                if check(replace(history, **{side: changed})).ok:
+                    missed.append((kind.name, field))
     assert not missed
-    assert found or name == "replies"
-
-
-def test_a_round_that_was_never_encoded(good):
-    history = good("late")
-    framed = [Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE]
-    workers = tuple(
-        events[~(np.isin(events["kind"], framed) & (events["clock"] == 2))]
-        for events in history.workers
-    )
-    violation = check(replace(history, workers=workers)).violation
-    assert (violation.rule, violation.text) == ("frames", "2 rounds were encoded, expected 3")
+    assert tried >= 12
 
 
 # --- headers -------------------------------------------------------------------------------------
@@ -151,9 +115,7 @@ def test_a_round_that_was_never_encoded(good):
 SAYS = [
     ("pushes", {"config": {"codec": None}}, "in a run without a codec"),
     ("two phases", {"config": {"codec": None}}, ""),
-    ("pushes", {"config": {"codec_bucket": 8}, "codec_knobs": {"bucket": 8}}, "sign makes"),
     ("two phases", {"config": {"codec_bucket": 8}, "codec_knobs": {"bucket": 8}}, "sign makes"),
-    ("two phases", {"n": 277}, "the last chunk ends at element"),
     ("float16", {"n": 277}, "the last chunk ends at element"),
     *(
         (ran, {"way": way.value}, "")
@@ -166,11 +128,9 @@ SAYS = [
     ),
     ("random-k", {"config": {"codec_density": 0.2}, "codec_knobs": {"density": 0.2}},
      "random-k makes"),
-    ("low-rank", {"config": {"codec_rank": 2}, "codec_knobs": {"rank": 2}}, "low-rank makes"),
     ("in turn", {"config": {"fragment_order": "sequential"}}, ""),
     ("in turn", {"layers": ((0, 207), (207, 344), (344, 380))}, ""),
     ("means", {"config": {"codec_reply": "float16"}}, ""),
-    ("means", {"config": {"codec_reply": None}}, ""),
     ("means", {"config": {"codec_reply": "sign"}, "reply_knobs": {"bucket": 8}}, ""),
 ]  # fmt: skip
 
@@ -195,15 +155,10 @@ def test_a_header_that_says_otherwise(good, name, changes, text):
 #: sent, and what is kept back of it, by v, e, what is decoded, and what was kept back elsewhere.
 WRONG = {
     "dropped": lambda v, e, other: v,
-    "doubled": lambda v, e, other: v + 2 * e,
-    "of the other sign": lambda v, e, other: v - e,
     "of another shard": lambda v, e, other: v + other,
     "a part of it": lambda v, e, other: v + np.float32(0.999) * e,
-    "twice the gradient": lambda v, e, other: 2 * v + e,
 }
 WRONGLY_KEPT = {
-    "of the other sign": lambda p, c, e: c - p,
-    "all of it": lambda p, c, e: p,
     "nothing": lambda p, c, e: np.zeros_like(p),
     "what was there": lambda p, c, e: e,
     "but for one": lambda p, c, e: np.where(np.arange(p.size) == np.abs(p - c).argmax(), 0, p - c),
@@ -211,9 +166,8 @@ WRONGLY_KEPT = {
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, *(f"kept: {it}" for it in WRONGLY_KEPT), "not at all"])
-@pytest.mark.parametrize("codec", ["sign", also("low-rank")])
 @pytest.mark.one_in(3)
-def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, codec, wrong):
+def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, wrong):
     right, others = ErrorFeedback.encode, {}
 
     def encode(self, vector, rng):
@@ -227,7 +181,7 @@ def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, codec, wrong):
         return frame
 
     monkeypatch.setattr(ErrorFeedback, "encode", encode)
-    violation = violation_of(tmp_path, "pushes", codec=codec, epochs=1)
+    violation = violation_of(tmp_path, "pushes", epochs=1)
     if wrong == "not at all":
         assert violation is None
         return
@@ -250,15 +204,6 @@ def unscaled(self, factor, rescale=ErrorFeedback.rescale):
     rescale(self, 1.0)
 
 
-def sharing(self, encoder, *, senders={}, init=SumCodec.__init__, **more):  # noqa: B006
-    """As if all fragments were encoded by one and the same sender."""
-
-    def make(span, way):
-        return senders.setdefault((more["worker"], span.size, way), encoder(span, way))
-
-    init(self, make, **more)
-
-
 def drawing_alike(self, clock, epoch, total, begin=SumCodec.begin_round):
     """As if the draws of two fragments under way were the same."""
     begin(self, clock // 2, epoch, total)
@@ -269,45 +214,20 @@ def adding_more(self, reply, read=ReplyDecoder.read):
     self._spans[reply.shard][0] += 1e-3
 
 
-def careless(self, finish=StraightSum.finish):
-    self._own[0] *= np.float32(0.99)
-    self._feedback.residual *= np.float32(0.99)
-    finish(self)
-
-
 def dividing(self, at, agree=StraightSum.agree):
     self._codec.total *= 1 + (self._codec.worker == 1)
     agree(self, at)
-
-
-def drawing_once_more(self, rng, begin=RandomK.begin, turns=iter(range(10_000))):  # noqa: B008
-    if next(turns) == 40:
-        rng.random()
-    begin(self, rng)
-
-
-def tilting_once(self, part, mean, agree=LowRank.agree, turns=iter(range(10_000))):  # noqa: B008
-    agree(self, part, mean)
-    if next(turns) == 40:
-        self._p[0] += 1
 
 
 #: The job, what is broken in it, and the rule and the words by which that is found.
 BROKEN = [
     ("replies", ReplyDecoder, "read", adding_more, "frames", "came to other numbers"),
     ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
-    ("gathered", CodedSum, "begin", forgetful, "residuals", ""),
     ("hops", CodedSum, "begin", forgetful, "residuals", ""),
-    ("fragments", CodedSum, "begin", forgetful, "residuals", ""),
-    ("fragments", SumCodec, "__init__", sharing, "residuals", ""),
     ("fragments", SumCodec, "begin_round", drawing_alike, "frames", ""),
     ("two phases", ErrorFeedback, "rescale", unscaled, "residuals", "keeps back at clock"),
     ("random-k", StraightSum, "begin", forgetful_straight, "residuals", ""),
-    ("random-k", StraightSum, "finish", careless, "residuals", "what adds up to"),
-    ("low-rank", StraightSum, "finish", careless, "residuals", "what adds up to"),
-    ("random-k", RandomK, "begin", drawing_once_more, "frames", "has other means in round"),
     ("float16", StraightSum, "agree", dividing, "frames", "another mean of part 0"),
-    ("low-rank", LowRank, "agree", tilting_once, "frames", ""),
 ]
 
 
@@ -316,13 +236,13 @@ BROKEN = [
     BROKEN,
     ids=[f"{row[0]}: {row[3].__name__}" for row in BROKEN],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_a_run_that_does_something_wrong(
     tmp_path, monkeypatch, name, what, method, wrong, rule, text
 ):
     """Its own check of θ looks away, if what is wrong shows in θ."""
     monkeypatch.setattr(what, method, wrong)
-    more = {"check_every": 0} if name in ("float16", "random-k", "low-rank") else {}
+    more = {"check_every": 0} if name in ("float16", "random-k") else {}
     with mock.patch("psrt.runtime.worker.fingerprint", return_value=0) if more else nullcontext():
         violation = violation_of(tmp_path, name, **more)
     assert violation.rule == rule

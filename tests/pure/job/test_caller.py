@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,12 +104,8 @@ def test_the_steps_of_the_fastest_name_a_checkpoint_each():
     found = [one.call(step, 0) for step in (7, 8, 9)]
     assert found == [0, 0, 0]
     assert [one.call(11, 0), one.call(6, 0), one.call(12, 11)] == [11, 11, 0]
-    assert [one.call(14, 11), one.call(26, 11), one.call(30, 11), one.call(3, 26)] == [
-        0,
-        26,
-        26,
-        30,
-    ]
+    calls = ((14, 11), (26, 11), (30, 11), (3, 26))
+    assert [one.call(*it) for it in calls] == [0, 26, 26, 30]
 
 
 def test_others_learn_of_all_of_them_in_order():
@@ -120,12 +117,7 @@ def test_others_learn_of_all_of_them_in_order():
     assert others[0].call(1, 0) == 0
     look(first, *others)
     for other in others:
-        assert [other.call(1, 0), other.call(1, 2), other.call(1, 4), other.call(1, 6)] == [
-            2,
-            4,
-            6,
-            0,
-        ]
+        assert [other.call(1, last) for last in (0, 2, 4, 6)] == [2, 4, 6, 0]
 
 
 def test_one_that_is_faster_than_the_first_has_it_decide():
@@ -185,84 +177,57 @@ def test_nothing_is_saved_before_a_step_is_done():
     assert one.call(1, 0) == 1
 
 
-def test_an_announcement_stays_until_all_have_saved_themselves():
+def test_an_announcement_stays_until_all_have_saved_themselves(monkeypatch):
     disk = Memory()
-    checkpoints = Checkpoints(disk, Path("run"))
     first, slow, _ = initiators_of(disk, every=1)
-    saved = []
-    first._checkpoints.listed = lambda: iter([(None, it) for it in saved])  # type: ignore[method-assign]
+    saved, checkpoints = [], Checkpoints(disk, Path("run"))
+    monkeypatch.setattr(first._checkpoints, "listed", lambda: iter([(None, it) for it in saved]))
+
+    def announced():
+        look(first)
+        return [step for step in (1, 2, 3, 4) if disk.names(checkpoints.cut(step, 0))]
+
     for step in (1, 2, 3):
         first.call(step, step - 1)
-        look(first)
-    there = [bool(disk.names(checkpoints.cut(it, 0))) for it in (1, 2, 3)]
-    assert there == [True] * 3
+        assert announced() == [*range(1, step + 1)]
     look(slow)
-    saved.append(type("Saved", (), {"step": 2}))
+    saved.append(SimpleNamespace(step=2))
     first.call(4, 3)
-    look(first)
-    there = [bool(disk.names(checkpoints.cut(it, 0))) for it in (1, 2, 3, 4)]
-    assert there == [False, False, True, True]
+    assert announced() == [3, 4]
     look(slow)
     assert [slow.call(1, it) for it in range(5)] == [1, 2, 3, 4, 0]
-
-
-def test_another_attempt_of_them_is_not_asked_either():
-    disk = Memory()
-    first, other, _ = initiators_of(disk, every=5)
-    first.call(5, 0)
-    other.ask(stop=True)
-    look(first, other)
-    again, another, _ = initiators_of(disk, every=5, attempt=1, step=5)
-    look(again, another)
-    assert again.call(6, 0) == another.call(6, 0) == 0
 
 
 # --- other workers, but never another number of samples in a step --------------------------------
 
 SYNC = TrainConfig(mode="sync", servers=1, batch_size=12)
+ALL = TrainConfig(mode="allreduce", batch_size=6)
 
 
-def test_the_samples_of_a_step_stay():
-    """Four workers and a server on five hosts of one slot."""
-    it = Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=1)
-    sizes = [it.on(slots) for slots in (5, 4, 3, 2)]
-    assert sizes == [Size(5, 12), Size(4, 16), Size(3, 24), Size(2, 48)]
-    # Three of the five would be 9.6 samples each: two go on.
-    it = Elastic.of(SYNC, ranks=6, slots=6, samples=0, least=1)
-    assert [it.on(slots) for slots in (6, 5, 4)] == [Size(6, 12), Size(5, 15), Size(4, 20)]
-    it = Elastic.of(TrainConfig(mode="allreduce", batch_size=1), 8, 8, 0, 1)
-    assert [it.on(slots).ranks for slots in range(8, 0, -1)] == [8, 4, 4, 4, 4, 2, 2, 1]
-
-
-@each("ranks", range(2, 9))
-@each("slots", [1, 3, 4, 8, 12])
-def test_whatever_is_there_the_samples_of_a_step_are_the_same(ranks, slots):
-    it = Elastic.of(TrainConfig(mode="allreduce", batch_size=6), ranks, slots, 0, 1)
-    for left in range(1, slots + 1):
-        size = it.on(left)
-        if isinstance(size, str):  # more ranks than cores, as many on each
-            assert ranks * left // slots == 0
-            continue
-        assert size.ranks * size.batch_size == ranks * 6
-        assert size.ranks <= max(ranks, left)
-        assert left < slots or size == Size(ranks, 6)
+@each(
+    ("config", "ranks", "slots", "wanted"),
+    [
+        # Four workers and a server on five hosts of one slot.
+        (SYNC, 5, 5, {5: Size(5, 12), 4: Size(4, 16), 3: Size(3, 24), 2: Size(2, 48)}),
+        # Three of the five would be 9.6 samples each: two go on.
+        (SYNC, 6, 6, {6: Size(6, 12), 5: Size(5, 15), 4: Size(4, 20)}),
+        (SYNC, 3, 6, {6: Size(3, 12), 4: Size(3, 12), 3: Size(3, 12), 2: Size(2, 24)}),
+        # More ranks than cores.
+        (ALL, 6, 3, {3: Size(6, 6), 2: Size(4, 9), 1: Size(2, 18)}),
+        (ALL, 8, 8, {7: Size(6, 8), 5: Size(4, 12), 3: Size(3, 16), 1: Size(1, 48)}),
+    ],
+)
+def test_the_samples_of_a_step_stay(config, ranks, slots, wanted):
+    it = Elastic.of(config, ranks, slots, samples=0, least=1)
+    assert {left: it.on(left) for left in wanted} == wanted
 
 
 def test_no_fewer_than_are_wanted():
     it = Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=3)
     assert it.on(4) == Size(4, 16)
     assert it.on(3) == "that leaves 2 workers, --min-workers is 3"
-    assert it.on(0) == "that leaves 0 workers, --min-workers is 3"
-
-
-def test_ranks_beyond_the_cores_are_shared_out_as_before():
-    it = Elastic.of(TrainConfig(mode="allreduce", batch_size=6), 6, 3, 0, 1)
-    assert [it.on(slots) for slots in (3, 2, 1)] == [Size(6, 6), Size(4, 9), Size(2, 18)]
-
-
-def test_more_cores_than_ranks_are_spare():
-    it = Elastic.of(SYNC, ranks=3, slots=6, samples=0, least=1)
-    assert [it.on(slots).ranks for slots in (6, 4, 3, 2)] == [3, 3, 3, 2]
+    with pytest.raises(ConfigError, match="--min-workers 5 are more than the 4 workers"):
+        Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=5)
 
 
 def test_what_was_saved_says_the_samples():
@@ -276,19 +241,12 @@ def test_what_was_saved_says_the_samples():
     ("knobs", "line"),
     [
         ({"mode": "gossip"}, "other workers, which --mode gossip cannot have"),
-        ({"mode": "allreduce", "parallel": "pipeline:2"}, "which --parallel"),
         (
             {"mode": "allreduce", "record": True, "out": "x"},
             "--record cannot have, since they make no one history",
         ),
-        ({"mode": "allreduce", "codec": "int8"}, "--codec int8 cannot have without servers"),
     ],
 )
 def test_what_cannot_go_on_with_others_is_refused_at_once(knobs, line):
     with pytest.raises(ConfigError, match=line):
         Elastic.of(TrainConfig(**knobs), ranks=4, slots=4, samples=0, least=1)
-
-
-def test_more_than_there_are_cannot_be_the_fewest():
-    with pytest.raises(ConfigError, match="--min-workers 5 are more than the 4 workers"):
-        Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=5)

@@ -12,7 +12,6 @@ import pytest
 
 import psrt
 from psrt import TrainConfig
-from psrt.cli import show
 from psrt.cli.simulate import parse_simulate
 from psrt.data import deal
 from psrt.errors import ConfigError
@@ -52,9 +51,8 @@ class Counting:
         return [self.gather(worker, it) for it in samples]
 
 
-@each("row", ["async", "allreduce"])
-def test_a_worker_sees_its_own_samples_each_once_an_epoch(row):
-    config = config_of(row, "dirichlet:0.4")
+def test_a_worker_sees_its_own_samples_each_once_an_epoch():
+    config = config_of("async", "dirichlet:0.4")
     problem = Counting(config, WORKERS)
     own = deal(
         problem.labels(), workers=WORKERS, rule="dirichlet", number=0.4, batch_size=4, seed=3
@@ -72,18 +70,6 @@ def test_a_worker_sees_its_own_samples_each_once_an_epoch(row):
     }
 
 
-def test_in_iid_the_problem_makes_its_own_batches():
-    class Whole(Own):
-        def batches(self, worker, workers, epoch):
-            return [np.zeros((3, 2))]
-
-    said = []
-    for problem in (Whole(), None):
-        config = TrainConfig(mode="sync", epochs=2, lr=0.05)
-        psrt.simulate(config, problem, workers=3, say=said.append)
-    assert not [it for it in said if "partition" in it]
-
-
 def test_a_recorded_run_is_imitated(tmp_path):
     out = str(tmp_path / "run")
     config = config_of("sync", "dirichlet:0.4", out=out, record=True, epochs=3)
@@ -93,9 +79,6 @@ def test_a_recorded_run_is_imitated(tmp_path):
         return run_in_virtual_time(*parse_simulate(["--like", out, *more])).summary
 
     assert (like().samples, like().steps) == (measured.samples, measured.steps)
-    assert like("--workers", "5").samples == measured.samples
-    assert like("--partition", "by-label:2").samples == measured.samples
-    assert like("--partition", "iid").samples == measured.samples
     short = replace(config, epochs=None, steps=3, overwrite=True)
     psrt.simulate(short, workers=WORKERS)  # the header says what an epoch has
     for more in ([], ["--partition", "iid"], ["--partition", "by-label:2"], ["--workers", "5"]):
@@ -115,15 +98,7 @@ def test_another_deal_is_found_out(tmp_path):
     path = tmp_path / "run" / "history" / "header.json"
     values = json.loads(path.read_text())
     one, two, *rest = values["deal"]
-    for other in (
-        [two, one, *rest],
-        [[one[0] + 1, 2], [two[0] - 1, 2], *rest],
-        [[one[0] + 1, 2], two, *rest],
-        [two, *rest],
-        [[0, 1], two, *rest],
-        [[2.5, 1], two, *rest],
-        [],
-    ):
+    for other in ([two, one, *rest], [[one[0] + 1, 2], [two[0] - 1, 2], *rest], [two, *rest], []):
         path.write_text(sealed(values | {"deal": other}))
         with suppress(ConfigError):
             assert not check_run(out).ok, other
@@ -155,27 +130,12 @@ class Unlabelled(Own):
     labels = None
 
 
-class Deaf(Own):
-    def batches(self, worker, workers, epoch):
-        return []
-
-
-class Odd(Own):
-    def labels(self):
-        return [0.5, 1.5]
-
-
 def test_a_problem_of_the_users_own_says_its_labels():
     config = TrainConfig(mode="async", epochs=2, partition="by-label:1", batch_size=2)
     run = psrt.simulate(config, Own(), workers=3)
     assert run.summary.samples == 16
-    for problem, text in (
-        (Unlabelled(), r"^--partition by-label:1: the problem, an? Unlabelled, has no labels\(\)"),
-        (Deaf(), r"batches\(\) takes no samples, expected \(worker, workers, epoch, samples\)"),
-        (Odd(), r"labels\(\) returned a list, \[0.5, 1.5\], expected a whole number for each"),
-    ):
-        with pytest.raises(ConfigError, match=text):
-            psrt.simulate(config, problem, workers=3)
+    with pytest.raises(ConfigError, match=r"the problem, an? Unlabelled, has no labels\(\)"):
+        psrt.simulate(config, Unlabelled(), workers=3)
 
 
 @each(
@@ -184,7 +144,6 @@ def test_a_problem_of_the_users_own_says_its_labels():
         ({}, 61, "--partition dirichlet:0.4: 60 samples for 61 workers"),
         ({"partition": "by-label:4"}, 4, "--partition by-label:4: 4 labels for each of 4 workers, "
          "expected 1 to 3: the data has 3 labels"),
-        ({"partition": "by-label:1"}, 2, "expected 2 to 3"),
         ({"partition": "iid"}, 16, "a step of 16 workers together takes 64 samples"),
     ],
 )  # fmt: skip
@@ -196,54 +155,14 @@ def test_what_cannot_be_dealt_out_is_said_in_one_line(changes, workers, text):
         assert "\n" not in str(error.value)
 
 
-def test_targets_have_no_labels(tmp_path):
-    path = tmp_path / "mine.npz"
-    x, y = np.ones((8, 2)), np.ones((8, 1))
-    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
-    config = TrainConfig(
-        mode="sync", dataset=str(path), loss="squared", batch_size=2, partition="dirichlet:1"
-    )
-    for numerics in (True, False):
-        with pytest.raises(ConfigError, match="has no labels, but the targets of a regression"):
-            psrt.simulate(config, workers=2, numerics=numerics)
-
-
-def test_show_says_who_has_what(capsys):
-    assert show.main(["--partition", "dirichlet:.50", "--ranks", "20", "--mode", "sync"]) == 0
-    ranks, dealt = capsys.readouterr().out.partition("# mode")[0].splitlines()
-    assert ranks == "# on 20 ranks"
-    assert dealt.startswith("# samples per worker ")
-    assert dealt.endswith("on average")
-    assert show.main(["--partition", "by-label:5", "--ranks", "2", "--mode", "allreduce"]) == 0
-    found = capsys.readouterr().out
-    assert "; labels per worker 5, 5\n" in found
-    assert 'partition = "by-label:5"' in found
-
-
 @each(
     ("given", "kept"),
-    [
-        ("iid", "iid"),
-        ("by-label:02", "by-label:2"),
-        ("dirichlet:.50", "dirichlet:0.5"),
-        ("dirichlet:1e2", "dirichlet:100"),
-        ("by-label", "must be by-label:K, K from 1, like by-label:2, got 'by-label'"),
-        ("by-label:0", "K from 1"),
-        ("by-label:1.5", "K from 1"),
-        ("dirichlet:0", "must be dirichlet:A, A from 1e-06 to 1000000, like dirichlet:0.5, got"),
-        ("dirichlet:-1", "A from 1e-06 to 1000000"),
-        ("dirichlet:nan", "A from 1e-06 to 1000000"),
-        ("dirichlet:inf", "A from 1e-06 to 1000000"),
-        ("dirichlet:1:2", "A from 1e-06 to 1000000"),
-        ("iid:1", "must be iid, by-label:K or dirichlet:A"),
-        ("dirichlett:1", r"did you mean dirichlet\?"),
-        ("", "must not be empty"),
-        (7, "must be a text"),
-    ],
-)
+    [("by-label:02", "by-label:2"), ("dirichlet:.50", "dirichlet:0.5"), ("by-label:0", None),
+     ("by-label:1.5", None), ("dirichlet:0", None), ("dirichlet:nan", None), ("iid:1", None)],
+)  # fmt: skip
 def test_values(given, kept):
-    if isinstance(given, str) and kept.partition(":")[0] == given.partition(":")[0]:
+    if kept is None:
+        with pytest.raises(ConfigError, match=r"^partition must be .*, got '"):
+            TrainConfig(partition=given)
+    else:
         assert TrainConfig(partition=given).partition == kept
-        return
-    with pytest.raises(ConfigError, match=f"^partition .*{kept}"):
-        TrainConfig(partition=given)

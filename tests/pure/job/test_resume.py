@@ -13,11 +13,15 @@ import pytest
 from psrt.checkpoint import Checkpoints, Disk
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
+from psrt.history import read_history
+from psrt.history.check.run import check_run
 from psrt.job import giving_back
 from psrt.job.problems import supervised_problem
+from psrt.job.recorded import recorded_config
 from psrt.job.resuming import Resumption, found, resumed_config
 from psrt.job.virtual import simulate
-from psrt.report.files import METRICS, SUMMARY, OutputFolder
+from psrt.report.files import METRICS, SUMMARY
+from psrt.simulation.calibration import calibrate
 from support.cases import each
 
 #: 12 steps in 2 epochs; the last batch of an epoch is smaller. Several buckets and matrices.
@@ -62,39 +66,34 @@ def copy(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-def test_metrics_are_of_one_run(copy, whole, tmp_path):
+def test_metrics_are_of_one_run(tmp_path):
     """The checkpoint lies between two lines: what was counted before it is in the next one."""
-    every = config_of(tmp_path / "run", log_every=4, batch_size=6)
-    trained(every, 2)
-
-    def lines():
-        text = (tmp_path / "run" / METRICS).read_text()
-        return [json.loads(line) for line in text.splitlines()]
-
-    before = lines()
-    times = ("waiting_share", *(it for it in before[0] if "second" in it))
+    every, told = config_of(tmp_path / "run", log_every=4, batch_size=6), []
     resumes = replace(every, resume=cut_of(every.out, 5))
-    simulate(resumes, workers=2)
-    again = lines()
-    for one, other in zip(before, again, strict=True):
-        assert {n: it for n, it in one.items() if n not in times} == {
-            n: it for n, it in other.items() if n not in times
-        }
-    seconds = [it["seconds"] for it in again]
-    assert seconds == sorted(seconds)
-    ends = [it["measured_seconds"] for it in again]
-    made = np.dot([it["samples_per_second"] for it in again], np.diff([0.0, *ends]))
-    assert made == pytest.approx(again[-1]["samples"])
-    simulate(replace(resumes, batch_size=4), workers=3)  # as many samples a step
-    for one, other in zip(before, lines(), strict=True):
+    # The third time with as many samples a step.
+    for config, workers in ((every, 2), (resumes, 2), (replace(resumes, batch_size=4), 3)):
+        trained(config, workers)
+        text = (tmp_path / "run" / METRICS).read_text()
+        told.append([json.loads(line) for line in text.splitlines()])
+    times = {"waiting_share", *(it for it in told[0][0] if "second" in it)}
+    before, again, _ = ([{n: line[n] for n in {*line} - times} for line in its] for its in told)
+    assert before == again
+    for one, other in zip(before, told[2], strict=True):
         assert (other["step"], other["samples"]) == (one["step"], one["samples"])
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+    ends = [0.0, *(it["measured_seconds"] for it in told[1])]
+    made = np.dot([it["samples_per_second"] for it in told[1]], np.diff(ends))
+    assert made == pytest.approx(told[1][-1]["samples"])
 
 
-def test_auto_begins_anew_what_died_before_its_first_checkpoint(tmp_path):
+def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp_path, whole):
+    """It begins anew what died before its first checkpoint."""
     config = config_of(tmp_path / "run", resume="auto", epochs=1)
     out = Path(config.out)
     trained(config)
+    again = trained(resumed_config("auto", out=config.out, epochs=2))
+    due = json.loads((whole / SUMMARY).read_text())
+    assert (again["steps"], again["parameters_sha256"]) == (12, due["parameters_sha256"])
     (out / SUMMARY).unlink()
     shutil.rmtree(out / "checkpoints")
     assert trained(config)["steps"] == 6
@@ -108,18 +107,9 @@ def test_auto_begins_anew_what_died_before_its_first_checkpoint(tmp_path):
         trained(config)
 
 
-def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp_path, whole):
-    config = config_of(tmp_path / "run", resume="auto", epochs=1)
-    assert trained(config)["steps"] == 6
-    again = trained(resumed_config("auto", out=config.out, epochs=2))
-    due = json.loads((whole / SUMMARY).read_text())
-    assert (again["steps"], again["parameters_sha256"]) == (12, due["parameters_sha256"])
-
-
-@each("mode", ["allreduce", "sync", "gossip"])
-def test_the_model_of_the_last_step_is_that_of_the_run(tmp_path, mode):
+def test_the_model_of_the_last_step_is_that_of_the_run(tmp_path):
     """Where workers have models of their own it is their mean."""
-    config = config_of(tmp_path / mode, mode=mode, checkpoint_every=6, epochs=1)
+    config = config_of(tmp_path / "run", mode="gossip", checkpoint_every=6, epochs=1)
     run = simulate(config, workers=WORKERS)
     assert found(config.out).theta().tobytes() == run.theta.tobytes()
 
@@ -177,11 +167,11 @@ def test_why_no_checkpoint_can_be_gone_on_from_is_said(copy, changes, line):
     manifest.write_text(text)
 
 
-@each("mode", ["sync", "local-sgd", "gossip"])
+@each("mode", ["sync", "gossip"])
 def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
     """Its steps would be said to be fewer than its parameters have had."""
-    more, out = {"local_steps": 3} if mode == "local-sgd" else {}, tmp_path / mode
-    config = config_of(out / "run", mode=mode, checkpoint_every=6, **more)
+    out = tmp_path / mode
+    config = config_of(out / "run", mode=mode, checkpoint_every=6)
     trained(config)
     for end in ({"steps": 11}, {"epochs": 1}, {"epochs": 0.5}):
         with pytest.raises(ConfigError, match=r"worker 0.* had taken 12 steps when it was made"):
@@ -191,23 +181,11 @@ def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
         assert again["steps"] == end.get("steps", 6)
 
 
-def test_it_is_shorter_by_whole_steps(tmp_path):
-    config = config_of(tmp_path / "run", checkpoint_every=1)
-    trained(config)
-    for epochs, steps, good in ((1.2, None, 8), (0.9, None, 6), (None, 7, 7)):
-        end, out = {"epochs": epochs, "steps": steps}, tmp_path / f"{good}"
-        assert trained(resumed(config.out, good, out, **end))["steps"] == good
-        with pytest.raises(ConfigError, match="a shorter run"):
-            trained(resumed(config.out, good + 1, tmp_path / "too far", **end))
-
-
 @each(
     ("changes", "workers", "line"),
     [
         ({"lr": 0.1}, 3, "lr 0.1 instead of 0.05"),
         ({"mode": "allreduce"}, 3, "mode allreduce instead of sync"),
-        ({"seed": 1}, 3, "seed 1 instead of 0"),
-        ({"batch_size": 6}, 3, "batch-size 6 instead of 4"),
         ({"record": True}, 3, "--record needs a history from the beginning"),
         ({"record": True}, 2, "2 workers instead of 3, which --record cannot have"),
     ],
@@ -216,62 +194,9 @@ def test_another_run_is_refused(whole, tmp_path, changes, workers, line):
     with pytest.raises(ConfigError, match=line):
         trained(resumed(whole, 10, tmp_path / "again", **changes), workers)
     assert not (tmp_path / "again").exists()
-
-
-@pytest.mark.parametrize(
-    ("knobs", "line"),
-    [
-        ({"mode": "local-sgd", "local_steps": 5}, "--mode local-sgd cannot have without"),
-        ({"mode": "gossip"}, "--mode gossip cannot have"),
-        (
-            {"mode": "allreduce", "codec": "dgc", "codec_everywhere": True},
-            "--codec dgc cannot have without servers",
-        ),
-    ],
-)
-def test_other_workers_are_refused_where_each_has_something_of_its_own(tmp_path, knobs, line):
-    trained(config_of(tmp_path / "run", epochs=1, **knobs))
-    with pytest.raises(ConfigError, match=f"2 workers instead of 3, which {line}"):
-        trained(resumed(tmp_path / "run", 5, tmp_path / "again"), 2)
-
-
-def test_other_data_is_refused(whole, tmp_path):
     other = supervised_problem(config_of(tmp_path, seed=1), workers=3)
     with pytest.raises(ConfigError, match="would not go on with that run: other data"):
         simulate(resumed(whole, 10, tmp_path / "again"), other, workers=3)
-
-
-@each(
-    ("knobs", "line"),
-    [
-        ({"out": None}, "--checkpoint-every 5 has no effect without --out DIR"),
-        ({"mode": "local-sgd", "eager": True}, "--checkpoint-every 5 is not possible with --eager"),
-        (
-            {"mode": "local-sgd", "local_steps": 4, "fragments": 2, "sync_delay": 2},
-            "--checkpoint-every 5 is not possible with --sync-delay 2",
-        ),
-        ({"resume": "x", "replay": "y"}, "--checkpoint-every 5 cannot be combined with --replay y"),
-        ({"keep": 3, "checkpoint_every": None}, "--keep 3 has no effect without"),
-    ],
-)
-def test_what_does_not_go_together_is_one_line(knobs, line):
-    with pytest.raises(ConfigError, match=line):
-        TrainConfig(**{"out": "runs/x", "checkpoint_every": 5} | knobs)
-
-
-@each(
-    ("every", "more", "line"),
-    [
-        ("5s", {}, "--checkpoint-every 5s is not possible in virtual time"),
-        ("auto", {}, "--checkpoint-every auto is not possible in virtual time"),
-        (5, {"numerics": False}, "--checkpoint-every 5 has nothing to save without numerics"),
-    ],
-)
-def test_what_virtual_time_cannot_do_leaves_nothing_behind(tmp_path, every, more, line):
-    config = config_of(tmp_path / "run", checkpoint_every=every)
-    with pytest.raises(ConfigError, match=line):
-        simulate(config, workers=3, **more)
-    assert not Path(config.out).exists()
 
 
 class Uneven:
@@ -327,7 +252,7 @@ def test_other_workers_with_other_batches_go_on_where_the_epoch_was(tmp_path, mo
     assert summary["samples"] == 70 + 12 + 70
 
 
-@each("shard", [None, "optimizer", "parameters"])
+@each("shard", [None, "parameters"])
 def test_workers_on_other_hosts_get_what_others_updated(tmp_path, shard):
     """Who updates what depends on the hosts; then the optimizer's state is put together."""
     way = {"allreduce": "ring"} if shard else {}
@@ -343,22 +268,70 @@ def test_workers_on_other_hosts_get_what_others_updated(tmp_path, shard):
     assert len(read) >= 3 * 3, "each worker has read what all have saved"
 
 
-def test_a_run_under_way_is_not_gone_on_with(copy, monkeypatch):
-    there = OutputFolder(copy)
-    there.prepare("", resumes=True)
-    again = resumed_config(str(copy))
+# --- runs that are recorded, which have one history ----------------------------------------------
 
-    def read(it, name):
-        raise ConfigError("the other one has deleted it")
+#: Saved after steps 3, 6, 9 and 12. Of async, worker 0 is slow, and all are uneven.
+RECORDED = {"record": True, "checkpoint_every": 3, "servers": 2, "optimizer": "adam"}
+STOPPING = {"mode": "async", "inject": ("*:jitter:0.5", "0:delay:0.4")}
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Resumption, "part", read)
-        for resume in (again.resume, "auto"):
-            with pytest.raises(ConfigError, match="is in use by a run under way"):
-                simulate(replace(again, resume=resume), workers=WORKERS)
-    there.discard()
-    there.release()
-    assert trained(resumed_config(str(copy), epochs=3))["steps"] == 18
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The folder of a recorded run by its mode; nobody changes it."""
+    folder = tmp_path_factory.mktemp("recorded")
+    for mode, more in (("sync", {}), ("async", STOPPING)):
+        trained(config_of(folder / mode, **RECORDED | more))
+    return {it.name: it for it in folder.iterdir()}
+
+
+def went_on(run, step, **changes):
+    """Resume in the same folder; check the history that it has then, and return it."""
+    trained(resumed_config(cut_of(run, step), **changes))
+    assert check_run(run).ok
+    return read_history(run)
+
+
+def test_it_goes_on_again_and_again(recorded, tmp_path):
+    """Further, or from an older checkpoint: then what came after that one is gone."""
+    run = Path(shutil.copytree(recorded["async"], tmp_path / "run"))
+    assert read_history(run).has_stops
+    steps = sorted(int(it.name) for it in (run / "checkpoints").iterdir())
+    for i, step in enumerate(steps[:2]):
+        times = went_on(run, step).header.resumed
+        assert len(times) == i + 1
+    assert list(times) == sorted(times)
+    went_on(run, steps[1], epochs=3)
+    assert json.loads((run / SUMMARY).read_text())["epochs"] == 3
+    assert len(went_on(run, steps[0]).header.resumed) == 1
+
+
+def test_what_makes_no_one_history_is_refused(recorded, tmp_path):
+    run = Path(shutil.copytree(recorded["sync"], tmp_path / "run"))
+    with pytest.raises(ConfigError, match="with which --record has no one history"):
+        went_on(run, 3, servers=1)
+    assert check_run(run).ok  # the folder is as it was
+    path = run / "history" / "events.npy"
+    path.write_bytes(path.read_bytes()[:4000])
+    with pytest.raises(ConfigError, match=r"events\.npy: [0-9]+ events are missing"):
+        went_on(run, 6)
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"events\.npy is missing"):
+        went_on(run, 6)
+
+
+@each("mode", ["sync", "async"])
+def test_it_is_replayed_unless_workers_stopped_in_it(recorded, tmp_path, mode):
+    run = Path(shutil.copytree(recorded[mode], tmp_path / mode))
+    before = json.loads((run / SUMMARY).read_text())["parameters_sha256"]
+    history = went_on(run, sorted(int(it.name) for it in (run / "checkpoints").iterdir())[1])
+    config = recorded_config(run, out=str(tmp_path / f"{mode} again"))
+    if mode == "sync":
+        assert trained(config)["parameters_sha256"] == before
+        return
+    with pytest.raises(ConfigError, match="workers stopped for checkpoints in it"):
+        trained(config)
+    with pytest.raises(ConfigError, match="its times have gaps"):
+        calibrate(history)
 
 
 # --- models that are split ------------------------------------------------------------------------
@@ -374,12 +347,7 @@ PIPEDREAM = {"pipeline_schedule": "pipedream", "micro_batches": None}
 ROWS = {
     "pipedream, servers": PIPEDREAM | {"mode": "sync", "servers": 2},
     "both": {"parallel": "data:2,pipeline:2,tensor:2"},
-    "one copy": {"parallel": "data:1,pipeline:4"},
-    "optimizer shared out": {"shard": "optimizer"},
-    "gradients shared out": {"shard": "gradients", "micro_batches": 1},
-    "parameters shared out": {"shard": "parameters", "micro_batches": 1},
     "pipedream, so many steps": PIPEDREAM | {"steps": 15, "epochs": None},
-    "pipedream, slices": PIPEDREAM | {"parallel": "data:2,pipeline:2,tensor:2"},
     "pipedream, local": PIPEDREAM | {"mode": "local-sgd", "local_steps": 2},
 }  # fmt: skip
 #: What of a run's summary is about its time, or about why something was chosen.
@@ -406,16 +374,6 @@ def test_it_ends_with_the_same_bits_and_figures_from_every_cut(tmp_path, row):
     for step in [it for it in steps if it < figures["steps"]]:
         again = resumed(config.out, step, tmp_path / f"{step}", checkpoint_every=None, keep=None)
         assert figures_of(again, seed=99) == figures, step
-
-
-def test_pipedream_is_saved_where_no_batch_is_under_way(tmp_path):
-    config = split(tmp_path / "run", **PIPEDREAM, checkpoint_every=2, parallel="data:1,pipeline:4")
-    figures = figures_of(config)
-    names = (tmp_path / "run" / "checkpoints").iterdir()
-    assert sorted(int(it.name) for it in names) == [12, 24, 36]
-    short = replace(config, out=str(tmp_path / "short"), epochs=2)
-    figures_of(short)
-    assert figures_of(resumed(short.out, 24, tmp_path / "longer", epochs=3), seed=9) == figures
 
 
 def test_the_flags_that_it_was_begun_with_go_on(tmp_path):

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 
 import pytest
 
-from psrt.collective.registry import SHARDING
 from psrt.config import TrainConfig
 from psrt.config.names import SHARDS
 from psrt.errors import ConfigError
-from psrt.history.check.run import check_run
-from psrt.job import local
 from psrt.job.virtual import simulate
-from psrt.partition import even_spans
 from psrt.sharding import Sharing, memory
 from psrt.simulation import SimulationCosts
 from support.cases import each, some
@@ -29,8 +24,6 @@ KNOBS = {
     "dataset": "synthetic:60x9x3", "hidden": (20, 7), "batch_size": 5, "epochs": 2,
     "mode": "allreduce", "bucket_bytes": 300,
 }  # fmt: skip
-#: Vectors that each optimizer keeps.
-VECTORS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "adam": 2, "adamw": 2}
 
 
 def run(workers, **knobs):
@@ -47,9 +40,9 @@ CASES = [(it, "ring") for it in SHARDS] + [(it, "node") for it in SHARDS if it !
 
 @pytest.mark.parametrize(("shard", "algorithm"), CASES)
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("optimizer", VECTORS)
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adagrad", "adamw"])
 @pytest.mark.parametrize("bucket_bytes", [1, 300, 1 << 20])
-@pytest.mark.one_in(80)
+@pytest.mark.one_in(50)
 def test_the_bits_of_a_run_without(shard, algorithm, workers, optimizer, bucket_bytes):
     knobs = {"optimizer": optimizer, "allreduce": algorithm, "bucket_bytes": bucket_bytes}
     knobs |= {"weight_decay": 0.01}
@@ -80,29 +73,6 @@ def test_workers_that_leave_at_different_times(shard):
     assert bits(runs[0]) == bits(runs[1])
 
 
-@pytest.mark.parametrize(("shard", "algorithm"), CASES)
-def test_a_time_that_was_measured(shard, algorithm):
-    """Sums are over at a rendezvous then: whoever sends nothing has the bits of who does."""
-    costs = SimulationCosts(compute=lambda rank, rng: 1e-3, reduce=lambda rng: 2e-3)
-    knobs = {**KNOBS, "optimizer": "adam", "allreduce": algorithm}
-    whole = simulate(TrainConfig(**knobs), workers=3)
-    part = simulate(TrainConfig(**knobs, shard=shard), workers=3, costs=costs)
-    assert bits(part) == bits(whole)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@each("shard", SHARDS)
-def test_the_vectors_of_an_optimizer_are_of_what_its_worker_owns(shard, optimizer):
-    """By hand: worker r ends with chunk r + 1 of each bucket, and has nothing of the others."""
-    found = run(3, optimizer=optimizer, allreduce="ring", shard=shard)
-    parts = [even_spans(bucket, 3) for bucket in (171, 200)]
-    for rank, worker in enumerate(found.workers):
-        owned = sum(spans[(rank + 1) % 3].size for spans in parts)
-        state = worker.strategy.updater.optimizer.state
-        assert [vector.shape for vector in state.values()] == [(owned,)] * VECTORS[optimizer]
-        assert worker.strategy.memory.optimizer == sum(it.nbytes for it in state.values())
-
-
 @each("shard", [None, *SHARDS])
 def test_memory_is_what_the_formula_says(shard):
     knobs = {"hidden": (40, 40, 40), "dataset": "synthetic:120x20x10", "bucket_bytes": 6000}
@@ -118,22 +88,6 @@ def test_memory_is_what_the_formula_says(shard):
         assert getattr(found.memory, name) == pytest.approx(value, rel=0.05), name
 
 
-@pytest.mark.parametrize("shard", SHARDS)
-@pytest.mark.parametrize("cut", [{}, {"parallel": "pipeline:2", "micro_batches": 1}], ids=str)
-def test_timing_only_counts_the_same(shard, cut):
-    """Bytes, memory and the time are those of the run with numbers."""
-    config = TrainConfig(**KNOBS, **cut, optimizer="adam", allreduce="ring", shard=shard)
-    costs = SimulationCosts(compute=lambda rank, rng: 1e-3, per_byte=1e-9)
-    whole, timed = (
-        simulate(config, workers=6, costs=costs, numerics=numerics) for numerics in (True, False)
-    )
-    for name in ("bytes_sent", "bytes_received", "updates", "buckets"):
-        assert getattr(timed.summary, name) == getattr(whole.summary, name), name
-    # Nothing is computed, so nothing is kept for the way back.
-    assert timed.summary.memory == dataclasses.replace(whole.summary.memory, activations=0)
-    assert timed.seconds == pytest.approx(whole.seconds)
-
-
 @each("shard", SHARDS)
 def test_the_parts_of_a_step_take_the_time_of_a_step(shard):
     """Messages take none here: what is left is four steps an epoch, of a millisecond each."""
@@ -142,98 +96,29 @@ def test_the_parts_of_a_step_take_the_time_of_a_step(shard):
     assert simulate(config, workers=3, costs=costs).seconds == pytest.approx(8e-3)
 
 
-@pytest.mark.parametrize("name", ["parameters", "gradients", "optimizer", "gathered"])
-def test_memory_that_is_said_wrong_is_found(name, tmp_path):
-    """Ten times what it is, or where there is none a byte."""
-    config = TrainConfig(**KNOBS, optimizer="adam", allreduce="ring", shard="gradients")
-    simulate(dataclasses.replace(config, out=str(tmp_path), record=True), workers=3)
-    path = tmp_path / "summary.json"
-    summary = json.loads(path.read_text())
-    summary["memory"][name] = 10 * summary["memory"][name] or 1.0
-    path.write_text(json.dumps(summary))
-    [wrong] = [line for line in check_run(tmp_path).lines() if "memory" in line]
-    assert name in wrong
+class NoChain(Uneven):
+    """Its gradient comes as a whole."""
 
-
-@each("shard", SHARDS)
-def test_one_process(shard):
-    knobs = {**KNOBS, "optimizer": "adam", "shard": shard}
-    found = local.run(TrainConfig(**knobs))
-    assert bits(found) == bits(run(1, optimizer="adam"))
+    layers = loss = None
 
 
 @each(
     ("knobs", "message"),
     [
-        (
-            {"shard": "optimizer", "allreduce": "tree"},
-            "--shard optimizer cannot be combined with --allreduce tree, which gives every worker "
-            f"all sums; those that can: {', '.join(SHARDING)}",
-        ),
-        (
-            {"shard": "optimizer", "codec": "int8"},
-            "--shard optimizer cannot be combined with --codec int8: owners hand out parameters, "
-            "and no codec is for these",
-        ),
-        (
-            {"shard": "optimizer", "optimizer": "demo"},
-            "--shard optimizer cannot be combined with --codec demo: owners hand out parameters, "
-            "and no codec is for these",
-        ),
-        (
-            {"shard": "optimizer", "mode": "local-sgd", "bucket_bytes": None},
-            "--shard optimizer has no effect with --mode local-sgd; it belongs to --mode allreduce",
-        ),
-        (
-            {"shard": "optimizer", "mode": "sync", "bucket_bytes": None},
-            "--shard optimizer has no effect with --mode sync; it belongs to --mode allreduce",
-        ),
-        (
-            {"shard": "gradients", "clip_norm": 1.0, "bucket_bytes": None},
-            "--shard gradients cannot be combined with --clip-norm 1: no worker ever has a whole "
-            "gradient, whose norm that is",
-        ),
-        (
-            {"shard": "parameters", "overlap": False, "bucket_bytes": None},
-            "--shard parameters cannot be combined with --no-overlap: a gradient that is summed as "
-            "a whole is there as a whole",
-        ),
-        (
-            {"shard": "parameters", "allreduce": "node"},
-            "--shard parameters cannot be combined with --allreduce node, by which a host has its "
-            "parameters once; use --allreduce ring",
-        ),
-        (
-            {"shard": "parameters", "check_every": 5},
-            "--check-every 5 has no effect with --shard parameters; it belongs to --shard "
-            "optimizer or gradients",
-        ),
-        (
-            {"shard": "gradients", "parallel": "pipeline:2", "micro_batches": 4},
-            "--shard gradients gives each gradient away at once, and 4 --micro-batches are added "
-            "up; --defer-weights makes one gradient of them, and --shard optimizer keeps the sum",
-        ),
-        (
-            {"shard": "parameters", "parallel": "pipeline:2"},
-            "--shard parameters gives each gradient away at once, and 5 --micro-batches are added "
-            "up; --defer-weights makes one gradient of them, and --shard optimizer keeps the sum",
-        ),
+        ({"shard": "optimizer", "optimizer": "demo"}, "cannot be combined with --codec demo"),
+        ({"shard": "parameters", "overlap": False, "bucket_bytes": None}, "with --no-overlap: a"),
+        ({"shard": "parameters", "check_every": 5}, "--check-every 5 has no effect with --shard"),
+        ({"shard": "gradients", "parallel": "pipeline:2", "micro_batches": 4}, "4 --micro-batches"),
+        ({"shard": "gradients"}, "^--shard gradients: the problem, NoChain, is no chain"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(knobs, message):
-    with pytest.raises(ConfigError) as error:
-        run(2, **knobs)
-    assert str(error.value) == message
+    def asked():
+        config = TrainConfig(**{**KNOBS, **knobs})
+        simulate(config, None if "parallel" in knobs else NoChain(config, 2), workers=2)
 
-
-@each("shard", ["gradients", "parameters"])
-def test_a_problem_that_is_no_chain_is_one_line(shard):
-    class NoChain(Uneven):
-        layers = loss = None
-
-    config = TrainConfig(**KNOBS, shard=shard)
-    with pytest.raises(ConfigError, match=r"^--shard \w+: the problem, NoChain, is no chain .*"):
-        simulate(config, NoChain(config, 2), workers=2)
+    with pytest.raises(ConfigError, match=message):
+        asked()
 
 
 @each("shard", ["gradients", "parameters"])
@@ -253,12 +138,6 @@ def test_parameters_are_never_whole_before_the_end():
     assert [it.loss for it in part.records] == [it.loss for it in whole.records]
 
 
-def test_a_run_that_clips_has_the_same_bits():
-    """Each worker has its whole gradient, whose norm it is."""
-    knobs = {"clip_norm": 0.1, "bucket_bytes": None, "allreduce": "ring", "optimizer": "momentum"}
-    assert bits(run(3, **knobs, shard="optimizer")) == bits(run(3, **knobs))
-
-
 # --- models that are cut -------------------------------------------------------------------------
 
 #: Layers of 200, 147, 72 and 30 parameters. The last batch of an epoch is smaller.
@@ -268,13 +147,10 @@ AXES = {"pipeline:1": 1, "pipeline:2": 2, "tensor:2": 2, "pipeline:2,tensor:2": 
 ONE, DEFERRED = {"micro_batches": 1}, {"micro_batches": 3, "defer_weights": True}
 WAYS = (
     ONE,
-    DEFERRED,
     {**ONE, "pipeline_schedule": "zero-bubble"},
-    {**ONE, "pipeline_schedule": "interleaved:2"},
     {**DEFERRED, "pipeline_schedule": "interleaved:2"},
     {**DEFERRED, "pipeline_schedule": "gpipe"},
     {"pipeline_schedule": "pipedream"},
-    {"pipeline_schedule": "pipedream", "staleness_rate": "inverse"},
     {"pipeline_schedule": "pipedream", "recompute": True},
 )
 
@@ -304,7 +180,7 @@ def test_the_bits_of_a_cut_run_without(combination):
 
 @pytest.mark.parametrize("shard", SHARDS)
 @pytest.mark.parametrize("more", [ONE, DEFERRED], ids=["one", "deferred"])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_copies_that_leave_at_different_times(shard, more):
     """The last batch of an epoch has one sample or two: some micro-batches have no row."""
     knobs = {"parallel": "pipeline:2", **more, "bucket_bytes": 1}
@@ -316,19 +192,6 @@ def test_copies_that_leave_at_different_times(shard, more):
         )
         assert bits(whole) == bits(part)
         assert [worker.stats.updates for worker in part.workers] == [6] * 6
-
-
-@each("shard", [None, *SHARDS])
-def test_memory_is_what_the_formula_says_of_a_part(shard):
-    """The two stages have the layers of 200 and of 147, 72 and 30 parameters."""
-    config = TrainConfig(**CUT, parallel="pipeline:2", **ONE, stages="1,3", shard=shard)
-    found = simulate(config, workers=6).workers
-    sharing = None if shard is None else Sharing(shard)
-    for worker, buckets in ((found[0], [200]), (found[1], [102, 147])):
-        due = memory(sharing, sum(buckets), workers=3, vectors=2, buckets=buckets)
-        for name, value in dataclasses.asdict(due).items():
-            has = getattr(worker.strategy.memory, name)
-            assert has == pytest.approx(value, rel=0.05), name
 
 
 def test_parameters_that_are_shared_out_are_gathered_once_more_for_each_micro_batch():

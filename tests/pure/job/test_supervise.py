@@ -20,15 +20,13 @@ import pytest
 from psrt.checkpoint import Checkpoints, Disk, Manifest, write_part
 from psrt.cli.launch import main
 from psrt.errors import ConfigError
-from psrt.faults.parent import Parent
 from psrt.faults.processes import state_of
 from psrt.faults.watcher import End
-from psrt.job.attempt import Ended, attempt
-from psrt.job.signals import Signals
+from psrt.job.attempt import Ended
 from psrt.job.stall import Stall
 from psrt.job.supervise import GAVE_UP, Restarts, supervise
 from psrt.mpirun.segments import sweep
-from support.cases import each
+from support.cases import also, each
 from support.launching import TIMEOUT_S
 
 SAVED = "--out x --checkpoint-every 5 --resume auto"
@@ -88,7 +86,7 @@ ENDS = [
     # What only mpirun says is not relied on. It is 0 after a lost host, and may be something else
     # when all is done; of MPICH's, 8 is a rank that signal 8 killed, and any may be several bits.
     *(([(10, 0, False), (20, it, True)], 3, 0, [1.0], f"the job was done when it ended with status "
-       f"{it}") for it in (137, 1, 5)),
+       f"{it}") for it in (137, 1)),
     *(([(10, 0, False), (20, it, True)], 3, it, [1.0], "restart 1 of 3 in 1 s") for it in (4, 8)),
     *(([(10, it, False), (20, 0, True)], 1, 0, [1.0], "restart 1 of 1 in 1 s") for it in (2, 3, 8)),
 ]  # fmt: skip
@@ -153,22 +151,12 @@ def test_what_dead_ranks_left_in_shared_memory_is_swept(tmp_path):
     ("argv", "line"),
     [
         ("--restarts 0 train --out x", "--restarts must be a number from 1 to 1000000, got '0'"),
-        ("--restarts many train", "--restarts must be a number"),
         ("--restarts 3 train --out x --resume auto", "--restarts needs a run that goes on"),
-        ("--restarts 3 train --checkpoint-every 5 --resume auto", "needs a run that goes on"),
-        ("--restarts 3 bench", "--restarts is for train, which saves its run, or .*, got bench"),
-        ("--restarts 3 -- mpirun -n 2 psrt bench", "psrt train in it, got mpirun"),
         ("--restarts 3 -n 2 -- mpirun psrt train", "-n has no effect on a line of your own, mpi"),
-        ("--restarts 3 --env A=1 -- mpirun psrt train", "--env has no effect on a line of"),
-        (f"--restarts 3 -- mpirun psrt train --lr x {SAVED}", "lr must be a finite number"),
-        ("--restarts 3 -- mpirun psrt train --out x", "--restarts needs a run that goes on"),
         (f"--restarts 3 -- mpirun --wdir /tmp psrt train {SAVED}", "need an absolute path"),
         (f"--restarts 3 train {SAVED} --resume y", "got --resume y, which each"),
         (f"--restarts 3 --elastic train {SAVED}", "--elastic needs --hostfile FILE"),
-        (f"--restarts 3 --min-workers 2 train {SAVED}", "has no effect without --elastic"),
-        ("--elastic train", "--elastic has no effect without --restarts"),
         ("--min-workers 2 train", "--min-workers has no effect without --restarts"),
-        (f"--restarts 3 train --lr x {SAVED}", "lr must be a finite number"),
     ],
 )
 def test_what_could_not_go_on_is_one_line(monkeypatch, argv, line):
@@ -212,15 +200,10 @@ def watched(tmp_path):
 
 def test_a_launcher_that_hangs_before_there_is_a_rank(watched, tmp_path):
     """What an earlier attempt left is no sign of life."""
-    due = 331, "no rank was there within 331 s"
-    assert watched.until_ended(1000) == due
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("")
-    assert Watched(tmp_path / "run").until_ended(1000) == due
-
-
-def test_ranks_that_get_on_are_left_alone(watched):
-    assert watched.until_ended(4000, watched.heard) is None
+    assert Watched(tmp_path / "run").until_ended(1000) == (331, "no rank was there within 331 s")
+    assert watched.until_ended(4000, watched.heard) is None  # ranks that get on
 
 
 def test_ranks_that_are_not_heard_are_seen_by_their_files(watched, tmp_path):
@@ -240,18 +223,13 @@ def test_ranks_that_are_not_heard_are_seen_by_their_files(watched, tmp_path):
     assert found[1].startswith("no sign of life for 36")
 
 
-def test_rank_0_that_is_stopped_with_all_others(watched):
+def test_ranks_that_are_all_stopped_or_busy_or_at_their_end(watched):
     watched.heard()
     watched.parent.first_is_stopped = True
     assert watched.until_ended(1000) == (61, "rank 0 was stopped for 61 s")
-
-
-def test_rank_0_may_be_busy_with_one_thing(watched):
     watched.heard()
+    watched.parent.first_is_stopped = False
     assert watched.until_ended(9000) == (3661, "no sign of life for 3661 s")
-
-
-def test_a_launcher_that_does_not_end_when_all_ranks_have(watched):
     watched.heard()
     watched.parent.is_called = False
     assert watched.until_ended(1000) == (331, "it had not ended after 331 s")
@@ -287,21 +265,11 @@ print(ended.returncode, ended.asked, ended.status)
 """
 
 
-@pytest.mark.parametrize(
-    "how", [{"deaf_s": 999.0}, {"grace_s": 0.5}, {"deaf_s": 999.0, "saves": True}]
-)
+@pytest.mark.parametrize("how", [{"grace_s": 0.5}, {"deaf_s": 999.0, "saves": True}])
 def test_a_launcher_that_does_not_hear_is_killed(how):
     """MPICH's may lose a signal in its first second, in which there is nothing to save."""
     told = in_a_process(KILLING, DEAF, json.dumps(how))
     assert told == [str(-signal.SIGKILL), str(int(signal.SIGTERM)), "143"]
-
-
-def test_the_end_of_a_launcher_is_seen_though_its_signal_is_lost(monkeypatch):
-    waits = []
-    monkeypatch.setattr(Signals, "wait", lambda self, left: waits.append(left) or time.sleep(0.01))
-    ended = attempt([sys.executable, "-c", ""], {}, Parent(1, print, several_hosts=False))
-    assert ended.status == 0
-    assert max(waits, default=0.0) < 100
 
 
 #: A launcher whose ranks save when they are asked to, or do not; its parent is asked to end.
@@ -322,7 +290,7 @@ print(ended.status, ended.asked)
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"), [("8", "8 None"), ("0", "0 None"), ("5", "143 15"), ("", "143 15")]
+    ("answer", "told"), [("8", "8 None"), also("5", "143 15"), also("", "143 15")]
 )
 def test_a_job_that_saves_is_asked_to_and_then_told(answer, told):
     assert in_a_process(ASKING, ASKED, answer) == told.split()
@@ -369,12 +337,12 @@ sys.exit(7)
 #: Looks after a launcher in waits that are over while it is stopped.
 CONTINUED = """
 it._LONGEST_S = 0.02
-ended = it.attempt([sys.executable, "-c", *sys.argv[2:]], {}, parent, saves=sys.argv[1] == "saves")
+ended = it.attempt([sys.executable, "-c", sys.argv[1]], {}, parent, saves=True)
 print(ended.status, ended.asked)
 """
 
 
-@pytest.mark.parametrize("saves", ["saves", ""])
-def test_a_launcher_that_was_stopped_and_continued_goes_on(saves):
+@pytest.mark.exhaustive
+def test_a_launcher_that_was_stopped_and_continued_goes_on():
     """What a wait tells that a stop has interrupted is no signal."""
-    assert in_a_process(CONTINUED, saves, STOPS) == ["7", "None"]
+    assert in_a_process(CONTINUED, STOPS) == ["7", "None"]

@@ -1,26 +1,33 @@
-"""A job in virtual time leaves behind what a run does, and its time is what arithmetic says."""
+"""A job in virtual time: what it leaves behind, how long it takes, who waits for whom."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from psrt.collective import ALGORITHMS
+from psrt.collective.analysis.machine import MachineCosts, NodeCosts
+from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig, read_toml
-from psrt.errors import ConfigError, CrashError, DivergedError
+from psrt.errors import ConfigError, CrashError, DivergedError, ProtocolError
 from psrt.history import Kind, read_history
-from psrt.history.check.run import check_run
+from psrt.history.check import check
 from psrt.job.local import run
-from psrt.job.result import Run
+from psrt.job.problems import supervised_problem
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import simulate
 from psrt.report import Summary, read_metrics
+from psrt.runtime.checksum import checksum
+from psrt.simulation import SimulationCosts, Simulator
 from psrt.simulation.cost_flags import VirtualCosts
+from support.cases import each
+from support.histories import recorded
+from support.recording import Ledger, record
 
 BASE = TrainConfig(
     dataset="synthetic:70x5x3", hidden=(4,), batch_size=6, epochs=3, lr=0.05, log_every=3, seed=2,
@@ -28,7 +35,6 @@ BASE = TrainConfig(
 )  # fmt: skip
 MODES = {
     "ssp": {"mode": "ssp", "staleness": 1, "servers": 3},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 3, "servers": 1},
     "allreduce": {"mode": "allreduce", "allreduce": "auto"},
 }
 FILES = {"config.toml", "metrics.jsonl", "simulation.json", "summary.json"}
@@ -60,9 +66,7 @@ def config(name="ssp", **more):
     return dataclasses.replace(BASE, **MODES[name], **more)
 
 
-@pytest.mark.parametrize("numerics", [True, False])
-@pytest.mark.parametrize("name", MODES)
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("name", "numerics"), [("ssp", True), ("allreduce", False)])
 def test_a_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
     scenario = Scenario(3, numerics=numerics)
     files, said = kept(config(name), scenario)
@@ -75,9 +79,7 @@ def test_a_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
     records = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [record["step"] for record in records] == [3, 4, 6, 8, 9, 12]
     assert all((record["loss"] is not None) == numerics for record in records)
-    assert numerics or not any(record["gap_mean"] for record in records)
     assert numerics or summary.staleness.gap.count == 0
-    assert records[-1]["seconds"] == pytest.approx(summary.seconds, rel=0.05)
     settings = read_toml(files["config.toml"].decode(), source="run")
     assert TrainConfig(**settings).mode == summary.mode
     simulation = json.loads(files["simulation.json"])
@@ -87,18 +89,14 @@ def test_a_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
     assert any("loss" in line for line in said) == numerics
     found = read_history("run")
     assert (found.header.simulated, found.header.numerics) == (True, numerics)
-    assert len(found.finals) == max(1, summary.servers)
-    applied = sum(int((events["kind"] == Kind.APPLY).sum()) for events in found.shards)
-    assert applied >= sum(summary.staleness.histogram) * (summary.servers > 0)
     assert kept(config(name), scenario)[0] == files
     others, _ = kept(config(name, seed=3), scenario)
     assert others["history/events.npy"] != files["history/events.npy"]
     assert others["metrics.jsonl"] != files["metrics.jsonl"]
 
 
-@pytest.mark.parametrize("numerics", [True, False])
-def test_who_crashed_is_told(kept, numerics):
-    scenario = Scenario(4, numerics=numerics, crashes=((1, 0.0045), (3, 1e9)))
+def test_who_crashed_is_told(kept):
+    scenario = Scenario(4, numerics=False, crashes=((1, 0.0045), (3, 1e9)))
     files, said = kept(config(), scenario)
     simulation, summary = (json.loads(files[f]) for f in ("simulation.json", "summary.json"))
     assert simulation["crashed"] == [1]  # the other one is done by then
@@ -110,18 +108,6 @@ def test_who_crashed_is_told(kept, numerics):
     assert "worker 1 at 0.0045 s" in said[-1]
     clocks = [events["clock"].max() for events in read_history("run").workers]
     assert clocks[1] < 8 <= min(clocks[0], clocks[2], clocks[3])
-
-
-def test_records_do_not_wait_for_the_dead(tmp_path):
-    """A line is written when the last of the living has come to it, not at the end."""
-    lines = []
-
-    def say(line):
-        lines.append((line, len(read_metrics(tmp_path / "run" / "metrics.jsonl"))))
-
-    run_in_virtual_time(config(), Scenario(4, crashes=((1, 0.002),)), say=say)
-    written = [count for line, count in lines if line.startswith("epoch")]
-    assert written == list(range(1, 1 + len(written)))
 
 
 def test_a_run_that_fails_leaves_no_summary(tmp_path):
@@ -149,10 +135,8 @@ def test_a_real_run_in_the_same_folder_replaces_all_of_it(tmp_path, kept):
 def test_what_cannot_be_touches_nothing(tmp_path):
     for scenario, message in (
         (Scenario(0), "a job needs at least 1 worker, got 0"),
-        (Scenario(20), "a step of 20 workers together takes 120 samples"),
         (Scenario(3, VirtualCosts("run:gone")), "no run at gone"),
         (Scenario(3, crashes=((3, 1.0),)), "crash names worker 3 that does not exist, the last"),
-        (Scenario(3, crashes=((-1, 1.0),)), "crash names worker -1 that does not exist"),
         (Scenario(3, crashes=((1, -1.0),)), "cannot crash at -1.0 s"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -178,7 +162,7 @@ class TestTime:
         """W pushes of 4 MB through a link of 1 GB/s: 250 a second, however many workers push."""
         costs = {"compute": "constant:0.001", "link": "0:1e9", "server_apply": "inf"}
         for servers in (1, 2):
-            few, many = (self.speed(w, servers, **costs).samples_per_second for w in (16, 32))
+            few, many = (self.speed(w, servers, **costs).samples_per_second for w in (8, 16))
             assert few == pytest.approx(servers * 250 * 10, rel=0.1)
             assert many == pytest.approx(few, rel=0.1)
 
@@ -202,46 +186,12 @@ class TestTime:
         assert found.summary.seconds == pytest.approx(0.3)
 
 
-def test_what_is_said_at_the_end(kept):
-    _, said = kept(config(), Scenario(3))
-    names = [line.split("  ")[0] for line in said[-1].splitlines()]
-    told = ["virtual time", "events", "waiting", "waited for", "servers busy", "skew"]
-    assert [name for name in names if name in told] == told
-    assert "staleness τ of the gradients in the updates" in names
-    shares = [line.split()[-2] for line in said[-1].splitlines() if line.endswith("%")]
-    assert math.fsum(map(float, shares[-3:])) <= 100.2
-
-
-def test_epochs_without_numerics_are_those_of_the_data():
-    asked = TrainConfig(mode="sync", epochs=2, dataset="synthetic:100x5x3", batch_size=7)
-    found = run_in_virtual_time(asked, Scenario(3, numerics=False, parameters=11)).summary
-    assert (found.steps, found.samples, found.epochs) == (10, 200, 2)
-
-
 def test_steps_without_numerics_need_no_data():
     asked = TrainConfig(mode="sync", steps=5, dataset="gone.npz", batch_size=7)
     found = run_in_virtual_time(asked, Scenario(3, numerics=False, parameters=11)).summary
     assert (found.steps, found.samples, found.parameters) == (5, 3 * 5 * 7, 11)
     with pytest.raises(ConfigError, match=r"gone\.npz"):  # whose shape tells the model's size
         run_in_virtual_time(asked, Scenario(3, numerics=False))
-
-
-def test_the_model_of_the_flags_has_its_size_without_its_data():
-    asked = TrainConfig(mode="async", steps=1, dataset="synthetic:900000000x20x10", hidden=(30,))
-    found = run_in_virtual_time(asked, Scenario(3, numerics=False)).summary
-    assert found.parameters == 20 * 30 + 30 + 30 * 10 + 10
-    assert np.isnan(found.train_loss)
-
-
-def test_a_simulation_of_the_library_gives_what_a_run_gives(tmp_path):
-    """One shape: summary, θ, records; and the files, where there is an ``--out``."""
-    run = simulate(config(epochs=1), workers=3)
-    assert isinstance(run, Run)
-    assert (run.summary.workers, run.summary.parameters) == (3, run.theta.size)
-    assert run.records[-1].epoch == 1
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == FILES - {"simulation.json"} | {"history", "model.safetensors"}
-    assert check_run(tmp_path / "run").ok
 
 
 def test_the_summary_is_the_last_file_to_appear(monkeypatch):
@@ -255,3 +205,91 @@ def test_the_summary_is_the_last_file_to_appear(monkeypatch):
     monkeypatch.setattr(os, "replace", noted)
     run_in_virtual_time(config(record=False), Scenario(workers=2))
     assert appeared == ["model.safetensors", "simulation.json", "summary.json"]
+
+
+def plain(**more):
+    """Return a config that leaves nothing behind."""
+    return dataclasses.replace(BASE, record=False, out=None, **more)
+
+
+# --- who is caught, and who waits for whom --------------------------------------------------------
+
+
+def test_what_auto_picks_by_may_be_given(tmp_path):
+    """Where bytes cost nothing few messages are best, where messages cost nothing few bytes are."""
+    picked = []
+    for alpha, beta in ((1.0, 0.0), (0.0, 1.0)):
+        messages = LinkCosts(alpha=alpha, beta=beta, gamma=0.0)
+        path = tmp_path / "costs.json"
+        path.write_text(MachineCosts(messages, messages, NodeCosts(0, 0), 1).to_json())
+        asked = plain(mode="allreduce", machine_costs=str(path))
+        picked.append(simulate(asked, workers=8).workers[0].strategy.plan.algorithm)
+    rounds = [len(list(ALGORITHMS[name](0, 8, 1000))) for name in picked]
+    assert rounds[0] < rounds[1]
+
+
+@each("knobs", [{"mode": "allreduce", "bucket_bytes": 1}, {"mode": "local-sgd", "local_steps": 2}])
+def test_a_rank_that_goes_astray_is_caught(knobs):
+    """A bit of worker 1's parameters flips right before it is looked at."""
+
+    class LeakyWorld(Simulator):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            port = self.ports[1]
+            differing = port.differing
+
+            async def after_a_flip(number):
+                port.theta.view(np.int32)[3] ^= 1 << 20
+                return await differing(checksum(port.theta))
+
+            port.differing = after_a_flip
+
+    asked = plain(check_every=3, **knobs)
+    with pytest.raises(ProtocolError, match=r"of worker 1 \(rank 1\) differ .* after update 3,"):
+        simulate(asked, workers=3, world=LeakyWorld)
+    simulate(dataclasses.replace(asked, check_every=0), workers=3, world=LeakyWorld)
+
+
+@each("k", [1, 3, 8])
+def test_softsync_staleness_is_what_the_others_apply(k):
+    """Between a worker's read and its push come those of the others, a quorum an update.
+
+    Zhang et al. 2016 say that is about k, and hardly ever above 2k: so it is where k divides W.
+    """
+    workers, quorum = 8, 8 // k
+    books = Ledger([60] * workers, 1)
+    asked = TrainConfig(mode="softsync", softsync=k, servers=1, lr=1.0, epochs=1)
+    [server] = record(asked, books, workers=workers, seed=k, costs="all alike").run.servers
+    histogram = np.array(server.shard.stats.histogram)
+    mean = (histogram * np.arange(histogram.size)).sum() / histogram.sum()
+    assert mean == pytest.approx((workers - 1) / quorum, rel=0.02)
+    assert histogram[2 * (workers // quorum) + 1 :].sum() <= 0.01 * histogram.sum()
+
+
+# --- pushes that set out while the gradient is being computed ------------------------------------
+
+PARTS = {"hidden": (32, 32), "batch_size": 4, "steps": 5, "lr": 0.05}
+
+
+@each("mode", ["sync", "async"])
+def test_a_push_goes_on_while_the_gradient_is_computed(mode):
+    """So the simulation shows what it gains: both directions of the link are in use, too."""
+    # A gradient takes 1 s, its bytes as long as that.
+    costs = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 1e-3, bandwidth=4 * 3500.0)
+    whole, parts = (
+        simulate(TrainConfig(**PARTS, mode=mode, shards_per_server=each), workers=1, costs=costs)
+        for each in (1, 4)
+    )
+    assert parts.seconds < 0.8 * whole.seconds
+    assert parts.theta.tobytes() == whole.theta.tobytes()
+
+
+@each("mode", ["sync", "async", "ssp", "softsync"])
+def test_the_last_layers_are_pushed_first(mode):
+    asked = TrainConfig(**PARTS, mode=mode, shards_per_server=4, servers=1)
+    history, _ = recorded(asked, supervised_problem(asked, workers=3), workers=3)
+    assert check(history).ok
+    for events in history.workers:
+        pushes = events[events["kind"] == Kind.PUSH].reshape(-1, 4)
+        assert (pushes[:, 0]["shard"] == 3).all()
+        assert (pushes[:, 0]["time"] < pushes[:, -1]["time"]).all()

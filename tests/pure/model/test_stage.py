@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import tracemalloc
-from itertools import combinations
-
 import numpy as np
-import own_chain
 import pytest
 
 from psrt.errors import ConfigError
@@ -16,7 +11,6 @@ from psrt.model.stage import Stage
 from psrt.model.stage_memory import Boundary, StageShape
 from psrt.partition import even_spans
 from psrt.pipeline.step import ALL
-from psrt.transport import drive
 from support.cases import each
 from support.chains import in_float64, problem, run, spans_of
 
@@ -139,8 +133,17 @@ def accumulated(model, theta, x, y, micro_batches):
     return one_after_another(Pipeline(stages, theta, x, y))
 
 
+#: Orders of passes, and what stages must have room for.
+ORDERS = [
+    (one_after_another, {"slots": 1}),
+    (gpipe, {}),
+    (gpipe, {"recompute": True}),
+    (split, {"split": True}),
+]
+
+
 @every_case
-@each("micro_batches", [1, 2, 3, 5, 11])
+@each("micro_batches", [1, 3, 11])
 def test_micro_batches_add_up_to_the_gradient_in_float64(activation, loss, targets, micro_batches):
     model, theta, x, y = problem(SIZES, 11, activation=activation, loss=loss, targets=targets)
     want_loss, want, _ = in_float64(SIZES, theta, x, y, activation=activation, loss=loss)
@@ -159,86 +162,23 @@ def test_micro_batches_add_up_to_the_gradient_in_float64(activation, loss, targe
 
 
 @every_case
-@each("micro_batches", [1, 4])
-@each("shared", [False, True])
+@each(("micro_batches", "shared"), [(1, False), (4, True)])
 def test_every_cut_and_every_order_has_the_same_bits(
     activation, loss, targets, micro_batches, shared
 ):
     """9 rows are 3, 2, 2, 2."""
     model, theta, x, y = problem(SIZES, 9, activation=activation, loss=loss, targets=targets)
     want = accumulated(model, theta, x, y, micro_batches)
-    orders = [
-        (one_after_another, {"slots": 1}),
-        (gpipe, {}),
-        (gpipe, {"recompute": True}),
-        (split, {"split": True}),
-    ]
-    for count in range(LAYERS):
-        for at in combinations(range(1, LAYERS), count):
-            for order, shape in orders:
-                stages = cut(model, at, 9, micro_batches, shared=shared, **shape)
-                same(order(Pipeline(stages, theta, x, y)), want)
+    for at in ((), (1,), (2,), (1, 3), (1, 2, 3)):
+        for order, shape in ORDERS:
+            stages = cut(model, at, 9, micro_batches, shared=shared, **shape)
+            same(order(Pipeline(stages, theta, x, y)), want)
 
 
-def test_a_chain_of_ones_own_is_cut_like_any_other():
-    chain = own_chain.Spirals()
-    theta, (x, y) = chain.initial(), next(iter(chain.batches(0, 1, 0)))
-    whole, out = np.empty_like(theta), np.empty_like(theta)
-    loss = chain.loss_and_grad(theta, (x, y), whole)
-    for order, shape in ((gpipe, {}), (gpipe, {"recompute": True}), (split, {"split": True})):
-        stages = cut(chain, (1, 3), len(x), 4, **shape)
-        got_loss, got = order(Pipeline(stages, theta, x, y))
-        assert got_loss == pytest.approx(loss, rel=1e-5)
-        np.testing.assert_allclose(got, whole, rtol=1e-4, atol=1e-6)
-    direction = np.random.default_rng(0).standard_normal(theta.size).astype(np.float32)
-    ends = [chain.loss_and_grad(theta + h * direction, (x, y), out) for h in (1e-3, -1e-3)]
-    assert (ends[0] - ends[1]) / 2e-3 == pytest.approx(float(whole @ direction), rel=2e-3)
-
-
-def ascending(rng, pipeline):
-    """Passes in any order that keeps each stage's, and the dependencies."""
-    last = len(pipeline.stages) - 1
-    todo = {(p, kind): 0 for p in range(last + 1) for kind in "fiw"}
-    count = len(pipeline.spans)
-    while True:
-        can = [
-            (p, kind)
-            for (p, kind), m in todo.items()
-            if m < count
-            and (
-                (kind == "f" and (p == 0 or m < todo[p - 1, "f"]))
-                or (kind == "i" and m < todo[p, "f"] and (p == last or m < todo[p + 1, "i"]))
-                or (kind == "w" and m < todo[p, "i"])
-            )
-        ]
-        if not can:
-            return pipeline.result
-        p, kind = rng.choice(can)
-        m, todo[p, kind] = todo[p, kind], todo[p, kind] + 1
-        if kind == "f":
-            pipeline.forward(p, m)
-        elif kind == "i":
-            pipeline.backward(p, m, "backward_input")
-        else:
-            pipeline.stages[p].backward_weight(m)
-
-
-@each("seed", range(20))
-def test_any_order_of_passes_has_the_same_bits(seed):
-    rng = random.Random(seed)
-    rows, micro_batches = rng.randint(1, 12), rng.randint(1, 6)
-    model, theta, x, y = problem(SIZES, rows, activation="gelu", seed=seed)
-    want = accumulated(model, theta, x, y, micro_batches)
-    at = sorted(rng.sample(range(1, LAYERS), rng.randint(0, LAYERS - 1)))
-    # Input gradients lie with everything else here, so that no stage runs ahead of another's.
-    stages = cut(model, at, rows, micro_batches, shared=True, split=True)
-    same(ascending(rng, Pipeline(stages, theta, x, y)), want)
-
-
-@each("rows", [9, 4, 1, 0, 7, 9])
+@each("rows", [9, 4, 1, 0])
 def test_a_smaller_batch_is_that_of_a_smaller_model(rows):
     model, theta, x, y = problem(SIZES, 9)
-    for order, shape in [(one_after_another, {"slots": 2}), (gpipe, {}), (split, {"split": True})]:
+    for order, shape in ORDERS:
         stages = cut(model, (2,), 9, 4, **shape)
         for before in (9, rows):  # what the batch before left must not show
             got = order(Pipeline(stages, theta, x[:before], y[:before]))
@@ -260,71 +200,37 @@ def test_slots_that_take_turns_have_room_for_the_largest_micro_batch(slots):
             gpipe(Pipeline(stages, theta, x, y))
 
 
-def test_recomputing_is_counted_and_frees_memory():
-    model, theta, x, y = problem((6, 50, 50, 50, 3), 12)
-    kept, freed = cut(model, (3,), 12, 4), cut(model, (3,), 12, 4, recompute=True)
-    for stages in (kept, freed):
+def test_memory_is_as_the_formula_says_and_recomputing_frees_it():
+    """Of 100 rows in micro-batches of 13, of layers that save as much as they give."""
+    layers = MLP((60, 50, 70, 40), activation="gelu", batch_size=100).layers()
+    for shape, kept, inner, late in (
+        ({}, 100, 100, 13),
+        ({"slots": 2}, 26, 26, 13),
+        ({"split": True}, 100, 100, 100),
+        ({"recompute": True}, 100, 13, 13),
+    ):
+        for first in (True, False):
+            full = StageShape(rows=100, micro_batches=8, first=first, given=first, **shape)
+            stage = Stage(layers, full)
+            assert stage.activation_bytes == full.activation_bytes(layers)
+        values = 50 + 70 + 40 + 50 + 70
+        assert stage.activation_bytes == 4 * (kept * 60 + inner * values + late * 160 + 13 * 60)
+    model, theta, x, y = problem(SIZES, 12)
+    for again in (0, 4):
+        stages = cut(model, (3,), 12, 4, recompute=bool(again))
         gpipe(Pipeline(stages, theta, x, y))
-    assert [(it.forwards, it.recomputed, it.most_alive) for it in kept] == [(4, 0, 4)] * 2
-    assert [(it.forwards, it.recomputed, it.most_alive) for it in freed] == [(8, 4, 4)] * 2
-    assert freed[0].activation_bytes < 0.6 * kept[0].activation_bytes
+        found = [(it.forwards, it.recomputed, it.most_alive) for it in stages]
+        assert found == [(4 + again, again, 4)] * 2
 
 
-@each("shape", [{}, {"slots": 2}, {"split": True}, {"recompute": True}])
-@each("activation", ["relu", "gelu"])
-def test_memory_is_as_the_formula_says(activation, shape):
-    layers = MLP((60, 50, 70, 40), activation=activation, batch_size=100).layers()
-    for first in (True, False):
-        full = StageShape(rows=100, micro_batches=8, first=first, given=first, **shape)
-        tracemalloc.start()
-        before = tracemalloc.get_traced_memory()[0]
-        stage = Stage(layers, full)
-        allocated = tracemalloc.get_traced_memory()[0] - before
-        tracemalloc.stop()
-        assert stage.activation_bytes == full.activation_bytes(layers)
-        assert stage.activation_bytes == pytest.approx(allocated, rel=0.05, abs=8000)
-    # All 100 rows or 2 · 13 of them, and 13 of what is needed once.
-    kept = 26 if "slots" in shape else 100
-    values = 50 + 70 + 40 + (50 + 70) * (activation == "gelu")
-    late, inner = 100 if "split" in shape else 13, 13 if "recompute" in shape else kept
-    want = kept * 60 + inner * values + late * 160 + 13 * 60
-    assert stage.activation_bytes == 4 * want
-
-
-@each(
-    ("order", "shape"), [(one_after_another, {"slots": 2}), (gpipe, {}), (split, {"split": True})]
-)
-def test_a_step_allocates_no_array(order, shape):
-    model, theta, x, y = problem((200, 300, 200, 10), 64, activation="gelu")
-    stages = cut(model, (1,), 64, 4, **shape)
-    order(Pipeline(stages, theta, x, y))
-    pipeline = Pipeline(stages, theta, x, y)
-    tracemalloc.start()
-    try:
-        order(pipeline)
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        for _ in range(2):
-            order(pipeline)
-        growth = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-    assert growth < 8192  # one row of one layer of all micro-batches has 51,200
-
-
-@each("rows", [12, 2, 0])
 @each("name", ["backward", "backward_weight", "together"])
-def test_a_layer_that_is_ready_is_done_with(name, rows):
+def test_a_layer_that_is_ready_is_done_with(name):
     """Its gradient is final, and neither it nor its parameters are looked at any more."""
     model, theta, x, y = problem(SIZES, 12, activation="tanh")
-    x, y, micro_batches = x[:rows], y[:rows], 3
-    _, want = split(
-        Pipeline(cut(model, (), 12, micro_batches, split=True), theta, x, y),
-        together=name == "together",
-    )
-    got, said = np.empty_like(theta), []
-    (stage,) = cut(model, (), 12, micro_batches, split=True)
-    pipeline = Pipeline([stage], theta, x, y)
+    shape = {"rows": 12, "micro_batches": 3, "split": True}
+    _, want = split(Pipeline(cut(model, (), **shape), theta, x, y), together=name == "together")
+    (stage,) = cut(model, (), **shape)
+    pipeline, got, said = Pipeline([stage], theta, x, y), np.empty_like(theta), []
 
     def ready(i):
         said.append(i)
@@ -332,22 +238,15 @@ def test_a_layer_that_is_ready_is_done_with(name, rows):
         span.of(got)[:] = span.of(pipeline.gradient)
         span.of(pipeline.gradient)[:] = span.of(theta)[:] = np.nan
 
-    for m in range(micro_batches):
+    for m in range(3):
         pipeline.forward(0, m)
-    for m in range(micro_batches):
-        last = {"ready": ready} if m == micro_batches - 1 else {}
-        if name == "backward":
-            pipeline.backward(0, m, **last)
-        else:
-            pipeline.backward(0, m, "backward_input")
-    if name == "backward_weight":
-        for m in range(micro_batches):
-            stage.backward_weight(m, ready if m == micro_batches - 1 else None)
-    elif name == "together":
-        stage.backward_weight(ALL, ready)
-    assert said == list(range(LAYERS if rows else 0))
-    if rows:
-        np.testing.assert_array_equal(got, want)
+    for m in range(3):
+        last = {"ready": ready} if m == 2 and name == "backward" else {}
+        pipeline.backward(0, m, "backward" if name == "backward" else "backward_input", **last)
+    for m in {"backward": (), "backward_weight": range(3), "together": [ALL]}[name]:
+        stage.backward_weight(m, ready if m in (2, ALL) else None)
+    assert said == list(range(LAYERS))
+    np.testing.assert_array_equal(got, want)
 
 
 class Strict:
@@ -399,46 +298,15 @@ def test_a_layer_finds_what_it_left_until_its_last_pass(shape):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
-@each("value", [np.nan, np.inf, 1e30])
-def test_divergence_warns_nobody(value):
-    model, theta, x, y = problem(SIZES, 9)
-    theta[:] = value * (-1.0) ** np.arange(theta.size)
-    loss, _ = gpipe(Pipeline(cut(model, (2,), 9, 3), theta, x, y))
-    assert not np.isfinite(loss)
-
-
 def test_what_does_not_fit():
-    for given, message in (
-        ({"rows": 0}, "no stage has batches of 0 rows"),
-        ({"rows": 3, "micro_batches": 0}, "in 0 micro-batches"),
-        ({"rows": 3, "slots": 0}, "of which 0 are alive"),
-        ({"rows": 3, "split": True, "recompute": True}, "activations are recomputed"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            StageShape(**given)
-    layers = MLP(SIZES, batch_size=4).layers()
-    shape = StageShape(rows=4, micro_batches=2)
-    for array in (
-        np.empty((4, 5), np.float32),
-        np.empty((3, 6), np.float32),
-        np.empty((4, 6)),
-        np.empty((4, 12), np.float32)[:, ::2],
-        np.empty(24, np.float32),
-    ):
-        with pytest.raises(ConfigError, match="expected at least 4 contiguous float32 rows of 6"):
-            Stage(layers, shape, boundary=Boundary(inputs=array))
-    stage = Stage(layers, shape, loss=lambda *_: None)
+    with pytest.raises(ConfigError, match="activations are recomputed"):
+        StageShape(rows=3, split=True, recompute=True)
+    stage = Stage(MLP(SIZES, batch_size=4).layers(), StageShape(rows=4, micro_batches=2))
     params, gradient = np.zeros((2, stage.n), np.float32)
     with pytest.raises(ConfigError, match="a batch of 5 rows for a stage made for 4"):
         stage.begin(5, params, gradient)
     with pytest.raises(ConfigError, match="a batch of 3 rows for slots of 2"):
         stage.admit(0, 3, params)
-    with pytest.raises(ConfigError, match="contiguous float32 parameters"):
-        stage.begin(4, params[1:], gradient)
-    stage.begin(2, params, gradient)
-    drive(stage.forward(0))
-    with pytest.raises(ConfigError, match="returned None, expected the loss, a number"):
-        drive(stage.backward(0, np.zeros(2, np.int64)))
 
 
 def test_what_is_computed_once_more_leaves_alone_what_the_next_stage_reads(monkeypatch):

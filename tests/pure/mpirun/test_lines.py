@@ -1,12 +1,10 @@
 """The lines that start ranks: what each launcher is told, which mpirun it is, what users type."""
 
-import sys
 from dataclasses import replace
 
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.mpirun import again, has_mpirun, launch_line
 from psrt.mpirun.hostfile import Host
 from psrt.mpirun.library import Library, mpirun_of
 from psrt.mpirun.lines import BINDINGS, Line, Start, mpirun_line, srun_line
@@ -41,11 +39,8 @@ def srun(library, job, **more):
     (OPEN, start(), False, "--bind-to none"),
     (MPICH, start(), False, ""),
     (OPEN, start(5), False, "--oversubscribe --bind-to none"),
-    (MPICH, start(5), False, ""),
     (OPEN, start(), True, "--allow-run-as-root --bind-to none"),
-    (MPICH, start(), True, ""),
     (OPEN, start(survives=True), False, "--bind-to none --with-ft ulfm"),
-    (MPICH, start(hosts=TWO), False, "-hosts node01:2,node02:1"),
     (MPICH, start(hosts=MINE), False, "-hosts me@node01:2,me@node02:1"),
     (OPEN, start(flags=["--mca", "a", "b"]), False, "--bind-to none --mca a b"),
 ])  # fmt: skip
@@ -62,7 +57,6 @@ def test_what_srun_is_told():
 
 
 @each(("library", "job", "line"), [
-    (OLD, start(survives=True), "--survive needs Open MPI 5 or newer"),
     (MPICH, start(survives=True), "--survive needs Open MPI 5 or newer"),
     *((MPICH, start(interface=it), "--interface must be a name")
       for it in ("10.0.0.0/16", "10.0.0.1", "eth1;x", "")),
@@ -172,11 +166,6 @@ def test_the_flags_of_train_are_found(before):
     assert line.words[line.train] == "train"
 
 
-def test_those_of_one_program_are_taken_where_mpirun_starts_several():
-    words = f"mpirun -n 1 psrt train {' '.join(FLAGS)} : -n 2 psrt train --lr 3".split()
-    assert own_line(words).flags == FLAGS
-
-
 @pytest.mark.parametrize(
     "words", ["bench", "mpirun -n 2 python my.py train", "mpirun psrt bench train", "psrt"]
 )
@@ -237,12 +226,6 @@ def made(tmp_path, monkeypatch):
     return make
 
 
-def test_an_environment_or_a_module_has_it_beside_its_libraries(made):
-    folder = made("env/lib/libmpi.so.40", "env/bin/mpirun", "env/bin/prterun", "bin/mpirun")
-    found = mpirun_of(Library(OPEN_TEXT, str(folder / "env/lib/libmpi.so.40")))
-    assert found == str(folder / "env/bin/mpirun")
-
-
 def test_a_system_may_have_several(made):
     root = made("usr/bin/mpirun.openmpi", "usr/bin/orterun", "usr/bin/mpiexec.hydra")
     (root / "usr/bin/mpirun.mpich").symlink_to("mpiexec.hydra")
@@ -252,69 +235,4 @@ def test_a_system_may_have_several(made):
         assert mpirun_of(library) == str(root / "usr/bin" / name)
 
 
-def test_a_library_that_is_linked_to_is_found_where_it_lies(made):
-    root = made("opt/mpi/lib/libmpi.so.12", "opt/mpi/bin/mpirun")
-    (root / "lib64").mkdir()
-    link = root / "lib64/libmpi.so"
-    link.symlink_to(root / "opt/mpi/lib/libmpi.so.12")
-    assert mpirun_of(Library(MPICH_TEXT, str(link))) == str(root / "opt/mpi/bin/mpirun")
-
-
-def test_that_on_the_path_is_taken_if_it_is_of_the_same_kind(made):
-    root = made("bin/mpirun", "bin/prterun")
-    assert mpirun_of(Library(OPEN_TEXT, None)) == str(root / "bin/mpirun")
-    with pytest.raises(ConfigError, match=r"found no mpirun of MPICH 5\.0\.2 on the PATH"):
-        mpirun_of(Library(MPICH_TEXT, None))
-    with pytest.raises(ConfigError, match=r"beside /nowhere/lib/libmpi\.so or on the PATH"):
-        mpirun_of(Library(MPICH_TEXT, "/nowhere/lib/libmpi.so"))
-
-
 # What people are told to type.
-
-
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """Make an environment of its own with a Python and other programs, and go there."""
-
-    def make(*names, on_path=True):
-        binaries = tmp_path / "env" / "bin"
-        binaries.mkdir(parents=True)
-        for name in ("python", *names):
-            (binaries / name).write_text("#!/bin/sh\n")
-            (binaries / name).chmod(0o755)
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("PATH", str(binaries) if on_path else "/nowhere")
-        monkeypatch.setattr(sys, "executable", str(binaries / "python"))
-
-    return make
-
-
-def test_psrt_by_the_shortest_name_that_it_has_here(installed, monkeypatch):
-    installed("psrt")
-    assert launch_line(2, "a.py") == "psrt launch -n 2 a.py"
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert launch_line(2, "a.py") == "env/bin/psrt launch -n 2 a.py"
-
-
-def test_psrt_without_being_installed(installed):
-    installed()
-    assert launch_line(2, "train") == "python -m psrt launch -n 2 train"
-    assert not has_mpirun()
-
-
-@pytest.mark.parametrize("on_path", [True, False])
-def test_whether_there_is_an_mpirun(installed, on_path):
-    installed("mpirun", on_path=on_path)
-    assert has_mpirun()
-
-
-@pytest.mark.parametrize(("argv", "what"), [
-    (["/env/bin/psrt", "train", "--out", "a b"], "train --out 'a b'"),
-    (["/lib/psrt/__main__.py", "train"], "train"),
-    (["/lib/mine/__main__.py", "--lr", "1"], "-m mine --lr 1"),
-    (["apps/own model.py", "--lr", "1"], "'apps/own model.py' --lr 1"),
-])  # fmt: skip
-def test_the_same_again_on_several_ranks(installed, monkeypatch, argv, what):
-    installed("psrt")
-    monkeypatch.setattr(sys, "argv", argv)
-    assert again(2) == f"psrt launch -n 2 {what}"

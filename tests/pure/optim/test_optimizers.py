@@ -7,7 +7,6 @@ its own, and blocks, shards, state and memory are as promised.
 from __future__ import annotations
 
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -68,40 +67,24 @@ def test_the_equation(name, decay):
     assert optimizer.updates == len(RATES)
 
 
-def test_sgd_to_the_bit():
-    theta, grad = noise(1000, 0), noise(1000, 1)
-    out = np.empty_like(theta)
-    step(make("sgd", 1000), theta, grad, out, 0.1)
-    np.testing.assert_array_equal(out, theta - grad * np.float32(0.1))
-
-
 @every_optimizer
-def test_shards_of_any_cut_give_the_bits_of_one(name, decay):
+def test_shards_and_blocks_in_any_order_and_out_of_place_give_the_bits_of_one(name, decay):
     n = BLOCK + 17
     want, _ = run(name, n, decay)
-    for shards in (2, 7):
-        theta = noise(n, 0)
-        parts = [(span, make(name, span.size, decay)) for span in even_spans(n, shards)]
-        for i in range(3):
-            grad = noise(n, i + 1)
-            for span, optimizer in parts:
-                step(optimizer, span.of(theta), span.of(grad), span.of(theta), RATES[i])
-        np.testing.assert_array_equal(theta, want)
-
-
-@every_optimizer
-def test_blocks_in_any_order_and_out_of_place_give_the_same_bits(name, decay):
-    n = 1000
-    want, _ = run(name, n, decay)
-    theta, optimizer = noise(n, 0), make(name, n, decay)
+    theta, split = noise(n, 0), noise(n, 0)
+    optimizer = make(name, n, decay)
+    parts = [(span, make(name, span.size, decay)) for span in even_spans(n, 3)]
     for i in range(3):
         grad, out = noise(n, i + 1), np.full(n, np.nan, np.float32)
+        for span, own in parts:
+            step(own, span.of(split), span.of(grad), span.of(split), RATES[i])
         theta.flags.writeable = grad.flags.writeable = False
         optimizer.begin(RATES[i])
         for span in reversed(even_spans(n, 7 + i)):
             optimizer.update(span, span.of(theta), span.of(grad), span.of(out))
         theta = out
     np.testing.assert_array_equal(theta, want)
+    np.testing.assert_array_equal(split, want)
 
 
 @every_optimizer
@@ -120,23 +103,6 @@ def test_state_and_updates_are_all_there_is_to_keep(name, decay):
 
 
 @every_optimizer
-def test_a_step_allocates_no_array(name, decay):
-    n = 3 * BLOCK
-    optimizer, theta, grad = make(name, n, decay), noise(n, 0), noise(n, 1)
-    step(optimizer, theta, grad, theta, 0.1)
-    tracemalloc.start()
-    try:
-        step(optimizer, theta, grad, theta, 0.1)
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        step(optimizer, theta, grad, theta, 0.1)
-        growth = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-    assert growth < 4096
-
-
-@every_optimizer
 def test_what_diverges_shows_and_warns_nobody(name, decay):
     """The sign of infinity is as good as any, but nothing that diverges may end with numbers."""
     optimizer, theta = make(name, 3, decay), np.full(3, 1e38, np.float32)
@@ -150,16 +116,7 @@ def test_what_diverges_shows_and_warns_nobody(name, decay):
         assert np.flatnonzero(~np.isfinite(theta)).tolist() == [BLOCK + 3]
 
 
-@each("name", list(OPTIMIZERS))
-def test_a_row_says_whether_an_element_without_a_gradient_moves(name):
-    optimizer, theta = make(name, 1), np.ones(1, np.float32)
-    step(optimizer, theta, np.ones(1, np.float32), theta, 0.1)
-    before = theta.copy()
-    step(optimizer, theta, np.zeros(1, np.float32), theta, 0.1)
-    assert (theta != before).all() == OPTIMIZERS[name].coasts
-
-
-def test_defaults_of_the_knobs():
+def test_knobs_have_defaults_and_bounds_and_some_optimizers_coast():
     for name, knobs in (
         ("adam", {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}),
         ("adagrad", {"epsilon": 1e-8}),
@@ -171,24 +128,22 @@ def test_defaults_of_the_knobs():
             for i in range(5):
                 step(optimizer, theta, 1e-8 * noise(3, i), theta, 0.1)  # beside which ε counts
         np.testing.assert_array_equal(one, other)
-
-
-@each(
-    ("name", "knobs", "message"),
-    [
-        ("lion", {}, "unknown optimizer 'lion', expected one of sgd, momentum"),
-        ("sgd", {"momentum": 0.9}, "sgd takes no momentum"),
+    for name, row in OPTIMIZERS.items():  # whether an element without a gradient moves
+        optimizer, theta = make(name, 1), np.ones(1, np.float32)
+        step(optimizer, theta, np.ones(1, np.float32), theta, 0.1)
+        before = theta.copy()
+        step(optimizer, theta, np.zeros(1, np.float32), theta, 0.1)
+        assert (theta != before).all() == row.coasts
+    for name, knobs, message in (
         ("adagrad", {"beta1": 0.9}, "adagrad takes no beta1"),
         ("momentum", {"momentum": 1.0}, "momentum 1.0"),
         ("momentum", {"momentum": -0.1}, "momentum -0.1"),
         ("adam", {"beta2": math.nan}, "beta2 nan"),
         ("adam", {"epsilon": 0.0}, "epsilon 0.0"),
         ("sgd", {"weight_decay": -1.0}, "weight decay -1.0"),
-    ],
-)
-def test_knobs_that_cannot_be(name, knobs, message):
-    with pytest.raises(ConfigError, match=message):
-        make_optimizer(name, 3, **knobs)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_optimizer(name, 3, **knobs)
 
 
 # --- the rate by progress -----------------------------------------------------------------------
@@ -228,10 +183,8 @@ def test_the_curve_from_the_warm_up_on(kind, knobs, points):
 @each(
     ("kind", "lr", "knobs", "message"),
     [
-        ("linear", 0.1, {}, "unknown schedule 'linear', expected one of constant, step, cosine"),
         ("constant", 0.0, {}, "learning rate 0.0"),
         ("constant", math.inf, {}, "learning rate inf"),
-        ("constant", math.nan, {}, "learning rate nan"),
         ("constant", 0.1, {"warmup_epochs": 11}, "warm-up of 11 epochs in a run of 10"),
         ("constant", 0.1, {"warmup_epochs": -1}, "warm-up of -1"),
         ("step", 0.1, {"decay_epochs": 0}, "every 0 epochs"),
@@ -246,10 +199,6 @@ def test_numbers_that_make_no_curve(kind, lr, knobs, message):
 # --- clipping -----------------------------------------------------------------------------------
 
 
-def l2_norm(vector):
-    return math.sqrt(square_sum(np.array(vector, np.float32)))
-
-
 @each("n", [0, 1, 8191, 8192, 8193, 50_000])
 def test_a_norm_is_that_of_float64_and_spans_add_up(n):
     vector = noise(n, n)
@@ -257,15 +206,10 @@ def test_a_norm_is_that_of_float64_and_spans_add_up(n):
     assert square_sum(vector) == pytest.approx(due, rel=1e-13)
     parts = sum(square_sum(span.of(vector)) for span in even_spans(n, 7))
     assert parts == pytest.approx(due, rel=1e-13)
-
-
-def test_a_norm_neither_blurs_nor_overflows_nor_warns():
-    due = 1000 * float(np.float32(0.1))
-    assert l2_norm(np.full(10**6, 0.1)) == pytest.approx(due, rel=1e-12)
-    assert l2_norm([1e38] * 4) == pytest.approx(2e38)
-    assert l2_norm([1e-38] * 4) == pytest.approx(2e-38)
-    assert math.isnan(l2_norm([1, np.nan]))
-    assert l2_norm([1, -np.inf]) == math.inf
+    blurred = np.full(10**5 + n, 0.1, np.float32)
+    assert square_sum(blurred) == pytest.approx(blurred.size * float(blurred[0]) ** 2, rel=1e-12)
+    assert square_sum(np.full(4, 1e38, np.float32)) == pytest.approx(4e76)  # nor does it overflow
+    assert math.isnan(square_sum(np.array([1, np.nan], np.float32)))
 
 
 @each(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -113,37 +112,21 @@ def test_the_rule_of_each_element(name, knobs):
         np.testing.assert_allclose(turned(rate, grad, theta, read), due, rtol=rtol, atol=1e-5)
 
 
-def test_a_gap_of_one_large_step_halves_a_gradient_and_what_never_moved_keeps_it():
-    rate, theta = make("gap-aware", 4), np.zeros(4, np.float32)
-    after = np.array([-0.1, 0.2, 0.3, 0], np.float32)  # steps of 1, 2, 3 at unit rate
-    observe(rate, theta, after, 0.1)
-    now = MAX_LR * np.array([1, -2, 3, 0], np.float32)
-    got = turned(rate, np.full(4, 8, np.float32), now, theta)
-    np.testing.assert_allclose(got, [4, 4, 4, 8], rtol=1e-5)
-
-
-def test_gap_awareness_counts_updates_and_not_blocks():
+def test_gap_awareness_counts_updates_and_not_blocks_nor_those_with_next_to_no_rate():
     n = 2 * BLOCK + 5
-    large, small = make("gap-aware", n), make("gap-aware", 1)
+    large, small, warmed = (make("gap-aware", it) for it in (n, 1, 1))
     theta, one = np.zeros(n, np.float32), np.zeros(1, np.float32)
+    for lr in (0.0, 1e-5):
+        observe(warmed, one, one - np.float32(lr), lr)
+        assert turned(warmed, one + 1, one + 1, one) == 1
     for _ in range(2):
         observe(large, theta, theta - 1, 0.1)
         observe(small, one, one - 1, 0.1)
+        observe(warmed, one, one - 1, 0.1)
     got = turned(large, theta + 1, theta + 1, theta)
     np.testing.assert_array_equal(got, turned(small, one + 1, one + 1, one)[0])
-
-
-@each("lr", [0.0, 1e-5])
-def test_gap_awareness_passes_over_updates_with_next_to_no_rate(lr):
-    plain, warmed = make("gap-aware", 5), make("gap-aware", 5)
-    theta, grad = noise(5, 0), noise(5, 1)
-    observe(warmed, theta, theta - np.float32(lr), lr)
-    np.testing.assert_array_equal(turned(warmed, grad, theta - 1, theta), grad)
-    for rate in (plain, warmed):
-        observe(rate, theta, theta - 1, 0.1)
-    got = [turned(rate, grad, theta - 1, theta) for rate in (plain, warmed)]
-    np.testing.assert_array_equal(*got)
-    assert (got[0] != grad).all()
+    np.testing.assert_array_equal(got, turned(warmed, one + 1, one + 1, one)[0])
+    assert got[0] != 1
 
 
 @each(
@@ -155,13 +138,10 @@ def test_gap_awareness_passes_over_updates_with_next_to_no_rate(lr):
     ],
 )
 def test_settings_that_leave_every_bit_as_it_is(name, knobs):
-    n = BLOCK + 5
-    rate = make(name, n, **knobs)
-    grad, now, read = noise(n, 0), noise(n, 1), noise(n, 2)
+    rate, (grad, now, read) = make(name, 99, **knobs), (noise(99, seed) for seed in range(3))
     grad[:3] = [0.0, -0.0, 1e-40]
     observe(rate, read, now, 0.1)
     assert turned(rate, grad, now, read).tobytes() == grad.tobytes()
-    assert rate.scale(7) == 1.0
 
 
 @each(("name", "knobs"), VARIANTS)
@@ -180,34 +160,10 @@ def test_shards_of_any_cut_in_place_or_not_give_the_bits_of_one(name, knobs):
         observe(whole, read, now, 0.1)
 
 
-@each("name", ELEMENTWISE)
-def test_blocks_allocate_no_array_and_warn_nobody(name):
-    n = BLOCK
-    knobs = {"adaptive": True} if name == "delay-compensated" else {}
-    rate, out = make(name, n, **knobs), np.empty(n, np.float32)
-    grad, now, read = (noise(n, seed, 5e37) for seed in range(3))
-    grad[0] = np.inf
-    tracemalloc.start()
-    try:
-        for turn in range(2):
-            if turn:
-                before = tracemalloc.get_traced_memory()[0]
-                tracemalloc.reset_peak()
-            rate.block(Span(0, n), grad, now, read, out)
-            rate.observe(Span(0, n), read, now, 0.1)
-        growth = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-    assert growth < 4096
-
-
 @each(
     ("name", "knobs", "message"),
     [
-        ("linear", {}, "unknown staleness rate 'linear', expected one of constant, inverse"),
         ("inverse", {"power": 1.0}, "inverse takes no power"),
-        ("constant", {"adaptive": True}, "constant takes no adaptive"),
-        ("drop", {}, "drop needs limit"),
         ("drop", {"limit": -1}, "limit -1"),
         ("power", {"power": -0.5}, "power -0.5"),
         ("exponential", {"decay": math.nan}, "decay nan"),

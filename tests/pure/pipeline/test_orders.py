@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import groupby
 
 import pytest
 
@@ -97,50 +96,33 @@ def test_slots():
     assert most_alive([one, two, PipelineStep(Kind.FORWARD, 0)]) == (2,)
 
 
+def test_steps_in_words():
+    lines = [str(step) for step in PIPELINES["interleaved"](1, 2, 2, 2, deferred=True)]
+    assert lines[0] == "receive activation of 0 from 0"
+    assert {"forward of 1 in chunk 1", "backward-weight of all in chunk 1"} < {*lines}
+
+
 @each("name", PIPELINES)
 def test_names(name):
     form = next(it for it in FORMS if it.startswith(name))
     row, chunks = pipeline_of(form.replace("V", "3"))
     assert (row.name, chunks) == (name, 3 if row.chunked else 1)
-    assert not re.search(r"[A-Z_ ]", name)
 
 
 @each(
     ("text", "words"),
     [
         ("gpipes", "no pipeline schedule 'gpipes', only sequential, gpipe, 1f1b, interleaved:V"),
-        ("", "no pipeline schedule ''"),
         ("gpipe:2", "gpipe has one chunk a stage, got gpipe:2"),
         ("interleaved", "interleaved:V needs the number of chunks of a stage, at least 2, got int"),
         ("interleaved:1", "at least 2, got interleaved:1"),
         ("interleaved:²", "at least 2, got interleaved:²"),
-        ("interleaved:-2", "at least 2, got interleaved:-2"),
     ],
 )
 def test_names_that_are_none(text, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         pipeline_of(text)
-
-
-@each(
-    ("name", "stage", "sizes", "deferred", "words"),
-    [
-        ("gpipe", 2, (2, 4), False, "stage 2 of gpipe is none of 2 stages"),
-        ("gpipe", 0, (2, 0), False, "gpipe needs at least one stage, micro-batch and chunk, got 2"),
-        ("gpipe", 0, (2, 4, 2), False, "gpipe has one chunk a stage, got 2"),
-        ("pipedream", 0, (2, 4), True, "weights of pipedream cannot be deferred"),
-        ("sequential", 0, (2, 4), True, "weights of sequential cannot be deferred"),
-    ],
-)
-def test_pipelines_that_are_none(name, stage, sizes, deferred, words):
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        list(PIPELINES[name](stage, *sizes, deferred=deferred))
-
-
-def test_steps_in_words():
-    lines = [str(step) for step, _ in groupby(PIPELINES["interleaved"](1, 2, 2, 2))]
-    assert lines[0] == "receive activation of 0 from 0"
-    assert "forward of 1 in chunk 1" in lines
-    assert "backward-weight of all in chunk 1" in [
-        str(step) for step in PIPELINES["interleaved"](1, 2, 2, 2, deferred=True)
-    ]
+    with pytest.raises(ConfigError, match="weights of pipedream cannot be deferred"):
+        list(PIPELINES["pipedream"](0, 2, 4, deferred=True))
+    with pytest.raises(ConfigError, match="gpipe needs at least one stage, micro-batch and chunk"):
+        list(PIPELINES["gpipe"](0, 2, 0))

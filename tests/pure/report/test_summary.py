@@ -1,4 +1,4 @@
-"""The summary: its promised fields, what ranks counted, where it was made, and figures of users."""
+"""The summary: its promised fields, where it was made, figures of users, and what is printed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ from psrt.report import (
     Staleness,
     Summary,
     Waiting,
+    epoch_line,
+    final_table,
     parameters_sha256,
 )
 from psrt.report import environment as environments
-from psrt.report.console import final_table
-from psrt.report.environment import WORDS, ended, environment
+from psrt.report.environment import WORDS, ended, environment, environment_rows
 from psrt.report.environment import environment_differences as differences
-from psrt.report.environment import environment_rows as rows
+from psrt.report.histogram import histogram_lines
+from psrt.report.simulation import Load, Simulation, simulation_text
 from psrt.runs.comparison import compare
 from psrt.runs.metrics_csv import write_csv
 from psrt.runtime.problem_rules import TAKEN
@@ -67,12 +69,11 @@ def test_json_has_the_promised_fields_and_comes_back(summary):
 
 
 def test_what_is_no_summary_is_one_line(summary):
-    for field in ("mode", "staleness", "bytes_received"):
-        values = json.loads(summary.to_json())
-        del values[field]
-        with pytest.raises(ConfigError, match=f"summary lacks '{field}'"):
-            Summary.from_json(json.dumps(values))
-    for text in ("", "nonsense", "[]", "3", '{"staleness": 4}'):
+    values = json.loads(summary.to_json())
+    del values["staleness"]
+    with pytest.raises(ConfigError, match="summary lacks 'staleness'"):
+        Summary.from_json(json.dumps(values))
+    for text in ("nonsense", "[]", '{"staleness": 4}'):
         with pytest.raises(ConfigError, match="summary"):
             Summary.from_json(text)
 
@@ -91,38 +92,16 @@ SHARDS = [
     Stats(shard=0, staleness=[{2: 1, 0: 3}, {1: 4}], gaps=(2, 0.5, 0.4)),
     Stats(shard=1, staleness=[{0: 4}, {0: 1, 7: 3}]),
 ]
-NONE = {"workers": 0.0, "server": 0.0, "messages": 0.0, "reduce": 0.0}
-WORKERS = [
-    Stats(
-        worker=0,
-        seconds=2.0,
-        waited=NONE | {"workers": 0.5, "server": 0.25, "messages": 0.125},
-        waited_for={1: 0.5},
-    ),
-    Stats(worker=1, waited=NONE),
-]
 
 
 def test_staleness_by_worker_by_shard_and_in_all():
-    staleness = Staleness.of_ranks([*WORKERS, *SHARDS])
+    staleness = Staleness.of_ranks(SHARDS)
     assert staleness.histogram == (8, 4, 1, 0, 0, 0, 0, 3)
-    assert staleness.mean == (4 + 2 + 21) / 16
-    assert staleness.by_worker[0] == Counts(2 / 8, 2, {0: 7, 2: 1})
     assert staleness.by_worker[1] == Counts(25 / 8, 7, {0: 1, 1: 4, 7: 3})
     assert staleness.by_shard[0] == Counts.of([(0, 3), (1, 4), (2, 1)])
-    assert staleness.by_shard[1].max == 7
     assert staleness.gap == Gap(0.25, 0.4, 2)
-    got = Staleness.of(np.array([0, 4, 0, 4, 0, 0]))
-    assert got == Staleness(mean=2.0, max=3, histogram=(0, 4, 0, 4))
     nothing = [Staleness.of(np.array(it, np.int64)) for it in ([], [0], [0, 0])]
-    assert nothing == [Staleness.of_ranks(WORKERS)] * 3 == [Staleness(0.0, 0, ())] * 3
-
-
-def test_who_waited_for_what():
-    first, second = map(Waiting.of, WORKERS)
-    assert (first.seconds, first.share) == (0.875, pytest.approx(0.4375))
-    assert (first.for_workers, first.waiting_for) == (0.5, {1: 0.5})
-    assert (second.seconds, second.share) == (0.0, 0.0)
+    assert nothing == [Staleness.of_ranks([Stats(worker=0)])] * 3 == [Staleness(0.0, 0, ())] * 3
 
 
 # --- when, where and by what it was made ---------------------------------------------------------
@@ -168,7 +147,7 @@ def test_what_differs_is_a_phrase_each_and_steers_no_terminal():
     (phrase,) = differences(here, there)
     assert phrase == f"processor {here['processor']} instead of Z80?[2J"
     assert differences(here, {}) == [], "of which nothing is known"
-    assert dict(rows({"argv": ["a", "b"]})) == {"command": "a b"}
+    assert dict(environment_rows({"argv": ["a", "b"]})) == {"command": "a b"}
 
 
 # --- what evaluate() returns beside loss and accuracy -------------------------------------------
@@ -208,30 +187,116 @@ def test_users_figures_are_kept_logged_and_printed(tmp_path):
     assert compared.outcome["test f1"] == [0.25, 0.25]
     assert "test f1 0.25;" in " ".join(" ".join(compared.lines()).split()), "said once"
     assert "test rmse" in page_of([str(it) for it in folders])
-    with psrt.Trainer(SERIAL, np.zeros(1, np.float32)) as trainer:  # in a loop of one's own
-        while trainer.epoch():
-            trainer.step(np.ones(1, np.float32), samples=1)
-            trainer.metrics(loss=1.0, f1=0.5)
-    assert trainer.result.summary.test_figures == {"f1": 0.5}
 
 
-@each(
-    ("found", "line"),
-    [
-        *[
-            ({name: 1.0}, r"a figure the name .*, expected text that")
-            for name in (sorted(TAKEN)[0], "measured_seconds", "", 3)
-        ],
-        *[
-            ({"f1": value}, r"evaluate\(\) gives .* for f1, expected a number")
-            for value in ("high", None, [1.0], np.ones(2), 1j)
-        ],
-    ],
-)
-def test_a_figure_is_a_number_and_its_name_is_free(found, line):
+@each("found", [{sorted(TAKEN)[0]: 1.0}, {"": 1.0}, {"f1": "high"}, {"f1": np.ones(2)}])
+def test_a_figure_is_a_number_and_its_name_is_free(found):
     problem = Measured()
     problem.found = found
-    with pytest.raises(ConfigError, match=line):
+    with pytest.raises(ConfigError, match=r"a figure the name .*, expected text|expected a number"):
         psrt.run(SERIAL, problem)
     own = {it.name for it in dataclasses.fields(Record)} - {"loss", "accuracy"}
     assert own <= TAKEN, "every column of the metrics"
+
+
+# --- what is printed ---------------------------------------------------------------------------
+
+
+def test_epoch_line_leaves_out_what_was_not_measured(record):
+    assert epoch_line(record) == (
+        "epoch  3  step  135  loss 0.2143  accuracy 94.7 %  1.8e+05 samples/s  staleness 1.9"
+    )
+    bare = dataclasses.replace(
+        record, accuracy=None, samples_per_second=None, staleness_mean=None, loss=math.nan
+    )
+    assert epoch_line(bare) == "epoch  3  step  135  test loss 0.1900"
+    assert epoch_line(dataclasses.replace(bare, test_loss=None)) == "epoch  3  step  135"
+
+
+def test_final_table(summary):
+    fields = dataclasses.asdict(summary)
+    assert final_table(fields | {"dropped": 1234}, "runs/first").splitlines() == [
+        "mode       ssp, 1 server, 2 workers",
+        "accuracy   96.25 %",
+        "speed      8,640 samples/s (4,320 samples in 0.50 s)",
+        "staleness  mean 0.75, max 2 versions; --staleness limits steps ahead, not this",
+        "dropped    1,234 gradients",
+        "bytes      1.18 MiB sent, 999 B received",
+        "files      runs/first",
+    ]
+    fields |= {
+        "mode": "allreduce", "servers": 0, "test_accuracy": None,
+        "staleness": {"mean": 0.0, "max": 0, "histogram": []},
+    }  # fmt: skip
+    assert final_table(fields).splitlines() == [
+        "mode       allreduce, 2 workers",
+        "test loss  0.2500",
+        "speed      8,640 samples/s (4,320 samples in 0.50 s)",
+        "bytes      1.18 MiB sent, 999 B received",
+    ]
+
+
+@each("size", [1, 11, 12, 13, 24, 25, 100, 119, 121, 1000, 98_765])
+def test_every_value_of_a_histogram_is_in_one_line_of_few(size):
+    assert histogram_lines([0] * size) == []
+    lines = histogram_lines([1] * size)
+    assert len(lines) <= 12
+    ends = [tuple(map(int, line.split()[0].split("-"))) for line in lines]
+    if size <= 12:
+        assert [a for (a,) in ends] == list(range(size))
+        return
+    assert [a for a, _ in ends[1:]] == [b + 1 for _, b in ends[:-1]]
+    assert ends[0][0] == 0
+    assert ends[-1][1] >= size - 1
+    shares = [float(line.split()[-2]) for line in lines]
+    assert sum(shares) == pytest.approx(100, abs=0.6)
+
+
+RUN = Simulation(
+    workers=2, compute="constant:1", link="0:inf", server_apply="inf", codec_speed="1",
+    crash=(), hosts=(), numerics=True, parameters=9, seed=7, events=12_345, seconds=2.5, crashed=(),
+    servers=(Load(0.25, 0.5, 0.75),),
+)  # fmt: skip
+
+
+@pytest.fixture
+def rows(summary):
+    """Returns the lines of a run by what they begin with, given how long workers waited."""
+
+    def told(shares, causes=(), **changes):
+        nothing = {f"for_{it}": 0.0 for it in ("workers", "server", "messages", "reduce")}
+        waiting = tuple(
+            Waiting(i, 2.0 * share, share, **nothing | dict(causes), waiting_for={})
+            for i, share in enumerate(shares)
+        )
+        run = dataclasses.replace(RUN, **changes)
+        text = simulation_text(run, dataclasses.replace(summary, waiting=waiting), 0.5)
+        lines = [line.split("  ", 1) for line in text.splitlines() if "  " in line]
+        return {name: rest.strip() for name, rest in lines}
+
+    return told
+
+
+def test_events_time_and_waiting_by_cause(rows):
+    told = rows([0.25, 0.75], {"for_workers": 0.25, "for_messages": 0.75})
+    assert told["virtual time"] == "2.5 s"
+    assert told["events"] == "12,345 in 0.50 s: 24,690 a second"
+    assert told["waiting"] == "50.0 % of a worker's time, 75.0 % at most (worker 1)"
+    assert told["waited for"] == "other workers 25.0 %, messages 75.0 %"
+    told = rows([0.0])
+    assert told["waiting"] == "0.0 % of a worker's time"
+    assert not {"waited for", "stages busy", "crashed"} & {*told}
+
+
+def test_how_busy_servers_and_stages_are(rows):
+    told = rows([0.5])
+    assert told["servers busy"] == "updates 25.0 %, link in 50.0 %, link out 75.0 %"
+    told = rows([0.5], servers=(*RUN.servers, Load(0.75, 0.5, 0.25)), stages=(0.5, 0.25, 0.75))
+    assert told["servers busy"] == (
+        "updates 50.0 % (at most 75.0 %), link in 50.0 % (at most 50.0 %), "
+        "link out 50.0 % (at most 75.0 %)"
+    )
+    assert told["stages busy"] == (
+        "50.0 % of the time, stage 1 25.0 % at least, stage 2 75.0 % at most"
+    )
+    assert "servers busy" not in rows([0.5], servers=())

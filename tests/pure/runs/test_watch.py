@@ -5,16 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 
 import pytest
 
 from psrt.__main__ import main
-from psrt.errors import ConfigError
 from psrt.runs.folder import read_run
 from psrt.runs.state import state_of
 from psrt.runs.watch import GONE, OVER, Lines, Panel, Surroundings, watch
-from support.run_folders import CONFIG, record, summary, write_run
+from support.run_folders import record, summary, write_run
 
 PROGRESS = {
     "clock": 25, "seconds": 5.5, "loss": 0.125, "slowest": 2, "slowest_step_s": 0.5,
@@ -179,21 +177,6 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_no_end(tmp_path):
     assert (status, len(said)) == (OVER, 2)
 
 
-def test_a_folder_that_is_deleted_is_one_line(tmp_path):
-    run = write_run(tmp_path / "run", 1)
-    with pytest.raises(ConfigError, match="no run at"):
-        watched(run, World(lambda: shutil.rmtree(run)))
-
-
-def test_what_is_not_known_yet_is_not_shown(tmp_path):
-    run = read_run(write_run(tmp_path / "run", 0, CONFIG))
-    assert state_of(run).line() == "epoch 0 of 4  step 0  time 0:00"
-    assert state_of(run).fraction is None
-    steps = CONFIG.replace("epochs = 4.0", "steps = 50")
-    run = read_run(write_run(tmp_path / "run", 0, steps, progress={"clock": 20, "seconds": 4000}))
-    assert state_of(run).line() == "epoch 0  step 20 of 50 (40 %)  time 1:06:40  left 1:40:00"
-
-
 def test_a_terminal_is_drawn_on_by_rich(tmp_path):
     rich = pytest.importorskip("rich.console")
     run = write_run(tmp_path / "run", 2, progress=PROGRESS, summary=whole_summary())
@@ -209,25 +192,12 @@ def test_a_terminal_is_drawn_on_by_rich(tmp_path):
     assert text.rstrip().splitlines()[-1].startswith("files")
 
 
-@pytest.mark.parametrize(("number", "status"), [((), 130), ((2,), 130), ((15,), None)])
-def test_ctrl_c_is_quiet_and_other_signals_are_not(number, status, tmp_path, monkeypatch, capsys):
-    def interrupted(*given, **more):
-        raise KeyboardInterrupt(*number)
-
-    monkeypatch.setattr("psrt.runs.watch.watch", interrupted)
-    assert main(["watch", str(tmp_path)]) == (status or 143)
-    assert capsys.readouterr().err == ("" if status else "psrt: interrupted\n")
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["{}/none"], "no run at {}/none"),
-        (["{}"], "{} is not the folder of a run (--out): it has no config.toml"),
         (["{}", "--interval", "0"],
          "interval must be a number of seconds from 0.05 to 86400, got '0'"),
-        (["{}", "--silent", "x"],
-         "silent must be a number of seconds from 0.05 to 86400, got 'x'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_watched_is_one_line(words, line, tmp_path, capsys):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from psrt.data import BatchPlan, load_dataset
+from psrt.data import load_dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.partition import Span
@@ -23,7 +24,7 @@ class Counting:
         return np.int64(batch["rows"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("problem", "batch", "expected"),
     [
         (Counting(), {"rows": 3}, 3),
@@ -46,24 +47,13 @@ def problem():
     return Supervised(MLP([4, 6, 3], batch_size=8), data, batch_size=8, seed=5)
 
 
-def test_the_initial_parameters_are_drawn_with_the_seed(problem):
+def test_its_parameters_are_of_the_seed_and_the_gradient_comes_in_the_models_parts(problem):
     again, other = (
         Supervised(problem.model, problem.data, batch_size=8, seed=it).initial() for it in (5, 6)
     )
-    assert (problem.initial() == again).all()
-    assert (problem.initial() != other).any()
-
-
-def test_batches_are_gathered_in_one_place(problem):
-    first, _ = problem.gather(np.array([0, 1, 2]))
-    second, labels = problem.gather(np.array([3, 4]))
-    assert np.shares_memory(first, second)
-    np.testing.assert_array_equal(second, problem.data.x_train[3:5])
-    np.testing.assert_array_equal(labels, problem.data.y_train[3:5])
-
-
-def test_the_gradient_comes_in_the_models_parts(problem):
     theta, batch = problem.initial(), problem.gather(np.arange(8))
+    assert (theta == again).all()
+    assert (theta != other).any()
     whole, parts = np.zeros((2, problem.model.n), np.float32)
     said = []
     problem.loss_and_grad(theta, batch, whole)
@@ -79,23 +69,28 @@ class Parts:
         self.gradient_spans = lambda: spans
 
 
+class Matrices:
+    def __init__(self, found):
+        self.matrices = lambda: found
+
+
 def test_a_problem_that_says_nothing_has_one_part():
     assert gradient_spans(object(), 7) == (Span(0, 7),)
     assert gradient_spans(Parts((4, 7), (4, 4), [0, 4]), 7) == (Span(4, 7), Span(4, 4), Span(0, 4))
+    # Places may be numbers of numpy; the set-up sends them to all ranks as JSON.
+    starts = np.cumsum([0, 3, 4])
+    spans = gradient_spans(Parts(starts[1:], starts[:2]), 7)
+    matrices = matrices_of(Matrices(np.array([[1, 1, 2], [3, 2, 2]])), 7)
+    assert json.dumps([spans, matrices]) == "[[[3, 7], [0, 3]], [[1, 1, 2], [3, 2, 2]]]"
 
 
-@pytest.mark.parametrize(
+@each(
     "spans",
     [
-        [],
-        [(0, 6)],
-        [(1, 7)],
-        [(0, 4), (4, 7)],
-        [(4, 7), (0, 3)],
-        [(3, 7), (0, 4)],
+        [], [(0, 6)], [(1, 7)], [(0, 4), (4, 7)], [(4, 7), (0, 3)], [(3, 7), (0, 4)],
         [(4, 7), (5, 4), (0, 5)],
     ],
-)
+)  # fmt: skip
 def test_parts_that_are_not_the_whole_from_its_end_on_are_refused(spans):
     with pytest.raises(ConfigError, match=r"^gradient_spans\(\) must tile \[0, 7\) from its end"):
         gradient_spans(Parts(*spans), 7)
@@ -108,62 +103,31 @@ def test_the_matrices_are_the_weights(problem):
         np.testing.assert_array_equal(found.of(theta), weight)
         assert np.shares_memory(found.of(theta), weight)
     assert matrices_of(object(), 7) == ()
+    for wrong in (None, "abc", [(0, 4)], [(0.0, 2.0, 3.0)]):
+        with pytest.raises(ConfigError, match=r"^matrices\(\) returned .*, expected whole numbers"):
+            matrices_of(Matrices(wrong), 7)
 
 
-class Matrices:
-    def __init__(self, found):
-        self.matrices = lambda: found
-
-
-def test_places_may_be_numbers_of_numpy():
-    """The set-up sends them to all ranks as JSON, and the history's header keeps them."""
-    starts = np.cumsum([0, 3, 4])
-    spans = gradient_spans(Parts(starts[1:], starts[:2]), 7)
-    matrices = matrices_of(Matrices(np.array([[1, 1, 2], [3, 2, 2]])), 7)
-    assert json.dumps([spans, matrices]) == "[[[3, 7], [0, 3]], [[1, 1, 2], [3, 2, 2]]]"
-
-
-@pytest.mark.parametrize(
-    "found", [None, 7, "abc", [(0, 4)], [(0.0, 2.0, 3.0)], [7], [(0, 1, 2, 3)]]
-)
-def test_what_are_no_matrices_is_refused_in_one_line(found):
-    with pytest.raises(ConfigError, match=r"^matrices\(\) returned .*, expected whole numbers"):
-        matrices_of(Matrices(found), 7)
-
-
-def test_a_regression_has_no_accuracy():
-    rng = np.random.default_rng(0)
-    data = load_dataset("synthetic:50x4x3", seed=1)
-    data = type(data)(
-        name="targets",
-        x_train=data.x_train,
-        y_train=rng.normal(size=(50, 2)).astype(np.float32),
-        x_test=data.x_test,
-        y_test=rng.normal(size=(len(data.x_test), 2)).astype(np.float32),
-        classes=0,
-    )
-    problem = Supervised(MLP([4, 2], loss="squared", batch_size=8), data, batch_size=8, seed=0)
-    assert problem.evaluate(problem.initial()).keys() == {"loss"}
+def test_a_regression_has_no_accuracy(problem):
+    given = problem.data
+    targets = {
+        name: np.zeros((len(x), 2), np.float32)
+        for name, x in (("y_train", given.x_train), ("y_test", given.x_test))
+    }
+    data = dataclasses.replace(given, classes=0, **targets)
+    model = MLP([4, 2], loss="squared", batch_size=8)
+    regression = Supervised(model, data, batch_size=8, seed=0)
+    assert regression.evaluate(regression.initial()).keys() == {"loss"}
 
 
 # --- without numbers ------------------------------------------------------------------------------
 
 
-@each("workers", [1, 2, 3, 7])
-@each("samples", [1, 6, 42, 43, 84, 100])
-def test_without_numbers_batches_are_as_long_as_a_plan_cuts_them(samples, workers):
-    problem = TimingOnlyProblem(9, batch_size=6, samples=samples)
-    plan = BatchPlan(samples, batch_size=6, workers=workers, seed=0)
-    for worker in range(workers):
-        found = [sample_counter(problem)(batch) for batch in problem.batches(worker, workers, 3)]
-        steps = range(plan.steps_per_epoch)
-        assert found == [len(plan.indices(3, step, worker)) for step in steps]
-        assert len(problem.batches(worker, workers, 3)) == plan.steps_per_epoch
+def test_without_numbers_batches_are_as_many_as_was_said_and_parts_done_in_their_order():
     batches = TimingOnlyProblem(9, batch_size=6, steps=4).batches(2, 5, 0)
     assert (len(batches), list(batches)) == (4, [6, 6, 6, 6])
-
-
-def test_without_numbers_parts_are_done_in_their_order():
+    batches = TimingOnlyProblem(9, batch_size=6, samples=43).batches(1, 3, 0)
+    assert (len(batches), list(batches)) == (3, [6, 6, 2])
     spans = (Span(6, 9), Span(0, 6))
     problem = TimingOnlyProblem(9, batch_size=2, steps=1, spans=spans)
     assert gradient_spans(problem, 9) == spans

@@ -20,39 +20,43 @@ from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
 from psrt.transport import NO_PAYLOAD, RoleMap, drive
 from psrt.transport.port import CONTROL, GRADIENT
+from support.cases import each
 
 # --- the server ---------------------------------------------------------------------------------
 
 
 class ServerPort:
-    """Rank 0 serves two parameters to workers 0 and 1 at ranks 1 and 2; gradients are ones."""
+    """Rank 0 serves shards of a parameter each to workers 0 and 1 at ranks 1 and 2.
+
+    Gradients are 1 in the first shard and 11 in the second.
+    """
 
     rank, apply_s, landings = 0, None, {}
-    role_map = RoleMap(2, workers=(1, 2), servers=(0,), spans=(Span(0, 2),))
 
-    def __init__(self, script, busy=()):
-        self.versions = {0: [np.zeros(2, np.float32) for _ in range(3)]}
-        self.script, self.busy = list(script), set(busy)  # ranks that do not read
-        self.sent, self.waits, self.waiting_for = [], [], None
+    def __init__(self, script, shards=1):
+        spans = even_spans(shards, shards)
+        self.role_map = RoleMap(shards, workers=(1, 2), servers=(0,) * shards, spans=spans)
+        self.versions = {i: [np.zeros(1, np.float32) for _ in range(3)] for i in range(shards)}
+        self.script, self.sent, self.waiting_for = list(script), [], None
         self.time = 0.0  # a second passes with every message
 
     def now(self):
         return self.time
 
+    def bytes_of(self, shard):
+        return 640 + shard, 0
+
     def payload(self, shard, worker):
-        return np.ones(2, np.float32)
+        return np.full(1, 1 + 10 * shard, np.float32)
 
     def in_flight(self, to, shard):
-        return to in self.busy
+        return False
 
     async def receive(self):
         self.time += 1.0
         return self.script.pop(0)
 
     async def until(self, done, waiting_for):
-        if not done():
-            self.waits.append(waiting_for())
-            self.busy.clear()
         assert done()
 
     def send(self, to, message, region=NO_PAYLOAD):
@@ -79,8 +83,8 @@ def server_of(port, mode, **knobs):
     return Server(port, shards)
 
 
-def serve(mode, *script, busy=(), **knobs):
-    port = ServerPort(script, busy)
+def serve(mode, *script, shards=1, **knobs):
+    port = ServerPort(script, shards)
     server = server_of(port, mode, **knobs)
     drive(server.run())
     return server, port
@@ -100,8 +104,11 @@ def test_a_push_is_answered_with_the_version_it_made_and_the_staleness_it_met():
         (1, Params(0, 4, 3, 1)),
     ]
     [it] = server.shards
-    assert it.shard.theta.tolist() == [-4.0, -4.0]
+    assert it.shard.theta.tolist() == [-4.0]
     assert it.shard.stats.histogram == [2, 1, 1]
+    server, port = serve("async", push(0, 0, 0), push(1, 0, 0), *LEAVES, late=0)
+    stats = server.shards[0].shard.stats  # a drop is counted, and answered
+    assert (stats.dropped, server.shards[0].shard.version, len(port.sent)) == (1, 1, 2)
 
 
 def test_an_answer_says_how_long_it_was_held_and_for_whom():
@@ -112,57 +119,10 @@ def test_an_answer_says_how_long_it_was_held_and_for_whom():
     assert [(m.held, m.awaited) for _, m, _ in port.sent] == [(1.0, 0)]
 
 
-def test_where_somebody_reads_the_next_version_is_made_elsewhere():
-    # Who pushes has read, whatever the port says.
-    for busy in ((), (1,)):
-        server, port = serve("async", push(0, 0, 0), push(0, 1, 1), *LEAVES, busy=busy)
-        assert [region for *_, region in port.sent] == [0, 0]
-        assert server.shards[0].shard.newest == 0
-    server, port = serve("async", push(0, 0, 0), push(1, 0, 0), push(1, 1, 2), *LEAVES, busy=[1])
-    first, second, third = (region for *_, region in port.sent)
-    assert first == 0
-    assert second == third != first  # worker 1 has read version 2 by the time it pushes again
-    assert server.shards[0].shard.buffers[first].tolist() == [-1.0, -1.0]
-    assert port.waits == ["the last answers to be read"]
-
-
-def test_a_drop_is_counted_and_answered():
-    server, port = serve("async", push(0, 0, 0), push(1, 0, 0), *LEAVES, late=0)
-    shard = server.shards[0].shard
-    assert (shard.stats.dropped, shard.version, len(port.sent)) == (1, 1, 2)
-
-
-def test_anything_but_a_push_or_a_leave_is_refused():
-    with pytest.raises(ProtocolError, match=r"shard 0 was sent Params.*, expected a push"):
-        serve("async", Params(0, 0, 0, 0), *LEAVES)
-
-
-class TwoShards(ServerPort):
-    """The same of two shards of one parameter each; worker 1 pushes to the second one only."""
-
-    role_map = RoleMap(2, workers=(1, 2), servers=(0, 0), spans=(Span(0, 1), Span(1, 2)))
-
-    def __init__(self, script):
-        super().__init__(script)
-        self.versions = {i: [np.zeros(1, np.float32) for _ in range(3)] for i in range(2)}
-
-    def bytes_of(self, shard):
-        return 640 + shard, 0
-
-    def payload(self, shard, worker):
-        return np.full(1, 1 + 10 * shard, np.float32)
-
-
-def of_two_shards(mode, *script):
-    port = TwoShards(script)
-    return server_of(port, mode), port
-
-
 def test_each_shard_of_a_server_decides_alone():
     pushes = [push(0, 0, 0)._replace(shard=1), push(1, 0, 0)._replace(shard=1), push(0, 0, 0)]
     leaves = [Leave(worker, 1, shard) for shard in (1, 0) for worker in (1, 0)]
-    server, port = of_two_shards("sync", *pushes, *leaves)
-    drive(server.run())
+    server, port = serve("sync", *pushes, *leaves, shards=2)
     # The second shard's round is complete, while that of the first waits until worker 1 leaves.
     assert [(to, m.shard, m.version, m.awaited) for to, m, _ in port.sent] == [
         (1, 1, 1, 1),
@@ -173,30 +133,22 @@ def test_each_shard_of_a_server_decides_alone():
     assert not any(it.policy.live for it in server.shards)
 
 
-def test_a_message_of_another_shard_is_refused():
-    server, _ = of_two_shards("async", push(0, 0, 0)._replace(shard=2))
-    with pytest.raises(ProtocolError, match=r"sent Push.*shard=2.*, expected one of shards 0, 1"):
-        drive(server.run())
-
-
-def test_it_waits_for_every_shard_that_somebody_has_not_left():
-    server, port = of_two_shards("sync", Leave(0, 0, 0), Leave(1, 0, 0), push(0, 0, 0, 4))
-    port.script[-1] = port.script[-1]._replace(shard=1)
+@each(
+    ("script", "waits"),
+    [
+        ([], "shards 0, 1 at version 0: a push of worker 0 (rank 1, clock 0), 1 (rank 2, clock 0)"),
+        (  # of the shard that somebody has not left
+            [Leave(0, 0, 0), Leave(1, 0, 0), push(0, 0, 0)._replace(shard=1)],
+            "shard 1 at version 0: a push of worker 1 (rank 2, clock 0)",
+        ),
+    ],
+)
+def test_it_says_what_it_waits_for(script, waits):
+    port = ServerPort(script, shards=2)
+    server = server_of(port, "sync")
     with pytest.raises(IndexError):  # the script is at its end
         server.run().send(None)
-    waits = port.waiting_for()
-    assert waits.startswith("shard 1 at version 0")
-    assert "worker 1 (rank 2, clock 0)" in waits
-    assert "shard 0" not in waits
-
-
-def test_shards_that_wait_for_the_same_are_named_together():
-    server, port = of_two_shards("sync")
-    with pytest.raises(IndexError):
-        server.run().send(None)
-    assert port.waiting_for() == (
-        "shards 0, 1 at version 0: a push of worker 0 (rank 1, clock 0), 1 (rank 2, clock 0)"
-    )
+    assert port.waiting_for() == waits
     assert [(one.shard, one.bytes_sent) for one in server.stats] == [(0, 640), (1, 641)]
 
 
@@ -237,16 +189,6 @@ def step(port, *, clock=0, samples=8, strategy=None, **knobs):
     return strategy, drive(strategy.step(Step(clock, samples, 0.25)))
 
 
-def test_one_shard():
-    port = WorkerPort(1, [answer(0, 7, clock=1, staleness=4), answer(0, 9, clock=2, staleness=1)])
-    strategy, outcome = step(port)
-    assert outcome[:5] == StepResult(1, 4, 1, 4, 0)[:5]
-    assert port.sent == [(0, Push(1, 0, 0, 8, 0.25), GRADIENT)]
-    _, outcome = step(port, clock=1, strategy=strategy)
-    assert outcome[:5] == StepResult(2, 1, 1, 1, 0)[:5]
-    assert port.sent[1][1] == Push(1, 1, 7, 8, 0.25)
-
-
 def test_a_wait_is_told_by_the_last_answer():
     """A second passes with every answer; of the held part the last one says whom it was for."""
     first, last = answer(1, 1)._replace(held=0.9), answer(0, 1)._replace(held=1.5)
@@ -260,22 +202,21 @@ def test_a_wait_is_told_by_the_last_answer():
     assert outcome.waiting == WaitBreakdown(server=1.0)  # no longer than this worker waited
 
 
-def test_gaps_are_handed_on_where_they_were_measured():
-    given = [answer(0, 1)._replace(gap=0.25), answer(1, 1)._replace(gap=0.5), answer(2, 1)]
-    _, outcome = step(WorkerPort(3, given))
-    assert (outcome.gap_sum, outcome.gap_count) == (0.75, 2)
-    _, outcome = step(WorkerPort(1, [answer(0, 1)]))
-    assert (outcome.gap_sum, outcome.gap_count) == (0.0, 0)
-
-
 def test_every_shard_has_a_version_of_its_own():
-    port = WorkerPort(3, [answer(2, 5, staleness=1), answer(0, 3, staleness=6), answer(1, 9)])
+    given = [answer(2, 5, staleness=1), answer(0, 3, staleness=6), answer(1, 9)]
+    port = WorkerPort(3, [given[0], given[1]._replace(gap=0.5), given[2]._replace(gap=0.25)])
     strategy, outcome = step(port)
     assert outcome[:5] == StepResult(1, 7, 3, 6, skew=6)[:5]
+    assert (outcome.gap_sum, outcome.gap_count) == (0.75, 2)  # where they were measured
+    assert port.sent[0] == (0, Push(1, 0, 0, 8, 0.25), GRADIENT)
     port.sent.clear()
     port.answers = [answer(i, 10, clock=2) for i in range(3)]
-    step(port, clock=1, strategy=strategy)
+    step(port, clock=1, samples=0, strategy=strategy)
     assert [(to, push.version) for to, push, _ in port.sent] == [(0, 3), (1, 9), (2, 5)]
+    assert {(region, push.samples) for _, push, region in port.sent} == {(NO_PAYLOAD, 0)}
+    port.sent.clear()
+    drive(strategy.leave(17))
+    assert port.sent == [(i, Leave(1, 17, i), NO_PAYLOAD) for i in range(3)]
 
 
 def test_a_shard_that_is_behind_is_read_again_until_all_are_at_one_clock():
@@ -284,9 +225,8 @@ def test_a_shard_that_is_behind_is_read_again_until_all_are_at_one_clock():
     script += [answer(1, 5, clock=5)]
     port = WorkerPort(3, script)
     strategy, outcome = step(port)
-    assert (
-        outcome[:5] == StepResult(5, 3, 3, 3, skew=0)[:5]
-    )  # τ is that of the push with the gradient
+    # τ is that of the push with the gradient.
+    assert outcome[:5] == StepResult(5, 3, 3, 3, skew=0)[:5]
     again = [(to, push.clock, push.version, push.samples, r) for to, push, r in port.sent[3:]]
     assert again == [
         (1, 3, 1, 0, NO_PAYLOAD),
@@ -296,18 +236,6 @@ def test_a_shard_that_is_behind_is_read_again_until_all_are_at_one_clock():
     ]
     assert strategy.versions == [5, 5, 5]
     assert port.answers == []
-
-
-def test_a_push_without_samples_has_no_payload():
-    port = WorkerPort(2, [answer(0, 1), answer(1, 1)])
-    step(port, samples=0)
-    assert [(region, push.samples) for _, push, region in port.sent] == [(NO_PAYLOAD, 0)] * 2
-
-
-def test_leaving_is_said_to_every_shard():
-    port = WorkerPort(2)
-    drive(PushPull(port).leave(17))
-    assert port.sent == [(0, Leave(1, 17, 0), NO_PAYLOAD), (1, Leave(1, 17, 1), NO_PAYLOAD)]
 
 
 #: Three layers, and four shards: the first two are of the first layer.
@@ -350,12 +278,14 @@ def test_a_shard_is_pushed_as_soon_as_all_of_it_is_ready():
     assert sum(outcome.waiting[:4]) == 4.0  # since the end of the step
 
 
-def test_what_was_pushed_early_is_pushed_once_in_every_step():
+@each(("spans", "said"), [((), 0), (LAYERS, 0), (LAYERS, 1), (LAYERS, 2), (LAYERS, 3)])
+def test_all_workers_push_in_one_order_however_many_parts_they_said_to_be_ready(said, spans):
+    """Else each of two workers could withhold the shard whose answer the other one waits for."""
     port = Streaming([answer(shard, c, clock=c) for c in (1, 2) for shard in range(4)])
-    strategy = PushPull(port, spans=LAYERS)
+    strategy = PushPull(port, spans=spans)
     for clock, samples in ((0, 8), (1, 0)):
         strategy.begin(Step(clock, samples, 0.25))
-        for i in range(3 if samples else 0):
+        for i in range(said if samples else 0):
             strategy.ready(i)
         drive(strategy.step(Step(clock, samples, 0.25)))
     assert [(push.clock, push.shard) for _, push, _ in port.sent] == [
@@ -363,37 +293,14 @@ def test_what_was_pushed_early_is_pushed_once_in_every_step():
     ]
 
 
-@pytest.mark.parametrize(
-    ("spans", "said"), [((), 0), (LAYERS, 0), (LAYERS, 1), (LAYERS, 2), (LAYERS, 3)]
-)
-def test_all_workers_push_in_one_order_however_many_parts_they_said_to_be_ready(said, spans):
-    """Else each of two workers could withhold the shard whose answer the other one waits for."""
-    port = Streaming([answer(shard, 1) for shard in range(4)])
-    strategy = PushPull(port, spans=spans)
-    strategy.begin(Step(0, 8, 0.25))
-    for i in range(said):
-        strategy.ready(i)
-    drive(strategy.step(Step(0, 8, 0.25)))
-    assert [push.shard for _, push, _ in port.sent] == [3, 2, 1, 0]
-
-
-def test_parts_that_come_in_another_order_are_refused():
-    strategy = PushPull(Streaming(), spans=LAYERS)
-    strategy.begin(Step(0, 8, 0.25))
-    with pytest.raises(ProtocolError, match="span 1 of its gradient is ready, expected span 0"):
-        strategy.ready(1)
-
-
 def test_a_gradient_that_comes_as_a_whole_or_is_for_one_shard_is_pushed_at_the_end():
     assert PushPull(Streaming()).ready is None
     assert PushPull(Streaming(), spans=(Span(0, 12),)).ready is None
     assert PushPull(WorkerPort(1), spans=(Span(3, 6), Span(0, 3))).ready is None
-
-
-def test_anything_but_parameters_is_refused():
-    port = WorkerPort(1, [Leave(0, 0)])
-    with pytest.raises(ProtocolError, match=r"worker 1 was sent Leave.*, expected parameters"):
-        step(port)
+    strategy = PushPull(Streaming(), spans=LAYERS)
+    strategy.begin(Step(0, 8, 0.25))
+    with pytest.raises(ProtocolError, match="span 1 of its gradient is ready, expected span 0"):
+        strategy.ready(1)
 
 
 def test_it_says_whom_it_waits_for():

@@ -41,7 +41,7 @@ def trained(row, out):
 
 
 #: Those that make test tries.
-FEW = ("replies by top-k, shared None", "replies by sign, shared True", "streaming, late")
+FEW = ("replies by sign, shared True", "streaming, late", "delays")
 
 
 @pytest.mark.parametrize(
@@ -49,19 +49,10 @@ FEW = ("replies by top-k, shared None", "replies by sign, shared True", "streami
 )
 def test_it_ends_with_the_bits_of_one_that_was_not_interrupted(row, tmp_path):
     whole, cuts = trained(row, tmp_path / "run")
-    assert cuts
-    for cut in cuts[:: max(1, len(cuts) - 1)]:
-        config = resumed_config(str(cut), out=str(tmp_path / cut.name))
-        again = run_in_virtual_time(config, Scenario(3))
-        assert again.theta.tobytes() == whole.theta.tobytes(), cut.name
-
-
-def test_a_pause_that_is_over_is_over(tmp_path):
-    """It takes no second time in a run that goes on behind it."""
-    whole, cuts = trained("delays", tmp_path / "run")
-    assert whole.seconds > 2
-    first, *_, last = (
+    first, last = (
         run_in_virtual_time(resumed_config(str(it), out=str(tmp_path / it.name)), Scenario(3))
-        for it in cuts
+        for it in (cuts[0], cuts[-1])
     )
-    assert first.seconds > 2 > last.seconds
+    assert first.theta.tobytes() == last.theta.tobytes() == whole.theta.tobytes()
+    if row == "delays":  # a pause that is over takes no second time in a run that resumes behind it
+        assert min(whole.seconds, first.seconds) > 2 > last.seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.config import TrainConfig
@@ -20,62 +20,33 @@ from psrt.simulation.port import VirtualPort
 from psrt.sync import policy_for
 from psrt.transport import RoleMap, drive
 from psrt.transport.port import VERSIONS
+from support.cases import each
 from support.recording import Ledger, RecordingWorld, record
 
 # --- buffers that may still be read -------------------------------------------------------------
 
 
-@pytest.fixture
-def reading():
-    return set()
-
-
-@pytest.fixture
-def leases(reading):
-    return Leases(3, lambda rank: rank in reading, {})
-
-
-def test_another_is_taken_while_one_is_read(leases, reading):
-    leases.acquire(4, 1)
-    assert leases.free(0) == 0
-    assert leases.free(1) == 1  # it has read it by now
-    reading |= {4, 5}
-    leases.acquire(4, 0)
-    leases.acquire(5, 1)
-    assert leases.free(0) == 2
-    assert str(leases) == "[4, 5]"
-    reading.add(6)
-    leases.acquire(6, 2)
-    assert leases.free(0) is None
-    reading.remove(5)
-    assert leases.free(0) == 1
-
-
-def test_who_is_sent_another_has_read_the_last(leases, reading):
-    reading.add(4)
-    leases.acquire(4, 0)
-    leases.acquire(4, 2)
-    assert leases.free(0) == 0
-    leases.release(4)
-    leases.release(4)
-    assert leases.free(2) == 2
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.booleans()), max_size=40))
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 2), st.booleans()), max_size=40))
 def test_it_never_gives_what_is_read(moves):
+    """Who is sent another has read the last; -1 is a release, after which it is not asked."""
     reading, held = set(), {}
     leases = Leases(3, lambda rank: rank in reading, {})
     for rank, buffer, reads in moves:
-        leases.acquire(rank, buffer)
-        held[rank] = buffer
         (reading.add if reads else reading.discard)(rank)
-        free = leases.free(buffer)
-        busy = {held[rank] for rank in reading}
+        if buffer < 0:
+            leases.release(rank)
+            held.pop(rank, None)
+        else:
+            leases.acquire(rank, buffer)
+            held[rank] = buffer
+        free = leases.free(max(buffer, 0))
+        busy = {of for rank, of in held.items() if rank in reading}
         assert free is None if busy == {0, 1, 2} else free not in busy
-        assert free == buffer or buffer in busy
+        assert free == max(buffer, 0) or max(buffer, 0) in busy
 
 
-def test_a_worker_computes_in_its_landing_from_the_beginning_until_it_pushes():
+def test_a_worker_computes_in_its_landing_until_it_pushes_and_keeps_it_when_it_leaves():
     """Buffer 0 is a server's own, 1 and 2 are where ranks 4 and 5 compute."""
     leases = Leases(3, lambda rank: False, {4: 1, 5: 2})
     assert leases.free(1) == leases.free(2) == 0
@@ -84,10 +55,6 @@ def test_a_worker_computes_in_its_landing_from_the_beginning_until_it_pushes():
     assert leases.free(2) == 0
     leases.acquire(4, 1)
     assert leases.free(1) == 0
-
-
-def test_a_worker_that_left_keeps_its_own_but_not_a_shared_one():
-    leases = Leases(3, lambda rank: False, {4: 1, 5: 2})
     leases.leave(4)
     assert leases.free(1) == 0
     shared = Leases(2, lambda rank: False, {4: 1, 5: 1})
@@ -153,32 +120,24 @@ def read_slowly(*, servers=SHARDS, seed=0, **knobs):
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
-@pytest.mark.parametrize("mode", [{"mode": "async"}, {"mode": "ssp", "staleness": 3}])
+@pytest.mark.parametrize("mode", [{"mode": "async"}, {"mode": "ssp", "staleness": 2}], ids=str)
 @pytest.mark.parametrize("servers", [SHARDS, 1])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_slow_readers_read_the_version_they_were_answered_with(servers, mode, shared_memory):
-    SlowAnswers.waits = 0
+    SlowAnswers.waits, ahead = 0, set()
     for seed in range(3):
-        read_slowly(servers=servers, seed=seed, shared_memory=shared_memory, **mode)
+        books = read_slowly(servers=servers, seed=seed, shared_memory=shared_memory, **mode)
+        ahead |= {read.clock - read.contents.sum(axis=2).min() for read in books.reads}
     # All buffers were leased at times, so that the server had to wait for a reader.
     assert SlowAnswers.waits > 3
-
-
-def test_who_may_be_ahead_is_ahead():
-    """The gate of SSP is used to the full: else its rules would hold for too narrow a one."""
-    ahead = set()
-    for seed in range(3):
-        books = read_slowly(mode="ssp", staleness=2, seed=seed)
-        ahead |= {read.clock - read.contents.sum(axis=2).min() for read in books.reads}
-    assert max(ahead) == 2
+    # The gate of SSP is used to the full: else its rules would hold for too narrow a one.
+    assert max(ahead) == 2 if "staleness" in mode else max(ahead) > 2
 
 
 IN_FLIGHT = VirtualPort.in_flight
 #: Of a server that overwrites what is being read: what is broken, how, with how many servers.
 MUTANTS = {
-    "always in place": (Leases, "free", lambda self, newest, kept: newest, 2),
     "any other buffer": (Leases, "free", lambda self, newest, kept: (newest + 1) % VERSIONS, 2),
-    "leases end too early": (Leases, "acquire", lambda self, rank, buffer: None, 2),
     "the readers of the other shard": (
         VirtualPort, "in_flight", lambda self, to, shard: IN_FLIGHT(self, to, 1 - shard), 1,
     ),
@@ -277,8 +236,8 @@ def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False, **knobs):
     return port, shard
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
+@each("seed", range(3))
+@each(
     ("mode", "knobs"),
     [
         ("async", {}),
@@ -289,21 +248,11 @@ def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False, **knobs):
         ("sync", {"shared": True, "workers": 1}),
     ],
 )
-def test_a_version_is_made_where_nobody_computes(mode, knobs, seed):
-    _, shard = serve_landings(mode, seed=seed, **knobs)
+def test_a_version_is_made_where_its_worker_computes_and_nobody_else_does(mode, knobs, seed):
+    port, shard = serve_landings(mode, seed=seed, **knobs)
     assert shard.version >= 40
-
-
-@pytest.mark.parametrize(
-    ("mode", "knobs"), [("async", {}), ("sync", {"shared": True}), ("ssp", {"staleness": 3})]
-)
-def test_a_version_is_made_where_its_worker_computes(monkeypatch, mode, knobs):
-    copies, copyto = [], np.copyto
-    monkeypatch.setattr(np, "copyto", lambda *vectors: (copies.append(vectors), copyto(*vectors)))
-    port, shard = serve_landings(mode, **knobs)
-    # The first parameters; and where a worker waits for the slowest, others push meanwhile.
-    assert len(copies) == 1 if mode != "ssp" else 1 < len(copies) < shard.version
-    assert shard.newest in port.landings.values()
+    if mode == "async" or "shared" in knobs:  # elsewhere some wait, and others push meanwhile
+        assert shard.newest in port.landings.values()
 
 
 def test_a_server_that_writes_where_a_worker_computes_is_found_out(monkeypatch):

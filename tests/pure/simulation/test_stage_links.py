@@ -10,7 +10,7 @@ import pytest
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig
 from psrt.config.injection import Injection
-from psrt.errors import ConfigError, CrashError, TransportError
+from psrt.errors import CrashError
 from psrt.history.check.run import check_run
 from psrt.job.recorded import recorded_config
 from psrt.job.virtual import simulate
@@ -18,7 +18,6 @@ from psrt.pipeline.cost import StageCosts, price
 from psrt.pipeline.registry import PIPELINES
 from psrt.simulation import SimulationCosts
 from psrt.simulation.cost_flags import read_small_products
-from psrt.simulation.stage_links import VirtualStageLinks
 from support.cases import each
 
 BASE = TrainConfig(
@@ -117,6 +116,9 @@ def test_gpipe_by_hand():
     # 6 rows of 4 numbers, and one more number that goes along.
     slow, _ = one_step("gpipe", 3, 4, bandwidth=(4 * 6 * 4 + 8) / 0.01)
     assert slow == pytest.approx(1 + 2 * 2 / 12 + 4 * 0.01)
+    # One forward, one back to the input and one to the weights, of each micro-batch.
+    beside, _ = one_step("gpipe", 1, 4, pass_s=0.01)
+    assert beside == pytest.approx(1 + 3 * 4 * 0.01)
 
 
 def test_small_products_are_dear():
@@ -132,8 +134,6 @@ def test_small_products_are_dear():
     [
         ("pipeline:2,tensor:2", {"pipeline_schedule": "gpipe"}),
         ("data:2,pipeline:2", {"shard": "parameters", "micro_batches": 3, "defer_weights": True}),
-        ("data:3,tensor:2", {"mode": "async", "servers": 2, "clip_norm": 0.3}),
-        ("data:2,pipeline:1", PIPEDREAM),
         ("data:3,pipeline:3", {**PIPEDREAM, "mode": "ssp", "servers": 3}),
         # The first stage has most of the parameters, and two versions of them.
         ("pipeline:2", {**PIPEDREAM, "stages": "3,1"}),
@@ -153,49 +153,17 @@ def test_a_simulation_is_recorded_checked_and_repeated(parallel, knobs, tmp_path
     assert any("the same parameters to the bit" in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"hosts": [1, 2]}, "--hosts has 3 ranks in all, the job 2"),
-        ({"numerics": False, "parameters": 9}, "--parameters 9"),
-        ({"config": dataclasses.replace(BASE, stages="auto")}, "--stages auto measures layers"),
-        ({"costs": SimulationCosts(stages=[StageCosts(1, 1, 1)])}, "--stage-costs"),
-    ],
-)
-def test_what_cannot_be_simulated(more, message):
-    with pytest.raises(ConfigError, match=message) as caught:
-        simulate(**{"config": BASE, "workers": 2} | more)
-    assert "\n" not in str(caught.value)
-
-
-def test_who_waits_for_whom(monkeypatch):
-    monkeypatch.setattr(VirtualStageLinks, "send", lambda *args: None)
-    with pytest.raises(TransportError, match="rank 1 waits for the activations of rank 0"):
-        run("pipeline:2")
-
-
-@pytest.mark.parametrize(
-    ("parallel", "knobs", "place"),
-    [
-        ("pipeline:3", PIPEDREAM, "worker 1, stage 1 (rank 1)"),
-        ("pipeline:2,tensor:2", {"clip_norm": 0.3}, "worker 1, stage 0, slice 1 (rank 1)"),
-        # Servers that would do without a worker, but its copy cannot do without its part.
-        ("data:2,pipeline:2", {"mode": "async", "servers": 2},
-         "worker 3, stage 1 of copy 1 (rank 5)"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_part_that_crashes_ends_the_job_and_is_named(parallel, knobs, place):
-    worker = int(place.split(",")[0].removeprefix("worker "))
-    config = dataclasses.replace(BASE, parallel=parallel, epochs=None, steps=3, **knobs)
-    workers = config.axes.cells * (config.axes.data or 1)
+def test_a_part_that_crashes_ends_the_job_and_is_named():
+    """Servers would do without a worker, but its copy cannot do without its part."""
+    config = dataclasses.replace(
+        BASE, parallel="data:2,pipeline:2", epochs=None, steps=3, mode="async", servers=2
+    )
     costs = SimulationCosts(compute=lambda rank, rng: 1.0, latency=lambda rng: 0.01)
     for when in (0.0, 0.4, 1.3):
-        crashes = [(worker, when)]
         with pytest.raises(CrashError) as caught:
-            simulate(config, workers=workers, numerics=False, costs=costs, crashes=crashes)
-        start = f"{place} crashed at {when:g} s of virtual time, at clock "
-        assert str(caught.value).startswith(start)
+            simulate(config, workers=4, numerics=False, costs=costs, crashes=[(3, when)])
+        place = f"worker 3, stage 1 of copy 1 (rank 5) crashed at {when:g} s of virtual time, at c"
+        assert str(caught.value).startswith(place)
         assert caught.value.exit_status == 5
 
 
@@ -219,10 +187,6 @@ def four_micro_batches(parallel, *, hosts=(), latency=0.01, rate=1e4, steps=1, *
 
 
 class TestHosts:
-    def test_sums_of_several_hosts_need_mpi(self):
-        with pytest.raises(ConfigError, match=r"^all-reduce node .*needs MPI"):
-            four_micro_batches("data:2,pipeline:2", hosts=(2, 2), allreduce="node")
-
     def test_two_stages_over_a_slow_link(self):
         """The link takes most: no message waits for a pass but the first one in each direction."""
         message = (6 * 8 * 4 + 8) / 1e3
@@ -252,22 +216,15 @@ class TestHosts:
         config = dataclasses.replace(
             BASE, parallel="pipeline:3,tensor:2", record=True, out=str(tmp_path / "run")
         )
-        lines = []
-        found = simulate(
-            config, workers=6, hosts=(3, 3), costs=SimulationCosts(bandwidth=1e6), say=lines.append
-        )
-        assert (
+        lines, again = [], []
+        simulate(config, workers=6, hosts=(3, 3), say=lines.append)
+        places = [it for it in lines if it.startswith("copy ")]
+        assert places == [
             "copy 0: stage 0 on ranks 0, 1 (host 0), stage 1 on ranks 3, 4 (host 1), "
             "stage 2 on ranks 2, 5 (host 0, 1)"
-        ) in lines
-        outcome = check_run(tmp_path / "run")
-        assert outcome.ok, outcome.lines()
-        told = []
-        again = simulate(recorded_config(tmp_path / "run"), workers=6, seed=7, say=told.append)
-        assert again.theta.tobytes() == found.theta.tobytes()
-        assert [it for it in told if it.startswith("copy ")] == [
-            it for it in lines if it.startswith("copy ")
         ]
+        simulate(recorded_config(tmp_path / "run"), workers=6, seed=7, say=again.append)
+        assert [it for it in again if it.startswith("copy ")] == places
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])

@@ -62,10 +62,7 @@ def test_edges_are_those_of_the_definition(name, size):
         ]
 
 
-@each(
-    ("size", "degree"),
-    [(n, d) for n in (1, 2, 3, 4, 5, 6, 9, 10, 16) for d in range(n + 1)],
-)
+@each(("size", "degree"), [(n, d) for n in (1, 2, 3, 4, 5, 6, 9, 10) for d in range(n + 1)])
 def test_random_graphs_are_regular_connected_and_drawn_by_the_seed(size, degree):
     name = f"random-regular:{degree}"
     if not min(2, size - 1) <= degree < size or size * degree % 2:
@@ -93,7 +90,7 @@ def every_graph(size, *, directed):
 def test_ways_between_ranks(size):
     """Of every directed graph: what powers of its matrix say."""
     for graph in every_graph(size, directed=True):
-        if size == 4 and len(graph.edges) > 7:
+        if size == 4 and len(graph.edges) > 5:
             continue
         step = np.eye(size, dtype=int)
         for i, j in graph.edges:
@@ -132,10 +129,10 @@ def test_colours(size):
 def test_graphs_without_some_ranks_and_put_together():
     ring = Graph.of(5, [(i, (i + 1) % 5) for i in range(5)])
     assert ring.without({2}) == Graph.of(4, [(0, 1), (2, 3), (3, 0)])
-    assert ring.without({0, 4}) == Graph.of(3, [(0, 1), (1, 2)])
-    one = Graph.of(3, [(0, 1)], directed=True)
-    other = Graph.of(3, [(1, 2)], directed=True)
+    one, other = (Graph.of(3, [edge], directed=True) for edge in ((0, 1), (1, 2)))
     assert merged([one, other]) == Graph.of(3, [(0, 1), (1, 2)], directed=True)
+    with pytest.raises(ConfigError, match="the edge 0 3 is of ranks that do not exist"):
+        Graph.of(3, [(0, 3)])
 
 
 def from_file(tmp_path, text, size, **more):
@@ -148,44 +145,31 @@ def test_files(tmp_path):
     found = from_file(tmp_path, "# a path\n0 1\n\n 1\t2  # and on\n", 3)
     assert found.graphs[0] == Graph.of(3, [(0, 1), (1, 2)])
     np.testing.assert_allclose(found.matrices[0], np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3)
-    found = from_file(tmp_path, "0 1 0.25\n1 2 0.5\n", 3)
-    np.testing.assert_allclose(
-        found.matrices[0], [[0.75, 0.25, 0], [0.25, 0.25, 0.5], [0, 0.5, 0.5]]
-    )
-    found = from_file(tmp_path, "0>1\n1 > 2\n2 >0", 3)
-    np.testing.assert_allclose(found.matrices[0], [[0.5, 0, 0.5], [0.5, 0.5, 0], [0, 0.5, 0.5]])
-    found = from_file(tmp_path, "0 > 1 0.9\n1 > 0 0.9", 2)
-    np.testing.assert_allclose(found.matrices[0], [[0.1, 0.9], [0.9, 0.1]])
-    # Under push-sum a weight is what is sent, and what is left of it stays.
-    text = "0 > 1 0.25\n0 > 2 0.5\n1 > 0 0.5\n2 > 0 0.125"
-    found = from_file(tmp_path, text, 3, push_sum=True)
-    np.testing.assert_allclose(
-        found.matrices[0], [[0.25, 0.5, 0.125], [0.25, 0.5, 0], [0.5, 0, 0.875]]
-    )
+    sent = "0 > 1 0.25\n0 > 2 0.5\n1 > 0 0.5\n2 > 0 0.125"
+    for text, push_sum, due in (
+        ("0 1 0.25\n1 2 0.5\n", False, [[0.75, 0.25, 0], [0.25, 0.25, 0.5], [0, 0.5, 0.5]]),
+        ("0>1\n1 > 2\n2 >0", False, [[0.5, 0, 0.5], [0.5, 0.5, 0], [0, 0.5, 0.5]]),
+        # Under push-sum a weight is what is sent, and what is left of it stays.
+        (sent, True, [[0.25, 0.5, 0.125], [0.25, 0.5, 0], [0.5, 0, 0.875]]),
+    ):
+        found = from_file(tmp_path, text, 3, push_sum=push_sum)
+        np.testing.assert_allclose(found.matrices[0], due)
 
 
-@each(
-    ("text", "size", "error"),
-    [
-        ("0 1\n2 3", 4, "not connected: nothing of rank 2 ever comes to rank 0"),
-        ("", 2, "has no edges"), ("# a comment", 1, "has no edges"),
-        ("0 1\n1 4", 4, "line 2: the edge '1 4' is of ranks that do not exist, .* from 0 to 3"),
-        ("0 > 1\n1 > 2\n2 > 1\n2 > 0\n", 3, "rank 1 has 2 senders and 1 receiver,.*--push-sum"),
-        ("0 > 1\n1 > 2\n0 > 2", 3, "rank 0 has 0 senders .* expected --push-sum"),
-        ("0 1 0.5\n1 2 0.75", 3, "rank 1 weighs what rank 1 has by -0.25, expected 0 to 1"),
-        ("0 > 1 0.5\n1 > 0 0.25", 2, "not doubly stochastic: .* of what rank 0 has add up to 1.25"),
-        ("0 1 0.5\n1 2", 3, "the edge from rank 1 to rank 2 has no weight, and others have"),
-        ("0 1 1", 2, "line 1: expected two ranks such as 0 1"),
-        ("0 1 nan", 2, "line 1: expected two ranks"),
-        ("0 1 -0.5", 2, "line 1: expected two ranks"),
-        ("0 -1", 2, "line 1: expected two ranks"),
-        ("0 1\n\none two", 2, "line 3: expected two ranks .* got 'one two'"),
-        ("0 < 1", 2, "line 1: expected two ranks"),
-        ("01", 2, "line 1: expected two ranks"),
-        ("0 1\n1 0", 2, "line 2: from rank 1 to rank 0 there is an edge already"),
-        ("1 1", 2, "line 1: an edge is between two ranks"),
-    ],
-)  # fmt: skip
+@each(("text", "size", "error"), [
+    ("0 1\n2 3", 4, "not connected: nothing of rank 2 ever comes to rank 0"),
+    ("", 2, "has no edges"),
+    ("0 1\n1 4", 4, "line 2: the edge '1 4' is of ranks that do not exist, .* from 0 to 3"),
+    ("0 > 1\n1 > 2\n2 > 1\n2 > 0\n", 3, "rank 1 has 2 senders and 1 receiver,.*--push-sum"),
+    ("0 1 0.5\n1 2 0.75", 3, "rank 1 weighs what rank 1 has by -0.25, expected 0 to 1"),
+    ("0 > 1 0.5\n1 > 0 0.25", 2, "not doubly stochastic: .* of what rank 0 has add up to 1.25"),
+    ("0 1 0.5\n1 2", 3, "the edge from rank 1 to rank 2 has no weight, and others have"),
+    *((text, 2, "line 1: expected two ranks") for text in (
+        "0 1 1", "0 1 nan", "0 1 -0.5", "0 -1", "0 < 1", "01")),
+    ("0 1\n\none two", 2, "line 3: expected two ranks such as 0 1.* got 'one two'"),
+    ("0 1\n1 0", 2, "line 2: from rank 1 to rank 0 there is an edge already"),
+    ("1 1", 2, "line 1: an edge is between two ranks"),
+])  # fmt: skip
 def test_files_that_are_refused(tmp_path, text, size, error):
     with pytest.raises(ConfigError, match=error) as found:
         from_file(tmp_path, text, size)
@@ -193,22 +177,13 @@ def test_files_that_are_refused(tmp_path, text, size, error):
     assert str(found.value).startswith(str(tmp_path))
 
 
-@each(
-    ("name", "error"),
-    [
-        ("rings", "^rings: cannot be read: .*; known are ring, exponential, "),
-        ("random-regular", "expected random-regular:D with the number of neighbours"),
-        ("random-regular:x", "expected random-regular:D"),
-        ("random-regular:-1", "expected random-regular:D"),
-        ("random-regular:3", "no connected graph of 5 ranks has 3 neighbours for each, "
-         "expected an even number from 2 to 4"),
-    ],
-)  # fmt: skip
+@each(("name", "error"), [
+    ("rings", "^rings: cannot be read: .*; known are ring, exponential, "),
+    ("random-regular:x", "expected random-regular:D with the number of neighbours"),
+    ("random-regular:-1", "expected random-regular:D"),
+    ("random-regular:3", "no connected graph of 5 ranks has 3 neighbours for each, "
+     "expected an even number from 2 to 4"),
+])  # fmt: skip
 def test_names_that_are_refused(name, error):
     with pytest.raises(ConfigError, match=error):
         topology_of(name, 5)
-
-
-def test_edges_of_ranks_that_do_not_exist():
-    with pytest.raises(ConfigError, match="the edge 0 3 is of ranks that do not exist"):
-        Graph.of(3, [(0, 3)])

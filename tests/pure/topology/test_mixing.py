@@ -12,7 +12,7 @@ from psrt.errors import ConfigError
 from psrt.topology import GRAPHS, Graph, MixingError, topology_of
 from psrt.topology.mixing import bridged, column_stochastic, folded, metropolis, two_level
 from psrt.topology.part import Part
-from psrt.topology.spectrum import contraction, disagreement, rounds_to, simulated_rounds
+from psrt.topology.spectrum import disagreement, rounds_to, simulated_rounds
 from psrt.topology.verify import verify
 from support.cases import each
 
@@ -118,17 +118,10 @@ def test_rounds():
     assert rounds == ring.rounds_to(0.5) == 14
 
 
-@each(("name", "size"), [(name, n) for name, n in EVERY if n <= 9])
+@each(("name", "size"), [(name, n) for name, n in EVERY if n <= 7])
 def test_push_sum_comes_to_the_mean(name, size):
     found = topology_of(name, size, push_sum=True)
     _comes_to_the_mean(found)
-
-
-def test_push_sum_goes_on_without_a_rank():
-    graph = topology_of("exponential", 7).graphs[0].without({3})
-    matrix = column_stochastic(graph)
-    verify([graph], [matrix], push_sum=True)
-    assert contraction([matrix], push_sum=True) < 1
 
 
 def test_push_sum_on_a_graph_that_only_it_can_mix(tmp_path):
@@ -138,6 +131,8 @@ def test_push_sum_on_a_graph_that_only_it_can_mix(tmp_path):
         topology_of(str(path), 4)
     found = topology_of(str(path), 4, push_sum=True)
     _comes_to_the_mean(found)
+    graph = topology_of("exponential", 7).graphs[0].without({3})
+    verify([graph], [column_stochastic(graph)], push_sum=True)
     # λ: in the long run each period shrinks disagreement by it.
     rounds = found.simulated_rounds(1e-9)
     assert rounds == pytest.approx(math.log(1e-9) / math.log(found.contraction), rel=0.2)
@@ -168,10 +163,6 @@ def less(matrix):
     matrix[edge_of(matrix)] -= 0.01
 
 
-def gone(matrix):
-    matrix[edge_of(matrix)] = 0.0
-
-
 def kept(matrix):
     i, j = edge_of(matrix)
     matrix[i, i] += matrix[i, j]
@@ -192,27 +183,16 @@ def rows_swapped(matrix):
     matrix[[0, -1]] = matrix[[-1, 0]]
 
 
-def one_row_of_all(matrix):
-    matrix[0] = 1 / len(matrix)
-
-
 def alone(matrix):
     matrix[0] = matrix[:, 0] = 0.0
     matrix[0, 0] = 1.0
 
 
-MUTANTS = (less, gone, kept, negative, not_a_number, rows_swapped, one_row_of_all, alone)
+MUTANTS = (less, kept, negative, not_a_number, rows_swapped, alone)
 
 
-@each(
-    ("name", "size", "break_it"),
-    [
-        (name, size, mutant)
-        for name, size in EVERY
-        for mutant in MUTANTS
-        if 4 <= size <= 9 or (size == 3 and name in ("ring", "star"))
-    ],
-)
+@each(("name", "size"), [(name, size) for name, size in EVERY if size in (3, 4, 6, 9)])
+@each("break_it", MUTANTS)
 def test_a_broken_matrix_is_refused(name, size, break_it):
     found = topology_of(name, size)
     verify(found.graphs, found.matrices, symmetric=name not in ONE_WAY)
@@ -220,7 +200,7 @@ def test_a_broken_matrix_is_refused(name, size, break_it):
         matrices = [matrix.copy() for matrix in found.matrices]
         break_it(matrices[turn])
         if np.allclose(matrices[turn], found.matrices[turn], rtol=0, atol=1e-12):
-            assert break_it is rows_swapped or break_it is one_row_of_all  # rows are alike
+            assert break_it is rows_swapped  # which are alike
             continue
         with pytest.raises(MixingError) as error:
             verify(found.graphs, matrices, symmetric=name not in ONE_WAY)
@@ -238,6 +218,8 @@ def test_what_is_claimed_is_checked():
         verify(ring.graphs, ring.matrices[1:])
     with pytest.raises(MixingError, match="expected 2 ranks"):
         verify([pair], [np.eye(3)])
+    with pytest.raises(MixingError, match="rank 0 does not weigh what rank 1 sends to it"):
+        verify([pair], [np.eye(2)])
     # Columns are what push-sum keeps to, rows are not.
     sends = np.array([[0.5, 0.1], [0.5, 0.9]])
     verify([pair], [sends], push_sum=True)
@@ -256,9 +238,7 @@ def test_hosts_whose_edges_go_one_way():
     found = topology_of("one-peer-exponential", 8, hosts=[0, 0, 1, 1, 2, 2, 3, 3])
     np.testing.assert_allclose(product(found), 1 / 8, atol=1e-15)
     with pytest.raises(ConfigError, match="hosts with 2, 3, 1 ranks cannot mix by these weights"):
-        topology_of("exponential", 6, hosts=[0, 0, 1, 1, 1, 2]) and topology_of(
-            "one-peer-exponential", 6, hosts=[0, 0, 1, 1, 1, 2]
-        )
+        topology_of("one-peer-exponential", 6, hosts=[0, 0, 1, 1, 1, 2])
     with pytest.raises(ConfigError, match="no graph has 6 ranks on hosts of 5"):
         topology_of("ring", 6, hosts=[0, 0, 1, 1, 1])
     with pytest.raises(ConfigError, match="push-sum mixes ranks"):
@@ -285,7 +265,7 @@ def test_hosts_whose_ranks_are_dealt_out_in_turn():
         assert found.matrices[0][i, j] == pytest.approx(due)
 
 
-@each(("name", "size"), [(name, n) for name, n in EVERY if 2 <= n <= 7])
+@each(("name", "size"), [(name, n) for name, n in EVERY if 2 <= n <= 6])
 def test_ranks_that_are_gone_leave_a_mixing_matrix(name, size):
     found = topology_of(name, size)
     for count in (1, 2):
@@ -350,21 +330,16 @@ def test_the_parts_are_the_matrix_and_who_sends_is_received(name, push_sum):
         assert all(a in parts[b].peers and b in parts[a].peers for a, b in sent)
 
 
-@each("name", ["ring", "star", "full", "torus"])
-def test_neighbours_fold_the_weight_of_who_left(name):
-    topology = topology_of(name, 8)
-    left = {3, 5}
-    stay = [rank for rank in range(8) if rank not in left]
-    expected = folded(topology.matrices[0], left)
-    assert rows(topology, left)[np.ix_(stay, stay)] == pytest.approx(expected)
-
-
 @each("name", PARTS)
-def test_under_push_sum_columns_add_up_to_one_without_who_left(name):
+def test_without_who_left_the_parts_are_a_mixing_matrix_still(name):
     topology = topology_of(name, 8, push_sum=True)
     for at in range(topology.period):
         total = rows(topology, {2, 7}, at).sum(axis=0)
-        assert np.delete(total, [2, 7]) == pytest.approx(np.ones(6))
+        assert np.delete(total, [2, 7]) == pytest.approx(np.ones(6)), "columns add up to one"
+    if name in ("ring", "star", "full", "torus"):
+        topology, stay = topology_of(name, 8), [0, 1, 2, 4, 6, 7]
+        expected = folded(topology.matrices[0], {3, 5})
+        assert rows(topology, {3, 5})[np.ix_(stay, stay)] == pytest.approx(expected)
 
 
 def test_who_leaves_takes_part_in_the_rounds_before():

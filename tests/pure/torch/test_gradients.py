@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import psrt
-from psrt.errors import ConfigError, DifferentCallsError, ProtocolError
+from psrt.errors import ConfigError
 from psrt.torch.buckets import Buckets
 from support.torch_models import data, loss, parameters_of, plain
 
@@ -210,24 +210,6 @@ def test_weights_begin_anew_with_gradients_set_back_without_a_step(to_none):
     assert not any(it._backward_hooks for it in module.parameters())
 
 
-def test_gradients_made_within_a_join_are_weighed_and_those_closed_are_not():
-    module, ranks = plain(), Played()
-    module[0].requires_grad_(False)
-    optimizer, gradients = trained(module, ranks=ranks)
-    later = gradients
-    for turn, rows in enumerate(gradients.join([batch(), *[[it[:3] for it in batch()]] * 2])):
-        if turn == 1:
-            gradients.close()
-            assert not any(it._backward_hooks for it in module.parameters())
-            module[0].requires_grad_(True)
-            later = psrt.torch.Gradients(optimizer, ranks)
-        optimizer.zero_grad()
-        loss(module, rows).backward()
-        if turn:
-            same(found(module), expected(module, rows))
-    later.close()
-
-
 def test_parameters_may_be_frozen_and_not_in_any_turn_of_a_join():
     module = plain()
     optimizer, gradients = trained(module)
@@ -237,55 +219,6 @@ def test_parameters_may_be_frozen_and_not_in_any_turn_of_a_join():
         optimizer.zero_grad()
         loss(module, rows).backward()
         same(found(module), expected(module, rows))
-
-
-def test_two_joins_side_by_side_are_refused():
-    one, other, ranks = plain(), plain(), Played()
-    (_, first), (_, second) = trained(one, ranks=ranks), trained(other, ranks=ranks)
-    pairs = zip(first.join([batch()] * 3), second.join([batch()] * 3), strict=True)
-    next(pairs)
-    with pytest.raises(ConfigError, match=r"another join\(\) .* expected join\(zip\("):
-        next(pairs)
-
-
-def test_join_needs_a_batch_and_its_samples():
-    _, gradients = trained(plain())
-    with pytest.raises(ConfigError, match=r"cannot count the samples of a str; expected a tensor"):
-        next(gradients.join(["abc"]))
-    assert next(gradients.join(["abc"], len)) == "abc"
-    for wrong in (-1, 2.5, float("nan"), float("inf"), None, "many", torch.ones(2)):
-        with pytest.raises(ConfigError, match=r"returned .*, expected a whole number"):
-            next(gradients.join(["abc"], lambda batch, wrong=wrong: wrong))
-    ranks = Played(2)
-    _, gradients = trained(plain(), ranks=ranks)
-    ranks.all_reduce = lambda buf: buf.__iadd__([5, 1, 0])
-    with pytest.raises(ConfigError, match="no batch at all on 1 of 2 ranks"):
-        next(gradients.join([]))
-
-
-@pytest.mark.parametrize("others", [0, 1])
-def test_calls_that_differ_are_told_in_the_words_of_a_loop(others):
-    """Not where a rank has left for a reason of its own."""
-    module, ranks = plain(), Played(2)
-    _, gradients = trained(module, ranks=ranks)
-    kept = [trained(plain(), ranks=ranks) for _ in range(others)]
-    for kind, words in (
-        (
-            DifferentCallsError,
-            "^x; expected the same backward passes and turns of join",
-        ),
-        (ProtocolError, "^x$"),
-    ):
-
-        def all_reduce(buf, kind=kind):
-            raise kind("x")
-
-        ranks.all_reduce = all_reduce
-        for call in (lambda: next(gradients.join([batch()])), gradients.wait):
-            with pytest.raises(kind, match=words) as caught:
-                call()
-            is_refused = "of several optimizers" in str(caught.value)
-            assert is_refused == bool(kept and kind is DifferentCallsError)
 
 
 def test_closed_it_does_nothing():
@@ -333,27 +266,6 @@ def test_parameters_of_any_type_go_side_by_side():
         optimizer.zero_grad(set_to_none=False)
 
 
-def optimizer_of(*modules, kind=torch.optim.SGD):
-    return kind([it for module in modules for it in module.parameters()], lr=0.1)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "more", "words"),
-    [
-        (plain(), {}, "the optimizer is a Sequential, expected one of torch.optim"),
-        (optimizer_of(plain()), {"bucket_bytes": 0}, "bucket_bytes must be at least 1, got 0"),
-        (optimizer_of(plain()), {"check_every": -1}, "check_every must be at least 0, got -1"),
-        (optimizer_of(plain()), {"module": 3}, "the module is an int, expected a torch.nn.Module"),
-        (optimizer_of(nn.Linear(2, 3, device="meta")), {}, r"parameter 0 \(3, 2\) is on meta"),
-        (optimizer_of(nn.LazyLinear(3)), {}, "parameter 0 has no shape yet: pass a batch through"),
-        (optimizer_of(plain().requires_grad_(False)), {}, "no parameters that require a gradient"),
-    ],
-)
-def test_what_cannot_be_is_one_line(optimizer, more, words):
-    with pytest.raises(ConfigError, match=words):
-        psrt.torch.Gradients(optimizer, Played(), **more)
-
-
 def test_a_closure_computes_the_mean():
     module = plain()
     optimizer, _ = trained(module, ranks=Played(2))
@@ -369,14 +281,6 @@ def test_a_closure_computes_the_mean():
     same(found(module), before, 0.5)
 
 
-def test_a_step_within_backward_is_refused():
-    module = plain()
-    optimizer, _ = trained(module)
-    module[2].weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
-    with pytest.raises(ConfigError, match=r"step\(\) came within backward\(\)"):
-        loss(module, batch()).backward()
-
-
 def test_a_parameter_has_one_gradients_and_new_ones_are_refused():
     module, ranks = plain(), Played()
     optimizer, _ = trained(module, ranks=ranks)
@@ -389,74 +293,50 @@ def test_a_parameter_has_one_gradients_and_new_ones_are_refused():
         optimizer.step()
 
 
-def with_buffer(buffer):
-    module = plain()
-    module.register_buffer("kept", buffer)
-    return module
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["sparse_coo", "quantized"])
-def test_tensors_that_cannot_be_sent_are_one_line(kind):
-    buffer = torch.eye(3)
-    if kind == "quantized":
-        buffer = torch.quantize_per_tensor(buffer, 0.1, 0, torch.quint8)
-    else:
-        buffer = buffer.to_sparse()
-    module, words = with_buffer(buffer), f"buffer kept is .*{kind}, expected a dense tensor"
-    with pytest.raises(ConfigError, match=words):
-        psrt.torch.Gradients(optimizer_of(module), Played(), module=module)
-    with pytest.raises(ConfigError, match=words):
-        psrt.torch.broadcast(module, Played())
-
-
-def test_a_buffer_whose_elements_share_their_memory_is_received():
-    """As of ``expand``: nothing can be written there."""
-    module = with_buffer(torch.full((1,), 3.0).expand(4))
-    ranks = Played(2, rank=1)
-    ranks.broadcast = lambda buf, root=0: np.copyto(buf, 0)  # what rank 0 has
-    psrt.torch.broadcast(module, ranks)
-    assert torch.equal(module.kept, torch.zeros(4))
-    assert not any(it.any() for it in module.parameters())
-
-
-def test_a_communicator_of_mpi_is_refused_what_is_asked_for():
-    module = torch.nn.Linear(2, 1)
-    for begin in (
-        lambda: psrt.torch.Gradients(torch.optim.SGD(module.parameters(), lr=0.1), object()),
-        lambda: psrt.torch.broadcast(module, object()),
-    ):
-        with pytest.raises(ConfigError, match=r"is an? object, expected a psrt\.Communicator"):
-            begin()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(
-    ("other", "is_refused"),
-    [
-        (torch.ones(9), True),
-        (torch.ones(2), True),
-        (torch.ones(2, 3), True),
-        (torch.ones(6).double(), True),
-        (torch.ones(6, dtype=torch.complex64), True),
-        (torch.ones(6).half(), False),
-    ],
+    "other", [torch.ones(9), torch.ones(2, 3), torch.ones(6).double(), torch.ones(6).half()]
 )
-def test_a_parameter_of_another_shape_or_type_needs_other_gradients(size, other, is_refused):
+def test_a_parameter_of_another_shape_or_type_needs_other_gradients(size, other):
     tensors = [nn.Parameter(torch.ones(6)) for _ in range(3)]
-    optimizer = torch.optim.SGD(tensors, lr=0.1)
-    gradients = psrt.torch.Gradients(optimizer, Played(size))
+    gradients = psrt.torch.Gradients(torch.optim.SGD(tensors, lr=0.1), Played(size))
     tensors[1].data = other
     kind = str(other.dtype).removeprefix("torch.")
     refused = pytest.raises(
         ConfigError, match=rf"parameter 1 \(6,\) is now .* of {kind}.*another Gradients"
     )
-    with refused if is_refused else nullcontext():
+    if other.dtype == torch.float16:  # of which sums are in float32, too
+        refused = nullcontext()
+    with refused:
         sum(it.abs().sum() for it in tensors).backward()
     for it in tensors:
         it.grad = None
-    with refused if is_refused else nullcontext():  # by who has no gradient, too
+    with refused:  # by who has no gradient, too
         gradients.wait()
+
+
+def test_a_step_within_backward_and_two_joins_side_by_side_are_refused():
+    """Else a step would be by gradients that are no means, or weighed by the other's samples."""
+    (one, other), ranks = (plain(), plain()), Played()
+    (_, first), (optimizer, second) = trained(one, ranks=ranks), trained(other, ranks=ranks)
+    pairs = zip(first.join([batch()] * 3), second.join([batch()] * 3), strict=True)
+    next(pairs)
+    with pytest.raises(ConfigError, match=r"another join\(\) .* expected join\(zip\("):
+        next(pairs)
+    other[2].weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    with pytest.raises(ConfigError, match=r"step\(\) came within backward\(\)"):
+        loss(other, batch()).backward()
+
+
+def test_a_buffer_whose_elements_share_their_memory_is_received():
+    """As of ``expand``: nothing can be written there."""
+    module = torch.nn.Linear(2, 1)
+    module.register_buffer("kept", torch.full((1,), 3.0).expand(4))
+    ranks = Played(2, rank=1)
+    ranks.broadcast = lambda buf, root=0: np.copyto(buf, 0)  # what rank 0 has
+    psrt.torch.broadcast(module, ranks)
+    assert torch.equal(module.kept, torch.zeros(4))
+    assert not any(it.any() for it in module.parameters())
 
 
 def test_a_gradient_whose_elements_share_their_memory_becomes_a_mean():

@@ -1,7 +1,6 @@
 """A loop of the user's own in one process: what it may do, and what it is told at once."""
 
 import dataclasses
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +13,13 @@ from support.cases import each
 CONFIG = TrainConfig(mode="serial", epochs=2, lr=0.5)
 
 
-def one_step(gradients, parameters, samples=1):
+TWO = {"w": np.zeros(2, np.float32)}
+
+
+def one_step(gradients, parameters):
     with Trainer(CONFIG, parameters) as trainer:
         trainer.epoch()
-        trainer.step(gradients, samples=samples)
+        trainer.step(gradients, samples=1)
 
 
 def test_a_step_is_a_step_of_the_optimizer():
@@ -51,15 +53,6 @@ def test_a_schedule_moves_on_within_an_epoch_whose_steps_are_known():
                     before = trainer.theta[0]
     assert len(set(np.round(rates[4], 5))) == 8
     assert len(set(np.round(rates[0], 5))) == 2
-
-
-def test_without_a_loss_none_is_in_the_metrics():
-    with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
-        while trainer.epoch():
-            trainer.step(np.ones(1, np.float32), samples=1)
-    assert not np.shares_memory(trainer.theta, trainer.result.theta)
-    assert np.isnan(trainer.result.summary.train_loss)
-    assert all(np.isnan(it.loss) for it in trainer.result.records)
 
 
 def test_a_part_of_an_epoch_needs_the_number_of_its_steps():
@@ -102,107 +95,57 @@ def test_a_tree_keeps_its_form():
     np.testing.assert_array_equal(trainer.theta, [4, *[7 / 4] * 6, *[-0.75] * 3])
 
 
-@each(("parameters", "line"), [
-    (np.zeros(3), "the parameters are float64, expected float32 arrays"),
-    ({"w": [1.0]}, "the parameters['w'][0] are float, expected float32 arrays"),
-    ([], "the parameters have no numbers, expected a tree"),
-    (np.zeros(0, np.float32), "the parameters have no numbers"),
-    (np.array([np.nan], np.float32), "the initial parameters are nan"),
+@each(("parameters", "gradients", "line"), [
+    (np.zeros(3), None, "the parameters are float64, expected float32 arrays"),
+    ({"w": [1.0]}, None, "the parameters['w'][0] are float, expected float32 arrays"),
+    ([], None, "the parameters have no numbers, expected a tree"),
+    (np.array([np.nan], np.float32), None, "the initial parameters are nan"),
+    ({1: np.zeros(1, np.float32), "a": np.zeros(1, np.float32)}, None,
+     "the parameters are no tree: keys beside each other are int and str"),
+    (TWO, {"w": np.zeros(3, np.float32)},
+     "the gradients['w'] are of shape (3,), expected (2,)"),
+    (TWO, {"v": np.zeros(2, np.float32)}, "the gradients are no tree like that of the parameters"),
+    (TWO, None, "the gradients are no tree like that of the parameters"),
+    (TWO, {"w": np.zeros(2, complex)}, "the gradients['w'] are complex128, expected float32"),
 ])  # fmt: skip
-def test_what_are_no_parameters_is_one_line(parameters, line):
-    with pytest.raises(ConfigError) as caught, Trainer(CONFIG, parameters):
-        pass
+def test_what_are_no_parameters_or_gradients_is_one_line(parameters, gradients, line):
+    with pytest.raises(ConfigError) as caught:
+        one_step(gradients, parameters)
     assert str(caught.value).startswith(line)
 
 
-def test_a_tree_has_an_order_and_matrices():
-    with pytest.raises(ConfigError, match="no tree: keys beside each other are int and str"):
-        Trainer(CONFIG, {1: np.zeros(1, np.float32), "a": np.zeros(1, np.float32)})
-    kernel = np.zeros((3, 3, 2, 5), np.float32)  # a column for each output
+def test_the_kernel_of_a_convolution_is_a_matrix_with_a_column_for_each_output():
+    kernel = np.zeros((3, 3, 2, 5), np.float32)
     found = parameters_of({"b": np.zeros(5, np.float32), "w": kernel}).matrices()
     assert [(it.start, it.rows, it.columns) for it in found] == [(5, 18, 5)]
 
 
-@each(("gradients", "line"), [
-    ({"w": np.zeros(3, np.float32)}, "the gradients['w'] are of shape (3,), expected (2,)"),
-    ({"v": np.zeros(2, np.float32)}, "the gradients are no tree like that of the parameters"),
-    (None, "the gradients are no tree like that of the parameters"),
-    ({"w": None}, "the gradients"),
-    ({"w": np.zeros(2, complex)}, "the gradients['w'] are complex128, expected float32"),
-])  # fmt: skip
-def test_what_are_no_gradients_is_one_line(gradients, line):
-    with pytest.raises(ConfigError) as caught:
-        one_step(gradients, {"w": np.zeros(2, np.float32)})
-    assert str(caught.value).startswith(line)
+@each(
+    ("given", "line"),
+    [
+        *(({"samples": it}, "samples of a step: got") for it in (-1, 0.5, None, "3", 1 << 70)),
+        ({"samples": 1, "loss": "low"}, "loss: got str, expected a number"),
+    ],
+)
+def test_samples_and_losses_are_numbers(given, line):
+    one = np.ones(1, np.float32)
+    with Trainer(CONFIG, one) as trainer:
+        trainer.epoch(np.int64(3))
+        trainer.step(one, samples=np.int32(2), loss=np.float32(1))
+        with pytest.raises(ConfigError, match=line):
+            trainer.step(one, **given)
 
 
 def test_calls_out_of_order_are_one_line():
     one = np.zeros(1, np.float32)
     trainer = Trainer(CONFIG, one)
-    early = [trainer.epoch, lambda: trainer.step(one, samples=1), lambda: trainer.metrics(loss=1.0)]
-    early += [partial(getattr, trainer, it) for it in ("serves", "steps", "theta")]
-    for it in early:
+    for early in (trainer.epoch, lambda: trainer.step(one, samples=1), lambda: trainer.theta):
         with pytest.raises(ConfigError, match="a Trainer is entered first"):
-            it()
+            early()
     with pytest.raises(ConfigError, match="is part of an epoch"), trainer:
         trainer.step(one, samples=1)
     with pytest.raises(ConfigError, match="a Trainer trains once"), trainer:
         pass
-    with Trainer(CONFIG, one) as trainer:
-        trainer.epoch()
-        trainer.step(one + 1, samples=1)
-    with pytest.raises(ConfigError, match="training is over: say metrics"):
-        trainer.metrics(loss=1.0)
-
-
-def test_there_are_no_labels_to_deal_out():
-    config = TrainConfig(mode="serial", epochs=1, partition="dirichlet:0.3")
-    with pytest.raises(ConfigError, match="has no labels"), Trainer(config, np.ones(1, np.float32)):
-        pass
-
-
-def test_numpy_warns_in_the_loop_as_it_does_elsewhere():
-    with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
-        trainer.epoch()
-        with pytest.warns(RuntimeWarning, match="divide by zero"):
-            np.ones(1) / np.zeros(1)
-        trainer.step(np.ones(1, np.float32), samples=1)
-
-
-def test_an_error_in_the_loop_is_the_users_own():
-    trainer = Trainer(CONFIG, np.zeros(1, np.float32))
-    with pytest.raises(KeyError) as caught, trainer:
-        raise KeyError("mine") if trainer.epoch() else AssertionError
-    assert caught.value.args == ("mine",)
-    assert not trainer.epoch()
-    with pytest.raises(StopIteration), Trainer(CONFIG, np.zeros(1, np.float32)):
-        next(iter(()))
-
-
-def test_samples_steps_and_losses_are_numbers_numpys_too():
-    one = np.ones(1, np.float32)
-    for samples in (-1, 0.5, 2.5, None, "3", 1 << 70):
-        with pytest.raises(ConfigError, match="samples of a step: got"):
-            one_step(one, one, samples=samples)
-    with Trainer(CONFIG, np.zeros(1, np.float32)) as trainer:
-        assert trainer.epoch(np.int64(3))
-        trainer.step(one, samples=np.int32(2), loss=np.float32(1))
-        for steps in (2.5, -2):
-            with pytest.raises(ConfigError, match=f"steps of an epoch: got {steps}"):
-                trainer.epoch(steps)
-        with pytest.raises(ConfigError, match="loss: got str, expected a number"):
-            trainer.step(one, samples=1, loss="low")
-    assert trainer.result.summary.samples == 2
-
-
-def test_the_form_is_that_which_was_given_whatever_becomes_of_the_list():
-    given = [np.zeros(2, np.float32)]
-    with Trainer(CONFIG, given) as trainer:
-        given.append(np.zeros(3, np.float32))
-        while trainer.epoch():
-            trainer.step((np.ones(2, np.float64),), samples=1)  # a tuple does, too
-    assert len(trainer.parameters) == 1
-    np.testing.assert_array_equal(trainer.parameters[0], [-1, -1])
 
 
 # What no run can honour is told at once.
@@ -243,29 +186,40 @@ def ones(tree):
     return {name: np.ones_like(it) for name, it in tree.items()}
 
 
-def in_place(trainer):
+def around(change, *, after):
+    """Return a body of a loop that changes something before its step, or after it."""
+
+    def body(trainer, given):
+        if after:
+            trainer.step(ones(given), samples=1)
+        change(trainer, given)
+        if not after:
+            trainer.step(ones(given), samples=1)
+
+    return body
+
+
+def in_place(trainer, given):
     it = trainer.parameters["b"]
     it.flags.writeable = True
     it += 1
 
 
-def replaced(trainer):
+def replaced(trainer, given):
     trainer.parameters["w"] = trainer.parameters["w"] * 2
 
 
-@pytest.mark.parametrize(("writes", "name"), [(in_place, "b"), (replaced, "w")])
-@pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("after", [False, True])
-def test_parameters_that_are_all_workers_are_not_written_to(writes, name, steps, after):
-    def body(trainer, given):
-        if after:
-            trainer.step(ones(given), samples=1)
-        writes(trainer)
-        if not after:
-            trainer.step(ones(given), samples=1)
+def of_its_own(trainer, given):
+    for it in given.values():
+        it -= 0.25
 
+
+@each(("writes", "name"), [(in_place, "b"), (replaced, "w")])
+@each("steps", [1, 3])
+@each("after", [False, True])
+def test_parameters_that_are_all_workers_are_not_written_to(writes, name, steps, after):
     line = rf"wrote to the parameters, to \['{name}'\] first, which all"
-    told(ConfigError, line, body, steps=steps)
+    told(ConfigError, line, around(writes, after=after), steps=steps)
 
 
 def test_what_a_loop_writes_to_parameters_of_its_own_counts():
@@ -278,30 +232,21 @@ def test_what_a_loop_writes_to_parameters_of_its_own_counts():
     assert count == 6
     np.testing.assert_array_equal(trainer.parameters["w"], [0.75, 1.25])
     np.testing.assert_array_equal(trainer.result.theta, trainer.theta)
+    assert all(np.isnan(it.loss) for it in trainer.result.records)  # it gave none
 
 
-@pytest.mark.parametrize("after", [True, False])
-@pytest.mark.parametrize("config", [SHARED, OWN])
+@each("after", [True, False])
+@each("config", [SHARED, OWN])
 def test_the_arrays_that_were_given_are_not_what_is_trained(after, config):
-    def body(trainer, given):
-        if after:
-            trainer.step(ones(given), samples=1)
-        for it in given.values():
-            it -= 0.25
-        if not after:
-            trainer.step(ones(given), samples=1)
+    line = r"wrote to the parameters\['b'\] that it gave"
+    told(ConfigError, line, around(of_its_own, after=after), config=config)
 
-    told(ConfigError, r"wrote to the parameters\['b'\] that it gave", body, config=config)
-
-
-def test_they_may_be_where_the_loop_keeps_what_there_is_now():
-    def copied(trainer, given):
+    def copied(trainer, given):  # where the loop keeps what there is now
         trainer.step(ones(given), samples=1)
         for name, it in given.items():
             np.copyto(it, trainer.parameters[name])
 
-    trainer, _ = looped(copied)
-    np.testing.assert_array_equal(trainer.parameters["w"], [-2, -2])
+    looped(copied, config=config)
 
 
 def test_a_loss_is_of_parameters_that_the_loop_has_asked_for():
@@ -324,8 +269,8 @@ def test_a_first_gradient_is_not_zero():
     looped(kept)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("config", [SHARED, OWN, dataclasses.replace(OWN, clip_norm=1.0)])
+@each("value", [np.nan, -np.inf])
+@each("config", [SHARED, OWN, dataclasses.replace(OWN, clip_norm=1.0)])
 def test_a_gradient_that_is_no_number_is_told_where_it_is_made(value, config):
     def broken(trainer, given):
         gradients = ones(given)
@@ -335,10 +280,3 @@ def test_a_gradient_that_is_no_number_is_told_where_it_is_made(value, config):
 
     line = rf"the gradient of \['w'\] is {value} at step 2 on worker 0"
     told(DivergedError, line, broken, config=config)
-
-
-def test_a_gradient_whose_square_overflows_is_a_number():
-    def large(trainer, given):
-        trainer.step({name: it * np.float32(1e30) for name, it in ones(given).items()}, samples=1)
-
-    looped(large, config=dataclasses.replace(OWN, lr=1e-30))

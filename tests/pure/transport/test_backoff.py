@@ -84,30 +84,21 @@ def test_yields_that_take_a_time_slice_each_end_early(clock):
     began = clock.now
     with pytest.raises(TransportError):
         wait(backoff, 10**9)
-    assert idle[0] - began < LONGEST_AWAKE_S + 2 * clock.yield_s
+    assert LONGEST_AWAKE_S <= idle[0] - began < LONGEST_AWAKE_S + 2 * clock.yield_s
 
 
 def test_at_the_deadline_it_goes_on_where_that_is_excused_and_then_gives_up(clock):
-    computes_until = clock.now + 25.0
+    computes_until, wakeup = clock.now + 25.0, Wakeup(clock)
     backoff = Backoff(
-        oversubscribed=True,
-        timeout_s=10.0,
-        busy_until=lambda: min(clock.now, computes_until),
-        knob="--knob",
-    )
+        oversubscribed=True, timeout_s=10.0, busy_until=lambda: min(clock.now, computes_until),
+        knob="--knob", wakeup=wakeup,
+    )  # fmt: skip
     began = clock.now
-    with pytest.raises(TransportError, match=r"^no answer within 10 s \(--knob\): waiting"):
+    line = r"^no answer within 10 s \(--knob\): waiting for rank 3"
+    with pytest.raises(TransportError, match=line):
         wait(backoff, 10**9)
+    assert wakeup.calls[-1] == "down"
     assert 35.0 <= clock.now - began < 35.1, "the deadline is 10 s after the work ended"
-
-
-def test_with_more_ranks_than_cores_nobody_spins_and_a_core_that_nobody_wants_is_kept(clock):
-    """Falling asleep in the middle of an exchange costs more than the exchange."""
-    backoff = Backoff(oversubscribed=True, timeout_s=1.0)
-    wait(backoff, 1)
-    assert clock.yields == 1
-    wait(backoff, 200)
-    assert (clock.yields, clock.slept) == (201, [])
 
 
 def test_sleeps_without_a_bell_grow_with_the_wait_within_bounds(clock):
@@ -122,8 +113,10 @@ def test_sleeps_without_a_bell_grow_with_the_wait_within_bounds(clock):
 
 
 def test_a_slow_yield_means_that_the_core_is_needed_so_the_next_waits_do_without(clock):
-    backoff = Backoff(oversubscribed=True, timeout_s=10.0)
-    clock.yield_s = 3e-3  # another rank's whole slice
+    backoff = Backoff(oversubscribed=True, timeout_s=10.0)  # so that nobody spins
+    wait(backoff, 200)  # a core that nobody wants is kept
+    assert (clock.yields, clock.slept) == (200, [])
+    clock.yields, clock.yield_s = 0, 3e-3  # another rank's whole slice
     wait(backoff, 2)
     assert (clock.yields, len(clock.slept)) == (1, 1)
     for _ in range(WAITS_WITHOUT_YIELDS - 1):
@@ -157,24 +150,6 @@ def test_a_bell_allows_longer_sleeps_unless_something_must_be_polled(clock):
     backoff.must_poll = True
     wait(backoff, 52)
     assert clock.slept[-1] == module.SHORTEST_S
-
-
-def test_the_deadline_names_who_was_waited_for(clock):
-    wakeup = Wakeup(clock)
-    backoff = Backoff(oversubscribed=True, timeout_s=0.5, wakeup=wakeup)
-    with pytest.raises(TransportError, match=r"within 0\.5 s .timeout_s.: waiting for rank 3"):
-        wait(backoff, 100_000)
-    assert clock.now >= 100.5
-    assert wakeup.calls[-1] == "down"
-
-
-def test_idle_work_is_done_while_asleep_only(clock):
-    done = []
-    backoff = Backoff(oversubscribed=True, timeout_s=1.0, while_idle=lambda: done.append(clock.now))
-    wait(backoff, YIELDS)
-    assert done == []
-    wait(backoff, YIELDS + 3)
-    assert len(done) == 3
 
 
 def test_what_must_be_polled_to_move_on_is_never_slept_on_but_has_a_deadline(clock):

@@ -41,10 +41,10 @@ class Framed(Ranks):
         )
 
 
-@every_codec
+@each("name", ["sign", "qsgd", "top-k", "demo"])
 @each("way", ["all-pairs", "naive", "ring"])
 @each(("size", "n"), [(1, 7), (2, 1), (3, 0), (5, 301), (8, 7)])
-def test_all_ranks_end_with_the_same_bits(name, way, size, n):
+def test_all_ranks_end_with_the_same_bits_whoever_comes_first(name, way, size, n):
     ranks = Framed(size, n, encoder_of(name), way=way)
     for clock in range(2):
         found = ranks.round(normal(size, n, clock), clock=clock, order=(-1) ** clock)
@@ -62,72 +62,79 @@ def test_a_codec_that_loses_nothing_is_the_dense_sum_to_the_bit(way, size):
             assert found.tobytes() == dense.tobytes()
 
 
+class Reference:
+    """Another program of sums in frames, out of the codecs alone, with what they keep back."""
+
+    def __init__(self, name, size, n, *, cut=True):
+        self.size, self.make = size, encoder_of(name)
+        self.chunks = [Span(AT + it.start, AT + it.stop) for it in even_spans(n, size)]
+        self.chunks = self.chunks if cut else [Span(AT, AT + n)]
+        self.forth = [[self.make(chunk, FORTH) for chunk in self.chunks] for _ in range(size)]
+        self.back = [self.make(chunk, BACK) for chunk in self.chunks]
+        self.plain = [make_codec(name, chunk.size) for chunk in self.chunks]
+
+    def decoded(self, sender, j, part, worker, clock, way=FORTH):
+        """Return what a frame of a part of chunk j comes to."""
+        rng, out = draws(5, worker, clock, self.chunks[j].start, way=way), np.empty_like(part)
+        self.plain[j].decode(sender.encode(part, rng).copy(), out)
+        return out
+
+    def parts(self, vectors):
+        """Yield each chunk's number, and what each rank has of it."""
+        for j, it in enumerate(self.chunks):
+            yield j, [vector[it.start - AT : it.stop - AT] for vector in vectors]
+
+
 @every_codec
 def test_each_message_is_what_the_codec_says(name):
-    """Another program of both phases, out of the codecs alone, with what they keep back."""
-    size, n = 3, 2000
-    ranks, make = Framed(size, n, encoder_of(name)), encoder_of(name)
-    chunks = [Span(AT + it.start, AT + it.stop) for it in even_spans(n, size)]
-    forth = [[make(chunk, FORTH) for chunk in chunks] for _ in range(size)]
-    back = [make(chunk, BACK) for chunk in chunks]
-    plain = [make_codec(name, chunk.size) for chunk in chunks]
-    for clock in range(4):
-        vectors, expected = normal(size, n, clock), np.empty(n, np.float32)
-        for j, chunk in enumerate(chunks):
-            here = slice(chunk.start - AT, chunk.stop - AT)
-            total, out = None, np.empty(chunk.size, np.float32)
-            for i in range(size):
-                rng = draws(5, i, clock, chunk.start)
-                plain[j].decode(forth[i][j].encode(vectors[i][here], rng).copy(), out)
-                total = out.copy() if total is None else total + out
-            rng = draws(5, j, clock, chunk.start, way=BACK)
-            mean = total * np.float32(1.0 / size)
-            plain[j].decode(back[j].encode(mean, rng).copy(), expected[here])
+    size, n = 3, 700
+    ranks, its = Framed(size, n, encoder_of(name)), Reference(name, size, n)
+    for clock in range(3):
+        vectors, means = normal(size, n, clock), []
+        for j, parts in its.parts(vectors):
+            total = None
+            for i, part in enumerate(parts):
+                out = its.decoded(its.forth[i][j], j, part, i, clock)
+                total = out if total is None else total + out
+            means.append(its.decoded(its.back[j], j, total * np.float32(1 / size), j, clock, BACK))
         for found in ranks.round(vectors, clock=clock):
-            assert found.tobytes() == expected.tobytes()
+            assert found.tobytes() == np.concatenate(means).tobytes()
 
 
 @every_codec
 def test_gathered_frames_are_what_the_codec_says(name):
-    """Another program of it, out of the codecs alone: all frames, in the order of the ranks."""
-    size, n, totals = 3, 2000, [3.0, 3.0, 0.5, 3.0]
-    ranks, make = Framed(size, n, encoder_of(name), way="naive"), encoder_of(name)
-    senders = [make(Span(AT, AT + n), FORTH) for _ in range(size)]
-    plain, out, last = make_codec(name, n), np.empty(n, np.float32), None
-    for clock, total in enumerate(totals):
-        vectors, expected = normal(size, n, clock), np.zeros(n, np.float32)
-        for i, sender in enumerate(senders):
+    """All frames, in the order of the ranks, and what is kept back is of another total."""
+    size, n, last = 3, 700, None
+    ranks = Framed(size, n, encoder_of(name), way="naive")
+    its = Reference(name, size, n, cut=False)
+    for clock, total in enumerate([3.0, 3.0, 0.5, 3.0]):
+        vectors, expected = normal(size, n, clock), None
+        for i, [sender] in enumerate(its.forth):
             if last not in (None, total):
                 sender.rescale(total / last)
-            plain.decode(sender.encode(vectors[i], draws(5, i, clock, AT)).copy(), out)
-            expected = out.copy() if i == 0 else expected + out
+            out = its.decoded(sender, 0, vectors[i], i, clock)
+            expected = out if expected is None else expected + out
         last, expected = total, expected * np.float32(1.0 / total)
         for found in ranks.round(vectors, total, clock):
             assert found.tobytes() == expected.tobytes()
 
 
 @every_codec
-@each("size", [2, 3, 5])
+@each("size", [2, 5])
 def test_each_hop_of_a_ring_is_what_the_codec_says(name, size):
-    """Another program of it: one chunk after the other, from rank to rank."""
-    n, make = 1000, encoder_of(name)
-    ranks = Framed(size, n, make, way="ring")
-    chunks = [Span(AT + it.start, AT + it.stop) for it in even_spans(n, size)]
-    forth = [[make(chunk, FORTH) for chunk in chunks] for _ in range(size)]
-    back = [make(chunk, BACK) for chunk in chunks]
+    """One chunk after the other, from rank to rank."""
+    ranks, its = Framed(size, 500, encoder_of(name), way="ring"), Reference(name, size, 500)
     for clock in range(3):
-        vectors, expected = normal(size, n, clock), np.empty(n, np.float32)
-        for j, chunk in enumerate(chunks):
-            here, out = slice(chunk.start - AT, chunk.stop - AT), np.empty(chunk.size, np.float32)
-            total = vectors[j][here]
+        vectors, means = normal(size, 500, clock), []
+        for j, parts in its.parts(vectors):
+            total = parts[j]
             for rank, following in ((k % size, (k + 1) % size) for k in range(j, j + size - 1)):
-                sender, rng = forth[rank][j], draws(5, rank, clock, chunk.start)
-                sender.decode(sender.encode(total, rng).copy(), out)
-                total = out + vectors[following][here]
-            rng = draws(5, following, clock, chunk.start, way=BACK)
-            back[j].decode(back[j].encode(total * np.float32(1 / size), rng).copy(), expected[here])
+                out = its.decoded(its.forth[rank][j], j, total, rank, clock)
+                total = out + parts[following]
+            mean = total * np.float32(1 / size)
+            means.append(its.decoded(its.back[j], j, mean, following, clock, BACK))
         for found in ranks.round(vectors, clock=clock):
-            assert found.tobytes() == expected.tobytes()
+            assert found.tobytes() == np.concatenate(means).tobytes()
 
 
 @every_codec
@@ -171,13 +178,12 @@ def test_a_damaged_frame_is_an_error_that_names_its_sender(way, stop):
 
 
 @np.errstate(all="ignore")
-@each(("size", "n"), [(1, 7), (2, 301), (3, 0), (5, 1), (8, 301)])
+@each(("size", "n"), [(2, 301), (3, 0), (5, 1), (8, 301)])
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
         ("top-k", {"density": 0.05}), ("top-k", {"density": 1.0}), ("threshold", {"threshold": 9}),
-        ("threshold", {"threshold": 1.0}), ("dgc", {"density": 0.1, "warmup_epochs": 0}),
-        ("random-k", {"density": 0.1}),
+        ("dgc", {"density": 0.1, "warmup_epochs": 0}), ("random-k", {"density": 0.1}),
     ],
 )  # fmt: skip
 def test_means_of_sparse_vectors_may_be_sent_as_they_are(name, knobs, size, n):

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
@@ -22,17 +22,16 @@ from psrt.transport.window import BYTES, SHARDS, Window
 from support.cases import each
 
 
-def test_workers_and_servers_are_found_by_rank():
-    role_map = RoleMap(7, workers=(0, 2, 3), servers=(4, 1), spans=even_spans(7, 2))
+@each(("servers", "shards", "most"), [
+    ((4, 1), [(), (1,), (), (), (0,)], 1),
+    ((4, 1, 4), [(), (1,), (), (), (0, 2)], 2),
+])  # fmt: skip
+def test_workers_and_servers_are_found_by_rank(servers, shards, most):
+    spans = even_spans(9, len(servers))
+    role_map = RoleMap(9, workers=(0, 2, 3), servers=servers, spans=spans)
     assert [role_map.worker_of(rank) for rank in range(5)] == [0, None, 1, 2, None]
-    assert [role_map.shards_of(rank) for rank in range(5)] == [(), (1,), (), (), (0,)]
-    assert (role_map.size, role_map.server_ranks, role_map.most_shards) == (5, (4, 1), 1)
-
-
-def test_a_server_may_own_several_shards():
-    role_map = RoleMap(9, workers=(0, 2), servers=(3, 1, 3), spans=even_spans(9, 3))
-    assert [role_map.shards_of(rank) for rank in range(4)] == [(), (1,), (), (0, 2)]
-    assert (role_map.size, role_map.server_ranks, role_map.most_shards) == (4, (3, 1), 2)
+    assert [role_map.shards_of(rank) for rank in range(5)] == shards
+    assert (role_map.size, role_map.server_ranks, role_map.most_shards) == (5, (4, 1), most)
 
 
 class TestSolo:
@@ -65,16 +64,13 @@ class TestSolo:
         drive(part.finish())
         assert len(taken) == 2
 
-    @each(
-        "talk",
-        [
-            lambda port: port.send(1, Leave(0, 0)),
-            lambda port: port.payload(0, 0),
-            lambda port: port.in_flight(1, 0),
-            lambda port: drive(port.receive()),
-            lambda port: drive(port.until(lambda: False, lambda: "")),
-        ],
-    )
+    @each("talk", [
+        lambda port: port.send(1, Leave(0, 0)),
+        lambda port: port.payload(0, 0),
+        lambda port: port.in_flight(1, 0),
+        lambda port: drive(port.receive()),
+        lambda port: drive(port.until(lambda: False, lambda: "")),
+    ])  # fmt: skip
     def test_there_is_nobody_to_talk_to(self, talk):
         with pytest.raises(ProtocolError, match="nobody to talk to"):
             talk(SoloPort(1))
@@ -86,22 +82,15 @@ class TestSolo:
         role.close()
 
 
-@each(
-    ("numbers", "expected"),
-    [
-        ([5], []),
-        ([5, 5, 5], []),
-        ([1, 5, 5], [0]),
-        ([5, 1, 5, 2], [1, 3]),
-        ([1, 2], [1]),
-        ([1, 2, 2, 1], [1, 2]),
-        ([1, 2, 3], [1, 2]),
-    ],
-)
+@each(("numbers", "expected"), [
+    ([5], []), ([5, 5, 5], []), ([1, 5, 5], [0]), ([5, 1, 5, 2], [1, 3]), ([1, 2], [1]),
+    ([1, 2, 2, 1], [1, 2]), ([1, 2, 3], [1, 2]),
+])  # fmt: skip
 def test_who_says_something_else_than_most(numbers, expected):
     assert outliers(numbers) == expected
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
 def test_those_who_agree_are_all_equal_and_at_least_as_many_as_any(numbers):
     wrong = outliers(numbers)
@@ -127,11 +116,8 @@ def test_long_shards_wait_for_the_answer_to_the_one_before_the_last():
     assert left == [0, 1, 2]
 
 
-def test_short_shards_do_not_wait():
+def test_short_shards_do_not_wait_and_one_long_answer_lets_several_go():
     assert pushes(Window(), [BYTES // 16] * 16) == list(range(16))
-
-
-def test_one_long_answer_lets_several_short_ones_go():
     window = Window()
     left = pushes(window, [BYTES, BYTES, 8, 8, 8])
     window.answered(BYTES)
@@ -140,6 +126,7 @@ def test_one_long_answer_lets_several_short_ones_go():
     assert left == [0, 1, 2, 3, 4]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 2 * BYTES)), st.data())
 def test_all_leave_in_order_and_never_too_many_at_a_time(sizes, data):
     window, answered = Window(), set()
@@ -172,6 +159,7 @@ reports = st.builds(
 )  # fmt: skip
 
 
+@settings(max_examples=50)
 @given(messages, st.integers(0, 40))
 def test_a_message_comes_back(message, offset):
     buffer = bytearray(b"\xff" * (offset + FRAME_BYTES))
@@ -216,6 +204,7 @@ def test_an_unknown_kind_is_refused(code):
         decode(buffer)
 
 
+@settings(max_examples=30)
 @given(reports)
 def test_a_report_comes_back(report):
     """What was not asked stays nan, and words of any language are themselves."""

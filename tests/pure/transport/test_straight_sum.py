@@ -60,7 +60,7 @@ def test_rows_and_classes_agree_on_what_is_linear():
 @pytest.mark.parametrize("name", LINEAR)
 @each(
     ("algorithm", "size", "n"),
-    [(a, p, n) for a in SCHEDULES for p in (1, 2, 3, 6, 8) for n in (0, 1, 75)],
+    [(a, p, n) for a in SCHEDULES for p in (1, 2, 3, 6) for n in (0, 75)],
 )
 def test_all_ranks_end_with_the_same_bits_and_close_to_the_mean(name, algorithm, size, n):
     knobs = {"density": 1.0} if name == "random-k" else {"rank": 1} if name == "low-rank" else {}
@@ -74,25 +74,18 @@ def test_all_ranks_end_with_the_same_bits_and_close_to_the_mean(name, algorithm,
 
 
 @each("algorithm", SCHEDULES)
-def test_all_elements_of_random_k_are_the_dense_sum_to_the_bit(algorithm):
-    ranks = Straight(5, 1001, encoder_of("random-k", density=1.0), algorithm)
-    for clock, total in enumerate([5, 5, 0.6, 5]):
-        vectors = normal(5, 1001, clock)
+@each(("name", "knobs"), [("random-k", {"density": 1.0}), ("low-rank", {"rank": 7})])
+def test_where_nothing_is_saved_it_is_the_dense_sum_to_the_bit(algorithm, name, knobs):
+    """Of all elements, and of a matrix that no rank makes shorter."""
+    ranks = Straight(5, 75, encoder_of(name, **knobs), algorithm)
+    for clock, total in enumerate([5, 0.6, 5] if name == "random-k" else [5, 5]):
+        vectors = normal(5, 75, clock)
         dense = sum_by_schedule(algorithm, vectors) * np.float32(1.0 / total)
         for found in ranks.round(vectors, total, clock):
             assert found.tobytes() == dense.tobytes()
 
 
-@each("algorithm", SCHEDULES)
-def test_no_rank_is_too_high_for_a_matrix_that_goes_as_it_is(algorithm):
-    ranks = Straight(3, 75, encoder_of("low-rank", rank=7), algorithm)
-    for clock in range(3):
-        vectors = normal(3, 75, clock)
-        dense = sum_by_schedule(algorithm, vectors) * np.float32(1 / 3)
-        assert ranks.round(vectors, clock=clock)[0].tobytes() == dense.tobytes()
-
-
-@pytest.mark.parametrize("scaled", [True, False])
+@each("scaled", [True, False])
 def test_random_k_is_the_mean_of_what_all_draw_alike(scaled):
     """Each element that comes is the whole mean of it, times n/k if scaled, and none is missing."""
     n, size = 400, 3
@@ -114,7 +107,7 @@ def test_random_k_is_the_mean_of_what_all_draw_alike(scaled):
 
 
 @each("feeds_back", [True, False])
-@each("rank", [1, 2, 3])
+@each("rank", [1, 3])
 def test_low_rank_is_the_published_algorithm(rank, feeds_back):
     """Vogels et al., algorithms 1 and 2, in double precision, with a QR factorization.
 
@@ -145,9 +138,9 @@ def test_what_ranks_keep_back_does_not_drift_apart():
     """One worker contributes twice as much for long: none keeps back more and more."""
     ranks = Straight(2, 63, encoder_of("low-rank", rank=1), "ring")
     steady = normal(1, 63)[0]
-    for clock in range(300):
+    for clock in range(100):
         ranks.round([2 * steady, steady], clock=clock)
-    assert max(np.abs(it).max() for it in ranks.kept) < 100 * np.abs(steady).max()
+    assert max(np.abs(it).max() for it in ranks.kept) < 30 * np.abs(steady).max()
 
 
 def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
@@ -188,7 +181,7 @@ def test_half_precision_is_added_as_such_and_overflows_to_infinity(algorithm):
     assert found.tolist() == [np.inf, -np.inf, 1, 2048, 0]
 
 
-@pytest.mark.parametrize("name", LINEAR)
+@each("name", LINEAR)
 def test_what_is_not_a_number_is_none_anywhere_and_does_not_stay(name):
     ranks = Straight(3, 75, encoder_of(name, error_feedback=False), "ring")
     vectors = normal(3, 75)

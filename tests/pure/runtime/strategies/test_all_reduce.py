@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.collective import ALGORITHMS
@@ -21,8 +21,8 @@ from psrt.transport import RoleMap, SoloPort, drive
 from support.cases import each
 
 
-def raise_on_all(size, role, n=4, seed=0):
-    world = Simulator(RoleMap(n, workers=tuple(range(size))), seed=seed)
+def raise_on_all(size, role, n=4):
+    world = Simulator(RoleMap(n, workers=tuple(range(size))), seed=0)
     results = world.run({rank: role(world.ports[rank]) for rank in range(size)})
     return [results[rank] for rank in range(size)]
 
@@ -53,8 +53,8 @@ def backward(port, it, numbers, *, stop):
             it.ready(i)
 
 
-@pytest.mark.parametrize("stop", range(len(SPANS) + 1))
-@pytest.mark.parametrize("bucket_bytes", [1, 20, 1000])
+@each("stop", range(len(SPANS) + 1))
+@each("bucket_bytes", [1, 20, 1000])
 def test_buckets_come_to_the_same_however_many_are_said_to_be_ready(stop, bucket_bytes):
     """Rank r brings 4r samples, so rank 0 none; uneven weights and a scale that is not 1."""
 
@@ -73,7 +73,7 @@ def test_buckets_come_to_the_same_however_many_are_said_to_be_ready(stop, bucket
     np.testing.assert_allclose(thetas[0], -2 * mean, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("bucket_bytes", "buckets"), [(1, 3), (17, 2), (25, 1)])
+@each(("bucket_bytes", "buckets"), [(1, 3), (17, 2), (20, 2), (25, 1)])
 def test_the_plan_says_how_it_is_cut(bucket_bytes, buckets):
     it = strategy(SoloPort(10), spans=SPANS, bucket_bytes=bucket_bytes, algorithm="ring")
     # One bucket is full when all is there: nothing overlaps, and nobody need say so.
@@ -96,12 +96,7 @@ def test_a_bucket_is_updated_while_the_rest_is_computed():
     drive(take_step(it, Step(0, 4, 0.0), fill))
     assert seen == [4, 5, 5, 10]
     assert port.theta.tolist() == [-1.0] * 10
-
-
-def test_spans_that_are_ready_out_of_order_are_refused():
-    port = SoloPort(10)
-    it = strategy(port, spans=SPANS, bucket_bytes=1)
-    it.begin(Step(0, 4, 0.0))
+    it.begin(Step(1, 4, 0.0))
     it.ready(0)
     with pytest.raises(ProtocolError, match="span 2 of its gradient is ready, expected span 1"):
         it.ready(2)
@@ -165,12 +160,9 @@ def reducer_of(port, updater=None, **knobs):
     return Reducer(port, updater or Noting(port.role_map.n), **defaults | knobs)
 
 
-@each("seed", range(2))
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@each("size", [2, 3, 5])
-def test_the_mean_is_over_those_with_samples_and_the_progress_over_those_present(
-    algorithm, size, seed
-):
+@each("algorithm", ALGORITHMS)
+@each("size", [2, 5])
+def test_the_mean_is_over_those_with_samples_and_the_progress_over_those_present(algorithm, size):
     """Rank r brings 4r samples; rank 0 none, and what its gradient holds is garbage."""
 
     async def role(port):
@@ -189,13 +181,13 @@ def test_the_mean_is_over_those_with_samples_and_the_progress_over_those_present
 
     ranks = range(size)
     mean = sum(r * r for r in ranks) / sum(ranks)
-    (theta, begun), *others = raise_on_all(size, role, n=N, seed=seed)
+    (theta, begun), *others = raise_on_all(size, role, n=N)
     np.testing.assert_allclose(theta, [-mean] * N, rtol=1e-6)
     np.testing.assert_allclose(begun, [2.0 + sum(ranks) / size])
     assert others == [(theta, begun)] * (size - 1)
 
 
-@pytest.mark.parametrize("size", [2, 5])
+@each("size", [2, 5])
 def test_those_who_attend_step_along_but_have_no_progress(size):
     async def role(port):
         updater = Noting()
@@ -225,31 +217,6 @@ def test_alone_nothing_is_rounded_and_all_there_is_weighs_1():
     assert reducer.updates == 1
 
 
-def test_what_is_stepped_from_may_be_elsewhere_and_follows():
-    port = SoloPort(N)
-    base = np.full(N, 10, np.float32)
-    reducer = reducer_of(port, base=base)
-    for _ in range(2):
-        port.theta[:] = np.nan  # went its own way since the last round
-        reducer.start(1.0, Step(0, 1, 0.0))
-        port.gradient[:N] = 1.0
-        drive(reducer.finish())
-    assert port.theta.tolist() == base.tolist() == [8.0] * N
-
-
-def test_blocks_are_no_longer_than_an_optimizer_takes():
-    n = 150_000
-    port, updater = SoloPort(n), Noting(n)
-    reducer = reducer_of(port, updater, buckets=[Span(100, n), Span(0, 100)])
-    reducer.start(1.0, Step(0, 1, 0.0))
-    drive(reducer.finish())
-    (blocks,) = updater.blocks
-    assert max(span.size for span in blocks) == 65536
-    assert sorted(i for span in blocks for i in span) == sorted(
-        [0, 100, 100, 65636, 65636, 131172, 131172, n]
-    )
-
-
 # --- buckets --------------------------------------------------------------------------------------
 
 
@@ -265,6 +232,7 @@ def spans_of(sizes):
 SIZES = st.lists(st.integers(0, 50), min_size=1, max_size=12)
 
 
+@settings(max_examples=50)
 @given(SIZES, st.integers(0, 500))
 def test_buckets_tile_the_vector_and_are_as_short_as_may_be(sizes, bucket_bytes):
     """All but the last are long enough, and would not be without their last span."""
@@ -281,19 +249,3 @@ def test_buckets_tile_the_vector_and_are_as_short_as_may_be(sizes, bucket_bytes)
         assert bucket.span.start == spans[bucket.last].start
         without = bucket.span.size - spans[bucket.last].size
         assert without == 0 or 4 * without < bucket_bytes
-
-
-@each(
-    ("sizes", "bucket_bytes", "expected"),
-    [
-        ([10, 20, 70], 1, [(90, 100), (70, 90), (0, 70)]),
-        ([10, 20, 70], 40, [(90, 100), (70, 90), (0, 70)]),
-        ([10, 20, 70], 41, [(70, 100), (0, 70)]),
-        ([70, 20, 10], 81, [(30, 100), (0, 30)]),  # what is left over is short
-        ([10, 20, 70], 10**9, [(0, 100)]),
-        ([0, 5, 0], 1, [(0, 5)]),
-        ([0], 1, []),
-    ],
-)
-def test_buckets_by_hand(sizes, bucket_bytes, expected):
-    assert [tuple(b.span) for b in buckets_of(spans_of(sizes), bucket_bytes)] == expected

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from psrt.model.lent_stage import Use
 from psrt.partition import Span
-from psrt.runtime.strategies.lender import BucketLender, bucket_numbers
+from psrt.runtime.strategies.lender import BucketLender
 from psrt.runtime.strategies.shares import Shares
 from psrt.sharding import Sharing
 from psrt.transport import RoleMap, drive
@@ -146,19 +145,6 @@ def test_what_is_on_its_way_is_moved_on():
     assert port.log == ["sum", "poll 2", "poll"]
 
 
-@pytest.mark.parametrize("weight", [1.0, 0.25])
-def test_a_gradient_is_given_away_with_its_weight(weight):
-    made, _, sums = lender(WHOLE)
-    made.begin(weight)
-    for i, place in (3, 0), (2, ROOM), (1, 0):
-        room = drive(made.room(i))
-        room[:] = i
-        made.final(i)
-        given = sums.given[-1][place : place + LAYERS[i].size]
-        np.testing.assert_array_equal(given, weight * i)
-    assert len(sums.given) == 3
-
-
 def test_along_with_others_all_is_zero_and_in_the_same_order():
     made, port, sums = lender(WHOLE)
     drive(made.along())
@@ -167,18 +153,3 @@ def test_along_with_others_all_is_zero_and_in_the_same_order():
     for numbers, layer in zip(sums.given, (3, 2, 1, 0), strict=True):
         place = ROOM * (layer % 2 == 0)
         np.testing.assert_array_equal(numbers[place : place + LAYERS[layer].size], 0)
-
-
-def test_the_bucket_of_a_layer_without_parameters_is_that_of_the_one_behind():
-    layers = [Span(0, 2), Span(2, 3), Span(3, 3), Span(3, 7), Span(7, 7)]
-    parts = [Span(2, 7), Span(0, 2)]
-    assert bucket_numbers(layers, parts) == [1, 0, 0, 0, 0]
-
-
-def test_the_model_is_brought_together():
-    made, _, _ = lender(WHOLE)
-    model = np.zeros(9, np.float32)
-    made.begin(1.0)
-    drive(made.params(0))
-    drive(made.collect(model))
-    np.testing.assert_array_equal(model, range(9))

@@ -160,7 +160,7 @@ def test_every_order_of_events_ends_with_both_sides_or_none(name, deaths, states
         assert made == state.averages.keys() | state.void
 
 
-TAKE, DRAW = Pairs.take, Pairs.draw
+TAKE = Pairs.take
 
 
 def answers_when_it_is_done(self, mix):
@@ -174,20 +174,8 @@ def waits_for_one_that_left(self, leave):
     self.left.update({leave.worker: 0})
 
 
-def makes_two_offers_at_once(self):
-    self.open, kept = None, self.open
-    found = DRAW(self)
-    self.open = None if found is not None else kept
-    return found
-
-
 @pytest.mark.parametrize(
-    ("name", "broken"),
-    [
-        ("take", answers_when_it_is_done),
-        ("leave", waits_for_one_that_left),
-        ("draw", makes_two_offers_at_once),
-    ],
+    ("name", "broken"), [("take", answers_when_it_is_done), ("leave", waits_for_one_that_left)]
 )
 def test_the_exploration_finds_what_is_broken(monkeypatch, name, broken):
     monkeypatch.setattr(Pairs, name, broken)
@@ -209,16 +197,3 @@ def test_partners_are_drawn_by_seed_worker_and_number_alone():
     assert drawn(0, 0) != drawn(1, 0)
     assert drawn(0, 0) != drawn(0, 2)
     assert min(map(drawn(0, 0).count, (1, 3, 5))) > 10
-
-
-def test_what_nobody_asked_for_is_refused():
-    asks = Pairs(0, (1,), asks=True, seed=0)
-    with pytest.raises(ProtocolError, match="expected an answer to None"):
-        asks.take(Mix(1, 0, 0))
-    asks.offer(1, clock=0)
-    with pytest.raises(ProtocolError, match="expected an answer to Offer"):
-        asks.take(Mix(1, 0, 1))
-    answers = Pairs(1, (0,), asks=False, seed=0)
-    answers.leave(Leave(0, 3))
-    with pytest.raises(ProtocolError, match="by one that has left"):
-        answers.take(Mix(0, 3, 0))

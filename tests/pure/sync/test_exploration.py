@@ -2,7 +2,8 @@
 
 A worker is free to push, with samples or without, and to leave whenever it is idle, for ever: the
 clocks of these explorations have no bound, so they hold for those up to 4, too. That takes a
-notion of which states are alike; it is itself shown to be right on states compared in full.
+notion of which states are alike; it is itself shown to be right on states compared in full. That
+the exploration sees a rule broken is shown by policies, and workers, that break one.
 """
 
 from __future__ import annotations
@@ -10,14 +11,11 @@ from __future__ import annotations
 import functools
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
 
-from psrt.sync import AveragingPeriod
-from support.crowd import Mode, crowd_of
+from psrt.errors import ProtocolError
+from psrt.sync import Apply, AveragingPeriod, Policy
+from support.crowd import BrokenRuleError, Mode, crowd_of
 from support.exploration import Likeness, explore
-
-pytestmark = pytest.mark.slow
 
 MODES = {
     "sync": ("sync", {}),
@@ -93,13 +91,8 @@ EXACT = {(1, 1): 4, (1, 2): 4, (2, 1): 4, (2, 2): 2, (3, 1): 2}
 ENOUGH = 3_000
 
 
-@pytest.mark.parametrize(("row", "workers", "shards"), [c for c in CROWDS if c.values[1:] in EXACT])
-@pytest.mark.one_in(7)
-def test_states_that_are_alike_lead_to_states_that_are_alike(explored, row, workers, shards):
-    """Nothing is left out of a state here, no number shifted, no worker renamed."""
-    limit = EXACT[workers, shards]
-    first = made(row, workers, shards)
-    like = Likeness(first.mode)
+def compared(first, like, limit):
+    """Explore states in full; states that are alike must lead to states that are."""
     follow: dict[tuple[int, ...], frozenset[tuple[int, ...]]] = {}
 
     def compare(state, after):
@@ -109,8 +102,26 @@ def test_states_that_are_alike_lead_to_states_that_are_alike(explored, row, work
         assert follow.setdefault(like(state), alike) == alike
 
     found = explore(first, limit=limit, likeness=like, key=in_full, most=ENOUGH, seen=compare)
-    explored("workers x shards", "compared in full", f"{workers}x{shards}", found)
     assert len(follow) < found.states
+    return found
+
+
+@pytest.mark.parametrize(("row", "workers", "shards"), [c for c in CROWDS if c.values[1:] in EXACT])
+@pytest.mark.one_in(20)
+def test_states_that_are_alike_lead_to_states_that_are_alike(explored, row, workers, shards):
+    """Nothing is left out of a state here, no number shifted, no worker renamed."""
+    first = made(row, workers, shards)
+    found = compared(first, Likeness(first.mode), EXACT[workers, shards])
+    explored("workers x shards", "compared in full", f"{workers}x{shards}", found)
+
+
+def test_a_likeness_that_sees_too_little_is_found_out():
+    """Here it does not look at how far ahead of the slowest a worker is."""
+    first = made("ssp(1)", 2, 1)
+    like = Likeness(first.mode)
+    like.since = functools.partial(min, 1)
+    with pytest.raises(AssertionError):
+        compared(first, like, 3)
 
 
 def in_full(crowd):
@@ -133,82 +144,89 @@ def shard_in_full(shard):
     return shard.views["full"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("workers", "backup", "shards", "states"),
-    [(4, 1, 1, 800), (2, 1, 3, 20_000), (4, 2, 1, 800)],
+    ("workers", "backup", "shards", "states"), [(4, 1, 1, 800), (2, 1, 3, 20_000), (4, 2, 1, 800)]
 )
-@pytest.mark.one_in(99)
 def test_backups_among_more_shards_or_workers(workers, backup, shards, states):
     """It is with these that shards differ in what they think is over."""
     assert explore(crowd_of(Mode("sync", backup=backup), workers, shards)).states > states
 
 
-def test_a_likeness_that_sees_too_little_is_found_out():
-    """Here it does not look at how far ahead of the slowest a worker is."""
-    first = made("ssp(1)", 2, 1)
-    like = Likeness(first.mode)
-    like.since = functools.partial(min, 1)
-    follow: dict[tuple[int, ...], frozenset[tuple[int, ...]]] = {}
-    differ = []
-
-    def compare(state, after):
-        alike = frozenset(map(like, after))
-        differ.append(follow.setdefault(like(state), alike) != alike)
-
-    explore(first, limit=3, likeness=like, key=in_full, most=ENOUGH // 2, seen=compare)
-    assert any(differ)
+# --- policies, and workers, that are broken in one place ----------------------------------------
 
 
-# --- larger crowds ----------------------------------------------------------------------------
+class LeaveKeepsTheClock(Policy):
+    """Holds the others against a worker that is gone."""
+
+    def _leave(self, leave):
+        clock = self.clock[leave.worker]
+        decisions = super()._leave(leave)
+        self.clock[leave.worker] = clock
+        return decisions
 
 
-def moves(crowd, steps, mortal):
-    """Return what can happen next, as (method, arguments)."""
-    can = crowd.arrivals()
-    for worker in sorted(crowd.idle):
-        can.append(("leave", (worker,)))
-        if crowd.clock[worker] < steps:
-            can += [("push", (worker,)), ("push", (worker, 0))]
-    return can + list(crowd.deaths()) * mortal
+class FoldsAsTheyCome(Policy):
+    def handle(self, event):
+        came = [*self.pending, event]
+        return [
+            Apply(tuple(sorted(d.pushes, key=came.index))) if isinstance(d, Apply) else d
+            for d in super().handle(event)
+        ]
 
 
-#: How much rather hypothesis lets something happen than another.
-WEIGHTS = {"arrive": 12, "push": 6, "leave": 1, "die": 0.2}
+class ForgetsTheDead(Policy):
+    """Goes on waiting for whoever died with its push on the way."""
+
+    def _complete(self):
+        live = len(self.clock)
+        return len(self.pending) >= max(1, self._quorum(live)) if live else bool(self.pending)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        row
-        for row in MODES
-        if "period" not in MODES[row][1] and "1)," not in row and row != "ssp(1)"
-    ],
-)
-@settings(max_examples=12)
-@given(
-    data=st.data(),
-    workers=st.integers(3, 6),
-    shards=st.integers(1, 3),
-    steps=st.integers(1, 6),
-    mortal=st.booleans(),
-    seed=st.randoms(use_true_random=False),
-)
-def test_any_order_of_events_of_a_large_crowd_keeps_the_rules(
-    row, data, workers, shards, steps, mortal, seed
-):
-    """Of crowds too large to explore, hypothesis chooses what happens next, and shrinks what fails.
+MUTANTS = [
+    (LeaveKeepsTheClock, "sync", {}),
+    (LeaveKeepsTheClock, "ssp", {"staleness": 0}),
+    (FoldsAsTheyCome, "sync", {}),
+    (ForgetsTheDead, "sync", {"backup": 1}),
+]
 
-    The first events are its choice, the many that follow its generator's.
-    """
-    those = made(row, workers, shards)
-    happened = 0
-    while can := moves(those, steps, mortal):
-        if happened < 25:
-            move, arguments = data.draw(st.sampled_from(can))
-        else:
-            weights = [WEIGHTS[move] for move, _ in can]
-            [(move, arguments)] = seed.choices(can, weights)
-        getattr(those, move)(*arguments)
-        happened += 1
-    those.check_end()
-    event(f"{happened // 50 * 50} events or more")
+
+@pytest.mark.parametrize(("mutant", "name", "knobs"), MUTANTS)
+def test_a_broken_policy_is_found_out(mutant, name, knobs):
+    def made(mode, workers, kind=mutant):
+        policy = mode.policy(workers)
+        policy.__class__ = kind
+        policy._alone = False  # the shortest way, which no mutant has
+        return policy
+
+    with pytest.raises((BrokenRuleError, ProtocolError)):
+        explore(crowd_of(Mode(name, **knobs), 3, 2, make=made))
+    whole = functools.partial(made, kind=Policy)
+    explore(crowd_of(Mode(name, **knobs), 3, 1, make=whole))
+
+
+def test_a_crowd_that_is_stuck_is_found_out():
+    """A death would set those free who wait for the dead, and must not hide that they wait."""
+    first = crowd_of(Mode("sync"), 3, 1)
+
+    class Mute(type(first)):
+        def arrive(self, worker, shard):
+            super().arrive(worker, shard)
+            self.idle -= {2}  # its answers get lost
+
+    first.__class__ = Mute
+    with pytest.raises(BrokenRuleError, match="deadlock"):
+        explore(first)
+
+
+def test_a_worker_that_computes_with_a_mixture_is_found_out():
+    mixing = crowd_of(Mode("sync", backup=1), 2, 2)
+
+    class Mixing(type(mixing)):
+        def go_on(self, worker):
+            self.answers[worker] = (max(self.answers[worker]),) * len(self.shards)
+            super().go_on(worker)
+
+    mixing.__class__ = Mixing
+    with pytest.raises(BrokenRuleError, match="mixed read"):
+        explore(mixing)

@@ -1,24 +1,35 @@
-"""Films in the plane, of collectives, graphs and codecs; and the page that plays a film."""
+"""Films show what the small job, the plan, the proof or the codec says; and the page plays them."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from psrt.arrays import ITEMSIZE
 from psrt.codec.table import TABLE
 from psrt.collective import SCHEDULES
+from psrt.config import TrainConfig
 from psrt.errors import ConfigError
+from psrt.explain import exchange as exchanges
 from psrt.explain import gossip
 from psrt.explain.codec import example_of, run, small_knobs
 from psrt.explain.inputs import Example
+from psrt.explain.pipeline import explained as piped
+from psrt.explain.timeline import COMPUTE, WORKERS
+from psrt.explain.timeline import run as timed
+from psrt.messages import Params
+from psrt.pages.play import exchange as exchange_films
 from psrt.pages.play import page
 from psrt.pages.play.codec import film_of as film_of_codec
 from psrt.pages.play.collective import film_of
 from psrt.pages.play.gossip import film_of as film_of_graph
-from psrt.pages.play.thin import thinned
+from psrt.pages.play.pipeline import film_of as film_of_pipeline
+from psrt.pages.play.thin import coarse, thinned
+from psrt.pages.play.timeline import film_of as film_of_timeline
+from psrt.pipeline import PIPELINES
+from psrt.pipeline.step import SENDING
 from psrt.topology.names import NAMES
 from psrt.topology.spectrum import disagreement, simulated
 from psrt.units import size_text
@@ -29,6 +40,16 @@ from support.pages import Page
 
 def texts(cells):
     return [cell.text for cell in cells]
+
+
+def arrives_in_its_frame(film):
+    for before, frame in pairwise(film.frames):
+        assert all(before.time < it.stop <= frame.time for it in frame.messages)
+
+
+def comes_to_its_costs(film):
+    for cost, so_far in zip(film.costs, film.frames[-1].costs, strict=True):
+        assert (so_far.text, so_far.share) == (cost.whole, pytest.approx(1))
 
 
 # --- collectives --------------------------------------------------------------------------------
@@ -69,45 +90,6 @@ def test_a_collective_shows_its_plan_comes_to_what_is_proved_and_costs_its_price
     assert all(it <= totals.price.seconds * (1 + 1e-9) for it in totals.arrivals)
 
 
-def test_a_round_takes_its_time():
-    film = film_of(explained("ring", size=4, n=1000))
-    shares = [frame.costs[3].share for frame in film.frames[:5:2]]
-    assert shares == pytest.approx([0, 1 / 3, 2 / 3], abs=0.05)
-
-
-@each(
-    "shown",
-    [
-        explained("ring", size=4, n=16), explained("ring", size=32, n=1024),
-        explained("all-to-all", size=12, n=144),
-        explained("ring", example=Example(("a machine", "of", "some rack or other"), ((1,),) * 3)),
-    ],
-)  # fmt: skip
-def test_nothing_on_the_circle_overlaps(shown):
-    film = film_of(shown)
-    strip, count = film.scene.strip, len(film.start[0])
-    columns = min(strip.columns, count)
-    wide, high = columns * strip.width, -(-count // columns) * strip.height
-    for i, one in enumerate(film.scene.nodes):
-        assert 0 <= one.left <= one.left + wide <= film.scene.width
-        assert 0 <= one.top <= one.top + high <= film.scene.height
-        for j, other in enumerate(film.scene.nodes):
-            x = min(max(other.x, one.left), one.left + wide)
-            y = min(max(other.y, one.top), one.top + high)
-            assert (x - other.x) ** 2 + (y - other.y) ** 2 > film.scene.radius**2
-            if i != j:
-                assert abs(one.left - other.left) > wide or abs(one.top - other.top) > high
-
-
-def test_what_nobody_could_see_is_refused():
-    with pytest.raises(ConfigError, match="html plays at most 32 ranks, got 33"):
-        film_of(explained("butterfly", size=33))
-    with pytest.raises(ConfigError, match="2197 chunks of all ranks, at most 2048: give fewer"):
-        film_of(explained("all-to-all", size=13, n=169))
-    with pytest.raises(ConfigError, match="html plays at most 64 ranks, got 65"):
-        film_of_graph(gossip.explained("ring", 65, nbytes=4))
-
-
 # --- graphs -------------------------------------------------------------------------------------
 
 
@@ -138,36 +120,6 @@ def test_a_graph_shows_its_edges_and_what_the_simulation_says(name, push_sum):
     sent = size_text(round(max(found.sent) * (len(film.frames) - 1)))
     assert film.costs[2].whole == film.frames[-1].costs[2].text == sent
     assert film.costs[2].least == size_text(round(found.all_reduce))
-
-
-def test_weights_are_those_of_the_matrix_and_hosts_send_the_mean_of_their_ranks():
-    film = film_of_graph(gossip.explained("ring", 4, nbytes=4))
-    assert film.frames[1].messages[0].line == "0 → 1: its vector, which 1 takes with 1/3"
-    film = film_of_graph(gossip.explained("exponential", 4, nbytes=4, push_sum=True))
-    assert film.frames[1].messages[0].line == "0 → 1: a share of 1/3"
-    found = gossip.explained("ring", 7, nbytes=4, hosts=(2, 3, 2))
-    film = film_of_graph(found)
-    assert len(film.scene.nodes) == 3
-    assert film.frames[1].messages[0].line == "host 0 → host 1: the mean of its ranks"
-    start = next(simulated(found.topology.matrices))
-    assert film.holds(0)[1][0].text == f"{np.mean(start[2:5, 0]):+.2f}"
-
-
-def test_a_crowd_is_drawn_and_not_listed_and_what_takes_long_is_played_in_part():
-    film = film_of_graph(gossip.explained("full", 14, nbytes=4))
-    assert film.notes == ("A round has 182 messages: they are drawn as lines, and not listed.",)
-    assert film.frames[1].messages == ()
-    assert len(film.frames[1].edges) == 91
-    film = film_of_graph(gossip.explained("ring", 60, nbytes=4))
-    assert len(film.frames) == 101
-    assert film.notes == ("Only the first 100 rounds are played.",)
-
-
-def test_a_grid_begins_at_its_upper_left():
-    nodes = film_of_graph(gossip.explained("torus", 12, nbytes=4)).scene.nodes
-    assert len({it.y for it in nodes[:4]}) == 1
-    assert nodes[0].x < nodes[1].x
-    assert nodes[0].y < nodes[4].y
 
 
 # --- codecs -------------------------------------------------------------------------------------
@@ -211,33 +163,14 @@ def test_a_codec_sends_each_field_and_ends_with_what_is_decoded_and_kept_back(na
     assert wire[-1].costs[0].share * sent == pytest.approx(found.steps[0].nbytes)
 
 
-def test_feedback_of_the_first_step_is_added_in_the_second_and_what_is_lost_is_said():
+def test_feedback_of_the_first_step_is_added_in_the_second():
     found = coded("sign")
     film = film_of_codec(found)
-    labels = [frame.label for frame in film.frames]
-    at = labels.index("step 1: with what was kept back")
+    at = [frame.label for frame in film.frames].index("step 1: with what was kept back")
     assert texts(film.holds(at)[1]) == written(found.steps[0].given + found.steps[0].residual)
     # What came of the step before is gone by then.
     assert texts(film.holds(at)[2]) == [""] * 8
     assert [it.label for it in film.frames[at].messages] == ["", "+"]
-    found = coded("sign", steps=1)
-    step = found.steps[0]
-    lost = np.linalg.norm(step.encoded - step.decoded) / np.linalg.norm(step.encoded)
-    said = next(it.caption for it in film_of_codec(found).frames if it.label == "decoded")
-    assert said.endswith(f"What is lost has {lost:.1%} of the length of what was encoded.")
-
-
-def test_many_numbers_are_coloured_and_strange_ones_shown_as_they_are():
-    film = film_of_codec(coded("int8", steps=1, values=tuple(range(-128, 128))))
-    assert len(film.frames) <= 28
-    held = film.holds(-1)[0]
-    assert set(texts(held)) == {""}
-    assert (held[0].style, held[-1].style) == (1, 0)
-    assert len(page.page_of(film)[0].encode()) < page.MOST_NBYTES / 2
-    for value in (float("nan"), 0.0):
-        film = film_of_codec(coded("float16", steps=1, values=(value, 0.0)))
-        assert texts(film.holds(-1)[0]) == [f"{value:g}", "0"]
-        page.page_of(film)
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -295,3 +228,140 @@ def test_names_of_ranks_do_nothing():
     example = Example((evil, "B"), EXAMPLE.values[:2])
     found = Page(page.page_of(film_of(explained("ring", example=example)))[0])
     assert not [tag for tag, _ in found.elements if tag == "img"]
+
+
+# --- modes --------------------------------------------------------------------------------------
+
+MODES = {
+    "sync": {"mode": "sync", "steps": 3},
+    "ssp": {"mode": "ssp", "staleness": 1, "steps": 4},
+    "async": {"mode": "async", "steps": 3, "servers": 2},
+    "allreduce": {"mode": "allreduce", "steps": 2, "overlap": False},
+    "local-sgd": {"mode": "local-sgd", "steps": 8, "local_steps": 2, "fragments": 2},
+    "easgd": {"mode": "easgd", "steps": 4, "local_steps": 2},
+}
+
+
+def timeline_of(workers=3, **knobs):
+    return timed(TrainConfig(**knobs), workers=workers, slow={1: 3.0})
+
+
+@each("mode", MODES)
+def test_a_timeline_shows_each_message_and_stretch_and_what_all_have_done(mode):
+    timeline = timeline_of(**MODES[mode])
+    film = film_of_timeline(timeline)
+    shown = [(it.source, it.target, it.stop) for frame in film.frames for it in frame.messages]
+    assert sorted(shown) == sorted((it.source, it.target, it.stop) for it in timeline.passages)
+    assert len(shown) >= 3 * timeline.workers
+    arrives_in_its_frame(film)
+    assert all(0 <= it.stop - it.start < 1 for frame in film.frames for it in frame.messages)
+    held, steps = film.holds(-1), str(timeline.config.steps)
+    assert [cells[0].text for cells in held[: timeline.workers]] == [steps] * timeline.workers
+    replies = [it for it in timeline.passages if isinstance(it.message, Params)]
+    for rank, cells in enumerate(held):
+        read = [it.message.version for it in replies if rank in (it.source, it.target)]
+        assert [cell.text for cell in cells[1:]] == ([str(max(read))] if read else [])
+    comes_to_its_costs(film)
+    assert film.frames[-1].caption == "All workers have finished."
+    for worker, line in enumerate(timeline.lines):
+        bars = [it for it in film.scene.bars if it.lane == film.scene.lane_of[worker]]
+        assert [(it.start, it.stop) for it in bars] == [(it.start, it.stop) for it in line]
+        computes = [it.text for it in bars if it.height == 1]
+        assert computes == [str(it.waiting_for + 1) for it in line if it.what == COMPUTE]
+        waits = [it.style for it in bars if it.height == 0.3]
+        assert waits == [it.waiting_for for it in line if it.what == WORKERS]
+
+
+# --- exchanges of shards ------------------------------------------------------------------------
+
+
+@each("servers", [1, 2])
+def test_an_exchange_shows_pushes_and_reads_between_worker_and_owner(servers):
+    config = TrainConfig(mode="ssp", steps=2, servers=servers, shards_per_server=2)
+    exchange = exchanges.run(config, workers=2, slow={1: 2.0})
+    film = exchange_films.film_of(exchange)
+    scene = film.scene
+    owner = {it.part: f"server {it.number}" for it in exchange.bars if it.what == exchanges.UPDATE}
+    wanted = [
+        (f"worker {it.number} → {owner[it.part]}: gradient of shard {it.part}", it.stop)
+        for it in exchange.bars if it.what == exchanges.PUSH
+    ] + [
+        (f"{owner[it.part]} → worker {it.number}: parameters of shard {it.part}", it.stop)
+        for it in exchange.bars if it.what == exchanges.READ
+    ]  # fmt: skip
+    shown = [
+        (it.line.partition(", after")[0], it.stop) for frame in film.frames for it in frame.messages
+    ]
+    assert sorted(shown) == sorted(wanted)
+    assert len(set(owner.values())) == exchange.servers
+    arrives_in_its_frame(film)
+    held = [[int(cell.text) for cell in cells] for cells in film.holds(-1)]
+    assert held[: exchange.workers] == [[2 * exchange.shards] * 2] * exchange.workers
+    assert sum(sent for sent, _ in held) == sum(got for _, got in held)
+    comes_to_its_costs(film)
+    assert film.costs[1].least == "4.00"
+    assert sorted((it.start, it.stop) for it in scene.bars) == (
+        sorted((it.start, it.stop) for it in exchange.bars)
+    )
+    assert [(it.name, it.what) for it in scene.lanes[:4]] == [
+        ("worker 0", "computes"), ("worker 0", "pushes"), ("worker 0", "reads"),
+        ("worker 1", "computes"),
+    ]  # fmt: skip
+    assert scene.lane_of == (0, 3, *range(6, 6 + exchange.servers))
+
+
+# --- pipelines ----------------------------------------------------------------------------------
+
+
+@each("name", PIPELINES)
+@each("shape", [(1, 1), (2, 3), (4, 8)])
+def test_a_pipeline_shows_the_messages_of_its_plan_and_keeps_what_is_proved(name, shape):
+    row = PIPELINES[name]
+    chunks = 2 if row.chunked else 1
+    try:
+        row.check(*shape, chunks, deferred=False)
+    except ValueError:
+        return  # there is no such pipeline
+    found = piped(row, *shape, chunks)
+    film = film_of_pipeline(found)
+    sent = sorted(
+        (stage, step.peer)
+        for stage, steps in enumerate(row.plan(*shape, found.chunks))
+        for step in steps
+        if step.kind in SENDING
+    )
+    messages = [it for frame in film.frames for it in frame.messages]
+    assert sorted((it.source, it.target) for it in messages) == sent
+    assert len(messages) == found.proof.messages
+    arrives_in_its_frame(film)
+    for stage, proved in enumerate(found.proof.alive):
+        held = [int(film.holds(i)[stage][0].text) for i in range(len(film.frames))]
+        assert max(held) <= proved
+    assert film.frames[-1].costs[3].text == str(max(found.proof.alive)) == film.costs[3].whole
+    assert film.holds(-1) == film.holds(0)
+
+
+def test_bars_are_the_passes_and_costs_the_price_beside_the_bound():
+    film = film_of_pipeline(piped(PIPELINES["1f1b"], 2, 2))
+    of_first = [(bar.text, bar.start, bar.stop) for bar in film.scene.bars if bar.lane == 0]
+    assert of_first == [
+        ("F0", 0, 1), ("F1", 1, 2), ("B0", 3, 4), ("W0", 4, 5), ("B1", 6, 7), ("W1", 7, 8),
+    ]  # fmt: skip
+    film = film_of_pipeline(piped(PIPELINES["gpipe"], 4, 8))
+    assert [(it.whole, it.least) for it in film.costs[:2]] == [("30", "24"), ("24 of 120", "0")]
+    assert [it.text for it in film.frames[-1].costs] == ["30", "24", "48", "8"]
+    assert film.frames[1].caption == "3 stages are idle (1, 2, 3)."
+
+
+def test_many_bars_are_thinned_and_that_is_said():
+    film = film_of_pipeline(piped(PIPELINES["1f1b"], 4, 32))
+    thin = coarse(film, 200)
+    assert len(thin.scene.bars) <= 200 < len(film.scene.bars)
+    assert thin.notes[-1].startswith(f"Of {len(film.scene.bars)} bars each piece of ")
+    assert thin.scene.window == film.scene.end
+    # In its first piece stage 0 is going forward, at the end backward to the weights.
+    of_first = [bar for bar in thin.scene.bars if bar.lane == 0]
+    assert (of_first[0].start, of_first[0].style) == (0, film.scene.bars[0].style)
+    assert of_first[-1].stop == pytest.approx(film.scene.end)
+    assert all(one.stop <= other.start + 1e-9 for one, other in pairwise(of_first))
+    assert coarse(film, len(film.scene.bars)) is film

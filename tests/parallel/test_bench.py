@@ -8,11 +8,16 @@ import call
 import history
 import keyed
 import numpy as np
+import overhead
+import pipeline
+import ps
 import pytest
+import schemes
+import train
+from bounds import CpuMeter, cores_of, least_seconds
 
-from psrt.bench import allreduce, allreduce_rows, overhead, pipeline, ps, train
+from psrt.bench import allreduce, allreduce_rows
 from psrt.bench.allreduce_rows import AFTER_BARRIER, EXCHANGE, names
-from psrt.bench.bounds import CpuMeter, cores_of, least_seconds
 from psrt.bench.figures import table
 from psrt.bench.fit import Readings, fit_machine
 from psrt.bench.probes import read_machine
@@ -87,8 +92,8 @@ def test_train_runs_every_scheme_and_holds_it_against_serial(comm, brief):
     if comm.rank:
         assert rows == []
         return
-    names, count = [row["scheme"] for row in rows], len(train.SCHEMES)
-    assert names[:count] == list(train.SCHEMES)
+    names, count = [row["scheme"] for row in rows], len(schemes.SCHEMES)
+    assert names[:count] == list(schemes.SCHEMES)
     assert rows[0]["over_serial"].median == 1.0
     assert all(np.isfinite(row["samples_per_second"].median) for row in rows)
     assert [row["workers"] for row in rows[:count]] == [1, *[2] * (count - 1)]

@@ -22,10 +22,10 @@ from psrt.codec import TABLE as CODEC_ROWS
 from psrt.collective import ALGORITHMS
 from psrt.config import OPTIMIZER_NAMES, STALENESS_RATE_NAMES, TrainConfig
 from psrt.config.faults import EVENT, Fault
-from psrt.config.names import INTERLEAVED, PIPELINE_SCHEDULES
 from psrt.errors import ConfigError, PsrtError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import SimulatedRun
+from psrt.pipeline.registry import PIPELINES
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.topology.names import NAMES as TOPOLOGIES
 
@@ -188,10 +188,9 @@ RULES: Final[Sequence[Rule]] = (
     Rule(("mode", "cut"), lambda mode, cut: cut in SPLIT and mode in (
          "serial", "backup", "pairs", "by host"), ("--parallel",)),
     Rule(("codec", "cut"), lambda codec, cut: codec != "none" and cut in SHARDS, ("--shard",)),
-    Rule(("codec", "way"), lambda codec, way: way in {
-         "float16": ("node",), "low-rank": ("node",), "int8": ("node", "tree"),
-         "sign": ("node", "tree"), "top-k": ("node", "tree"), "dgc": ("node", "tree", "ring"),
-         "demo": ("node", "tree", "ring")}.get(codec, ()), ("--allreduce",)),
+    # What a schedule adds as it would add numbers goes by all of them.
+    Rule(("codec", "way"), lambda codec, way: codec != "none" and (way == "node" or (
+         way in ("tree", "ring") and codec not in ("float16", "low-rank"))), ("--allreduce",)),
     # In which no worker owns a part of the sum.
     Rule(("cut", "way"), lambda cut, way: cut in SHARDS and way in ("tree", "all-pairs"),
          ("--shard",)),
@@ -437,7 +436,7 @@ def of_rows() -> Iterator[Job]:
     for name in new(TOPOLOGIES):
         four = plain(mode="gossip", cut="gpipe", copies="2")  # stages: graphs are of four nodes
         yield replace(four, more=(("topology", name), ("parallel", "data:4,pipeline:1")))
-    for name in new(it for it in PIPELINE_SCHEDULES if it != INTERLEAVED):
+    for name in new(it.name for it in PIPELINES.values() if not it.chunked):
         yield replace(plain(mode="allreduce", cut="gpipe"), more=(("pipeline_schedule", name),))
 
 

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from cuts.layer_times import PassCosts, of_stages
+from cuts.prediction import Predictor
 
 from psrt.bench.fit import Readings, as_text, doubt, fit_machine, solve
-from psrt.bench.layer_times import PassCosts, of_stages
-from psrt.bench.prediction import Predictor
 from psrt.cli.simulate import parse_simulate
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts

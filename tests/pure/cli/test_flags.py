@@ -200,10 +200,9 @@ def test_what_show_refuses(argv, message, capsys):
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    ("train --sizes 1K", "--sizes is for bench allreduce and ps, not for bench train"),
+    ("codec --sizes 1K", "--sizes is for bench allreduce, not for bench codec"),
     ("codec --elements 0", "elements must be at least 1, got 0"),
     ("allreduce --fit a.json --machine-costs b.json", "give one of them"),
-    ("ps --shards-per-server 0", "shards-per-server must be at least 1, got 0"),
     ("allreduce --force", "--force has no effect without --fit"),
     ("allreduce", "launch -n 4 bench allreduce"),
     ("allrduce", "codec, got 'allrduce' (did you mean allreduce?)"),

@@ -60,8 +60,6 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
     # What is so by default need not be given, and may belong to another mode.
     knobs = {field: it for field, it in firsts.items() if it != KNOBS[field].fallback}
     knobs |= {field: value, name: a_value(name)}
-    if name == "codec_reply_shared":
-        knobs |= {"codec": "sign", "mode": "sync"}
     if field == "shard":
         knobs["mode"] = "allreduce"
     if (name, value) == ("placement", "local-sgd"):
@@ -105,9 +103,6 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
      "each step of a period one is sent, or none"),
     ({"mode": "local-sgd", "local_steps": 4, "sync_delay": 5}, "--sync-delay 5 is longer than the "
      "period, --local-steps 4: an average arrives before the next one begins"),
-    ({"mode": "easgd", "asynchronous": True, "codec": "int8", "codec_reply": "int8",
-      "codec_reply_shared": True}, "--codec-reply-shared is for workers who all read every "
-     "version, as in sync, got --mode easgd --asynchronous"),
     ({"codec": "demo", "codec_chunk": 4, "codec_kept": 17},
      "--codec-kept 17 is more than --codec-chunk 4 squared"),
     ({"codec": "sign", "codec_bucket": 12},

@@ -36,7 +36,7 @@ ELASTIC, USUAL = {"easgd": "elastic"}, {"easgd": {"local_steps": 10}}
 MIXED = {"gossip"}
 #: Where modes to measure or try are chosen, each with its config: the only tables by mode but its
 #: row.
-MEASURED = ("bench/overhead.py", "bench/ps.py", "bench/train.py", "job/combinations.py")
+MEASURED = ("job/combinations.py",)
 KNOBS = knobs_of(TrainConfig).keys()
 EVERY = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 

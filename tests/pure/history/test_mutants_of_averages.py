@@ -98,7 +98,7 @@ def test_matrices_are_those_of_hosts(name, hosts):
 @each("edges", ["0 9", "0 -1", "0 1 x", "0", "1 2 3 4"])
 def test_a_header_with_edges_that_are_none_is_refused(edges):
     config = TrainConfig(mode="gossip", topology="mine.txt")
-    with pytest.raises(ConfigError, match="edges that are none"):
+    with pytest.raises(ConfigError, match="the header's edges: line 1: "):
         mixing_of(header_of(config, 3, 0, edges=edges))
 
 

@@ -50,7 +50,6 @@ JOBS = {
     "replies": PUSHES | {"codec": "sign", "codec_reply": "sign"},
     "two phases": SUMS | {"codec": "sign"},
     "gathered": SUMS | {"codec": "sign", "allreduce": "naive"},
-    "hops": SUMS | {"codec": "sign", "allreduce": "ring"},
     "means": SUMS | codec_knobs("top-k") | {"codec_reply": "nonzero"},
     "float16": SUMS | {"codec": "float16", "allreduce": "ring"},
     "random-k": SUMS | codec_knobs("random-k") | {"allreduce": "ring"},
@@ -120,11 +119,10 @@ SAYS = [
     *(
         (ran, {"way": way.value}, "")
         for ran, its in {
-            "two phases": Way.TWO_PHASES, "gathered": Way.GATHERED, "hops": Way.HOPS,
-            "float16": Way.STRAIGHT,
+            "two phases": Way.TWO_PHASES, "gathered": Way.GATHERED, "float16": Way.STRAIGHT,
         }.items()
-        for way in (Way.TWO_PHASES, Way.GATHERED, Way.HOPS)
-        if way != its and (ran, way) != ("float16", Way.HOPS)
+        for way in (Way.TWO_PHASES, Way.GATHERED)
+        if way != its
     ),
     ("random-k", {"config": {"codec_density": 0.2}, "codec_knobs": {"density": 0.2}},
      "random-k makes"),
@@ -223,7 +221,7 @@ def dividing(self, at, agree=StraightSum.agree):
 BROKEN = [
     ("replies", ReplyDecoder, "read", adding_more, "frames", "came to other numbers"),
     ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
-    ("hops", CodedSum, "begin", forgetful, "residuals", ""),
+    ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
     ("fragments", SumCodec, "begin_round", drawing_alike, "frames", ""),
     ("two phases", ErrorFeedback, "rescale", unscaled, "residuals", "keeps back at clock"),
     ("random-k", StraightSum, "begin", forgetful_straight, "residuals", ""),

@@ -9,13 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psrt.codec import TABLE, Codec, Matrix
+from psrt.codec import TABLE, Matrix, make_codec
 from psrt.codec.frame import HEADER_BYTES
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import check
-from psrt.history.check.frames import payload_bounds
 from psrt.history.check.run import check_run
 from psrt.job.codecs import JobCodec
 from psrt.job.virtual import simulate
@@ -101,26 +100,6 @@ def test_a_knob_holds_for_pushes_and_replies(tmp_path, bucket, knobs):
         assert check(other).violation.text.endswith("float8-e4m3 makes 305 to 305")
 
 
-@pytest.mark.parametrize(("mode", "codec"), pairs(["sync", "easgd"], REPLIES, one_in=9))
-def test_one_frame_may_serve_all_workers(tmp_path, mode, codec, monkeypatch):
-    """Without random numbers, which are drawn by worker, it is that of each by itself."""
-    made = []
-    encode = Codec.encode
-    monkeypatch.setattr(Codec, "encode", lambda *args: made.append(0) or encode(*args))
-    apart = config_of(mode, "float16", codec_reply=codec)
-    out = str(tmp_path / "run")
-    shared = replace(apart, codec_reply_shared=True, record=True, out=out)
-    run, encoded = simulate(shared, workers=3), len(made)
-    other = simulate(apart, workers=3)
-    pushes = 3 * run.summary.updates * 2
-    assert encoded == pushes + (len(made) - encoded - pushes) // 3
-    if codec not in ("int8", "qsgd", "random-k"):
-        np.testing.assert_array_equal(run.theta, other.theta)
-    outcome = check_run(out)
-    assert outcome.ok, "\n".join(outcome.lines())
-    np.testing.assert_array_equal(replayed(shared).theta, run.theta)
-
-
 @each("mode", ["backup", "async", "local-sgd"])
 def test_all_elements_of_top_k_are_what_is_sent_without_a_codec(mode):
     """Lossless is none, to the bit; but differences are rounded, and so are their sums."""
@@ -162,19 +141,22 @@ def test_without_numbers_the_same_bytes_are_sent_or_the_most(codec, reply):
 
 
 @each("codec", TABLE)
-def test_the_checker_has_the_formula_of_every_codec(codec):
+def test_no_frame_is_shorter_or_longer_than_its_codec_says(codec):
+    """By which the check judges lengths."""
     knobs, rng = dict(TABLE[codec].knobs), np.random.default_rng(3)
     for n in (0, 1, 7, 8, 129, 1000, 20_000):
         rows = min(40, n // 50)
-        matrices = [(n // 4, rows, 30)] if rows else []
-        push_codec = JobCodec(codec, knobs, matrices=[Matrix(*it) for it in matrices])
-        encoder = PushEncoder([push_codec.sender(Span(0, n))], seed=1, worker=0)
+        matrices = [Matrix(n // 4, rows, 30)] if rows else []
+        encoder = PushEncoder(
+            [JobCodec(codec, knobs, matrices=matrices).sender(Span(0, n))], seed=1, worker=0
+        )
+        bounds = make_codec(codec, n, matrices=matrices, **knobs)
         for clock in range(3):
             push = Push(0, clock, 0, 1, float(clock))
             frame = encoder.encode(push, rng.standard_normal(n).astype(np.float32))
-            low, high = payload_bounds(codec, knobs, n, clock, matrices)
-            assert HEADER_BYTES + low <= frame.size <= HEADER_BYTES + high
-            assert low == high or codec in SPARSE
+            bounds.begin_epoch(clock)
+            assert bounds.shortest <= frame.size <= bounds.longest
+            assert bounds.shortest == bounds.longest or codec in SPARSE
 
 
 def test_a_simulation_of_a_run_on_one_host_sends_as_it_did():
@@ -191,12 +173,12 @@ def test_a_simulation_of_a_run_on_one_host_sends_as_it_did():
 
 #: Ways to train, with what codecs are for in them; which codec goes with which mode is a law.
 SCHEMES = {
-    "sync": ({"mode": "sync"}, "pushes, replies, shared"),
+    "sync": ({"mode": "sync"}, "pushes, replies"),
     "backup": ({"mode": "sync", "backup": 1}, "pushes, replies"),
     "async": ({"mode": "async"}, "pushes, replies"),
     "allreduce": ({"mode": "allreduce"}, "sums, replies"),
-    "over servers": ({"mode": "local-sgd", "servers": 1}, "pushes, replies, shared"),
-    "easgd": ({"mode": "easgd"}, "pushes, replies, shared"),
+    "over servers": ({"mode": "local-sgd", "servers": 1}, "pushes, replies"),
+    "easgd": ({"mode": "easgd"}, "pushes, replies"),
     "late": ({"mode": "local-sgd", "sync_delay": 1}, "sums, replies"),
     "gossip": ({"mode": "gossip"}, "neighbours"),
     "push-sum": ({"mode": "gossip", "push_sum": True}, ""),
@@ -206,27 +188,23 @@ NO_REPLY = {"ternary", "ternary-base3", "dgc", "demo"}
 NO_FEEDBACK = {"int8", "qsgd", "nonzero", *NO_REPLY}
 
 
-def possible(scheme, codec, reply, shared, feedback):
+def possible(scheme, codec, reply, feedback):
     """Return whether it should run, as the documentation says."""
     goes = SCHEMES[scheme][1].split(", ")
     if "neighbours" in goes:
-        return codec not in NO_REPLY and reply is shared is feedback is None
+        return codec not in NO_REPLY and reply is feedback is None
     if goes == [""] or (scheme == "easgd" and codec in ("dgc", "demo")):
         return False
-    if (feedback is not None and codec in NO_FEEDBACK) or reply in NO_REPLY:
-        return False
-    return not shared or (reply is not None and "shared" in goes)
+    return reply not in NO_REPLY and (feedback is None or codec not in NO_FEEDBACK)
 
 
 @each("scheme", SCHEMES)
 def test_replies_and_error_feedback_are_taken_or_refused_in_a_line(scheme):
-    for codec, reply, shared, feedback in itertools.product(
-        TABLE, (None, *TABLE), (None, True), (None, True, False)
-    ):
+    for codec, reply, feedback in itertools.product(TABLE, (None, *TABLE), (None, True, False)):
         if codec not in ("sign", reply) and (reply not in (None, "sign") or (reply and feedback)):
             continue
         knobs = {"optimizer": "sign-sgd"} if codec == "demo" else {}
-        knobs |= {"codec": codec, "codec_reply": reply, "codec_reply_shared": shared}
+        knobs |= {"codec": codec, "codec_reply": reply}
         knobs |= {"consensus_rate": 0.1} if (scheme, codec) == ("gossip", "low-rank") else {}
         line = ""
         try:
@@ -237,8 +215,8 @@ def test_replies_and_error_feedback_are_taken_or_refused_in_a_line(scheme):
             given = ("--codec", "--error-feedback", "--no-error-feedback", "codec-reply must be")
             assert line.startswith(given), line
             assert "\n" not in line
-        told = codec, reply, shared, feedback, line
-        assert (not line) == possible(scheme, codec, reply, shared, feedback), told
+        told = codec, reply, feedback, line
+        assert (not line) == possible(scheme, codec, reply, feedback), told
 
 
 #: What a user may get wrong, and what the line must have of it: what came, and what is possible.
@@ -254,7 +232,7 @@ BAD = [
     (
         {"mode": "allreduce", "codec": "top-k", "codec_reply": "nonzero", "allreduce": "naive"},
         "^--allreduce naive does not sum what --codec top-k --codec-reply nonzero makes; it has "
-        "auto, ring, all-pairs$",
+        "auto, all-pairs$",
     ),
 ]
 

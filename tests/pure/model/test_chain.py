@@ -11,7 +11,6 @@ import pytest
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.model.chain import chain_layers, layer_spans
-from psrt.model.layer_times import layer_seconds
 from psrt.partition import Span
 from support.cases import each
 
@@ -56,37 +55,3 @@ def test_what_is_no_chain(problem, message):
     with pytest.raises(ConfigError, match=message) as caught:
         chain_layers(problem, 25)
     assert "\n" not in str(caught.value)
-
-
-class Timed:
-    """A layer that notes which passes it takes; time passes in these alone."""
-
-    n, inputs, outputs, saved = 2, 3, 3, 1
-    now = 0.0
-
-    def __init__(self, costs, slow):
-        self.costs, self.slow, self.calls = costs, list(slow), []
-
-    def spend(self, name, i, more=0.0):
-        self.calls.append(name)
-        Timed.now += self.costs[i] + more
-
-    def forward(self, x, params, out, saved):
-        self.spend("forward", 0, self.slow.pop(0) if self.slow else 0)
-
-    def backward_input(self, dy, x, y, saved, params, dx):
-        self.spend("input" if dx is not None else "no input", 1)
-
-    def backward_weight(self, dy, x, y, saved, out):
-        assert out.shape == (2,)
-        self.spend("weight", 2)
-
-
-def test_every_pass_counts_and_the_first_round_and_outliers_do_not():
-    layers = [Timed((1, 2, 4), slow=[100, 0, 50]), Timed((8, 16, 32), slow=[1000])]
-    found = layer_seconds(
-        layers, np.zeros(4, np.float32), 5, clock=lambda: Timed.now, repetitions=3
-    )
-    assert found == (7, 56)
-    assert layers[0].calls == ["forward", "no input", "weight"] * 4
-    assert layers[1].calls == ["forward", "input", "weight"] * 4

@@ -18,10 +18,8 @@ SYNC = {"mode": "sync", "servers": 2}
 LOCAL = {"mode": "local-sgd", "local_steps": 6}
 ROWS = {
     **{
-        f"replies by {it}, shared {shared}": SYNC
-        | {"codec": "int8", "codec_reply": it, "codec_reply_shared": shared}
+        f"replies by {it}": SYNC | {"codec": "int8", "codec_reply": it}
         for it in ("top-k", "sign", "low-rank")
-        for shared in (None, True)
     },
     "local, codecs": LOCAL | {"servers": 2, "codec": "top-k", "codec_reply": "sign"},
     "elastic, codecs": {"mode": "easgd", "servers": 2, "codec": "top-k", "codec_reply": "top-k"},
@@ -41,7 +39,7 @@ def trained(row, out):
 
 
 #: Those that make test tries.
-FEW = ("replies by sign, shared True", "streaming, late", "delays")
+FEW = ("replies by sign", "streaming, late", "delays")
 
 
 @pytest.mark.parametrize(

@@ -246,17 +246,13 @@ def test_a_server_decodes_while_the_next_frame_is_on_its_way():
         assert coded_s(config, workers, bandwidth=4.0) == free + ENCODE + DECODE
 
 
-def test_replies_are_encoded_for_each_worker_or_once_for_all():
+def test_replies_are_encoded_for_each_worker():
     config = {"mode": "sync", "servers": 1, "codec_reply": "int8"}
     times = FrameTimes.of(TIMES, feeds_back=False, reply=TIMES)
     encode, decode = times.encode_reply.at(CODED), times.decode_reply.at(CODED)
     assert encode > ENCODE + DECODE  # the server decodes, too, and adds it up
     pushed = 1 + ENCODE + 3 * DECODE
     assert coded_s(config, 3) == pytest.approx(pushed + 3 * encode + decode)
-    shared = config | {"codec_reply_shared": True}
-    assert coded_s(shared, 3) == pytest.approx(pushed + encode + decode)
-    two = coded_s(shared | {"steps": 2}, 3)
-    assert two == pytest.approx(2 * (pushed + encode + decode))
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,28 @@ def test_matrices_are_what_they_should_be(name, size):
         assert weights == {round(1 / (1 + found.sent(0)), 12)}
 
 
+@each("hosts", [(1, 1, 1, 1, 1), (2, 2, 2), (1, 3, 2, 5)])
+@each("name", ["ring", "star", "full"])
+def test_weights_between_hosts_are_by_degree_and_by_ranks(name, hosts):
+    """Metropolis-Hastings: who has more neighbours, or ranks, decides; the rest stays at home."""
+    host = [i for i, ranks in enumerate(hosts) for _ in range(ranks)]
+    found, n = topology_of(name, len(host), hosts=host), len(hosts)
+    neighbours = [
+        {"ring": {(i - 1) % n, (i + 1) % n} - {i}, "full": {*range(n)} - {i},
+         "star": {0} if i else {*range(1, n)}}[name]
+        for i in range(n)
+    ]  # fmt: skip
+    between = np.zeros((n, n))
+    for i, own in enumerate(neighbours):
+        for j in own:
+            more = hosts[j] / hosts[i] / (len(neighbours[j]) + 1)
+            between[i, j] = min(1 / (len(own) + 1), more)
+        between[i, i] = 1 - between[i].sum()
+    for i, a in enumerate(host):
+        for j, b in enumerate(host):
+            assert found.matrices[0][i, j] == pytest.approx(between[a, b] / hosts[b], abs=1e-12)
+
+
 @each("size", range(1, 17))
 def test_known_spectra(size):
     """The second largest singular value in closed form."""

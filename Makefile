@@ -209,7 +209,7 @@ plots: compare study  ## both, into runs/compare and runs/staleness
 
 # --- tests --------------------------------------------------------------------------------------
 
-test:  ## all behaviour, in 7 minutes on 2 cores: laws, pure, under mpirun on 3 ranks, end to end
+test:  ## all behaviour, in 4 minutes on 2 cores: laws, pure, under mpirun on 3 ranks, end to end
 	@$(MAKE) --no-print-directory test-pure test-parallel test-e2e \
 	  MARKED='$(FEW)' RANK_COUNTS='$(FEW_RANKS)' PURE='tests/laws tests/pure'
 
@@ -220,7 +220,7 @@ test-long:  ## hours: tests that a landing does not wait for, the oldest result 
 
 test-all: test test-mpich test-long test-cluster test-slurm test-nolocal test-oracles test-browser test-packaging  ## everything, with both MPIs
 
-test-quick: $(VENV)/.has-tests  ## pure tests that run no whole job, in less than a minute
+test-quick: $(VENV)/.has-tests  ## pure tests that run no whole job, in half a minute
 	$(PY) -m pytest $(PROCESSES) -m '$(FEW)' $(NOT_QUICK:%=--ignore=tests/pure/%) tests/pure
 
 test-laws: PURE = tests/laws

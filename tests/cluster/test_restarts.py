@@ -47,7 +47,7 @@ class Job:
             assert time.monotonic() < deadline, self.step()
             time.sleep(0.02)
 
-    def ends(self, seconds=150):
+    def ends(self, seconds=600):
         stdout, stderr = self.process.communicate(timeout=seconds)
         return Done(self.process.returncode, stdout, stderr)
 

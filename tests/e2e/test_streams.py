@@ -21,6 +21,7 @@ import resource, signal, sys
 from psrt.__main__ import main
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.dont_write_bytecode = True  # Python 3.11 would cut that short, and fail by it ever after
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 sys.exit(main(sys.argv[2:]))

@@ -67,7 +67,7 @@ MODES: dict[str, dict[str, Any]] = {
         "mode": "sync", "codec": "random-k", "codec_density": 0.4, "codec_reply": "qsgd",
         "codec_everywhere": True, **_TWO,
     },
-    "summed residuals": {"mode": "allreduce", "allreduce": "ring", **_TOP_K},
+    "summed residuals": {"mode": "allreduce", "allreduce": "all-pairs", **_TOP_K},
     "sharded": {
         "mode": "allreduce", "allreduce": "ring", "optimizer": "adam", "shard": "optimizer",
     },

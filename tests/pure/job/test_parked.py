@@ -158,7 +158,7 @@ class Cut:
         for worker, role in self.roles.items() if replies else ():
             strategy, held = role["strategy"], []
             for it in self.shards:
-                by_worker = it["role"]["replies"]["each_held"]
+                by_worker = it["role"]["replies"]["held"]
                 held.append(by_worker.get(str(worker), by_worker["0"]))
             if "averager" in strategy:
                 mine = strategy["averager"]["centre"]

@@ -103,13 +103,11 @@ ifdef LD_LIBRARY_PATH
 endif
 
 # Tests wait for the disk with thousands of small files; not in memory, where there are 4 GiB of it, and
-# what lies there may be run.
-MEMORY := $(shell [ -w /dev/shm ] && grep -q ' /dev/shm tmpfs ' /proc/mounts && \
+# what lies there may be run. Asked for only by what needs it.
+FILES = $(shell [ -w /dev/shm ] && grep -q ' /dev/shm tmpfs ' /proc/mounts && \
   ! grep -q ' /dev/shm tmpfs .*noexec' /proc/mounts && \
-  [ $$(df -Pk /dev/shm | awk 'END {print $$4}') -ge 4194304 ] && echo /dev/shm)
-ifneq ($(MEMORY),)
-  test-quick test-laws test-pure test-e2e $(RANK_COUNTS:%=test-parallel-%): export TMPDIR ?= $(MEMORY)
-endif
+  [ $$(df -Pk /dev/shm | awk 'END {print $$4}') -ge 4194304 ] && echo /dev/shm || echo /tmp)
+test-quick test-laws test-pure test-e2e $(RANK_COUNTS:%=test-parallel-%): export TMPDIR ?= $(FILES)
 
 PY = $(VENV)/bin/python
 MPIRUN = $(VENV)/bin/mpirun $(MPIRUN_FLAGS)

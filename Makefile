@@ -56,8 +56,9 @@ FEW = not exhaustive and not soak
 # The tests without MPI, and of them what runs whole jobs, processes, or breaks the code.
 PURE = tests/pure
 NOT_QUICK = apps explain faults fuzz history job pages simulation trace test_docs.py
-# Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
-MARKED =
+# Only tests with this mark, or `not` with it, all if empty; what pytest tells of the slowest; processes
+# at a time.
+MARKED = $(FEW)
 DURATIONS = --durations=10 --durations-min=1
 PROCESSES = -n auto
 # Tests that start ranks wait for them, or for a deadline, half of their time. Those that share a run
@@ -134,7 +135,7 @@ endef
 help:  ## list the commands
 	@echo "make COMMAND [MPI=openmpi|mpich] [ARGS='flags for psrt']"
 	@echo
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-21s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "make train also takes MODE=$(MODE) RANKS=$(RANKS) SERVERS=$(SERVERS) OUT=$(OUT)"
 
@@ -203,20 +204,20 @@ KILLS = 200
 report-kills: $(VENV)/.has-psrt  ## kill random ranks of jobs that start again, into docs/checkpoints.md
 	$(PY) apps/studies/kills.py --kills $(KILLS) $(ARGS)
 
-plots: compare study  ## both, into runs/compare and runs/staleness
+plots: compare study  ## compare and study, into runs/compare and runs/staleness
 
 # --- tests --------------------------------------------------------------------------------------
 
 test:  ## all behaviour, in 4 minutes on 2 cores: laws, pure, under mpirun on 3 ranks, end to end
 	@$(MAKE) --no-print-directory test-pure test-parallel test-e2e \
-	  MARKED='$(FEW)' RANK_COUNTS='$(FEW_RANKS)' PURE='tests/laws tests/pure'
+	  RANK_COUNTS='$(FEW_RANKS)' PURE='tests/laws tests/pure'
 
 # What a landing does not wait for: state spaces, grids, other numbers of ranks, the rest of MPICH. The
 # list is .ci/long.tsv.
 test-long:  ## hours: tests that a landing does not wait for, the oldest result first; ARGS=--list says how old, ARGS=WORD runs some
 	@$(PYTHON) .ci/long.py $(ARGS)
 
-test-all: test test-mpich test-long test-cluster test-slurm test-nolocal test-oracles test-browser test-packaging  ## everything, with both MPIs
+test-all: lint docs-site test test-mpich test-long test-cluster test-slurm test-nolocal test-oracles test-browser test-packaging  ## everything, with both MPIs
 
 test-quick: $(VENV)/.has-tests  ## pure tests that run no whole job, in half a minute
 	$(PY) -m pytest $(PROCESSES) -m '$(FEW)' $(NOT_QUICK:%=--ignore=tests/pure/%) tests/pure
@@ -240,9 +241,8 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(call within,1800,$(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E))
 
-test-mpich: MARKED = $(FEW)
 test-mpich:  ## main tests of the command line under MPICH; of its ranks' see test-nolocal
-	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)' MARKED='$(MARKED)'
+	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
 
 # What the hosts that this machine plays need, and a Slurm on them. Where systemd runs, installing
 # daemons would start them: there the tests say what to install.

@@ -52,15 +52,18 @@ def git(*arguments: str) -> str:
 
 def main(words: list[str]) -> int:
     """Run what was asked for, all of it, and return 1 if anything failed."""
-    parts = [it for it in read() if not words or any(word in it.command for word in words)]
+    parts = sorted(read(), key=lambda it: (it.date != "-", it.date))
     if words == ["--list"]:
-        print(LIST.read_text(encoding="utf-8"), end="")
+        for part in parts:
+            passed = "never passed" if part.date == "-" else f"passed {part.date} at {part.commit}"
+            print(f"{passed:32}{part.command}")
         return 0
+    parts = [it for it in parts if not words or any(word in it.command for word in words)]
     if not parts:
         print(f"no command in {LIST.name} has {' or '.join(words)}", file=sys.stderr)
         return 2
     failed = []
-    for part in sorted(parts, key=lambda it: (it.date != "-", it.date)):
+    for part in parts:
         print(f"\n== make {part.command}", flush=True)
         commit, begin = git("rev-parse", "--short", "HEAD"), time.monotonic()
         command = ["make", "--no-print-directory", *shlex.split(part.command)]

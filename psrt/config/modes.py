@@ -66,6 +66,10 @@ class Mode:
     #: Its first knob in words: ``{}`` is the value, ``{s}`` makes the plural.
     words: str = ""
 
+    def __post_init__(self) -> None:
+        # The gate counts pushes that still wait for their quorum, and would let workers past it.
+        assert not (self.lead and self.share), "a mode has a lead or a share"
+
     @property
     def needs_servers(self) -> bool:
         """Whether servers are required."""

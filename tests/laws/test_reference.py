@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from psrt.codec import TABLE
 from psrt.config import TrainConfig
 from psrt.history.reading import read_cells
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
@@ -32,6 +33,11 @@ LOSS = {
     "none": 0.0, "nonzero": 0.0, "float16": 2**-11, "bfloat16": 2**-8, "float8-e4m3": 2**-4,
     "float8-e5m2": 2**-3, "int8": 64**0.5 / 127,
 }  # fmt: skip
+
+
+#: Codecs of which nothing is said here: where a job ends with them nobody reckons anew.
+#: ``support.codecs`` alone says what a frame decodes to.
+UNTOLD = {"float4-e3m0", "qsgd", "ternary", "ternary-base3", "random-k", "low-rank", "dgc", "demo"}
 
 
 def batches_of(config: TrainConfig, problem, workers: int) -> list[list[Batch]]:
@@ -122,6 +128,12 @@ def holds(job: Job, ran: Ran) -> bool:
     most = TOLERANCE + 2 * LOSS.get(job.codec, 0.0)
     assert off < most, f"{off:.1e} of what the parameters have moved by"
     return True
+
+
+def test_of_every_codec_it_is_said_whether_the_oracle_knows_it():
+    """A new one wants a line in ``LOSS``, or in ``CODECS`` of ``support.reference``."""
+    assert UNTOLD.isdisjoint({*LOSS, *CODECS})
+    assert {*LOSS, *CODECS, *UNTOLD} == {"none", *TABLE}
 
 
 @pytest.mark.of(which=is_told_with_its_codec)

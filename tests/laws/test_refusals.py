@@ -12,7 +12,18 @@ import itertools
 import pytest
 
 from psrt.errors import ConfigError
-from support.jobs import FACTORS, KINDS, RULES, Job, covering, kind_of, plainest, ran, refused_by
+from support.jobs import (
+    AGAIN,
+    FACTORS,
+    KINDS,
+    RULES,
+    Job,
+    covering,
+    kind_of,
+    plainest,
+    ran,
+    refused_by,
+)
 
 
 def forbidden(rule):
@@ -54,7 +65,7 @@ def test_every_pair_that_goes_together_is_in_a_job():
         there = {(job[one], job[other]) for job in covering()}
         for pair in itertools.product(FACTORS[one], FACTORS[other]):
             levels = {one: pair[0], other: pair[1]}
-            assert (pair in there) == (plainest(levels) is not None), levels
+            assert (pair in there) == (plainest(levels) is not None), (levels, AGAIN)
 
 
 def test_every_triple_of_kinds_that_goes_together_is_in_a_job():
@@ -64,7 +75,7 @@ def test_every_triple_of_kinds_that_goes_together_is_in_a_job():
         for levels in itertools.product(*(FACTORS[it] for it in KINDS))
         if plainest(dict(zip(KINDS, levels, strict=True))) is not None
     }
-    assert there == possible
+    assert there == possible, AGAIN
     assert len(possible) > 50
 
 

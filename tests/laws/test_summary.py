@@ -1,4 +1,4 @@
-"""Law: what no event says of a run is what its parameters, its messages and its waiting make it.
+"""Law: what no event says (loss, bytes between stages, waiting, the saved model), worked out anew.
 
 Promised in docs/library.md, "What a run leaves behind", and in docs/history.md. What the events do
 say, ``psrt check`` adds up once more, by the law of contracts; that it does, says the law of

@@ -49,7 +49,7 @@ def crashed_in(out):
 def goes_on(job, worker=None):
     """Whether the others continue without a worker, or without any at all.
 
-    Each has all that they need, and with servers rank 0 is none of them, who writes the files.
+    Each has all that they need, and with servers rank 0 must live: it writes the files.
     """
     if worker == 0 and job.served and rank_of(job, worker) == 0:
         return False
@@ -59,8 +59,9 @@ def goes_on(job, worker=None):
 
 def rank_of(job, worker):
     """Return the rank of a worker of a job whose model is whole; servers come first, or last."""
-    servers = {"2 servers": 0, "2 servers, 2 shards each": 2}.get(job["way"], 1)
-    return worker + servers * job.served
+    knobs = job.knobs()
+    first = knobs.get("placement") != "last"
+    return worker + (knobs.get("servers", 1) if job.served and first else 0)
 
 
 def mortal(job):

@@ -163,6 +163,7 @@ def check(name: str, make: Maker) -> None:
         data = bytes.fromhex(payload)
         header = CODECS[name][0], form, parameter, _NUMBERS.size, sent, len(data)
         assert frame.tobytes() == HEADER.pack(*header) + data
+    assert name in _FITS or name in _REST, f"nothing here says what {name} decodes to"
     for i, knobs in enumerate(CODECS[name][1]):
         for n in SIZES if name != "demo" else ():
             if i and n > 300 and "bucket" in knobs:

@@ -55,6 +55,8 @@ class Mode:
     """One row of the table, with its numbers."""
 
     def __init__(self, name: str, **knobs: int):
+        known = ("sync", "async", "ssp", "softsync", "local-sgd", "easgd")
+        assert name in known, f"this oracle does not know {name}"
         self.name, self.knobs = name, knobs
         self.rounds = name in ("sync", "local-sgd", "easgd") and not knobs.get("asynchronous")
         self.late = 0 if knobs.get("backup") else knobs.get("late", math.inf)

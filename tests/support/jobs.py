@@ -276,6 +276,11 @@ class Job:
         return self["event"] in ("saves", "is killed")
 
     @property
+    def undisturbed(self) -> bool:
+        """Whether it runs from its start to its end at once, if perhaps with somebody late."""
+        return self["event"] in ("none", "late")
+
+    @property
     def codec(self) -> str:
         """Its codec, of the table or on top."""
         return str(dict(self.more).get("codec", self["codec"]))
@@ -327,9 +332,10 @@ class Job:
         """Return the rest of it: who computes for how long, and dies."""
         own: dict[str, Any] = {"costs": VirtualCosts(compute="lognormal:0.001:0.5")}
         if self["event"] == "loses a worker":
-            own["crashes"] = ((self.workers - 1, 0.004),)
+            own["crashes"] = ((self.workers - 1, 0.002),)
         if self["event"] == "is killed":
-            own |= {"faults": (Fault("crash", (("rank", 0),), EVENT, 60.0),), "restarts": 3}
+            event = 60.0 if self.workers > 1 else 20.0  # in the middle
+            own |= {"faults": (Fault("crash", (("rank", 0),), EVENT, event),), "restarts": 3}
         return Scenario(self.workers, hosts=self.hosts, **own | more)
 
 
@@ -360,11 +366,14 @@ KINDS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
 }  # fmt: skip
 TABLE: Final = Path(__file__).with_name("jobs.tsv")
+AGAIN: Final = "make the table of jobs again, in the folder tests: python -m support.jobs"
 
 
 def kind_of(factor: str, level: str) -> str:
     """Return what a level is in kind."""
-    return next(kind for kind, levels in KINDS[factor].items() if level in levels)
+    found = [kind for kind, levels in KINDS[factor].items() if level in levels]
+    assert found, f"{level} is of no kind of {factor}: add it to KINDS"
+    return found[0]
 
 
 def plain(**levels: str) -> Job:
@@ -405,7 +414,7 @@ _FROM_PLAIN: Final = {
 def covering() -> tuple[Job, ...]:
     """Return the jobs of the covering array."""
     lines = TABLE.read_text(encoding="utf-8").splitlines()
-    assert lines[0].split("\t") == list(FACTORS), "make it again, in tests: python -m support.jobs"
+    assert lines[0].split("\t") == list(FACTORS), AGAIN
     return tuple(Job(tuple(line.split("\t"))) for line in lines[1:])
 
 
@@ -506,4 +515,6 @@ def make_covering() -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    TABLE.write_text("".join("\t".join(row) + "\n" for row in [list(FACTORS), *make_covering()]))
+    found = make_covering()
+    TABLE.write_text("".join("\t".join(row) + "\n" for row in [list(FACTORS), *found]))
+    print(f"{TABLE.name} has {len(found)} jobs")

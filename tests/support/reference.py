@@ -311,7 +311,7 @@ class Reference:
             return self.eager() if config["eager"] else self.averaged()
         if mode == "easgd":
             return self.drawn() if config["asynchronous"] else self.elastic()
-        assert mode == "gossip", mode
+        assert mode == "gossip", f"this oracle does not know {mode}"
         return self.in_pairs() if config["asynchronous"] else self.mixed()
 
     def rows(self) -> Iterator[list[Batch]]:

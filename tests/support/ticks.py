@@ -97,11 +97,14 @@ def one_of_each_mode(jobs: Iterable[Job]) -> list[Any]:
 def savers(which: Callable[[Job], bool], *, by_codec: bool = True) -> frozenset[Job]:
     """Return of each mode, and kind of codec, a job: of those that save, if there are any.
 
+    A codec that is no level has a job of its own.
+
     By these it is what a checkpoint must have; whichever a job is, it is tried as one that saves.
     """
     found = {}
     for job in sorted(filter(which, JOBS), key=lambda it: it["event"] == "saves"):
-        found[job["mode"], by_codec and kind_of("codec", job["codec"])] = job
+        kind = kind_of("codec", job["codec"]) if job.codec == job["codec"] else job.codec
+        found[job["mode"], by_codec and kind] = job
     return frozenset(found.values())
 
 
@@ -122,6 +125,7 @@ def weights_of(job: Job, among: Sequence[int]) -> list[float]:
         return [1.0]
     if job["mode"] in ("softsync", "backup"):  # of an update of one push, up to all
         among = range(1, max(among) + 1)
+    assert job["mode"] in TICKING, f"add what a gradient of {job} weighs"
     return [1 / it for it in among]
 
 

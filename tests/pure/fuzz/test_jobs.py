@@ -33,7 +33,7 @@ def test_a_job_keeps_its_contract_and_can_be_had_again(seed, tmp_path):
         if job["mode"] != "pairs" or not job.saves:  # whose lines it has at another time
             outcome = check_run(first.out)
             assert outcome.ok, "\n".join([str(job), *outcome.lines()])
-        if job["event"] in ("none", "late"):
+        if job.undisturbed:
             late = dataclasses.replace(scenario, costs=draw.costs(job))
             config = recorded_config(first.out, out=str(tmp_path / "late"))
             replayed = run_in_virtual_time(config, late)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.config.faults import EVENT, Fault
+from psrt.config.faults import EVENT, KINDS, Fault
 from psrt.data import deal
 from psrt.errors import ConfigError, TransportError
 from psrt.history.check.run import check_run
@@ -156,6 +156,29 @@ def test_who_has_parameters_of_its_own_is_missed_by_all_later_checkpoints(name, 
     (line,) = [it for it in found.said if "no more checkpoints" in it]
     assert "goes on without a worker: no more checkpoints" in line
     assert not any("training continues without it" in it for it in found.said)
+
+
+#: By kind, a fault of the middle of a job, and what it cannot but change.
+STRIKES: dict[str, tuple[Fault, str]] = {
+    "crash": (crash(2, 40), "crashed"),
+    "pause": (Fault("pause", (("rank", 2),), EVENT, 40, 0.5), "seconds"),
+    "cut": (Fault("cut", (("rank", 2),), EVENT, 40, 0.5), "seconds"),
+    "slow": (Fault("slow", (("rank", 2),), EVENT, 40, None, 1e7), "seconds"),
+    "suspect": (Fault("suspect", (("rank", 2),), EVENT, 40), "crashed"),
+    "disk": (Fault("disk", (), "op", 3, how="full"), "said"),
+}
+
+
+@each("kind", KINDS)
+def test_a_fault_of_each_kind_strikes(kind, folder):
+    fault, changes = STRIKES[kind]
+    config = {"checkpoint_every": 1, "record": True}
+    plain, found = (run("sync", folder / "run", it, **config) for it in ((), (fault,)))
+    if changes == "seconds":
+        seconds = json.loads((folder / "run" / "summary.json").read_text())["seconds"]
+        assert seconds > 0.3
+    else:
+        assert getattr(found, changes) != getattr(plain, changes)
 
 
 def test_who_pauses_twice_goes_on_when_both_are_over(tmp_path):

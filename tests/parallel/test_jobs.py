@@ -62,7 +62,7 @@ def test_hosts_do_not_change_the_result_nor_what_is_sent(comm, on_hosts, flags):
         return
     workers = comm.size - flags.get("servers", 0)
     virtual = psrt.simulate(config, workers=workers)
-    # A schedule goes from host to host, and so adds in another order where theirs is not the ranks'.
+    # A schedule goes from host to host, and adds in another order where theirs is not the ranks'.
     atol = 1e-6 if "allreduce" in flags else 0
     np.testing.assert_allclose(run.theta, virtual.theta, rtol=0, atol=atol)
     for name in ("bytes_sent", "bytes_received"):

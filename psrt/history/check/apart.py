@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from psrt.config.names import ADAPT_THEN_COMBINE
 from psrt.history.check.table import Table
 from psrt.history.events import Kind
 from psrt.history.header import Header
@@ -30,7 +31,7 @@ def distances(header: Header, table: Table) -> Mapping[int, tuple[float, float]]
     offers = table.where(Kind.OFFER)
     offers = offers[table["flag"][offers] == 0]
     push_sum = bool(header.knob("push_sum"))
-    if header.knob("order") == "adapt-then-combine":
+    if header.knob("order") == ADAPT_THEN_COMBINE:
         # Of no vector that comes of averaging is there a norm; by a doubly stochastic matrix they
         # are no longer than those that were averaged.
         at = table.where(Kind.MIXED)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
+from psrt.config.names import ADAPT_THEN_COMBINE
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
     CAUSALITY,
@@ -102,7 +103,7 @@ def check_by_host(
     rounds = _rounds_of(contract, header, table, leave, findings)
     if not findings.none:
         return 0, 0
-    _check_blocks(rounds, header.knob("order") == "adapt-then-combine", findings)
+    _check_blocks(rounds, header.knob("order") == ADAPT_THEN_COMBINE, findings)
     if not findings.none:
         return 0, 0
     _check_means(rounds, findings)

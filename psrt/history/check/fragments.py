@@ -1,15 +1,21 @@
 """Averages of fragments: their turn, what each is made of, and when it arrives.
 
-The formulas are this checker's own. Fragment f of F is due in step t of a period of H where
-t ≡ ⌈(f + 1)·H/F⌉ (mod H). Sources: Douillard et al. 2025 (2501.18512); eager, Kale et al. 2025
-(2502.12996).
+Fragment f of F is due in step t of a period of H where t ≡ ⌈(f + 1)·H/F⌉ (mod H), by a formula of
+this checker's own; which layers it has, and what an all-reduce sends of it, is read where it is
+said. Sources: Douillard et al. 2025 (2501.18512); eager, Kale et al. 2025 (2502.12996).
 """
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
+from psrt.collective.registry import ALGORITHMS
+from psrt.config.names import SEQUENTIAL
 from psrt.errors import ConfigError
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import AVERAGING, FRAGMENTS, Findings, require_duration
@@ -17,46 +23,34 @@ from psrt.history.check.steps import asks
 from psrt.history.check.table import Bools, Grid, Ints, Table
 from psrt.history.events import Kind
 from psrt.history.header import Header
+from psrt.partition import Span, fragments_of
 
 #: Numbers that are summed beside each fragment.
 _CONTROLS = 3
-#: All-reduces that send the least: each element of each rank but one to be added, and back.
-_LEAST = (
-    "halving-doubling", "ring", "segmented-ring", "tree", "double-tree", "halving-doubling-blocks",
-    "all-pairs", "root",
-)  # fmt: skip
 
 
-def fragments_of(contract: Contract, header: Header) -> list[list[tuple[int, int]]]:
-    """Return the spans [start, stop) of each fragment; of layers that touch, one.
+def fragment_spans(contract: Contract, header: Header) -> Sequence[Sequence[Span]]:
+    """Return the spans of each fragment.
 
     Raises:
         ConfigError: if the layers of a header are not those of so many fragments.
     """
     if contract.fragments == 1:
-        return [[(0, header.n)]]
-    layers = header.layers
-    ends = [0, *(stop for _, stop in layers)]
-    whole = ends[-1] == header.n and all(
-        start == end < stop for (start, stop), end in zip(layers, ends, strict=False)
-    )
-    if not whole or len(layers) < contract.fragments:
+        return [[Span(0, header.n)]]
+    layers = [Span(*it) for it in header.layers]
+    ends = [0, *(it.stop for it in layers)]
+    if ends != [*(it.start for it in layers), header.n]:
         raise ConfigError(
             f"the history's header has {len(layers)} layers that do not make up {header.n} "
-            f"parameters in {contract.fragments} fragments"
+            "parameters"
         )
-    count = contract.fragments
-    if header.knob("fragment_order") != "sequential":
-        return [list(layers[f::count]) for f in range(count)]  # one is never beside the next
-    least, more = divmod(len(layers), count)
-    stops = [(f + 1) * least + min(f + 1, more) for f in range(count)]
-    return [[(layers[a][0], layers[b - 1][1])] for a, b in zip([0, *stops], stops, strict=False)]
+    strided = header.knob("fragment_order") != SEQUENTIAL
+    return fragments_of(layers, contract.fragments, strided=strided)
 
 
 def fragment_sizes(contract: Contract, header: Header) -> list[int]:
-    """Return the number of elements of each fragment; see ``fragments_of``."""
-    spans = fragments_of(contract, header)
-    return [sum(stop - start for start, stop in fragment) for fragment in spans]
+    """Return the number of elements of each fragment; see ``fragment_spans``."""
+    return [sum(it.size for it in fragment) for fragment in fragment_spans(contract, header)]
 
 
 def streamed_bytes(
@@ -70,38 +64,35 @@ def streamed_bytes(
         table: events of all workers; sums are matched.
         frame_bytes: of the frames of a codec.
     """
-    copies = [
-        _copies(name or "", contract.workers)
-        for name in (header.algorithm, header.control_algorithm)
-    ]
-    of_numbers, of_controls = copies
-    if of_numbers is None or of_controls is None or contract.crashes:
+    algorithms = header.algorithm, header.control_algorithm
+    if contract.crashes or not all(it in ALGORITHMS for it in algorithms):
         return None
     sizes = np.array(fragment_sizes(contract, header), np.int64)
     ends = table.where(Kind.REDUCED)
     ends = ends[table["worker"][ends] == 0]
     first = len(ends) - contract.settles if contract.sends_frames else 0
     dense = ends[first:]  # in frames goes all but what settles
-    summed = sizes[table["shard"][dense[table.real("weight")[dense] > 0]]]
+    summed = sizes[table["shard"][dense[table.real("weight")[dense] > 0]]].tolist()
     # What settles the differences of eager workers needs no control values.
-    controls = _CONTROLS * (len(ends) - contract.settles)
-    return frame_bytes + ITEMSIZE * (of_numbers * int(summed.sum()) + of_controls * controls)
+    controls = [_CONTROLS] * (len(ends) - contract.settles)
+    sent = sum(
+        number * _sent(str(name), contract.workers, n)
+        for name, vectors in zip(algorithms, (summed, controls), strict=True)
+        for n, number in Counter(vectors).items()
+    )
+    return frame_bytes + ITEMSIZE * sent
 
 
-def _copies(algorithm: str, ranks: int) -> int | None:
-    """Return how often an all-reduce sends each element, all ranks together.
+@functools.cache
+def _sent(algorithm: str, ranks: int, n: int) -> int:
+    """Return the elements that all ranks send in an all-reduce of n.
 
-    None of those in shared memory, and of the library's, whose messages nobody sees.
-
-    >>> [_copies(name, 6) for name in ("ring", "naive", "butterfly", "node+ring")]
-    [10, 30, 12, None]
+    >>> [_sent(name, 6, 1) for name in ("ring", "naive", "butterfly")]
+    [10, 30, 12]
     """
-    if algorithm == "naive":
-        return ranks * (ranks - 1)
-    if algorithm == "butterfly":
-        rounds = ranks.bit_length() - 1  # of the ranks that are a power of two; others fold first
-        return 2 * (ranks - (1 << rounds)) + rounds * (1 << rounds)
-    return 2 * (ranks - 1) if algorithm in _LEAST else None
+    plan = ALGORITHMS[algorithm].plan(ranks, n)
+    to_others = (it for rank, steps in enumerate(plan) for it in steps if it.send_to != rank)
+    return sum(it.send.size for it in to_others if it.send_to is not None)
 
 
 def check_fragments(

@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
+from psrt.config.names import ADAPT_THEN_COMBINE
 from psrt.history.check.contract import Contract, real_knob
 from psrt.history.check.findings import (
     CAUSALITY,
@@ -137,7 +138,7 @@ def check_gossip(
         contract=contract,
         mixing=mixing_of(header),
         n=header.n if header.numerics else 0,
-        adapts_first=header.knob("order") == "adapt-then-combine",
+        adapts_first=header.knob("order") == ADAPT_THEN_COMBINE,
         tracks=bool(header.knob("gradient_tracking")),
         coded=contract.framed,
         rate=real_knob(header, "consensus_rate", 1.0) if contract.framed else 1.0,

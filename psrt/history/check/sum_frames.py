@@ -16,7 +16,7 @@ from psrt.codec import Matrix, matrices_within
 from psrt.config.names import by_hosts
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
-from psrt.history.check.fragments import fragments_of
+from psrt.history.check.fragments import fragment_spans
 from psrt.history.check.frames import (
     FrameContract,
     check_conserved,
@@ -143,12 +143,12 @@ class Sums:
         # Those that end the differences between eager workers are of numbers as they are.
         made = made[made < len(totals) - contract.settles]
         bounds, places = [0], list[Matrix]()
-        for spans in fragments_of(contract, header):
+        for spans in fragment_spans(contract, header):
             at = bounds[-1]
-            for start, stop in spans:
-                within = matrices_within(matrices, Span(start, stop))
+            for span in spans:
+                within = matrices_within(matrices, span)
                 places += [it._replace(start=at + it.start) for it in within]
-                at += stop - start
+                at += span.size
             bounds.append(at)
         return cls(made, totals[made], np.array(bounds), tuple(places))
 

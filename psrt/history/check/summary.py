@@ -11,13 +11,13 @@ from psrt.arrays import ITEMSIZE
 from psrt.codec import Matrix
 from psrt.config.names import OPTIMIZER, PARAMETERS
 from psrt.history.check.alternation import Shard, Workers
+from psrt.history.check.averages import mixing_of
 from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
 from psrt.history.check.fragments import fragment_sizes, streamed_bytes
 from psrt.history.check.frames import FrameContract, frame_bounds
-from psrt.history.check.mixing import mixing_of
 from psrt.history.check.pipeline import layout_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes

@@ -13,7 +13,7 @@ from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.history import History
 from psrt.history.check import check
-from psrt.history.check.mixing import mixing_of
+from psrt.history.check.averages import mixing_of
 from psrt.job import setup
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies import pair_gossip

@@ -47,8 +47,8 @@ from psrt.history.check.steps import (
     check_steps,
 )
 from psrt.history.check.stops import without_stops
-from psrt.history.check.straight_sums import check_straight_sums, goes_straight
-from psrt.history.check.sum_frames import check_sum_frames
+from psrt.history.check.straight_sums import check_straight_sums
+from psrt.history.check.sum_frames import Sums, check_sum_frames
 from psrt.history.check.summary import SummaryCheck, check_final
 from psrt.history.check.sums import check_averaging, check_sums, count_updates
 from psrt.history.check.table import Ints, Table, joined
@@ -278,9 +278,9 @@ class _Case:
         if findings.none:
             codec = frames_of(self.header)
             if codec is not None and not shards:
-                straight = goes_straight(self.header)
-                check = check_straight_sums if straight else check_sum_frames
-                check(codec, self.contract, self.header, workers, findings)
+                sums = Sums.of(codec, self.contract, self.header, workers)
+                check = check_straight_sums if sums.straight else check_sum_frames
+                check(sums, findings)
             else:
                 mine, *its = map(without_forces, (workers, *shards))
                 check_frames(codec, mine, its, self.contract.untold, findings)

@@ -16,7 +16,6 @@ from psrt.config.names import PARAMETERS
 from psrt.errors import ConfigError
 from psrt.files import open_regular, read_text
 from psrt.history.check.alternation import Shard, Workers, shard_of, workers_of
-from psrt.history.check.apart import distances
 from psrt.history.check.by_host import check_by_host
 from psrt.history.check.contract import Contract, contract_of
 from psrt.history.check.elastic import check_forces, without_forces
@@ -35,6 +34,7 @@ from psrt.history.check.metrics import (
     counted_of_steps,
     split_steps,
 )
+from psrt.history.check.norms import distances
 from psrt.history.check.pairs import check_pairs, forgotten
 from psrt.history.check.pipeline import check_pipeline, layout_of, staleness_of, without_passes
 from psrt.history.check.steps import (

@@ -1,8 +1,9 @@
-"""Averages of fragments: their turn, what each is made of, and when it arrives.
+"""Averages and their period; of fragments: their turn, what each is of, and when it arrives.
 
 Fragment f of F is due in step t of a period of H where t ≡ ⌈(f + 1)·H/F⌉ (mod H), by a formula of
 this checker's own; which layers it has, and what an all-reduce sends of it, is read where it is
-said. Sources: Douillard et al. 2025 (2501.18512); eager, Kale et al. 2025 (2502.12996).
+said. Sources: local SGD, Stich, ICLR 2019 (1805.09767); post-local, Lin et al., ICLR 2020
+(1808.07217); fragments, Douillard et al. 2025 (2501.18512); eager, Kale et al. 2025 (2502.12996).
 """
 
 from __future__ import annotations
@@ -95,6 +96,30 @@ def _sent(algorithm: str, ranks: int, n: int) -> int:
     return sum(it.send.size for it in to_others if it.send_to is not None)
 
 
+def check_averaging(
+    contract: Contract, table: Table, averages: Ints, leave: Ints, findings: Findings
+) -> None:
+    """Check every average against the steps before it.
+
+    Args:
+        contract: of the run.
+        table: events of all workers, worker after worker; steps are counted right.
+        averages: positions of the first event of each average, in ascending order.
+        leave: by worker, position of its LEAVE, the number of events where it died.
+        findings: takes what is wrong.
+    """
+    steps = table.where(Kind.STEP)
+    owned = (_by_worker(contract, table, it) for it in (steps, averages))
+    for mine, parts, died in zip(*owned, leave == len(table), strict=True):
+        _check_period(contract, table, mine, parts, len(parts), findings, died=bool(died))
+
+
+def _by_worker(contract: Contract, table: Table, at: Ints) -> list[Ints]:
+    """Return positions of events of all workers, worker after worker, by worker."""
+    count = np.bincount(table["worker"][at], minlength=contract.workers)
+    return np.split(at, np.cumsum(count)[:-1])
+
+
 def check_fragments(
     contract: Contract, table: Table, rounds: Grid, ends: Grid, leave: Ints, findings: Findings
 ) -> None:
@@ -108,12 +133,13 @@ def check_fragments(
         leave: by worker, position of its LEAVE.
         findings: takes what is wrong.
     """
-    steps = table.where(Kind.STEP)
-    owner = table["worker"][steps]
-    for worker, (parts, arrivals) in enumerate(zip(rounds, ends, strict=True)):
-        _check_worker(
-            contract, table, steps[owner == worker], parts, arrivals, int(leave[worker]), findings
-        )
+    steps = _by_worker(contract, table, table.where(Kind.STEP))
+    for mine, parts, arrivals, end in zip(steps, rounds, ends, leave, strict=True):
+        _check_turns(contract, table, parts, arrivals, findings)
+        present = int((parts < end).sum())
+        due = _check_period(contract, table, mine, parts, present, findings)
+        if findings.none:
+            _check_arrivals(contract, table, mine, parts, arrivals, due, present, findings)
     if contract.simulated and findings.none:
         # A worker waits from its event before on, unless it has waited once more after that.
         waits = ends[table.real("weight")[rounds] > 0]
@@ -121,56 +147,134 @@ def check_fragments(
         require_duration(findings, table, waits, waits - 1, most=not contract.exact_times)
 
 
-def _check_worker(
-    contract: Contract,
-    table: Table,
-    steps: Ints,
-    parts: Ints,
-    ends: Ints,
-    leave: int,
-    findings: Findings,
+def _settles(contract: Contract, parts: Ints) -> Bools:
+    """Tell which sums end the differences between eager workers."""
+    found: Bools = np.arange(len(parts)) >= len(parts) - contract.settles
+    return found
+
+
+def _check_turns(
+    contract: Contract, table: Table, parts: Ints, ends: Ints, findings: Findings
 ) -> None:
-    """Check what one worker sends and takes."""
-    count, made = contract.fragments, len(steps)
-    early = int((table.real("progress")[steps] < contract.post_local_epoch).sum())
-    after = _sent_after(contract, made, early)
-    present = parts[parts < leave]
-    text = (
-        f"worker {{worker}} sent {{sent}} fragments in {made} steps, expected {{due}}; the period "
-        f"is {contract.local_steps}, and 1 before epoch {contract.post_local_epoch:g}"
-    )
-    findings.on(table, np.array([leave])).require(
-        AVERAGING, np.array([len(present) == len(after)]), text, sent=len(present), due=len(after)
-    )
-    number = np.arange(len(parts))
-    # What ends the differences between eager workers begins with the first fragment again.
-    settles = number >= len(parts) - contract.settles
-    turn = np.where(settles, number - (len(parts) - contract.settles), number) % count
+    """Check that fragments take turns, both when a worker sends and when it takes them."""
+    number, settles = np.arange(len(parts)), _settles(contract, parts)
+    # What ends the differences begins with the first fragment again.
+    turn = np.where(settles, number - (len(parts) - contract.settles), number) % contract.fragments
     for what, at in (("sent", parts), ("took", ends)):
         text = f"worker {{worker}} {what} fragment {{said}} as its sum {{number}}, expected {{due}}"
         findings.on(table, at).require_equal(
             FRAGMENTS, table["shard"][at], turn, text, number=number
         )
-    if not findings.none:
-        return
-    sent_at, taken_at = np.searchsorted(steps, parts), np.searchsorted(steps, ends)
-    due = np.concatenate([after, np.full(len(parts) - len(after), made)])
+
+
+def _check_period(
+    contract: Contract,
+    table: Table,
+    steps: Ints,
+    parts: Ints,
+    present: int,
+    findings: Findings,
+    *,
+    died: bool = False,
+) -> Ints:
+    """Check after which steps a worker averages, and that it weighs its samples since the last one.
+
+    Args:
+        contract: of the run.
+        table: of its events.
+        steps: positions of its steps.
+        parts: of its parts of averages, one after the other.
+        present: how many of these it has not left before.
+        findings: takes what is wrong.
+        died: whether it died, maybe before an average after its last step.
+
+    Returns:
+        By part, the number of steps after which it is due.
+    """
+    made = len(steps)
+    early = int((table.real("progress")[steps] < contract.post_local_epoch).sum())
+    after = _due_after(contract, made, early)
+    due = np.full(len(parts), made)
+    due[: min(present, len(after))] = after[: min(present, len(after))]
     text = (
-        "worker {worker} sent fragment {shard} after {said} steps, expected after {due}; the "
-        f"period is {contract.local_steps}, and 1 before epoch {contract.post_local_epoch:g}"
+        "worker {worker} averages after {said} steps, expected after {due}; the period is "
+        f"{contract.local_steps}, and 1 before epoch {contract.post_local_epoch:g}"
     )
-    findings.on(table, parts).require_equal(AVERAGING, sent_at, due, text)
-    late = np.arange(len(parts)) >= early * count
-    expected = _staleness(contract, due, late & (number < len(after)), made)
+    findings.on(table, parts).require_equal(AVERAGING, np.searchsorted(steps, parts), due, text)
+    if not findings.none:
+        return due
+    text = "worker {worker} averages where nothing is due, after all that its steps ask for"
+    findings.on(table, parts[len(after) : present]).forbid(AVERAGING, text)
+    missing = after[present:]
+    missing = steps[missing[missing < made + (not died)] - 1]
+    text = "worker {worker} did not average after step {clock} at epoch {progress:g}"
+    findings.on(table, missing).forbid(AVERAGING, text)
+    if not findings.none:
+        return due
+    count, trains = contract.fragments, np.arange(len(parts)) < present
+    had = np.concatenate([[0], np.cumsum(table["samples"][steps])])[due]
+    before = np.concatenate([np.zeros(count, np.int64), had])[: len(had)]
+    since = np.where(trains, had - before, 0)
+    was = np.where(trains, np.concatenate([[0.0], table.real("progress")[steps]])[due], 0.0)
     text = (
-        "worker {worker} took fragment {shard} {passed} steps after it had sent it and says {said},"
+        "worker {worker} averages as for {samples} samples at epoch {progress:g}, it has had "
+        "{since} since its last average of the same and was at {was:g}"
+    )
+    findings.on(table, parts).require(
+        AVERAGING,
+        (table["samples"][parts] == since) & (table.real("progress")[parts] == was),
+        text,
+        since=since,
+        was=was,
+    )
+    return due
+
+
+def _due_after(contract: Contract, made: int, early: int) -> Ints:
+    """Return by fragment, in its turn, the number of steps after which it is averaged.
+
+    Args:
+        contract: of the run.
+        made: steps of the worker.
+        early: those of them with a period of 1.
+    """
+    count, period = contract.fragments, contract.local_steps
+    due = [-(-(f + 1) * period // count) for f in range(count)]
+    step = np.arange(1, made - early + 1)
+    late = early + step[np.isin((step - 1) % period + 1, due)]
+    after = np.concatenate([np.repeat(np.arange(1, early + 1), count), late])
+    # At the end all fragments that had a step since: those which were not sent after the last one.
+    last = int((after == made).sum()) if made else count
+    return np.concatenate([after, np.full(count - last, made)])
+
+
+def _check_arrivals(
+    contract: Contract,
+    table: Table,
+    steps: Ints,
+    parts: Ints,
+    ends: Ints,
+    due: Ints,
+    present: int,
+    findings: Findings,
+) -> None:
+    """Check how many steps after it was sent each fragment arrives."""
+    count, made, number = contract.fragments, len(steps), np.arange(len(parts))
+    early = int((table.real("progress")[steps] < contract.post_local_epoch).sum())
+    passed = np.searchsorted(steps, ends) - np.searchsorted(steps, parts)
+    late = (number >= early * count) & (number < present)
+    expected = _staleness(contract, due, late, made)
+    text = (
+        "worker {worker} took fragment {shard} {passed} steps after it had sent it and says {tau},"
         " expected {due}"
     )
-    findings.on(table, ends).require_equal(
-        FRAGMENTS, table["tau"][ends], expected, text, passed=taken_at - sent_at, because=[parts]
-    )
-    findings.on(table, ends).require_equal(
-        FRAGMENTS, taken_at - sent_at, expected, text, passed=taken_at - sent_at, because=[parts]
+    findings.on(table, ends).require(
+        FRAGMENTS,
+        (table["tau"][ends] == expected) & (passed == expected),
+        text,
+        passed=passed,
+        due=expected,
+        because=[parts],
     )
     text = "worker {worker} sent fragment {shard} again before it arrived"
     before = ends[: max(len(parts) - count, 0)]
@@ -179,31 +283,12 @@ def _check_worker(
     )
     if contract.eager:
         # What the others have sent before is taken with what is sent now; all of it, to settle.
-        taken = np.where(settles, len(parts) - contract.settles, np.maximum(number - count + 1, 0))
+        begun, settles = len(parts) - contract.settles, _settles(contract, parts)
+        taken = np.where(settles, begun, np.maximum(number - count + 1, 0))
         text = "worker {worker} had taken {said} sums when it sent fragment {shard}, expected {due}"
         findings.on(table, parts).require_equal(
             FRAGMENTS, np.searchsorted(ends, parts), taken, text
         )
-    _check_terms(contract, table, steps, parts, due, len(after), findings)
-
-
-def _sent_after(contract: Contract, made: int, early: int) -> Ints:
-    """Return by fragment sent, in its turn, the number of steps that a worker had made.
-
-    Args:
-        contract: of the run.
-        made: steps of the worker.
-        early: those of them with a period of 1.
-    """
-    count, period = contract.fragments, contract.local_steps
-    due = np.zeros(period + 1, bool)
-    due[[-(-(f + 1) * period // count) for f in range(count)]] = True
-    step = np.arange(1, made - early + 1)
-    late = early + step[due[(step - 1) % period + 1]]
-    after = np.concatenate([np.repeat(np.arange(1, early + 1), count), late])
-    # At the end all fragments that had a step since: those which were not sent after the last one.
-    last = int((after == made).sum()) if made else count
-    return np.concatenate([after, np.full(count - last, made)])
 
 
 def _staleness(contract: Contract, due: Ints, late: Bools, made: int) -> Ints:
@@ -213,33 +298,3 @@ def _staleness(contract: Contract, due: Ints, late: Bools, made: int) -> Ints:
         takes = np.full(len(due), made)
         takes[: max(len(due) - contract.fragments, 0)] = due[contract.fragments :]
     return takes - due
-
-
-def _check_terms(
-    contract: Contract,
-    table: Table,
-    steps: Ints,
-    parts: Ints,
-    due: Ints,
-    present: int,
-    findings: Findings,
-) -> None:
-    """Check that a worker is weighted by its samples since it sent the fragment before."""
-    count = contract.fragments
-    had = np.concatenate([[0], np.cumsum(table["samples"][steps])])[due]
-    before = np.concatenate([np.zeros(count, np.int64), had])[: len(had)]
-    trains = np.arange(len(parts)) < present
-    since = np.where(trains, had - before, 0)
-    progress = np.concatenate([[0.0], table.real("progress")[steps]])
-    was = np.where(trains, progress[due], 0.0)
-    text = (
-        "worker {worker} sent fragment {shard} as of {samples} samples at epoch {progress:g}, it "
-        "has had {since} since it sent it before and was at {was:g}"
-    )
-    findings.on(table, parts).require(
-        AVERAGING,
-        (table["samples"][parts] == since) & (table.real("progress")[parts] == was),
-        text,
-        since=since,
-        was=was,
-    )

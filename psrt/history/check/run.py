@@ -21,6 +21,7 @@ from psrt.history.check.contract import Contract, contract_of
 from psrt.history.check.elastic import check_forces, without_forces
 from psrt.history.check.exchange import check_delivery, check_durations, check_replies
 from psrt.history.check.findings import EventRef, Findings, Outcome
+from psrt.history.check.fragments import check_averaging
 from psrt.history.check.frames import check_frames, frames_of, without_frames
 from psrt.history.check.gossip import check_gossip
 from psrt.history.check.metrics import (
@@ -50,7 +51,7 @@ from psrt.history.check.stops import without_stops
 from psrt.history.check.straight_sums import check_straight_sums
 from psrt.history.check.sum_frames import Sums, check_sum_frames
 from psrt.history.check.summary import SummaryCheck, check_final
-from psrt.history.check.sums import check_averaging, check_sums, count_updates
+from psrt.history.check.sums import check_sums, count_updates
 from psrt.history.check.table import Ints, Table, joined
 from psrt.history.check.updates import check_updates
 from psrt.history.check.wellformed import check_events, check_times

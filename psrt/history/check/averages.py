@@ -28,19 +28,15 @@ from psrt.history.check.findings import (
     Findings,
     require_duration,
 )
-from psrt.history.check.norms import are_near, may_be_norms
+from psrt.history.check.norms import MORE, ROUNDING, TINY, are_near, may_be_norms
 from psrt.history.check.steps import check_local_steps, check_own_rates, check_silence
 from psrt.history.check.table import Bools, Floats, Ints, Table, find, previous
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
 from psrt.topology import Topology, topology_of
 
-#: Unit roundoff of a float32, and its smallest number.
-ROUNDING, TINY = 2.0**-24, 2.0**-149
 #: Bytes of a message, without what goes with it.
 MESSAGE = 64
-#: What products of roundings, and sums in double precision, add to a bound at most, in all.
-MORE = 1.001
 
 
 def mixing_of(header: Header) -> Topology:

@@ -17,9 +17,6 @@ from psrt.arrays import ITEMSIZE
 from psrt.config.names import ADAPT_THEN_COMBINE
 from psrt.history.check.averages import (
     MESSAGE,
-    MORE,
-    ROUNDING,
-    TINY,
     Averagers,
     Level,
     Series,
@@ -36,6 +33,7 @@ from psrt.history.check.findings import (
     TURNS,
     Findings,
 )
+from psrt.history.check.norms import MORE, ROUNDING, TINY
 from psrt.history.check.table import Bools, Floats, Ints, Table, rank_in_group
 from psrt.history.events import HOST, Kind
 from psrt.history.header import Header

@@ -14,9 +14,6 @@ from psrt.arrays import ITEMSIZE
 from psrt.config.names import ADAPT_THEN_COMBINE
 from psrt.history.check.averages import (
     MESSAGE,
-    MORE,
-    ROUNDING,
-    TINY,
     Averagers,
     Level,
     Series,
@@ -33,7 +30,7 @@ from psrt.history.check.findings import (
     TURNS,
     Findings,
 )
-from psrt.history.check.norms import are_near, may_be_norms
+from psrt.history.check.norms import MORE, ROUNDING, TINY, are_near, may_be_norms
 from psrt.history.check.table import Bools, Floats, Ints, Table, previous, rank_in_group
 from psrt.history.events import TRACKED, Kind, parts
 from psrt.history.header import Header

@@ -25,8 +25,11 @@ from psrt.history.header import Header
 LEAST = 1e-5
 #: Above it a history writes infinity.
 LARGEST = float(np.finfo(np.float32).max)
-#: For sums in double precision, and for what is written as a float32.
-_MORE = 1.001
+#: Unit roundoff of a float32; its smallest number, and its smallest normal one.
+ROUNDING, TINY, NORMAL = 2.0**-24, 2.0**-149, 2.0**-126
+#: What sums in double precision, what is written as a float32, and products of roundings add to a
+#: bound at most, in all.
+MORE = 1.001
 #: What roundings, of float32 and of what was recorded, may be of a distance, and of a norm.
 _SLACK, _OF_NORM = 1e-3, 1e-6
 
@@ -45,7 +48,7 @@ def may_be_norms(sums: Floats, norms: Floats, n: int) -> Bools:
     least = np.minimum(np.abs(sums), LARGEST)
     largest = least[np.isfinite(sums)].max(initial=0.0)
     most = math.sqrt(n) * largest / LEAST if largest else math.inf
-    found: Bools = least <= norms * _MORE
+    found: Bools = least <= norms * MORE
     return found & ((np.minimum(norms, LARGEST) <= most) | ~np.isfinite(sums))
 
 

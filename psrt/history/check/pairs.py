@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
-from psrt.history.check.averages import MESSAGE, MORE, ROUNDING, TINY, Averagers, mixing_of
+from psrt.history.check.averages import MESSAGE, Averagers, mixing_of
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
     CAUSALITY,
@@ -27,7 +27,7 @@ from psrt.history.check.findings import (
     Findings,
     require_duration,
 )
-from psrt.history.check.norms import are_near
+from psrt.history.check.norms import MORE, ROUNDING, TINY, are_near
 from psrt.history.check.table import Bools, Ints, Table, find, previous, repeats, same_as_before
 from psrt.history.events import ANSWER, Kind, parts
 from psrt.history.header import Header

@@ -15,6 +15,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from psrt.errors import ConfigError
 from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract, rate_of, real_knob
 from psrt.history.check.elastic import alpha_of
@@ -31,7 +32,7 @@ from psrt.history.check.findings import (
 from psrt.history.check.table import Bools, Floats, Grid, Ints, Table, previous, same_as_before
 from psrt.history.check.updates import PushOutcomes
 from psrt.history.events import Kind
-from psrt.history.header import Header
+from psrt.history.header import MOST, Header
 from psrt.optim import Schedule, StalenessRate, make_staleness_rate
 
 #: By how much two numbers of epochs may differ that are the same but for rounding.
@@ -275,10 +276,15 @@ def _rate(header: Header) -> StalenessRate:
 
 def _bounds(schedule: Schedule, progress: Floats, hair: float) -> tuple[Floats, Floats]:
     """Return the smallest and the largest η within a hair of each of these."""
-    points, which = np.unique(progress, return_inverse=True)  # few: workers take the same steps
-    near = [
-        [schedule.rate(it * (1.0 + side * hair)) for it in points.tolist()] for side in (-1, 0, 1)
-    ]
+    # Few are different: workers take the same steps. None is beyond what counts can be.
+    points, which = np.unique(np.minimum(progress, MOST), return_inverse=True)
+    try:
+        near = [
+            [schedule.rate(it * (1.0 + side * hair)) for it in points.tolist()]
+            for side in (-1, 0, 1)
+        ]
+    except OverflowError:
+        raise ConfigError("the history's header has a rate that nothing can compute") from None
     low, high = np.min(near, axis=0), np.max(near, axis=0)
     return low[which], high[which]
 

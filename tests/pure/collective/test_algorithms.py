@@ -177,7 +177,7 @@ PACKAGE = Path(psrt.__file__).parent
 GUIDE = PACKAGE.parent / "CONTRIBUTING.md"
 #: Where names are listed by right: the rows, and the benches, which say what they measure; graphs
 #: of ranks may have the same names.
-FREE = ("collective/registry.py", "bench/", "topology/", "history/check/summary.py")
+FREE = ("collective/registry.py", "bench/", "topology/")
 
 
 def test_no_all_reduce_is_named_outside_its_row():

@@ -206,6 +206,51 @@ def _between(cuts: Mapping[int, int]) -> tuple[Span, ...]:
     return tuple(found)
 
 
+def fragments_of(
+    layers: Iterable[Span], count: int, *, strided: bool = True
+) -> tuple[tuple[Span, ...], ...]:
+    """Deal layers out to fragments, which are averaged one at a time.
+
+    Args:
+        layers: their spans, in any order.
+        count: F, the number of fragments, at least 1.
+        strided: whether fragment f has the layers f, f + F, f + 2F, …; else each has layers that
+            follow each other.
+
+    Returns:
+        The spans of each fragment, from the first layer on; layers that touch are one span.
+
+    Raises:
+        ConfigError: if a fragment would have no layer.
+
+    >>> layers = [Span(9, 10), Span(4, 9), Span(0, 4)]
+    >>> fragments_of(layers, 2)
+    ((Span(start=0, stop=4), Span(start=9, stop=10)), (Span(start=4, stop=9),))
+    >>> fragments_of(layers, 2, strided=False)
+    ((Span(start=0, stop=9),), (Span(start=9, stop=10),))
+    """
+    ordered = sorted(layers)
+    if count > len(ordered):
+        raise ConfigError(
+            f"--fragments {count} is more than the model has layers, {len(ordered)}: a fragment is "
+            "one layer or more"
+        )
+    if strided:
+        return tuple(_joined(ordered[f::count]) for f in range(count))
+    return tuple(_joined(ordered[a:b]) for a, b in even_spans(len(ordered), count))
+
+
+def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return ascending spans, with one in place of those that touch."""
+    found: list[Span] = []
+    for span in spans:
+        if found and found[-1].stop == span.start:
+            found[-1] = Span(found[-1].start, span.stop)
+        else:
+            found.append(span)
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
     """Which shard owns which span of the ``n`` parameters."""

@@ -227,6 +227,15 @@ SHARDING = (
 )
 
 
+def shares_evenly(name: str | None) -> bool:
+    """Return whether an all-reduce that hands ranks their parts first hands each as much.
+
+    >>> [shares_evenly(it) for it in ("node", "ring", "node+ring", "tree")]
+    [True, True, False, False]
+    """
+    return name == NODE or (name in ALGORITHMS and ALGORITHMS[name].owned is not None)
+
+
 def owned_by(name: str, rank: int, size: int, n: int) -> Span:
     """Return the part of n elements whose sums a rank finishes, in a schedule with halves."""
     owned = ALGORITHMS[name].owned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.errors import ConfigError
-from psrt.partition import even_span
+from psrt.partition import Span, even_span
 
 #: Number of epochs whose order is kept.
 _KEPT = 3
@@ -88,10 +88,15 @@ class BatchPlan:
                 f"step {step} of worker {worker} is not among "
                 f"{self.steps_per_epoch} steps of {self.workers} workers"
             )
+        share = self.share(step, worker)
+        return self.order(epoch)[share.start : share.stop]
+
+    def share(self, step: int, worker: int) -> Span:
+        """Return which samples of an epoch's order are a worker's at a step."""
         start = step * self.global_batch
         size = min(self.global_batch, self.samples - start)
         if size == self.global_batch:  # every step but the last; cutting evenly says the same
             first = start + worker * self.batch_size
-            return self.order(epoch)[first : first + self.batch_size]
+            return Span(first, first + self.batch_size)
         share = even_span(size, self.workers, worker)
-        return self.order(epoch)[start + share.start : start + share.stop]
+        return Span(start + share.start, start + share.stop)

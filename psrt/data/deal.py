@@ -41,8 +41,8 @@ class Deal:
             rows: by worker, as ``rows`` has them.
             batch_size: samples of a step, at most.
         """
-        starts = np.cumsum([0, *(size for size, _ in rows)])
-        samples = [np.arange(at, at + size) for at, (size, _) in zip(starts, rows, strict=False)]
+        # Without memory, however many a file says that there are.
+        samples = (np.broadcast_to(np.intp(0), size) for size, _ in rows)
         return cls(tuple(samples), tuple(labels for _, labels in rows), batch_size, 0)
 
     @property
@@ -86,11 +86,16 @@ class Deal:
         by samples it is that of all data. A worker with fewer samples than there are steps has none
         in most of them, each worker in others.
         """
-        own, steps = self.samples[worker], self.steps
+        own = self.samples[worker]
         order = np.random.default_rng((self.seed, epoch, worker + 1)).permutation(own)
+        return np.split(order, self.seen(np.arange(1, self.steps), np.intp(worker)))
+
+    def seen(self, step: np.ndarray, worker: np.ndarray | np.intp) -> np.ndarray:
+        """Return how many of its samples a worker has seen before a step; (k,) of each."""
+        steps, own = self.steps, np.array([len(it) for it in self.samples])
         shift = worker * steps // len(self.samples)
-        ends = (np.arange(1, steps) * len(own) + shift) // steps
-        return np.split(order, ends)
+        found: np.ndarray = (step * own[worker] + shift) // steps
+        return found
 
     def sha256(self) -> str:
         """Return a digest by which deals of several processes can be compared."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.config.names import STRIDED
+from psrt.config.names import SEQUENTIAL
 from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.history import EventLog
@@ -25,7 +25,7 @@ from psrt.job.gossip import gossip
 from psrt.messages import Message
 from psrt.model.chain import chain_layers, layer_spans
 from psrt.optim import Optimizer, Schedule, StalenessRate, make_optimizer, make_staleness_rate
-from psrt.partition import ShardPlan, Span
+from psrt.partition import ShardPlan, Span, fragments_of
 from psrt.runtime.chain_work import ChainWork, LayerWork, NoWork
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
@@ -63,7 +63,7 @@ from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Worker
 from psrt.sharding import Sharing
-from psrt.sync import AveragingPeriod, FragmentPeriod, Policy, fragments_of, policy_for
+from psrt.sync import AveragingPeriod, FragmentPeriod, Policy, policy_for
 from psrt.topology import Topology
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, RoleMap, ThetaMemory
@@ -573,7 +573,7 @@ def fragments_for(config: TrainConfig, problem: Problem, n: int) -> tuple[tuple[
         ConfigError: if there are more than the problem has layers.
     """
     layers = gradient_spans(problem, n)
-    return fragments_of(layers, config.fragments or 1, config.fragment_order or STRIDED)
+    return fragments_of(layers, config.fragments or 1, strided=config.fragment_order != SEQUENTIAL)
 
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:

@@ -1,6 +1,6 @@
 """Which worker may continue and when a gradient is applied: decisions without MPI, time, arrays."""
 
-from psrt.sync.fragments import FragmentPeriod, fragments_of
+from psrt.sync.fragments import FragmentPeriod
 from psrt.sync.modes import policy_for
 from psrt.sync.period import AveragingPeriod
 from psrt.sync.policy import Apply, Cut, Decision, Drop, Keep, Policy, Serve
@@ -15,6 +15,5 @@ __all__ = [
     "Keep",
     "Policy",
     "Serve",
-    "fragments_of",
     "policy_for",
 ]

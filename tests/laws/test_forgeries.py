@@ -228,7 +228,8 @@ def why_it_passes(it: Forgery) -> str:
             it.job["mode"] == "streaming" and it.job["cut"] in SPLIT
         )
         free |= kinds == {Kind.LEAVE, Kind.REDUCED} and ends_meanwhile
-        free |= kinds == {Kind.PASS, Kind.REDUCED} and it.job["cut"] == "pipedream"
+        meanwhile = kinds in ({Kind.PASS, Kind.REDUCED}, {Kind.STEP, Kind.MESSAGE})
+        free |= meanwhile and it.job["cut"] == "pipedream"
         return "neither makes the other possible" if free else ""
     name = f"{it.kind.name}.{it.way}"
     return next((row.why for row in ON_TRUST if name in row.fields and row.when(it)), "")

@@ -31,6 +31,8 @@ from psrt.errors import ConfigError
 from psrt.history.check.data_plan import DataPlan
 from psrt.history.check.table import Ints
 from psrt.history.header import MOST, Header
+from psrt.optim import STALENESS_RATES
+from psrt.optim.table import RateRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,7 @@ def contract_of(header: Header) -> Contract:
     mode = mode.under(header.knob)
     _check_ranks(header)
     backup = _whole(header, mode.backup, 0) if mode.backup else 0
-    drops = header.knob("staleness_rate") == "drop" and mode.is_stale
+    drops = mode.is_stale and "limit" in rate_of(header).knobs
     return Contract(
         mode=mode,
         workers=workers,
@@ -195,7 +197,7 @@ def contract_of(header: Header) -> Contract:
         resumed=header.resumed,
         one_clock=header.simulated or len(set(header.hosts)) == 1,
         by_host=mode.mixes and bool(header.knob("by_host")),
-        pairs=mode.mixes and bool(header.knob("asynchronous")),
+        pairs=mode.mixes and bool(header.knob(str(mode.asynchronous))),
         framed=bool(header.knob("codec") and header.knob("codec_everywhere")),
         cut=header.knob("parallel") is not None,
         exact_reads=not (header.knob("codec_reply") and header.knob("codec_everywhere")),
@@ -215,6 +217,20 @@ def _data_plan(header: Header) -> DataPlan | None:
             f"the history's header has {samples} samples, of which {sum(dealt)} are dealt out"
         )
     return DataPlan(samples, size, len(header.workers), dealt, header.left_out)
+
+
+def rate_of(header: Header) -> RateRow:
+    """Return the row of a run's staleness-aware rate.
+
+    Raises:
+        ConfigError: if there is no such rate.
+    """
+    name = header.knob("staleness_rate", next(iter(STALENESS_RATES)))
+    if name not in STALENESS_RATES:
+        raise ConfigError(
+            f"the history is of staleness rate {name!r}, which this psrt does not have"
+        )
+    return STALENESS_RATES[name]
 
 
 def _whole(header: Header, name: str, otherwise: int, *, least: int = 0) -> int:

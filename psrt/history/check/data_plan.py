@@ -1,67 +1,44 @@
-"""How the samples of every epoch are cut into the steps of the workers, written down here anew."""
+"""Where in the data each step is, and how many samples it has there: by the plans of ``psrt.data``.
+
+How an epoch is cut they say; when one ends and how another begins, with fewer workers where some
+have died, is this checker's own.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from psrt.data import BatchPlan, Deal
 from psrt.history.check.table import Bools, Floats, Ints
 from psrt.history.header import MOST
 
 
-@dataclass(frozen=True)
-class Epochs:
-    """Epochs that are all cut alike: global batches of B samples of each of M workers.
+class _Epochs:
+    """Epochs that are all cut alike, among those workers that are left."""
 
-    The last global batch may be smaller; what is left is then shared evenly, and where that does
-    not divide, the first workers get one more. Where samples are dealt out to the workers, whoever
-    has most takes steps of at most B, and the others spread theirs evenly over as many.
-    """
-
-    #: Samples of an epoch, and of a worker's full batch.
-    samples: int
-    batch_size: int
-    #: The numbers of the M workers, ascending, and that of all in the job.
-    members: tuple[int, ...]
-    workers: int
-    #: By worker of the job, the number of its own samples; empty where all are cut for all.
-    dealt: tuple[int, ...] = ()
-
-    @cached_property
-    def own(self) -> Ints:
-        """By worker, the number of its samples where they are dealt out, what others left too."""
-        own, left = np.array(self.dealt), np.ones(self.workers, bool)
-        left[list(self.members)] = False
-        for samples in own[left]:
-            share, more = divmod(int(samples), len(self.members))
-            own[list(self.members)] += share + (np.arange(len(self.members)) < more)
-        own[left] = 0
-        return own
-
-    @cached_property
-    def steps(self) -> int:
-        """Steps of an epoch."""
-        if self.dealt:
-            return -(-int(self.own.max()) // self.batch_size)
-        return -(-self.samples // (self.batch_size * len(self.members)))
+    def __init__(
+        self, samples: int, batch_size: int, left: Sequence[int], workers: int, deal: Deal | None
+    ) -> None:
+        self._deal = None if deal is None else deal.among(left)
+        plan = BatchPlan(samples, batch_size=batch_size, workers=len(left), seed=0)
+        #: Steps of an epoch.
+        self.steps = plan.steps_per_epoch if self._deal is None else self._deal.steps
+        #: By worker, the samples of any step but the last, and of that; 0 of who is not left.
+        self._full, self._last = np.zeros((2, workers), np.int64)
+        self._full[list(left)] = batch_size
+        self._last[list(left)] = [
+            plan.share(plan.steps_per_epoch - 1, place).size for place in range(len(left))
+        ]
 
     def batch(self, step: Ints, worker: Ints) -> Ints:
-        """Return the number of samples of a worker's step of an epoch; 0 for who is no member."""
-        place = np.full(self.workers, -1)
-        place[list(self.members)] = np.arange(len(self.members))
-        if self.dealt:
-            own, shift = self.own[worker], worker * self.steps // self.workers
-            found = ((step + 1) * own + shift) // self.steps - (step * own + shift) // self.steps
-        else:
-            left = self.samples - (self.steps - 1) * self.batch_size * len(self.members)
-            share, more = divmod(left, len(self.members))
-            last = step == self.steps - 1
-            found = np.where(last, share + (place[worker] < more), self.batch_size)
-        return np.where(place[worker] >= 0, found, 0)
+        """Return the number of samples of a worker's step of an epoch."""
+        if self._deal is not None:
+            found: Ints = self._deal.seen(step + 1, worker) - self._deal.seen(step, worker)
+            return found
+        return np.where(step == self.steps - 1, self._last[worker], self._full[worker])
 
 
 class DataPlan:
@@ -87,14 +64,15 @@ class DataPlan:
             dealt: by worker, the number of its own samples; empty where all are cut for all.
             left_out: the workers that have died by then, from an epoch on, each time; ascending.
         """
-        self._kinds: list[Epochs] = []
+        deal = Deal.sized([(own, 0) for own in dealt], batch_size) if dealt else None
+        self._kinds: list[_Epochs] = []
         firsts, clocks = [0], [0]
         for epoch, gone in ((0, ()), *left_out):
             if self._kinds:
                 clocks.append(clocks[-1] + (epoch - firsts[-1]) * self._kinds[-1].steps)
                 firsts.append(epoch)
             members = tuple(it for it in range(workers) if it not in gone)
-            self._kinds.append(Epochs(samples, batch_size, members, workers, dealt))
+            self._kinds.append(_Epochs(samples, batch_size, members, workers, deal))
         #: By kind of epoch, the first one, the clock that it begins at, and its steps.
         self._firsts, self._clocks = np.array(firsts), np.array(clocks)
         self._steps = np.array([it.steps for it in self._kinds])

@@ -16,16 +16,15 @@ import numpy as np
 
 from psrt.history.check.contract import Contract, real_knob
 from psrt.history.check.findings import ELASTIC, Findings
-from psrt.history.check.norms import LARGEST, LEAST, are_near, may_be_norms
+from psrt.history.check.norms import LARGEST, LEAST, NORMAL, ROUNDING, are_near, may_be_norms
 from psrt.history.check.table import Floats, Ints, Table, find, previous, repeats
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
 
 #: Kinds of events that only a run with an elastic force has.
 KINDS = (Kind.DRAW, Kind.FORCE, Kind.CENTRE)
-#: The most that rounding to float32 makes of a number, over the number; what is that of the
-#: smallest ones; and what products of roundings add to a bound.
-_ROUNDING, _TINY, _MORE = 2.0**-24, 2.0**-126, 1.01
+#: What products of roundings of a few numbers add to a bound.
+_MORE = 1.01
 
 
 def without_forces(table: Table) -> Table:
@@ -253,5 +252,5 @@ def _check_both_ends(
 
 
 def _slack(most: Floats) -> Floats:
-    slack: Floats = _MORE * _ROUNDING * most + _TINY
+    slack: Floats = _MORE * ROUNDING * most + NORMAL
     return slack

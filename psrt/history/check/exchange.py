@@ -260,27 +260,19 @@ def _release(contract: Contract, shard: Shard, outcomes: PushOutcomes) -> Ints:
 
     0 where nothing is waited for, the number of events where it never happens.
     """
-    pushes = shard.pushes
-    if pushes.stops.any():
-        return np.where(
-            pushes.stops, pushes.all_stopped, _release_of_push(contract, shard, outcomes)
-        )
-    return _release_of_push(contract, shard, outcomes)
-
-
-def _release_of_push(contract: Contract, shard: Shard, outcomes: PushOutcomes) -> Ints:
-    """Return the same of a push that is none of a worker that stops."""
     pushes, end = shard.pushes, len(shard.table)
     if contract.rounds:
         target = np.where(pushes.asks, pushes.clock, pushes.version + 1)
         target = np.where(outcomes.waits | pushes.asks, target, 0)
         made = np.concatenate([[0], shard.updates, [end]])  # version → where it was made
-        return made[np.minimum(target, len(made) - 1)]
-    if contract.gate is None:
-        return np.zeros(len(pushes), np.int64)
-    reached = all_finished(shard)
-    behind = np.maximum(pushes.clock + 1 - contract.gate, 0)
-    return reached[np.minimum(behind, len(reached) - 1)]
+        release = made[np.minimum(target, len(made) - 1)]
+    elif contract.gate is None:
+        release = np.zeros(len(pushes), np.int64)
+    else:
+        reached = all_finished(shard)
+        behind = np.maximum(pushes.clock + 1 - contract.gate, 0)
+        release = reached[np.minimum(behind, len(reached) - 1)]
+    return np.where(pushes.stops, pushes.all_stopped, release)
 
 
 def all_finished(shard: Shard) -> Ints:

@@ -1,15 +1,22 @@
-"""Averages of fragments: their turn, what each is made of, and when it arrives.
+"""Averages and their period; of fragments: their turn, what each is of, and when it arrives.
 
-The formulas are this checker's own. Fragment f of F is due in step t of a period of H where
-t ≡ ⌈(f + 1)·H/F⌉ (mod H). Sources: Douillard et al. 2025 (2501.18512); eager, Kale et al. 2025
-(2502.12996).
+Fragment f of F is due in step t of a period of H where t ≡ ⌈(f + 1)·H/F⌉ (mod H), by a formula of
+this checker's own; which layers it has, and what an all-reduce sends of it, is read where it is
+said. Sources: local SGD, Stich, ICLR 2019 (1805.09767); post-local, Lin et al., ICLR 2020
+(1808.07217); fragments, Douillard et al. 2025 (2501.18512); eager, Kale et al. 2025 (2502.12996).
 """
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
+from psrt.collective.registry import ALGORITHMS
+from psrt.config.names import SEQUENTIAL
 from psrt.errors import ConfigError
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import AVERAGING, FRAGMENTS, Findings, require_duration
@@ -17,46 +24,34 @@ from psrt.history.check.steps import asks
 from psrt.history.check.table import Bools, Grid, Ints, Table
 from psrt.history.events import Kind
 from psrt.history.header import Header
+from psrt.partition import Span, fragments_of
 
 #: Numbers that are summed beside each fragment.
 _CONTROLS = 3
-#: All-reduces that send the least: each element of each rank but one to be added, and back.
-_LEAST = (
-    "halving-doubling", "ring", "segmented-ring", "tree", "double-tree", "halving-doubling-blocks",
-    "all-pairs", "root",
-)  # fmt: skip
 
 
-def fragments_of(contract: Contract, header: Header) -> list[list[tuple[int, int]]]:
-    """Return the spans [start, stop) of each fragment; of layers that touch, one.
+def fragment_spans(contract: Contract, header: Header) -> Sequence[Sequence[Span]]:
+    """Return the spans of each fragment.
 
     Raises:
         ConfigError: if the layers of a header are not those of so many fragments.
     """
     if contract.fragments == 1:
-        return [[(0, header.n)]]
-    layers = header.layers
-    ends = [0, *(stop for _, stop in layers)]
-    whole = ends[-1] == header.n and all(
-        start == end < stop for (start, stop), end in zip(layers, ends, strict=False)
-    )
-    if not whole or len(layers) < contract.fragments:
+        return [[Span(0, header.n)]]
+    layers = [Span(*it) for it in header.layers]
+    ends = [0, *(it.stop for it in layers)]
+    if ends != [*(it.start for it in layers), header.n]:
         raise ConfigError(
             f"the history's header has {len(layers)} layers that do not make up {header.n} "
-            f"parameters in {contract.fragments} fragments"
+            "parameters"
         )
-    count = contract.fragments
-    if header.knob("fragment_order") != "sequential":
-        return [list(layers[f::count]) for f in range(count)]  # one is never beside the next
-    least, more = divmod(len(layers), count)
-    stops = [(f + 1) * least + min(f + 1, more) for f in range(count)]
-    return [[(layers[a][0], layers[b - 1][1])] for a, b in zip([0, *stops], stops, strict=False)]
+    strided = header.knob("fragment_order") != SEQUENTIAL
+    return fragments_of(layers, contract.fragments, strided=strided)
 
 
 def fragment_sizes(contract: Contract, header: Header) -> list[int]:
-    """Return the number of elements of each fragment; see ``fragments_of``."""
-    spans = fragments_of(contract, header)
-    return [sum(stop - start for start, stop in fragment) for fragment in spans]
+    """Return the number of elements of each fragment; see ``fragment_spans``."""
+    return [sum(it.size for it in fragment) for fragment in fragment_spans(contract, header)]
 
 
 def streamed_bytes(
@@ -70,38 +65,59 @@ def streamed_bytes(
         table: events of all workers; sums are matched.
         frame_bytes: of the frames of a codec.
     """
-    copies = [
-        _copies(name or "", contract.workers)
-        for name in (header.algorithm, header.control_algorithm)
-    ]
-    of_numbers, of_controls = copies
-    if of_numbers is None or of_controls is None or contract.crashes:
+    algorithms = header.algorithm, header.control_algorithm
+    if contract.crashes or not all(it in ALGORITHMS for it in algorithms):
         return None
     sizes = np.array(fragment_sizes(contract, header), np.int64)
     ends = table.where(Kind.REDUCED)
     ends = ends[table["worker"][ends] == 0]
     first = len(ends) - contract.settles if contract.sends_frames else 0
     dense = ends[first:]  # in frames goes all but what settles
-    summed = sizes[table["shard"][dense[table.real("weight")[dense] > 0]]]
+    summed = sizes[table["shard"][dense[table.real("weight")[dense] > 0]]].tolist()
     # What settles the differences of eager workers needs no control values.
-    controls = _CONTROLS * (len(ends) - contract.settles)
-    return frame_bytes + ITEMSIZE * (of_numbers * int(summed.sum()) + of_controls * controls)
+    controls = [_CONTROLS] * (len(ends) - contract.settles)
+    sent = sum(
+        number * _sent(str(name), contract.workers, n)
+        for name, vectors in zip(algorithms, (summed, controls), strict=True)
+        for n, number in Counter(vectors).items()
+    )
+    return frame_bytes + ITEMSIZE * sent
 
 
-def _copies(algorithm: str, ranks: int) -> int | None:
-    """Return how often an all-reduce sends each element, all ranks together.
+@functools.cache
+def _sent(algorithm: str, ranks: int, n: int) -> int:
+    """Return the elements that all ranks send in an all-reduce of n.
 
-    None of those in shared memory, and of the library's, whose messages nobody sees.
-
-    >>> [_copies(name, 6) for name in ("ring", "naive", "butterfly", "node+ring")]
-    [10, 30, 12, None]
+    >>> [_sent(name, 6, 1) for name in ("ring", "naive", "butterfly")]
+    [10, 30, 12]
     """
-    if algorithm == "naive":
-        return ranks * (ranks - 1)
-    if algorithm == "butterfly":
-        rounds = ranks.bit_length() - 1  # of the ranks that are a power of two; others fold first
-        return 2 * (ranks - (1 << rounds)) + rounds * (1 << rounds)
-    return 2 * (ranks - 1) if algorithm in _LEAST else None
+    plan = ALGORITHMS[algorithm].plan(ranks, n)
+    to_others = (it for rank, steps in enumerate(plan) for it in steps if it.send_to != rank)
+    return sum(it.send.size for it in to_others if it.send_to is not None)
+
+
+def check_averaging(
+    contract: Contract, table: Table, averages: Ints, leave: Ints, findings: Findings
+) -> None:
+    """Check every average against the steps before it.
+
+    Args:
+        contract: of the run.
+        table: events of all workers, worker after worker; steps are counted right.
+        averages: positions of the first event of each average, in ascending order.
+        leave: by worker, position of its LEAVE, the number of events where it died.
+        findings: takes what is wrong.
+    """
+    steps = table.where(Kind.STEP)
+    owned = (_by_worker(contract, table, it) for it in (steps, averages))
+    for mine, parts, died in zip(*owned, leave == len(table), strict=True):
+        _check_period(contract, table, mine, parts, len(parts), findings, died=bool(died))
+
+
+def _by_worker(contract: Contract, table: Table, at: Ints) -> list[Ints]:
+    """Return positions of events of all workers, worker after worker, by worker."""
+    count = np.bincount(table["worker"][at], minlength=contract.workers)
+    return np.split(at, np.cumsum(count)[:-1])
 
 
 def check_fragments(
@@ -117,12 +133,13 @@ def check_fragments(
         leave: by worker, position of its LEAVE.
         findings: takes what is wrong.
     """
-    steps = table.where(Kind.STEP)
-    owner = table["worker"][steps]
-    for worker, (parts, arrivals) in enumerate(zip(rounds, ends, strict=True)):
-        _check_worker(
-            contract, table, steps[owner == worker], parts, arrivals, int(leave[worker]), findings
-        )
+    steps = _by_worker(contract, table, table.where(Kind.STEP))
+    for mine, parts, arrivals, end in zip(steps, rounds, ends, leave, strict=True):
+        _check_turns(contract, table, parts, arrivals, findings)
+        present = int((parts < end).sum())
+        due = _check_period(contract, table, mine, parts, present, findings)
+        if findings.none:
+            _check_arrivals(contract, table, mine, parts, arrivals, due, present, findings)
     if contract.simulated and findings.none:
         # A worker waits from its event before on, unless it has waited once more after that.
         waits = ends[table.real("weight")[rounds] > 0]
@@ -130,56 +147,134 @@ def check_fragments(
         require_duration(findings, table, waits, waits - 1, most=not contract.exact_times)
 
 
-def _check_worker(
-    contract: Contract,
-    table: Table,
-    steps: Ints,
-    parts: Ints,
-    ends: Ints,
-    leave: int,
-    findings: Findings,
+def _settles(contract: Contract, parts: Ints) -> Bools:
+    """Tell which sums end the differences between eager workers."""
+    found: Bools = np.arange(len(parts)) >= len(parts) - contract.settles
+    return found
+
+
+def _check_turns(
+    contract: Contract, table: Table, parts: Ints, ends: Ints, findings: Findings
 ) -> None:
-    """Check what one worker sends and takes."""
-    count, made = contract.fragments, len(steps)
-    early = int((table.real("progress")[steps] < contract.post_local_epoch).sum())
-    after = _sent_after(contract, made, early)
-    present = parts[parts < leave]
-    text = (
-        f"worker {{worker}} sent {{sent}} fragments in {made} steps, expected {{due}}; the period "
-        f"is {contract.local_steps}, and 1 before epoch {contract.post_local_epoch:g}"
-    )
-    findings.on(table, np.array([leave])).require(
-        AVERAGING, np.array([len(present) == len(after)]), text, sent=len(present), due=len(after)
-    )
-    number = np.arange(len(parts))
-    # What ends the differences between eager workers begins with the first fragment again.
-    settles = number >= len(parts) - contract.settles
-    turn = np.where(settles, number - (len(parts) - contract.settles), number) % count
+    """Check that fragments take turns, both when a worker sends and when it takes them."""
+    number, settles = np.arange(len(parts)), _settles(contract, parts)
+    # What ends the differences begins with the first fragment again.
+    turn = np.where(settles, number - (len(parts) - contract.settles), number) % contract.fragments
     for what, at in (("sent", parts), ("took", ends)):
         text = f"worker {{worker}} {what} fragment {{said}} as its sum {{number}}, expected {{due}}"
         findings.on(table, at).require_equal(
             FRAGMENTS, table["shard"][at], turn, text, number=number
         )
-    if not findings.none:
-        return
-    sent_at, taken_at = np.searchsorted(steps, parts), np.searchsorted(steps, ends)
-    due = np.concatenate([after, np.full(len(parts) - len(after), made)])
+
+
+def _check_period(
+    contract: Contract,
+    table: Table,
+    steps: Ints,
+    parts: Ints,
+    present: int,
+    findings: Findings,
+    *,
+    died: bool = False,
+) -> Ints:
+    """Check after which steps a worker averages, and that it weighs its samples since the last one.
+
+    Args:
+        contract: of the run.
+        table: of its events.
+        steps: positions of its steps.
+        parts: of its parts of averages, one after the other.
+        present: how many of these it has not left before.
+        findings: takes what is wrong.
+        died: whether it died, maybe before an average after its last step.
+
+    Returns:
+        By part, the number of steps after which it is due.
+    """
+    made = len(steps)
+    early = int((table.real("progress")[steps] < contract.post_local_epoch).sum())
+    after = _due_after(contract, made, early)
+    due = np.full(len(parts), made)
+    due[: min(present, len(after))] = after[: min(present, len(after))]
     text = (
-        "worker {worker} sent fragment {shard} after {said} steps, expected after {due}; the "
-        f"period is {contract.local_steps}, and 1 before epoch {contract.post_local_epoch:g}"
+        "worker {worker} averages after {said} steps, expected after {due}; the period is "
+        f"{contract.local_steps}, and 1 before epoch {contract.post_local_epoch:g}"
     )
-    findings.on(table, parts).require_equal(AVERAGING, sent_at, due, text)
-    late = np.arange(len(parts)) >= early * count
-    expected = _staleness(contract, due, late & (number < len(after)), made)
+    findings.on(table, parts).require_equal(AVERAGING, np.searchsorted(steps, parts), due, text)
+    if not findings.none:
+        return due
+    text = "worker {worker} averages where nothing is due, after all that its steps ask for"
+    findings.on(table, parts[len(after) : present]).forbid(AVERAGING, text)
+    missing = after[present:]
+    missing = steps[missing[missing < made + (not died)] - 1]
+    text = "worker {worker} did not average after step {clock} at epoch {progress:g}"
+    findings.on(table, missing).forbid(AVERAGING, text)
+    if not findings.none:
+        return due
+    count, trains = contract.fragments, np.arange(len(parts)) < present
+    had = np.concatenate([[0], np.cumsum(table["samples"][steps])])[due]
+    before = np.concatenate([np.zeros(count, np.int64), had])[: len(had)]
+    since = np.where(trains, had - before, 0)
+    was = np.where(trains, np.concatenate([[0.0], table.real("progress")[steps]])[due], 0.0)
     text = (
-        "worker {worker} took fragment {shard} {passed} steps after it had sent it and says {said},"
+        "worker {worker} averages as for {samples} samples at epoch {progress:g}, it has had "
+        "{since} since its last average of the same and was at {was:g}"
+    )
+    findings.on(table, parts).require(
+        AVERAGING,
+        (table["samples"][parts] == since) & (table.real("progress")[parts] == was),
+        text,
+        since=since,
+        was=was,
+    )
+    return due
+
+
+def _due_after(contract: Contract, made: int, early: int) -> Ints:
+    """Return by fragment, in its turn, the number of steps after which it is averaged.
+
+    Args:
+        contract: of the run.
+        made: steps of the worker.
+        early: those of them with a period of 1.
+    """
+    count, period = contract.fragments, contract.local_steps
+    due = [-(-(f + 1) * period // count) for f in range(count)]
+    step = np.arange(1, made - early + 1)
+    late = early + step[np.isin((step - 1) % period + 1, due)]
+    after = np.concatenate([np.repeat(np.arange(1, early + 1), count), late])
+    # At the end all fragments that had a step since: those which were not sent after the last one.
+    last = int((after == made).sum()) if made else count
+    return np.concatenate([after, np.full(count - last, made)])
+
+
+def _check_arrivals(
+    contract: Contract,
+    table: Table,
+    steps: Ints,
+    parts: Ints,
+    ends: Ints,
+    due: Ints,
+    present: int,
+    findings: Findings,
+) -> None:
+    """Check how many steps after it was sent each fragment arrives."""
+    count, made, number = contract.fragments, len(steps), np.arange(len(parts))
+    early = int((table.real("progress")[steps] < contract.post_local_epoch).sum())
+    passed = np.searchsorted(steps, ends) - np.searchsorted(steps, parts)
+    late = (number >= early * count) & (number < present)
+    expected = _staleness(contract, due, late, made)
+    text = (
+        "worker {worker} took fragment {shard} {passed} steps after it had sent it and says {tau},"
         " expected {due}"
     )
-    findings.on(table, ends).require_equal(
-        FRAGMENTS, table["tau"][ends], expected, text, passed=taken_at - sent_at, because=[parts]
-    )
-    findings.on(table, ends).require_equal(
-        FRAGMENTS, taken_at - sent_at, expected, text, passed=taken_at - sent_at, because=[parts]
+    findings.on(table, ends).require(
+        FRAGMENTS,
+        (table["tau"][ends] == expected) & (passed == expected),
+        text,
+        passed=passed,
+        due=expected,
+        because=[parts],
     )
     text = "worker {worker} sent fragment {shard} again before it arrived"
     before = ends[: max(len(parts) - count, 0)]
@@ -188,31 +283,12 @@ def _check_worker(
     )
     if contract.eager:
         # What the others have sent before is taken with what is sent now; all of it, to settle.
-        taken = np.where(settles, len(parts) - contract.settles, np.maximum(number - count + 1, 0))
+        begun, settles = len(parts) - contract.settles, _settles(contract, parts)
+        taken = np.where(settles, begun, np.maximum(number - count + 1, 0))
         text = "worker {worker} had taken {said} sums when it sent fragment {shard}, expected {due}"
         findings.on(table, parts).require_equal(
             FRAGMENTS, np.searchsorted(ends, parts), taken, text
         )
-    _check_terms(contract, table, steps, parts, due, len(after), findings)
-
-
-def _sent_after(contract: Contract, made: int, early: int) -> Ints:
-    """Return by fragment sent, in its turn, the number of steps that a worker had made.
-
-    Args:
-        contract: of the run.
-        made: steps of the worker.
-        early: those of them with a period of 1.
-    """
-    count, period = contract.fragments, contract.local_steps
-    due = np.zeros(period + 1, bool)
-    due[[-(-(f + 1) * period // count) for f in range(count)]] = True
-    step = np.arange(1, made - early + 1)
-    late = early + step[due[(step - 1) % period + 1]]
-    after = np.concatenate([np.repeat(np.arange(1, early + 1), count), late])
-    # At the end all fragments that had a step since: those which were not sent after the last one.
-    last = int((after == made).sum()) if made else count
-    return np.concatenate([after, np.full(count - last, made)])
 
 
 def _staleness(contract: Contract, due: Ints, late: Bools, made: int) -> Ints:
@@ -222,33 +298,3 @@ def _staleness(contract: Contract, due: Ints, late: Bools, made: int) -> Ints:
         takes = np.full(len(due), made)
         takes[: max(len(due) - contract.fragments, 0)] = due[contract.fragments :]
     return takes - due
-
-
-def _check_terms(
-    contract: Contract,
-    table: Table,
-    steps: Ints,
-    parts: Ints,
-    due: Ints,
-    present: int,
-    findings: Findings,
-) -> None:
-    """Check that a worker is weighted by its samples since it sent the fragment before."""
-    count = contract.fragments
-    had = np.concatenate([[0], np.cumsum(table["samples"][steps])])[due]
-    before = np.concatenate([np.zeros(count, np.int64), had])[: len(had)]
-    trains = np.arange(len(parts)) < present
-    since = np.where(trains, had - before, 0)
-    progress = np.concatenate([[0.0], table.real("progress")[steps]])
-    was = np.where(trains, progress[due], 0.0)
-    text = (
-        "worker {worker} sent fragment {shard} as of {samples} samples at epoch {progress:g}, it "
-        "has had {since} since it sent it before and was at {was:g}"
-    )
-    findings.on(table, parts).require(
-        AVERAGING,
-        (table["samples"][parts] == since) & (table.real("progress")[parts] == was),
-        text,
-        since=since,
-        was=was,
-    )

@@ -10,19 +10,28 @@ changes none of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psrt.history.check.table import Bools, Floats
+from psrt.config.names import ADAPT_THEN_COMBINE
+from psrt.history.check.table import Bools, Floats, Table
+from psrt.history.events import Kind
+from psrt.history.header import Header
 
 #: Share of the norms in the largest sum of a history, below which nobody is believed.
 LEAST = 1e-5
 #: Above it a history writes infinity.
 LARGEST = float(np.finfo(np.float32).max)
-#: For sums in double precision, and for what is written as a float32.
-_MORE = 1.001
+#: Unit roundoff of a float32; its smallest number, and its smallest normal one.
+ROUNDING, TINY, NORMAL = 2.0**-24, 2.0**-149, 2.0**-126
+#: What sums in double precision, what is written as a float32, and products of roundings add to a
+#: bound at most, in all.
+MORE = 1.001
+#: What roundings, of float32 and of what was recorded, may be of a distance, and of a norm.
+_SLACK, _OF_NORM = 1e-3, 1e-6
 
 
 def may_be_norms(sums: Floats, norms: Floats, n: int) -> Bools:
@@ -39,7 +48,7 @@ def may_be_norms(sums: Floats, norms: Floats, n: int) -> Bools:
     least = np.minimum(np.abs(sums), LARGEST)
     largest = least[np.isfinite(sums)].max(initial=0.0)
     most = math.sqrt(n) * largest / LEAST if largest else math.inf
-    found: Bools = least <= norms * _MORE
+    found: Bools = least <= norms * MORE
     return found & ((np.minimum(norms, LARGEST) <= most) | ~np.isfinite(sums))
 
 
@@ -52,4 +61,35 @@ def are_near(said: NDArray[Any], due: NDArray[Any], slack: NDArray[Any]) -> Bool
     with np.errstate(invalid="ignore"):
         both = np.isfinite(said) == np.isfinite(due)
         found: Bools = np.where(finite, np.abs(said - due) <= slack, both)
+    return found
+
+
+def distances(header: Header, table: Table) -> Mapping[int, tuple[float, float]]:
+    """Return bounds of ‖θ_i − mean‖/√n, the root of its mean square, by the clocks of rounds.
+
+    Args:
+        header: of a history with rounds, from which nobody died.
+        table: events of all workers.
+    """
+    found: dict[int, tuple[float, float]] = {}
+    offers = table.where(Kind.OFFER)
+    offers = offers[table["flag"][offers] == 0]
+    push_sum = bool(header.knob("push_sum"))
+    if header.knob("order") == ADAPT_THEN_COMBINE:
+        # Of no vector that comes of averaging is there a norm; by a doubly stochastic matrix they
+        # are no longer than those that were averaged.
+        at = table.where(Kind.MIXED)
+        at = at[table["flag"][at] == 0]
+        totals, after = table.real("rate" if push_sum else "progress")[at], 1
+    else:
+        at, after = offers, 0
+        totals = table.real("progress")[at]
+    clocks, norms = table["clock"], table.real("gap")
+    for clock in np.unique(clocks[at]).tolist():
+        mine = totals[clocks[at] == clock]
+        norm = norms[offers[clocks[offers] == clock]]
+        high = math.inf if push_sum or not len(norm) else math.sqrt(float(np.mean(norm**2)))
+        low = float(np.std(mine)) / header.n
+        slack = _OF_NORM * high if math.isfinite(high) else low
+        found[clock + after] = max(0.0, low * (1 - _SLACK) - slack), high * (1 + _SLACK) + slack
     return found

@@ -3,7 +3,7 @@
 Who has colour 0 asks: it offers what it has to a neighbour, of colour 1, and goes on. That one, in
 between two steps, answers with what it has, y, and moves by ½ (x − y), x being what came; who asked
 moves by ½ (y − x), whatever it has by then. So what both have together stays, and as in rounds it
-shows by sums over the elements of vectors, see ``gossip``.
+shows by sums over the elements of vectors, see ``averages``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
+from psrt.history.check.averages import MESSAGE, Averagers, mixing_of
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
     CAUSALITY,
@@ -26,11 +27,8 @@ from psrt.history.check.findings import (
     Findings,
     require_duration,
 )
-from psrt.history.check.gossip import MESSAGE, MORE, ROUNDING, TINY
-from psrt.history.check.mixing import mixing_of
-from psrt.history.check.norms import are_near, may_be_norms
-from psrt.history.check.steps import check_local_steps, check_own_rates, check_silence
-from psrt.history.check.table import Bools, Ints, Table, find, previous, same_as_before
+from psrt.history.check.norms import MORE, ROUNDING, TINY, are_near
+from psrt.history.check.table import Bools, Ints, Table, find, previous, repeats, same_as_before
 from psrt.history.events import ANSWER, Kind, parts
 from psrt.history.header import Header
 
@@ -48,6 +46,12 @@ class _Averages:
     end: Ints
     #: Whether it is that of who asked.
     asks: Bools
+    #: One number for each offer: of who asked, and which of its.
+    offer: Ints
+    #: What its worker sent for it, its offer or its answer, and what the other one did; −1 where
+    #: that is not known.
+    sent: Ints
+    came: Ints
 
 
 def check_pairs(
@@ -66,27 +70,25 @@ def check_pairs(
         The least and the most bytes that all of them sent; right if nobody has died.
     """
     linked = _linked(header)
-    check_silence(table, leave, np.zeros(len(table), bool), findings)
-    check_local_steps(contract, table, leave, findings)
-    check_own_rates(contract, header, table, findings)
+    everybody = Averagers.of(contract, header, table, leave, findings)
     _check_clocks(contract, table, leave, findings)
     averages = _averages(table, findings)
     if not findings.none:
         return 0, 0
-    _check_roles(linked, table, findings)
+    _check_roles(linked, np.array(mixing_of(header).colours), table, findings)
     _check_numbers(table, findings)
     if not findings.none:
         return 0, 0
-    told = np.bincount(table["worker"], minlength=contract.workers) > 0
-    died = leave == len(table)
-    offered = _check_offers(contract, table, averages, told, died, findings)
+    _check_offers(everybody, averages, findings)
+    if findings.none:
+        _check_open(everybody, averages, findings)
     _check_steady(table, findings)
     if not findings.none:
         return 0, 0
     _check_staleness(table, averages, findings)
-    _check_sums(header, table, averages, offered, findings)
+    _check_sums(everybody, averages, findings)
     _check_durations(contract, table, findings)
-    parks = _check_checkpoints(linked, table, averages, offered, findings)
+    parks = _check_checkpoints(linked, table, averages, findings)
     sent, vector = table.where(Kind.OFFER), MESSAGE + ITEMSIZE * header.n
     nbytes = len(sent) * vector + MESSAGE * (int(linked.sum()) + parks[1])
     # What came to one that had left is no part of what it was saved with.
@@ -132,57 +134,58 @@ def _check_clocks(contract: Contract, table: Table, leave: Ints, findings: Findi
 
 def _averages(table: Table, findings: Findings) -> _Averages:
     """Check that what belongs to an average stands together; return all of them."""
-    take = table.where(Kind.TAKE)
-    last = max(0, len(table) - 1)
+    worker, other, kind, flag = (table[it] for it in ("worker", "shard", "kind", "flag"))
+    _, number = parts(table["version"])
+    take, last = table.where(Kind.TAKE), max(0, len(table) - 1)
     own, end = np.maximum(take - 1, 0), np.minimum(take + 1, last)
-    asks = table["flag"][take] == ANSWER
-    answers = (table["kind"][own] == Kind.OFFER) & (table["flag"][own] == ANSWER)
-    answers &= (table["shard"][own] == table["shard"][take]) & (
-        parts(table["version"][own])[1] == parts(table["version"][take])[1]
-    )
-    holds = np.where(asks, table["kind"][own] == Kind.OWN, answers)
-    holds &= (table["kind"][end] == Kind.MIXED) & (table["shard"][end] == table["shard"][take])
+    asks = flag[take] == ANSWER
+    answers = (kind[own] == Kind.OFFER) & (flag[own] == ANSWER)
+    answers &= (other[own] == other[take]) & (number[own] == number[take])
+    holds = np.where(asks, kind[own] == Kind.OWN, answers)
+    holds &= (kind[end] == Kind.MIXED) & (other[end] == other[take])
     for of in (own, end):
-        holds &= table["worker"][of] == table["worker"][take]
-    text = (
-        "worker {worker} takes what worker {shard} has, and before it is {before} and after it "
-        "{after}"
-    )
+        holds &= worker[of] == worker[take]
     findings.on(table, take).require(
         TURNS,
         holds,
-        text,
+        "worker {worker} takes what worker {shard} has between {before} and {after}",
         before=lambda i: table.value("kind", int(own[i])),
         after=lambda i: table.value("kind", int(end[i])),
         because=[own, end],
     )
-    alone = np.setdiff1d(
-        np.flatnonzero(
-            table.are(Kind.OWN, Kind.MIXED) | (table.are(Kind.OFFER) & (table["flag"] == ANSWER))
-        ),
-        np.concatenate([own, end]),
-    )
+    answer = table.are(Kind.OFFER) & (flag == ANSWER)
+    inside = np.flatnonzero(table.are(Kind.OWN, Kind.MIXED) | answer)
+    alone = np.setdiff1d(inside, np.concatenate([own, end]))
     findings.on(table, alone).forbid(TURNS, "worker {worker} has {kind} and takes nothing")
-    return _Averages(own, take, end, asks)
+    asked, answered = table.where(Kind.OFFER), np.flatnonzero(answer)
+    asked = asked[flag[asked] == 0]
+    offer = _offer_of(table, np.where(asks, worker[take], other[take]), number[take])
+    made = _found(asked, _offer_of(table, worker[asked], number[asked]), offer)
+    reply = _found(answered, _offer_of(table, other[answered], number[answered]), offer)
+    sent, came = np.where(asks, made, own), np.where(asks, reply, made)
+    return _Averages(own, take, end, asks, offer, sent, came)
 
 
-def _colours(linked: Bools) -> Ints:
-    """Return the colour of each worker: 0 of the first of a part, the other one of neighbours."""
-    colour = np.full(len(linked), -1)
-    for first in range(len(linked)):
-        if colour[first] >= 0:
-            continue
-        wave, shade = np.array([first]), 0
-        while len(wave):
-            colour[wave] = shade
-            wave = np.flatnonzero(linked[:, wave].any(axis=1) & (colour < 0))
-            shade = 1 - shade
-    return colour
+def _offer_of(table: Table, worker: Ints, number: Ints) -> Ints:
+    """Return one number for each offer."""
+    _, numbers = parts(table["version"])
+    return worker * (int(numbers.max(initial=0)) + 2) + number
 
 
-def _check_roles(linked: Bools, table: Table, findings: Findings) -> None:
+def _found(at: Ints, keys: Ints, wanted: Ints) -> Ints:
+    """Return the position of the event with each wanted key; −1 where there is none.
+
+    Args:
+        at: positions of the events.
+        keys: of each.
+        wanted: those that are looked for.
+    """
+    order = np.argsort(keys, kind="stable")
+    return np.append(at[order], -1)[find(keys[order], wanted)]
+
+
+def _check_roles(linked: Bools, colour: Ints, table: Table, findings: Findings) -> None:
     """Check that only one colour asks, the other one answers, and both are neighbours."""
-    colour = _colours(linked)
     at = table.where(Kind.OFFER, Kind.TAKE, Kind.MIXED)
     mine, its = table["worker"][at], table["shard"][at]
     text = "worker {worker} averages with worker {shard}, which is no neighbour of it"
@@ -226,55 +229,24 @@ def _check_numbers(table: Table, findings: Findings) -> None:
     findings.on(table, ends).require(TURNS, plain, text, counts=False)
 
 
-def _check_offers(
-    contract: Contract,
-    table: Table,
-    averages: _Averages,
-    told: Bools,
-    died: Bools,
-    findings: Findings,
-) -> Ints:
-    """Check that each offer is answered once at most, and each answer taken once, as it was sent.
-
-    Returns:
-        By average, the position of what came; −1 where it is of one that fell silent.
-    """
+def _check_offers(everybody: Averagers, averages: _Averages, findings: Findings) -> None:
+    """Check that each offer is answered once at most, and each answer taken once, as it is."""
+    table, take, asks, came = everybody.table, averages.take, averages.asks, averages.came
     digest, number = parts(table["version"])
     offers = table.where(Kind.OFFER)
     asked = offers[table["flag"][offers] == 0]
-    owner = table["worker"][asked]
-    follows = same_as_before(owner)
+    follows = same_as_before(table["worker"][asked])
     due = np.where(follows, previous(number[asked], -1) + 1, 0)
     text = "worker {worker} makes offer {said}, expected {due}"
     findings.on(table, asked).require_equal(OFFERS, number[asked], due, text)
-    answers = offers[table["flag"][offers] == ANSWER]
-    take, asks = averages.take, averages.asks
-    taker, source = table["worker"][take], table["shard"][take]
-    # One number for each offer: of who asked, and which of its.
-    wide = int(number.max(initial=0)) + 2
-    key_asked = owner * wide + number[asked]
-    key_answer = table["shard"][answers] * wide + number[answers]
-    order = np.argsort(key_answer, kind="stable")
-    key_take = np.where(asks, taker, source) * wide + number[take]
-    again = np.zeros(len(take), bool)
-    for side in (asks, ~asks):
-        mine = np.flatnonzero(side)
-        sort = mine[np.argsort(key_take[mine], kind="stable")]
-        again[sort] = same_as_before(key_take[sort])
-    text = "worker {worker} averages by offer {number} of worker {whose} again"
-    whose = np.where(asks, taker, source)
-    findings.on(table, take).require(OFFERS, ~again, text, number=number[take], whose=whose)
+    again = repeats(2 * averages.offer + asks)
+    text = "worker {worker} averages by offer {number} with worker {shard} again"
+    findings.on(table, take).require(OFFERS, ~again, text, number=number[take])
     if not findings.none:
-        return np.full(len(take), -1)
-    # Of who asked: its own offer, and the answer to it. Of who answered: the offer.
-    made = find(key_asked, key_take)
-    answered = find(key_answer[order], key_take)
-    at_made = np.where(made >= 0, np.append(asked, -1)[made], -1)
-    at_answer = np.where(answered >= 0, np.append(answers[order], -1)[answered], -1)
-    came = np.where(asks, at_answer, at_made)
-    known = told[source]
-    right = came >= 0
-    right &= (table["worker"][came] == source) & (table["shard"][came] == taker)
+        return
+    taker, source = table["worker"][take], table["shard"][take]
+    known = everybody.told[source]
+    right = (came >= 0) & (table["worker"][came] == source) & (table["shard"][came] == taker)
     right &= digest[came] == digest[take]
     text = (
         "worker {worker} took digest {said:08x} of worker {shard} for offer {number}, which sent "
@@ -289,37 +261,28 @@ def _check_offers(
         what=lambda i: f"{digest[came[i]]:08x}" if came[i] >= 0 else "nothing for it",
         because=[came],
     )
-    own_offer = ~asks | ((at_made >= 0) & (at_made < take))
-    own_offer &= ~asks | (table["shard"][at_made] == source)
+    sent = averages.sent
+    mine = (sent >= 0) & (sent < take) & (table["shard"][sent] == source)
     text = "worker {worker} takes the answer of worker {shard} to offer {number}, which it has not "
     findings.on(table, take).require(
-        OFFERS, own_offer, text + "made to it", number=number[take], because=[at_made]
+        OFFERS, ~asks | mine, text + "made to it", number=number[take], because=[sent]
     )
-    if contract.one_clock and findings.none:
+    if everybody.contract.one_clock and findings.none:
         holds = ~known | (table.real("time")[take] >= table.real("time")[came])
         text = "worker {worker} took what worker {shard} has before it had it"
         findings.on(table, take).require(CAUSALITY, holds, text, because=[came])
-    _check_open(table, averages, asked, answers, key_asked, key_take, died, findings)
-    return np.where(known, came, -1)
 
 
-def _check_open(
-    table: Table,
-    averages: _Averages,
-    asked: Ints,
-    answers: Ints,
-    key_asked: Ints,
-    key_take: Ints,
-    died: Bools,
-    findings: Findings,
-) -> None:
+def _check_open(everybody: Averagers, averages: _Averages, findings: Findings) -> None:
     """Check that one offer is open at a time, and that only one that left lets one pass."""
-    take, asks = averages.take, averages.asks
-    owner, to = table["worker"][asked], table["shard"][asked]
-    order = np.argsort(key_take[asks], kind="stable")
-    taken = take[asks][order]
-    found = find(key_take[asks][order], key_asked)
-    done = np.where(found >= 0, np.append(taken, -1)[found], -1)
+    table, asks, died = everybody.table, averages.asks, everybody.died
+    worker, other, (_, number) = table["worker"], table["shard"], parts(table["version"])
+    taken, of = averages.take[asks], averages.offer[asks]
+    offers = table.where(Kind.OFFER)
+    asked = offers[table["flag"][offers] == 0]
+    answers = offers[table["flag"][offers] == ANSWER]
+    owner, to = worker[asked], other[asked]
+    done = _found(taken, of, _offer_of(table, owner, number[asked]))
     following = np.append(asked[1:], len(table))
     last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
     text = "worker {worker} offers something while its last offer is open"
@@ -330,23 +293,18 @@ def _check_open(
         because=[np.where(last, -1, following)],
     )
     # Void is what went to one that has left; who offered it knows then, and offers no more to it.
-    void = done < 0
     wide = len(died)  # not those of the table alone: who fell silent has no events
     link = owner * wide + to
     newest = np.zeros(wide * wide, np.int64)
     np.maximum.at(newest, link, asked)
-    holds = ~void | (newest[link] == asked)
+    holds = (done >= 0) | (newest[link] == asked)
     text = "worker {worker} has no answer of worker {shard}, and yet offers it something again"
     findings.on(table, asked).require(OFFERS, holds, text, because=[newest[link]])
     # What was answered has moved who answered: who asked takes it, unless it died.
-    _, number = parts(table["version"])
-    width = int(number.max(initial=0)) + 2
-    keys = table["shard"][answers] * width + number[answers]
-    there = find(key_take[asks][order], keys) >= 0
+    whose = other[answers]
+    there = _found(taken, of, _offer_of(table, whose, number[answers])) >= 0
     text = "worker {shard} never took the answer of worker {worker} to its offer {number}"
-    findings.on(table, answers).require(
-        OFFERS, there | died[table["shard"][answers]], text, number=number[answers]
-    )
+    findings.on(table, answers).require(OFFERS, there | died[whose], text, number=number[answers])
 
 
 def _check_steady(table: Table, findings: Findings) -> None:
@@ -370,59 +328,28 @@ def _check_steady(table: Table, findings: Findings) -> None:
 
 def _check_staleness(table: Table, averages: _Averages, findings: Findings) -> None:
     """Check by how many steps an average is late at who asked, and how far apart both were."""
-    take = averages.take
-    sent = _sent_by_taker(table, averages)
-    due = np.where(averages.asks, table["clock"][take] - table["clock"][sent], 0)
+    take, sent, end, asks = averages.take, averages.sent, averages.end, averages.asks
+    due = np.where(asks, table["clock"][take] - table["clock"][sent], 0)
     text = "worker {worker} averages with worker {shard} at staleness {said}, expected {due}"
     findings.on(table, take).require_equal(STALENESS, table["tau"][take], due, text, because=[sent])
     # Both measure the same numbers.
     gap = table.real("gap")
-    end, asks = averages.end, averages.asks
-    _, number = parts(table["version"])
-    wide = int(number.max(initial=0)) + 2
-    who = np.where(asks, table["worker"][take], table["shard"][take]) * wide + number[take]
-    mine, its = np.flatnonzero(asks), np.flatnonzero(~asks)
-    its = its[np.argsort(who[its], kind="stable")]
-    found = find(who[its], who[mine])
-    mine, pair = mine[found >= 0], its[found[found >= 0]]
-    here, there = gap[end[mine]], gap[end[pair]]
+    pair = _found(end[~asks], averages.offer[~asks], averages.offer[asks])
+    mine, pair = end[asks][pair >= 0], pair[pair >= 0]
+    here, there = gap[mine], gap[pair]
     near = are_near(here, there, _NORM * (here + there) + TINY)
     near &= np.isnan(here) == np.isnan(there)
     text = "worker {worker} was {gap:g} apart from worker {shard}, which was {its:g} apart from it"
-    findings.on(table, end[mine]).require(GAPS, near, text, its=there, because=[end[pair]])
+    findings.on(table, mine).require(GAPS, near, text, its=there, because=[pair])
 
 
-def _sent_by_taker(table: Table, averages: _Averages) -> Ints:
-    """Return, by average, where what its taker sent is: its offer, or its answer."""
-    _, number = parts(table["version"])
-    wide = int(number.max(initial=0)) + 2
-    offers = table.where(Kind.OFFER)
-    asked = offers[table["flag"][offers] == 0]
-    keys = table["worker"][asked] * wide + number[asked]
-    take = averages.take
-    found = find(keys, table["worker"][take] * wide + number[take])
-    sent: Ints = np.where(averages.asks, np.append(asked, -1)[found], averages.own)
-    return sent
-
-
-def _check_sums(
-    header: Header, table: Table, averages: _Averages, came: Ints, findings: Findings
-) -> None:
+def _check_sums(everybody: Averagers, averages: _Averages, findings: Findings) -> None:
     """Check that each moves by half of what they differ by, so that what both have stays."""
-    n = header.n if header.numerics else 0
+    table, n = everybody.table, everybody.n
     total, size = table.real("progress"), table.real("gap") * n
-    own, end = averages.own, averages.end
-    sent = _sent_by_taker(table, averages)
+    own, end, sent, came = averages.own, averages.end, averages.sent, averages.came
     for at in (own, sent):
-        text = "{kind} of worker {worker} adds up to {progress:.9g}, by a norm of {gap:g}"
-        holds = may_be_norms(total[at], size[at], n)
-        findings.on(table, at).require(
-            CONSERVED,
-            holds,
-            text + " at most {most:.9g}, and hardly so little",
-            most=size[at],
-            counts=False,
-        )
+        everybody.check_norms(at, findings)
     due = total[own] + 0.5 * (total[came] - total[sent])
     # A difference, and a sum: half of a number is exact.
     most = ROUNDING * (size[own] + size[came] + size[sent]) * MORE + n * TINY
@@ -442,7 +369,7 @@ def _check_sums(
 
 
 def _check_checkpoints(
-    linked: Bools, table: Table, averages: _Averages, came: Ints, findings: Findings
+    linked: Bools, table: Table, averages: _Averages, findings: Findings
 ) -> tuple[int, int]:
     """Check that workers come to the same checkpoints, and that none has half of an average.
 
@@ -450,7 +377,6 @@ def _check_checkpoints(
         linked: by worker, its neighbours.
         table: events of all workers, worker after worker.
         averages: all of them.
-        came: by average, where what came was sent; −1 where that is not known.
         findings: takes what is wrong.
 
     Returns:
@@ -482,11 +408,10 @@ def _check_checkpoints(
     total = np.cumsum(table.are(Kind.PARK))
     begins = (np.cumsum(counts) - counts)[table["worker"]]
     passed = total - begins
-    take, sent = averages.take, _sent_by_taker(table, averages)
-    for other in (sent, came):
+    for other in (averages.sent, averages.came):
         text = "worker {worker} averages with worker {shard} across a checkpoint"
-        holds = (other < 0) | (passed[take] == np.append(passed, 0)[other])
-        findings.on(table, take).require(CAUSALITY, holds, text, because=[other])
+        holds = (other < 0) | (passed[averages.take] == np.append(passed, 0)[other])
+        findings.on(table, averages.take).require(CAUSALITY, holds, text, because=[other])
     steps = np.maximum.accumulate(np.where(table.are(Kind.STEP), np.arange(len(table)), -1))
     require_duration(findings, table, at, steps[at], most=True)
     return int(there.sum()), int(told.sum())

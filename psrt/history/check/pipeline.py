@@ -19,7 +19,15 @@ import numpy as np
 from psrt.config.names import DEFAULT_PIPELINE
 from psrt.errors import ConfigError
 from psrt.history.check.findings import PIPELINE, EventRef, Findings
-from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_run
+from psrt.history.check.table import (
+    Floats,
+    Ints,
+    Table,
+    find,
+    previous,
+    rank_in_run,
+    repeats,
+)
 from psrt.history.events import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -398,71 +406,51 @@ def _check_own_messages(layout: Layout, stage: int, own: Steps, findings: Findin
     message = table.are(Kind.MESSAGE)[at]
     flag, chunk, m = (table[name][at] for name in ("flag", "shard", "tau"))
     rows, clock = table["samples"][at], table["clock"][at]
-    passes = ~message & (flag != BACKWARD_WEIGHT) & (rows > 0)
     back = np.where(message, flag & GRADIENT > 0, flag != FORWARD)
-    came = message & (flag & CAME > 0)
     virtual = chunk * layout.stages + stage
     last = layout.chunks * layout.stages - 1
-    several = layout.stages > 1
     # A key for each micro-batch in each chunk, step and direction.
-    key = _key(layout, clock, m, chunk, back)
-    for what, is_it, wanted, before in (
-        ("came", came, np.where(back, virtual < last, virtual > 0), True),
-        ("sent", message & ~came, np.where(back, virtual > 0, virtual < last), False),
-    ):
-        due, found = np.flatnonzero(passes & wanted & several), np.flatnonzero(is_it)
-        order = np.argsort(key[found], kind="stable")
-        keys = key[found][order]
-        twice = np.zeros(len(found), bool)
-        twice[order[1:]] = keys[1:] == keys[:-1]
-        known = np.isin(key[found], key[due])
+    key = ((clock * layout.micro_batches + m) * layout.chunks + chunk) * 2 + back
+    passes = np.flatnonzero(~message & (flag != BACKWARD_WEIGHT) & (rows > 0))
+    passes = passes[np.argsort(key[passes], kind="stable")]
+    for way in ("came", "sent"):
+        came = way == "came"
+        found = np.flatnonzero(message & ((flag & CAME > 0) == came))
+        # Nothing comes to the first virtual stage, nor goes on from the last; back, it is reversed.
+        there = virtual != np.where(back == came, last, 0)
+        needs = passes[there[passes] & (layout.stages > 1)]
+        of = find(key[needs], key[found])
         messages = findings.on(table, at[found])
         messages.require(
             PIPELINE,
-            known & ~twice,
-            f"micro-batch {{tau}} of chunk {{shard}} {what} at clock {{clock}} in stage {stage}, "
+            (of >= 0) & ~repeats(key[found]),
+            f"micro-batch {{tau}} of chunk {{shard}} {way} at clock {{clock}} in stage {stage}, "
             "which it does not do, or has done already",
         )
-        place = np.searchsorted(keys, key[due])
-        place = np.minimum(place, max(0, len(keys) - 1))
-        there = keys[place] == key[due] if len(keys) else np.zeros(len(due), bool)
-        partner = found[order][place] if len(keys) else np.zeros(len(due), np.int64)
-        text = f"stage {stage} went {{what}} of micro-batch {{tau}} at clock {{clock}}, which "
-        text += "never came" if before else "it never sent"
-        asked = findings.on(table, at[due])
-        asked.require(PIPELINE, there, text, what=lambda i, due=due: _WORDS[int(flag[due[i]])])
-        if not there.all():
+        missing = needs[np.setdiff1d(np.arange(len(needs)), of)]
+        text = f"stage {stage} computed micro-batch {{tau}} at clock {{clock}}, which never {way}"
+        findings.on(table, at[missing]).forbid(PIPELINE, text)
+        if not findings.none or not len(found):
             continue
-        holds = (partner < due) if before else (partner > due)
-        text = text.replace("never came", "came after it").replace("it never", "it had already")
-        asked.require(
+        partner = needs[of]
+        messages.require(
             PIPELINE,
-            holds,
-            text,
-            what=lambda i, due=due: _WORDS[int(flag[due[i]])],
+            (found < partner) if came else (found > partner),
+            f"micro-batch {{tau}} at clock {{clock}} {way} at the wrong side of its pass",
             because=[at[partner]],
             counts=False,
         )
-        neighbour = np.where(
-            back[found] == (what == "came"), virtual[found] + 1, virtual[found] - 1
-        )
+        neighbour = (virtual[found] + np.where(back[found] == came, 1, -1)) % layout.stages
         messages.require_equal(
             PIPELINE,
             table["version"][at[found]],
-            neighbour % layout.stages,
-            f"micro-batch {{tau}} {what} of stage {{said}}, expected {{due}}",
+            neighbour,
+            f"micro-batch {{tau}} {way} of stage {{said}}, expected {{due}}",
             counts=False,
         )
-        same = rows[partner] == rows[due]
-        text = f"micro-batch {{tau}} at clock {{clock}} {what} with another number of rows"
-        asked.require(PIPELINE, same, text, because=[at[partner]], counts=False)
-
-
-def _key(layout: Layout, clock: Ints, m: Ints, chunk: Ints, back: Ints) -> Ints:
-    found: Ints = ((clock * layout.micro_batches + m) * layout.chunks + chunk) * 2 + back.astype(
-        np.int64
-    )
-    return found
+        same = rows[partner] == rows[found]
+        text = f"micro-batch {{tau}} at clock {{clock}} {way} with another number of rows"
+        messages.require(PIPELINE, same, text, because=[at[partner]], counts=False)
 
 
 def _check_messages(

@@ -16,12 +16,12 @@ from psrt.config.names import PARAMETERS
 from psrt.errors import ConfigError
 from psrt.files import open_regular, read_text
 from psrt.history.check.alternation import Shard, Workers, shard_of, workers_of
-from psrt.history.check.apart import distances
 from psrt.history.check.by_host import check_by_host
 from psrt.history.check.contract import Contract, contract_of
 from psrt.history.check.elastic import check_forces, without_forces
 from psrt.history.check.exchange import check_delivery, check_durations, check_replies
 from psrt.history.check.findings import EventRef, Findings, Outcome
+from psrt.history.check.fragments import check_averaging
 from psrt.history.check.frames import check_frames, frames_of, without_frames
 from psrt.history.check.gossip import check_gossip
 from psrt.history.check.metrics import (
@@ -35,6 +35,7 @@ from psrt.history.check.metrics import (
     counted_of_steps,
     split_steps,
 )
+from psrt.history.check.norms import distances
 from psrt.history.check.pairs import check_pairs, forgotten
 from psrt.history.check.pipeline import check_pipeline, layout_of, staleness_of, without_passes
 from psrt.history.check.steps import (
@@ -47,10 +48,10 @@ from psrt.history.check.steps import (
     check_steps,
 )
 from psrt.history.check.stops import without_stops
-from psrt.history.check.straight_sums import check_straight_sums, goes_straight
-from psrt.history.check.sum_frames import check_sum_frames
+from psrt.history.check.straight_sums import check_straight_sums
+from psrt.history.check.sum_frames import Sums, check_sum_frames
 from psrt.history.check.summary import SummaryCheck, check_final
-from psrt.history.check.sums import check_averaging, check_sums, count_updates
+from psrt.history.check.sums import check_sums, count_updates
 from psrt.history.check.table import Ints, Table, joined
 from psrt.history.check.updates import check_updates
 from psrt.history.check.wellformed import check_events, check_times
@@ -278,9 +279,9 @@ class _Case:
         if findings.none:
             codec = frames_of(self.header)
             if codec is not None and not shards:
-                straight = goes_straight(self.header)
-                check = check_straight_sums if straight else check_sum_frames
-                check(codec, self.contract, self.header, workers, findings)
+                sums = Sums.of(codec, self.contract, self.header, workers)
+                check = check_straight_sums if sums.straight else check_sum_frames
+                check(sums, findings)
             else:
                 mine, *its = map(without_forces, (workers, *shards))
                 check_frames(codec, mine, its, self.contract.untold, findings)

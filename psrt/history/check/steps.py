@@ -4,21 +4,20 @@ Where psrt cuts the data into batches, the clock of a step says all there is to 
 does the number of a worker's steps about its end. A problem that brings its own batches may stop
 where it likes between two epochs, but not within one whose batches it has counted.
 
-The learning rate of a gradient is the scheduled one times a factor for its staleness. The formulas
-are this checker's own. Sources: warm-up, Goyal et al. 2017 (1706.02677); cosine, Loshchilov &
-Hutter, ICLR 2017 (1608.03983); inverse, Zhang et al., IJCAI 2016 (1511.05950); mean-inverse, Gupta
-et al., ICDM 2016 (1509.04210); element-wise rules have no factor for a gradient as a whole.
+The learning rate of a gradient is the scheduled one times a factor for its staleness: of which
+progress, of which staleness and in which order is this checker's own; the curve and the factor are
+those of the rows of ``psrt.optim``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
 
+from psrt.errors import ConfigError
 from psrt.history.check.alternation import Shard
-from psrt.history.check.contract import Contract, real_knob
+from psrt.history.check.contract import Contract, rate_of, real_knob
 from psrt.history.check.elastic import alpha_of
 from psrt.history.check.findings import (
     BATCHES,
@@ -33,7 +32,8 @@ from psrt.history.check.findings import (
 from psrt.history.check.table import Bools, Floats, Grid, Ints, Table, previous, same_as_before
 from psrt.history.check.updates import PushOutcomes
 from psrt.history.events import Kind
-from psrt.history.header import Header
+from psrt.history.header import MOST, Header
+from psrt.optim import Schedule, StalenessRate, make_staleness_rate
 
 #: By how much two numbers of epochs may differ that are the same but for rounding.
 _HAIR = 1e-9
@@ -237,8 +237,6 @@ def _check_whole_epochs(
     findings.on(table, at).require(STEPS, ~ends | (share <= 0) | whole | done, text)
 
 
-#: Gradients that the mean of mean-inverse is over.
-_WINDOW = 32
 #: Relative error of a product of two rates, as a float32; and what a float32 cannot tell from 0.
 _ROUNDING, _TINY = 1e-5, 1e-36
 #: Share of progress by which it may be off where a schedule is asked: it is a mean of several
@@ -248,46 +246,47 @@ _NEAR = 2e-6
 _FLOAT32_HAIR = 1.2e-7
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The learning rate as a function of progress, in epochs."""
+def _scheduled(header: Header) -> Schedule | None:
+    """Return the learning rate of a run; None where its header does not tell it."""
+    if header.knob("lr") is None:
+        return None
+    decay = {
+        name: real_knob(header, name, 1.0)
+        for name in ("decay_epochs", "decay_factor")
+        if header.knob(name) is not None
+    }
+    return Schedule(
+        str(header.knob("schedule", "constant")),
+        real_knob(header, "lr", 0.0),
+        epochs=real_knob(header, "epochs", np.inf),
+        warmup_epochs=real_knob(header, "warmup_epochs", 0.0),
+        **decay,
+    )
 
-    lr: float
-    shape: str = "constant"
-    warmup: float = 0.0
-    epochs: float = np.inf
-    decay_epochs: float = 5.0
-    decay_factor: float = 0.1
 
-    @classmethod
-    def of(cls, header: Header) -> Schedule | None:
-        """Return that of a run; None where its header does not tell it."""
-        if header.knob("lr") is None:
-            return None
-        return cls(
-            real_knob(header, "lr", 0.0),
-            str(header.knob("schedule", "constant")),
-            real_knob(header, "warmup_epochs", 0.0),
-            real_knob(header, "epochs", np.inf),
-            real_knob(header, "decay_epochs", 5.0),
-            real_knob(header, "decay_factor", 0.1),
-        )
+def _rate(header: Header) -> StalenessRate:
+    """Return the staleness-aware rate of a run, for what it makes of a gradient as a whole."""
+    knobs = {name: header.knob(f"staleness_{name}") for name in ("power", "decay")}
+    knobs |= {"limit": header.knob("staleness_limit", 4), "dc_lambda": header.knob("dc_lambda")}
+    knobs["adaptive"] = header.knob("dc_adaptive")
+    row = rate_of(header)
+    taken = {name: it for name, it in knobs.items() if name in row.knobs}
+    return make_staleness_rate(row.name, 1, max_lr=real_knob(header, "lr", 1.0), **taken)
 
-    def rate(self, progress: Floats) -> Floats:
-        """Return η at each of these."""
-        since = np.maximum(progress - self.warmup, 0.0)
-        shape = np.ones(len(progress))
-        if self.shape == "step":
-            shape = np.power(self.decay_factor, np.floor(since / self.decay_epochs))
-        elif self.shape == "cosine" and self.epochs > self.warmup:
-            done = np.minimum(since / (self.epochs - self.warmup), 1.0)
-            shape = 0.5 * (1.0 + np.cos(np.pi * done))
-        return self.lr * np.where(progress < self.warmup, progress / self.warmup, shape)
 
-    def bounds(self, progress: Floats, hair: float = _NEAR) -> tuple[Floats, Floats]:
-        """Return the smallest and the largest η within a hair of each of these."""
-        near = [self.rate(progress * (1.0 + side * hair)) for side in (-1, 0, 1)]
-        return np.min(near, axis=0), np.max(near, axis=0)
+def _bounds(schedule: Schedule, progress: Floats, hair: float) -> tuple[Floats, Floats]:
+    """Return the smallest and the largest η within a hair of each of these."""
+    # Few are different: workers take the same steps. None is beyond what counts can be.
+    points, which = np.unique(np.minimum(progress, MOST), return_inverse=True)
+    try:
+        near = [
+            [schedule.rate(it * (1.0 + side * hair)) for it in points.tolist()]
+            for side in (-1, 0, 1)
+        ]
+    except OverflowError:
+        raise ConfigError("the history's header has a rate that nothing can compute") from None
+    low, high = np.min(near, axis=0), np.max(near, axis=0)
+    return low[which], high[which]
 
 
 def check_rates(
@@ -306,9 +305,9 @@ def check_rates(
     brings = (np.bincount(version, table["samples"][applied]) > 0)[version]
     at, version = applied[brings], version[brings]  # without any samples nothing was updated
     factor = _worth(header, shard, outcomes, at) if contract.mode.weakens else 1.0
-    schedule = _shared(contract, header)
-    if schedule is not None:
-        low, high = schedule.bounds(mean[version])
+    bounds = _shared(contract, header, mean[version], _NEAR)
+    if bounds is not None:
+        low, high = bounds
         _check(", of staleness {tau},", low * factor, high * factor, table, at, findings)
 
 
@@ -317,9 +316,9 @@ def check_own_rates(contract: Contract, header: Header, table: Table, findings: 
     at = table.where(Kind.STEP)
     takes = table["samples"][at] > 0
     takes &= contract.mode.averages or contract.mode.single or contract.mode.mixes
-    schedule = Schedule.of(header)
+    schedule = _scheduled(header)
     if schedule is not None:
-        low, high = schedule.bounds(table.real("progress")[at])
+        low, high = _bounds(schedule, table.real("progress")[at], _NEAR)
         _check("", np.where(takes, low, 0.0), np.where(takes, high, 0.0), table, at, findings)
 
 
@@ -335,10 +334,10 @@ def check_shared_rates(
     training = table["flag"][rounds] > 0
     progress = np.where(training, table.real("progress")[rounds], 0.0).sum(0)
     mean = progress / np.maximum(training.sum(0), 1)
-    schedule = _shared(contract, header)
-    if schedule is None:
+    bounds = _shared(contract, header, mean, _NEAR + contract.workers * _FLOAT32_HAIR)
+    if bounds is None:
         return
-    low, high = schedule.bounds(mean, _NEAR + contract.workers * _FLOAT32_HAIR)
+    low, high = bounds
     settled = np.arange(len(mean)) >= len(mean) - contract.settles  # means as they are
     low, high = np.where(settled, 1.0, low), np.where(settled, 1.0, high)
     some = table.real("weight")[rounds].sum(0) > 0
@@ -358,47 +357,34 @@ def _check(
     findings.on(table, at).require(RATES, holds, text, due=(low + high) / 2)
 
 
-def _shared(contract: Contract, header: Header) -> Schedule | None:
-    """Return the rate of what is shared; None where the header does not tell it.
+def _shared(
+    contract: Contract, header: Header, progress: Floats, hair: float
+) -> tuple[Floats, Floats] | None:
+    """Return the smallest and the largest rate of what is shared; None where that is not told.
 
     Of averages that of the outer optimizer, or 1 to take the mean as it is, and of an elastic force
     its strength.
     """
     if not contract.mode.averages:
-        return Schedule.of(header)
+        schedule = _scheduled(header)
+        return None if schedule is None else _bounds(schedule, progress, hair)
+    rate = real_knob(header, "outer_lr", 1.0)
     if contract.mode.elastic is not None:
-        return Schedule(alpha_of(contract, header))
-    return Schedule(real_knob(header, "outer_lr", 1.0))
+        rate = alpha_of(contract, header)
+    always = np.full(len(progress), rate)
+    return always, always
 
 
 def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
-    """Return r(τ), which is 1 where the rule has no factor for a gradient as a whole."""
-    tau = shard.table.real("tau")[at]
-    name = header.knob("staleness_rate", "constant")
-    if name == "mean-inverse":
-        return _mean_inverse(shard, outcomes, at)
-    if name == "inverse":
-        return np.reciprocal(np.maximum(tau, 1.0))
-    if name == "power":
-        return np.power(1.0 + tau, -real_knob(header, "staleness_power", 0.5))
-    if name == "exponential":
-        return np.exp(-real_knob(header, "staleness_decay", 0.2) * tau)
-    return np.ones(len(tau))
+    """Return r(τ) of each gradient, asked in the order in which they were first used.
 
-
-def _mean_inverse(shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
-    """Return 1/⟨τ⟩ of the last gradients up to each, in the order in which they were first used.
-
-    One that was saved was used then, whatever came before its update.
+    A rule may look at those before. One that was saved was used then, whatever came before its
+    update.
     """
+    rate = _rate(header)
     of = shard.find_push(at)
     saved = np.where(of >= 0, outcomes.saved[of], len(shard.table)) if len(at) else at
     order = np.argsort(np.minimum(saved, at), kind="stable")
-    # The sum of a window is the difference of two running sums.
-    total = np.concatenate([[0], np.cumsum(shard.table["tau"][at][order])])
-    count = np.arange(1, len(at) + 1)
-    seen = np.minimum(count, _WINDOW)
-    recent = total[count] - total[count - seen]
     factor = np.empty(len(at))
-    factor[order] = np.minimum(1.0, seen / np.maximum(recent, 1))
+    factor[order] = [rate.scale(tau) for tau in shard.table["tau"][at][order].tolist()]
     return factor

@@ -1,39 +1,21 @@
 """Sums by a linear codec through a schedule: what is added, that all know its mean, what is kept.
 
 In each round every worker that takes part makes the same parts of each span, which are as long as
-the codec says; a schedule adds them, and all end with the same means: numbers are in no history, so
-digests stand for them. Of a schedule the checker knows only that every element of a vector travels
-as many times as any other: from all but one to where it is added, and back, at least, and at most
-from each to each.
+the codec says; a schedule adds them, and all end with the same means. Of a schedule it is asked
+here only that every element of a vector travels as many times as any other: from all but one to
+where it is added, and back, at least, and at most from each to each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from psrt.codec import Matrix, matrices_within
-from psrt.codec.linear import Linear
-from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
-from psrt.history.check.frames import FrameContract
-from psrt.history.check.sum_frames import (
-    Frames,
-    Sums,
-    check_chain,
-    check_inside,
-    check_tiles,
-    team_of,
-)
+from psrt.history.check.sum_frames import Frames, Sums, check_chain, check_chunks, check_inside
 from psrt.history.check.table import Ints, Table, find, repeats
 from psrt.history.events import OF_ALL, Kind, parts
 from psrt.history.header import Header
-from psrt.partition import Span
 from psrt.ways import Way
-
-#: Parts of a codec at most.
-_PARTS = 2
 
 
 def goes_straight(header: Header) -> bool:
@@ -41,106 +23,27 @@ def goes_straight(header: Header) -> bool:
     return header.way == Way.STRAIGHT.value
 
 
-def part_bytes(contract: FrameContract, n: int, matrices: Sequence[Matrix]) -> dict[int, int]:
-    """Return the bytes of each part of n elements that has any, by its number."""
-    codec = contract.codec(n, matrices)
-    assert isinstance(codec, Linear), "what goes straight is linear"
-    size = np.dtype(codec.dtype).itemsize
-    return {i: size * many for i, many in enumerate(codec.parts) if many}
-
-
-def check_straight_sums(
-    codec: FrameContract, contract: Contract, header: Header, table: Table, findings: Findings
-) -> None:
-    """Check every part that was added, and its mean.
-
-    Args:
-        codec: what it promises.
-        contract: of the run.
-        header: of its history.
-        table: all events of all workers, worker after worker.
-        findings: takes what is wrong.
-    """
-    n, team, sums = header.n, team_of(contract, header), Sums.of(contract, header, table)
-    sent, got = Frames.of(table, Kind.SUM_ENCODE), Frames.of(table, Kind.SUM_DECODE)
-    kept = Frames.of(table, Kind.SUM_KEEP)
-    for frames in (sent, got, kept):
-        _check_places(frames, sums, findings)
+def check_straight_sums(sums: Sums, findings: Findings) -> None:
+    """Check every part that was added, and its mean."""
+    sent, got = sums.frames(Kind.SUM_ENCODE), sums.frames(Kind.SUM_DECODE)
+    kept = sums.frames(Kind.SUM_KEEP)
+    for frames in (got, kept):
+        check_inside(sums, frames, findings)
+        text = "{kind} of a chunk of worker {shard}, where a schedule adds what all have of it"
+        of_all = frames.column("shard") == OF_ALL
+        findings.on(frames.table, frames.at).require(FRAMES, of_all, text, counts=False)
     if findings.none:
-        _check_parts(codec, n, contract.workers, team, sums, sent, findings)
+        check_chunks(sums, sent, findings)
     if findings.none:
-        _check_means(codec, n, contract.workers, team, sent, got, findings)
+        _check_means(sums, sent, got, findings)
     if findings.none:
-        _check_kept(codec, n, contract.workers, table, sums, sent, kept, findings)
+        _check_kept(sums, sent, kept, findings)
 
 
-def _check_places(frames: Frames, sums: Sums, findings: Findings) -> None:
-    """Check that spans are in what is summed, and that nobody owns them."""
-    check_inside(frames, sums, findings)
-    text = "{kind} of a chunk of worker {shard}, where a schedule adds what all have of it"
-    of_all = frames.column("shard") == OF_ALL
-    findings.on(frames.table, frames.at).require(FRAMES, of_all, text, counts=False)
-
-
-def _check_parts(
-    codec: FrameContract,
-    n: int,
-    workers: int,
-    team: int,
-    sums: Sums,
-    sent: Frames,
-    findings: Findings,
-) -> None:
-    """Check that spans tile what is summed, and that all that take part make all parts of each."""
-    table = sent.table
-    asked = findings.on(table, sent.at)
-    places, which = np.unique(np.stack([sent.start, sent.size], 1), axis=0, return_inverse=True)
-    found = [
-        part_bytes(codec, size, matrices_within(sums.matrices, Span(start, start + size)))
-        for start, size in places.tolist()
-    ]
-    bounds = np.array([[it.get(i, -1) for i in range(_PARTS)] for it in found], np.int64)
-    due = bounds.reshape(-1, _PARTS)[which.ravel(), sent.back]
-    text = (
-        "worker {worker} made part {flag} of {samples} bytes in round {clock}, "
-        f"{codec.name} makes {{due}}"
-    )
-    asked.require(FRAMES, sent.column("samples") == due, text, due=due)
-    again = repeats(sent.keys(n, (sent.back, _PARTS), (sent.column("worker"), workers)))
-    text = "worker {worker} made part {flag} from element {start} on twice in round {clock}"
-    asked.require(FRAMES, ~again, text, start=sent.start, counts=False)
-    if not findings.none:
-        return
-    chunk, leader, count = np.unique(sent.keys(n), return_index=True, return_counts=True)
-    group = np.searchsorted(chunk, sent.keys(n))
-    text = "worker {worker} takes a span of round {clock} to be another than the others do"
-    alike = sent.size == sent.size[leader][group]
-    asked.require(FRAMES, alike, text, counts=False)
-    many = np.array([len(it) for it in found], np.int64)[which.ravel()][leader]
-    text = (
-        "in round {clock} {count} parts were made of the span from element {start} on, expected "
-        "{due} by each of {team} that take part"
-    )
-    findings.on(table, sent.at[leader]).require(
-        FRAMES, count == many * team, text,
-        count=count, start=sent.start[leader], due=many, team=team, counts=False,
-    )  # fmt: skip
-    check_tiles(sent, leader, sums, team, findings)
-
-
-def _check_means(
-    codec: FrameContract,
-    n: int,
-    workers: int,
-    team: int,
-    sent: Frames,
-    got: Frames,
-    findings: Findings,
-) -> None:
+def _check_means(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> None:
     """Check that whoever made a part knows its mean afterwards, the same as all others."""
     made, asked = findings.on(sent.table, sent.at), findings.on(got.table, got.at)
-    ours = sent.keys(n, (sent.back, _PARTS), (sent.column("worker"), workers))
-    theirs = got.keys(n, (got.back, _PARTS), (got.column("worker"), workers))
+    ours, theirs = (it.keys("flag", "worker") for it in (sent, got))
     order = np.argsort(theirs, kind="stable")
     text = "worker {worker} ended the sum of part {flag} from element {start} on twice"
     asked.require(FRAMES, ~repeats(theirs), text, start=got.start, counts=False)
@@ -154,21 +57,21 @@ def _check_means(
     made.require(FRAMES, its >= 0, text, counts=False)
     if not findings.none:
         return
-    ends = got.at[order[its]]
+    its = order[its]
+    ends = got.at[its]
     text = "worker {worker} ended the sum of part {flag} in round {clock} before it began"
-    made.require(FRAMES, (ends > sent.at) & (got.size[order[its]] == sent.size), text, counts=False)
+    made.require(FRAMES, (ends > sent.at) & (got.size[its] == sent.size), text, counts=False)
     # The next part depends on the mean of the one before.
-    same = sent.keys(n, (sent.column("worker"), workers))
-    follows = np.lexsort((sent.back, same))
+    same = sent.keys("worker")
+    follows = np.lexsort((sent.flag, same))
     before, after = follows[:-1], follows[1:]
     late = (same[before] != same[after]) | (ends[before] < sent.at[after])
     text = "worker {worker} made part {flag} in round {clock} before it knew the one before"
     findings.on(sent.table, sent.at[after]).require(FRAMES, late, text, counts=False)
-    group = got.keys(n, (got.back, _PARTS))
-    groups, leader, which = np.unique(group, return_index=True, return_inverse=True)
+    _, leader, which = np.unique(got.keys("flag"), return_index=True, return_inverse=True)
     which = which.ravel()
     mean, result = parts(got.column("version"))
-    if not codec.numerics:
+    if not sums.codecs[0].numerics:
         text = "{kind} with digests {version}, where nothing was computed"
         asked.require(FRAMES, got.column("version") == 0, text, counts=False)
     because = [got.at[leader][which]]
@@ -176,26 +79,27 @@ def _check_means(
     asked.require(FRAMES, mean == mean[leader][which], text, because=because, counts=False)
     text = "worker {worker} has other means in round {clock} than the others"
     asked.require(FRAMES, result == result[leader][which], text, because=because, counts=False)
-    _check_sent(team, sent, got, order[its], groups, leader, which, findings)
+    part = np.empty(len(got.at), np.int64)
+    part[its] = sent.column("samples")
+    _check_sent(sums, got, part[leader], leader, which, findings)
 
 
 def _check_sent(
-    team: int,
-    sent: Frames,
-    got: Frames,
-    its: Ints,
-    groups: Ints,
-    leader: Ints,
-    which: Ints,
-    findings: Findings,
+    sums: Sums, got: Frames, nbytes: Ints, leader: Ints, which: Ints, findings: Findings
 ) -> None:
-    """Check how often an element of each part was sent: alike in all sums."""
-    part = np.empty(len(got.at), np.int64)
-    part[its] = sent.column("samples")
-    total = np.bincount(which, got.column("samples"), minlength=len(groups)).astype(np.int64)
-    nbytes = part[leader]
+    """Check how often an element of each part was sent: alike in all sums.
+
+    Args:
+        sums: what is summed when.
+        got: the ends of sums.
+        nbytes: by sum, the bytes of its part.
+        leader: by sum, the first of its ends.
+        which: of each end, its sum.
+        findings: takes what is wrong.
+    """
+    total = np.bincount(which, got.column("samples"), minlength=len(leader)).astype(np.int64)
     times = total // nbytes
-    least, most = 2 * (team - 1), team * (team - 1)
+    least, most = 2 * (sums.team - 1), sums.team * (sums.team - 1)
     holds = (times * nbytes == total) & (least <= times) & (times <= most)
     holds &= times == times[:1]
     text = (
@@ -207,28 +111,18 @@ def _check_sent(
     )
 
 
-def _check_kept(
-    codec: FrameContract,
-    n: int,
-    workers: int,
-    table: Table,
-    sums: Sums,
-    sent: Frames,
-    kept: Frames,
-    findings: Findings,
-) -> None:
+def _check_kept(sums: Sums, sent: Frames, kept: Frames, findings: Findings) -> None:
     """Check that each span's sum takes up what was kept back of it before."""
-    asked = findings.on(table, kept.at)
+    asked, codec = findings.on(kept.table, kept.at), sums.codecs[0]
     if not codec.keeps:
         asked.forbid(RESIDUALS, "worker {worker} kept something back, which its codec does not")
         return
-    ours = sent.keys(n, (sent.column("worker"), workers))
-    theirs = kept.keys(n, (kept.column("worker"), workers))
+    ours, theirs = sent.keys("worker"), kept.keys("worker")
     text = "worker {worker} kept something back in round {clock}, of no sum, or twice"
-    holds = np.isin(theirs, ours) & ~repeats(theirs) & (kept.back == 0)
+    holds = np.isin(theirs, ours) & ~repeats(theirs) & (kept.flag == 0)
     asked.require(RESIDUALS, holds, text, counts=False)
     text = "worker {worker} took part in round {clock} and did not say what it kept back"
-    made = findings.on(table, sent.at)
+    made = findings.on(sent.table, sent.at)
     made.require(RESIDUALS, np.isin(ours, theirs), text, counts=False)
     if not findings.none:
         return
@@ -238,18 +132,22 @@ def _check_kept(
     holds = (kept.at[its] > sent.at) & (kept.size[its] == sent.size)
     made.require(RESIDUALS, holds, text, counts=False)
     if findings.none:
-        check_chain(codec, n, table, sums, kept, findings)
+        check_chain(codec, sums, kept, findings)
 
 
 def straight_bytes(table: Table) -> tuple[int, int]:
     """Return the bytes that went to other workers, and those that the numbers would have been."""
-    sent, got = Frames.of(table, Kind.SUM_ENCODE), Frames.of(table, Kind.SUM_DECODE)
+    sent, got = (
+        Frames.of(table, table.where(it), 1, 1) for it in (Kind.SUM_ENCODE, Kind.SUM_DECODE)
+    )
     if not len(sent.at):
         return 0, 0
     total = int(got.column("samples").sum())
     # An element travels as often whatever is made of it.
-    first = (got.round == got.round[0]) & (got.start == got.start[0]) & (got.back == got.back[0])
-    made = (sent.round == got.round[0]) & (sent.start == got.start[0]) & (sent.back == got.back[0])
+    first, made = (
+        (it.round == got.round[0]) & (it.start == got.start[0]) & (it.flag == got.flag[0])
+        for it in (got, sent)
+    )
     times = int(got.column("samples")[first].sum()) // int(sent.column("samples")[made][0])
     chunks = np.unique(np.stack([sent.round, sent.start, sent.size], 1), axis=0)
     return total, 4 * times * int(chunks[:, 2].sum())

@@ -9,15 +9,16 @@ import numpy as np
 
 from psrt.arrays import ITEMSIZE
 from psrt.codec import Matrix
+from psrt.collective.registry import shares_evenly
 from psrt.config.names import OPTIMIZER, PARAMETERS
 from psrt.history.check.alternation import Shard, Workers
+from psrt.history.check.averages import mixing_of
 from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
 from psrt.history.check.fragments import fragment_sizes, streamed_bytes
 from psrt.history.check.frames import FrameContract, frame_bounds
-from psrt.history.check.mixing import mixing_of
 from psrt.history.check.pipeline import layout_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
@@ -44,8 +45,6 @@ _MESSAGE = 64
 _MOST_SPECTRUM = 256
 #: Elements up to which a distance in the metrics is exact, and what rounding may be of one.
 _SKETCH, _ROUNDING = 4096, 1e-8
-#: All-reduces in which all workers own as much.
-SHARDS_EVENLY = ("ring", "node")
 #: To which a summary rounds its seconds.
 _MICROSECOND = 1e-6
 
@@ -159,7 +158,7 @@ class SummaryCheck:
         vectors = OPTIMIZERS[str(header.knob("optimizer"))].vectors
         if shard is None:
             least = most = whole
-        elif self._header.algorithm not in SHARDS_EVENLY:
+        elif not shares_evenly(self._header.algorithm):
             most = whole
         figures.within(vectors * least, vectors * most, "memory", "optimizer")
         some = 2 * whole / max(buckets, 2), 2 * whole

@@ -1,7 +1,4 @@
-"""Modes without servers: every worker in every sum, the same order, the same result; averages.
-
-Sources of local SGD: Stich, ICLR 2019 (1805.09767); post-local, Lin et al., ICLR 2020 (1808.07217).
-"""
+"""Modes without servers: every worker in every sum, the same order, the same result."""
 
 from __future__ import annotations
 
@@ -9,24 +6,20 @@ import numpy as np
 
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
-    AVERAGING,
     CAUSALITY,
     MEMBERSHIP,
     SUMS,
     Findings,
     require_duration,
 )
-from psrt.history.check.fragments import check_fragments
+from psrt.history.check.fragments import check_averaging, check_fragments
 from psrt.history.check.steps import check_local_steps, check_silence
 from psrt.history.check.table import (
     Bools,
-    Floats,
     Grid,
     Ints,
     Table,
-    previous,
     rank_in_group,
-    same_as_before,
 )
 from psrt.history.events import PRESENT, Kind
 
@@ -272,79 +265,3 @@ def _check_step_by_step(table: Table, steps: Ints, trained: Ints, findings: Find
     holds &= table.real("progress")[step] == table.real("progress")[trained]
     text = "worker {worker} shares clock {clock}, which is not the step that it has made"
     findings.on(table, trained).require(SUMS, holds, text, because=[step])
-
-
-def check_averaging(
-    contract: Contract, table: Table, averages: Ints, leave: Ints, findings: Findings
-) -> None:
-    """Check every average against the steps before it.
-
-    Args:
-        contract: of the run.
-        table: events of all workers, worker after worker; steps are counted right.
-        averages: positions of the first event of each average, in ascending order.
-        leave: by worker, position of its LEAVE, the number of events where it died.
-        findings: takes what is wrong.
-    """
-    steps = table.where(Kind.STEP)
-    owner, progress = table["worker"][steps], table.real("progress")[steps]
-    last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
-    due = _due(contract, owner, progress) | last
-    mine = table["worker"][averages]
-    of = np.searchsorted(steps, averages) - 1  # the step before each, in the table
-    has_step = (of >= 0) & (owner[of] == mine) if len(steps) else np.zeros(len(averages), bool)
-    findings.on(table, averages).require(
-        AVERAGING, has_step, "worker {worker} averages before it has made a step"
-    )
-    made = np.bincount(of[has_step], minlength=len(steps))
-    died = last & (leave[owner] == len(table))
-    text = (
-        "worker {worker} averaged {made} times after step {clock} at epoch {progress:g}, expected "
-        f"{{due:d}}; the period is {contract.local_steps}, and 1 before epoch "
-        f"{contract.post_local_epoch:g}"
-    )
-    findings.on(table, steps).require(
-        AVERAGING, (made == due) | (died & (made == 0)), text, made=made, due=due
-    )
-    if findings.none:
-        _check_terms(table, steps, averages, of, findings)
-
-
-def _due(contract: Contract, owner: Ints, progress: Floats) -> Bools:
-    """Tell after which steps an average is due, but for what is left over at the end.
-
-    Progress never goes back, so the steps with a period of 1 come first; from there on it is every
-    H-th step.
-    """
-    rank, starts = rank_in_group(owner, int(owner.max(initial=-1)) + 1)
-    early = progress < contract.post_local_epoch
-    before = np.concatenate([[0], np.cumsum(early)])
-    stops = np.append(starts[1:], len(owner))
-    early_steps = (before[stops] - before[starts])[owner]
-    since = rank - early_steps + 1
-    due: Bools = early | ((since > 0) & (since % contract.local_steps == 0))
-    return due
-
-
-def _check_terms(table: Table, steps: Ints, averages: Ints, of: Ints, findings: Findings) -> None:
-    """Check that an average weighs a worker by its samples since the one before."""
-    # Samples up to a step, all workers together: the difference of two is what lies between.
-    counted = np.concatenate([[0], np.cumsum(table["samples"][steps])])
-    total = counted[of + 1]
-    again = same_as_before(table["worker"][averages])
-    begins = ~same_as_before(table["worker"][steps])
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(steps)), 0))  # its worker's
-    since = total - np.where(again, previous(total, 0), counted[first[of]])
-    said, was = table.real("progress")[averages], table.real("progress")[steps[of]]
-    text = (
-        "worker {worker} averages as for {samples} samples at epoch {progress:g}, it has had "
-        "{since} since its last average and was at {was:g}"
-    )
-    findings.on(table, averages).require(
-        AVERAGING,
-        (table["samples"][averages] == since) & (said == was),
-        text,
-        since=since,
-        was=was,
-        because=[steps[of]],
-    )

@@ -306,12 +306,12 @@ BAD = {
          "REDUCE w0 c0 > REDUCE w0 c0 v0 x1.5 f1 m3 p0.5 | "
          "REDUCED w0 c0 > REDUCED w0 c0 v1 x2.0 r1.0 f1 | "
          "REDUCED w1 c0 > REDUCED w1 c0 v1 x2.0 r1.0 f1"),
-        ("local-sgd", "averaged 0 times after step 1 at epoch 0.5, expected 1",
+        ("local-sgd", "averages after 3 steps, expected after 2; the period is 2",
          "STEP w0 c1 > STEP w0 c1 p0.5; STEP w0 c2 p0.5 | "
          "REDUCE w0 c0 > REDUCE w0 c0 v0 x1.5 f1 m3 p0.5 | "
          "REDUCED w0 c0 > REDUCED w0 c0 v1 x2.0 r1.0 f1 | "
          "REDUCED w1 c0 > REDUCED w1 c0 v1 x2.0 r1.0 f1"),
-        ("local-sgd", "before it has made a step", "STEP w1 >"),
+        ("local-sgd", "averages where nothing is due", "STEP w1 >"),
     ],
     "sums": [
         ("allreduce", "took part in 3 sums, worker 1 in 2",

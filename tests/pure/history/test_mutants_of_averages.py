@@ -13,7 +13,7 @@ from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.history import History
 from psrt.history.check import check
-from psrt.history.check.mixing import mixing_of
+from psrt.history.check.averages import mixing_of
 from psrt.job import setup
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies import pair_gossip
@@ -24,7 +24,7 @@ from psrt.runtime.strategies.neighbours import Neighbours
 from psrt.runtime.strategies.pair_gossip import PairGossip
 from psrt.runtime.strategies.push_sum import PushSum
 from psrt.runtime.strategies.tracking import Tracking
-from psrt.topology import GRAPHS, registry, topology_of
+from psrt.topology import registry, topology_of
 from psrt.topology.host_part import HostPart
 from psrt.topology.part import Part
 from support.cases import each
@@ -67,14 +67,10 @@ def agrees(topology, name, size, *, push_sum=False, hosts=()):
     assert np.array(known) == pytest.approx(np.array(topology.matrices), abs=1e-12)
 
 
-@each(("name", "push_sum"), itertools.product([*GRAPHS, "random-regular:4"], [False, True]))
-def test_matrices_are_those_of_the_topology(name, push_sum):
-    for size in (1, 2, 3, 4, 5, 7, 9, 12, 16):
-        try:
-            topology = topology_of(name, size, push_sum=push_sum, seed=3)
-        except ConfigError:
-            continue
-        agrees(topology, name, size, push_sum=push_sum)
+@each("push_sum", [False, True])
+def test_a_graph_that_was_drawn_is_in_the_header(push_sum):
+    agrees(topology_of("random-regular:4", 9, push_sum=push_sum, seed=3), "random-regular:4", 9,
+           push_sum=push_sum)  # fmt: skip
 
 
 @each(("text", "push_sum"), [

@@ -22,7 +22,7 @@ Further lines say what becomes of it where a run goes on with other ranks (``job
   what servers have so of it;
 - ``per_shard``: at a worker, one for each shard, in the order of the parameters;
 - ``of_span``: of one cut into shards, and begins anew with another;
-- ``counted``: what only one worker did, which adds up.
+- ``counted``: what this attempt has counted, which begins anew.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Meter:
     saved = (
         *("stats", "steps", "reported_step", "before", "_sketched", "_reported_samples"),
         *("_loss_sum", "_staleness", "_waited", "_skew_max", "_gap_sum", "_gap_count", "_told"),
-        "_since",
+        *("_since", "spent"),
     )
 
     def __init__(
@@ -59,6 +59,8 @@ class Meter:
         self._bytes = (port.bytes_sent, port.bytes_received)
         #: Seconds of training and bytes before the checkpoint that this run went on from.
         self._earlier = (0.0, 0, 0)
+        #: Of these seconds, those with other ranks, whose counts are not part of these.
+        self.spent = 0.0
         #: Clock and time of the newest report.
         self.reported_step, self._since = 0, 0.0
         #: Steps over the whole run; less than the clock if backups overtook this worker.

@@ -273,7 +273,8 @@ class Worker:
     def stats(self) -> Stats:
         """This rank's counters; complete once ``run`` has returned."""
         port, stats = self._port, self.meter.stats
-        stats.steps, stats.epochs, stats.seconds = self.clock, self.epoch, self.seconds
+        stats.steps, stats.epochs = self.clock, self.epoch
+        stats.seconds = self.seconds - self.meter.spent
         stats.bytes_sent, stats.bytes_received = self.meter.bytes
         if not port.role_map.servers:
             stats.updates = self.strategy.updates

@@ -6,7 +6,7 @@ A role gets what any of its kind had, since that is the same for all at a cut, b
 - what a worker has by itself (``of_worker``, and its place in the data where workers stop at steps
   of their own): who stays keeps it, who joins begins without, at the place of the slowest;
 - what a server has for each worker (``per_worker``): who joins is taken for the first;
-- what was counted (``counted``), which begins anew: totals are of an attempt. Only steps, updates,
+- what was counted, which begins anew: totals are of an attempt. Only steps, updates,
   time and samples are those of the whole run, by its clocks and by the lines of its metrics.
 
 A worker that had died has no part. What shards have of it, as its pushes that wait for an update,
@@ -250,10 +250,9 @@ def worker_tree(
     seconds = place["meter"]["before"][0]
     tree["meter"]["before"], tree["meter"]["spent"] = [seconds, 0, 0], seconds
     if number == 0:
-        unreported, loss = _not_in_a_line(roles.values(), reported)
-        tree["meter"]["stats"]["samples"], tree["meter"]["loss_sum"] = unreported, loss
-    for path in marked(owner, "counted"):
-        _put(tree, path, _within(fresh, path))
+        counts = tree["meter"]["counts"]
+        unreported = _not_in_a_line(roles.values(), reported)
+        counts["stats"]["samples"], counts["loss_sum"] = unreported
     for path in marked(owner, "per_worker"):
         _put(tree, path, deepcopy(_within(roles[crew.first if own is None else own], path)))
     _put_own(tree, owner, fresh if own is None else roles[own])
@@ -378,8 +377,9 @@ def _not_in_a_line(roles: Iterable[Tree], reported: int) -> tuple[int, float]:
         meter = role["meter"]
         # Of one that had left the last report, made after this was saved, may be in a line, too.
         if not role["has_left"] or role["clock"] > reported:
-            samples += meter["stats"]["samples"] - meter["reported_samples"]
-            loss += meter["loss_sum"]
+            counts = meter["counts"]
+            samples += counts["stats"]["samples"] - counts["reported_samples"]
+            loss += counts["loss_sum"]
         for *own, _columns, _figures in json.loads(meter["told"]):
             _, _, step, mean, made, *_ = own
             if step > reported and made:

@@ -76,12 +76,15 @@ def shard_tree(
     fresh = state_of(owner)
     for path in marked(owner, "of_span"):
         _put(tree, path, _within(fresh, path))
-    left = {int(worker): steps for worker, steps in tree["shard"]["stats"]["left"].items()}
-    stats = tree["shard"]["stats"] = fresh["shard"]["stats"]
+    left = {
+        int(worker): steps for worker, steps in tree["shard"]["counts"]["stats"]["left"].items()
+    }
+    tree["shard"]["counts"] = fresh["shard"]["counts"]
+    stats = tree["shard"]["counts"]["stats"]
     tree["bytes"] = [0, 0]
     # What is no count but a fact of the parameters goes on: by the first workers park.
     stats["left"] = {
-        str(crew.stays.index(it)): steps for it, steps in left.items() if it in crew.stays
+        str(crew.stays.index(int(it))): at for it, at in left.items() if int(it) in crew.stays
     }
     if owner.number == 0:
         late = () if parks else absent
@@ -155,7 +158,9 @@ def _reached(
     found: dict[int, int] = {}
     for tree in trees:
         clock = _clocks(tree, ())
-        its = {int(worker): steps for worker, steps in tree["shard"]["stats"][name].items()}
+        its = {
+            int(worker): steps for worker, steps in tree["shard"]["counts"]["stats"][name].items()
+        }
         for worker, steps in (its | {it: clock[it] for it in late if it in clock}).items():
             found[worker] = of_two(found.get(worker, steps), steps)
     return {str(-1 - i): found[worker] for i, worker in enumerate(sorted(found))}

@@ -56,6 +56,7 @@ from psrt.history.check.updates import check_updates
 from psrt.history.check.wellformed import check_events, check_times
 from psrt.history.events import MISSED, Kind
 from psrt.history.folder import FOLDER
+from psrt.history.folds.history import fold
 from psrt.history.header import Header
 from psrt.history.reading import History, read_cells
 from psrt.progress import PROGRESS, Amount
@@ -173,14 +174,15 @@ def _check_summary_of_cells(
 ) -> None:
     """Check what a summary says of all cells; the first one counts the samples of its copy."""
     first, contract = cases[0], cases[0].contract
-    if first.late is not None:
-        found = [staleness_of(case.tables[0]) for case in cases]
-        owners = [worker * len(cases) + i for i, (_, worker) in enumerate(found)]
-        summary.late(np.concatenate([tau for tau, _ in found]), np.concatenate(owners))
+    ranks = [
+        one.of_cell(number, len(cases), len(case.history.shards))
+        for number, case in enumerate(cases)
+        for one in fold(case.history, by_stages=first.late is not None)
+    ]
+    summary.counted(ranks)
     if first.reads is None:
         summary.updates(max(case.updates for case in cases))
         summary.steps(first.workers, first.workers.where(Kind.STEP))
-        summary.without_servers()
         if contract.mode.mixes:
             summary.mixed(metrics)
             summary.exchanged(
@@ -190,8 +192,7 @@ def _check_summary_of_cells(
         else:
             summary.summed(*[(case.header, case.tables[0]) for case in cases])
     else:
-        summary.shards([shard for case in cases for shard in case.found], len(cases))
-        summary.skews(np.concatenate([case.reads.skew for case in cases if case.reads]))
+        summary.shards([shard for case in cases for shard in case.found])
         summary.pushed(first.reads)
         if contract.mode.averages:
             summary.steps(first.workers, first.workers.where(Kind.STEP))
@@ -231,7 +232,7 @@ class _Case:
         findings: Findings | None = None,
     ) -> None:
         self.contract = contract
-        self.header = history.header
+        self.history, self.header = history, history.header
         workers = joined(history.workers, "worker")
         shards = [Table(events, f"shard {i}") for i, events in enumerate(history.shards)]
         self.finals = Table(history.finals, "final version")
@@ -316,7 +317,6 @@ class _Case:
         if summary := self._check_summary(updates):
             summary.updates(updates)
             summary.steps(table, table.where(Kind.STEP))
-            summary.without_servers()
             summary.summed((self.header, self.tables[0]))
             if contract.streams:
                 summary.streamed(table, self.tables[0])
@@ -343,12 +343,9 @@ class _Case:
         if summary is not None:
             summary.updates(updates)
             summary.measured(self._metrics or (), died=died)
-            summary.without_servers()
         if summary is not None and not died:
             summary.steps(table, steps)
             summary.mixed(self._metrics or ())
-            if contract.pairs:
-                summary.paired(table)
             summary.exchanged((self.header, nbytes, table), codec=frames_of(self.header))
             summary.times(table, self.waits)
         if contract.pairs:
@@ -390,7 +387,6 @@ class _Case:
         summary = self._check_summary(self.updates)
         if summary is not None:
             summary.shards(shards)
-            summary.skews(workers.skew)
             summary.pushed(workers)
             summary.measured(self._metrics or (), died=self.died)
         if summary is not None and not died.any():
@@ -457,6 +453,7 @@ class _Case:
             return None
         check = SummaryCheck(self._summary, self.contract, self.header, self.findings)
         check.digests(self._saved_sha256, updates)
+        check.counted(fold(self.history))
         return check
 
 

@@ -106,9 +106,9 @@ def test_a_push_is_answered_with_the_version_it_made_and_the_staleness_it_met():
     ]
     [it] = server.shards
     assert it.shard.theta.tolist() == [-4.0]
-    assert it.shard.stats.histogram == [2, 1, 1]
+    assert it.shard.counts.stats.histogram == [2, 1, 1]
     server, port = serve("async", push(0, 0, 0), push(1, 0, 0), *LEAVES, late=0)
-    stats = server.shards[0].shard.stats  # a drop is counted, and answered
+    stats = server.shards[0].shard.counts.stats  # a drop is counted, and answered
     assert (stats.dropped, server.shards[0].shard.version, len(port.sent)) == (1, 1, 2)
 
 

@@ -34,7 +34,6 @@ from psrt.job.result import Run, Say
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
-from psrt.messages import Report, Sketch
 from psrt.model.chain import chain_layers
 from psrt.partition import Span
 from psrt.runtime.mean import mean_of, mean_of_parts
@@ -51,6 +50,7 @@ from psrt.simulation.injection import Injector
 from psrt.simulation.pass_costs import PassCosts, shares_of
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.stage_links import VirtualStageLinks, stage_links
+from psrt.stats import Report, Sketch
 from psrt.transport import RoleMap
 from psrt.transport.port import Port
 from psrt.transport.stage_links import StageLinks

@@ -10,10 +10,9 @@ from typing import Any
 
 from psrt.arrays import Vector
 from psrt.errors import CheckpointError
+from psrt.history.folds.sketch import sketch
 from psrt.history.folds.worker import WorkerFold
-from psrt.messages import Report, Sketch
-from psrt.runtime.sketch import sketch
-from psrt.stats import COLUMNS
+from psrt.stats import COLUMNS, Report, Sketch
 from psrt.transport.port import Port
 
 #: Reports that a checkpoint has of a worker, at most.

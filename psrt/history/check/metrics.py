@@ -5,18 +5,18 @@ own end; a line is made of all reports up to a step at which somebody reported o
 end. So where psrt cuts the data, the events alone say which lines there are. Where a problem does,
 it is not known where an epoch ended: then a line is held against itself and the one before.
 
-Rates and waits are of windows of time, of all workers at the same time, whatever their step: what a
-worker did between two reports is spread evenly over that time.
+The events are made into reports, and those into lines by what does so in a run, ``folds.lines``.
 
-Losses, accuracies and bytes are in no event. By a real clock ``seconds`` have bounds only, and so
-have rates and waits; the windows add up all the same.
+Losses, accuracies and bytes are in no event. By a real clock ``seconds`` have bounds only, and
+rates and waits, which are of windows of time, need but add up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from psrt.history.check.figures import Figures
 from psrt.history.check.findings import CLOCK_S, METRICS, Findings
 from psrt.history.check.table import Floats, Ints, Table, previous, same_as_before, without_pauses
 from psrt.history.events import Kind
+from psrt.history.folds.lines import MetricsAggregator
+from psrt.history.folds.record import Record
+from psrt.stats import Report, Stats
 
 #: What every line has.
 KEYS = (
@@ -36,6 +39,11 @@ KEYS = (
 )  # fmt: skip
 #: By how much of all samples the windows may miss them, whose rates are rounded.
 _SLACK = 1e-6
+#: What follows from events to the number, and what does in virtual time, but for rounding.
+_COUNTED = (
+    "step", "epoch", "epoch_end", "samples", "staleness_mean", "staleness_max", "skew_max",
+)  # fmt: skip
+_MEASURED = ("samples_per_second", "waiting_share", "measured_seconds")
 #: What only grows from line to line.
 _GROWING = ("epoch", "seconds", "samples", "bytes_sent", "bytes_received")
 
@@ -215,22 +223,32 @@ def check_metrics(
     return lines
 
 
-def check_windows(lines: Sequence[Figures]) -> None:
-    """Check that windows of time add up, which is all that is known of them without events.
+def check_windows(lines: Sequence[Figures], waited: float | None = None) -> None:
+    """Check that windows of time add up, which is all that is known of them by a real clock.
 
     Not where a run went on from a checkpoint: what is done over again is in one window more than
     its samples are counted.
+
+    Args:
+        lines: of the metrics.
+        waited: seconds that all workers waited, over the workers; None where that is not known.
     """
     ends = [it.number("measured_seconds") or 0.0 for it in lines]
     windows = [(it, end) for it, end in zip(lines, np.diff([0.0, *ends]), strict=True) if end > 0]
-    if windows:
-        lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
-        samples = lines[-1].number("samples") or 0.0
-        rates = [it.number("samples_per_second") or 0.0 for it, _ in windows]
-        own, length = windows[-1]
-        left = samples - np.dot(rates[:-1], [it for _, it in windows[:-1]])
-        slack = _SLACK * samples / length
-        own.near(float(left / length), "samples_per_second", slack=slack, of="all samples")
+    if not windows:
+        return
+    lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
+    samples, (own, length) = lines[-1].number("samples") or 0.0, windows[-1]
+    for name, total, of in (
+        ("samples_per_second", samples, "all samples"),
+        ("waiting_share", waited, "all waits"),
+    ):
+        if total is None:
+            continue
+        said = [it.number(name) or 0.0 for it, _ in windows]
+        left = total - np.dot(said[:-1], [it for _, it in windows[:-1]])
+        slack = _SLACK * max(total, ends[-1]) / length
+        own.near(float(left / length), name, slack=slack, of=of)
 
 
 def check_distances(
@@ -287,6 +305,62 @@ def check_lines(
         log_every: steps between two lines; 0 for the ends of epochs only.
         findings: takes what is wrong.
     """
+    low, high = _times(contract, counted)
+    aggregator = MetricsAggregator(contract.workers, log_every=log_every)
+    reports = _reports(contract, counted, log_every, low)
+    # As they came: a window ends where all have told of.
+    in_order = sorted(reports, key=attrgetter("seconds"))
+    records = [record for report in in_order for record in aggregator.add(report)]
+    if len(records) != len(lines):
+        findings.count(METRICS, 1)
+        text = f"metrics.jsonl has {len(lines)} lines, the history makes {len(records)}"
+        findings.missing(METRICS, text)
+        return
+    # The first worker of a model that is cut may wait for the parts of others before it reports.
+    measures = contract.exact_times and not contract.cut
+    exact = [*_COUNTED, *_MEASURED * measures, *["seconds"] * contract.exact_times]
+    for line, record in zip(lines, records, strict=True):
+        for name in exact:
+            line.equal(getattr(record, name), name)
+        if record.evaluated_seconds is None:
+            line.same(None, "evaluated_seconds")
+    if not contract.exact_times:
+        _check_seconds(contract, lines, records, counted.clock, high)
+    if not measures and not contract.resumed:
+        waits = counted.waited if contract.one_clock else None
+        check_windows(lines, None if waits is None else float(waits.sum()) / contract.workers)
+
+
+def _check_seconds(
+    contract: Contract,
+    lines: Sequence[Figures],
+    records: Sequence[Record],
+    clock: Ints,
+    high: Floats,
+) -> None:
+    """Check the times of lines by a real clock: between the last event before and the next one."""
+    steps = np.array([it.step for it in records])
+    until = np.zeros(len(lines))
+    np.maximum.at(until, np.minimum(np.searchsorted(steps, clock), len(lines) - 1), high)
+    for line, record, most in zip(
+        lines, records, np.maximum.accumulate(until).tolist(), strict=True
+    ):
+        line.within(record.seconds - CLOCK_S, math.inf, "seconds", rounded=True)
+        if contract.one_clock and not contract.resumed:  # a report counts the time to save
+            line.within(0.0, most + CLOCK_S, "seconds", rounded=True)
+
+
+def _reports(contract: Contract, counted: Counted, log_every: int, low: Floats) -> Iterator[Report]:
+    """Yield what workers reported, as far as events say it: not losses, gaps and bytes.
+
+    What was counted is in its worker's next report.
+
+    Args:
+        contract: of the run.
+        counted: by the workers.
+        log_every: steps between two lines; 0 for the ends of epochs only.
+        low: (k,) when a report that follows a piece is made, at the earliest.
+    """
     plan = contract.plan
     assert plan is not None, "else it is not known where an epoch ends"
     worker, clock = counted.worker, counted.clock
@@ -297,70 +371,36 @@ def check_lines(
     if log_every:
         before = np.where(same_as_before(worker), previous(clock, 0), 0)
         reports = ends | (clock // log_every > before // log_every)
-        on_beat = reports & (clock % log_every == 0)
-        steps = np.unique(clock[ends | on_beat])
-    else:
-        steps = np.unique(clock[ends])
-    if len(steps) != len(lines):
-        findings.count(METRICS, 1)
-        text = f"metrics.jsonl has {len(lines)} lines, the history makes {len(steps)}"
-        findings.missing(METRICS, text)
-        return
-    # What was counted is in its worker's next report, and that in the next line.
     wide = int(last.max()) + 1
     key = worker * wide + clock
     sent = np.unique(key[reports])  # of each worker the last one is there
-    report = np.searchsorted(sent, key)
-    line = np.searchsorted(steps, sent[report] % wide)
-    low, high = _times(contract, counted)
-    _check_counts(contract, lines, counted, line, low, high)
-    if not contract.resumed:
-        _check_windows(contract, lines, counted, report, low, high)
-    for name, due in (("step", steps), ("epoch", plan.epochs(steps))):
-        for figures, value in zip(lines, due.tolist(), strict=True):
-            figures.same(value, name)
-    ending, evaluating = set(line[ends].tolist()), set(line[ends & (worker == 0)].tolist())
-    for i, figures in enumerate(lines):
-        figures.same(i in ending, "epoch_end")
-        if i not in evaluating:
-            figures.same(None, "evaluated_seconds")
-
-
-def _check_counts(
-    contract: Contract,
-    lines: Sequence[Figures],
-    counted: Counted,
-    line: Ints,
-    low: Floats,
-    high: Floats,
-) -> None:
-    """Check numbers and times; ``line`` says of each piece which line it is in."""
-    count = len(lines)
-
-    def largest(values: Ints | Floats) -> Ints | Floats:
-        found = np.full(count, values.min(initial=0))
-        np.maximum.at(found, line, values)
-        return found
-
-    samples = np.cumsum(np.bincount(line, counted.samples, count))
-    tau, taus = np.bincount(line, counted.tau, count), np.bincount(line, counted.taus, count)
-    tau_max, skew = largest(counted.tau_max), largest(counted.skew)
-    low, high = (np.maximum.accumulate(largest(it)) for it in (low, high))
-    for i, figures in enumerate(lines):
-        figures.same(int(samples[i]), "samples")
-        if contract.exact_times:
-            figures.same(float(low[i]), "seconds")
-        else:
-            figures.within(float(low[i]) - CLOCK_S, math.inf, "seconds", rounded=True)
-            if contract.one_clock and not contract.resumed:  # a report counts the time to save
-                figures.within(0.0, float(high[i]) + CLOCK_S, "seconds", rounded=True)
-        if taus[i]:
-            figures.near(tau[i] / taus[i], "staleness_mean")
-            figures.same(int(tau_max[i]), "staleness_max")
-            figures.same(int(skew[i]), "skew_max")
-        else:
-            for name in ("staleness_mean", "staleness_max", "skew_max"):
-                figures.same(None, name)
+    number = np.searchsorted(sent, key)
+    until = np.append(np.flatnonzero(np.diff(number)), len(number) - 1)  # its last piece
+    owner, step = sent // wide, sent % wide
+    seconds = low[until]
+    since = np.where(same_as_before(owner), previous(seconds, 0.0), 0.0)
+    ended = np.zeros(len(sent), bool)
+    ended[np.searchsorted(sent, key[ends])] = True
+    totals = [
+        np.bincount(number, values, len(sent)).astype(values.dtype)
+        for values in (counted.samples, counted.tau, counted.taus, counted.waited)
+    ]
+    most = [
+        np.maximum.reduceat(it, np.append(0, until[:-1] + 1))
+        for it in (counted.tau_max, counted.skew)
+    ]
+    columns = Stats().columns()
+    for (
+        whose, clock_, epoch, samples, tau, taus, waited, tau_max, skew, when, began, ends_epoch
+    ) in zip(
+        *(it.tolist() for it in (owner, step, plan.epochs(step), *totals, *most)),
+        seconds.tolist(), since.tolist(), ended.tolist(), strict=True,
+    ):  # fmt: skip
+        yield Report(
+            whose, epoch, clock_, math.nan, samples, tau, taus, tau_max, when, began, waited, skew,
+            0.0, 0, 0.0 if ends_epoch and not whose else math.nan, math.nan, ends_epoch,
+            clock_ == last[whose], columns,
+        )  # fmt: skip
 
 
 def _times(contract: Contract, counted: Counted) -> tuple[Floats, Floats]:
@@ -375,68 +415,3 @@ def _times(contract: Contract, counted: Counted) -> tuple[Floats, Floats]:
     since = 0.0 if contract.simulated else begin[np.cumsum(~follows) - 1]
     until = np.where(np.append(follows[1:], False), np.append(time[1:], 0), np.inf)
     return time - since, until
-
-
-def _check_windows(
-    contract: Contract,
-    lines: Sequence[Figures],
-    counted: Counted,
-    report: Ints,
-    low: Floats,
-    high: Floats,
-) -> None:
-    """Check rates and waits: windows up to each add up to what workers had done by its end.
-
-    Args:
-        contract: of the run.
-        lines: of the metrics.
-        counted: by the workers.
-        report: (k,) the number of the report that each piece is in, worker after worker.
-        low: (k,) the least seconds at which it was made, if that is its last piece.
-        high: (k,) the most.
-    """
-    last = np.append(np.flatnonzero(np.diff(report)), len(report) - 1)
-    owner, ends = counted.worker[last], [it.number("measured_seconds") or 0.0 for it in lines]
-    early, late = low[last] - CLOCK_S, high[last] + CLOCK_S
-    # The first worker of a model that is cut may wait for the parts of others before it reports.
-    if contract.exact_times and not contract.cut:
-        early = late = low[last]
-    lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
-    lengths = np.diff([0.0, *ends])
-    newest = max(np.flatnonzero(lengths > 0), default=-1)  # which has all that is left
-    for name, counts, each in (
-        ("samples_per_second", counted.samples, 1),
-        ("waiting_share", counted.waited, contract.workers),
-    ):
-        amounts = np.bincount(report, counts)
-        total, said = float(amounts.sum()), 0.0
-        least, most = (_done(ends, it, owner, amounts) for it in (late, early))
-        for i, (figures, length) in enumerate(zip(lines, lengths.tolist(), strict=True)):
-            if length <= 0:
-                continue
-            bounds = (least[i], most[i]) if contract.one_clock else (0.0, total)
-            bounds = (total, total) if i == newest else bounds
-            slack = _SLACK * total
-            figures.within(
-                (bounds[0] - slack - said) / (each * length),
-                (bounds[1] + slack - said) / (each * length),
-                name,
-                rounded=True,
-            )
-            said += each * length * (figures.number(name) or 0.0)
-
-
-def _done(ends: Sequence[float], time: Floats, owner: Ints, amounts: Ints | Floats) -> Floats:
-    """Return what all workers had done by some times, evenly from each report to the next.
-
-    Args:
-        ends: the times.
-        time: (r,) of the reports, worker after worker.
-        owner: (r,) whose they are.
-        amounts: (r,) what was done since the one before.
-    """
-    total = np.zeros(len(ends))
-    for at in np.split(np.arange(len(owner)), np.flatnonzero(np.diff(owner)) + 1):
-        times = np.append(0.0, np.maximum.accumulate(time[at]))
-        total += np.interp(ends, times, np.append(0.0, np.cumsum(amounts[at])))
-    return total

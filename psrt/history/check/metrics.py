@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
 
-from psrt.history.check.alternation import Workers
 from psrt.history.check.contract import Contract
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import CLOCK_S, METRICS, Findings
-from psrt.history.check.table import Floats, Ints, Table, previous, same_as_before, without_pauses
+from psrt.history.check.table import Floats, Ints, Table, without_pauses
 from psrt.history.events import Kind
+from psrt.history.folds.history import WorkerPieces
 from psrt.history.folds.lines import MetricsAggregator
 from psrt.history.folds.record import Record
 from psrt.stats import Report, Stats
@@ -46,115 +45,6 @@ _COUNTED = (
 _MEASURED = ("samples_per_second", "waiting_share", "measured_seconds")
 #: What only grows from line to line.
 _GROWING = ("epoch", "seconds", "samples", "bytes_sent", "bytes_received")
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What workers have counted, piece by piece: (k,) columns, worker after worker, in order."""
-
-    worker: Ints
-    #: Gradient steps that the worker had finished by then.
-    clock: Ints
-    time: Floats
-    samples: Ints
-    #: Seconds since it began to be counted.
-    lasts: Floats
-    #: Seconds that the worker waited.
-    waited: Floats
-    #: Sum, number and maximum of τ over the shards, and the difference of their versions.
-    tau: Ints
-    taus: Ints
-    tau_max: Ints
-    skew: Ints
-
-
-def counted_of_steps(
-    table: Table, workers: Workers | None, *, pairs: bool = False, late: Ints | None = None
-) -> Counted:
-    """Return what was counted where a step is an event, and waiting another.
-
-    Args:
-        table: events of all workers, worker after worker.
-        workers: their reads; None without servers.
-        pairs: whether neighbours average without rounds, so that an average has a staleness.
-        late: τ of each step, where stages count it and servers do not.
-    """
-    reads = table.where(*[Kind.TAKE] * pairs)[:, None]
-    skew = np.zeros(len(reads), np.int64)
-    if workers is not None:
-        reads, skew = workers.reads[workers.is_answer], workers.skew
-    waits = table.are(Kind.OFFER, Kind.LEAVE) & (table.real("seconds") > 0)
-    waits |= table.are(Kind.REDUCED, Kind.MIXED)
-    own = np.flatnonzero(table.are(Kind.STEP) | waits)
-    at = np.sort(np.concatenate([own, reads[:, 0]]))
-    owner, is_step = table["worker"][at], table.are(Kind.STEP)[at]
-    # What is waited for belongs to the step before, and to clock 0 before the first.
-    clock = np.where(is_step, table["clock"][at] + 1, 0)
-    clock = np.maximum.accumulate(clock + owner * (1 << 40)) - owner * (1 << 40)
-    row, staleness = np.searchsorted(at, reads[:, 0]), _staleness(table, reads)
-    if late is not None:
-        row, staleness, skew = np.flatnonzero(is_step), _of_stages(late), np.zeros_like(late)
-    return Counted(
-        owner,
-        clock,
-        table.real("time")[at],
-        np.where(is_step, table["samples"][at], 0),
-        table.real("seconds")[at],
-        np.where(is_step, 0.0, table.real("seconds")[at]),
-        *(_placed(len(at), row, column) for column in (*staleness, skew)),
-    )
-
-
-def counted_of_pushes(workers: Workers, *, late: Ints | None = None) -> Counted:
-    """Return what was counted where a push is a step; nobody has died, so each is answered.
-
-    ``late`` is as of ``counted_of_steps``.
-    """
-    table, reads = workers.table, workers.reads[workers.is_answer]
-    at = reads[:, 0]
-    return Counted(
-        table["worker"][at],
-        table["clock"][at],
-        table.real("time")[at],
-        table["samples"][workers.pushes[:, 0]],
-        table.real("seconds")[at] + table.real("seconds")[workers.pushes[:, 0]],
-        table.real("seconds")[at],
-        *(_staleness(table, reads) if late is None else _of_stages(late)),
-        workers.skew if late is None else np.zeros_like(late),
-    )
-
-
-def counted_of_cells(cells: Sequence[Counted]) -> Counted:
-    """Return what the workers of all cells of a model that is cut have counted together.
-
-    The first cell of a copy counts its samples.
-    """
-    columns = {
-        name: np.concatenate([getattr(it, name) for it in cells])
-        for name in Counted.__dataclass_fields__
-    }
-    number = np.repeat(np.arange(len(cells)), [len(it.worker) for it in cells])
-    columns["worker"] = columns["worker"] * len(cells) + number
-    columns["samples"] = np.where(number == 0, columns["samples"], 0)
-    order = np.argsort(columns["worker"], kind="stable")
-    return Counted(**{name: column[order] for name, column in columns.items()})
-
-
-def _staleness(table: Table, reads: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return by read the sum, number and maximum of τ; −1 stands for a push that was not used."""
-    tau = table["tau"][reads]
-    used = tau >= 0
-    return (tau * used).sum(axis=1), used.sum(axis=1), tau.max(axis=1, initial=0)
-
-
-def _of_stages(late: Ints) -> tuple[Ints, Ints, Ints]:
-    return late, np.ones_like(late), late
-
-
-def _placed(length: int, at: Ints, values: Ints) -> Ints:
-    column = np.zeros(length, np.int64)
-    column[at] = values
-    return column
 
 
 def check_metrics(
@@ -292,7 +182,7 @@ def split_steps(table: Table, resumed: Sequence[float], workers: int) -> list[ra
 def check_lines(
     contract: Contract,
     lines: Sequence[Figures],
-    counted: Counted,
+    workers: Sequence[WorkerPieces],
     log_every: int,
     findings: Findings,
 ) -> None:
@@ -301,16 +191,20 @@ def check_lines(
     Args:
         contract: of the run.
         lines: as ``check_metrics`` returned them.
-        counted: by the workers.
+        workers: what each of them counts.
         log_every: steps between two lines; 0 for the ends of epochs only.
         findings: takes what is wrong.
     """
-    low, high = _times(contract, counted)
     aggregator = MetricsAggregator(contract.workers, log_every=log_every)
-    reports = _reports(contract, counted, log_every, low)
+    times = [times_of(contract, it) for it in workers]
+    reports = [
+        report
+        for number, it in enumerate(workers)
+        for report in _reports(contract, number, it, log_every, times[number][0])
+    ]
     # As they came: a window ends where all have told of.
-    in_order = sorted(reports, key=attrgetter("seconds"))
-    records = [record for report in in_order for record in aggregator.add(report)]
+    reports.sort(key=attrgetter("seconds"))
+    records = [record for report in reports for record in aggregator.add(report)]
     if len(records) != len(lines):
         findings.count(METRICS, 1)
         text = f"metrics.jsonl has {len(lines)} lines, the history makes {len(records)}"
@@ -325,10 +219,12 @@ def check_lines(
         if record.evaluated_seconds is None:
             line.same(None, "evaluated_seconds")
     if not contract.exact_times:
-        _check_seconds(contract, lines, records, counted.clock, high)
+        clock = np.array([piece.clock for it in workers for piece in it.pieces])
+        high = np.concatenate([late for _, late in times])
+        _check_seconds(contract, lines, records, clock, high)
     if not measures and not contract.resumed:
-        waits = counted.waited if contract.one_clock else None
-        check_windows(lines, None if waits is None else float(waits.sum()) / contract.workers)
+        waited = sum(piece.waited for it in workers for piece in it.pieces)
+        check_windows(lines, waited / contract.workers if contract.one_clock else None)
 
 
 def _check_seconds(
@@ -350,68 +246,50 @@ def _check_seconds(
             line.within(0.0, most + CLOCK_S, "seconds", rounded=True)
 
 
-def _reports(contract: Contract, counted: Counted, log_every: int, low: Floats) -> Iterator[Report]:
-    """Yield what workers reported, as far as events say it: not losses, gaps and bytes.
-
-    What was counted is in its worker's next report.
+def _reports(
+    contract: Contract, number: int, worker: WorkerPieces, log_every: int, low: Floats
+) -> Iterator[Report]:
+    """Yield what a worker reported, as far as events say it: not losses, gaps and bytes.
 
     Args:
         contract: of the run.
-        counted: by the workers.
+        number: of the worker.
+        worker: what it counts.
         log_every: steps between two lines; 0 for the ends of epochs only.
         low: (k,) when a report that follows a piece is made, at the earliest.
     """
     plan = contract.plan
     assert plan is not None, "else it is not known where an epoch ends"
-    worker, clock = counted.worker, counted.clock
-    last = np.zeros(contract.workers, np.int64)
-    last[worker] = clock  # the newest one stays
-    ends = (clock == last[worker]) | ((clock > 0) & plan.begins_epoch(clock))
-    reports = ends
-    if log_every:
-        before = np.where(same_as_before(worker), previous(clock, 0), 0)
-        reports = ends | (clock // log_every > before // log_every)
-    wide = int(last.max()) + 1
-    key = worker * wide + clock
-    sent = np.unique(key[reports])  # of each worker the last one is there
-    number = np.searchsorted(sent, key)
-    until = np.append(np.flatnonzero(np.diff(number)), len(number) - 1)  # its last piece
-    owner, step = sent // wide, sent % wide
-    seconds = low[until]
-    since = np.where(same_as_before(owner), previous(seconds, 0.0), 0.0)
-    ended = np.zeros(len(sent), bool)
-    ended[np.searchsorted(sent, key[ends])] = True
-    totals = [
-        np.bincount(number, values, len(sent)).astype(values.dtype)
-        for values in (counted.samples, counted.tau, counted.taus, counted.waited)
-    ]
-    most = [
-        np.maximum.reduceat(it, np.append(0, until[:-1] + 1))
-        for it in (counted.tau_max, counted.skew)
-    ]
-    columns = Stats().columns()
-    for (
-        whose, clock_, epoch, samples, tau, taus, waited, tau_max, skew, when, began, ends_epoch
-    ) in zip(
-        *(it.tolist() for it in (owner, step, plan.epochs(step), *totals, *most)),
-        seconds.tolist(), since.tolist(), ended.tolist(), strict=True,
-    ):  # fmt: skip
-        yield Report(
-            whose, epoch, clock_, math.nan, samples, tau, taus, tau_max, when, began, waited, skew,
-            0.0, 0, 0.0 if ends_epoch and not whose else math.nan, math.nan, ends_epoch,
-            clock_ == last[whose], columns,
-        )  # fmt: skip
+    counts, pieces, columns = worker.fold(number), worker.pieces, Stats().columns()
+    clocks = np.array([it.clock for it in pieces])
+    begins, epochs, seconds = plan.begins_epoch(clocks), plan.epochs(clocks).tolist(), low.tolist()
+    before, since = 0, 0.0
+    for i, piece in enumerate(pieces):
+        piece.tell(counts)
+        clock, is_last = piece.clock, i == len(pieces) - 1
+        if not is_last and pieces[i + 1].clock == clock:
+            continue
+        ends = is_last or bool(clock > 0 and begins[i])
+        if ends or (log_every and clock // log_every > before // log_every):
+            it = counts.take()
+            yield Report(
+                number, epochs[i], clock, math.nan, it.samples, it.staleness_sum,
+                it.staleness_count, it.staleness_max, seconds[i], since, it.waited, it.skew_max,
+                0.0, 0, 0.0 if ends and not number else math.nan, math.nan, ends, is_last, columns,
+            )  # fmt: skip
+            since = seconds[i]
+        before = clock
 
 
-def _times(contract: Contract, counted: Counted) -> tuple[Floats, Floats]:
+def times_of(contract: Contract, worker: WorkerPieces) -> tuple[Floats, Floats]:
     """Return by piece the least and the most seconds at which what follows it was reported.
 
     A report follows what it counts, and in virtual time at once. By a real clock time began before
-    the first piece did, and a worker reports before its next piece.
+    the first piece did, and a worker reports before its next piece. What lies between a checkpoint
+    and resuming from it does not count.
     """
-    follows = same_as_before(counted.worker)
-    time = without_pauses(counted.time, counted.lasts, counted.worker, contract.resumed)
-    begin = time[~follows] - counted.lasts[~follows]
-    since = 0.0 if contract.simulated else begin[np.cumsum(~follows) - 1]
-    until = np.where(np.append(follows[1:], False), np.append(time[1:], 0), np.inf)
-    return time - since, until
+    lasts = np.array([it.lasts for it in worker.pieces])
+    time = np.array([it.time for it in worker.pieces])
+    time = without_pauses(time, lasts, np.zeros(len(time), np.int64), contract.resumed)
+    since = 0.0 if contract.simulated else time[0] - lasts[0]
+    return time - since, np.append(time[1:], np.inf)

@@ -18,13 +18,15 @@ from psrt.history.check.figures import Figures
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
 from psrt.history.check.fragments import fragment_sizes, streamed_bytes
 from psrt.history.check.frames import FrameContract, frame_bounds
+from psrt.history.check.metrics import times_of
 from psrt.history.check.mixing import mixing_of
 from psrt.history.check.pipeline import layout_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
-from psrt.history.check.table import Ints, Table, previous, rank_in_group, without_pauses
+from psrt.history.check.table import Ints, Table, previous, rank_in_group
 from psrt.history.events import CAME, Kind
 from psrt.history.folds.figures import Counts, Staleness
+from psrt.history.folds.history import WorkerPieces
 from psrt.history.header import Header
 from psrt.optim import OPTIMIZERS
 from psrt.stats import Stats
@@ -455,35 +457,29 @@ class SummaryCheck:
         ):
             self._figures.same(sum(parts), name)
 
-    def times(self, table: Table, waits: Ints) -> None:
+    def times(self, workers: Sequence[WorkerPieces]) -> None:
         """Check how long training took, and each worker's waiting; nobody has died.
 
         A worker's time is counted from before its first step until after its last event, in virtual
         time from 0 on and exactly; without what lies between a checkpoint and going on from it.
+        What was waited for is in no event.
 
         Args:
-            table: events of all workers, worker after worker.
-            waits: the ends of their waits; what was waited for is not in the events.
+            workers: what each of them counts.
         """
         figures, contract = self._figures, self._contract
         figures.length(contract.workers, "waiting")
-        count = np.bincount(table["worker"], minlength=contract.workers)
-        last = np.cumsum(count) - 1
-        first, time = last - count + 1, table.real("time")
-        # The first event may be a step, which began before it.
-        since = time[first] - np.where(table.are(Kind.STEP), table.real("seconds"), 0.0)[first]
         exact = contract.simulated and not contract.resumed and not contract.ends_late
-        trained = without_pauses(time, 0.0, table["worker"], contract.resumed)
-        least = trained[last] - (0.0 if exact else since)
-        longest = float(least.max())
+        least = [float(times_of(contract, it)[0][-1]) for it in workers]
+        longest = max(least)
         if exact:
             figures.near(longest, "seconds", slack=_MICROSECOND)
         else:
             figures.within(longest - _MICROSECOND, math.inf, "seconds", rounded=True)
         # No worker trained for longer than the summary says, nor for less than its events take.
         most = max(figures.number("seconds") or 0.0, longest) + _MICROSECOND
-        waited = np.bincount(table["worker"][waits], table.real("seconds")[waits], contract.workers)
-        for worker, (seconds, own) in enumerate(zip(waited.tolist(), least.tolist(), strict=True)):
+        for worker, own in enumerate(least):
+            seconds = sum(it.waited for it in workers[worker].pieces)
             self._waiting(worker, seconds)
             low = _share(seconds, own if exact else most)
             figures.within(low, _share(seconds, own), "waiting", worker, "share", rounded=True)

@@ -87,16 +87,18 @@ class WorkerFold:
 
     def used(self, tau: int) -> None:
         """A server has used a gradient of this worker, τ versions old."""
-        if self._ages is None:
-            self._age(tau)
+        if self._ages is not None:
+            return
+        staleness = self._staleness
+        staleness[0] += tau
+        staleness[1] += 1
+        if tau > staleness[2]:
+            staleness[2] = tau
 
     def aged(self, tau: int) -> None:
         """What this worker itself used was τ of its steps old; see ``count_ages``."""
         assert self._ages is not None, "it counts that from the beginning"
         self._ages[tau] = self._ages.get(tau, 0) + 1
-        self._age(tau)
-
-    def _age(self, tau: int) -> None:
         staleness = self._staleness
         staleness[0] += tau
         staleness[1] += 1

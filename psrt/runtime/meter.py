@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -172,29 +171,15 @@ class Meter:
         stats, (sent, received) = self.counts.stats, self.bytes
         stats.bytes_sent = sent - self._bytes[0]
         stats.bytes_received = received - self._bytes[1]
-        it = self.counts.take()
-        more = {name: it for name, it in figures.items() if name not in ("loss", "accuracy")}
-        report = Report(
+        report = self.counts.report(
             self.worker,
             epoch,
             clock,
-            it.loss,
-            it.samples,
-            it.staleness_sum,
-            it.staleness_count,
-            it.staleness_max,
-            self.seconds,
-            self._since,
-            it.waited,
-            it.skew_max,
-            it.gap_sum,
-            it.gap_count,
-            figures.get("loss", math.nan),
-            figures.get("accuracy", math.nan),
-            epoch_end,
-            last,
-            stats.columns(),
-            json.dumps(more) if more else "",
+            figures,
+            seconds=self.seconds,
+            since=self._since,
+            epoch_end=epoch_end,
+            last=last,
         )
         self.reported_step, self._since = clock, report.seconds
         self._reports.append(report)

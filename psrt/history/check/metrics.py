@@ -27,7 +27,7 @@ from psrt.history.events import Kind
 from psrt.history.folds.history import WorkerPieces
 from psrt.history.folds.lines import MetricsAggregator
 from psrt.history.folds.record import Record
-from psrt.stats import Report, Stats
+from psrt.stats import Report
 
 #: What every line has.
 KEYS = (
@@ -260,7 +260,7 @@ def _reports(
     """
     plan = contract.plan
     assert plan is not None, "else it is not known where an epoch ends"
-    counts, pieces, columns = worker.fold(number), worker.pieces, Stats().columns()
+    counts, pieces = worker.fold(number), worker.pieces
     clocks = np.array([it.clock for it in pieces])
     begins, epochs, seconds = plan.begins_epoch(clocks), plan.epochs(clocks).tolist(), low.tolist()
     before, since = 0, 0.0
@@ -271,12 +271,17 @@ def _reports(
             continue
         ends = is_last or bool(clock > 0 and begins[i])
         if ends or (log_every and clock // log_every > before // log_every):
-            it = counts.take()
-            yield Report(
-                number, epochs[i], clock, math.nan, it.samples, it.staleness_sum,
-                it.staleness_count, it.staleness_max, seconds[i], since, it.waited, it.skew_max,
-                0.0, 0, 0.0 if ends and not number else math.nan, math.nan, ends, is_last, columns,
-            )  # fmt: skip
+            figures = {"loss": 0.0} if ends and not number else {}  # it evaluates
+            yield counts.report(
+                number,
+                epochs[i],
+                clock,
+                figures,
+                seconds=seconds[i],
+                since=since,
+                epoch_end=ends,
+                last=is_last,
+            )
             since = seconds[i]
         before = clock
 

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from psrt.stats import Stats
+from psrt.stats import Report, Stats
 
 #: Why a worker waits: for others, whom a gate or a quorum held it back for; for a server's own work
 #: on its push; for messages under way and in a server's queue; in sums over all workers.
 CAUSES = ("workers", "server", "messages", "reduce")
-
-
-class Interval(NamedTuple):
-    """What a worker has counted between two reports; see ``messages.Report``."""
-
-    #: Mean training loss over ``samples``; nan without any.
-    loss: float
-    samples: int
-    #: Sum, number and maximum of τ.
-    staleness_sum: int
-    staleness_count: int
-    staleness_max: int
-    waited: float
-    skew_max: int
-    gap_sum: float
-    gap_count: int
 
 
 class WorkerFold:
@@ -151,14 +136,47 @@ class WorkerFold:
         self.stats.frame_bytes += frame_bytes
         self.stats.framed_bytes += framed_bytes
 
-    def take(self) -> Interval:
-        """Return what was counted since this was called last, and begin the next interval."""
+    def report(
+        self,
+        worker: int,
+        epoch: int,
+        clock: int,
+        figures: Mapping[str, float],
+        *,
+        seconds: float,
+        since: float,
+        epoch_end: bool,
+        last: bool,
+    ) -> Report:
+        """Return what was counted since the report before, and begin the next interval.
+
+        The arguments are fields of ``Report``, but for ``figures``: ``loss``, ``accuracy`` and
+        others on the test set; empty if not evaluated.
+        """
         samples = self.stats.samples - self._reported_samples
-        loss = self._loss_sum / samples if samples else math.nan
+        more = {name: it for name, it in figures.items() if name not in ("loss", "accuracy")}
         total, count, largest = self._staleness
-        found = Interval(
-            loss, samples, total, count, largest, self._waited, self._skew_max, self._gap_sum,
+        found = Report(
+            worker,
+            epoch,
+            clock,
+            self._loss_sum / samples if samples else math.nan,
+            samples,
+            total,
+            count,
+            largest,
+            seconds,
+            since,
+            self._waited,
+            self._skew_max,
+            self._gap_sum,
             self._gap_count,
-        )  # fmt: skip
+            figures.get("loss", math.nan),
+            figures.get("accuracy", math.nan),
+            epoch_end,
+            last,
+            self.stats.columns(),
+            json.dumps(more) if more else "",
+        )
         self._clear()
         return found

@@ -196,6 +196,10 @@ def waited(strategy):
     return [stats.waited[cause] for cause in CAUSES], stats.waited_for
 
 
+def reported(strategy):
+    return strategy.counts.report(0, 0, 0, {}, seconds=1.0, since=0.0, epoch_end=False, last=True)
+
+
 def test_a_wait_is_told_by_the_last_answer():
     """A second passes with every answer; of the held part the last one says whom it was for."""
     first, last = answer(1, 1)._replace(held=0.9), answer(0, 1)._replace(held=1.5)
@@ -213,7 +217,7 @@ def test_every_shard_has_a_version_of_its_own():
     given = [answer(2, 5, staleness=1), answer(0, 3, staleness=6), answer(1, 9)]
     port = WorkerPort(3, [given[0], given[1]._replace(gap=0.5), given[2]._replace(gap=0.25)])
     strategy, clock = step(port)
-    counted = strategy.counts.take()
+    counted = reported(strategy)
     assert (clock, strategy.counts.stats.skew) == (1, {6: 1})
     assert (counted.staleness_sum, counted.staleness_count, counted.staleness_max) == (7, 3, 6)
     assert (counted.gap_sum, counted.gap_count) == (0.75, 2)  # where they were measured
@@ -234,7 +238,7 @@ def test_a_shard_that_is_behind_is_read_again_until_all_are_at_one_clock():
     script += [answer(1, 5, clock=5)]
     port = WorkerPort(3, script)
     strategy, clock = step(port)
-    counted = strategy.counts.take()
+    counted = reported(strategy)
     assert (clock, strategy.counts.stats.skew) == (5, {0: 1})
     # τ is that of the push with the gradient.
     assert (counted.staleness_sum, counted.staleness_count, counted.staleness_max) == (3, 3, 3)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -176,10 +177,12 @@ def _check_summary_of_cells(
         for number, case in enumerate(cases)
         for one in fold(case.history, case.pieces)
     ]
+    workers = _side_by_side(cases)
+    left = [it for copies in zip(*(case.left for case in cases), strict=True) for it in copies]
     summary.counted(ranks)
+    summary.trained(workers, left, first.begun)
     if first.reads is None:
         summary.updates(max(case.updates for case in cases))
-        summary.steps(first.workers, first.workers.where(Kind.STEP))
         if contract.mode.mixes:
             summary.mixed(metrics)
             summary.exchanged(
@@ -190,12 +193,9 @@ def _check_summary_of_cells(
             summary.summed(*[(case.header, case.tables[0]) for case in cases])
     else:
         summary.shards([shard for case in cases for shard in case.found])
-        summary.pushed(first.reads)
-        if contract.mode.averages:
-            summary.steps(first.workers, first.workers.where(Kind.STEP))
         summary.sent(*[(case.header, case.tables[0], case.tables[1:-1]) for case in cases])
     summary.measured(metrics)
-    summary.times(_side_by_side(cases))
+    summary.times(workers)
 
 
 def _side_by_side(cases: Sequence[_Case]) -> list[WorkerPieces]:
@@ -239,6 +239,8 @@ class _Case:
         self.died = False
         #: Bytes that neighbours sent each other, at least and at most.
         self.nbytes = 0, 0
+        #: By worker, whether it said that it leaves; else it died.
+        self.left: list[bool] = []
         #: Whether stages count how stale gradients are, and servers do not.
         self.by_stages = False
         #: Time of the last event of a worker or a shard of the job.
@@ -278,6 +280,7 @@ class _Case:
         if not findings.none:
             return
         leave = check_departures(self.contract, self.workers, self._crashed, findings)
+        self.left = (leave < len(self.workers)).tolist()
         if not findings.none:
             return
         if self.contract.shards:
@@ -301,7 +304,6 @@ class _Case:
         self._check_final(-1, updates, EventRef(table, last))
         if summary := self._check_summary(updates):
             summary.updates(updates)
-            summary.steps(table, table.where(Kind.STEP))
             summary.summed((self.header, self.tables[0]))
             if contract.streams:
                 summary.streamed(table, self.tables[0])
@@ -328,7 +330,6 @@ class _Case:
             summary.updates(updates)
             summary.measured(self._metrics or (), died=died)
         if summary is not None and not died:
-            summary.steps(table, steps)
             summary.mixed(self._metrics or ())
             summary.exchanged((self.header, nbytes, table), codec=frames_of(self.header))
             summary.times(self.pieces)
@@ -371,11 +372,8 @@ class _Case:
         summary = self._check_summary(self.updates)
         if summary is not None:
             summary.shards(shards)
-            summary.pushed(workers)
             summary.measured(self._metrics or (), died=self.died)
         if summary is not None and not died.any():
-            if contract.mode.averages:
-                summary.steps(table, table.where(Kind.STEP))
             summary.times(self.pieces)
             # Who is missed has not said so in a message, but may have left all the same.
             if not any((it["flag"][it.where(Kind.LEFT)] == MISSED).any() for it in self.shards):
@@ -385,6 +383,12 @@ class _Case:
             mine, *its = map(without_frames, self.tables[:-1])
             check_forces(contract, self.header, mine, its, findings)
         self._check_metrics()
+
+    @property
+    def begun(self) -> int:
+        """Epochs that some worker had finished when it began a step."""
+        at = self.workers.where(Kind.STEP, Kind.PUSH)
+        return math.floor(float(self.workers.real("progress")[at].max(initial=0.0)))
 
     @functools.cached_property
     def pieces(self) -> list[WorkerPieces]:
@@ -437,6 +441,7 @@ class _Case:
         check = SummaryCheck(self._summary, self.contract, self.header, self.findings)
         check.digests(self._saved_sha256, updates)
         check.counted(fold(self.history, self.pieces))
+        check.trained(self.pieces, self.left, self.begun)
         return check
 
 

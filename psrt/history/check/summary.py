@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from psrt.arrays import ITEMSIZE
 from psrt.codec import Matrix
 from psrt.config.names import OPTIMIZER, PARAMETERS
-from psrt.history.check.alternation import Shard, Workers
+from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
 from psrt.history.check.figures import Figures
@@ -23,7 +23,7 @@ from psrt.history.check.mixing import mixing_of
 from psrt.history.check.pipeline import layout_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
-from psrt.history.check.table import Ints, Table, previous, rank_in_group
+from psrt.history.check.table import Table, previous
 from psrt.history.events import CAME, Kind
 from psrt.history.folds.figures import Counts, Staleness
 from psrt.history.folds.history import WorkerPieces
@@ -294,26 +294,33 @@ class SummaryCheck:
         """Check the number of updates."""
         self._figures.same(updates, "updates")
 
-    def steps(self, table: Table, at: Ints) -> None:
-        """Check what is counted of the steps of modes whose workers count them; nobody has died.
+    def trained(self, workers: Sequence[WorkerPieces], left: Sequence[bool], begun: int) -> None:
+        """Check samples, steps and epochs.
 
         Args:
-            table: events of all workers.
-            at: positions of the steps.
+            workers: what each of them counts.
+            left: of each, whether it said that it leaves; else it died.
+            begun: epochs that somebody had finished when a step began.
         """
-        self._figures.same(int(table["samples"][at].sum()), "samples")
-        steps = int(table["clock"][at].max(initial=-1)) + 1
-        self._figures.same(steps, "steps")
-        self._epochs(steps, table, at, all_left=True)
-
-    def _epochs(self, steps: int, table: Table, at: Ints, *, all_left: bool) -> None:
-        """Check the number of epochs that steps make up."""
         figures, contract = self._figures, self._contract
-        if contract.plan is not None and all_left:
-            figures.same(int(contract.plan.epochs(np.array([steps]))[0]), "epochs")
+        samples = [sum(max(it.samples, 0) for it in own.pieces) for own in workers]
+        steps = [own.pieces[-1].clock if own.pieces else 0 for own in workers]
+        self._reached("samples", samples, left, sum)
+        self._reached("steps", steps, left, max)
+        if contract.plan is not None and all(left):
+            figures.same(int(contract.plan.epochs(np.array([max(steps)]))[0]), "epochs")
         else:  # a problem may cut an epoch as it likes
-            begun = math.floor(table.real("progress")[at].max(initial=0.0))
             figures.within(begun, contract.epochs + 1, "epochs")
+
+    def _reached(
+        self, name: str, each: list[int], left: Sequence[bool], of: Callable[[list[int]], int]
+    ) -> None:
+        """Check a figure of all workers; of who died it may be what it had reported, or more."""
+        least = of([it for it, has_left in zip(each, left, strict=True) if has_left] or [0])
+        if all(left):
+            self._figures.same(least, name)
+        else:  # of some of them the events may be unknown
+            self._figures.within(least, math.inf if self._contract.untold else of(each), name)
 
     def counted(self, ranks: Sequence[Stats]) -> None:
         """Check what every worker and every shard counts, added up: the folds of a run do so."""
@@ -356,28 +363,6 @@ class SummaryCheck:
         figures.same(framed, "framed_bytes")
         for name in ("bytes_sent", "bytes_received"):
             figures.within(least - framed + nbytes, most - framed + nbytes, name)
-
-    def pushed(self, workers: Workers) -> None:
-        """Check what is counted of pushes that were answered."""
-        table, reads, pushes = workers.table, workers.reads, workers.pushes
-        figures = self._figures
-        owner = table["worker"][reads[:, 0]]
-        if self._contract.mode.averages:  # a push is no step
-            return
-        # A worker that died may have pushed once more than it was answered.
-        pushed, _ = rank_in_group(table["worker"][pushes[:, 0]], self._contract.workers)
-        answered = np.bincount(owner, minlength=self._contract.workers) - 1
-        done = pushes[pushed < answered[table["worker"][pushes[:, 0]]], 0]
-        left = workers.leave < len(table)
-        all_left, samples = bool(left.all()), table["samples"][done]
-        # Of those that died only what they reported is counted, and their events may be unknown.
-        least = int(samples[left[table["worker"][done]]].sum())
-        most = math.inf if self._contract.untold else int(samples.sum())
-        figures.within(least, most, "samples")
-        clock = table["clock"][reads[:, 0]]
-        steps, reached = int(clock.max(initial=0)), int(clock[left[owner]].max(initial=0))
-        figures.within(reached, math.inf if self._contract.untold else steps, "steps")
-        self._epochs(steps, table, done, all_left=all_left)
 
     def shards(self, shards: list[Shard]) -> None:
         """Check what is counted of updates, and of who was ahead; shards of all cells."""

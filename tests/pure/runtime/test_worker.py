@@ -299,5 +299,5 @@ def test_epochs_that_a_worker_was_carried_over_are_not_reported_by_it(slow):
     records = [record for report in run.reports for record in aggregator.add(report)]
     assert [record.step for record in records] == list(range(4, 49, 4))
     assert [worker.clock for worker in run.workers] == [48, 48, 48]
-    assert run.meters[slow - 1].counts.steps < 10
+    assert run.workers[slow - 1].meter.counts.steps < 10
     assert aggregator.finished

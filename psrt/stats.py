@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 #: Merges the values of one figure on two ranks.
 Merge = Callable[[Any, Any], Any]
@@ -257,6 +257,62 @@ Stats.saved = tuple(it.name for it in dataclasses.fields(Stats) if it.metadata["
 
 #: The columns of ``metrics.jsonl`` that workers count here: name → what is declared of it.
 COLUMNS = {it.name: it for it in dataclasses.fields(Stats) if it.metadata["column"]}
+
+
+class Report(NamedTuple):
+    """Worker → rank 0: the measurements since the worker's previous report."""
+
+    #: Who reports.
+    worker: int
+    #: Epochs finished at ``step``.
+    epoch: int
+    #: The worker's clock: gradient steps finished.
+    step: int
+    #: Mean training loss over ``samples``.
+    loss: float
+    #: Samples since the previous report.
+    samples: int
+    #: Sum of τ over the answered pushes since the previous report, one per push and shard.
+    staleness_sum: int
+    #: Number of τ in the sum.
+    staleness_count: int
+    #: The largest of them.
+    staleness_max: int
+    #: Time of the port since training began, in seconds.
+    seconds: float
+    #: That of the previous report; 0 for the first one.
+    since: float
+    #: Seconds of waiting since the previous report: for others, servers and messages.
+    waited: float
+    #: Largest skew of a read since the previous report.
+    skew_max: int
+    #: Sum of the gaps ‖θ_now − θ_read‖/√n that were measured since the previous report.
+    gap_sum: float
+    #: Number of gaps in the sum.
+    gap_count: int
+    #: Loss on the test set; nan where this report did not evaluate.
+    test_loss: float
+    #: Accuracy on the test set in [0, 1]; nan where this report did not evaluate.
+    test_accuracy: float
+    #: Whether ``step`` ends an epoch.
+    epoch_end: bool
+    #: Whether the worker is done and sends no more.
+    last: bool
+    #: ``Stats.columns`` of the worker: what it has counted since the start.
+    columns: tuple[float, ...]
+    #: What else was found on the test set, by its user's names: JSON; empty without any.
+    figures: str = ""
+
+
+class Sketch(NamedTuple):
+    """Worker → rank 0: what tells how far a worker's parameters are from those of others."""
+
+    #: Who sends.
+    worker: int
+    #: The worker's clock: gradient steps finished.
+    clock: int
+    #: Of its parameters, float64 each; see ``history.folds.sketch``.
+    numbers: bytes
 
 
 def merged_columns(workers: Iterable[Sequence[float]]) -> dict[str, float]:

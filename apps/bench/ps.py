@@ -122,7 +122,7 @@ class PsrtTrips:
         strategy = PushPull(self._port)
         clock = 0
         while clock < trips:
-            clock = (await strategy.step(Step(clock, 1, 0.0))).clock
+            clock = await strategy.step(Step(clock, 1, 0.0))
         await strategy.leave(clock)
 
     def close(self) -> None:

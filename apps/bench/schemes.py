@@ -161,7 +161,7 @@ class Scheme:
                 it.shard.apply = self._cpu.metered(it.shard.apply)  # type: ignore[method-assign]
         drive(quietly(server.run()))
         for it in server.shards:
-            pushes = sum(it.shard.stats.histogram)
+            pushes = sum(it.shard.counts.stats.histogram)
             if pushes != steps * len(port.role_map.workers):
                 raise ProtocolError(f"a shard applied {pushes} pushes, expected {steps} a worker")
         return 0.0

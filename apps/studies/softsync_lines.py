@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psrt.report.staleness import Counts
+from psrt.history.folds.figures import Counts
 
 #: One run: ``softsync`` (n), ``staleness_rate``, ``histogram`` (pushes by τ, None: the run
 #: diverged), ``test_error`` in [0, 1] (None: it diverged) and ``errors``, [epoch, error] pairs.

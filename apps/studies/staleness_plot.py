@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from psrt.history.folds.figures import Counts, Waiting
 from psrt.report.figure import save, titled
-from psrt.report.staleness import Counts, Waiting
 from psrt.report.summary import Summary
 from studies.palette import COLOURS
 

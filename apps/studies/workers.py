@@ -95,7 +95,7 @@ def row_of(config: psrt.TrainConfig, workers: int) -> Row:
     except psrt.DivergedError:
         return row
     row["test_accuracy"] = problem.evaluate(run.theta)["accuracy"]
-    row["staleness_mean"] = Staleness.of(np.array(run.servers[0].shard.stats.histogram)).mean
+    row["staleness_mean"] = Staleness.of(np.array(run.servers[0].shard.counts.stats.histogram)).mean
     return row
 
 

@@ -10,7 +10,7 @@ from psrt.errors import CheckpointError
 from psrt.version import __version__
 
 #: Of the format that this psrt writes, and the only one that it reads.
-FORMAT = 1
+FORMAT = 2
 #: Longest text that is read, in bytes.
 MOST = 16 << 20
 _TYPES = {"int": int, "str": str, "float": (int, float)}
@@ -65,8 +65,9 @@ class Manifest:
         if not isinstance(values, dict) or type(values.get("format")) is not int:
             raise CheckpointError("not the manifest of a checkpoint")
         if values["format"] != FORMAT:
+            by = f", written by psrt {values['psrt']!r:.20}" if "psrt" in values else ""
             raise CheckpointError(
-                f"of format {values['format']}, this psrt reads format {FORMAT} only"
+                f"of format {values['format']}{by}; this psrt, {__version__}, reads format {FORMAT}"
             )
         if set(values) != {it.name for it in fields(cls)}:
             raise CheckpointError("not the manifest of a checkpoint: other fields are expected")

@@ -21,8 +21,7 @@ Further lines say what becomes of it where a run goes on with other ranks (``job
 - ``per_worker``: at a server, one for each worker, in the order of their numbers, and at a worker
   what servers have so of it;
 - ``per_shard``: at a worker, one for each shard, in the order of the parameters;
-- ``of_span``: of one cut into shards, and begins anew with another;
-- ``counted``: what only one worker did, which adds up.
+- ``of_span``: of one cut into shards, and begins anew with another.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Exch
 
 def _step(found: SimulatedRun) -> float:
     """Return the mean time of a step."""
-    return found.summary.seconds / max(meter.stats.steps for meter in found.meters)
+    return found.summary.seconds / found.summary.steps
 
 
 def _simulated(config: TrainConfig, factors: tuple[float, ...]) -> SimulatedRun:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from psrt.arrays import AnyVector
 from psrt.history import EventLog, Kind
-from psrt.messages import Message, Params, Report, Sketch
+from psrt.messages import Message, Params
 from psrt.simulation import Simulator
 from psrt.simulation.port import Mail, VirtualPort
+from psrt.stats import Report, Sketch
 from psrt.transport import RoleMap
 from psrt.transport.port import NO_PAYLOAD
 

@@ -240,7 +240,7 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
     sums = [] if log is None else log.transfers(workers)
     for kept, of_worker in zip(world.logs, sums, strict=False):
         kept.sums = of_worker
-    histograms = [server.shard.stats.histogram for server in found.servers]
+    histograms = [server.shard.counts.stats.histogram for server in found.servers]
     lines = stretches(world.logs, served=bool(found.servers))
     return Timeline(
         config=resolve(config, ranks=world.role_map.size),

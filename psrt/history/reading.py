@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import warnings
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 
 from psrt.errors import ConfigError
-from psrt.files import open_regular, read_text
+from psrt.files import read_text
 from psrt.history.events import EVENT, EVENT_BYTES, PARKED, SERVER_KINDS, WORKER_KINDS, Kind
 from psrt.history.folder import ANY_RANK_FILE, EVENTS, FOLDER, HEADER, LAST_EVENTS
 from psrt.history.header import Header
-from psrt.history.log import Events, Owner, end_of_file
+from psrt.history.log import Events, Owner
+from psrt.history.stream import blocks_of, events_file, extent_of, said_in
 from psrt.progress import PROGRESS
 from psrt.units import plural
 
@@ -216,81 +213,25 @@ def kept_of(path: Path, most: Mapping[Owner, int]) -> Iterator[tuple[Owner, Even
         ConfigError: if it has fewer, or is none.
     """
     left = dict(most)
-    try:
-        with open_regular(path) as file:
-            shape, dtype = described(file)
-            if dtype != EVENT or len(shape) != 1:
-                raise ConfigError(f"{path}: not a file of events")
-            while any(left.values()):
-                block = np.fromfile(file, EVENT, _BLOCK)
-                if not len(block):
-                    raise ConfigError(f"{path}: {sum(left.values())} events are missing")
-                place = _PLACES[block["kind"]]
-                for owner, count in left.items():
-                    is_shard, number = owner
-                    mine = (place == (_AT_SERVER if is_shard else _AT_WORKER)) & (
-                        block["shard" if is_shard else "worker"] == number
-                    )
-                    kept = block[mine][:count]
-                    left[owner] -= len(kept)
-                    yield owner, kept
-    except FileNotFoundError:
-        raise ConfigError(f"{path} is missing") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
+    with events_file(path) as file:
+        said_in(path, file)
+        while any(left.values()):
+            block = np.fromfile(file, EVENT, _BLOCK)
+            if not len(block):
+                raise ConfigError(f"{path}: {sum(left.values())} events are missing")
+            place = _PLACES[block["kind"]]
+            for owner, count in left.items():
+                is_shard, number = owner
+                mine = (place == (_AT_SERVER if is_shard else _AT_WORKER)) & (
+                    block["shard" if is_shard else "worker"] == number
+                )
+                kept = block[mine][:count]
+                left[owner] -= len(kept)
+                yield owner, kept
 
 
 def _read_file(folder: Path, name: str) -> tuple[Events, bool]:
     """Return the events of one file, without its END, and whether it is whole."""
-    path = folder / name
-    if Path(name).name != name:
-        raise ConfigError(f"{folder / HEADER}: names a file outside its folder: {name!r}")
-    try:
-        with open_regular(path) as file:
-            return _load(path, file)
-    except FileNotFoundError:
-        raise ConfigError(f"{path} is missing") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
-
-
-def _load(path: Path, file: BinaryIO) -> tuple[Events, bool]:
-    """Return the events of an open file, and whether it is complete."""
-    size = os.fstat(file.fileno()).st_size
-    if not size:  # opened by a run that was killed at once
-        return np.zeros(0, EVENT), False
-    shape, dtype = described(file)
-    if dtype != EVENT or len(shape) != 1:
-        raise ConfigError(f"{path}: not a file of events")
-    begin = file.tell()
-    if shape == (0,):
-        return np.fromfile(file, EVENT, (size - begin) // EVENT_BYTES), False
-    if size - begin != shape[0] * EVENT_BYTES:
-        raise ValueError(f"{size - begin} bytes of events, expected {shape[0]} events")
-    loaded = np.fromfile(file, EVENT)
-    file.seek(0)
-    crc = zlib.crc32(file.read(begin), zlib.crc32(loaded[:-1].view(np.uint8).data))
-    if loaded["kind"][-1] != Kind.END or loaded["clock"][-1] != len(loaded) - 1:
-        raise ValueError("its last event is not a valid END")
-    if loaded[-1:].tobytes() != end_of_file(len(loaded) - 1, crc):
-        raise ValueError("its checksum does not match its events")
-    return loaded[:-1], True
-
-
-def described(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read numpy's header; return shape and type of the array.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    try:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError("not of version 1.0 of .npy")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python 2, which never wrote a history
-            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    except ValueError:
-        raise
-    except Exception as error:  # numpy lets through what Python's own parsers raise
-        raise ValueError(f"{type(error).__name__} in its header") from None
-    return shape, dtype
+    extent = extent_of(folder, name)
+    every = blocks_of(extent, max(extent.count, 1))
+    return next(every, np.zeros(0, EVENT)), extent.whole

@@ -28,7 +28,6 @@ from psrt.history.replay import Rows
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
 from psrt.job.replay import Replay
 from psrt.job.shards import ServedJob
-from psrt.messages import Report, Sketch
 from psrt.progress import PROGRESS
 from psrt.report import Summary
 from psrt.runtime.mean import Mean
@@ -36,7 +35,7 @@ from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.worker import Worker
-from psrt.stats import Stats
+from psrt.stats import Report, Sketch, Stats
 from psrt.transport.port import Port, RoleMap
 
 if TYPE_CHECKING:

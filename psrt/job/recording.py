@@ -21,6 +21,7 @@ from psrt.faults.parent import parent_of_this
 from psrt.faults.vitals import HERE, nothing, unnoted
 from psrt.history import EventLog, Header
 from psrt.history.folder import FOLDER, mark_of, write_header
+from psrt.history.folds.record import Record
 from psrt.history.log import Owner
 from psrt.history.reading import kept_of, read_header
 from psrt.job.last_events import LastEvents
@@ -30,7 +31,6 @@ from psrt.job.result import Say
 from psrt.job.setup import Setup
 from psrt.report.end import EndFile
 from psrt.report.files import ROSTER, OutputFolder
-from psrt.report.metrics_aggregator import Record
 from psrt.report.metrics_writer import MetricsWriter
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.strategies.base import ReducePlan

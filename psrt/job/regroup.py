@@ -6,7 +6,8 @@ A role gets what any of its kind had, since that is the same for all at a cut, b
 - what a worker has by itself (``of_worker``, and its place in the data where workers stop at steps
   of their own): who stays keeps it, who joins begins without, at the place of the slowest;
 - what a server has for each worker (``per_worker``): who joins is taken for the first;
-- what was counted, which goes to the first role of its kind: what counts is the sum.
+- what was counted, which begins anew: totals are of an attempt. Only steps, updates,
+  time and samples are those of the whole run, by its clocks and by the lines of its metrics.
 
 A worker that had died has no part. What shards have of it, as its pushes that wait for an update,
 is somebody else's from then on, and who comes in its place joins.
@@ -17,24 +18,19 @@ See ``checkpoint.state`` for how a class says so, and ``crew`` for who stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
-from psrt.checkpoint import Tree, assemble, marked, paths_by_element, restore, state_of
+from psrt.checkpoint import Tree, assemble, marked, paths_by_element, state_of
 from psrt.errors import CheckpointError
 from psrt.job.crew import Crew
-from psrt.messages import Push, Report
+from psrt.messages import Push
 from psrt.partition import Span
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.worker import Worker
-from psrt.stats import Stats
-
-#: Of a meter: what is added up, and of what the largest is taken.
-_SUMS = ("reported_samples", "loss_sum", "gap_sum", "gap_count")
-_LARGEST = ("skew_max",)
 
 
 def shard_tree(
@@ -80,10 +76,20 @@ def shard_tree(
     fresh = state_of(owner)
     for path in marked(owner, "of_span"):
         _put(tree, path, _within(fresh, path))
-    late = () if parks else absent
-    tree["shard"]["stats"] = state_of(_stats(trees, owner.number, crew, absent, late))
-    totals = [sum(pair) for pair in zip(*(one["bytes"] for one in trees), strict=True)]
-    tree["bytes"] = totals if owner.number == 0 else [0, 0]
+    left = {
+        int(worker): steps for worker, steps in tree["shard"]["counts"]["stats"]["left"].items()
+    }
+    tree["shard"]["counts"] = fresh["shard"]["counts"]
+    stats = tree["shard"]["counts"]["stats"]
+    tree["bytes"] = [0, 0]
+    # What is no count but a fact of the parameters goes on: by the first workers park.
+    stats["left"] = {
+        str(crew.stays.index(int(it))): at for it, at in left.items() if int(it) in crew.stays
+    }
+    if owner.number == 0:
+        late = () if parks else absent
+        stats["reached"] = _reached(trees, late, "reached", max)
+        stats["reached_all"] = _reached(trees, late, "reached_all", min)
     if tree["shard"]["gap"] is not None:  # of a sample of reads: it begins anew
         tree["shard"]["gap"] = fresh["shard"]["gap"]
     # As many as any of those has whose elements it serves: what others have applied adds zero.
@@ -98,33 +104,6 @@ def shard_tree(
             if worker is None or worker in clock
         }
     return tree
-
-
-def _stats(
-    trees: Sequence[Tree], number: int, crew: Crew, absent: Sequence[int], late: Sequence[int]
-) -> Stats:
-    """Return the counters of a shard: the first one takes over what all have counted.
-
-    Args:
-        trees: of the shards that there were.
-        number: its own.
-        crew: the workers.
-        absent: the numbers of those that had died.
-        late: of those, who may have died after the cut of a shard, which knew nothing of it.
-    """
-    none = Stats(staleness=[{} for _ in trees[0]["shard"]["stats"]["staleness"]])
-    counted = [restore(deepcopy(none), it["shard"]["stats"]) for it in trees]
-    for its, tree in zip(counted, trees, strict=True):
-        clock = _clocks(tree, ())
-        reached = {worker: clock[worker] for worker in late if worker in clock}
-        its.reached, its.reached_all = its.reached | reached, its.reached_all | reached
-    stats = Stats.merged(counted) if number == 0 else none
-    stats.staleness = _of_workers(stats.staleness, crew)
-    stats.left = {crew.stays.index(it): at for it, at in stats.left.items() if it in crew.stays}
-    if absent:
-        stats.reached = _of_the_dead(stats.reached)
-        stats.reached_all = _of_the_dead(stats.reached_all)
-    return stats
 
 
 def _clocks(tree: Tree, absent: Sequence[int]) -> dict[int, int]:
@@ -165,9 +144,26 @@ def _cut(pieces: Sequence[tuple[Sequence[Span], Any]], span: Span, n: int) -> np
     return assemble(whole, span, n)
 
 
-def _of_the_dead(reached: Mapping[int, int]) -> dict[int, int]:
-    """Return how far the dead have come, by numbers that are no worker's."""
-    return {-1 - i: steps for i, (_, steps) in enumerate(sorted(reached.items()))}
+def _reached(
+    trees: Sequence[Tree], late: Sequence[int], name: str, of_two: Callable[[int, int], int]
+) -> dict[str, int]:
+    """Return how far the dead have come, by numbers that are no worker's from then on.
+
+    Args:
+        trees: of the shards that there were.
+        late: workers that may have died after the cut of a shard, which knew nothing of it.
+        name: of the counter.
+        of_two: which of what two shards have of a worker counts.
+    """
+    found: dict[int, int] = {}
+    for tree in trees:
+        clock = _clocks(tree, ())
+        its = {
+            int(worker): steps for worker, steps in tree["shard"]["counts"]["stats"][name].items()
+        }
+        for worker, steps in (its | {it: clock[it] for it in late if it in clock}).items():
+            found[worker] = of_two(found.get(worker, steps), steps)
+    return {str(-1 - i): found[worker] for i, worker in enumerate(sorted(found))}
 
 
 def _owed(fields: Sequence[Any], crew: Crew, shard: int) -> list[Any]:
@@ -200,16 +196,6 @@ def _per_worker(tree: Tree, owner: ShardServer, crew: Crew) -> dict[str, str]:
                 number, *rest = path.removeprefix(f"{top}/").split("/")
                 sources[path] = "/".join([top, from_[int(number)], *rest])
     return sources
-
-
-def _of_workers(by_worker: Sequence[dict[int, int]], crew: Crew) -> list[dict[int, int]]:
-    """Return histograms of the workers that there are; heirs have those of who is gone, too."""
-    found: list[dict[int, int]] = [{} for _ in crew.stays]
-    for worker, histogram in enumerate(by_worker):
-        of = found[crew.number(worker)]
-        for value, count in histogram.items():
-            of[value] = of.get(value, 0) + count
-    return found
 
 
 def worker_tree(
@@ -263,10 +249,15 @@ def worker_tree(
     reported = place["meter"]["reported_step"]
     if parks:
         reported = min(roles[i]["meter"]["reported_step"] for i in training)
-    meters = [_settled(it, reported) for it in roles.values()]
-    tree["meter"] = _meter(meters, place["meter"], number, reported)
-    for path in marked(owner, "counted"):
-        _put(tree, path, 0 if number else sum(_within(it, path) for it in roles.values()))
+    meter = {"reported_step": reported, "since": place["meter"]["since"]}
+    meter["sketched"] = place["meter"]["sketched"]
+    tree["meter"] = fresh["meter"] | meter
+    seconds = place["meter"]["before"][0]
+    tree["meter"]["before"], tree["meter"]["spent"] = [seconds, 0, 0], seconds
+    if number == 0:
+        counts = tree["meter"]["counts"]
+        unreported = _not_in_a_line(roles.values(), reported)
+        counts["stats"]["samples"], counts["loss_sum"] = unreported
     for path in marked(owner, "per_worker"):
         _put(tree, path, deepcopy(_within(roles[crew.first if own is None else own], path)))
     _put_own(tree, owner, fresh if own is None else roles[own])
@@ -378,83 +369,27 @@ def _without(one: Span, other: Span) -> Iterable[Span]:
             yield it
 
 
-def _meter(meters: Sequence[Tree], own: Tree, number: int, reported: int) -> Tree:
-    """Return the meter of a worker: the first one takes over what all have counted.
-
-    All take over the time of those that there were, and how long these waited in it on average.
+def _not_in_a_line(roles: Iterable[Tree], reported: int) -> tuple[int, float]:
+    """Return the samples that no line of the metrics has yet, and the sum of their losses.
 
     Args:
-        meters: of those that there were.
-        own: of the one whose place it takes.
-        number: its own.
+        roles: of the workers that there were.
         reported: the step up to which reports are in the run's records; what was reported after
             it is counted as if it had not been.
     """
-    tree: Tree = deepcopy(own)
-    none = Stats(waited=dict.fromkeys(own["stats"]["waited"], 0.0))
-    counted = [restore(deepcopy(none), it["stats"]) for it in meters]
-    merged = Stats.merged(counted)
-    stats = merged if number == 0 else none
-    for name in ("waited", "waited_for"):
-        mean = {it: seconds / len(meters) for it, seconds in getattr(merged, name).items()}
-        setattr(stats, name, mean)
-    tree["stats"] = _like(tree["stats"], state_of(stats))
-    seconds, *_ = own["before"]
-    counts = [sum(it["before"][i] for it in meters) for i in (1, 2)]
-    tree["before"] = [seconds, *(counts if number == 0 else (0, 0))]
-    late = [it for meter in meters for it in _reports(meter["told"]) if it.step > reported]
-    tree["told"], tree["reported_step"] = "[]", reported
-    open_ = [it["staleness"] for it in meters]
-    open_ += [(it.staleness_sum, it.staleness_count, it.staleness_max) for it in late]
-    for name in _SUMS:
-        tree[name] = sum(it[name] for it in meters) + sum(_late(it, name) for it in late)
-        tree[name] = type(own[name])(tree[name] if number == 0 else 0)
-    tree["waited"] = sum(it["waited"] for it in meters) + sum(it.waited for it in late)
-    tree["waited"] /= len(meters)
-    tree["since"] = min([own["since"], *(it.since for it in late)])
-    for name in _LARGEST:
-        most = max([it[name] for it in meters] + [getattr(it, name) for it in late])
-        tree[name] = most if number == 0 else 0
-    first, second, largest = zip(*open_, strict=True)
-    tree["staleness"] = [sum(first), sum(second), max(largest)] if number == 0 else [0, 0, 0]
-    return tree
-
-
-def _settled(role: Tree, reported: int) -> Tree:
-    """Return the meter of a worker; if it had left, its last report may be in the records, too.
-
-    It is made after what is saved of it.
-    """
-    meter: Tree = role["meter"]
-    if not role["has_left"] or role["clock"] > reported:
-        return meter
-    none = {name: type(meter[name])(0) for name in (*_SUMS, *_LARGEST, "waited")}
-    samples = meter["stats"]["samples"]
-    return {**meter, **none, "reported_samples": samples, "staleness": [0, 0, 0]}
-
-
-def _reports(told: str) -> list[Report]:
-    """Return the reports that a meter has kept."""
-    return [Report._make([*own, tuple(columns)]) for *own, columns in json.loads(told)]
-
-
-def _late(report: Report, name: str) -> float:
-    """Return what a report adds to a sum of a meter, where it is taken back."""
-    if name == "reported_samples":
-        return -report.samples
-    if name == "loss_sum":
-        return report.loss * report.samples if report.samples else 0.0
-    value: float = getattr(report, name)
-    return value
-
-
-def _like(before: Mapping[str, Any], after: Tree) -> Tree:
-    """Return a tree of counters whose keys are those that there were, each with a number."""
-    found = dict(after)
-    for name, value in before.items():
-        if isinstance(value, Mapping) and not after[name]:
-            found[name] = dict.fromkeys(value, 0.0) if name == "waited" else {}
-    return found
+    samples, loss = 0, 0.0
+    for role in roles:
+        meter = role["meter"]
+        # Of one that had left the last report, made after this was saved, may be in a line, too.
+        if not role["has_left"] or role["clock"] > reported:
+            counts = meter["counts"]
+            samples += counts["stats"]["samples"] - counts["reported_samples"]
+            loss += counts["loss_sum"]
+        for *own, _columns, _figures in json.loads(meter["told"]):
+            _, _, step, mean, made, *_ = own
+            if step > reported and made:
+                samples, loss = samples + made, loss + mean * made
+    return samples, loss
 
 
 def _within(tree: Tree, path: str) -> Any:

@@ -153,12 +153,11 @@ def summarize(
     # By number: where a model is cut over several hosts, ranks have another order.
     workers = sorted((one for one in stats if one.worker >= 0), key=lambda one: one.worker)
     total = Stats.merged(stats)
-    if records:  # they know of those that had died before this run went on, too
+    if records:  # they know of those that had died, and of attempts with other ranks, too
         total.samples = records[-1].samples
+        total.seconds = max(total.seconds, records[-1].seconds)
     if records and (died or missing):  # of the dead what they reported, as in the records
         total.steps, total.epochs = records[-1].step, records[-1].epoch
-        # They may have been the last to train.
-        total.seconds = max(total.seconds, records[-1].seconds)
     total.seconds = round(total.seconds, 6)
     more = total.figures()
     counted = {name: more.pop(name) for name in FIELDS if name in more}

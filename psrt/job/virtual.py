@@ -34,11 +34,9 @@ from psrt.job.result import Run, Say
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
-from psrt.messages import Report, Sketch
 from psrt.model.chain import chain_layers
 from psrt.partition import Span
 from psrt.runtime.mean import mean_of, mean_of_parts
-from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
 from psrt.runtime.server import Server
@@ -51,6 +49,7 @@ from psrt.simulation.injection import Injector
 from psrt.simulation.pass_costs import PassCosts, shares_of
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.stage_links import VirtualStageLinks, stage_links
+from psrt.stats import Report, Sketch
 from psrt.transport import RoleMap
 from psrt.transport.port import Port
 from psrt.transport.stage_links import StageLinks
@@ -69,8 +68,6 @@ class SimulatedRun(Run):
     servers: list[ShardServer]
     #: By worker number.
     workers: list[Worker]
-    #: By worker number.
-    meters: list[Meter]
     #: Virtual time at the end, in seconds.
     seconds: float
     #: Scheduler events.
@@ -533,7 +530,6 @@ class VirtualLauncher(Launcher):
             run.records,
             servers=servers,
             workers=workers,
-            meters=[worker.meter for worker in workers],
             seconds=self.world.time,
             events=self.world.events,
             world=self.world,

@@ -20,7 +20,7 @@ from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.analysis.pick import Coding
 from psrt.faults.vitals import HERE
-from psrt.messages import Leave, Message, Report, Sketch
+from psrt.messages import Leave, Message
 from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.collectives.slots import FLOATS
@@ -37,6 +37,7 @@ from psrt.mpi.star import Star
 from psrt.mpi.tags import FETCH
 from psrt.partition import Span
 from psrt.sharding import Sharing
+from psrt.stats import Report, Sketch
 from psrt.transport.backoff import Backoff
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import (

@@ -8,11 +8,12 @@ matplotlib, is not imported here.
 
 from __future__ import annotations
 
+from psrt.history.folds.figures import Counts, Gap, Staleness, Waiting
+from psrt.history.folds.lines import MetricsAggregator
+from psrt.history.folds.record import Record
 from psrt.report.console import cut_text, epoch_line, final_table, topology_text
 from psrt.report.files import OutputFolder
 from psrt.report.metrics import MetricsFile, read_metrics, seconds_to_accuracy
-from psrt.report.metrics_aggregator import MetricsAggregator, Record
-from psrt.report.staleness import Counts, Gap, Staleness, Waiting
 from psrt.report.summary import (
     Averages,
     GraphAverages,

@@ -11,8 +11,8 @@ from os import PathLike
 from typing import Any
 
 from psrt.config.modes import MODES
+from psrt.history.folds.record import Record
 from psrt.pipeline.registry import pipeline_of
-from psrt.report.metrics_aggregator import Record
 from psrt.sharding import Memory
 from psrt.units import plural, size_text
 

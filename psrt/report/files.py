@@ -18,8 +18,8 @@ import numpy as np
 from psrt.errors import ConfigError, OutputError
 from psrt.files import is_own_folder
 from psrt.history import folder as history
+from psrt.history.folds.record import Record
 from psrt.report.metrics import MetricsFile, read_metrics
-from psrt.report.metrics_aggregator import Record
 from psrt.report.summary import Summary
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"

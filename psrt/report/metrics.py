@@ -12,7 +12,7 @@ from typing import Any
 
 from psrt.errors import ConfigError
 from psrt.files import read_text
-from psrt.report.metrics_aggregator import Record, time_of
+from psrt.history.folds.record import Record, time_of
 from psrt.report.strict_json import dumps
 
 

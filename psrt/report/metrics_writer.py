@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
 from psrt.errors import OutputError
-from psrt.messages import Report, Sketch
+from psrt.history.folds.lines import MetricsAggregator
+from psrt.history.folds.record import Record
 from psrt.report.console import epoch_line
 from psrt.report.files import OutputFolder
-from psrt.report.metrics_aggregator import MetricsAggregator, Record
 from psrt.report.progress import ProgressFile
-from psrt.stats import Stats
+from psrt.stats import Report, Sketch, Stats
 
 
 class MetricsWriter:

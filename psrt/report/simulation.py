@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from psrt.checkpoint.failures import FailureCosts, Lost
+from psrt.history.folds.figures import Waiting
 from psrt.report.failures import failure_lines
 from psrt.report.histogram import histogram_lines
-from psrt.report.staleness import Waiting
 from psrt.report.strict_json import dumps
 from psrt.report.summary import Summary
 

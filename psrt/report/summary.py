@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from psrt.errors import ConfigError
-from psrt.report.staleness import Counts, Staleness, Waiting
+from psrt.history.folds.figures import Counts, Staleness, Waiting
 from psrt.report.strict_json import dumps
 from psrt.sharding import Memory
 from psrt.stats import Stats

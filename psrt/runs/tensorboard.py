@@ -16,8 +16,8 @@ from typing import Any
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
+from psrt.history.folds.record import time_of
 from psrt.report.files import METRICS
-from psrt.report.metrics_aggregator import time_of
 from psrt.runs.folder import RunFolder, as_written, labels, read_run
 from psrt.runs.staleness import Histogram, by_worker, histograms, moments
 

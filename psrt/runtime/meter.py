@@ -1,19 +1,17 @@
-"""Accumulates one worker's measurements, and reports them at every logged step."""
+"""Reports what one worker counts, at every logged step."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from psrt.arrays import Vector
 from psrt.errors import CheckpointError
-from psrt.messages import Report, Sketch
-from psrt.runtime.sketch import sketch
-from psrt.runtime.strategies.base import StepResult, WaitBreakdown
-from psrt.stats import COLUMNS, Stats
+from psrt.history.folds.sketch import sketch
+from psrt.history.folds.worker import WorkerFold
+from psrt.stats import COLUMNS, Report, Sketch
 from psrt.transport.port import Port
 
 #: Reports that a checkpoint has of a worker, at most.
@@ -26,13 +24,9 @@ _KINDS = [
 
 
 class Meter:
-    """One worker's counters between two reports, and over the whole run."""
+    """Reports what a worker counts, with its time and its bytes."""
 
-    saved = (
-        *("stats", "steps", "reported_step", "before", "_sketched", "_reported_samples"),
-        *("_loss_sum", "_staleness", "_waited", "_skew_max", "_gap_sum", "_gap_count", "_told"),
-        "_since",
-    )
+    saved = (*("counts", "reported_step", "before", "_sketched", "_told", "_since", "spent"),)
 
     def __init__(
         self, port: Port, worker: int, *, log_every: int | None = None, sketch_every: int = 0
@@ -47,7 +41,8 @@ class Meter:
                 report; 0 sends none.
         """
         self._port = port
-        self._worker = worker
+        #: Its number.
+        self.worker = worker
         self._log_every = log_every
         self._sketch_every = sketch_every
         #: Clock of the newest sketch.
@@ -59,20 +54,17 @@ class Meter:
         self._bytes = (port.bytes_sent, port.bytes_received)
         #: Seconds of training and bytes before the checkpoint that this run went on from.
         self._earlier = (0.0, 0, 0)
+        #: Of these seconds, those with other ranks, whose counts are not part of these.
+        self.spent = 0.0
         #: Clock and time of the newest report.
         self.reported_step, self._since = 0, 0.0
-        #: Steps over the whole run; less than the clock if backups overtook this worker.
-        self.steps = 0
         #: The newest reports, which a checkpoint has: the last one may tell of time after the last
         #: window of the records, others see ``keep_reports``.
         self._reports: deque[Report] = deque(maxlen=1)
         #: Those of the run that this one goes on with.
         self._again: list[Report] = []
-        #: The counters of the whole run.
-        self.stats = Stats(worker=worker, waited=dict.fromkeys(WaitBreakdown._fields[:4], 0.0))
-        # Looked up once: these are counted into at every step.
-        self._skews, self._waits = self.stats.skew, self.stats.waited
-        self._clear()
+        #: What it reports, which its worker's strategy counts.
+        self.counts = WorkerFold()
 
     def begin(self) -> None:
         """Restart the clock: set-up does not count."""
@@ -102,7 +94,7 @@ class Meter:
             rows = [()]
         for row in rows:
             kinds = [*map(type, row[:-2])]
-            if kinds != _KINDS or row[0] != self._worker or len(row[-2]) != len(COLUMNS):
+            if kinds != _KINDS or row[0] != self.worker or len(row[-2]) != len(COLUMNS):
                 raise CheckpointError("a worker's reports are none")
             if row[-1] and not are_figures(row[-1]):
                 raise CheckpointError("a worker's reports have figures that are none")
@@ -126,15 +118,6 @@ class Meter:
         _, sent, received = self._earlier
         return self._port.bytes_sent + sent, self._port.bytes_received + received
 
-    def _clear(self) -> None:
-        self._loss_sum = 0.0
-        #: All samples up to the newest report.
-        self._reported_samples = self.stats.samples
-        self._staleness = [0, 0, 0]
-        self._waited = 0.0
-        self._skew_max = 0
-        self._gap_sum, self._gap_count = 0.0, 0
-
     @property
     def seconds(self) -> float:
         """Time since the start, or from there to the end of training."""
@@ -146,47 +129,6 @@ class Meter:
         """Let no more time count; return that of training."""
         self._stopped = self.seconds
         return self._stopped
-
-    def add(self, loss: float, samples: int, outcome: StepResult, *, steps: int = 1) -> None:
-        """Count one step.
-
-        Args:
-            loss: mean loss over the step's samples.
-            samples: their number; 0 for an empty batch.
-            outcome: what the strategy measured.
-            steps: 0 if it is of no step: what was shared after the last one.
-        """
-        self.steps += steps
-        if samples:
-            self._loss_sum += loss * samples
-            self.stats.samples += samples
-        if outcome.staleness_count:
-            staleness = self._staleness
-            staleness[0] += outcome.staleness_sum
-            staleness[1] += outcome.staleness_count
-            staleness[2] = max(staleness[2], outcome.staleness_max)
-            if outcome.gap_count:
-                self._gap_sum += outcome.gap_sum
-                self._gap_count += outcome.gap_count
-        skew = outcome.skew
-        if skew >= 0:
-            self._skews[skew] = self._skews.get(skew, 0) + 1
-            if skew > self._skew_max:
-                self._skew_max = skew
-        if outcome.waiting is not None:
-            self._wait(outcome.waiting)
-
-    def _wait(self, waiting: WaitBreakdown) -> None:
-        waited = self._waits
-        workers, server, messages, reduce, waiting_for = waiting
-        waited["workers"] += workers
-        waited["server"] += server
-        waited["messages"] += messages
-        waited["reduce"] += reduce
-        self._waited += workers + server + messages + reduce
-        if waiting_for >= 0:
-            waited_for = self.stats.waited_for
-            waited_for[waiting_for] = waited_for.get(waiting_for, 0.0) + workers
 
     def due(self, clock: int) -> bool:
         """Return whether a logged step has been reached since the last report."""
@@ -206,7 +148,7 @@ class Meter:
             return
         if is_due or (clock and clock % every == 0):
             self._sketched = clock
-            self._port.report(Sketch(self._worker, clock, sketch(theta).tobytes()))
+            self._port.report(Sketch(self.worker, clock, sketch(theta).tobytes()))
 
     def report(
         self,
@@ -226,35 +168,20 @@ class Meter:
             epoch_end: whether this step ends an epoch.
             last: whether the worker is done.
         """
-        stats, (sent, received) = self.stats, self.bytes
+        stats, (sent, received) = self.counts.stats, self.bytes
         stats.bytes_sent = sent - self._bytes[0]
         stats.bytes_received = received - self._bytes[1]
-        samples = stats.samples - self._reported_samples
-        more = {name: it for name, it in figures.items() if name not in ("loss", "accuracy")}
-        report = Report(
-            self._worker,
+        report = self.counts.report(
+            self.worker,
             epoch,
             clock,
-            self._loss_sum / samples if samples else math.nan,
-            samples,
-            self._staleness[0],
-            self._staleness[1],
-            self._staleness[2],
-            self.seconds,
-            self._since,
-            self._waited,
-            self._skew_max,
-            self._gap_sum,
-            self._gap_count,
-            figures.get("loss", math.nan),
-            figures.get("accuracy", math.nan),
-            epoch_end,
-            last,
-            stats.columns(),
-            json.dumps(more) if more else "",
+            figures,
+            seconds=self.seconds,
+            since=self._since,
+            epoch_end=epoch_end,
+            last=last,
         )
         self.reported_step, self._since = clock, report.seconds
-        self._clear()
         self._reports.append(report)
         self._port.report(report)
 

@@ -44,7 +44,7 @@ class PipeDream(CutProblem):
     """One worker's part of a pipeline that is never drained within an epoch."""
 
     # No batch is under way where an epoch ends, so no weights are stashed.
-    saved: ClassVar[tuple[str, ...]] = ("_clock", "passed", "taus")
+    saved: ClassVar[tuple[str, ...]] = ("_clock", "passed")
     drains: ClassVar[bool] = True
 
     def __init__(
@@ -113,8 +113,8 @@ class PipeDream(CutProblem):
         self._versions: dict[int, int] = {}
         #: τ of the newest gradient.
         self.staleness = 0
-        #: Gradients by staleness; None where servers count them.
-        self.taus: dict[int, int] | None = {} if counts else None
+        #: Whether what it computes is counted by its staleness; not where servers do.
+        self.counts = counts
 
     @property
     def stash_bytes(self) -> int:
@@ -225,8 +225,6 @@ class PipeDream(CutProblem):
         for m in forward:
             if m != back:
                 stage.admit(m, self._rows(m).size, self._stashed[back % self.depth], self._input(m))
-        if self.taus is not None:
-            self.taus[self.staleness] = self.taus.get(self.staleness, 0) + 1
         self._back += 1
         self._clock += 1
         x, _ = self._batches.pop(back)

@@ -9,12 +9,12 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.errors import CheckpointError
+from psrt.history.folds.shard import ShardFold
 from psrt.messages import Push
 from psrt.optim import StalenessRate
 from psrt.runtime.elastic import CentreUpdater, ForceSums
 from psrt.runtime.gap import GapMeter
 from psrt.runtime.updater import Contribution, Updater
-from psrt.stats import Stats
 
 
 class Note(NamedTuple):
@@ -36,7 +36,7 @@ class Shard:
     more; otherwise the next version goes into a free buffer, so no reader sees a torn vector.
     """
 
-    saved = ("version", "stats", "_updater", "_rate", "_gap", "_reads", "_owed", "_owed_notes")
+    saved = ("version", "counts", "_updater", "_rate", "_gap", "_reads", "_owed", "_owed_notes")
     by_element = ("_reads", "_owed")
     per_worker = ("_reads",)
 
@@ -74,8 +74,8 @@ class Shard:
         self.notes: list[Note] = []
         #: Gaps of pushes that have not been answered, by worker.
         self.fresh_gaps: dict[int, float] = {}
-        #: The server's counters.
-        self.stats = Stats(staleness=[{} for _ in range(workers)])
+        #: What is counted of it.
+        self.counts = ShardFold(workers)
         self.buffers = buffers
         self._updater = updater
         self._payload = payload
@@ -165,10 +165,9 @@ class Shard:
     def count(self, pushes: Sequence[Push]) -> None:
         """Count the staleness of an update's pushes, and its version."""
         # τ against the version that they met, so before the version is raised.
-        version, by_worker = self.version, self.stats.staleness
+        version, applied = self.version, self.counts.applied
         for push in pushes:
-            found, staleness = by_worker[push.worker], version - push.version
-            found[staleness] = found.get(staleness, 0) + 1
+            applied(push.worker, version - push.version)
         self.version = version + 1
 
     def _combine(self, pushes: Sequence[Push], buffer: int) -> None:
@@ -240,8 +239,7 @@ class Shard:
         if self._gap is not None:
             gap = self._gap.measure(push.worker, push.version, self.theta)
             if gap >= 0.0:
-                count, total, largest = self.stats.gaps
-                self.stats.gaps = count + 1, total + gap, max(largest, gap)
+                self.counts.moved(gap)
                 self.fresh_gaps[push.worker] = gap
         factor = 1.0 if self._rate is None else self._rate.scale(self.version - push.version)
         return Note(factor, gap)

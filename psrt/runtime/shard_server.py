@@ -134,7 +134,7 @@ class ShardServer:
     @property
     def stats(self) -> Stats:
         """The counters of the shard."""
-        stats = self.shard.stats
+        stats = self.shard.counts.stats
         stats.shard, stats.updates = self.number, self.shard.version
         stats.bytes_sent, stats.bytes_received = self.bytes
         return stats
@@ -181,9 +181,9 @@ class ShardServer:
             self._cause = message.worker
             self._leases.leave(self._ranks[message.worker])
             self.shard.forget(message.worker)
-            self.shard.stats.left[message.worker] = message.clock
+            self.shard.counts.left(message.worker, message.clock)
             if message.missed:
-                self._note_reached(message.worker, self._last[message.worker])
+                self.shard.counts.reached(message.worker, self._last[message.worker])
         else:
             raise ProtocolError(f"shard {self.number} was sent {message}, expected a push")
         events = self._events
@@ -193,10 +193,6 @@ class ShardServer:
             events.note((events.taken, message, now))
         if self._decoder is not None and type(message) is Push and message.samples:
             self._decode(message, self._decoder)
-
-    def _note_reached(self, worker: int, steps: int) -> None:
-        """Note how many steps of a worker that was missed are in this shard, or will be."""
-        self.shard.stats.reached[worker] = self.shard.stats.reached_all[worker] = steps
 
     def fence(self, message: Message) -> None:
         """Tell a worker that was taken to be dead, and is not, that it is out."""
@@ -222,7 +218,7 @@ class ShardServer:
         each = 1 if self._steps is None else self._steps(math.inf)
         if policy.rounds:
             return policy.version * each
-        pushes = sum(policy.clock.values()) + sum(self.shard.stats.left.values())
+        pushes = sum(policy.clock.values()) + sum(self.shard.counts.stats.left.values())
         return pushes * each // len(self._ranks)
 
     def ask(self) -> None:
@@ -287,9 +283,9 @@ class ShardServer:
 
     def drop(self, push: Push, cause: Message) -> None:
         """Discard a gradient, because of a message."""
-        self.shard.stats.dropped += 1
+        self.shard.counts.dropped()
         if type(cause) is Leave and cause.missed:
-            self._note_reached(push.worker, push.clock)
+            self.shard.counts.reached(push.worker, push.clock)
         events = self._events
         if events is not None:
             late = type(cause) is Push
@@ -297,7 +293,7 @@ class ShardServer:
 
     def note_spread(self, finished: int) -> None:
         """Update the largest clock spread with a worker that has ``finished`` steps."""
-        stats = self.shard.stats
+        stats = self.shard.counts.stats
         # ``_slowest`` may be out of date, but clocks never decrease: a spread that is no record by
         # the old minimum is none by the new one, so the exact minimum is asked for rarely.
         if finished - self._slowest > stats.clock_spread_max and self.policy.live:
@@ -338,8 +334,8 @@ class ShardServer:
             events.note((events.served, serve, shard.version, now))
             digests = replies.digests(worker, frame) if events.is_exact else NO_DIGESTS
             events.note((events.answered, serve, frame.size, digests, now))
-        shard.stats.frame_bytes += frame.size
-        shard.stats.framed_bytes += ITEMSIZE * self._port.role_map.spans[self.number].size
+        span = self._port.role_map.spans[self.number]
+        shard.counts.framed(frame.size, ITEMSIZE * span.size)
         self._port.send_framed(self._ranks[worker], self._answer(serve, now), frame)
 
     def _answer(self, serve: Serve, now: float) -> Params:

@@ -36,7 +36,7 @@ from psrt.runtime.problem_rules import (
     uncounted,
     wrote_to_theta,
 )
-from psrt.runtime.strategies.base import Step, StepResult, Strategy
+from psrt.runtime.strategies.base import Step, Strategy
 from psrt.runtime.weakly import weakly
 from psrt.stats import Stats
 from psrt.transport.frames import FRAME_BYTES
@@ -94,6 +94,8 @@ class Worker:
         #: The part of a model that is cut, which is computed together with other workers.
         self._cut = problem if isinstance(problem, CutProblem) else None
         self._whole = problem if self._cut is None else self._cut.whole
+        if isinstance(problem, PipeDream) and problem.counts:
+            strategy.counts.count_ages(worker)
         self._samples_in = sample_counter(self._whole)
         #: Where the loop is the user's own, this suspends until that has come to something.
         self._own_loop = problem if isinstance(problem, OwnLoop) else None
@@ -103,8 +105,9 @@ class Worker:
         self.strategy = strategy
         if strategy.compute is not None:
             strategy.look = weakly(self._check_finite)
-        #: Counts and reports.
+        #: Reports what the strategy and this worker count.
         self.meter = meter
+        self._counts = meter.counts = strategy.counts
         #: Its number, among the workers of its part where a model is cut.
         self.number = worker
         #: What messages call it.
@@ -197,8 +200,7 @@ class Worker:
             # Workers with more data go on, and their next versions are made there.
             np.copyto(self._gradient, theta)
             theta = self._gradient
-        for outcome in await self.strategy.finish():
-            self.meter.add(0.0, 0, self._of_stage(outcome, 0), steps=0)
+        await self.strategy.finish()
         if self.strategy.cut:
             await self._boundary()
         # What is saved has left: who goes on from it does not say so to servers again, as it does
@@ -213,8 +215,8 @@ class Worker:
         self.strategy.at_round = self.at_boundary
         if left:
             self.strategy.note_left(self.clock)
-        for outcome in () if left else await self.strategy.leave(self.clock):
-            self.meter.add(0.0, 0, self._of_stage(outcome, 0), steps=0)
+        else:
+            await self.strategy.leave(self.clock)
         self.seconds = self.meter.stop()
         before = self._port.bytes_sent
         await self.strategy.collect()
@@ -272,17 +274,16 @@ class Worker:
     @property
     def stats(self) -> Stats:
         """This rank's counters; complete once ``run`` has returned."""
-        port, stats = self._port, self.meter.stats
-        stats.steps, stats.epochs, stats.seconds = self.clock, self.epoch, self.seconds
+        port, stats = self._port, self._counts.stats
+        stats.worker = self.meter.worker
+        stats.steps, stats.epochs = self.clock, self.epoch
+        stats.seconds = self.seconds - self.meter.spent
         stats.bytes_sent, stats.bytes_received = self.meter.bytes
         if not port.role_map.servers:
             stats.updates = self.strategy.updates
             stats.fingerprint = fingerprint(port.theta) if self.strategy.whole else 0
         if self._cut is not None:
             stats.cut_bytes_sent, stats.cut_bytes_received = self._cut.bytes
-        stats.frame_bytes = self.strategy.frame_bytes
-        stats.framed_bytes = self.strategy.framed_bytes
-        stats.left = dict(self.strategy.left)
         memory = self.strategy.memory
         if memory is not None:
             if self._cut is not None:
@@ -292,11 +293,6 @@ class Worker:
                     activations=self._cut.activation_bytes,
                 )
             stats.memory = astuple(memory)
-        taus = self._cut.taus if isinstance(self._cut, PipeDream) else None
-        if self.strategy.taus is not None:
-            taus, stats.gaps = self.strategy.taus, self.strategy.gaps
-        if taus is not None:
-            stats.staleness = [*({} for _ in range(self.number)), taus]  # of its cell
         return stats
 
     def _model(self, theta: Vector) -> Vector:
@@ -469,14 +465,16 @@ class Worker:
                 await self._port.pause(delay)
         if samples and self._clip_norm is not None:
             await self._clip(self._clip_norm)
-        outcome = await self.strategy.step(step)
+        reached = await self.strategy.step(step)
         # More than one clock further only if backups overtook this worker: the data of the steps
         # between is not trained on, so that all workers stay at the same place in the epoch.
-        self._skip = outcome.clock - self.clock - 1
-        self.clock = outcome.clock
+        self._skip = reached - self.clock - 1
+        self.clock = reached
         # All cells of a copy train on the same samples: the first one counts them.
         counts = self._cut is None or self._cut.is_first
-        self.meter.add(loss, samples if counts else 0, self._of_stage(outcome, 1))
+        self._counts.stepped(loss, samples if counts else 0)
+        if isinstance(self._cut, PipeDream) and self._cut.counts:
+            self._counts.aged(self._cut.staleness)
 
     def _part_ready(self, i: int) -> None:
         """Hand over a part of the gradient, before it is summed with those of others."""
@@ -507,15 +505,6 @@ class Worker:
         found = f"{name and f' of {name}'} is {part[at]}"
         raise DivergedError(
             f"diverged: the gradient{found} at step {self.clock + 1} on worker {self._name}; {hint}"
-        )
-
-    def _of_stage(self, outcome: StepResult, gradients: int) -> StepResult:
-        """Return a result with the staleness of its gradients, where a stage counts it."""
-        if not isinstance(self._cut, PipeDream) or self._cut.taus is None:
-            return outcome
-        tau = self._cut.staleness * gradients
-        return outcome._replace(
-            staleness_sum=tau, staleness_count=gradients, staleness_max=tau, skew=-1
         )
 
     async def _clip(self, limit: float) -> None:

@@ -24,6 +24,7 @@ from psrt.codec.linear import Linear
 from psrt.codec.randomness import FORTH
 from psrt.collective.analysis.pick import Coding, way_of
 from psrt.errors import CodecError
+from psrt.history.folds.worker import WorkerFold
 from psrt.partition import Span
 from psrt.ways import Way
 
@@ -79,7 +80,7 @@ class FrameWatch(Protocol):
 class SumCodec:
     """By what a worker encodes its sums, and what all of them must know of the round."""
 
-    saved = ("frame_bytes", "framed_bytes", "sums")
+    saved = ("sums",)
 
     def __init__(
         self,
@@ -117,8 +118,8 @@ class SumCodec:
         self.total = 1.0
         #: The learning rate of this update.
         self.rate = 1.0
-        #: Bytes of frames sent so far, and of the numbers that they stand for.
-        self.frame_bytes = self.framed_bytes = 0
+        #: Where its worker counts the bytes of frames, and of the numbers that they stand for.
+        self.counts = WorkerFold()
         #: The parts in sums that this codec makes the frames of.
         self.sums: list[SumPart] = []
 
@@ -262,7 +263,7 @@ class CodedSum:
                 np.multiply(mine, np.float32(self._codec.rate), out=mine)
         self._rescale()
         self._send()
-        self._codec.framed_bytes += self.framed_bytes
+        self._codec.counts.framed(0, self.framed_bytes)
         return self.advance()
 
     def advance(self) -> bool:
@@ -311,7 +312,7 @@ class CodedSum:
 
     def _post(self, to: int, sender: Encoder, frame: Bytes | None) -> None:
         nbytes = sender.longest if frame is None else frame.size
-        self._codec.frame_bytes += nbytes
+        self._codec.counts.framed(nbytes, 0)
         self._link.post(to, self._key, frame, nbytes)
 
     def _add(self, decoder: Encoder, place: Span, into: Vector, scratch: Vector) -> bool:

@@ -33,9 +33,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.pick import Coding
-from psrt.messages import Leave, Message, Report, Sketch
+from psrt.messages import Leave, Message
 from psrt.partition import Span
 from psrt.sharding import Sharing
+from psrt.stats import Report, Sketch
 from psrt.transport.coded_sum import SumCodec
 
 T = TypeVar("T")

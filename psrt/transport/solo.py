@@ -13,10 +13,11 @@ import numpy as np
 from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.pick import Coding
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Message, Report, Sketch
+from psrt.messages import Leave, Message
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
 from psrt.sharding import Sharing
+from psrt.stats import Report, Sketch
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.gathered_sum import GatheredSum
 from psrt.transport.port import (

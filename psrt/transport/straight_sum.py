@@ -158,7 +158,7 @@ class StraightSum:
     def agree(self, at: int) -> None:
         """Take up the sum of a part, which stands in its buffer."""
         codec, number = self._codec, self._numbers[at]
-        codec.frame_bytes += self._sent[at]
+        codec.counts.framed(self._sent[at], 0)
         if self._given is not None:
             mean, scale = self._means[number], np.float32(1.0 / codec.total)
             with np.errstate(all="ignore"):
@@ -170,7 +170,7 @@ class StraightSum:
     def finish(self) -> None:
         """Put the means in the place of this rank's numbers."""
         codec, feedback, vector = self._codec, self._feedback, self._vector
-        codec.framed_bytes += self.framed_bytes
+        codec.counts.framed(0, self.framed_bytes)
         if vector is not None and feedback is not None:
             self._linear.expand(self._own, feedback.decoded)
             with np.errstate(all="ignore"):

@@ -1,15 +1,16 @@
-"""Law: what no event says (loss, bytes between stages, waiting, the saved model), worked out anew.
+"""Law: what a run says of itself is what its parameters, its messages and its events make it.
 
 Promised in docs/library.md, "What a run leaves behind", and in docs/history.md. What the events do
-say, ``psrt check`` adds up once more, by the law of contracts; that it does, says the law of
-forgeries. Seen red: an accuracy of other data, bytes between stages that are counted at one end,
-waiting that a report leaves out.
+say, ``psrt check`` adds up by the folds that a run has, by the law of contracts; here it is added
+up plainly. Seen red: an accuracy of other data, bytes between stages that are counted at one end,
+waiting that a report leaves out, a drop that is not counted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from support.jobs import FACTORS, SERVED, SPLIT, Job, Ran, plain, ran
 from support.reference import Network
 
 #: Kinds of events, as docs/history.md numbers them.
-REDUCED, LEAVE, OFFER, MIX, MESSAGE = 5, 6, 13, 15, 30
+READ, REDUCED, LEAVE, OFFER, TAKE, MIX, APPLY, DROP, MESSAGE = 1, 5, 6, 13, 14, 15, 18, 19, 30
+#: Flag of a READ after a stop for a checkpoint.
+PARKED = 1
 #: Flag of a MESSAGE that was received.
 CAME = 2
 
@@ -68,6 +71,51 @@ def check_figures(job: Job, ran: Ran) -> None:
         assert [sum(it[cause] for cause in causes) for it in told["waiting"]] == waited
 
 
+def of_ages(taus: list[int]) -> dict[str, Any]:
+    return {
+        "mean": pytest.approx(sum(taus) / len(taus) if taus else 0.0),
+        "max": max(taus, default=0),
+        "histogram": {str(tau): count for tau, count in Counter(taus).items()},
+    }
+
+
+def check_counts(job: Job, ran: Ran) -> None:
+    """Check staleness, gaps, skew and drops against plain sums over the events.
+
+    Where stages count how stale gradients are, events of servers say something else.
+    """
+    parts, told = read_cells(ran.out)[1], json.loads((ran.out / "summary.json").read_text())
+    own = [it for part in parts for it in part.shards]
+    assert told["dropped"] == sum(len(of(it, DROP)) for it in own)
+    if job["cut"] == "pipedream":
+        return
+    used = [it[it["worker"] >= 0] for it in (of(it, APPLY) for it in own)]
+    gaps, skews = [it["gap"] for it in used], []
+    if job["mode"] == "pairs":
+        workers = [it for part in parts for it in part.workers]
+        used, gaps = [of(it, TAKE) for it in workers], [of(it, MIX)["gap"] for it in workers]
+    else:
+        assert told["staleness"]["by_shard"] == [of_ages(it["tau"].tolist()) for it in used]
+    for part in parts:
+        for events in part.workers:
+            reads = of(events[(events["kind"] != READ) | (events["flag"] != PARKED)], READ)
+            rows = reads["version"].reshape(-1, max(1, len(part.shards)))
+            skews += (rows.max(axis=1) - rows.min(axis=1)).tolist()[1:]
+    assert told["skew"] == of_ages(skews)
+    assert told["skew_max"] == max(skews, default=0)
+    taus = [tau for it in used for tau in it["tau"].tolist()]
+    counts = Counter(taus)
+    assert told["staleness"]["histogram"] == [counts[i] for i in range(1 + max(counts, default=-1))]
+    assert told["staleness"]["mean"] == of_ages(taus)["mean"]
+    measured = np.concatenate([*gaps, np.zeros(0)])
+    measured = measured[~np.isnan(measured)]
+    assert told["staleness"]["gap"] == {
+        "count": len(measured),
+        "mean": pytest.approx(measured.mean() if len(measured) else 0.0, rel=1e-5),
+        "max": pytest.approx(measured.max(initial=0.0), rel=1e-5),
+    }
+
+
 def check_saved(job: Job, ran: Ran) -> None:
     data = (ran.out / "model.safetensors").read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
@@ -81,7 +129,7 @@ def check_saved(job: Job, ran: Ran) -> None:
     np.testing.assert_array_equal(np.concatenate(saved), ran.run.theta)
 
 
-@pytest.mark.parametrize("check", [check_figures, check_saved])
+@pytest.mark.parametrize("check", [check_figures, check_counts, check_saved])
 def test_what_a_run_says_of_itself(job, result, check):
     ran = result(job)
     if ran.run is None:

@@ -165,7 +165,7 @@ def test_sums_straight_through_schedules_are_those_of_one_process(comm, host, op
             pass
         if not inside:
             # Counted where they are sent, over MPI: nothing else is.
-            assert port.bytes_sent - before == codec.frame_bytes
+            assert port.bytes_sent - before == codec.counts.stats.frame_bytes
     assert port.choice("auto", N, coded=coded)[0].removeprefix("node+") in ALGORITHMS
 
 

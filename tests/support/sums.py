@@ -153,7 +153,7 @@ def rounds_of(
         whole = np.empty(span.size, np.float32)
         for part, ranks in sums:
             part.of(whole)[:] = ranks.round([part.of(it) for it in brought], total, turn)[0]
-        yield whole, sum(it.frame_bytes for _, ranks in sums for it in ranks.codecs)
+        yield whole, sum(it.counts.stats.frame_bytes for _, ranks in sums for it in ranks.codecs)
 
 
 def hold(
@@ -190,6 +190,6 @@ def hold(
             means, moved = next(whole)
             nbytes += moved
             np.testing.assert_array_equal(span.of(port.gradient), means, err_msg=label)
-        sent = sum(comm.allgather(codec.frame_bytes))
+        sent = sum(comm.allgather(codec.counts.stats.frame_bytes))
         assert sent == nbytes
         yield sent

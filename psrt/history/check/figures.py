@@ -91,10 +91,23 @@ class Figures:
         if self._find(path) is not None:
             self.within(low, high, *path, rounded=rounded)
 
-    def mean_and_max(self, numbers: Any, *path: Path) -> None:
-        """Require that two figures are the mean and the maximum of (k,) numbers; 0 of none."""
-        self.near(float(numbers.mean()) if len(numbers) else 0.0, *path, "mean")
-        self.near(float(numbers.max(initial=0.0)), *path, "max")
+    def equal(self, due: object, *path: Path) -> None:
+        """Require what is due, as JSON has it, with all that is in it; fractions may be rounded."""
+        if isinstance(due, Mapping) and not all(type(it) is int for it in due.values()):
+            for name, own in due.items():
+                self.equal(own, *path, name)
+        elif isinstance(due, Mapping):
+            self.same({str(name): own for name, own in due.items()}, *path)
+        elif isinstance(due, list | tuple) and not all(type(it) is int for it in due):
+            self.length(len(due), *path)
+            for i, own in enumerate(due):
+                self.equal(own, *path, i)
+        elif isinstance(due, list | tuple):
+            self.same(list(due), *path)
+        elif isinstance(due, float):
+            self.near(due, *path)
+        else:
+            self.same(due, *path)
 
     def length(self, due: int, *path: Path) -> None:
         """Require that a list has that many elements."""

@@ -5,27 +5,29 @@ own end; a line is made of all reports up to a step at which somebody reported o
 end. So where psrt cuts the data, the events alone say which lines there are. Where a problem does,
 it is not known where an epoch ended: then a line is held against itself and the one before.
 
-Rates and waits are of windows of time, of all workers at the same time, whatever their step: what a
-worker did between two reports is spread evenly over that time.
+The events are made into reports, and those into lines by what does so in a run, ``folds.lines``.
 
-Losses, accuracies and bytes are in no event. By a real clock ``seconds`` have bounds only, and so
-have rates and waits; the windows add up all the same.
+Losses, accuracies and bytes are in no event. By a real clock ``seconds`` have bounds only, and
+rates and waits, which are of windows of time, need but add up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 
-from psrt.history.check.alternation import Workers
 from psrt.history.check.contract import Contract
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import CLOCK_S, METRICS, Findings
-from psrt.history.check.table import Floats, Ints, Table, previous, same_as_before, without_pauses
+from psrt.history.check.table import Floats, Ints, Table, without_pauses
 from psrt.history.events import Kind
+from psrt.history.folds.history import WorkerPieces
+from psrt.history.folds.lines import MetricsAggregator
+from psrt.history.folds.record import Record
+from psrt.stats import Report
 
 #: What every line has.
 KEYS = (
@@ -36,117 +38,13 @@ KEYS = (
 )  # fmt: skip
 #: By how much of all samples the windows may miss them, whose rates are rounded.
 _SLACK = 1e-6
+#: What follows from events to the number, and what does in virtual time, but for rounding.
+_COUNTED = (
+    "step", "epoch", "epoch_end", "samples", "staleness_mean", "staleness_max", "skew_max",
+)  # fmt: skip
+_MEASURED = ("samples_per_second", "waiting_share", "measured_seconds")
 #: What only grows from line to line.
 _GROWING = ("epoch", "seconds", "samples", "bytes_sent", "bytes_received")
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What workers have counted, piece by piece: (k,) columns, worker after worker, in order."""
-
-    worker: Ints
-    #: Gradient steps that the worker had finished by then.
-    clock: Ints
-    time: Floats
-    samples: Ints
-    #: Seconds since it began to be counted.
-    lasts: Floats
-    #: Seconds that the worker waited.
-    waited: Floats
-    #: Sum, number and maximum of τ over the shards, and the difference of their versions.
-    tau: Ints
-    taus: Ints
-    tau_max: Ints
-    skew: Ints
-
-
-def counted_of_steps(
-    table: Table, workers: Workers | None, *, pairs: bool = False, late: Ints | None = None
-) -> Counted:
-    """Return what was counted where a step is an event, and waiting another.
-
-    Args:
-        table: events of all workers, worker after worker.
-        workers: their reads; None without servers.
-        pairs: whether neighbours average without rounds, so that an average has a staleness.
-        late: τ of each step, where stages count it and servers do not.
-    """
-    reads = table.where(*[Kind.TAKE] * pairs)[:, None]
-    skew = np.zeros(len(reads), np.int64)
-    if workers is not None:
-        reads, skew = workers.reads[workers.is_answer], workers.skew
-    waits = table.are(Kind.OFFER, Kind.LEAVE) & (table.real("seconds") > 0)
-    waits |= table.are(Kind.REDUCED, Kind.MIXED)
-    own = np.flatnonzero(table.are(Kind.STEP) | waits)
-    at = np.sort(np.concatenate([own, reads[:, 0]]))
-    owner, is_step = table["worker"][at], table.are(Kind.STEP)[at]
-    # What is waited for belongs to the step before, and to clock 0 before the first.
-    clock = np.where(is_step, table["clock"][at] + 1, 0)
-    clock = np.maximum.accumulate(clock + owner * (1 << 40)) - owner * (1 << 40)
-    row, staleness = np.searchsorted(at, reads[:, 0]), _staleness(table, reads)
-    if late is not None:
-        row, staleness, skew = np.flatnonzero(is_step), _of_stages(late), np.zeros_like(late)
-    return Counted(
-        owner,
-        clock,
-        table.real("time")[at],
-        np.where(is_step, table["samples"][at], 0),
-        table.real("seconds")[at],
-        np.where(is_step, 0.0, table.real("seconds")[at]),
-        *(_placed(len(at), row, column) for column in (*staleness, skew)),
-    )
-
-
-def counted_of_pushes(workers: Workers, *, late: Ints | None = None) -> Counted:
-    """Return what was counted where a push is a step; nobody has died, so each is answered.
-
-    ``late`` is as of ``counted_of_steps``.
-    """
-    table, reads = workers.table, workers.reads[workers.is_answer]
-    at = reads[:, 0]
-    return Counted(
-        table["worker"][at],
-        table["clock"][at],
-        table.real("time")[at],
-        table["samples"][workers.pushes[:, 0]],
-        table.real("seconds")[at] + table.real("seconds")[workers.pushes[:, 0]],
-        table.real("seconds")[at],
-        *(_staleness(table, reads) if late is None else _of_stages(late)),
-        workers.skew if late is None else np.zeros_like(late),
-    )
-
-
-def counted_of_cells(cells: Sequence[Counted]) -> Counted:
-    """Return what the workers of all cells of a model that is cut have counted together.
-
-    The first cell of a copy counts its samples.
-    """
-    columns = {
-        name: np.concatenate([getattr(it, name) for it in cells])
-        for name in Counted.__dataclass_fields__
-    }
-    number = np.repeat(np.arange(len(cells)), [len(it.worker) for it in cells])
-    columns["worker"] = columns["worker"] * len(cells) + number
-    columns["samples"] = np.where(number == 0, columns["samples"], 0)
-    order = np.argsort(columns["worker"], kind="stable")
-    return Counted(**{name: column[order] for name, column in columns.items()})
-
-
-def _staleness(table: Table, reads: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return by read the sum, number and maximum of τ; −1 stands for a push that was not used."""
-    tau = table["tau"][reads]
-    used = tau >= 0
-    return (tau * used).sum(axis=1), used.sum(axis=1), tau.max(axis=1, initial=0)
-
-
-def _of_stages(late: Ints) -> tuple[Ints, Ints, Ints]:
-    return late, np.ones_like(late), late
-
-
-def _placed(length: int, at: Ints, values: Ints) -> Ints:
-    column = np.zeros(length, np.int64)
-    column[at] = values
-    return column
 
 
 def check_metrics(
@@ -215,22 +113,32 @@ def check_metrics(
     return lines
 
 
-def check_windows(lines: Sequence[Figures]) -> None:
-    """Check that windows of time add up, which is all that is known of them without events.
+def check_windows(lines: Sequence[Figures], waited: float | None = None) -> None:
+    """Check that windows of time add up, which is all that is known of them by a real clock.
 
     Not where a run went on from a checkpoint: what is done over again is in one window more than
     its samples are counted.
+
+    Args:
+        lines: of the metrics.
+        waited: seconds that all workers waited, over the workers; None where that is not known.
     """
     ends = [it.number("measured_seconds") or 0.0 for it in lines]
     windows = [(it, end) for it, end in zip(lines, np.diff([0.0, *ends]), strict=True) if end > 0]
-    if windows:
-        lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
-        samples = lines[-1].number("samples") or 0.0
-        rates = [it.number("samples_per_second") or 0.0 for it, _ in windows]
-        own, length = windows[-1]
-        left = samples - np.dot(rates[:-1], [it for _, it in windows[:-1]])
-        slack = _SLACK * samples / length
-        own.near(float(left / length), "samples_per_second", slack=slack, of="all samples")
+    if not windows:
+        return
+    lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
+    samples, (own, length) = lines[-1].number("samples") or 0.0, windows[-1]
+    for name, total, of in (
+        ("samples_per_second", samples, "all samples"),
+        ("waiting_share", waited, "all waits"),
+    ):
+        if total is None:
+            continue
+        said = [it.number(name) or 0.0 for it, _ in windows]
+        left = total - np.dot(said[:-1], [it for _, it in windows[:-1]])
+        slack = _SLACK * max(total, ends[-1]) / length
+        own.near(float(left / length), name, slack=slack, of=of)
 
 
 def check_distances(
@@ -274,7 +182,7 @@ def split_steps(table: Table, resumed: Sequence[float], workers: int) -> list[ra
 def check_lines(
     contract: Contract,
     lines: Sequence[Figures],
-    counted: Counted,
+    workers: Sequence[WorkerPieces],
     log_every: int,
     findings: Findings,
 ) -> None:
@@ -283,160 +191,110 @@ def check_lines(
     Args:
         contract: of the run.
         lines: as ``check_metrics`` returned them.
-        counted: by the workers.
+        workers: what each of them counts.
         log_every: steps between two lines; 0 for the ends of epochs only.
         findings: takes what is wrong.
     """
-    plan = contract.plan
-    assert plan is not None, "else it is not known where an epoch ends"
-    worker, clock = counted.worker, counted.clock
-    last = np.zeros(contract.workers, np.int64)
-    last[worker] = clock  # the newest one stays
-    ends = (clock == last[worker]) | ((clock > 0) & plan.begins_epoch(clock))
-    reports = ends
-    if log_every:
-        before = np.where(same_as_before(worker), previous(clock, 0), 0)
-        reports = ends | (clock // log_every > before // log_every)
-        on_beat = reports & (clock % log_every == 0)
-        steps = np.unique(clock[ends | on_beat])
-    else:
-        steps = np.unique(clock[ends])
-    if len(steps) != len(lines):
+    aggregator = MetricsAggregator(contract.workers, log_every=log_every)
+    times = [times_of(contract, it) for it in workers]
+    reports = [
+        report
+        for number, it in enumerate(workers)
+        for report in _reports(contract, number, it, log_every, times[number][0])
+    ]
+    # As they came: a window ends where all have told of.
+    reports.sort(key=attrgetter("seconds"))
+    records = [record for report in reports for record in aggregator.add(report)]
+    if len(records) != len(lines):
         findings.count(METRICS, 1)
-        text = f"metrics.jsonl has {len(lines)} lines, the history makes {len(steps)}"
+        text = f"metrics.jsonl has {len(lines)} lines, the history makes {len(records)}"
         findings.missing(METRICS, text)
         return
-    # What was counted is in its worker's next report, and that in the next line.
-    wide = int(last.max()) + 1
-    key = worker * wide + clock
-    sent = np.unique(key[reports])  # of each worker the last one is there
-    report = np.searchsorted(sent, key)
-    line = np.searchsorted(steps, sent[report] % wide)
-    low, high = _times(contract, counted)
-    _check_counts(contract, lines, counted, line, low, high)
-    if not contract.resumed:
-        _check_windows(contract, lines, counted, report, low, high)
-    for name, due in (("step", steps), ("epoch", plan.epochs(steps))):
-        for figures, value in zip(lines, due.tolist(), strict=True):
-            figures.same(value, name)
-    ending, evaluating = set(line[ends].tolist()), set(line[ends & (worker == 0)].tolist())
-    for i, figures in enumerate(lines):
-        figures.same(i in ending, "epoch_end")
-        if i not in evaluating:
-            figures.same(None, "evaluated_seconds")
+    # The first worker of a model that is cut may wait for the parts of others before it reports.
+    measures = contract.exact_times and not contract.cut
+    exact = [*_COUNTED, *_MEASURED * measures, *["seconds"] * contract.exact_times]
+    for line, record in zip(lines, records, strict=True):
+        for name in exact:
+            line.equal(getattr(record, name), name)
+        if record.evaluated_seconds is None:
+            line.same(None, "evaluated_seconds")
+    if not contract.exact_times:
+        clock = np.array([piece.clock for it in workers for piece in it.pieces])
+        high = np.concatenate([late for _, late in times])
+        _check_seconds(contract, lines, records, clock, high)
+    if not measures and not contract.resumed:
+        waited = sum(piece.waited for it in workers for piece in it.pieces)
+        check_windows(lines, waited / contract.workers if contract.one_clock else None)
 
 
-def _check_counts(
+def _check_seconds(
     contract: Contract,
     lines: Sequence[Figures],
-    counted: Counted,
-    line: Ints,
-    low: Floats,
+    records: Sequence[Record],
+    clock: Ints,
     high: Floats,
 ) -> None:
-    """Check numbers and times; ``line`` says of each piece which line it is in."""
-    count = len(lines)
-
-    def largest(values: Ints | Floats) -> Ints | Floats:
-        found = np.full(count, values.min(initial=0))
-        np.maximum.at(found, line, values)
-        return found
-
-    samples = np.cumsum(np.bincount(line, counted.samples, count))
-    tau, taus = np.bincount(line, counted.tau, count), np.bincount(line, counted.taus, count)
-    tau_max, skew = largest(counted.tau_max), largest(counted.skew)
-    low, high = (np.maximum.accumulate(largest(it)) for it in (low, high))
-    for i, figures in enumerate(lines):
-        figures.same(int(samples[i]), "samples")
-        if contract.exact_times:
-            figures.same(float(low[i]), "seconds")
-        else:
-            figures.within(float(low[i]) - CLOCK_S, math.inf, "seconds", rounded=True)
-            if contract.one_clock and not contract.resumed:  # a report counts the time to save
-                figures.within(0.0, float(high[i]) + CLOCK_S, "seconds", rounded=True)
-        if taus[i]:
-            figures.near(tau[i] / taus[i], "staleness_mean")
-            figures.same(int(tau_max[i]), "staleness_max")
-            figures.same(int(skew[i]), "skew_max")
-        else:
-            for name in ("staleness_mean", "staleness_max", "skew_max"):
-                figures.same(None, name)
+    """Check the times of lines by a real clock: between the last event before and the next one."""
+    steps = np.array([it.step for it in records])
+    until = np.zeros(len(lines))
+    np.maximum.at(until, np.minimum(np.searchsorted(steps, clock), len(lines) - 1), high)
+    for line, record, most in zip(
+        lines, records, np.maximum.accumulate(until).tolist(), strict=True
+    ):
+        line.within(record.seconds - CLOCK_S, math.inf, "seconds", rounded=True)
+        if contract.one_clock and not contract.resumed:  # a report counts the time to save
+            line.within(0.0, most + CLOCK_S, "seconds", rounded=True)
 
 
-def _times(contract: Contract, counted: Counted) -> tuple[Floats, Floats]:
-    """Return by piece the least and the most seconds at which what follows it was reported.
-
-    A report follows what it counts, and in virtual time at once. By a real clock time began before
-    the first piece did, and a worker reports before its next piece.
-    """
-    follows = same_as_before(counted.worker)
-    time = without_pauses(counted.time, counted.lasts, counted.worker, contract.resumed)
-    begin = time[~follows] - counted.lasts[~follows]
-    since = 0.0 if contract.simulated else begin[np.cumsum(~follows) - 1]
-    until = np.where(np.append(follows[1:], False), np.append(time[1:], 0), np.inf)
-    return time - since, until
-
-
-def _check_windows(
-    contract: Contract,
-    lines: Sequence[Figures],
-    counted: Counted,
-    report: Ints,
-    low: Floats,
-    high: Floats,
-) -> None:
-    """Check rates and waits: windows up to each add up to what workers had done by its end.
+def _reports(
+    contract: Contract, number: int, worker: WorkerPieces, log_every: int, low: Floats
+) -> Iterator[Report]:
+    """Yield what a worker reported, as far as events say it: not losses, gaps and bytes.
 
     Args:
         contract: of the run.
-        lines: of the metrics.
-        counted: by the workers.
-        report: (k,) the number of the report that each piece is in, worker after worker.
-        low: (k,) the least seconds at which it was made, if that is its last piece.
-        high: (k,) the most.
+        number: of the worker.
+        worker: what it counts.
+        log_every: steps between two lines; 0 for the ends of epochs only.
+        low: (k,) when a report that follows a piece is made, at the earliest.
     """
-    last = np.append(np.flatnonzero(np.diff(report)), len(report) - 1)
-    owner, ends = counted.worker[last], [it.number("measured_seconds") or 0.0 for it in lines]
-    early, late = low[last] - CLOCK_S, high[last] + CLOCK_S
-    # The first worker of a model that is cut may wait for the parts of others before it reports.
-    if contract.exact_times and not contract.cut:
-        early = late = low[last]
-    lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
-    lengths = np.diff([0.0, *ends])
-    newest = max(np.flatnonzero(lengths > 0), default=-1)  # which has all that is left
-    for name, counts, each in (
-        ("samples_per_second", counted.samples, 1),
-        ("waiting_share", counted.waited, contract.workers),
-    ):
-        amounts = np.bincount(report, counts)
-        total, said = float(amounts.sum()), 0.0
-        least, most = (_done(ends, it, owner, amounts) for it in (late, early))
-        for i, (figures, length) in enumerate(zip(lines, lengths.tolist(), strict=True)):
-            if length <= 0:
-                continue
-            bounds = (least[i], most[i]) if contract.one_clock else (0.0, total)
-            bounds = (total, total) if i == newest else bounds
-            slack = _SLACK * total
-            figures.within(
-                (bounds[0] - slack - said) / (each * length),
-                (bounds[1] + slack - said) / (each * length),
-                name,
-                rounded=True,
+    plan = contract.plan
+    assert plan is not None, "else it is not known where an epoch ends"
+    counts, pieces = worker.fold(number), worker.pieces
+    clocks = np.array([it.clock for it in pieces])
+    begins, epochs, seconds = plan.begins_epoch(clocks), plan.epochs(clocks).tolist(), low.tolist()
+    before, since = 0, 0.0
+    for i, piece in enumerate(pieces):
+        piece.tell(counts)
+        clock, is_last = piece.clock, i == len(pieces) - 1
+        if not is_last and pieces[i + 1].clock == clock:
+            continue
+        ends = is_last or bool(clock > 0 and begins[i])
+        if ends or (log_every and clock // log_every > before // log_every):
+            figures = {"loss": 0.0} if ends and not number else {}  # it evaluates
+            yield counts.report(
+                number,
+                epochs[i],
+                clock,
+                figures,
+                seconds=seconds[i],
+                since=since,
+                epoch_end=ends,
+                last=is_last,
             )
-            said += each * length * (figures.number(name) or 0.0)
+            since = seconds[i]
+        before = clock
 
 
-def _done(ends: Sequence[float], time: Floats, owner: Ints, amounts: Ints | Floats) -> Floats:
-    """Return what all workers had done by some times, evenly from each report to the next.
+def times_of(contract: Contract, worker: WorkerPieces) -> tuple[Floats, Floats]:
+    """Return by piece the least and the most seconds at which what follows it was reported.
 
-    Args:
-        ends: the times.
-        time: (r,) of the reports, worker after worker.
-        owner: (r,) whose they are.
-        amounts: (r,) what was done since the one before.
+    A report follows what it counts, and in virtual time at once. By a real clock time began before
+    the first piece did, and a worker reports before its next piece. What lies between a checkpoint
+    and resuming from it does not count.
     """
-    total = np.zeros(len(ends))
-    for at in np.split(np.arange(len(owner)), np.flatnonzero(np.diff(owner)) + 1):
-        times = np.append(0.0, np.maximum.accumulate(time[at]))
-        total += np.interp(ends, times, np.append(0.0, np.cumsum(amounts[at])))
-    return total
+    lasts = np.array([it.lasts for it in worker.pieces])
+    time = np.array([it.time for it in worker.pieces])
+    time = without_pauses(time, lasts, np.zeros(len(time), np.int64), contract.resumed)
+    since = 0.0 if contract.simulated else time[0] - lasts[0]
+    return time - since, np.append(time[1:], np.inf)

@@ -205,16 +205,6 @@ def check_pipeline(
         _check_messages(layout, steps, findings, one_clock=one_clock)
 
 
-def staleness_of(table: Table) -> tuple[Ints, Ints]:
-    """Return τ and the worker of each step of a pipeline that is not drained, worker after worker.
-
-    Args:
-        table: of the workers of a cell, of which ``check_pipeline`` found nothing.
-    """
-    at = np.flatnonzero(table.are(Kind.PASS) & np.isin(table["flag"], _ENDS))
-    return table["clock"][at] - table["version"][at], table["worker"][at]
-
-
 def _steps_of(table: Table, worker: int) -> Steps:
     mine = table["worker"] == worker
     kind = Kind.STEP if (table.are(Kind.STEP) & mine).any() else Kind.PUSH

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -25,19 +27,15 @@ from psrt.history.check.fragments import check_averaging
 from psrt.history.check.frames import check_frames, frames_of, without_frames
 from psrt.history.check.gossip import check_gossip
 from psrt.history.check.metrics import (
-    Counted,
     check_distances,
     check_lines,
     check_metrics,
     check_windows,
-    counted_of_cells,
-    counted_of_pushes,
-    counted_of_steps,
     split_steps,
 )
 from psrt.history.check.norms import distances
 from psrt.history.check.pairs import check_pairs, forgotten
-from psrt.history.check.pipeline import check_pipeline, layout_of, staleness_of, without_passes
+from psrt.history.check.pipeline import check_pipeline, layout_of, without_passes
 from psrt.history.check.steps import (
     check_departures,
     check_local_steps,
@@ -57,6 +55,7 @@ from psrt.history.check.updates import check_updates
 from psrt.history.check.wellformed import check_events, check_times
 from psrt.history.events import MISSED, Kind
 from psrt.history.folder import FOLDER
+from psrt.history.folds.history import WorkerPieces, fold, pieces_of
 from psrt.history.header import Header
 from psrt.history.reading import History, read_cells
 from psrt.progress import PROGRESS, Amount
@@ -151,7 +150,7 @@ def check_cells(
             check_pipeline(layout, tables, findings, one_clock=contract.one_clock)
         if findings.none and layout.asynchronous and not contract.mode.weakens:
             for case in cases:
-                case.late, _ = staleness_of(case.tables[0])
+                case.by_stages = True
         if findings.none and summary is not None:
             told = SummaryCheck(summary, contract, header, findings)
             told.digests(saved_sha256, max(case.updates for case in cases))
@@ -162,8 +161,8 @@ def check_cells(
             gap = max(case.gap for case in cases)
             lines = check_metrics(metrics, findings, numerics=header.numerics, gap=gap, apart=False)
             if contract.plan is not None:
-                counted = counted_of_cells([case.counted() for case in cases])
-                check_lines(contract, lines, counted, header.knob("log_every", 0), findings)
+                log_every = header.knob("log_every", 0)
+                check_lines(contract, lines, _side_by_side(cases), log_every, findings)
             elif not contract.resumed:
                 check_windows(lines)
     return Outcome.of(contract, findings, [table for case in cases for table in case.tables])
@@ -174,14 +173,17 @@ def _check_summary_of_cells(
 ) -> None:
     """Check what a summary says of all cells; the first one counts the samples of its copy."""
     first, contract = cases[0], cases[0].contract
-    if first.late is not None:
-        found = [staleness_of(case.tables[0]) for case in cases]
-        owners = [worker * len(cases) + i for i, (_, worker) in enumerate(found)]
-        summary.late(np.concatenate([tau for tau, _ in found]), np.concatenate(owners))
+    ranks = [
+        one.of_cell(number, len(cases), len(case.history.shards))
+        for number, case in enumerate(cases)
+        for one in fold(case.history, case.pieces)
+    ]
+    workers = _side_by_side(cases)
+    left = [it for copies in zip(*(case.left for case in cases), strict=True) for it in copies]
+    summary.counted(ranks)
+    summary.trained(workers, left, first.begun)
     if first.reads is None:
         summary.updates(max(case.updates for case in cases))
-        summary.steps(first.workers, first.workers.where(Kind.STEP))
-        summary.without_servers()
         if contract.mode.mixes:
             summary.mixed(metrics)
             summary.exchanged(
@@ -191,31 +193,17 @@ def _check_summary_of_cells(
         else:
             summary.summed(*[(case.header, case.tables[0]) for case in cases])
     else:
-        summary.shards([shard for case in cases for shard in case.found], len(cases))
-        summary.skews(np.concatenate([case.reads.skew for case in cases if case.reads]))
-        summary.pushed(first.reads)
-        if contract.mode.averages:
-            summary.steps(first.workers, first.workers.where(Kind.STEP))
+        summary.shards([shard for case in cases for shard in case.found])
         summary.sent(*[(case.header, case.tables[0], case.tables[1:-1]) for case in cases])
     summary.measured(metrics)
-    summary.times(*_side_by_side([(case.workers, case.waits) for case in cases]))
+    summary.times(workers)
 
 
-def _side_by_side(cells: Sequence[tuple[Table, Ints]]) -> tuple[Table, Ints]:
-    """Return the events of all workers of a job by their numbers there, and which are chosen.
-
-    Args:
-        cells: of each the events of its workers, and positions of some.
-    """
-    parts, chosen = [], []
-    for number, (table, at) in enumerate(cells):
-        events = table.events.copy()
-        events["worker"] = events["worker"] * len(cells) + number
-        parts.append(events)
-        chosen.append(np.isin(np.arange(len(events)), at))
-    everything = np.concatenate(parts)
-    order = np.argsort(everything["worker"], kind="stable")
-    return Table(everything[order], "worker"), np.flatnonzero(np.concatenate(chosen)[order])
+def _side_by_side(cases: Sequence[_Case]) -> list[WorkerPieces]:
+    """Return what all workers of a job count, by their numbers there; the first cell samples."""
+    first, *others = (case.pieces for case in cases)
+    cells = [first, *([it.of_other_cell() for it in pieces] for pieces in others)]
+    return [it for copies in zip(*cells, strict=True) for it in copies]
 
 
 class _Case:
@@ -232,7 +220,7 @@ class _Case:
         findings: Findings | None = None,
     ) -> None:
         self.contract = contract
-        self.header = history.header
+        self.history, self.header = history, history.header
         workers = joined(history.workers, "worker")
         shards = [Table(events, f"shard {i}") for i, events in enumerate(history.shards)]
         self.finals = Table(history.finals, "final version")
@@ -243,18 +231,19 @@ class _Case:
             without_passes(without_forces(without_frames(it))) for it in (workers, *shards)
         )
         self.findings = findings or Findings(resumed=self.header.resumed)
-        #: Found on the way, where that came so far: the updates, the ends of the workers' waits,
-        #: shards and reads of a mode with servers, the largest gap, and whether a worker died.
+        #: Found on the way, where that came so far: the updates, shards and reads of a mode with
+        #: servers, the largest gap, and whether a worker died.
         self.updates = 0
-        self.waits = np.zeros(0, np.int64)
         self.found: list[Shard] = []
         self.reads: Workers | None = None
         self.gap = 0.0
         self.died = False
         #: Bytes that neighbours sent each other, at least and at most.
         self.nbytes = 0, 0
-        #: τ of each step, worker after worker, where stages count it and servers do not.
-        self.late: Ints | None = None
+        #: By worker, whether it said that it leaves; else it died.
+        self.left: list[bool] = []
+        #: Whether stages count how stale gradients are, and servers do not.
+        self.by_stages = False
         #: Time of the last event of a worker or a shard of the job.
         self.end = max((it.events["time"].max() for it in self.tables[:-1] if len(it)), default=0.0)
         self._summary, self._metrics = summary, metrics
@@ -292,6 +281,7 @@ class _Case:
         if not findings.none:
             return
         leave = check_departures(self.contract, self.workers, self._crashed, findings)
+        self.left = (leave < len(self.workers)).tolist()
         if not findings.none:
             return
         if self.contract.shards:
@@ -311,18 +301,15 @@ class _Case:
         check_shared_rates(contract, self.header, table, rounds, ends, findings)
         check_own_rates(contract, self.header, table, findings)
         self.updates = updates = count_updates(table, rounds)
-        self.waits = table.where(Kind.REDUCED)
         last = int(np.flatnonzero(table["worker"] == 0)[-1])  # of the one that writes
         self._check_final(-1, updates, EventRef(table, last))
         if summary := self._check_summary(updates):
             summary.updates(updates)
-            summary.steps(table, table.where(Kind.STEP))
-            summary.without_servers()
             summary.summed((self.header, self.tables[0]))
             if contract.streams:
                 summary.streamed(table, self.tables[0])
             summary.measured(self._metrics or ())
-            summary.times(table, self.waits)
+            summary.times(self.pieces)
         self._check_metrics()
 
     def _check_mixed(self, leave: Ints) -> None:
@@ -338,20 +325,15 @@ class _Case:
         ended = np.bincount(table["worker"][rounds], minlength=contract.workers)
         self._check_final(-1, int(ended[0]), EventRef(table, len(table) - 1))  # who writes
         self.updates = updates = int(ended.max())
-        self.waits = table.where(Kind.OFFER, Kind.MIXED, Kind.LEAVE)
         summary = self._check_summary(max(updates, len(steps)))
         died = bool((leave == len(table)).any())
         if summary is not None:
             summary.updates(updates)
             summary.measured(self._metrics or (), died=died)
-            summary.without_servers()
         if summary is not None and not died:
-            summary.steps(table, steps)
             summary.mixed(self._metrics or ())
-            if contract.pairs:
-                summary.paired(table)
             summary.exchanged((self.header, nbytes, table), codec=frames_of(self.header))
-            summary.times(table, self.waits)
+            summary.times(self.pieces)
         if contract.pairs:
             self.gap = float(np.nan_to_num(table.real("gap")[rounds]).max(initial=0.0))
         self.died = died
@@ -386,18 +368,14 @@ class _Case:
             if findings.none:
                 check_averaging(contract, table, workers.pushes[:, 0], leave, findings)
                 check_own_rates(contract, self.header, table, findings)
-        self.found, self.reads, self.waits = shards, workers, workers.reads[:, 0]
+        self.found, self.reads = shards, workers
         self.updates, self.died = max(len(shard.updates) for shard in shards), bool(died.any())
         summary = self._check_summary(self.updates)
         if summary is not None:
             summary.shards(shards)
-            summary.skews(workers.skew)
-            summary.pushed(workers)
             summary.measured(self._metrics or (), died=self.died)
         if summary is not None and not died.any():
-            if contract.mode.averages:
-                summary.steps(table, table.where(Kind.STEP))
-            summary.times(table, self.waits)
+            summary.times(self.pieces)
             # Who is missed has not said so in a message, but may have left all the same.
             if not any((it["flag"][it.where(Kind.LEFT)] == MISSED).any() for it in self.shards):
                 summary.sent((self.header, self.tables[0], self.tables[1:-1]))
@@ -407,12 +385,17 @@ class _Case:
             check_forces(contract, self.header, mine, its, findings)
         self._check_metrics()
 
-    def counted(self) -> Counted:
-        """Return what the workers have counted."""
-        contract, table = self.contract, self.workers
-        if self.reads is None or contract.mode.averages:
-            return counted_of_steps(table, self.reads, pairs=contract.pairs, late=self.late)
-        return counted_of_pushes(self.reads, late=self.late)
+    @property
+    def begun(self) -> int:
+        """Epochs that some worker had finished when it began a step."""
+        at = self.workers.where(Kind.STEP, Kind.PUSH)
+        return math.floor(float(self.workers.real("progress")[at].max(initial=0.0)))
+
+    @functools.cached_property
+    def pieces(self) -> list[WorkerPieces]:
+        """What each worker counts."""
+        count = len(self.history.workers)
+        return [pieces_of(self.history, it, by_stages=self.by_stages) for it in range(count)]
 
     def _check_metrics(
         self, *, apart: Callable[[], Mapping[int, tuple[float, float]]] = dict
@@ -436,7 +419,7 @@ class _Case:
             check_windows(lines)
         if contract.plan is not None and not self.died:
             log_every = header.knob("log_every", 0)
-            check_lines(contract, lines, self.counted(), log_every, findings)
+            check_lines(contract, lines, self.pieces, log_every, findings)
             if measured:
                 table, resumed = self.workers, header.resumed if contract.pairs else ()
                 unknown = split_steps(table, resumed, contract.workers)
@@ -458,6 +441,8 @@ class _Case:
             return None
         check = SummaryCheck(self._summary, self.contract, self.header, self.findings)
         check.digests(self._saved_sha256, updates)
+        check.counted(fold(self.history, self.pieces))
+        check.trained(self.pieces, self.left, self.begun)
         return check
 
 

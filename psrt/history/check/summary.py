@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from psrt.arrays import ITEMSIZE
 from psrt.codec import Matrix
 from psrt.collective.registry import shares_evenly
 from psrt.config.names import OPTIMIZER, PARAMETERS
-from psrt.history.check.alternation import Shard, Workers
+from psrt.history.check.alternation import Shard
 from psrt.history.check.averages import mixing_of
 from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
@@ -19,13 +20,17 @@ from psrt.history.check.figures import Figures
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
 from psrt.history.check.fragments import fragment_sizes, streamed_bytes
 from psrt.history.check.frames import FrameContract, frame_bounds
+from psrt.history.check.metrics import times_of
 from psrt.history.check.pipeline import layout_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
-from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group, without_pauses
-from psrt.history.events import CAME, LOST, MISSED, Kind
+from psrt.history.check.table import Table, previous
+from psrt.history.events import CAME, Kind
+from psrt.history.folds.figures import Counts, Staleness
+from psrt.history.folds.history import WorkerPieces
 from psrt.history.header import Header
 from psrt.optim import OPTIMIZERS
+from psrt.stats import Stats
 
 #: The keys of every summary; ``psrt.report.Summary`` has a field for each.
 KEYS = (
@@ -102,8 +107,6 @@ class SummaryCheck:
         self._contract = contract
         self._header = header
         self._findings = findings
-        #: τ and worker of each gradient, where stages count it and servers do not.
-        self._late: tuple[Ints, Ints] | None = None
         self._figures = figures = Figures(SUMMARY, "the summary", summary, findings)
         figures.has(*[(name,) for name in KEYS])
         for name, value in (
@@ -290,52 +293,47 @@ class SummaryCheck:
         """Check the number of updates."""
         self._figures.same(updates, "updates")
 
-    def steps(self, table: Table, at: Ints) -> None:
-        """Check what is counted of the steps of modes whose workers count them; nobody has died.
+    def trained(self, workers: Sequence[WorkerPieces], left: Sequence[bool], begun: int) -> None:
+        """Check samples, steps and epochs.
 
         Args:
-            table: events of all workers.
-            at: positions of the steps.
+            workers: what each of them counts.
+            left: of each, whether it said that it leaves; else it died.
+            begun: epochs that somebody had finished when a step began.
         """
-        self._figures.same(int(table["samples"][at].sum()), "samples")
-        steps = int(table["clock"][at].max(initial=-1)) + 1
-        self._figures.same(steps, "steps")
-        self._epochs(steps, table, at, all_left=True)
-
-    def _epochs(self, steps: int, table: Table, at: Ints, *, all_left: bool) -> None:
-        """Check the number of epochs that steps make up."""
         figures, contract = self._figures, self._contract
-        if contract.plan is not None and all_left:
-            figures.same(int(contract.plan.epochs(np.array([steps]))[0]), "epochs")
+        samples = [sum(max(it.samples, 0) for it in own.pieces) for own in workers]
+        steps = [own.pieces[-1].clock if own.pieces else 0 for own in workers]
+        self._reached("samples", samples, left, sum)
+        self._reached("steps", steps, left, max)
+        if contract.plan is not None and all(left):
+            figures.same(int(contract.plan.epochs(np.array([max(steps)]))[0]), "epochs")
         else:  # a problem may cut an epoch as it likes
-            begun = math.floor(table.real("progress")[at].max(initial=0.0))
             figures.within(begun, contract.epochs + 1, "epochs")
 
-    def without_servers(self) -> None:
-        """Check that what only servers and their readers have is not there."""
-        figures, none = self._figures, np.zeros(0, np.int64)
-        for name in ("dropped", "torn", "skew_max"):
-            figures.same(0, name)
-        if self._contract.pairs:  # which have a staleness and gaps of their own
-            return
-        figures.same(0, "clock_spread_max")
-        self.skews(none)
-        self._staleness(none, none, none, 0)
-        self._gaps(np.zeros(0))
+    def _reached(
+        self, name: str, each: list[int], left: Sequence[bool], of: Callable[[list[int]], int]
+    ) -> None:
+        """Check a figure of all workers; of who died it may be what it had reported, or more."""
+        least = of([it for it, has_left in zip(each, left, strict=True) if has_left] or [0])
+        if all(left):
+            self._figures.same(least, name)
+        else:  # of some of them the events may be unknown
+            self._figures.within(least, math.inf if self._contract.untold else of(each), name)
 
-    def paired(self, table: Table) -> None:
-        """Check what is counted of averages of two, on both sides; nobody has died."""
-        figures, workers = self._figures, self._contract.workers
-        takes, ends = table.where(Kind.TAKE), table.where(Kind.MIXED)
-        tau, worker = table["tau"][takes], table["worker"][takes]
-        figures.same(np.bincount(tau).tolist(), "staleness", "histogram")
-        figures.mean_and_max(tau, "staleness")
-        for i, due in enumerate(_histograms(worker, tau, workers)):
-            if len(takes):
-                figures.same(due, "staleness", "by_worker", i, "histogram")
-                figures.mean_and_max(tau[worker == i], "staleness", "by_worker", i)
-        gap = table.real("gap")[ends]
-        self._gaps(gap[~np.isnan(gap)])
+    def counted(self, ranks: Sequence[Stats]) -> None:
+        """Check what every worker and every shard counts, added up: the folds of a run do so."""
+        figures, total = self._figures, Stats.merged(ranks)
+        for name, due in (
+            ("dropped", total.dropped),
+            ("torn", total.torn),
+            ("skew_max", max(total.skew, default=0)),
+            ("skew", asdict(Counts.of(total.skew.items()))),
+            ("staleness", asdict(Staleness.of_ranks(ranks))),
+        ):
+            figures.equal(due, name)
+        if not self._contract.shards and not self._contract.pairs:
+            figures.same(0, "clock_spread_max")
 
     def exchanged(
         self, *cells: tuple[Header, tuple[int, int], Table], codec: FrameContract | None
@@ -365,92 +363,11 @@ class SummaryCheck:
         for name in ("bytes_sent", "bytes_received"):
             figures.within(least - framed + nbytes, most - framed + nbytes, name)
 
-    def late(self, tau: Ints, worker: Ints) -> None:
-        """Take what stages count: τ of each gradient, and by its number in the job, its worker."""
-        self._late = tau, worker
-
-    def skews(self, skew: Ints) -> None:
-        """Check what is counted of reads: by how much the versions of shards differed."""
-        figures = self._figures
-        if self._late is not None:
-            skew = skew[:0]
-        figures.same(int(skew.max(initial=0)), "skew_max")
-        histogram = {str(n): int(k) for n, k in enumerate(np.bincount(skew)) if k}
-        figures.same(histogram, "skew", "histogram")
-        figures.mean_and_max(skew, "skew")
-
-    def pushed(self, workers: Workers) -> None:
-        """Check what is counted of pushes that were answered."""
-        table, reads, pushes = workers.table, workers.reads, workers.pushes
-        figures = self._figures
-        owner = table["worker"][reads[:, 0]]
-        if self._contract.mode.averages:  # a push is no step
-            return
-        # A worker that died may have pushed once more than it was answered.
-        pushed, _ = rank_in_group(table["worker"][pushes[:, 0]], self._contract.workers)
-        answered = np.bincount(owner, minlength=self._contract.workers) - 1
-        done = pushes[pushed < answered[table["worker"][pushes[:, 0]]], 0]
-        left = workers.leave < len(table)
-        all_left, samples = bool(left.all()), table["samples"][done]
-        # Of those that died only what they reported is counted, and their events may be unknown.
-        least = int(samples[left[table["worker"][done]]].sum())
-        most = math.inf if self._contract.untold else int(samples.sum())
-        figures.within(least, most, "samples")
-        clock = table["clock"][reads[:, 0]]
-        steps, reached = int(clock.max(initial=0)), int(clock[left[owner]].max(initial=0))
-        figures.within(reached, math.inf if self._contract.untold else steps, "steps")
-        self._epochs(steps, table, done, all_left=all_left)
-
-    def shards(self, shards: list[Shard], cells: int = 1) -> None:
-        """Check what is counted of updates, drops, staleness, gaps, and of who was ahead.
-
-        Args:
-            shards: cell by cell, each with as many.
-            cells: how many there are; the workers of a cell are numbered there.
-        """
-        figures = self._figures
-        tables = [shard.table for shard in shards]
-        applied = [table.where(Kind.APPLY) for table in tables]
+    def shards(self, shards: list[Shard]) -> None:
+        """Check what is counted of updates, and of who was ahead; shards of all cells."""
         self.updates(max(len(shard.updates) for shard in shards))
-        figures.same(sum(len(table.where(Kind.DROP)) for table in tables), "dropped")
-        figures.same(_torn(tables, cells), "torn")
-        pushes = [at[table["worker"][at] >= 0] for table, at in zip(tables, applied, strict=True)]
-        tau, worker = (
-            np.concatenate([table[name][at] for table, at in zip(tables, pushes, strict=True)])
-            for name in ("tau", "worker")
-        )
-        gap = np.concatenate(
-            [table.real("gap")[at] for table, at in zip(tables, pushes, strict=True)]
-        )
-        shard = np.repeat(np.arange(len(shards)), [len(at) for at in pushes])
-        worker = worker * cells + shard * cells // len(shards)
-        self._staleness(tau, worker, shard, len(shards))
-        self._gaps(gap[~np.isnan(gap)] if self._late is None else gap[:0])
-        figures.same(max(_spread(self._contract, it) for it in shards), "clock_spread_max")
-
-    def _staleness(self, tau: Ints, worker: Ints, shard: Ints, shards: int) -> None:
-        """Check what is counted of τ: by shards, unless stages count it.
-
-        Args:
-            tau: of each gradient that a shard applied.
-            worker: whose it is, by its number in the job.
-            shard: that applied it.
-            shards: how many there are.
-        """
-        figures, workers = self._figures, self._contract.workers if shards else 0
-        if self._late is not None:
-            (tau, worker), shards, workers = self._late, 0, self._contract.workers
-        figures.same(np.bincount(tau).tolist(), "staleness", "histogram")
-        figures.mean_and_max(tau, "staleness")
-        for name, group, count in (("by_shard", shard, shards), ("by_worker", worker, workers)):
-            figures.length(count, "staleness", name)
-            for i, due in enumerate(_histograms(group, tau, count) if count else ()):
-                figures.same(due, "staleness", name, i, "histogram")
-                figures.mean_and_max(tau[group == i], "staleness", name, i)
-
-    def _gaps(self, gap: Floats) -> None:
-        self._figures.same(len(gap), "staleness", "gap", "count")
-        self._figures.mean_and_max(gap, "staleness", "gap")
+        spread = max(_spread(self._contract, it) for it in shards)
+        self._figures.same(spread, "clock_spread_max")
 
     def measured(self, metrics: Sequence[Mapping[str, object]], *, died: bool = False) -> None:
         """Check what follows from other figures, and from the last record.
@@ -524,35 +441,29 @@ class SummaryCheck:
         ):
             self._figures.same(sum(parts), name)
 
-    def times(self, table: Table, waits: Ints) -> None:
+    def times(self, workers: Sequence[WorkerPieces]) -> None:
         """Check how long training took, and each worker's waiting; nobody has died.
 
         A worker's time is counted from before its first step until after its last event, in virtual
         time from 0 on and exactly; without what lies between a checkpoint and going on from it.
+        What was waited for is in no event.
 
         Args:
-            table: events of all workers, worker after worker.
-            waits: the ends of their waits; what was waited for is not in the events.
+            workers: what each of them counts.
         """
         figures, contract = self._figures, self._contract
         figures.length(contract.workers, "waiting")
-        count = np.bincount(table["worker"], minlength=contract.workers)
-        last = np.cumsum(count) - 1
-        first, time = last - count + 1, table.real("time")
-        # The first event may be a step, which began before it.
-        since = time[first] - np.where(table.are(Kind.STEP), table.real("seconds"), 0.0)[first]
         exact = contract.simulated and not contract.resumed and not contract.ends_late
-        trained = without_pauses(time, 0.0, table["worker"], contract.resumed)
-        least = trained[last] - (0.0 if exact else since)
-        longest = float(least.max())
+        least = [float(times_of(contract, it)[0][-1]) for it in workers]
+        longest = max(least)
         if exact:
             figures.near(longest, "seconds", slack=_MICROSECOND)
         else:
             figures.within(longest - _MICROSECOND, math.inf, "seconds", rounded=True)
         # No worker trained for longer than the summary says, nor for less than its events take.
         most = max(figures.number("seconds") or 0.0, longest) + _MICROSECOND
-        waited = np.bincount(table["worker"][waits], table.real("seconds")[waits], contract.workers)
-        for worker, (seconds, own) in enumerate(zip(waited.tolist(), least.tolist(), strict=True)):
+        for worker, own in enumerate(least):
+            seconds = sum(it.waited for it in workers[worker].pieces)
             self._waiting(worker, seconds)
             low = _share(seconds, own if exact else most)
             figures.within(low, _share(seconds, own), "waiting", worker, "share", rounded=True)
@@ -621,27 +532,6 @@ def _served_bytes(header: Header, workers: Table, shards: Sequence[Table]) -> tu
     return framed, whole, total
 
 
-def _torn(tables: Sequence[Table], cells: int) -> int:
-    """Return how many steps of those who were missed have come to some shards and not to others.
-
-    A gradient that was lost with its worker has not come.
-    """
-    torn, each = 0, len(tables) // cells
-    for cell in range(cells):
-        reached: dict[int, list[int]] = {}
-        for table in tables[cell * each : (cell + 1) * each]:
-            left = table.where(Kind.LEFT)
-            for worker in table["worker"][left[table["flag"][left] == MISSED]].tolist():
-                mine = table["worker"] == worker
-                came = mine & table.are(Kind.RECEIVE) & (table["samples"] > 0)
-                lost = mine & table.are(Kind.DROP) & (table["flag"] == LOST)
-                steps = int(table["clock"][came].max(initial=-1)) + 1
-                steps = int(table["clock"][lost].min(initial=steps))
-                reached.setdefault(worker, []).append(steps)
-        torn += sum(max(it) - min(it) for it in reached.values())
-    return torn
-
-
 def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
 
@@ -658,16 +548,6 @@ def _spread(contract: Contract, shard: Shard) -> int:
     slowest = np.searchsorted(all_finished(shard), pushes.at, side="right") - 1
     ahead = np.maximum(pushes.clock + ~pushes.asks, passed) - np.maximum(slowest, passed)
     return int(ahead.max(initial=0))
-
-
-def _histograms(group: Ints, tau: Ints, count: int) -> list[dict[str, int]]:
-    """Return how often each τ is in each group, as JSON has it."""
-    found: list[dict[str, int]] = [{} for _ in range(count)]
-    width = int(tau.max(initial=0)) + 1
-    numbers, counts = np.unique(group * width + tau, return_counts=True)
-    for number, times in zip(numbers.tolist(), counts.tolist(), strict=True):
-        found[number // width][str(number % width)] = times
-    return found
 
 
 def _coded_bytes(header: Header, workers: Table) -> tuple[int, int]:

@@ -118,6 +118,10 @@ ON_TRUST: Final = (
     Trusted(METRICS, ("evaluated_seconds", "gap_mean"), "no more than the lines around say"),
     Trusted(METRICS, ("bytes_sent", "bytes_received"), "never less than in the line before"),
     Trusted(
+        METRICS, ("samples_per_second", "waiting_share", "measured_seconds"),
+        "all windows of time together add up", "by a real clock, and with --parallel",
+    ),
+    Trusted(
         METRICS, ("consensus_distance",), "within bounds, as in the summary", "in gossip",
     ),
 )  # fmt: skip

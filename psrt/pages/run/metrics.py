@@ -13,8 +13,8 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.files import open_regular
+from psrt.history.folds.record import COLUMNS as KNOWN
 from psrt.pages.thin import Floats
-from psrt.report.metrics_aggregator import COLUMNS as KNOWN
 
 #: The columns that a page shows; each is a number or null.
 COLUMNS = (

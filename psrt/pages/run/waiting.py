@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from psrt.history.folds.figures import Waiting
 from psrt.pages.bars import bar_chart
 from psrt.pages.detail import Detail
 from psrt.pages.heat_map import group_names, grouped, heat_map
@@ -17,7 +18,6 @@ from psrt.pages.run.of_each import of_each
 from psrt.pages.run.over_time import over_time
 from psrt.pages.thin import Floats
 from psrt.pages.words import percent, seconds
-from psrt.report.staleness import Waiting
 
 #: The causes: field of ``Waiting``, in words.
 _CAUSES = {

@@ -8,14 +8,13 @@ from functools import partial
 import numpy as np
 
 from psrt.errors import ProtocolError
+from psrt.history.folds.worker import WorkerFold
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
     ReducePlan,
     Step,
-    StepResult,
     Strategy,
-    WaitBreakdown,
     frame_plan,
 )
 from psrt.runtime.strategies.buckets import buckets_of
@@ -120,7 +119,9 @@ class AllReduce(Strategy):
             frame_plan([] if codec is None else [codec]),
             what="" if shard is None else f"shard: {shard.value}, a worker has {self.memory}",
         )
-        self._codec = codec
+        self.counts = WorkerFold()
+        if codec is not None:
+            codec.counts = self.counts
         port.waiting_for = lambda: "its neighbours in an all-reduce"
 
     @property
@@ -152,7 +153,7 @@ class AllReduce(Strategy):
             self._reducer.begin()
         self._reducer.poll()
 
-    async def step(self, step: Step) -> StepResult:
+    async def step(self, step: Step) -> int:
         """Average the gradients over all samples of the step and take the optimizer's step."""
         events = self._events
         if events is not None:
@@ -164,21 +165,13 @@ class AllReduce(Strategy):
                 self._weigh(self._weight)
         await self._reducer.finish(empty=not step.samples)
         self.updates = self._reducer.updates
-        if self._codec is not None:
-            self._count(self._codec)
-        return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
+        self.counts.waited(reduce=self._reducer.waited)
+        return step.clock + 1
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Take part with weight zero until no worker is training."""
-        waited = await self._reducer.join(clock, self.at_round)
+        self.counts.waited(reduce=await self._reducer.join(clock, self.at_round))
         self.updates = self._reducer.updates
-        if self._codec is not None:
-            self._count(self._codec)
-        return (StepResult(clock, waiting=WaitBreakdown(reduce=waited)),)
-
-    def _count(self, codec: SumCodec) -> None:
-        """Take over what the frames so far have come to."""
-        self.frame_bytes, self.framed_bytes = codec.frame_bytes, codec.framed_bytes
 
     def _weigh(self, scale: float) -> None:
         """Multiply the next bucket, which is final, with its weight."""

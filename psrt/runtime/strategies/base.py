@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from psrt.arrays import ITEMSIZE, Vector
+from psrt.history.folds.worker import WorkerFold
 from psrt.history.log import QUEUED
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -30,41 +30,6 @@ class Step(NamedTuple):
     progress: float
     #: Seconds that its gradient took to compute before ``begin``: where the loop is the user's own.
     computed: float = 0.0
-
-
-class WaitBreakdown(NamedTuple):
-    """The waiting time of a step by cause, in seconds; of several replies the last one decides."""
-
-    #: For other workers: a gate or a quorum held the answer back.
-    workers: float = 0.0
-    #: For the server's own work on this worker's push.
-    server: float = 0.0
-    #: For messages under way and in a server's queue.
-    messages: float = 0.0
-    #: In sums over all workers.
-    reduce: float = 0.0
-    #: The worker whose push let the answer go; −1 if this worker's own did.
-    waiting_for: int = -1
-
-
-class StepResult(NamedTuple):
-    """The result of a step."""
-
-    #: Gradient steps finished; the worker goes on from here.
-    clock: int
-    #: Sum, count and maximum of τ of the pushes that this step sent and updates took, one per shard
-    #: at most; or of what it averaged with neighbours, without rounds.
-    staleness_sum: int = 0
-    staleness_count: int = 0
-    staleness_max: int = 0
-    #: Largest minus smallest version over the shards of the read that followed; −1 if none did.
-    skew: int = -1
-    #: The waiting time by cause; None if there was none.
-    waiting: WaitBreakdown | None = None
-    #: Sum and count of the gaps ‖θ_now − θ_read‖/√n that were measured of earlier pushes; or of how
-    #: far apart the vectors were that it averaged.
-    gap_sum: float = 0.0
-    gap_count: int = 0
 
 
 class FramePlan(NamedTuple):
@@ -142,17 +107,10 @@ class Strategy(Protocol):
     versions: Sequence[int] = ()
     #: How this strategy sums over all ranks; None where it does not.
     plan: ReducePlan | None = None
-    #: Bytes of the frames of a codec sent so far, and of the vectors that these stand for.
-    frame_bytes: int = 0
-    framed_bytes: int = 0
-    #: Averages of this worker by staleness τ, in its own steps, and count, sum and maximum of the
-    #: gaps between the vectors averaged; None where workers do not average by themselves.
-    taus: dict[int, int] | None = None
-    gaps: tuple[int, float, float] = (0, 0.0, 0.0)
+    #: What it counts; the worker counts into it, too, and reports it.
+    counts: WorkerFold
     #: (n,) where the gradient is to be written; None for the port's own.
     gradient: Vector | None = None
-    #: By worker, the rounds that neighbours who have left took part in.
-    left: Mapping[int, int] = MappingProxyType({})
     #: Whether the port's ``theta`` is all parameters; else they are in ``model``, at the end only.
     whole: bool = True
     #: Computes the gradient of a batch, and returns its mean loss; None leaves that to the problem.
@@ -188,9 +146,8 @@ class Strategy(Protocol):
     #: Bytes received of messages that will come once more where a run goes on from here.
     early_bytes: int = 0
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
-    saved: ClassVar[tuple[str, ...]] = ("updates", "frame_bytes", "framed_bytes")
+    saved: ClassVar[tuple[str, ...]] = ("updates",)
     by_element: ClassVar[tuple[str, ...]] = ()
-    counted: ClassVar[tuple[str, ...]] = ("frame_bytes", "framed_bytes")
 
     @property
     def at_cut(self) -> bool:
@@ -235,20 +192,20 @@ class Strategy(Protocol):
         """Prepare for a step before its gradient is computed; the default does nothing."""
         return
 
-    async def step(self, step: Step) -> StepResult:
-        """Share a gradient, and wait for the parameters of the next step."""
-        ...
-
-    async def finish(self) -> Sequence[StepResult]:
-        """After the last step, share what was not shared; ``leave`` does so, too, if nobody did."""
-        return ()
-
-    async def leave(self, clock: int) -> Sequence[StepResult]:
-        """Finish: this worker has done all its steps; others may not have.
+    async def step(self, step: Step) -> int:
+        """Share a gradient, and wait for the parameters of the next step.
 
         Returns:
-            What was shared and waited for after the last step, which is part of no step.
+            The gradient steps finished; the worker goes on from there.
         """
+        ...
+
+    async def finish(self) -> None:
+        """After the last step, share what was not shared; ``leave`` does so, too, if nobody did."""
+        return
+
+    async def leave(self, clock: int) -> None:
+        """Finish: this worker has done all its steps; others may not have."""
         ...
 
     def note_left(self, clock: int) -> None:
@@ -288,6 +245,7 @@ class LocalSteps(Strategy):
         self._gradient = gradient_of(port)
         self._updater = updater
         self.updates = 0
+        self.counts = WorkerFold()
         vectors = len(updater.optimizer.state)
         self.memory = memory(None, port.role_map.n, workers=1, vectors=vectors)
 
@@ -315,14 +273,13 @@ class Serial(LocalSteps):
         """Note when the step begins."""
         self._since = self._port.now() - step.computed
 
-    async def step(self, step: Step) -> StepResult:
+    async def step(self, step: Step) -> int:
         """Take an optimizer step."""
         await self._take(step)
         self.updates += step.samples > 0
-        return StepResult(step.clock + 1)
+        return step.clock + 1
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Record the end; there are no peers."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
-        return ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.history.events import HOST
-from psrt.runtime.strategies.base import Step, StepResult
+from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.strategies.neighbours import Arrived
 from psrt.topology.host_part import HostPart
@@ -34,12 +33,12 @@ class Member(Gossip):
     _untold = 0.0
     saved = ("_untold",)
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Tell whoever leads; nothing more comes of it."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
         self._neighbours.say_left(self.updates, self._neighbours.part.peers)
-        return ()
+        self._note_left()
 
     def _mix_in(self, arrived: Arrived) -> None:
         """Take what the host has now."""
@@ -95,7 +94,7 @@ class Leader(Gossip):
             self._pool(self.updates, self._theta)
         self._since = self._port.now() - step.computed
 
-    async def step(self, step: Step) -> StepResult:
+    async def step(self, step: Step) -> int:
         """Combine and adapt."""
         self._note_step(step, self._port.now())
         if self._adapts_first:
@@ -112,9 +111,10 @@ class Leader(Gossip):
             self._adapt(step)
             await self._hold(self.updates)
             self._ready_at = self._port.now()
-        return StepResult(step.clock + 1, waiting=self._waiting(self._take_waited()))
+        self._wait(self._take_waited())
+        return step.clock + 1
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Go on with the rounds of its members; then tell other hosts, and wait for these."""
         at = self.updates
         await self._hold(at)
@@ -127,7 +127,8 @@ class Leader(Gossip):
         self._count(began)
         if self._events is not None:
             self._events.left(self._port.now(), clock, self._tell())
-        return (StepResult(clock, waiting=self._waiting(self._take_waited())),)
+        self._wait(self._take_waited())
+        self._note_left()
 
     async def _hold(self, at: int) -> None:
         """Wait for what its members have in a round."""

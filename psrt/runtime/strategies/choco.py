@@ -72,8 +72,7 @@ class Choco(Gossip):
         # part of the step.
         self._since = now = self._port.now()
         to = self._neighbours.send_framed(self.updates, frame)
-        self.frame_bytes += to * frame.size
-        self.framed_bytes += to * ITEMSIZE * self._port.role_map.n
+        self.counts.framed(to * frame.size, to * ITEMSIZE * self._port.role_map.n)
         if (events := self._events) is not None:
             content = events.content(self._offer)
             events.note((events.offered, now, self.updates, content, to, weight, waited))

@@ -27,7 +27,7 @@ from psrt.runtime.elastic import Drawn, force
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
-from psrt.runtime.strategies.base import Step, StepResult
+from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.local_sgd import Averager
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.transport.port import Port, gradient_of
@@ -72,6 +72,7 @@ class ElasticAverager(Averager):
         self._push_pull = PushPull(
             port, parks=parks, encoder=encoder, decoder=decoder, events=events
         )
+        self.counts = self._push_pull.counts
         self._alpha, self._is_sent_met = np.float32(alpha), is_sent_met
         self._theta = theta = port.theta
         self._buffer = gradient_of(port)
@@ -118,21 +119,19 @@ class ElasticAverager(Averager):
         """Record the first read."""
         self._push_pull.begin(step)
 
-    async def average(self, step: Step) -> StepResult:
+    async def average(self, step: Step) -> None:
         """Push x_i, or how it differs from the centre, and draw it by what comes back."""
         theta, centre, own, push_pull = self._theta, self._centre, self._own, self._push_pull
         np.copyto(own, theta)
         if self._is_framed:
             np.subtract(theta, centre, out=self._buffer)
             np.copyto(theta, centre)  # the frame of a reply is added to what servers think is here
-        result = await push_pull.step(step)
+        await push_pull.step(step)
         if not step.samples:
             np.copyto(centre, theta)
             np.copyto(theta, own)
-            return result
+            return
         self._draw(step)
-        self.frame_bytes, self.framed_bytes = push_pull.frame_bytes, push_pull.framed_bytes
-        return result
 
     def _draw(self, step: Step) -> None:
         """Make x_i − e_i and the newest centre out of x_i and the reply, which is in θ."""
@@ -199,7 +198,7 @@ class ElasticAverager(Averager):
         """See ``Strategy.note_left``."""
         self._push_pull.note_left(averages)
 
-    async def leave(self, clock: int) -> StepResult:
+    async def leave(self, clock: int) -> int:
         """Send ``Leave`` to the servers."""
         await self._push_pull.leave(clock)
-        return StepResult(clock)
+        return clock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from psrt.history.log import QUEUED
 from psrt.optim import BLOCK
 from psrt.partition import block_spans
 from psrt.runtime.event_recorder import WorkerEventRecorder
-from psrt.runtime.strategies.base import LocalSteps, Step, StepResult, WaitBreakdown
+from psrt.runtime.strategies.base import LocalSteps, Step
 from psrt.runtime.strategies.neighbours import Arrived, Neighbours
 from psrt.runtime.updater import Contribution, Updater
 from psrt.transport.port import Port
@@ -84,18 +84,13 @@ class Gossip(LocalSteps):
         """Bytes of what neighbours that are ahead have sent."""
         return self._neighbours.early(self.updates)
 
-    @property
-    def left(self) -> Mapping[int, int]:  # type: ignore[override]
-        """By worker, the rounds that neighbours who have left took part in."""
-        return self._neighbours.part.left
-
     def begin(self, step: Step) -> None:
         """Send θ_i on its way, if it is combined before the step."""
         if not self._adapts_first:
             self._send(self._port.now())
         self._since = self._port.now() - step.computed
 
-    async def step(self, step: Step) -> StepResult:
+    async def step(self, step: Step) -> int:
         """Combine and adapt."""
         port = self._port
         began = port.now()
@@ -107,24 +102,31 @@ class Gossip(LocalSteps):
         if not self._adapts_first:
             self._adapt(step)
         self.updates += 1
-        return StepResult(step.clock + 1, waiting=self._waiting(waited))
+        self._wait(waited)
+        return step.clock + 1
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Tell the neighbours, and wait until all of them are done, too."""
         began = self._port.now()
         await self._neighbours.leave(self.updates)
         waited = self._port.now() - began
         if self._events is not None:
             self._events.left(self._port.now(), clock, waited)
-        return (StepResult(clock, waiting=self._waiting(waited)),)
+        self._wait(waited)
+        self._note_left()
 
-    def _waiting(self, seconds: float) -> WaitBreakdown:
-        """Return for whom this worker waited: for whoever came last, if for anybody."""
+    def _note_left(self) -> None:
+        """Count the rounds that neighbours who have left took part in."""
+        self.counts.stats.left = dict(self._neighbours.part.left)
+
+    def _wait(self, seconds: float) -> None:
+        """Count for whom this worker waited: for whoever came last, if for anybody."""
         neighbours = self._neighbours
         worker, neighbours.waited_for = neighbours.waited_for, -1
         if worker < 0:
-            return WaitBreakdown(messages=seconds)
-        return WaitBreakdown(workers=seconds, waiting_for=worker if seconds else -1)
+            self.counts.waited(messages=seconds)
+        else:
+            self.counts.waited(workers=seconds, waiting_for=worker if seconds else -1)
 
     def _adapt(self, step: Step) -> None:
         """Take an optimizer step."""

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from psrt.arrays import Vector, read_only
+from psrt.history.folds.worker import WorkerFold
 from psrt.model.lent_stage import Use
 from psrt.partition import Span
 from psrt.runtime.chain_work import LayerWork
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.event_recorder import WorkerEventRecorder
-from psrt.runtime.strategies.base import ReducePlan, Step, StepResult, Strategy, WaitBreakdown
+from psrt.runtime.strategies.base import ReducePlan, Step, Strategy
 from psrt.runtime.strategies.buckets import buckets_of
 from psrt.runtime.strategies.lender import BucketLender
 from psrt.runtime.strategies.reducer import Reducer
@@ -107,6 +108,7 @@ class LayeredAllReduce(Strategy):
         self._product = 1.0 / max(3 * n - first, 1)
         self._weight, self._since, self._clock, self._is_first = 0.0, 0.0, 0, True
         self.updates = 0
+        self.counts = WorkerFold()
         self.plan = ReducePlan(
             reducer.chosen,
             reducer.why,
@@ -170,7 +172,7 @@ class LayeredAllReduce(Strategy):
         await self._port.compute_part(products * self._product, work, first=first)
         self._lender.poll()
 
-    async def step(self, step: Step) -> StepResult:
+    async def step(self, step: Step) -> int:
         """Wait for the sums, which ``compute`` has begun, and for the owners' updates."""
         events = self._events
         if events is not None:
@@ -179,13 +181,13 @@ class LayeredAllReduce(Strategy):
             events.note((events.stepped, now, clock, samples, progress, 0.0, now - self._since))
         await self._reducer.finish(empty=not step.samples)
         self.updates = self._reducer.updates
-        return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
+        self.counts.waited(reduce=self._reducer.waited)
+        return step.clock + 1
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Take part until no worker is training."""
-        waited = await self._reducer.join(clock, self.at_round)
+        self.counts.waited(reduce=await self._reducer.join(clock, self.at_round))
         self.updates = self._reducer.updates
-        return (StepResult(clock, waiting=WaitBreakdown(reduce=waited)),)
 
     async def collect(self) -> None:
         """Bring the parameters of all buckets to worker 0, one after the other."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.history.folds.worker import WorkerFold
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import PushEncoder
@@ -16,8 +16,6 @@ from psrt.runtime.strategies.base import (
     LocalSteps,
     ReducePlan,
     Step,
-    StepResult,
-    WaitBreakdown,
     frame_plan,
 )
 from psrt.runtime.strategies.push_pull import PushPull
@@ -32,13 +30,12 @@ class Averager(Protocol):
     """Replaces ``theta`` by the mean over the workers, weighted by their samples."""
 
     #: What a checkpoint keeps between an average and the next step.
-    saved: ClassVar[tuple[str, ...]] = ("frame_bytes", "framed_bytes")
+    saved: ClassVar[tuple[str, ...]] = ()
     by_element: ClassVar[tuple[str, ...]] = ()
     #: How the mean is summed over all ranks; None where servers do it.
     plan: ReducePlan | None = None
-    #: Bytes of the frames of a codec sent so far, and of the vectors that these stand for.
-    frame_bytes: int = 0
-    framed_bytes: int = 0
+    #: See ``Strategy.counts``.
+    counts: WorkerFold
     #: See ``Strategy.model``.
     model: Vector | None = None
 
@@ -64,7 +61,7 @@ class Averager(Protocol):
         """Prepare for the local steps of round ``step.clock``; the default does nothing."""
         return
 
-    async def average(self, step: Step) -> StepResult:
+    async def average(self, step: Step) -> None:
         """Average once.
 
         Args:
@@ -76,8 +73,8 @@ class Averager(Protocol):
         """See ``Strategy.note_left``; the default does nothing."""
         return
 
-    async def leave(self, clock: int) -> StepResult:
-        """Leave the averages; ``clock`` of the result counts those that ``theta`` has seen."""
+    async def leave(self, clock: int) -> int:
+        """Leave the averages, after that many; return how many ``theta`` has seen then."""
         ...
 
 
@@ -107,6 +104,7 @@ class ServerAverager(Averager):
             events: records events for the history; None keeps none.
         """
         self._push_pull = PushPull(port, encoder=encoder, decoder=decoder, events=events)
+        self.counts = self._push_pull.counts
         self._theta = port.theta
         self._buffer = gradient_of(port)
         #: θ_old; None where θ_i is sent.
@@ -120,27 +118,26 @@ class ServerAverager(Averager):
         """Record the first read."""
         self._push_pull.begin(step)
 
-    async def average(self, step: Step) -> StepResult:
+    async def average(self, step: Step) -> None:
         """Push θ, or Δ, and pull what servers make of it."""
         theta, base, push_pull = self._theta, self._base, self._push_pull
         if base is None:
             np.copyto(self._buffer, theta)
-            return await push_pull.step(step)
+            await push_pull.step(step)
+            return
         np.subtract(base, theta, out=self._buffer)
         np.copyto(theta, base)  # the frame of a reply is added to what servers think is here
-        result = await push_pull.step(step)
+        await push_pull.step(step)
         np.copyto(base, theta)
-        self.frame_bytes, self.framed_bytes = push_pull.frame_bytes, push_pull.framed_bytes
-        return result
 
     def note_left(self, averages: int) -> None:
         """See ``Strategy.note_left``."""
         self._push_pull.note_left(averages)
 
-    async def leave(self, clock: int) -> StepResult:
+    async def leave(self, clock: int) -> int:
         """Send ``Leave`` to the servers."""
         await self._push_pull.leave(clock)
-        return StepResult(clock)
+        return clock
 
 
 class ReduceAverager(Averager):
@@ -183,7 +180,9 @@ class ReduceAverager(Averager):
         base = port.theta.copy() if steps or codec is not None else None
         #: The same, which Δ_i is the difference to; None where θ_i is sent.
         self._old = base if codec is not None else None
-        self._codec = codec
+        self.counts = WorkerFold()
+        if codec is not None:
+            codec.counts = self.counts
         self._reducer = Reducer(
             port,
             outer,
@@ -205,7 +204,7 @@ class ReduceAverager(Averager):
         )
         port.waiting_for = lambda: "its neighbours in an all-reduce"
 
-    async def average(self, step: Step) -> StepResult:
+    async def average(self, step: Step) -> None:
         """Sum the weighted θ_i, or Δ_i, and step to their mean."""
         weight = self._reducer.weight(step.samples)
         self._reducer.start(weight, step)
@@ -216,19 +215,12 @@ class ReduceAverager(Averager):
         await self._reducer.finish()
         if old is not None:
             np.copyto(old, theta)  # all of it: the reducer keeps what this worker owns
-        self._count()
-        return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
+        self.counts.waited(reduce=self._reducer.waited)
 
-    async def leave(self, clock: int) -> StepResult:
+    async def leave(self, clock: int) -> int:
         """Take part with weight zero until no worker is training."""
-        waited = await self._reducer.join(clock)
-        self._count()
-        return StepResult(self._reducer.updates, waiting=WaitBreakdown(reduce=waited))
-
-    def _count(self) -> None:
-        codec = self._codec
-        if codec is not None:
-            self.frame_bytes, self.framed_bytes = codec.frame_bytes, codec.framed_bytes
+        self.counts.waited(reduce=await self._reducer.join(clock))
+        return self._reducer.updates
 
 
 class LocalSGD(LocalSteps):
@@ -251,6 +243,7 @@ class LocalSGD(LocalSteps):
     ) -> None:
         super().__init__(port, updater, events=events)
         self._averager = averager
+        self.counts = averager.counts
         self.plan, self.model = averager.plan, averager.model
         self._period = period
         #: Since the last average; ``updates`` counts those.
@@ -282,41 +275,31 @@ class LocalSGD(LocalSteps):
             self._averager.begin(Step(self.updates, 0, step.progress))
         self._since = self._port.now()  # after that, which is no part of the step
 
-    async def step(self, step: Step) -> StepResult:
+    async def step(self, step: Step) -> int:
         """Take a local step, and average if one is due."""
         await self._take(step)
         self._steps += 1
         self._samples += step.samples
         self._progress = step.progress
-        outcome = StepResult(step.clock + 1)
         if self._period.due(steps=self._steps, progress=step.progress):
-            outcome = (await self._average())._replace(clock=step.clock + 1)
-        return outcome
+            await self._average()
+        return step.clock + 1
 
-    async def finish(self) -> Sequence[StepResult]:
+    async def finish(self) -> None:
         """Average the steps since the last average."""
-        return [await self._average()] if self._steps else []
+        if self._steps:
+            await self._average()
 
     def note_left(self, clock: int) -> None:
         """Record the end of a worker that had left; servers count its averages."""
         self._averager.note_left(self.updates)
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Average the steps since the last average, then leave."""
-        last = await self.finish()
-        left = await self._averager.leave(self.updates)
-        self._count()
-        self.updates = left.clock
-        return [*last, left]
+        await self.finish()
+        self.updates = await self._averager.leave(self.updates)
 
-    async def _average(self) -> StepResult:
-        outcome = await self._averager.average(Step(self.updates, self._samples, self._progress))
+    async def _average(self) -> None:
+        await self._averager.average(Step(self.updates, self._samples, self._progress))
         self.updates += 1
         self._steps = self._samples = 0
-        self._count()
-        return outcome
-
-    def _count(self) -> None:
-        """Take over what frames have come to."""
-        averager = self._averager
-        self.frame_bytes, self.framed_bytes = averager.frame_bytes, averager.framed_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from psrt.messages import Leave, Message, Mix, Park
 from psrt.optim import BLOCK
 from psrt.partition import block_spans
 from psrt.runtime.event_recorder import WorkerEventRecorder
-from psrt.runtime.strategies.base import LocalSteps, Step, StepResult, WaitBreakdown
+from psrt.runtime.strategies.base import LocalSteps, Step
 from psrt.runtime.strategies.pair_cut import PairCut
 from psrt.runtime.strategies.pairs import Offer, Pairs
 from psrt.runtime.updater import Updater
@@ -76,7 +76,7 @@ class PairGossip(LocalSteps):
     """
 
     # What was put aside comes once more; so does ``Leave`` of those that had left.
-    saved: ClassVar[tuple[str, ...]] = ("vector", "_pairs", "taus", "gaps")
+    saved: ClassVar[tuple[str, ...]] = ("vector", "_pairs")
     by_element: ClassVar[tuple[str, ...]] = ("vector",)
     owns_theta = False  # its sum is kept from one average to the next
 
@@ -116,10 +116,7 @@ class PairGossip(LocalSteps):
         self._clock = 0
         #: When it had done all its steps, or the last average after that.
         self._ended: float | None = None
-        #: Counted since the last step.
-        self._taus: list[int] = []
-        self._gap_sum, self._gap_count = 0.0, 0
-        self.taus: dict[int, int] = {}
+        self.counts.count_ages(pairs.worker)
         #: By neighbour, the clock that it sent last.
         self._heard: dict[int, int] = {}
         #: The neighbour that sent something last; −1 if none has.
@@ -156,11 +153,6 @@ class PairGossip(LocalSteps):
         each = ITEMSIZE * self._port.role_map.n
         return FRAME_BYTES * (len(aside) + len(self._pairs.gone)) + vectors * each
 
-    @property
-    def left(self) -> Mapping[int, int]:  # type: ignore[override]
-        """By worker, the steps of neighbours who have left, as far as this one knows."""
-        return self._pairs.left
-
     def begin(self, step: Step) -> None:
         """Offer θ_i, if the last answer is there."""
         neighbour = self._turns.partner(step.clock)
@@ -168,7 +160,7 @@ class PairGossip(LocalSteps):
             self._send(self._pairs.offer(neighbour, step.clock), _OFFER, step.clock)
         self._since = self._port.now() - step.computed
 
-    async def step(self, step: Step) -> StepResult:
+    async def step(self, step: Step) -> int:
         """Take a step, then what has come."""
         await self._take(step)
         self._clock = clock = step.clock + 1
@@ -178,7 +170,7 @@ class PairGossip(LocalSteps):
             cut = self._next.due or self.call(clock, self._last_cut)
             if cut:
                 await self._come_to(cut, clock)
-        return self._counted(clock)
+        return clock
 
     async def _poll(self, clock: int) -> Message | None:
         """Return the next message if there is one."""
@@ -213,27 +205,26 @@ class PairGossip(LocalSteps):
         """Go on at a clock."""
         self._clock = clock
 
-    async def finish(self) -> Sequence[StepResult]:
+    async def finish(self) -> None:
         """Wait for the last answer: what is saved at the end has no half of an average."""
         port, clock = self._port, self._clock
         while self._aside:
             await self._handle(self._aside.popleft(), clock)
         since = self._ended = port.now()
-        for_average = 0.0
         while self._pairs.open is not None:  # one average at most
             message = await self._turns.receive()
             waited = port.now() - since
             if await self._handle(message, clock, waited):
-                self._ended, for_average = port.now(), waited
+                self._ended = port.now()
+                self.counts.waited(workers=waited, waiting_for=self._last)
         # From now on every offer is void.
         self._pairs.is_done = True
-        waiting = WaitBreakdown(workers=for_average, waiting_for=self._last)
-        return (self._counted(clock)._replace(waiting=waiting),) if self._taus else ()
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Tell the neighbours, and wait until all of them are done."""
         port, pairs = self._port, self._pairs
-        done = () if pairs.is_done else await self.finish()
+        if not pairs.is_done:
+            await self.finish()
         for worker in pairs.neighbours:
             port.send(self._ranks[worker], Leave(pairs.worker, clock))
         while pairs.staying:
@@ -245,10 +236,11 @@ class PairGossip(LocalSteps):
         assert since is not None, "it has finished"
         if self._events is not None:
             self._events.left(now, clock, now - since)
-        waiting = WaitBreakdown(workers=now - since, waiting_for=self._last)
         if self._last < 0:  # there was nobody to wait for
-            waiting = WaitBreakdown(messages=now - since)
-        return (*done, self._counted(clock)._replace(waiting=waiting))
+            self.counts.waited(messages=now - since)
+        else:
+            self.counts.waited(workers=now - since, waiting_for=self._last)
+        self.counts.stats.left = dict(pairs.left)
 
     async def _handle(self, message: Message, clock: int, waited: float = 0.0) -> bool:
         """Do what a message asks for; return whether that was an average."""
@@ -316,7 +308,7 @@ class PairGossip(LocalSteps):
             now, content = self._port.now(), events.content(theta)
             events.mixed(now, clock, content, waited, gap, neighbour=offer.neighbour)
         self.updates += 1
-        self._count(tau, gap)
+        self.counts.averaged(tau, gap)
 
     def _note_taken(
         self, offer: Offer, theirs: Vector, tau: int, clock: int, events: WorkerEventRecorder
@@ -329,28 +321,6 @@ class PairGossip(LocalSteps):
             now, clock, offer.neighbour, events.digest(theirs), float(_HALF),
             flag=ANSWER * asks, number=offer.number, staleness=tau,
         )  # fmt: skip
-
-    def _count(self, tau: int, gap: float) -> None:
-        """Count an average."""
-        self._taus.append(tau)
-        self.taus[tau] = self.taus.get(tau, 0) + 1
-        if not math.isnan(gap):
-            count, total, largest = self.gaps
-            self.gaps = count + 1, total + gap, max(largest, gap)
-            self._gap_sum += gap
-            self._gap_count += 1
-
-    def _counted(self, clock: int) -> StepResult:
-        """Return what was counted since the last step."""
-        if not (taus := self._taus):
-            return StepResult(clock)
-        result = StepResult(
-            clock, sum(taus), len(taus), max(taus), skew=-1,
-            gap_sum=self._gap_sum, gap_count=self._gap_count,
-        )  # fmt: skip
-        taus.clear()
-        self._gap_sum, self._gap_count = 0.0, 0
-        return result
 
     async def _until_taken(self, worker: int) -> None:
         """Wait until a neighbour, which has answered or left since, has read what it was sent.

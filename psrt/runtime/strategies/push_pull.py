@@ -10,13 +10,14 @@ from typing import Protocol
 from psrt.arrays import ITEMSIZE
 from psrt.errors import FencedError, ProtocolError
 from psrt.history.events import PARKED
+from psrt.history.folds.worker import WorkerFold
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Params, Park, Push
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import NO_DIGESTS, PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
-from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
+from psrt.runtime.strategies.base import Step, Strategy
 from psrt.runtime.weakly import weakly
 from psrt.sharding import memory
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
@@ -98,6 +99,7 @@ class PushPull(Strategy):
         self._ends = False
         self._parks = parks
         self.updates = 0
+        self.counts = WorkerFold()
         #: The optimizer's vectors are at the servers.
         self.memory = memory(None, port.role_map.n, workers=1, vectors=0)
         #: By part of the gradient, the shards that are complete with it; none of the last part.
@@ -195,11 +197,10 @@ class PushPull(Strategy):
                 digests = encoder.digests(shard, gradient, frame)
             # At the time of the push: those of a step's shards have one.
             events.note((events.encoded, push, frame.size, digests, now))
-        self.frame_bytes += frame.size
-        self.framed_bytes += ITEMSIZE * port.role_map.spans[shard].size
+        self.counts.framed(frame.size, ITEMSIZE * port.role_map.spans[shard].size)
         port.send_framed(self._servers[shard], push, frame)
 
-    async def step(self, step: Step) -> StepResult:
+    async def step(self, step: Step) -> int:
         """Push to every shard, then receive every shard's reply, in order of arrival."""
         port, versions, events = self._port, self.versions, self._events
         self._step = step
@@ -230,37 +231,38 @@ class PushPull(Strategy):
             events.note((events.read, now, reached, versions.copy(), taus, when))
         if self.ready is not None:
             self._pushed = [None] * len(early)
-        return self._outcome(reached, replies, _waiting(last, now - pushed))
+        self._count(replies)
+        self._wait(last, now - pushed)
+        return reached
 
-    def _outcome(self, clock: int, replies: list[Params], waiting: WaitBreakdown) -> StepResult:
-        """Combine the replies to one push."""
-        versions = self.versions
-        if len(replies) == 1:
-            (reply,) = replies
-            tau, gap = reply.staleness, reply.gap
-            if tau < 0:
-                return StepResult(clock, skew=0, waiting=waiting)
-            if gap < 0.0:
-                return StepResult(clock, tau, 1, tau, 0, waiting)
-            return StepResult(clock, tau, 1, tau, 0, waiting, gap, 1)
-        taus = [reply.staleness for reply in replies if reply.staleness >= 0]
-        gaps = [reply.gap for reply in replies if reply.gap >= 0.0]
-        skew = max(versions) - min(versions)
-        return StepResult(
-            clock, sum(taus), len(taus), max(taus, default=0), skew, waiting, sum(gaps), len(gaps)
-        )
+    def _count(self, replies: list[Params]) -> None:
+        """Count the replies to one push, and the read that they make."""
+        counts, versions = self.counts, self.versions
+        counts.read(max(versions) - min(versions) if len(versions) > 1 else 0)
+        for reply in replies:
+            if reply.staleness >= 0:
+                counts.used(reply.staleness)
+            if reply.gap >= 0.0:
+                counts.moved(reply.gap)
+
+    def _wait(self, last: Params, seconds: float) -> None:
+        """Count the time of waiting for replies by cause, as the last reply says."""
+        held = min(last.held, seconds)
+        if last.awaited < 0:
+            self.counts.waited(server=held, messages=seconds - held)
+        else:
+            self.counts.waited(workers=held, messages=seconds - held, waiting_for=last.awaited)
 
     def note_left(self, clock: int) -> None:
         """Record that this worker has left."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Send ``Leave`` to every shard."""
         self.note_left(clock)
         for shard, rank in enumerate(self._servers):
             self._port.send(rank, Leave(self._worker, clock, shard))
-        return ()
 
     async def _level(self, clocks: dict[int, int], progress: float) -> int:
         """Bring all shards to one clock, the largest in ``clocks`` (by shard), and return it.
@@ -305,15 +307,6 @@ class PushPull(Strategy):
         ranks = ", ".join(str(role_map.rank_name(rank)) for rank in role_map.server_ranks)
         me = role_map.worker_name(self._worker)
         return f"a server (rank {ranks}) to answer clock {self._clock} of worker {me}"
-
-
-def _waiting(last: Params, seconds: float) -> WaitBreakdown:
-    """Split the time of waiting for replies by cause, as the last reply says."""
-    held = min(last.held, seconds)
-    rest = seconds - held
-    if last.awaited < 0:
-        return WaitBreakdown(server=held, messages=rest)
-    return WaitBreakdown(workers=held, messages=rest, waiting_for=last.awaited)
 
 
 def shares_of(spans: Sequence[Span]) -> list[float]:

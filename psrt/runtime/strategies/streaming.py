@@ -32,8 +32,6 @@ from psrt.runtime.strategies.base import (
     LocalSteps,
     ReducePlan,
     Step,
-    StepResult,
-    WaitBreakdown,
     frame_plan,
 )
 from psrt.runtime.strategies.fragment import Fragment
@@ -112,8 +110,10 @@ class StreamingSGD(LocalSteps):
         #: Steps of the present period, and the progress of the last one.
         self._of_period = 0
         self._progress = 0.0
-        #: Seconds of waiting for fragments that arrived since the last result.
+        #: Seconds of waiting for fragments that arrived since the last step.
         self._waited = 0.0
+        for it in codecs:
+            it.counts = self.counts
         port.waiting_for = lambda: "its neighbours in an all-reduce"
 
     @property
@@ -125,7 +125,7 @@ class StreamingSGD(LocalSteps):
         """Note when a step begins."""
         self._since = self._port.now() - step.computed
 
-    async def step(self, step: Step) -> StepResult:
+    async def step(self, step: Step) -> int:
         """Take a local step, and the fragments that are due; send those that are."""
         await self._take(step)
         self._progress = step.progress
@@ -140,7 +140,8 @@ class StreamingSGD(LocalSteps):
             await self._arrive_all()
         else:
             await self._late_step()
-        return self._outcome(step.clock + 1)
+        self._count()
+        return step.clock + 1
 
     async def _late_step(self) -> None:
         """Take and send what is due after a step of a period of H."""
@@ -158,7 +159,7 @@ class StreamingSGD(LocalSteps):
     def _is_due(self, fragment: Fragment) -> bool:
         return self._eager is None and fragment.steps >= self._period.delay
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
+    async def leave(self, clock: int) -> None:
         """Send what has been trained since it was sent, then take part until nobody trains."""
         await self._arrive_all()
         for _ in self._fragments:
@@ -177,19 +178,17 @@ class StreamingSGD(LocalSteps):
             await self._arrive()
         if self._eager is not None and self._workers > 1:
             await self._settle(self._eager, done)
-        return [self._outcome(clock)]
+        self._count()
 
     @property
     def _next(self) -> Fragment:
         """The fragment that is sent next."""
         return self._fragments[self._round % len(self._fragments)]
 
-    def _outcome(self, clock: int) -> StepResult:
-        waited, self._waited = self._waited, 0.0
-        if self._codecs:
-            self.frame_bytes = sum(codec.frame_bytes for codec in self._codecs)
-            self.framed_bytes = sum(codec.framed_bytes for codec in self._codecs)
-        return StepResult(clock, waiting=WaitBreakdown(reduce=waited) if waited else None)
+    def _count(self) -> None:
+        """Count what was waited for in this step: what a fragment is sent with may be summed."""
+        self.counts.waited(reduce=self._waited)
+        self._waited = 0.0
 
     def weight(self, samples: int) -> float:
         """Return the weight of this rank's ``samples``: a single worker's always weigh 1."""

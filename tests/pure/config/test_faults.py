@@ -109,7 +109,7 @@ def test_one_worker(inject, seconds):
 
 def test_who_waits_for_nobody_takes_their_own_time():
     result = run("async", "1:slow:3", "0:delay:0.5")
-    assert [meter.steps for meter in result.meters] == [STEPS] * 2
+    assert [worker.meter.counts.steps for worker in result.workers] == [STEPS] * 2
     ends = {report.worker: report.seconds for report in result.reports if report.last}
     assert ends == pytest.approx({0: 1.5 * STEPS, 1: 3 * STEPS})
 
@@ -119,7 +119,7 @@ def test_a_backup_steps_over_the_step_of_a_pause_but_not_over_the_pause():
     result = run("sync", "1:slow:2.5", "1:pause:1:20", backup=1)
     last = max(report.seconds for report in result.reports if report.worker == 1)
     assert last == pytest.approx(2.5 + 2.5 + 20)
-    assert result.meters[1].steps < STEPS
+    assert result.workers[1].meter.counts.steps < STEPS
 
 
 @pytest.mark.parametrize("inject", ["*:jitter:0.5", "*:tail:0.5:1.5"])

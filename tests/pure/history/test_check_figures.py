@@ -244,7 +244,7 @@ def test_a_summary_that_tells_otherwise(run):
         ("mode: the summary says ssp, the history async", {"mode": "ssp"}),
         ("dropped", {"dropped": None}),
         ("seed: the summary says False", {"seed": False}),
-        ("staleness histogram: the summary lacks it", {"staleness": []}),
+        ("staleness mean: the summary lacks it", {"staleness": []}),
         ("histogram at 0", {"staleness": good | {"histogram": [first + 1, *rest]}}),
         ("by_worker at 0", {"staleness": good | {"by_worker": good["by_worker"][::-1]}}),
         ("by_shard: the summary says 3, expected a list", {"staleness": good | {"by_shard": 3}}),

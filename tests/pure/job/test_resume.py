@@ -152,7 +152,7 @@ def test_a_checkpoint_that_was_copied_goes_on_in_a_folder_of_its_own(whole, tmp_
 @each(
     ("changes", "line"),
     [
-        ({"format": 2}, "of format 2, this psrt reads format 1 only"),
+        ({"format": 1}, "of format 1, written by psrt '0.1.0'; this psrt, 0.1.0, reads format 2"),
         ({"step": 5}, "its files are those of step 5"),
         ({"parts": []}, "it has no parts"),
     ],

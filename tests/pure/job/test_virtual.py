@@ -260,7 +260,7 @@ def test_softsync_staleness_is_what_the_others_apply(k):
     books = Ledger([60] * workers, 1)
     asked = TrainConfig(mode="softsync", softsync=k, servers=1, lr=1.0, epochs=1)
     [server] = record(asked, books, workers=workers, seed=k, costs="all alike").run.servers
-    histogram = np.array(server.shard.stats.histogram)
+    histogram = np.array(server.shard.counts.stats.histogram)
     mean = (histogram * np.arange(histogram.size)).sum() / histogram.sum()
     assert mean == pytest.approx((workers - 1) / quorum, rel=0.02)
     assert histogram[2 * (workers // quorum) + 1 :].sum() <= 0.01 * histogram.sum()

@@ -13,11 +13,11 @@ from psrt.history import EVENT, Kind
 from psrt.history.check.findings import Findings
 from psrt.history.check.frames import check_conserved
 from psrt.history.check.table import Table
+from psrt.history.folds.sketch import SIZE, distance, sketch
 from psrt.runtime.checksum import checksum
 from psrt.runtime.conserved import conserved
 from psrt.runtime.gap import GapMeter
 from psrt.runtime.mean import mean_of
-from psrt.runtime.sketch import SIZE, distance, sketch
 from support.cases import each
 
 # --- how far parameters have moved since they were read -------------------------------------------

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from psrt.errors import ProtocolError
+from psrt.history.folds.worker import CAUSES
 from psrt.messages import Leave, Params, Push
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import Span, even_spans
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer
-from psrt.runtime.strategies.base import Step, StepResult, WaitBreakdown
+from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
@@ -105,9 +106,9 @@ def test_a_push_is_answered_with_the_version_it_made_and_the_staleness_it_met():
     ]
     [it] = server.shards
     assert it.shard.theta.tolist() == [-4.0]
-    assert it.shard.stats.histogram == [2, 1, 1]
+    assert it.shard.counts.stats.histogram == [2, 1, 1]
     server, port = serve("async", push(0, 0, 0), push(1, 0, 0), *LEAVES, late=0)
-    stats = server.shards[0].shard.stats  # a drop is counted, and answered
+    stats = server.shards[0].shard.counts.stats  # a drop is counted, and answered
     assert (stats.dropped, server.shards[0].shard.version, len(port.sent)) == (1, 1, 2)
 
 
@@ -189,25 +190,37 @@ def step(port, *, clock=0, samples=8, strategy=None, **knobs):
     return strategy, drive(strategy.step(Step(clock, samples, 0.25)))
 
 
+def waited(strategy):
+    """Return the seconds for workers, the server, messages and sums, and for which worker."""
+    stats = strategy.counts.stats
+    return [stats.waited[cause] for cause in CAUSES], stats.waited_for
+
+
+def reported(strategy):
+    return strategy.counts.report(0, 0, 0, {}, seconds=1.0, since=0.0, epoch_end=False, last=True)
+
+
 def test_a_wait_is_told_by_the_last_answer():
     """A second passes with every answer; of the held part the last one says whom it was for."""
     first, last = answer(1, 1)._replace(held=0.9), answer(0, 1)._replace(held=1.5)
     for awaited, expected in (
-        (-1, WaitBreakdown(0.0, 1.5, 0.5)),
-        (2, WaitBreakdown(1.5, 0.0, 0.5, waiting_for=2)),
+        (-1, ([0.0, 1.5, 0.5, 0.0], {})),
+        (2, ([1.5, 0.0, 0.5, 0.0], {2: 1.5})),
     ):
-        _, outcome = step(WorkerPort(2, [first, last._replace(awaited=awaited)]))
-        assert outcome.waiting == expected
-    _, outcome = step(WorkerPort(1, [answer(0, 1)._replace(held=9.0)]))
-    assert outcome.waiting == WaitBreakdown(server=1.0)  # no longer than this worker waited
+        strategy, _ = step(WorkerPort(2, [first, last._replace(awaited=awaited)]))
+        assert waited(strategy) == expected
+    strategy, _ = step(WorkerPort(1, [answer(0, 1)._replace(held=9.0)]))
+    assert waited(strategy) == ([0.0, 1.0, 0.0, 0.0], {})  # no longer than this worker waited
 
 
 def test_every_shard_has_a_version_of_its_own():
     given = [answer(2, 5, staleness=1), answer(0, 3, staleness=6), answer(1, 9)]
     port = WorkerPort(3, [given[0], given[1]._replace(gap=0.5), given[2]._replace(gap=0.25)])
-    strategy, outcome = step(port)
-    assert outcome[:5] == StepResult(1, 7, 3, 6, skew=6)[:5]
-    assert (outcome.gap_sum, outcome.gap_count) == (0.75, 2)  # where they were measured
+    strategy, clock = step(port)
+    counted = reported(strategy)
+    assert (clock, strategy.counts.stats.skew) == (1, {6: 1})
+    assert (counted.staleness_sum, counted.staleness_count, counted.staleness_max) == (7, 3, 6)
+    assert (counted.gap_sum, counted.gap_count) == (0.75, 2)  # where they were measured
     assert port.sent[0] == (0, Push(1, 0, 0, 8, 0.25), GRADIENT)
     port.sent.clear()
     port.answers = [answer(i, 10, clock=2) for i in range(3)]
@@ -224,9 +237,11 @@ def test_a_shard_that_is_behind_is_read_again_until_all_are_at_one_clock():
     script += [answer(1, 4, clock=4), answer(2, 5, clock=5), answer(0, 5, clock=5)]
     script += [answer(1, 5, clock=5)]
     port = WorkerPort(3, script)
-    strategy, outcome = step(port)
+    strategy, clock = step(port)
+    counted = reported(strategy)
+    assert (clock, strategy.counts.stats.skew) == (5, {0: 1})
     # τ is that of the push with the gradient.
-    assert outcome[:5] == StepResult(5, 3, 3, 3, skew=0)[:5]
+    assert (counted.staleness_sum, counted.staleness_count, counted.staleness_max) == (3, 3, 3)
     again = [(to, push.clock, push.version, push.samples, r) for to, push, r in port.sent[3:]]
     assert again == [
         (1, 3, 1, 0, NO_PAYLOAD),
@@ -269,13 +284,13 @@ def test_a_shard_is_pushed_as_soon_as_all_of_it_is_ready():
     assert pushed == [[3], [3, 2], [3, 2]]
     # Of three products a layer, but two of the first one.
     assert port.shares == [18 / 30, 24 / 30]
-    outcome = drive(strategy.step(Step(0, 8, 0.25)))
+    clock = drive(strategy.step(Step(0, 8, 0.25)))
     assert [push.shard for _, push, _ in port.sent] == [3, 2, 1, 0]
     assert {(push.clock, push.samples, region) for _, push, region in port.sent} == {
         (0, 8, GRADIENT)
     }
-    assert outcome.clock == 1
-    assert sum(outcome.waiting[:4]) == 4.0  # since the end of the step
+    assert clock == 1
+    assert sum(waited(strategy)[0]) == 4.0  # since the end of the step
 
 
 @each(("spans", "said"), [((), 0), (LAYERS, 0), (LAYERS, 1), (LAYERS, 2), (LAYERS, 3)])

@@ -84,7 +84,7 @@ def test_rates_look_at_each_gradients_own_staleness():
         case.apply(push(0))
     case.shard.keep(push(1, version=0))  # 4 versions ago
     assert case.apply(push(1, version=0), push(2, version=2)) == pytest.approx((2 / 4 + 4 / 2) / 2)
-    assert case.shard.stats.histogram == [1, 1, 2, 1, 1]
+    assert case.shard.counts.stats.histogram == [1, 1, 2, 1, 1]
 
 
 def test_an_elementwise_rate_gets_what_the_worker_read():

@@ -12,12 +12,13 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, DivergedError
+from psrt.history.folds.worker import WorkerFold
 from psrt.job.virtual import simulate
 from psrt.report import MetricsAggregator
 from psrt.runtime.delays import LONGEST_S, Delays
 from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
-from psrt.runtime.strategies.base import StepResult, Strategy
+from psrt.runtime.strategies.base import Strategy
 from psrt.runtime.worker import Worker
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap, SoloPort, drive
@@ -59,6 +60,7 @@ class Scheme(Strategy):
     def __init__(self, jumps=()):
         self.jumps = dict(jumps)
         self.begun, self.steps, self.left = [], [], None
+        self.counts = WorkerFold()
 
     def begin(self, step):
         self.begun.append(step)
@@ -66,11 +68,12 @@ class Scheme(Strategy):
     async def step(self, step):
         assert self.begun[-1] == step
         self.steps.append(step)
-        return StepResult(self.jumps.get(step.clock, step.clock + 1), 1, 1, 1, 0)
+        self.counts.read(0)
+        self.counts.used(1)
+        return self.jumps.get(step.clock, step.clock + 1)
 
     async def leave(self, clock):
         self.left = clock
-        return ()
 
 
 class Batches:
@@ -156,14 +159,14 @@ class TestSteps:
         worker, scheme, _ = work(problem, epochs=1)
         assert problem.seen == []
         assert [step.samples for step in scheme.steps] == [0] * 4
-        assert (worker.meter.stats.samples, worker.meter.steps) == (0, 4)
+        assert (worker.stats.samples, worker.meter.counts.steps) == (0, 4)
 
     def test_batches_that_others_have_gone_past_are_left_out(self):
         problem = Batches()
         worker, scheme, _ = work(problem, scheme=Scheme({1: 4, 5: 7}), epochs=2)
         assert problem.seen == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 3)]
         assert [step.clock for step in scheme.steps] == [0, 1, 4, 5, 7]
-        assert (worker.clock, worker.meter.steps, worker.meter.stats.samples) == (8, 5, 10)
+        assert (worker.clock, worker.meter.counts.steps, worker.stats.samples) == (8, 5, 10)
 
 
 @each("loss", [math.nan, math.inf, -math.inf, np.float32("nan")])
@@ -241,8 +244,12 @@ def test_it_reports_what_happened_since():
     port.time = 5.0
     meter.begin()  # its clock starts when training does, not when the job is set up
     port.bytes_sent, port.bytes_received, port.time = 150, 25, 7.5
-    meter.add(2.0, 4, StepResult(1, staleness_sum=5, staleness_count=2, staleness_max=4, skew=1))
-    meter.add(1.0, 12, StepResult(2, staleness_sum=1, staleness_count=2, staleness_max=1, skew=3))
+    counts = meter.counts
+    for loss, samples, taus, skew in ((2.0, 4, (4, 1), 1), (1.0, 12, (1, 0), 3)):
+        counts.stepped(loss, samples)
+        counts.read(skew)
+        for tau in taus:
+            counts.used(tau)
     meter.report(1, 2, {"loss": 0.5}, epoch_end=True)
     [report] = port.reports
     assert (report.worker, report.epoch, report.step) == (3, 1, 2)
@@ -257,7 +264,7 @@ def test_it_reports_what_happened_since():
     last = port.reports[-1]
     assert (last.samples, last.staleness_count, last.columns) == (0, 0, (60, 15))
     assert math.isnan(last.loss)
-    assert (meter.stats.samples, meter.steps, max(meter.stats.skew)) == (16, 2, 3)
+    assert (counts.stats.samples, counts.steps, max(counts.stats.skew)) == (16, 2, 3)
     assert (meter.seconds, last.last) == (2.5, True)
 
 
@@ -292,5 +299,5 @@ def test_epochs_that_a_worker_was_carried_over_are_not_reported_by_it(slow):
     records = [record for report in run.reports for record in aggregator.add(report)]
     assert [record.step for record in records] == list(range(4, 49, 4))
     assert [worker.clock for worker in run.workers] == [48, 48, 48]
-    assert run.meters[slow - 1].steps < 10
+    assert run.workers[slow - 1].meter.counts.steps < 10
     assert aggregator.finished

@@ -133,9 +133,9 @@ def test_bytes_are_those_of_the_formula(name, way):
         lengths = [make_codec(name, length).nbytes for length in sent]
         due = None if None in lengths else sum(lengths)
         assert it.frame_bytes == due
-        assert due in (None, codec.frame_bytes)
-        assert codec.frame_bytes <= it.most_bytes
-        assert codec.framed_bytes == 4 * sum(sent)
+        assert due in (None, codec.counts.stats.frame_bytes)
+        assert codec.counts.stats.frame_bytes <= it.most_bytes
+        assert codec.counts.stats.framed_bytes == 4 * sum(sent)
 
 
 def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
@@ -189,8 +189,8 @@ def test_means_of_sparse_vectors_may_be_sent_as_they_are(name, knobs, size, n):
                 sender.decode(sender.encode(vectors[i][here], rng).copy(), out)
                 expected[here] = out if i == 0 else expected[here] + out
         expected *= np.float32(1 / size)
-        before = [codec.frame_bytes for codec in ranks.codecs]
+        before = [codec.counts.stats.frame_bytes for codec in ranks.codecs]
         for found in ranks.round(vectors, clock=clock):
             assert found.tobytes() == expected.tobytes()
         for it, codec, bytes_before in zip(ranks.sums, ranks.codecs, before, strict=True):
-            assert codec.frame_bytes - bytes_before <= it.most_bytes
+            assert codec.counts.stats.frame_bytes - bytes_before <= it.most_bytes

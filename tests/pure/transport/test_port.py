@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Mix, Params, Park, Push, Report, Sketch
+from psrt.messages import Leave, Mix, Params, Park, Push
 from psrt.partition import Span, even_spans
-from psrt.stats import COLUMNS
+from psrt.stats import COLUMNS, Report, Sketch
 from psrt.transport import CONTROL, RoleMap, SoloPort, drive
 from psrt.transport.frames import FRAME_BYTES, decode, decode_report, encode, encode_report
 from psrt.transport.majority import outliers

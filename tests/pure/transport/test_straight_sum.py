@@ -167,11 +167,13 @@ def test_bytes_are_those_of_the_formula(name, algorithm, numerics):
     )
     # Of 9 × 7 with rank 2: P and Q, and the 12 elements beside it.
     elements, itemsize = {"float16": (n, 2), "random-k": (8, 4), "low-rank": (2 * 16 + 12, 4)}[name]
-    assert sum(it.framed_bytes for it in ranks.codecs) == 4 * whole
-    assert sum(it.frame_bytes for it in ranks.codecs) == itemsize * elements * whole // n
+    assert sum(it.counts.stats.framed_bytes for it in ranks.codecs) == 4 * whole
+    assert (
+        sum(it.counts.stats.frame_bytes for it in ranks.codecs) == itemsize * elements * whole // n
+    )
     for run, codec in zip(ranks.sums, ranks.codecs, strict=True):
-        assert run._sum.frame_bytes == run._sum.most_bytes == codec.frame_bytes
-        assert run._sum.framed_bytes == codec.framed_bytes
+        assert run._sum.frame_bytes == run._sum.most_bytes == codec.counts.stats.frame_bytes
+        assert run._sum.framed_bytes == codec.counts.stats.framed_bytes
 
 
 @each("algorithm", ["ring", "tree", "butterfly"])

@@ -23,6 +23,7 @@ from psrt.config import TrainConfig
 from psrt.data import Deal
 from psrt.errors import ConfigError, OutputError
 from psrt.faults import Member
+from psrt.faults.watcher import Watcher
 from psrt.history.folder import EVENTS
 from psrt.history.replay import Rows
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
@@ -96,6 +97,10 @@ class Launcher(ABC):
     died = 0
     #: At the first process, the workers, by number, that others went on without.
     missing: Mapping[int, Member] = MappingProxyType({})
+    #: To the other processes, for what they tell each other beside training; None alone.
+    line: Watcher | None = None
+    #: At the first process, ranks that have no such line.
+    unheard: Sequence[int] = ()
     #: Returns the ranks that the others go on without.
     gone: Callable[[], Collection[int]] = staticmethod(tuple)
     #: At the first process, by epoch, the workers that its samples were not dealt out to.

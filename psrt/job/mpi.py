@@ -126,6 +126,7 @@ class MpiLauncher(Launcher):
         """
         self._comm = comm
         self._monitor = monitor
+        self.line, self.unheard = monitor.watcher, monitor.unwatched
         HERE.reset("sets up")
         self.first = comm.rank == 0
         #: Parts of ``comm`` that were made of it.

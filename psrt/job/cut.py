@@ -250,7 +250,7 @@ def _spans_of(counts: Sequence[int]) -> tuple[Span, ...]:
 
 def cut_of(
     config: TrainConfig,
-    found: Sequence[Any],
+    plan: CutPlan,
     servers: Sequence[int],
     workers: Sequence[int],
     shards: ShardChoice | None,
@@ -260,7 +260,7 @@ def cut_of(
 
     Args:
         config: resolved.
-        found: a ``CutPlan``, as JSON has it.
+        plan: how it is cut; may have been JSON.
         servers: ranks of the servers.
         workers: ranks of the workers, by number.
         shards: of each server; None without servers.
@@ -269,7 +269,7 @@ def cut_of(
     Raises:
         ConfigError: if a server would own nothing.
     """
-    counts, uneven, widths, parts, layers = found
+    counts, uneven, widths, parts, layers = plan
     axes, number_of = config.axes, {rank: number for number, rank in enumerate(workers)}
     cells = []
     for number, (rectangles, sizes) in enumerate(zip(parts, layers, strict=True)):
@@ -297,7 +297,7 @@ def cut_of(
     if row.asynchronous:
         micro_batches = axes.pipeline + 1
         rows *= micro_batches
-    plan = row.plan(
+    steps_of = row.plan(
         axes.pipeline, micro_batches, schedule.chunks, deferred=bool(config.defer_weights)
     )
     return Cut(
@@ -308,7 +308,7 @@ def cut_of(
         uneven,
         tuple(map(tuple, widths)),
         rows,
-        tuple(max(most_alive(steps, schedule.chunks)) for steps in plan),
+        tuple(max(most_alive(steps, schedule.chunks)) for steps in steps_of),
         tuple(cells),
         tuple(workers),
     )

@@ -320,7 +320,7 @@ class MpiLauncher(Launcher):
                 role_map,
                 timeout_s=config.timeout_s,
                 host=None if config.shared_memory else rank,
-                costs=setup.machine,
+                costs=setup.plan.machine,
                 busy_until=self._monitor.busy_until,
                 windows=config.replay is None,
                 theta_memory=theta_memory(config),

@@ -290,7 +290,7 @@ class _Session:
             for line in self._setup.resumption.plan():
                 self._say(line)
         say_plan(plan, self._say)
-        say_shards(self._setup.shards, self._say)
+        say_shards(self._setup.plan.shards, self._say)
         say_cut(self._setup.cut, self._setup.hosts, self._say)
         say_hosts(self._setup.topology, self._say)
         say_topology(self._setup.config, self._setup.topology, self._setup.role_map.n, self._say)
@@ -415,7 +415,7 @@ class _Session:
                 figures=figures,
                 records=recorder.records,
                 plan=plan,
-                shards=setup.shards,
+                shards=setup.plan.shards,
                 topology=setup.topology,
                 mean=launcher.mean,
                 cut=None if setup.cut is None else setup.cut.figures(),

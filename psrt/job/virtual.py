@@ -333,7 +333,7 @@ class VirtualLauncher(Launcher):
             seed=self._seed,
             costs=costs,
             shared_memory=config.shared_memory,
-            machine=setup.machine,
+            machine=setup.plan.machine,
             **more,
         )
         made = world.costs

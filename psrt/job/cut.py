@@ -148,7 +148,6 @@ def cut_plan(config: TrainConfig, problem: Problem, n: int) -> CutPlan | None:
     if config.parallel is None:
         return None
     axes, schedule = config.axes, schedule_of(str(config.pipeline_schedule))
-    _check_supported(config, axes)
     layers = chain_layers(problem, n)
     costs = _costs(layers)
     cut = _cut(config, layers, costs, axes.pipeline * schedule.chunks)
@@ -203,23 +202,6 @@ def _costs(layers: Sequence[ChainLayer]) -> list[float]:
     The first layer has two: nobody asks for the gradient of the input.
     """
     return [float(layer.n * (3 if i else 2)) for i, layer in enumerate(layers)]
-
-
-def _check_supported(config: TrainConfig, axes: Axes) -> None:
-    """Check that what a cut does not go together with is not asked for."""
-    mixes, of_cut = config.scheme.mixes, f"of --parallel {axes}"
-    for wrong, why in (
-        (
-            mixes and config.asynchronous,
-            f"--asynchronous: each part {of_cut} would meet other copies, in an order of its own",
-        ),
-        (
-            bool(config.by_host),
-            f"--by-host: the parts {of_cut} may be on hosts of which each has other neighbours",
-        ),
-    ):
-        if wrong:
-            raise ConfigError(why)
 
 
 def _cut(

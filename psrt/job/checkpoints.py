@@ -17,13 +17,12 @@ from psrt.checkpoint import (
     Tree,
 )
 from psrt.config import to_toml
-from psrt.config.regroup import bound_to_workers
+from psrt.config.regroup import bound_to_workers, parks
 from psrt.config.values import seconds_of
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history import EventLog
 from psrt.history.log import Owner
 from psrt.job.boundaries import Boundaries
-from psrt.job.build import parks
 from psrt.job.committing import Committer, reason_of
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.pace import Pace

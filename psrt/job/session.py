@@ -30,7 +30,6 @@ from psrt.history.replay import Script, Sequencer
 from psrt.job.amount import Training
 from psrt.job.build import server_role, worker_role
 from psrt.job.checkpoints import saver_for
-from psrt.job.codecs import say_codec
 from psrt.job.cut import Cut, cut_problem, say_cut
 from psrt.job.giving_back import give_back
 from psrt.job.gossip import say_hosts
@@ -56,6 +55,7 @@ from psrt.progress import PROGRESS
 from psrt.report.environment import ended, environment
 from psrt.report.files import MODEL
 from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.job_codec import say_codec
 from psrt.runtime.own_loop import OwnLoop
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import evaluate, nothing_trained

@@ -15,9 +15,7 @@ from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
-from psrt.job.build import fragments_for
 from psrt.job.cells import in_order
-from psrt.job.codecs import JobCodec, job_codec
 from psrt.job.cut import Cut
 from psrt.job.launcher import Launcher
 from psrt.job.plan import JobPlan, chosen, layout_of, plan_job
@@ -29,7 +27,9 @@ from psrt.job.roles import resolved, who_is_who
 from psrt.mpirun import launch_line
 from psrt.optim import OPTIMIZERS
 from psrt.report.files import OutputFolder
+from psrt.runtime.job_codec import JobCodec, job_codec
 from psrt.runtime.problem import Problem, gradient_spans
+from psrt.runtime.strategies.builders import fragments_for
 from psrt.topology import Topology
 from psrt.topology.registry import edges_of
 from psrt.transport.port import RoleMap

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+import numpy as np
+
 from psrt.arrays import Vector
 from psrt.checkpoint import Disk
 from psrt.config import TrainConfig
@@ -66,14 +68,6 @@ def shard_servers(roles: Iterable[Server | Worker]) -> list[ShardServer]:
     return sorted(found, key=lambda it: it.number)
 
 
-def theta_at(role: Server | Worker, port: Port) -> Vector:
-    """Return all parameters (n,), as the first worker has them where there are no servers."""
-    if isinstance(role, Worker) and not role.strategy.whole:
-        assert role.strategy.model is not None, "they were brought to the first worker"
-        return role.strategy.model
-    return port.theta
-
-
 class Launcher(ABC):
     """One process of a job. All processes call the methods marked collective, in one order."""
 
@@ -105,7 +99,7 @@ class Launcher(ABC):
     gone: Callable[[], Collection[int]] = staticmethod(tuple)
     #: At the first process, by epoch, the workers that its samples were not dealt out to.
     left_out: Mapping[int, Collection[int]] = MappingProxyType({})
-    #: At the first process after ``theta``, where the workers end with different parameters.
+    #: At the first process after ``final_theta``, where the workers end with different parameters.
     mean: Mean | None = None
     #: Called at the first process with every report of a worker.
     on_report: Callable[[Report | Sketch], None] = staticmethod(lambda _: None)
@@ -296,9 +290,25 @@ class Launcher(ABC):
     def now(self) -> float:
         """Return the time in seconds, on the clock of the ports."""
 
-    @abstractmethod
-    def theta(self, roles: Roles) -> Vector | None:
-        """Return the final parameters (n,) at the first process; collective."""
+    def bring(self, rank: int, mine: Vector | None, out: Vector | None) -> bool:
+        """Copy a vector of a rank to the first process; those two call it in one order.
+
+        Args:
+            rank: that has it.
+            mine: it, at the rank's process.
+            out: gets it, at the first process.
+
+        Returns:
+            Whether it was copied: nobody waits for a rank that the others go on without.
+        """
+        assert mine is not None, "the only process has all ranks"
+        assert out is not None, "the only process is the first one"
+        np.copyto(out, mine)
+        return True
+
+    def is_there(self, rank: int) -> bool:
+        """Whether what a worker of this process holds at the end can still be asked for."""
+        return True
 
     def everywhere(self, theta: Vector | None, n: int, text: str) -> tuple[Vector | None, str]:
         """Return the final parameters (n,) in every process, and a text; collective.

@@ -31,6 +31,7 @@ from psrt.job.amount import Training
 from psrt.job.build import server_role, worker_role
 from psrt.job.checkpoints import saver_for
 from psrt.job.cut import Cut, cut_problem, say_cut
+from psrt.job.final import final_theta
 from psrt.job.giving_back import give_back
 from psrt.job.gossip import say_hosts
 from psrt.job.launcher import HandedOut, Launcher, Roles
@@ -333,7 +334,7 @@ class _Session:
         self._hand_over_states(roles)
         mine = [one for rank in sorted(roles) for one in _stats(roles[rank], rank, cut)]
         stats = launcher.gather(mine)
-        theta = launcher.theta(roles)
+        theta = final_theta(launcher, self._setup, roles)
         if own is not None and theta is not None:
             own.final = theta.copy()  # what the ranks share is gone before that is used
         result: Run | None = None

@@ -43,7 +43,6 @@ from psrt.config import MODES
 from psrt.config.knobs import dashed, shown
 from psrt.history.check import RULES
 from psrt.history.check.trust import ON_TRUST
-from psrt.job.combinations import COLUMNS, ROWS, SIMULATED, refusal
 from psrt.pipeline import PIPELINES
 
 _FOLDER = Path(__file__).parent
@@ -148,8 +147,6 @@ def _part(name: str) -> str:
         return "\n".join(_codecs())
     if name == "MODES":
         return "\n".join(_modes())
-    if name == "CUTS":
-        return "\n".join(_cuts())
     if name == "PIPELINES":
         return "\n\n".join(_pipelines())
     if name not in _ROWS:
@@ -186,25 +183,6 @@ def _modes() -> Iterator[str]:
         replies = "yes" if row.codecs and not row.mixes else ""
         cells = (row.name, what, pushes, replies, summed, neighbours)
         yield f"| {' | '.join(cells)} |"
-
-
-def _cuts() -> Iterator[str]:
-    """Yield a table of what goes with which cut of a model, and why the rest does not."""
-    headings = [*COLUMNS, f"simulate {SIMULATED}"]
-    yield f"| | {' | '.join(headings)} |"
-    yield f"|---|{'---|' * len(headings)}"
-    reasons: list[str] = []
-    for row in ROWS:
-        cells = [row if row in MODES else f"`{row}`"]
-        for column, simulated in [*((it, False) for it in COLUMNS), (SIMULATED, True)]:
-            line = refusal(row, column, simulated=simulated)
-            line = re.sub(r"--parallel [\w:,]*\d", "--parallel AXES", line)
-            if line and line not in reasons:
-                reasons.append(line)
-            cells.append(f"no ({reasons.index(line) + 1})" if line else "yes")
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    yield from (f"{number}. `{reason}`" for number, reason in enumerate(reasons, 1))
 
 
 def _codecs() -> Iterator[str]:

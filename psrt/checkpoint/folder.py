@@ -2,7 +2,7 @@
 
     checkpoints/00000400/           manifest.json, worker-0-of-4.safetensors, …
     checkpoints/00000600.0.part/    being written, in attempt 0
-    checkpoints/00000000.0.cut-1.part/    in which processes agree on a step, see job.meeting
+    checkpoints/00000000.0.done.part/     what roles had that are done
     checkpoints/.trash-00000200/    being deleted
 
 All ranks write their parts; then the first process writes the manifest, syncs, and renames the
@@ -24,7 +24,7 @@ from psrt.errors import CheckpointError
 #: Of a run's folder, and of the file that makes a checkpoint one.
 FOLDER, MANIFEST = "checkpoints", "manifest.json"
 _WHOLE = re.compile(r"[0-9]{8,19}")
-_PART = re.compile(r"[0-9]{8,19}\.[0-9]+(\.(done|cut-[0-9]+))?\.part")
+_PART = re.compile(r"[0-9]{8,19}\.[0-9]+(\.done)?\.part")
 _TRASH = ".trash-"
 
 
@@ -104,10 +104,6 @@ class Checkpoints:
     def done(self, attempt: int) -> Path:
         """Return the folder in which roles say that they are done; it need not exist."""
         return self.folder / f"{0:08d}.{attempt}.done.part"
-
-    def cut(self, number: int, attempt: int) -> Path:
-        """Return the folder in which processes agree on a step; it need not exist."""
-        return self.folder / f"{0:08d}.{attempt}.cut-{number}.part"
 
     def commit(self, step: int, attempt: int, manifest: Manifest, keep: int) -> Path:
         """Make a checkpoint whose parts are all on the disk, and delete old ones.

@@ -207,15 +207,15 @@ def _array(data: bytes, dtype: str, shape: list[int], data_offsets: list[int]) -
 
 def announce(disk: Disk, folder: Path, entry: PartEntry) -> None:
     """Say, to whoever commits the checkpoint, that a part is on the disk."""
-    note(disk, folder, entry.name, entry.to_json())
+    _note(disk, folder, entry.name, entry.to_json())
 
 
 def announce_failure(disk: Disk, folder: Path, name: str, reason: str) -> None:
     """Say that a part could not be written."""
-    note(disk, folder, name, {"failed": reason})
+    _note(disk, folder, name, {"failed": reason})
 
 
-def note(disk: Disk, folder: Path, name: str, values: dict[str, Any]) -> None:
+def _note(disk: Disk, folder: Path, name: str, values: dict[str, Any]) -> None:
     """Write a note for other processes, who see all of it or nothing.
 
     Raises:
@@ -227,7 +227,7 @@ def note(disk: Disk, folder: Path, name: str, values: dict[str, Any]) -> None:
     disk.rename(new, folder / (name + _ANNOUNCED))
 
 
-def notes(disk: Disk, folder: Path) -> dict[str, Any]:
+def _notes(disk: Disk, folder: Path) -> dict[str, Any]:
     """Return the notes in a folder by name; none where there is no folder.
 
     Raises:
@@ -247,18 +247,6 @@ def notes(disk: Disk, folder: Path) -> dict[str, Any]:
     return found
 
 
-def field_of(values: Any, name: str, kind: type[Any]) -> Any:
-    """Return a field of a note.
-
-    Raises:
-        CheckpointError: if there is none of this kind.
-    """
-    found = values.get(name) if isinstance(values, dict) else None
-    if type(found) is not kind:
-        raise CheckpointError(f"not a note of psrt's: {values!r}")
-    return found
-
-
 def announced(disk: Disk, folder: Path) -> dict[str, PartEntry | str]:
     """Return the parts that are on the disk by name; a text where one could not be written.
 
@@ -267,7 +255,7 @@ def announced(disk: Disk, folder: Path) -> dict[str, PartEntry | str]:
         OSError: if one cannot be read.
     """
     found: dict[str, PartEntry | str] = {}
-    for name, values in notes(disk, folder).items():
+    for name, values in _notes(disk, folder).items():
         if isinstance(values, dict) and set(values) == {"failed"}:
             found[name] = str(values["failed"])
         else:

@@ -58,8 +58,8 @@ def _averages(config: TrainConfig, ranks: int) -> list[str]:
     """
     if not config.streams:
         return []
-    from psrt.job.build import fragments_for, period_of  # need numpy
     from psrt.job.problems import timing_problem
+    from psrt.runtime.strategies.builders import fragment_period, fragments_for  # need numpy
     from psrt.runtime.strategies.streaming import described
 
     try:
@@ -68,7 +68,7 @@ def _averages(config: TrainConfig, ranks: int) -> list[str]:
         return []  # the data is elsewhere
     fragments = fragments_for(config, problem, problem.n)
     sizes = [sum(span.size for span in spans) for spans in fragments]
-    return [f"# {described(period_of(config), sizes, eager=bool(config.eager))}"]
+    return [f"# {described(fragment_period(config), sizes, eager=bool(config.eager))}"]
 
 
 def _dealt(config: TrainConfig, workers: int) -> list[str]:

@@ -347,6 +347,16 @@ def _check_cut(config: TrainConfig) -> None:
             f"--backup {config.backup} is not possible with --parallel {config.parallel}: the "
             "parts of a copy would leave out different steps"
         )
+    if config.asynchronous and MODES[str(config.mode)].mixes:
+        raise ConfigError(
+            f"--asynchronous: each part of --parallel {config.parallel} would meet other copies, "
+            "in an order of its own"
+        )
+    if config.by_host:
+        raise ConfigError(
+            f"--by-host: the parts of --parallel {config.parallel} may be on hosts of which each "
+            "has other neighbours"
+        )
     if schedule.row.asynchronous:
         _check_pipedream(config, schedule)
     if config.consensus_every:

@@ -63,6 +63,8 @@ class Mode:
     saves: bool = False
     #: Whether it goes on from one with other workers.
     regroups: bool = False
+    #: Module and function that make its strategy at a worker, see ``runtime.strategies.builders``.
+    builder: str = "psrt.runtime.strategies.builders:pushing"
     #: Its first knob in words: ``{}`` is the value, ``{s}`` makes the plural.
     words: str = ""
 
@@ -185,6 +187,7 @@ _SUMMED = ("allreduce", "machine_costs", "check_every")
 _ROWS = (
     Mode(
         name="serial",
+        builder="psrt.runtime.strategies.builders:serial",
         saves=True,
         doc="one process, without communication",
         single=True,
@@ -236,6 +239,7 @@ _ROWS = (
     ),
     Mode(
         name="local-sgd",
+        builder="psrt.runtime.strategies.builders:averaging",
         synonyms=("fedavg", "diloco"),
         saves=True,
         regroups=True,
@@ -253,6 +257,7 @@ _ROWS = (
     ),
     Mode(
         name="easgd",
+        builder="psrt.runtime.strategies.builders:averaging",
         saves=True,
         regroups=True,
         doc="workers train alone; a centre at the servers and they draw each other now and then",
@@ -268,6 +273,7 @@ _ROWS = (
     ),
     Mode(
         name="allreduce",
+        builder="psrt.runtime.strategies.builders:summing",
         synonyms=("ddp",),
         saves=True,
         regroups=True,
@@ -278,6 +284,7 @@ _ROWS = (
     ),
     Mode(
         name="gossip",
+        builder="psrt.runtime.strategies.builders:mixing",
         synonyms=("d-psgd", "dpsgd"),
         saves=True,
         doc="workers average with their neighbours on a graph; nobody waits for all",

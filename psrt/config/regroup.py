@@ -1,8 +1,19 @@
-"""Whether a run can go on with another number of workers. Needs no numpy."""
+"""How a run is saved, and whether it can go on with another number of workers. Needs no numpy."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from psrt.config.train import TrainConfig
+
+
+def parks(config: TrainConfig) -> bool:
+    """Return whether workers stop for a checkpoint, each at a clock of its own.
+
+    Args:
+        config: resolved.
+    """
+    return config.scheme.parks(partial(getattr, config))
 
 
 def bound_to_workers(config: TrainConfig) -> str:

@@ -123,7 +123,7 @@ class Hub(Watcher):
         with self._lock:
             self._note_failure(0, End(status, text))
         if self._thread.is_alive():
-            self._prod()
+            self.prod()
         else:
             self._tell(text, status)
             self.told = True
@@ -192,6 +192,8 @@ class Hub(Watcher):
         if "deals" in message:
             epoch = int(message["deals"])
             return caller.connection.send({"dealt": [epoch, *sorted(self.left_out(epoch))]})
+        if "says" in message:
+            self._pass_on(message["to"], message["says"], caller.rank)
         if "gave up" in message:
             # This process was stopped; the others have told so, and are ending.
             self._finish(End(int(message["gave up"])))
@@ -267,6 +269,19 @@ class Hub(Watcher):
         self._send({"gone": sorted(gone), "dead": sorted(self.vitals.dead)})
         self._forgive(ranks)
         return True
+
+    def say(self, to: int | None, words: Any) -> None:
+        """Have another process hear something; see ``Watcher.say``."""
+        self._send({"says": words}, None if to is None else (to,))
+
+    def _pass_on(self, to: int | None, words: Any, source: int) -> None:
+        """Have who is meant hear what a rank says."""
+        if to is None:
+            self._send({"says": words}, {*range(self.roster.size)} - {source})
+        elif to:
+            self.say(to, words)
+        if not to:
+            self._hear(words)
 
     def _note_failure(self, rank: int, end: End) -> None:
         if not self._failed:

@@ -110,6 +110,10 @@ class Line(Watcher):
         """Return these ranks; None while there is no answer."""
         return self._left_out.get(epoch)
 
+    def say(self, to: int | None, words: Any) -> None:
+        """Have another process hear something; see ``Watcher.say``."""
+        self._say({"says": words, "to": to})
+
     def say_goodbye(self) -> None:
         """Tell that this rank has done its part."""
         self._say({"bye": 1})
@@ -169,6 +173,8 @@ class Line(Watcher):
             if self.rank in self.vitals.gone:
                 self.vitals.over = JobOverError(JobOverError.LATE)
                 self.is_given_up = True
+        if "says" in message:
+            self._hear(message["says"])
         if "done" in message:
             self._first_is_done = True
         if "unwatched" in message:

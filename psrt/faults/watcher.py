@@ -19,8 +19,9 @@ import socket
 import threading
 import time
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from psrt.errors import JobOverError
 from psrt.faults.detector import Condition, Waiting
@@ -106,6 +107,9 @@ class Watcher:
         self.got_on_at = time.monotonic()
         #: The daemon that has started this process; whether it was gone at the last beat.
         self._daemon, self._was_gone = daemon(), False
+        #: What the job's processes tell each other beside, see ``talk``.
+        self._hear: Callable[[Any], None] = lambda _: None
+        self._look: Callable[[], None] = lambda: None
         if self.ends:  # an earlier job has ended otherwise
             vitals.over, vitals.gone, vitals.dead = None, frozenset(), frozenset()
 
@@ -139,20 +143,42 @@ class Watcher:
 
     def _stop(self) -> None:
         self._stopped = True
-        self._prod()
+        self.prod()
         self._thread.join()
         self._selector.close()
         os.close(self._woken)
         os.close(self._wake)
 
-    def _prod(self) -> None:
-        """Have the thread look at what has changed."""
+    def talk(
+        self,
+        hear: Callable[[Any], None] = lambda _: None,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take what others ``say`` from now on; without arguments, no more.
+
+        Args:
+            hear: called by the thread with what one has said, in JSON's types.
+            look: called there after whatever has come, each beat and each ``prod``.
+        """
+        self._hear, self._look = hear, look
+
+    @abstractmethod
+    def say(self, to: int | None, words: Any) -> None:
+        """Have another process hear something, in the order of saying; by way of rank 0.
+
+        Args:
+            to: its rank; None has all others hear it.
+            words: in JSON's types.
+        """
+
+    def prod(self) -> None:
+        """Have the thread look at what has changed; a signal's handler may call it."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b"!")
 
     def _beat_now(self) -> None:
         self._due = 0.0
-        self._prod()
+        self.prod()
 
     def _run(self) -> None:
         try:
@@ -191,6 +217,7 @@ class Watcher:
             else:
                 self._take(key)
         self._taken()
+        self._look()
 
     def _look_at_daemon(self) -> None:
         """Tell that it has died; at the second look, as at its own end it goes before its ranks."""

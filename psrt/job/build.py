@@ -16,56 +16,40 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.config.names import SEQUENTIAL
 from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.history import EventLog
-from psrt.job.codecs import JobCodec
-from psrt.job.gossip import gossip
 from psrt.messages import Message
-from psrt.model.chain import chain_layers, layer_spans
 from psrt.optim import Optimizer, Schedule, StalenessRate, make_optimizer, make_staleness_rate
-from psrt.partition import ShardPlan, Span, fragments_of
-from psrt.runtime.chain_work import ChainWork, LayerWork, NoWork
-from psrt.runtime.cut_problem import CutProblem
+from psrt.partition import ShardPlan, Span
 from psrt.runtime.delays import Delays
 from psrt.runtime.elastic import CentreUpdater
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
+from psrt.runtime.job_codec import JobCodec
 from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
 from psrt.runtime.no_gradient import NoGradient
-from psrt.runtime.pipedream import PipeDream
-from psrt.runtime.problem import Problem, gradient_spans, problem_of_worker
-from psrt.runtime.push_codec import PushEncoder
-from psrt.runtime.reply_codec import ReplyDecoder
+from psrt.runtime.problem import Problem, problem_of_worker
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer
-from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
-from psrt.runtime.strategies.base import Serial, Strategy
 from psrt.runtime.strategies.buckets import buckets_of
-from psrt.runtime.strategies.easgd import ElasticAverager
-from psrt.runtime.strategies.layered import LayeredAllReduce
-from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
-from psrt.runtime.strategies.outer_rules import (
-    EagerSteps,
-    MixedAverages,
-    MixedDifferences,
-    OuterRule,
+from psrt.runtime.strategies.builders import (
+    Ingredients,
+    answers_met,
+    averaging_period,
+    build,
+    elastic_alpha,
+    layers_apart,
 )
 from psrt.runtime.strategies.pair_gossip import Turns
-from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.shares import most_owned, room_of
-from psrt.runtime.strategies.streaming import StreamingSGD
-from psrt.runtime.sum_frames import RecordedFrames
-from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Worker
 from psrt.sharding import Sharing
-from psrt.sync import AveragingPeriod, FragmentPeriod, Policy, policy_for
+from psrt.sync import Policy, policy_for
 from psrt.topology import Topology
-from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, RoleMap, ThetaMemory
 
 
@@ -156,7 +140,7 @@ def _shard_server(
     workers = len(port.role_map.workers)
     mode = config.scheme
     rate = rate_of(config, initial.size) if mode.weakens else None
-    answers_met = _answers_met(config, codec)
+    meets = answers_met(config, codec)
     decoder = None if codec is None or not initial.size else codec.decoder(port, number)
     shard = Shard(
         port.versions[number],
@@ -169,7 +153,7 @@ def _shard_server(
         by_samples=mode.rounds,
         whole=mode.elastic is not None,
         # A frame says how a worker differs from what it read, which may be an older centre.
-        keeps_reads=answers_met and codec is not None,
+        keeps_reads=meets and codec is not None,
         rate=rate,
         gaps=mode.is_stale and initial.size > 0,
     )
@@ -183,8 +167,8 @@ def _shard_server(
         policy,
         decoder=decoder,
         replies=replies,
-        answers_met=answers_met,
-        steps=_averaging(config).steps if mode.averages else None,
+        answers_met=meets,
+        steps=averaging_period(config).steps if mode.averages else None,
         events=events,
     )
 
@@ -201,25 +185,13 @@ def _shared_updater(
     """Return what makes a shard's next version out of what workers push."""
     mode = config.scheme
     if mode.elastic is not None:
-        alpha = _alpha(config, mode.elastic, workers)
+        alpha = elastic_alpha(config, workers)
         centre = CentreUpdater(n, alpha, differences=codec is not None)
         centre.watches = watched and n > 0
         return centre
     if mode.averages:
         return _outer_updater(config, n, differences=codec is not None)
     return _updater(config, n, rate)
-
-
-def _answers_met(config: TrainConfig, codec: JobCodec | None) -> bool:
-    """Return whether a worker is sent the version that its push met, not the newest one."""
-    mode = config.scheme
-    return mode.elastic is not None and not mode.rounds and (codec is None or codec.reply is None)
-
-
-def _alpha(config: TrainConfig, elastic: str, workers: int) -> float:
-    """Return α = β/W."""
-    beta: float = getattr(config, elastic)
-    return beta / workers
 
 
 def worker_role(
@@ -265,15 +237,19 @@ def worker_role(
     return Worker(
         port,
         problem,
-        _strategy(
-            port,
-            config,
-            problem,
-            None if log is None else WorkerEventRecorder(log, worker),
-            control_algorithm,
-            codec,
-            topology,
-            turns,
+        build(
+            Ingredients(
+                port=port,
+                config=config,
+                problem=problem,
+                updater=partial(_updater, config),
+                outer=partial(_outer_updater, config),
+                codec=codec,
+                events=None if log is None else WorkerEventRecorder(log, worker),
+                control_algorithm=control_algorithm,
+                topology=topology,
+                turns=turns,
+            )
         ),
         Meter(port, number, log_every=config.log_every, sketch_every=config.consensus_every or 0),
         length=length_of(config),
@@ -290,11 +266,6 @@ def _dealt(
     deal: Deal, worker: int, epoch: int, members: Sequence[int]
 ) -> Sequence[np.ndarray[Any, Any]]:
     return deal.among(members).batches(worker, epoch)
-
-
-def parks(config: TrainConfig) -> bool:
-    """Return whether workers stop for a checkpoint, by a resolved config."""
-    return config.scheme.parks(partial(getattr, config))
 
 
 def length_of(config: TrainConfig) -> Length:
@@ -318,155 +289,6 @@ def policy_of(config: TrainConfig, workers: int) -> Policy:
     if config.staleness_rate == "drop" and config.staleness_limit is not None:
         knobs["late"] = config.staleness_limit
     return policy_for(mode.name, workers, **knobs)
-
-
-def _strategy(
-    port: Port,
-    config: TrainConfig,
-    problem: Problem,
-    events: WorkerEventRecorder | None,
-    control_algorithm: str | None,
-    codec: JobCodec | None,
-    topology: Topology | None,
-    turns: Turns | None = None,
-) -> Strategy:
-    # Not n: without numerics the port's vectors are empty, and so is the optimizer's state.
-    n = port.theta.size
-    mode = config.scheme
-    if mode.single:
-        return Serial(port, _updater(config, n), events=events)
-    if topology is not None:
-        return gossip(port, config, topology, _updater(config, n), codec, events, turns)
-    if mode.sums_gradients:
-        return _summing(port, config, problem, events, control_algorithm, codec)
-    if not mode.averages:
-        return _pushing(port, config, problem, events, codec)
-    if not port.role_map.servers and len(port.role_map.workers) == 1:
-        codec = None  # nothing is sent, and differences would only be rounded once more
-    if config.streams:
-        return _streaming(port, config, problem, events, control_algorithm, codec)
-    averager = _averager(port, config, events, control_algorithm, codec)
-    return LocalSGD(
-        port,
-        _updater(config, n),
-        averager,
-        _averaging(config),
-        events=events,
-    )
-
-
-def _summing(
-    port: Port,
-    config: TrainConfig,
-    problem: Problem,
-    events: WorkerEventRecorder | None,
-    control_algorithm: str | None,
-    codec: JobCodec | None,
-) -> Strategy:
-    """Return what sums gradients over all workers, who may share something out."""
-    n, check_every = port.role_map.n, config.check_every or 0
-    sharing = None if config.shard is None else Sharing(config.shard)
-    if sharing is not None and sharing is not Sharing.OPTIMIZER:
-        return LayeredAllReduce(
-            port,
-            partial(_updater, config),
-            _layer_work(problem, n, numerics=port.theta.size > 0),
-            shard=sharing,
-            algorithm=config.allreduce or "auto",
-            batch_size=config.batch_size,
-            spans=layers_apart(problem, n),
-            bucket_bytes=config.bucket_bytes or 0,
-            check_every=0 if sharing is Sharing.PARAMETERS else check_every,
-            control_algorithm=control_algorithm,
-            events=events,
-        )
-    return AllReduce(
-        port,
-        partial(_updater, config),
-        algorithm=config.allreduce or "auto",
-        batch_size=config.batch_size,
-        spans=gradient_spans(problem, n) if config.overlap else (),
-        bucket_bytes=config.bucket_bytes or 0,
-        check_every=check_every,
-        control_algorithm=control_algorithm,
-        codec=None if codec is None else _sum_codec(codec, port, events),
-        shard=sharing,
-        events=events,
-    )
-
-
-def _averager(
-    port: Port,
-    config: TrainConfig,
-    events: WorkerEventRecorder | None,
-    control_algorithm: str | None,
-    codec: JobCodec | None,
-) -> Averager:
-    """Return what averages the parameters of workers: a centre, servers, or all by a sum."""
-    mode = config.scheme
-    if mode.elastic is not None:
-        encoder, decoder = _push_codecs(codec, port)
-        return ElasticAverager(
-            port,
-            _alpha(config, mode.elastic, len(port.role_map.workers)),
-            is_sent_met=_answers_met(config, codec),
-            parks=parks(config),
-            encoder=encoder,
-            decoder=decoder,
-            events=events,
-        )
-    if port.role_map.servers:
-        encoder, decoder = _push_codecs(codec, port)
-        return ServerAverager(port, encoder=encoder, decoder=decoder, events=events)
-    return ReduceAverager(
-        port,
-        _outer_updater(config, port.theta.size, differences=codec is not None),
-        steps=config.outer_lr is not None,
-        algorithm=config.allreduce or "auto",
-        full=config.batch_size * (config.local_steps or 1),
-        check_every=config.check_every or 0,
-        control_algorithm=control_algorithm,
-        codec=None if codec is None else _sum_codec(codec, port, events),
-        events=events,
-    )
-
-
-def _pushing(
-    port: Port,
-    config: TrainConfig,
-    problem: Problem,
-    events: WorkerEventRecorder | None,
-    codec: JobCodec | None,
-) -> PushPull:
-    """Return what pushes gradients to servers."""
-    several = len(port.role_map.servers) > len(port.role_map.server_ranks)
-    in_parts = several and config.clip_norm is None
-    encoder, decoder = _push_codecs(codec, port)
-    return PushPull(
-        port,
-        spans=gradient_spans(problem, port.role_map.n) if in_parts else (),
-        late=problem if isinstance(problem, PipeDream) and config.scheme.weakens else None,
-        parks=parks(config),
-        encoder=encoder,
-        decoder=decoder,
-        events=events,
-    )
-
-
-def _averaging(config: TrainConfig) -> AveragingPeriod:
-    """Return when workers that train alone average."""
-    return AveragingPeriod(config.local_steps or 1, float(config.post_local_epoch or 0))
-
-
-def layers_apart(problem: Problem, n: int) -> tuple[Span, ...]:
-    """Return the spans of layers that can be computed one by one, the last one first.
-
-    Raises:
-        ConfigError: if the problem is no chain.
-    """
-    if isinstance(problem, TimingOnlyProblem | CutProblem):
-        return gradient_spans(problem, n)
-    return layer_spans(chain_layers(problem, n))[::-1]
 
 
 def held_by_workers(config: TrainConfig, problem: Problem, role_map: RoleMap) -> RoleMap:
@@ -493,87 +315,6 @@ def held_of_layers(config: TrainConfig, spans: Sequence[Span], role_map: RoleMap
     if config.shard == Sharing.PARAMETERS.value:
         theta = most_owned(buckets, len(role_map.workers)) + room
     return replace(role_map, held_gradient=room, held_theta=theta)
-
-
-def _layer_work(problem: Problem, n: int, *, numerics: bool) -> LayerWork | CutProblem:
-    if isinstance(problem, CutProblem):
-        return problem
-    if not numerics:
-        return NoWork()
-    loss: Any = problem
-    return ChainWork(chain_layers(problem, n), loss.loss)
-
-
-def _push_codecs(
-    codec: JobCodec | None, port: Port
-) -> tuple[PushEncoder | None, ReplyDecoder | None]:
-    """Return what encodes a worker's pushes and what decodes the replies, as far as there are."""
-    worker = port.role_map.worker_of(port.rank)
-    if codec is None or worker is None:
-        return None, None
-    return codec.encoder(port, worker), codec.reply_decoder(port, worker)
-
-
-def _sum_codec(codec: JobCodec, port: Port, events: WorkerEventRecorder | None) -> SumCodec:
-    watch = None if events is None or not events.is_exact else RecordedFrames(events, port.now)
-    return codec.of_sums(port, watch)
-
-
-def _streaming(
-    port: Port,
-    config: TrainConfig,
-    problem: Problem,
-    events: WorkerEventRecorder | None,
-    control_algorithm: str | None,
-    codec: JobCodec | None,
-) -> StreamingSGD:
-    """Return local SGD whose averages come in fragments, late, or eagerly."""
-    n, local_steps = port.theta.size, config.local_steps or 1
-    outer = _outer_updater(config, n, differences=codec is not None or bool(config.eager))
-    rule: OuterRule
-    if config.eager:
-        rule = EagerSteps(port, outer)
-    else:
-        mixed = MixedAverages if codec is None else MixedDifferences
-        rule = mixed(port, outer, config.mixing or 0.0)
-    fragments = fragments_for(config, problem, port.role_map.n)
-    codecs: list[SumCodec] = []
-    if codec is not None:
-        # What is summed has the fragments side by side, and so the matrices in them.
-        framed = codec.side_by_side([span for spans in fragments for span in spans])
-        codecs = [_sum_codec(framed, port, events) for _ in fragments]
-    return StreamingSGD(
-        port,
-        _updater(config, n),
-        rule,
-        period_of(config),
-        fragments,
-        algorithm=config.allreduce or "auto",
-        full=config.batch_size * local_steps,
-        control_algorithm=control_algorithm,
-        codecs=codecs,
-        events=events,
-    )
-
-
-def period_of(config: TrainConfig) -> FragmentPeriod:
-    """Return when the fragments of a config are sent, and when they arrive."""
-    return FragmentPeriod(
-        config.local_steps or 1,
-        config.fragments or 1,
-        config.sync_delay or 0,
-        float(config.post_local_epoch or 0),
-    )
-
-
-def fragments_for(config: TrainConfig, problem: Problem, n: int) -> tuple[tuple[Span, ...], ...]:
-    """Return the spans of each fragment of a config with fragments.
-
-    Raises:
-        ConfigError: if there are more than the problem has layers.
-    """
-    layers = gradient_spans(problem, n)
-    return fragments_of(layers, config.fragments or 1, strided=config.fragment_order != SEQUENTIAL)
 
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:

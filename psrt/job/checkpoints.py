@@ -17,27 +17,27 @@ from psrt.checkpoint import (
     Tree,
 )
 from psrt.config import to_toml
-from psrt.config.regroup import bound_to_workers
+from psrt.config.regroup import bound_to_workers, parks
 from psrt.config.values import seconds_of
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history import EventLog
 from psrt.history.log import Owner
-from psrt.job.build import parks
-from psrt.job.caller import Caller
-from psrt.job.initiator import Initiator
+from psrt.job.boundaries import Boundaries
+from psrt.job.committing import Committer, reason_of
 from psrt.job.launcher import Launcher, Roles
-from psrt.job.meeting import Meeting
 from psrt.job.pace import Pace
 from psrt.job.provenance import data_sha256
 from psrt.job.result import Say
 from psrt.job.resuming import CONTROL, DATA, HOSTS
-from psrt.job.saving import Committer, Part, Saver, reason_of
+from psrt.job.saving import Part, Saver
 from psrt.job.setup import Setup
 from psrt.partition import Span
 from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
+from psrt.sync.cut import Cuts
+from psrt.units import numbered
 
 #: Why there are no more checkpoints with a worker, where each has what no other has, and with a
 #: shard whose events are recorded.
@@ -66,119 +66,140 @@ def saver_for(
     config = setup.config
     if config.checkpoint_every is None or config.out is None:
         return None
-    disk, resumption = launcher.disk, setup.resumption
-    checkpoints = Checkpoints(disk, Path(config.out).absolute())
-    attempt = 0 if resumption is None else resumption.attempt
-    began = 0 if resumption is None else resumption.manifest.step
-    meeting: Meeting | None = None
-    caller: Caller | Initiator | None = None
-    pace: Pace | None = None
     every = config.checkpoint_every if isinstance(config.checkpoint_every, int) else None
-    if every is None:
-        pace = Pace(seconds_of(config.checkpoint_every), mtbf_s=config.mtbf or math.inf)
-    process = next(iter(roles))
-    if parks(config) and not setup.role_map.servers:
-        caller = Initiator(
-            checkpoints,
-            disk,
-            process=process,
-            decides=launcher.first,
-            every=every,
-            attempt=attempt,
-            step=began,
-        )
-    elif parks(config):
-        caller = Caller(
-            checkpoints,
-            disk,
-            process=process,
-            decides=setup.role_map.servers[0] in roles,
-            every=every,
-            pace=pace,
-            attempt=attempt,
-            step=began,
-        )
-    elif not launcher.simulated:
-        meeting = Meeting(
-            checkpoints,
-            disk,
-            process=process,
-            processes=setup.role_map.size,
-            attempt=attempt,
-            step=began,
-            timeout_s=config.timeout_s,
-            gone=launcher.gone,
-        )
+    checkpoints = Checkpoints(launcher.disk, Path(config.out).absolute())
+    committer: Committer | None = None
+    if launcher.first:
+        committer = _committer(launcher, setup, checkpoints, plan, say)
+    boundaries = _boundaries(launcher, setup, next(iter(roles)), every, committer)
     saver = Saver(
         checkpoints,
-        disk,
+        launcher.disk,
+        boundaries,
         every=every,
-        attempt=attempt,
+        parks=parks(config),
+        attempt=_attempt(setup),
         threaded=not launcher.simulated,
-        meeting=meeting,
-        caller=caller,
+        committer=committer,
     )
     for rank, role in roles.items():
         for part, owner in parts_at(setup, rank, role, log_of(rank), launcher.gone):
-            saver.since(part.name, began)
+            saver.since(part.name, _began(setup))
             saver.warm(part)
-            hook = partial(saver.at if caller is None else saver.parked, part)
-            if isinstance(owner, Worker):
-                owner.at_boundary = hook
-                if caller is not None:
-                    owner.meter.keep_reports()
-                if isinstance(caller, Initiator):
-                    owner.strategy.call = caller.call
-                # Elsewhere it joins the others' rounds, and is saved after each.
-                if setup.role_map.servers or config.scheme.averages or config.scheme.mixes:
-                    owner.at_end = partial(saver.ended, part, stays=caller is not None)
-            elif caller is not None:
-                owner.at_cut = hook
-                if owner.number == 0 and isinstance(caller, Caller):
-                    owner.call = caller.call
-            else:
-                owner.at_version = hook
-    if launcher.first:
-        try:
-            checkpoints.prepare()
-        except (OSError, CheckpointError) as error:
-            raise ConfigError(f"--checkpoint-every: {reason_of(error)}") from None
-        more: dict[str, str] = {}
-        if plan is not None:
-            more = {"allreduce": plan.algorithm, CONTROL: plan.control_algorithm}
-        if data := data_sha256(setup.problem):
-            more[DATA] = data
-        more[HOSTS] = hosts_text(setup)
-        if setup.cut is not None:
-            more["stages"] = config.stages or ""
-        saver.committer = Committer(
-            checkpoints,
-            disk,
-            names=_names(setup),
-            keep=config.keep or 1,
-            attempt=attempt,
-            timeout_s=config.timeout_s,
-            manifest=partial(_manifest, setup, attempt, more),
-            say=say,
-            gone=tuple if bound_to_workers(config) else partial(_gone, launcher, setup),
-        )
-        if meeting is not None:
-            meeting.failed = saver.committer.failed
-        asked = caller if isinstance(caller, Initiator) else meeting
-        if asked is not None and pace is not None:
-            asked.at_look = _asking(asked, saver.committer, pace)
+            _hook(saver, part, owner, setup)
     return saver
 
 
-def _asking(asked: Meeting | Initiator, committer: Committer, pace: Pace) -> Callable[[], None]:
-    """Return what asks for a checkpoint whenever it is time."""
+def _attempt(setup: Setup) -> int:
+    return 0 if setup.resumption is None else setup.resumption.attempt
 
-    def look() -> None:
-        pace.cost_s = committer.took_s
-        if pace.is_due():
-            asked.ask()
 
-    return look
+def _began(setup: Setup) -> int:
+    """Return the step at which the run begins."""
+    return 0 if setup.resumption is None else setup.resumption.manifest.step
+
+
+def _boundaries(
+    launcher: Launcher, setup: Setup, process: int, every: int | None, committer: Committer | None
+) -> Boundaries:
+    """Return what says when the roles of this process are saved.
+
+    Where workers park and there are servers, the one with the first shard decides, which all
+    workers push to; else the first process does.
+    """
+    config, servers, are_parked = setup.config, setup.role_map.servers, parks(setup.config)
+    several = launcher.several
+    decider = 0
+    if not several:
+        decider = process
+    elif are_parked and servers:
+        decider = servers[0]
+    pace: Pace | None = None
+    if every is None and committer is not None:
+        interval_s, mtbf_s = seconds_of(config.checkpoint_every), config.mtbf or math.inf
+        pace = Pace(interval_s, mtbf_s=mtbf_s, cost_s=lambda: committer.took_s)
+    cuts = Cuts(
+        process,
+        processes=setup.role_map.size if several else 1,
+        decider=decider,
+        parks=are_parked,
+        sees_all=bool(servers),
+        every=every,
+        step=_began(setup),
+    )
+    found = Boundaries(
+        cuts,
+        launcher.line,
+        pace=pace,
+        timeout_s=config.timeout_s,
+        gone=launcher.gone if several else tuple,
+    )
+    if committer is not None:
+        found.failed = committer.failed
+        if launcher.unheard and not are_parked:
+            who = numbered("rank", launcher.unheard)
+            found.trouble = f"{who} cannot be reached, so that no step can be agreed on"
+    return found
+
+
+def _hook(saver: Saver, part: Part, owner: Worker | ShardServer, setup: Setup) -> None:
+    """Have a role save itself where it stands at a cut."""
+    mode, servers, are_parked = setup.config.scheme, setup.role_map.servers, parks(setup.config)
+    hook, call = partial(saver.at, part), saver.boundaries.call
+    if isinstance(owner, ShardServer):
+        if not are_parked:
+            owner.at_version = hook
+            return
+        owner.at_cut = hook
+        if owner.number == 0:
+            owner.call = call
+        return
+    owner.at_boundary = hook
+    if are_parked:
+        owner.meter.keep_reports()
+        if not servers:
+            owner.strategy.call = call
+    # Elsewhere it joins the others' rounds, and is saved after each.
+    if servers or mode.averages or mode.mixes:
+        owner.at_end = partial(saver.ended, part, stays=are_parked)
+
+
+def _committer(
+    launcher: Launcher,
+    setup: Setup,
+    checkpoints: Checkpoints,
+    plan: ReducePlan | None,
+    say: Say,
+) -> Committer:
+    """Make the folder, and return what commits checkpoints there.
+
+    Raises:
+        ConfigError: if it cannot be made, or others may write to it.
+    """
+    config, attempt = setup.config, _attempt(setup)
+    try:
+        checkpoints.prepare()
+    except (OSError, CheckpointError) as error:
+        raise ConfigError(f"--checkpoint-every: {reason_of(error)}") from None
+    more: dict[str, str] = {}
+    if plan is not None:
+        more = {"allreduce": plan.algorithm, CONTROL: plan.control_algorithm}
+    if data := data_sha256(setup.problem):
+        more[DATA] = data
+    more[HOSTS] = hosts_text(setup)
+    if setup.cut is not None:
+        more["stages"] = config.stages or ""
+    return Committer(
+        checkpoints,
+        launcher.disk,
+        names=_names(setup),
+        keep=config.keep or 1,
+        attempt=attempt,
+        timeout_s=config.timeout_s,
+        manifest=partial(_manifest, setup, attempt, more),
+        say=say,
+        gone=tuple if bound_to_workers(config) else partial(_gone, launcher, setup),
+    )
 
 
 def parts_at(

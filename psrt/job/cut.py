@@ -148,7 +148,6 @@ def cut_plan(config: TrainConfig, problem: Problem, n: int) -> CutPlan | None:
     if config.parallel is None:
         return None
     axes, schedule = config.axes, schedule_of(str(config.pipeline_schedule))
-    _check_supported(config, axes)
     layers = chain_layers(problem, n)
     costs = _costs(layers)
     cut = _cut(config, layers, costs, axes.pipeline * schedule.chunks)
@@ -205,23 +204,6 @@ def _costs(layers: Sequence[ChainLayer]) -> list[float]:
     return [float(layer.n * (3 if i else 2)) for i, layer in enumerate(layers)]
 
 
-def _check_supported(config: TrainConfig, axes: Axes) -> None:
-    """Check that what a cut does not go together with is not asked for."""
-    mixes, of_cut = config.scheme.mixes, f"of --parallel {axes}"
-    for wrong, why in (
-        (
-            mixes and config.asynchronous,
-            f"--asynchronous: each part {of_cut} would meet other copies, in an order of its own",
-        ),
-        (
-            bool(config.by_host),
-            f"--by-host: the parts {of_cut} may be on hosts of which each has other neighbours",
-        ),
-    ):
-        if wrong:
-            raise ConfigError(why)
-
-
 def _cut(
     config: TrainConfig, layers: Sequence[ChainLayer], costs: Sequence[float], chunks: int
 ) -> tuple[Span, ...]:
@@ -250,7 +232,7 @@ def _spans_of(counts: Sequence[int]) -> tuple[Span, ...]:
 
 def cut_of(
     config: TrainConfig,
-    found: Sequence[Any],
+    plan: CutPlan,
     servers: Sequence[int],
     workers: Sequence[int],
     shards: ShardChoice | None,
@@ -260,7 +242,7 @@ def cut_of(
 
     Args:
         config: resolved.
-        found: a ``CutPlan``, as JSON has it.
+        plan: how it is cut; may have been JSON.
         servers: ranks of the servers.
         workers: ranks of the workers, by number.
         shards: of each server; None without servers.
@@ -269,7 +251,7 @@ def cut_of(
     Raises:
         ConfigError: if a server would own nothing.
     """
-    counts, uneven, widths, parts, layers = found
+    counts, uneven, widths, parts, layers = plan
     axes, number_of = config.axes, {rank: number for number, rank in enumerate(workers)}
     cells = []
     for number, (rectangles, sizes) in enumerate(zip(parts, layers, strict=True)):
@@ -297,7 +279,7 @@ def cut_of(
     if row.asynchronous:
         micro_batches = axes.pipeline + 1
         rows *= micro_batches
-    plan = row.plan(
+    steps_of = row.plan(
         axes.pipeline, micro_batches, schedule.chunks, deferred=bool(config.defer_weights)
     )
     return Cut(
@@ -308,7 +290,7 @@ def cut_of(
         uneven,
         tuple(map(tuple, widths)),
         rows,
-        tuple(max(most_alive(steps, schedule.chunks)) for steps in plan),
+        tuple(max(most_alive(steps, schedule.chunks)) for steps in steps_of),
         tuple(cells),
         tuple(workers),
     )

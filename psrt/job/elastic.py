@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from psrt.config import TrainConfig, resolve
-from psrt.config.regroup import bound_to_workers
+from psrt.config.regroup import bound_to_workers, parks
 from psrt.errors import ConfigError
-from psrt.job.build import parks
 from psrt.mpirun.hostfile import Host
 from psrt.units import plural
 

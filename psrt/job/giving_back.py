@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from psrt.checkpoint import Tree
 from psrt.config import from_toml
+from psrt.config.regroup import parks
 from psrt.errors import CheckpointError, ConfigError, PsrtError
 from psrt.history.log import Owner
-from psrt.job.build import parks, policy_of
+from psrt.job.build import policy_of
 from psrt.job.checkpoints import hosts_text, parts_at
 from psrt.job.launcher import Roles
 from psrt.job.regroup import recut, shard_tree, worker_tree

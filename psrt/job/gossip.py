@@ -1,41 +1,24 @@
-"""A job whose workers mix with neighbours: its topology, who talks to whom, its strategy.
-
-Like ``build`` this knows both the config and the parts.
-"""
+"""A job whose workers mix with neighbours: its topology, and who talks to whom."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 
 from psrt.config import TrainConfig
-from psrt.config.names import ADAPT_THEN_COMBINE
 from psrt.errors import ConfigError
-from psrt.job.codecs import JobCodec
 from psrt.job.result import Say
 from psrt.partition import Span
-from psrt.runtime.event_recorder import WorkerEventRecorder
-from psrt.runtime.strategies.by_host import LEADER_OFFERS, MEMBER_OFFERS, Leader, Member
-from psrt.runtime.strategies.choco import Choco
-from psrt.runtime.strategies.gossip import Gossip
-from psrt.runtime.strategies.neighbours import Neighbours
-from psrt.runtime.strategies.pair_gossip import PairGossip, Turns
-from psrt.runtime.strategies.pairs import Pairs
-from psrt.runtime.strategies.push_sum import PushSum
-from psrt.runtime.strategies.tracking import Tracking
-from psrt.runtime.updater import Updater
+from psrt.runtime.strategies.builders import part_of
+from psrt.runtime.strategies.by_host import LEADER_OFFERS, MEMBER_OFFERS
 from psrt.topology import Topology, topology_of
 from psrt.topology.files import read_edges
 from psrt.topology.host_part import HostPart
-from psrt.topology.part import Part
-from psrt.transport.port import Port, RoleMap
+from psrt.transport.port import RoleMap
 from psrt.units import plural
 
-#: Colour of who asks, without rounds; 1 of who answers.
-ASKS = 0
 #: Regions of a worker in rounds: what was sent for one may still be read in the next. With a codec
 #: nothing is sent from them.
 _OFFERS, _FRAMED_OFFERS = 2, 1
@@ -153,57 +136,3 @@ def say_hosts(topology: Topology | None, say: Say) -> None:
     least, most = min(ranks), max(ranks)
     each = str(most) if least == most else f"{least} to {most}"
     say(f"hosts: {len(ranks)} with {each} workers each, who average; hosts mix on {topology.name}")
-
-
-def part_of(topology: Topology, worker: int) -> Part:
-    """Return a worker's part in the rounds of a topology, of ranks or of hosts."""
-    return (Part if topology.hosts is None else HostPart)(topology, worker)
-
-
-def gossip(
-    port: Port,
-    config: TrainConfig,
-    topology: Topology,
-    updater: Updater,
-    codec: JobCodec | None,
-    events: WorkerEventRecorder | None,
-    turns: Turns | None = None,
-) -> Gossip | PairGossip:
-    """Build the strategy of the worker at ``port``.
-
-    Args:
-        port: at a worker's rank.
-        config: resolved.
-        topology: whom workers mix with.
-        updater: takes the steps.
-        codec: of what is sent; None where it is sent as it is.
-        events: records events for the history; None keeps none.
-        turns: what a worker without rounds does when, in a replay.
-    """
-    worker = port.role_map.worker_of(port.rank)
-    assert worker is not None, "a worker's strategy is made at a worker's rank"
-    if config.asynchronous:
-        neighbours = Part(topology, worker).peers
-        asks = topology.colours[worker] == ASKS
-        pairs = Pairs(worker, neighbours, asks=asks, seed=config.seed)
-        return PairGossip(port, updater, pairs, turns=turns, events=events)
-    part = part_of(topology, worker)
-    strategy: Callable[..., Gossip] = Gossip
-    if isinstance(part, HostPart):
-        strategy = Leader if part.leads else Member
-    elif config.push_sum:
-        strategy = PushSum
-    elif config.gradient_tracking:
-        strategy = Tracking
-    elif codec is not None:
-        span, rate = port.role_map.spans[0], config.consensus_rate
-        assert rate is not None, "a resolved config has one where there is a codec"
-        encoder = codec.sender(span) if port.theta.size else codec.lengths(span)
-        strategy = partial(Choco, codec=encoder, seed=codec.seed, rate=rate)
-    return strategy(
-        port,
-        updater,
-        Neighbours(port, part, framed=codec is not None),
-        adapts_first=config.order == ADAPT_THEN_COMBINE,
-        events=events,
-    )

@@ -91,7 +91,7 @@ class LastEvents:
             events = self.ring.last()
             if not len(events):
                 return
-            events["time"] += _wall_ahead_s() - self._setup.began
+            events["time"] += _wall_ahead_s() - self._setup.plan.began
             for folder in self._folders():
                 try:
                     self._write_into(folder, events)
@@ -114,7 +114,7 @@ class LastEvents:
             with contextlib.suppress(PsrtError):
                 if read_text(str(self._out / CONFIG)) == to_toml(config):
                     found.append(self._out / LAST_EVENTS)
-        began = self._setup.began
+        began = self._setup.plan.began
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(began))
         name = f"{_LEFT}{stamp}-{int(began * 1e6) % 1_000_000:06d}"
         return [*found, Path(tempfile.gettempdir()) / name]

@@ -17,12 +17,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+import numpy as np
+
 from psrt.arrays import Vector
 from psrt.checkpoint import Disk
 from psrt.config import TrainConfig
 from psrt.data import Deal
 from psrt.errors import ConfigError, OutputError
 from psrt.faults import Member
+from psrt.faults.watcher import Watcher
 from psrt.history.folder import EVENTS
 from psrt.history.replay import Rows
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
@@ -64,14 +67,6 @@ def shard_servers(roles: Iterable[Server | Worker]) -> list[ShardServer]:
     return sorted(found, key=lambda it: it.number)
 
 
-def theta_at(role: Server | Worker, port: Port) -> Vector:
-    """Return all parameters (n,), as the first worker has them where there are no servers."""
-    if isinstance(role, Worker) and not role.strategy.whole:
-        assert role.strategy.model is not None, "they were brought to the first worker"
-        return role.strategy.model
-    return port.theta
-
-
 class Launcher(ABC):
     """One process of a job. All processes call the methods marked collective, in one order."""
 
@@ -95,11 +90,15 @@ class Launcher(ABC):
     died = 0
     #: At the first process, the workers, by number, that others went on without.
     missing: Mapping[int, Member] = MappingProxyType({})
+    #: To the other processes, for what they tell each other beside training; None alone.
+    line: Watcher | None = None
+    #: At the first process, ranks that have no such line.
+    unheard: Sequence[int] = ()
     #: Returns the ranks that the others go on without.
     gone: Callable[[], Collection[int]] = staticmethod(tuple)
     #: At the first process, by epoch, the workers that its samples were not dealt out to.
     left_out: Mapping[int, Collection[int]] = MappingProxyType({})
-    #: At the first process after ``theta``, where the workers end with different parameters.
+    #: At the first process after ``final_theta``, where the workers end with different parameters.
     mean: Mean | None = None
     #: Called at the first process with every report of a worker.
     on_report: Callable[[Report | Sketch], None] = staticmethod(lambda _: None)
@@ -290,9 +289,25 @@ class Launcher(ABC):
     def now(self) -> float:
         """Return the time in seconds, on the clock of the ports."""
 
-    @abstractmethod
-    def theta(self, roles: Roles) -> Vector | None:
-        """Return the final parameters (n,) at the first process; collective."""
+    def bring(self, rank: int, mine: Vector | None, out: Vector | None) -> bool:
+        """Copy a vector of a rank to the first process; those two call it in one order.
+
+        Args:
+            rank: that has it.
+            mine: it, at the rank's process.
+            out: gets it, at the first process.
+
+        Returns:
+            Whether it was copied: nobody waits for a rank that the others go on without.
+        """
+        assert mine is not None, "the only process has all ranks"
+        assert out is not None, "the only process is the first one"
+        np.copyto(out, mine)
+        return True
+
+    def is_there(self, rank: int) -> bool:
+        """Whether what a worker of this process holds at the end can still be asked for."""
+        return True
 
     def everywhere(self, theta: Vector | None, n: int, text: str) -> tuple[Vector | None, str]:
         """Return the final parameters (n,) in every process, and a text; collective.

@@ -8,18 +8,15 @@ from dataclasses import replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.job.cut import Cut
-from psrt.job.launcher import Launcher, Roles, theta_at
+from psrt.job.launcher import Launcher, Roles
 from psrt.job.result import Run, Say
 from psrt.job.session import job
 from psrt.job.setup import Setup
 from psrt.mpirun import launched
-from psrt.runtime.mean import mean_of
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
-from psrt.runtime.worker import Worker
 from psrt.transport import SoloPort, drive, quietly
 from psrt.transport.port import Port
 from psrt.transport.stage_links import SoloStageLinks, StageLinks
@@ -109,10 +106,3 @@ class LocalLauncher(Launcher):
     def now(self) -> float:
         """Return the time."""
         return time.perf_counter()
-
-    def theta(self, roles: Roles) -> Vector:
-        """Return the worker's parameters."""
-        if self._port.role_map.peers:
-            self.mean = mean_of(it.strategy.held for it in roles.values() if isinstance(it, Worker))
-            return self.mean.theta
-        return theta_at(roles[self._port.rank], self._port)

@@ -21,9 +21,9 @@ from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
 from psrt.history.replay import COLUMNS
 from psrt.job.build import theta_memory
-from psrt.job.cells import Cell, number_of, place_of
+from psrt.job.cells import number_of, place_of
 from psrt.job.cut import Cut
-from psrt.job.launcher import HandedOut, Launcher, Roles, shard_servers, theta_at
+from psrt.job.launcher import HandedOut, Launcher, Roles
 from psrt.job.replay import Replay
 from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
@@ -41,8 +41,6 @@ from psrt.mpi.port import MpiPort
 from psrt.mpi.stage_links import MpiStageLinks
 from psrt.mpi.tags import FETCH
 from psrt.mpirun.library import short_version
-from psrt.partition import Span
-from psrt.runtime.mean import mean_of, mean_of_parts
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
@@ -126,6 +124,7 @@ class MpiLauncher(Launcher):
         """
         self._comm = comm
         self._monitor = monitor
+        self.line, self.unheard = monitor.watcher, monitor.unwatched
         HERE.reset("sets up")
         self.first = comm.rank == 0
         #: Parts of ``comm`` that were made of it.
@@ -319,7 +318,7 @@ class MpiLauncher(Launcher):
                 role_map,
                 timeout_s=config.timeout_s,
                 host=None if config.shared_memory else rank,
-                costs=setup.machine,
+                costs=setup.plan.machine,
                 busy_until=self._monitor.busy_until,
                 windows=config.replay is None,
                 theta_memory=theta_memory(config),
@@ -446,99 +445,15 @@ class MpiLauncher(Launcher):
         """Return the time on this rank's clock."""
         return self._port.now()
 
-    def theta(self, roles: Roles) -> Vector | None:
-        """Bring the servers' spans, worker 0's vector, or the mean of all workers' to rank 0."""
-        port, role_map = self._port, self._port.role_map
-        if self._cut is not None:
-            return self._theta_of_parts(roles[self._comm.rank], self._cut)
-        if role_map.peers:
-            role = roles[port.rank]
-            assert isinstance(role, Worker), "a server has no neighbours"
-            return self._mean(*role.strategy.held)
-        if not role_map.servers:
-            return theta_at(roles[port.rank], port) if self.first else None
-        whole = np.empty(role_map.n, np.float32) if self.first else None
-        role = roles[port.rank]
-        mine = {it.number: it.shard.theta for it in shard_servers([role])}
-        for shard, (rank, span) in enumerate(zip(role_map.servers, role_map.spans, strict=True)):
-            if port.rank in (0, rank):
-                out = span.of(whole) if whole is not None else None
-                port.fetch(rank, mine.get(shard), out)
-        return whole
-
-    def _theta_of_parts(self, role: Server | Worker, cut: Cut) -> Vector | None:
-        """Bring each cell's part to rank 0: of its servers, or of its first worker."""
-        if cut.cells[0].role_map.peers:
-            assert isinstance(role, Worker), "a server has no neighbours"
-            return self._mean_of_parts(*role.strategy.held, cut)
-        whole: Vector | None = None
-        if self.first:
-            whole = np.empty(sum(cell.part.size for cell in cut.cells), np.float32)
-        for cell in cut.cells:
-            mine = self._theta_of_cell(role, cell)
-            if whole is not None and mine is not None:
-                cell.part.put(mine, whole)
-        return whole
-
-    def _theta_of_cell(self, role: Server | Worker, cell: Cell) -> Vector | None:
-        """Bring the parameters of a cell to rank 0."""
-        port, rank, role_map = self._port, self._comm.rank, cell.role_map
-        out = np.empty(cell.part.size, np.float32) if self.first else None
-        spans = role_map.spans or (Span(0, cell.part.size),)
-        owners = role_map.servers or role_map.workers[:1]
-        here = {it.number: it.shard.theta for it in shard_servers([role])}
-        for shard, (owner, span) in enumerate(zip(owners, spans, strict=True)):
-            source = cell.ranks[owner]
-            if rank in (0, source):
-                mine: Vector | None = None
-                if rank == source:
-                    mine = here[shard] if role_map.servers else theta_at(role, port)
-                port.fetch(source, mine, None if out is None else span.of(out))
-        return out
-
-    def _mean(self, vector: Vector, weight: float) -> Vector | None:
-        """Bring what each worker holds to rank 0, one after the other, and return the mean."""
-        port, share = self._port, np.array([weight])
-        if self.first:
-            self.mean = mean_of(self._held(vector, weight))
-            return self.mean.theta
-        if port.fetch(port.rank, share.view(np.float32), None):
-            port.fetch(port.rank, vector, None)
-        return None
-
-    def _mean_of_parts(self, vector: Vector, weight: float, cut: Cut) -> Vector | None:
-        """Bring what each worker holds to rank 0, part by part, and return the mean of models."""
-        port, rank, share = self._port, self._comm.rank, np.array([weight])
-        if not self.first:
-            port.fetch(rank, share.view(np.float32), None)
-            port.fetch(rank, vector, None)
-            return None
-
-        def held(cell: Cell) -> Iterator[tuple[Vector, float]]:
-            theirs = np.empty(cell.part.size, np.float32)
-            for worker in cell.role_map.workers:
-                source = cell.ranks[worker]
-                if source == rank:
-                    yield vector, weight
-                    continue
-                port.fetch(source, None, share.view(np.float32))
-                port.fetch(source, None, theirs)
-                yield theirs, float(share[0])
-
-        means = [mean_of(held(cell)) for cell in cut.cells]
-        self.mean = mean_of_parts([cell.part for cell in cut.cells], means)
-        return self.mean.theta
-
-    def _held(self, vector: Vector, weight: float) -> Iterator[tuple[Vector, float]]:
-        """Return what each worker holds that is still there, in their order; at rank 0."""
-        port, share, theirs = self._port, np.empty(1), np.empty_like(vector)
-        yield vector, weight
-        for worker, rank in enumerate(port.role_map.workers[1:], 1):
-            here = port.fetch(rank, None, share.view(np.float32)) and port.fetch(rank, None, theirs)
-            if here:
-                yield theirs, float(share[0])
-            else:
-                self.missing = {**self.missing, worker: self._monitor.member(rank)}
+    def bring(self, rank: int, mine: Vector | None, out: Vector | None) -> bool:
+        """Send a vector to rank 0, in pieces; others than the two do nothing."""
+        if self._comm.rank not in (0, rank):
+            return False
+        came = self._port.fetch(rank, mine, out)
+        worker = self._role_map.worker_of(rank)
+        if self.first and not came and worker is not None:
+            self.missing = {**self.missing, worker: self._monitor.member(rank)}
+        return came
 
     def everywhere(self, theta: Vector | None, n: int, text: str) -> tuple[Vector | None, str]:
         """Broadcast the final parameters and a text; if workers have died, only rank 0 has them."""

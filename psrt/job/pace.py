@@ -19,6 +19,7 @@ class Pace:
         interval_s: float | None,
         *,
         mtbf_s: float,
+        cost_s: Callable[[], float | None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin now.
@@ -26,21 +27,21 @@ class Pace:
         Args:
             interval_s: from one to the next; None takes the cheapest.
             mtbf_s: mean time between failures of the job.
+            cost_s: returns the seconds from the last cut until its checkpoint was there; None
+                before the first.
             now: a clock, in seconds.
         """
-        self._interval_s, self._mtbf_s, self._now = interval_s, mtbf_s, now
+        self._interval_s, self._mtbf_s, self._cost_s = interval_s, mtbf_s, cost_s
+        self._now = now
         self._last = now()
-        #: Seconds from the last cut until its checkpoint was there; None before the first.
-        self.cost_s: float | None = None
 
     @property
     def interval_s(self) -> float:
         """Seconds from one to the next, as far as is known now."""
         if self._interval_s is not None:
             return self._interval_s
-        if self.cost_s is None:
-            return FIRST_S
-        return young_s(self.cost_s, self._mtbf_s)
+        cost_s = self._cost_s()
+        return FIRST_S if cost_s is None else young_s(cost_s, self._mtbf_s)
 
     def is_due(self) -> bool:
         """Whether it is time; if so, the next interval begins."""

@@ -16,10 +16,9 @@ from psrt.checkpoint.folder import FOLDER
 from psrt.config import TrainConfig, from_toml
 from psrt.config.axes import axes_of
 from psrt.config.names import AUTO
-from psrt.config.regroup import bound_to_workers
+from psrt.config.regroup import bound_to_workers, parks
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history.differences import knob_differences
-from psrt.job.build import parks
 from psrt.partition import Span
 from psrt.report.files import SUMMARY
 from psrt.runtime.mean import mean_of

@@ -1,48 +1,29 @@
 """Checkpoints of a run that goes on: what is saved when, and by whom.
 
-Every rank saves its own part, and the ranks meet in the folder: the first process commits a
-checkpoint once all parts are there. So saving sends nothing, and a rank waits only to copy what it
-has. Files are written by a thread, which makes no call of MPI; a checkpoint waits for the one
-before it.
+Every rank saves its own part, and announces it in the folder: the first process commits a
+checkpoint once all parts are there (``committing``). A rank waits only to copy what it has, and
+where it is not known from the start which step is saved, until that is agreed on (``boundaries``).
+Files are written by a thread, which makes no call of MPI; a checkpoint waits for the one before it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.checkpoint import (
-    Checkpoints,
-    Disk,
-    Manifest,
-    PartEntry,
-    announce,
-    announce_failure,
-    announced,
-    write_part,
-)
-from psrt.errors import CheckpointError, ConfigError, OutputError, StoppedError
+from psrt.checkpoint import Checkpoints, Disk, announce, announce_failure, write_part
+from psrt.errors import CheckpointError, ConfigError, StoppedError
 from psrt.history import EventLog
 from psrt.job.background import Background
-from psrt.job.caller import Caller
-from psrt.job.initiator import Initiator
-from psrt.job.meeting import Meeting
-from psrt.job.resuming import is_shard
+from psrt.job.boundaries import Boundaries
+from psrt.job.committing import Committer, reason_of
 from psrt.partition import Span
-
-#: Checkpoints in a row that may fail before the run ends.
-MOST_FAILURES = 3
-#: Seconds between two looks for the parts of others.
-_LOOK_S = 0.01
 
 
 class Part(NamedTuple):
@@ -69,29 +50,32 @@ class Saver:
         self,
         checkpoints: Checkpoints,
         disk: Disk,
+        boundaries: Boundaries,
         *,
         every: int | None,
+        parks: bool = False,
         attempt: int = 0,
         threaded: bool = True,
-        meeting: Meeting | None = None,
-        caller: Caller | Initiator | None = None,
+        committer: Committer | None = None,
     ) -> None:
         """Set up.
 
         Args:
             checkpoints: of the run.
             disk: makes the file operations.
-            every: steps from one to the next; None where others say when.
+            boundaries: says what else is saved than ``every`` step.
+            every: steps from one to the next; None where they are not known from the start.
+            parks: whether workers park, at steps of their own.
             attempt: how often the run was resumed before.
             threaded: whether files are written while the roles go on.
-            meeting: where processes agree on further steps; None has no other.
-            caller: says when workers park; None where they do not.
+            committer: commits checkpoints, at the first process.
         """
         self._checkpoints, self._disk = checkpoints, disk
         self._every, self._attempt = every, attempt
-        self._threaded = threaded
-        self._meeting, self._caller = meeting, caller
-        self._looking = meeting or caller
+        self._parks, self._threaded = parks, threaded
+        #: Says what else is saved than every so many steps.
+        self.boundaries = boundaries
+        self._committer = committer
         #: What writes files, and what waits for those of others; none without threads. Two, since
         #: what is waited for may be written here.
         self._writing = Background() if threaded else None
@@ -103,12 +87,12 @@ class Saver:
         self._copies: dict[str, Any] = {}
         #: Parts that are in no checkpoint any more.
         self._out: set[str] = set()
-        #: Commits checkpoints, at the first process.
-        self.committer: Committer | None = None
         #: Looks for the checkpoints that the others make, once the role of this process is done.
         self._follower: threading.Thread | None = None
         #: What SIGUSR1 did before; None while it is left alone.
         self._before: Any = None
+        #: Whether a role here has come to the end that somebody had the run come to.
+        self.stops = False
 
     def since(self, name: str, step: int) -> None:
         """Note that a part begins at a step, of which there is a checkpoint already, or none."""
@@ -130,6 +114,11 @@ class Saver:
     async def at(self, part: Part, step: int) -> bool:
         """Save a part if it is time; called where its role stands at a consistent cut.
 
+        Args:
+            part: of the role.
+            step: at which it is. Where workers park, that of the checkpoint that they do so for,
+                as ``Params.cut``: negative if the run ends with it.
+
         Returns:
             Whether the run ends here.
 
@@ -137,42 +126,24 @@ class Saver:
             OutputError: at the process that commits, if too many checkpoints have failed; or if
                 there is no agreement on a step.
         """
-        if await self._is_out(part):
+        is_out, before = await self._is_out(part), self._saved.get(part.name, 0)
+        if self._parks:
+            step, stops = abs(step), step < 0
+            # Who goes on from a checkpoint is parked for it once more.
+            is_due = not is_out and step != before
+        elif is_out:
             return False
-        committer, stops = self.committer, False
-        before = self._saved.get(part.name, 0)
-        is_due = self._every is not None and step // self._every != before // self._every
-        if self._meeting is not None:
-            agreed = self._meeting.at(step, before)
-            if agreed is not None:
-                is_due, stops = True, agreed.stops
-        if not is_due:
-            if committer is not None and committer.has_news:
-                committer.tell()
-            return False
-        self._write(part, step)
-        return stops
-
-    async def parked(self, part: Part, cut: int) -> bool:
-        """Save a part whose role is parked, or parks next.
-
-        Args:
-            part: of the role.
-            cut: the step of the checkpoint; negative if the run ends with it.
-
-        Returns:
-            Whether it does.
-
-        Raises:
-            OutputError: as ``at``.
-        """
-        if cut < 0 and self._caller is not None:
-            self._caller.stops = True
-        # Who goes on from a checkpoint is parked for it once more.
-        is_new = (step := abs(cut)) != self._saved.get(part.name, 0)
-        if not await self._is_out(part) and is_new:
+        else:
+            agreed = self.boundaries.at(step, before)
+            stops = agreed is not None and agreed.stops
+            by_steps = self._every is not None and step // self._every != before // self._every
+            is_due = by_steps or agreed is not None
+        if is_due:
             self._write(part, step)
-        return cut < 0
+        else:
+            self._tell()
+        self.stops |= stops
+        return stops
 
     async def _is_out(self, part: Part) -> bool:
         """Return whether a part is of no checkpoint any more, and say so once."""
@@ -181,15 +152,19 @@ class Saver:
         if part.name not in self._out:
             self._out.add(part.name)
             await self.ended(part, why=why)
-            if self.committer is not None:
-                self.committer.without(f"{part.name} {why}")
-        if self.committer is not None and self.committer.has_news:
-            self.committer.tell()
+            if self._committer is not None:
+                self._committer.without(f"{part.name} {why}")
+        self._tell()
         return True
+
+    def _tell(self) -> None:
+        """Say what went wrong since the last call, at the process that commits."""
+        if self._committer is not None and self._committer.has_news:
+            self._committer.tell()
 
     def _write(self, part: Part, step: int) -> None:
         """Copy what a role has now, and write it."""
-        committer = self.committer
+        committer = self._committer
         self._saved[part.name] = step
         if is_first := step != self._step:
             self.finish()
@@ -229,10 +204,6 @@ class Saver:
             stays: whether it is part of all later checkpoints as it is now; else there are none.
             why: it is in none, to follow its name.
         """
-        if self._meeting is not None:
-            self._meeting.ended()
-        if isinstance(self._caller, Initiator):
-            self._caller.ended()
         if stays and (reason := part.over()):
             stays, why = False, reason
         disk, (name, tree, spans, *_) = self._disk, part
@@ -247,14 +218,14 @@ class Saver:
             disk.make_folder(folder)
             if stays:
                 announce(disk, folder, write_part(disk, folder, name, tree(), spans))
-                if self.committer is not None and not self._threaded:
-                    self.committer.look_at_all()
+                if self._committer is not None and not self._threaded:
+                    self._committer.look_at_all()
             else:
                 announce_failure(disk, folder, name, why)
         except (OSError, CheckpointError):
             pass  # the first process misses its part
-        if stays and self.committer is not None and self._threaded:
-            self._follower = threading.Thread(target=self.committer.follow, daemon=True)
+        if stays and self._committer is not None and self._threaded:
+            self._follower = threading.Thread(target=self._committer.follow, daemon=True)
             self._follower.start()
 
     def _written(self) -> None:
@@ -269,8 +240,8 @@ class Saver:
             OutputError: at the process that commits, if too many have failed.
         """
         self._settle()
-        if self.committer is not None:
-            self.committer.tell()
+        if self._committer is not None:
+            self._committer.tell()
 
     def _settle(self) -> None:
         for thread in (self._writing, self._committing):
@@ -278,21 +249,14 @@ class Saver:
                 thread.finish()
 
     def begin(self) -> None:
-        """Begin to look at what the others want; SIGUSR1 asks to save and stop."""
-        if self._looking is not None and self._threaded:
-            self._looking.start()
+        """Have SIGUSR1 ask to save and stop, from now on."""
+        if self._threaded:
             is_main = threading.current_thread() is threading.main_thread()
             if is_main and signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
                 self._before = signal.signal(signal.SIGUSR1, self._asked)
 
     def _asked(self, *_: object) -> None:
-        assert self._looking is not None
-        self._looking.ask(stop=True)
-
-    @property
-    def stops(self) -> bool:
-        """Whether somebody had the run stop, as far as this process knows: one does."""
-        return self._looking is not None and self._looking.stops
+        self.boundaries.ask(stop=True)
 
     def stopped(self, run: object) -> StoppedError:
         """Return what to raise where it was stopped, at the process that commits."""
@@ -304,18 +268,17 @@ class Saver:
 
     def close(self) -> None:
         """Tidy up, once all processes have finished."""
-        if self._looking is not None:
-            self._looking.close()
+        self.boundaries.close()
         if self._before is not None:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # which holds while Python and MPI end
         for thread in (self._writing, self._committing):
             if thread is not None:
                 thread.close()
-        if self.committer is not None:
-            self.committer.over.set()
+        if self._committer is not None:
+            self._committer.over.set()
             if self._follower is not None:
                 self._follower.join()
-            self.committer.close()
+            self._committer.close()
 
     def give_back_signal(self) -> None:
         """Have SIGUSR1 do what it did before the run, which is over and was not stopped by it.
@@ -339,186 +302,6 @@ class Saver:
                 announce_failure(disk, folder, name, reason_of(error))
         except (OSError, CheckpointError):
             pass  # a disk that takes nothing: the first process misses this part
-        if self._caller is not None:
-            self._caller.saved()
-
-
-class Committer:
-    """Commits checkpoints whose parts are all there, at the first process."""
-
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        disk: Disk,
-        *,
-        names: Sequence[str],
-        keep: int,
-        attempt: int,
-        timeout_s: float,
-        manifest: Callable[[int, Sequence[PartEntry]], Manifest],
-        say: Callable[[str], None],
-        gone: Callable[[], Collection[int]] = tuple,
-    ) -> None:
-        """Set up.
-
-        Args:
-            checkpoints: of the run.
-            disk: makes the file operations.
-            names: of the parts of a checkpoint, those of workers first, in order.
-            keep: checkpoints that are kept.
-            attempt: how often the run was resumed before.
-            timeout_s: how long a part may be late.
-            manifest: of a step and its parts.
-            say: called with each line for the user.
-            gone: returns the numbers of the workers that the others go on without, who write
-                nothing more.
-        """
-        self._checkpoints, self._disk = checkpoints, disk
-        self._gone = gone
-        self._names, self._keep, self._attempt = names, keep, attempt
-        self._timeout_s, self._manifest, self._say = timeout_s, manifest, say
-        #: Lines to be said, and failures in a row.
-        self._lines: list[str] = []
-        self._failures = 0
-        #: The steps of those that could not be written.
-        self._failed: set[int] = set()
-        #: Whether a role is done, which others wait for no more.
-        self._is_over = False
-        #: Set once all processes have finished.
-        self.over = threading.Event()
-        #: Seconds that the newest checkpoint took from its cut on; None before the first.
-        self.took_s: float | None = None
-
-    def look(self, step: int, *, waits: bool) -> None:
-        """Commit a checkpoint once all its parts are there.
-
-        Args:
-            step: of the checkpoint.
-            waits: whether parts may still come while this waits.
-        """
-        began = time.monotonic()
-        try:
-            folder = self._checkpoints.begin(step, self._attempt)
-            entries = self._gathered(step, folder, began + self._timeout_s if waits else None)
-            if not entries:
-                return
-            self._checkpoints.commit(step, self._attempt, self._manifest(step, entries), self._keep)
-        except (OSError, CheckpointError) as error:
-            self.failed(reason_of(error), step)
-            return
-        self._failures = 0
-        self.took_s = time.monotonic() - began
-
-    def look_at_all(self) -> None:
-        """Commit whatever has all its parts by now; where no thread waits for them."""
-        for step in self._checkpoints.begun(self._attempt):
-            if step not in self._failed:
-                self.look(step, waits=False)
-
-    def _gathered(self, step: int, folder: Path, until: float | None) -> list[PartEntry]:
-        """Return the parts of a checkpoint; none if some are not there, or if there will be none.
-
-        Args:
-            step: of the checkpoint.
-            folder: that it is being written to.
-            until: when a part is late; None if none may come while this waits.
-        """
-        done = self._checkpoints.done(self._attempt)
-        while True:
-            # In this order: who is gone has written what it ever will, and who is done has
-            # announced its part of this one before, if any.
-            gone = {self._names[it] for it in self._gone()}
-            ended = announced(self._disk, done)
-            parts = announced(self._disk, folder)
-            absent = (gone - parts.keys() | self._lost(parts.values())) - ended.keys()
-            names = [it for it in self._names if it not in absent]
-            missing = [it for it in names if it not in parts]
-            if left := [it for it in missing if it in ended]:
-                if isinstance(entry := ended[left[0]], str):
-                    self.without(f"{left[0]} {entry}")
-                    return []
-                self._take(done, folder, entry)
-            elif not missing:
-                break
-            elif until is None:
-                return []
-            elif time.monotonic() > until:
-                self.failed(f"no {missing[0]} within {self._timeout_s:g} s", step)
-                return []
-            else:
-                time.sleep(_LOOK_S)
-        if reasons := [it for name in names if isinstance(it := parts[name], str)]:
-            self.failed(reasons[0], step)
-            return []
-        if absent and not any(parts[it] != ended.get(it) for it in names if not is_shard(it)):
-            return []  # the last one with steps left has not lived to save itself
-        for name in absent:
-            self._disk.remove(folder / f"{name}.safetensors")
-        return [it for name in names if isinstance(it := parts[name], PartEntry)]
-
-    def _lost(self, parts: Iterable[PartEntry | str]) -> set[str]:
-        """Return the names of the workers that some of these parts are without.
-
-        What such a worker has saved itself is not used: of the shards some know it no more.
-        """
-        entries = [it for it in parts if isinstance(it, PartEntry)]
-        numbers = {worker for it in entries for worker in it.without}
-        return {name for number, name in enumerate(self._names) if number in numbers}
-
-    def _take(self, done: Path, folder: Path, entry: PartEntry) -> None:
-        """Make what a role had when it was done a part of a checkpoint."""
-        disk, file = self._disk, folder / entry.file
-        disk.remove(file)  # of a try that failed
-        disk.write(file, [disk.read(done / entry.file, entry.nbytes)])
-        announce(disk, folder, entry)
-
-    def follow(self) -> None:
-        """Commit whatever others make, until it is over."""
-        seen, is_over = set[int](), False
-        while not is_over:
-            is_over = self.over.wait(_LOOK_S)  # then all parts are there
-            for step in self._checkpoints.begun(self._attempt):
-                if step not in seen:
-                    seen.add(step)
-                    self.look(step, waits=not is_over)
-
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to tell."""
-        return bool(self._lines)
-
-    def without(self, why: str) -> None:
-        """Note, once, that a role is done, so that what it had then goes with no later step."""
-        if not self._is_over:
-            self._lines.append(f"{why}: no more checkpoints")
-        self._is_over = True
-
-    def failed(self, reason: str, step: int | None = None) -> None:
-        """Note that a checkpoint could not be written, or its step not even agreed on."""
-        self._failures += 1
-        what = "checkpoint"
-        if step is not None:
-            what = f"checkpoint of step {step}"
-            self._failed.add(step)
-        self._lines.append(f"{what}: {reason}; training continues without it")
-
-    def close(self) -> None:
-        """Delete what belongs to no checkpoint; nobody may be writing any more."""
-        with contextlib.suppress(OSError, CheckpointError):
-            self._checkpoints.prepare()
-
-    def tell(self) -> None:
-        """Say what went wrong since the last call.
-
-        Raises:
-            OutputError: if too many checkpoints in a row have failed.
-        """
-        lines, self._lines = self._lines, []
-        if self._failures >= MOST_FAILURES:
-            last = lines[-1].partition(";")[0]
-            raise OutputError(f"{last}; {self._failures} in a row have failed")
-        for line in lines:
-            self._say(line)
 
 
 def copied(tree: dict[str, Any], into: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -538,8 +321,3 @@ def copied(tree: dict[str, Any], into: dict[str, Any] | None = None) -> dict[str
         else:
             found[name] = list(value) if isinstance(value, list) else value
     return found
-
-
-def reason_of(error: Exception) -> str:
-    """Return why something could not be written, or read."""
-    return str(getattr(error, "strerror", None) or error)

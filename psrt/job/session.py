@@ -30,8 +30,8 @@ from psrt.history.replay import Script, Sequencer
 from psrt.job.amount import Training
 from psrt.job.build import server_role, worker_role
 from psrt.job.checkpoints import saver_for
-from psrt.job.codecs import say_codec
 from psrt.job.cut import Cut, cut_problem, say_cut
+from psrt.job.final import final_theta
 from psrt.job.giving_back import give_back
 from psrt.job.gossip import say_hosts
 from psrt.job.launcher import HandedOut, Launcher, Roles
@@ -56,6 +56,7 @@ from psrt.progress import PROGRESS
 from psrt.report.environment import ended, environment
 from psrt.report.files import MODEL
 from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.job_codec import say_codec
 from psrt.runtime.own_loop import OwnLoop
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import evaluate, nothing_trained
@@ -290,7 +291,7 @@ class _Session:
             for line in self._setup.resumption.plan():
                 self._say(line)
         say_plan(plan, self._say)
-        say_shards(self._setup.shards, self._say)
+        say_shards(self._setup.plan.shards, self._say)
         say_cut(self._setup.cut, self._setup.hosts, self._say)
         say_hosts(self._setup.topology, self._say)
         say_topology(self._setup.config, self._setup.topology, self._setup.role_map.n, self._say)
@@ -333,7 +334,7 @@ class _Session:
         self._hand_over_states(roles)
         mine = [one for rank in sorted(roles) for one in _stats(roles[rank], rank, cut)]
         stats = launcher.gather(mine)
-        theta = launcher.theta(roles)
+        theta = final_theta(launcher, self._setup, roles)
         if own is not None and theta is not None:
             own.final = theta.copy()  # what the ranks share is gone before that is used
         result: Run | None = None
@@ -415,7 +416,7 @@ class _Session:
                 figures=figures,
                 records=recorder.records,
                 plan=plan,
-                shards=setup.shards,
+                shards=setup.plan.shards,
                 topology=setup.topology,
                 mean=launcher.mean,
                 cut=None if setup.cut is None else setup.cut.figures(),

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.codec import Matrix
-from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, to_toml
-from psrt.config.checks import check_rank
 from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
-from psrt.job.build import fragments_for, held_by_workers, role_map_for
 from psrt.job.cells import in_order
-from psrt.job.codecs import JobCodec, job_codec
-from psrt.job.cut import Cut, CutPlan, cut_of, cut_plan
-from psrt.job.gossip import role_map_with_peers, topology_for
+from psrt.job.cut import Cut
 from psrt.job.launcher import Launcher
-from psrt.job.problems import arrays_of, check_arrays, machine_costs
+from psrt.job.plan import JobPlan, chosen, layout_of, plan_job
+from psrt.job.problems import check_arrays, machine_costs
 from psrt.job.provenance import data_sha256
 from psrt.job.replay import Replay
 from psrt.job.resuming import Resumption, found, pinned
 from psrt.job.roles import resolved, who_is_who
-from psrt.job.shards import ShardChoice, served_job, shards_for
 from psrt.mpirun import launch_line
 from psrt.optim import OPTIMIZERS
-from psrt.partition import Span
 from psrt.report.files import OutputFolder
-from psrt.runtime.problem import Problem, gradient_spans, matrices_of
+from psrt.runtime.job_codec import JobCodec, job_codec
+from psrt.runtime.problem import Problem, gradient_spans
+from psrt.runtime.strategies.builders import fragments_for
 from psrt.topology import Topology
 from psrt.topology.registry import edges_of
 from psrt.transport.port import RoleMap
@@ -45,36 +41,39 @@ class Setup:
 
     #: Resolved.
     config: TrainConfig
+    #: What the first process has decided.
+    plan: JobPlan
+    #: The ranks of workers and servers; those of a cell have one of their own, in ``cut``.
+    role_map: RoleMap
+    #: Whom workers mix with; None where they do not.
+    topology: Topology | None
+    #: Of a model that is cut: who has which part of it; None where each worker has all of it.
+    cut: Cut | None
     #: The model and data to train; None in a process of servers only, except the first.
     problem: Problem | None
     #: (n,) float32, the initial parameters, at the first process; empty without numerics.
     initial: Vector
-    #: The ranks of workers and servers; those of a cell have one of their own, in ``cut``.
-    role_map: RoleMap
     #: Number of the host of each rank.
     hosts: tuple[int, ...]
-    #: The costs by which ``auto`` picks an all-reduce; read at the first process only.
-    machine: MachineCosts
-    #: The number of shards that each server owns, and the reason; None without servers.
-    shards: ShardChoice | None
-    #: Of what is pushed to servers, or summed; None where numbers are sent as they are.
-    codec: JobCodec | None
-    #: The same for each part of a model that is cut; otherwise empty.
-    cell_codecs: tuple[JobCodec, ...]
     #: The samples of each worker, where there is a problem; None in ``--partition iid``.
     deal: Deal | None
-    #: Whom workers mix with; None where they do not.
-    topology: Topology | None
-    #: Of a model that is cut: who has which part of it; empty where each worker has all of it.
-    cut: Cut | None
     #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
     #: The checkpoint to go on from; None begins at the beginning.
     resumption: Resumption | None
     #: Of a run that goes on, at the first process: where it writes, which no other run may use.
     folder: OutputFolder | None
-    #: The time of day at the first process when the job was set up, in seconds; 0 in virtual time.
-    began: float
+    #: Of what is pushed to servers, or summed; None where numbers are sent as they are.
+    codec: JobCodec | None = field(init=False)
+    #: The same for each part of a model that is cut; otherwise empty.
+    cell_codecs: tuple[JobCodec, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        codec = job_codec(self.config, self.plan.matrices)
+        cells = () if self.cut is None or codec is None else self.cut.cells
+        parts = tuple(codec.of_part(it.part, i) for i, it in enumerate(cells)) if codec else ()
+        object.__setattr__(self, "codec", codec)
+        object.__setattr__(self, "cell_codecs", parts)
 
     def codec_at(self, rank: int) -> JobCodec | None:
         """Return the codec of what a rank sends or receives: of its part of the parameters."""
@@ -101,20 +100,16 @@ def set_up(
     Raises:
         ConfigError: on every rank, if the job is impossible.
     """
-    config, replay, folder = _same_config(launcher, config)
-    resumption = _resumption(launcher, config)
-    shards: ShardChoice | None = None
+    config, resumption, replay, folder = _asked(launcher, config)
     hosts = tuple(launcher.hosts(config))
     with launcher.agree():
         servers, workers = who_is_who(config, hosts, launcher.started_as)
         if config.parallel is not None:
             workers = in_order(workers, hosts, config.axes)
-    copies = config.axes.data or len(workers)
     initial, shared = np.zeros(0, np.float32), ""
     deal: Deal | None = None
-    edges: str | None = None
-    plan: CutPlan | None = None
     with launcher.agree():
+        copies = config.axes.data or len(workers)
         trains = any(rank in workers for rank in launcher.here(len(hosts)))
         if problem is None and (launcher.first or trains):
             problem = launcher.problem(config, copies)
@@ -127,104 +122,86 @@ def set_up(
             deal = launcher.deal(config, problem, copies)
         if launcher.first:
             assert problem is not None
-            matrices = matrices_of(problem, n)
-            check_rank(config, [(it.rows, it.columns) for it in matrices])
-            machine = machine_costs(config)
-            if config.topology is not None:
-                # Of a recorded run they are in its history: its file may be gone, or another one.
-                edges = (replay and replay.header.edges) or edges_of(config.topology)
-            layers: Sequence[Span] = ()
-            if servers:
-                # A process of servers only has no problem that could say its layers.
-                layers = gradient_spans(problem, n)
-                roles = [[hosts[rank] for rank in ranks] for ranks in (servers, workers)]
-                codec = job_codec(config, matrices)
-                job = served_job(config, n, layers, *roles, costs=machine, codec=codec)
-                shards = shards_for(config, launcher.priced(job))
-            plan = cut_plan(config, problem, n)
-            dealt = "" if deal is None else deal.sha256()
-            began = 0.0 if launcher.simulated else time.time()
-            chosen, arrays = shards and [*shards], arrays_of(problem)
-            shared = json.dumps(
-                [n, layers, chosen, machine.to_json(), matrices, dealt, edges, plan, began, arrays]
-            )
-    n, layers, chosen, costs, matrices, dealt, edges, plan, began, arrays = json.loads(
-        launcher.share(shared)
-    )
-    if chosen is not None:
-        shards = ShardChoice(*chosen)
-        config = replace(config, shards_per_server=shards.shards)
-    codec = job_codec(config, [Matrix(*it) for it in matrices])
+            shared = plan_job(
+                config,
+                problem,
+                n,
+                hosts=hosts,
+                servers=servers,
+                workers=workers,
+                machine=machine_costs(config),
+                priced=launcher.priced,
+                edges=_edges(config, replay),
+                dealt="" if deal is None else deal.sha256(),
+                began=0.0 if launcher.simulated else time.time(),
+            ).to_json()
+    plan = JobPlan.from_json(launcher.share(shared))
     with launcher.agree():
-        check_arrays(problem, launcher.here(len(hosts))[0], arrays)
-        # Copies of a model that is cut mix part by part: all parts have the same neighbours.
-        nodes = workers if plan is None else workers[:: config.axes.cells]
-        topology = topology_for(config, [hosts[rank] for rank in nodes], edges=edges)
-        role_map = role_map_for(
-            n,
-            servers,
-            workers,
-            shards_per_server=1 if shards is None else shards.shards,
-            layers=[Span(*layer) for layer in layers],
-            controls=config.fragments or 1,
-        )
-        if topology is not None and plan is None:
-            role_map = role_map_with_peers(config, n, workers, topology)
-        if problem is not None and plan is None:
-            role_map = held_by_workers(config, problem, role_map)
-        cut = None if plan is None else cut_of(config, plan, servers, workers, shards, topology)
-        if cut is not None:
-            config = replace(config, stages=",".join(map(str, cut.counts)))
-        if deal is not None and deal.sha256() != dealt:
-            raise ConfigError(
-                f"--partition {config.partition}: the samples are not dealt out here as at rank 0: "
-                "the data differs, or the version of numpy"
-            )
-        if config.streams and problem is not None:
-            fragments_for(config, problem, n)
-        if config.overlap and problem is not None:
-            gradient_spans(problem, n)
+        check_arrays(problem, launcher.here(len(hosts))[0], plan.arrays)
+        layout = layout_of(config, plan, problem, hosts=hosts, servers=servers, workers=workers)
+        config = chosen(config, plan)
+        _check_here(config, plan, problem, deal)
         if replay is not None:
             replay.check(
                 config,
-                role_map,
+                layout.role_map,
                 initial=initial,
                 problem=problem,
                 hosts=hosts,
                 deal=deal,
-                topology=topology,
+                topology=layout.topology,
             )
     if config.replay is not None:
         config = launcher.fit(config)
-    machine = MachineCosts.from_json(costs)
-    return Setup(
-        config,
-        problem,
-        initial,
-        role_map,
-        hosts,
-        machine,
-        shards,
-        codec,
-        ()
-        if cut is None or codec is None
-        else tuple(codec.of_part(it.part, i) for i, it in enumerate(cut.cells)),
-        deal,
-        topology,
-        cut,
-        replay,
-        resumption,
-        folder,
-        began,
-    )
+    return Setup(config, plan, *layout, problem, initial, hosts, deal, replay, resumption, folder)
 
 
-def _same_config(
-    launcher: Launcher, config: TrainConfig | Callable[[], TrainConfig]
-) -> tuple[TrainConfig, Replay | None, OutputFolder | None]:
-    """Return the first process's config, resolved, and two things at that process only.
+def _edges(config: TrainConfig, replay: Replay | None) -> str | None:
+    """Return the text of the file with the topology; None without one.
 
-    They are the run that is repeated, and the folder of one that goes on.
+    Of a recorded run it is in its history: its file may be gone, or another one.
+    """
+    if config.topology is None:
+        return None
+    return (replay and replay.header.edges) or edges_of(config.topology)
+
+
+def _check_here(
+    config: TrainConfig, plan: JobPlan, problem: Problem | None, deal: Deal | None
+) -> None:
+    """Check what each process has by itself.
+
+    Raises:
+        ConfigError: if the data is dealt out as nowhere else, or the model has no such parts.
+    """
+    if deal is not None and deal.sha256() != plan.dealt:
+        raise ConfigError(
+            f"--partition {config.partition}: the samples are not dealt out here as at rank 0: "
+            "the data differs, or the version of numpy"
+        )
+    if problem is not None and config.streams:
+        fragments_for(config, problem, plan.n)
+    if problem is not None and config.overlap:
+        gradient_spans(problem, plan.n)
+
+
+class _Asked(NamedTuple):
+    """What a job is asked for."""
+
+    #: Resolved.
+    config: TrainConfig
+    #: The checkpoint to go on from.
+    resumption: Resumption | None
+    #: The run to repeat, and the folder of one that goes on; at the first process.
+    replay: Replay | None
+    folder: OutputFolder | None
+
+
+def _asked(launcher: Launcher, config: TrainConfig | Callable[[], TrainConfig]) -> _Asked:
+    """Return what the first process is asked for, as resolved there; collective.
+
+    Raises:
+        ConfigError: on every rank, if it is impossible.
     """
     replay: Replay | None = None
     folder: OutputFolder | None = None
@@ -240,43 +217,42 @@ def _same_config(
                     folder = OutputFolder(config.out)
                     folder.lock()
                 config = pinned(config)
-            if (every := config.checkpoint_every) is not None:
-                if not launcher.numerics:
-                    raise ConfigError(
-                        f"--checkpoint-every {every} has nothing to save without numerics"
-                    )
-                if launcher.simulated and not isinstance(every, int):
-                    raise ConfigError(f"--checkpoint-every {every} is not possible in virtual time")
-            if config.out is not None and config.machine_costs is not None:
-                keep_apart(config.out, "--machine-costs", config.machine_costs)
-            asked = config.codec_everywhere
-            config = resolved(config, launcher.ranks_of(config), launcher.started_as)
-            brings = (
-                OPTIMIZERS[config.optimizer].codec is not None
-            )  # it cannot do without its codec
-            if config.codec is not None and replay is None and not brings:
-                there = launcher.has_network(launcher.hosts(config), asked)
-                config = replace(config, codec_everywhere=there or asked is True)
-            launcher.check(config)
-            text = to_toml(config)
-    return from_toml(launcher.share(text), source="rank 0"), replay, folder
+            config = _resolved(launcher, config, is_replay=replay is not None)
+            resumption: Resumption | None = None
+            if config.resume is not None:
+                resumption = found(config.resume)
+                resumption.check(config, ranks=launcher.ranks_of(config))
+            text = json.dumps([to_toml(config), resumption and resumption.to_json()])
+    asked, resumed = json.loads(launcher.share(text))
+    return _Asked(
+        from_toml(asked, source="rank 0"),
+        None if resumed is None else Resumption.from_json(resumed),
+        replay,
+        folder,
+    )
 
 
-def _resumption(launcher: Launcher, config: TrainConfig) -> Resumption | None:
-    """Return the checkpoint to go on from, the same in all processes; collective.
+def _resolved(launcher: Launcher, config: TrainConfig, *, is_replay: bool) -> TrainConfig:
+    """Return a config resolved for the ranks that there are, and checked.
 
     Raises:
-        ConfigError: on every rank, if there is none, or it is of another number of ranks.
+        ConfigError: if it is impossible there.
     """
-    if config.resume is None:
-        return None
-    text = ""
-    with launcher.agree():
-        if launcher.first:
-            it = found(config.resume)
-            it.check(config, ranks=launcher.ranks_of(config))
-            text = it.to_json()
-    return Resumption.from_json(launcher.share(text))
+    if (every := config.checkpoint_every) is not None:
+        if not launcher.numerics:
+            raise ConfigError(f"--checkpoint-every {every} has nothing to save without numerics")
+        if launcher.simulated and not isinstance(every, int):
+            raise ConfigError(f"--checkpoint-every {every} is not possible in virtual time")
+    if config.out is not None and config.machine_costs is not None:
+        keep_apart(config.out, "--machine-costs", config.machine_costs)
+    asked = config.codec_everywhere
+    config = resolved(config, launcher.ranks_of(config), launcher.started_as)
+    brings = OPTIMIZERS[config.optimizer].codec is not None  # it cannot do without its codec
+    if config.codec is not None and not is_replay and not brings:
+        there = launcher.has_network(launcher.hosts(config), asked)
+        config = replace(config, codec_everywhere=there or asked is True)
+    launcher.check(config)
+    return config
 
 
 def _replay(launcher: Launcher, config: TrainConfig) -> Replay | None:

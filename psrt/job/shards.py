@@ -32,8 +32,8 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.config.names import MOST_SHARDS
-from psrt.job.codecs import JobCodec
 from psrt.partition import Span, layered_spans
+from psrt.runtime.job_codec import JobCodec
 from psrt.runtime.strategies.push_pull import shares_of
 from psrt.transport.port import AS_ASKED
 from psrt.units import size_text, time_text

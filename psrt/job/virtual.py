@@ -27,7 +27,7 @@ from psrt.errors import ConfigError, CrashError, TransportError
 from psrt.history import EventLog
 from psrt.history.folder import rank_file
 from psrt.job.cut import Cut
-from psrt.job.launcher import Launcher, Roles, shard_servers, theta_at
+from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.problems import timing_problem
 from psrt.job.recorded import recorded_header
 from psrt.job.result import Run, Say
@@ -36,7 +36,6 @@ from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
 from psrt.model.chain import chain_layers
 from psrt.partition import Span
-from psrt.runtime.mean import mean_of, mean_of_parts
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
 from psrt.runtime.server import Server
@@ -330,7 +329,7 @@ class VirtualLauncher(Launcher):
             seed=self._seed,
             costs=costs,
             shared_memory=config.shared_memory,
-            machine=setup.machine,
+            machine=setup.plan.machine,
             **more,
         )
         made = world.costs
@@ -476,21 +475,9 @@ class VirtualLauncher(Launcher):
         """Return the virtual time."""
         return self.world.time
 
-    def theta(self, roles: Roles) -> Vector:
-        """Concatenate the shards' spans; without servers return worker 0's θ, or the mean."""
-        if self._cut is not None:
-            return self._theta_of_parts(roles, self._cut)
-        role_map = self.world.role_map
-        if role_map.peers:
-            # Nobody can ask the dead what they had.
-            left = (it for rank, it in roles.items() if rank not in self.world.crashed)
-            workers = (it for it in left if isinstance(it, Worker))
-            self.mean = mean_of(it.strategy.held for it in workers)
-            return self.mean.theta
-        shards = [it.shard.theta for it in shard_servers(roles.values())]
-        if shards:
-            return np.concatenate(shards)
-        return theta_at(roles[role_map.workers[0]], self.world.ports[role_map.workers[0]])
+    def is_there(self, rank: int) -> bool:
+        """Whether a rank has not crashed: nobody can ask the dead what they had."""
+        return rank not in self.world.crashed
 
     def busy_stages(self) -> tuple[float, ...]:
         """Return by stage the share of the time in which it computed; empty without stages."""
@@ -500,23 +487,6 @@ class VirtualLauncher(Launcher):
         busy = np.array([self.world.links[rank].busy_s for rank in self._cut.workers])
         shares = busy.reshape(axes.data, axes.pipeline, axes.tensor).mean((0, 2)) / whole
         return tuple(shares.tolist())
-
-    def _theta_of_parts(self, roles: Roles, cut: Cut) -> Vector:
-        """Put the cells' parts together: of its servers, or of its first worker."""
-        if cut.cells[0].role_map.peers:
-            held = (
-                [it.strategy.held for rank in cell.ranks if isinstance(it := roles[rank], Worker)]
-                for cell in cut.cells
-            )
-            self.mean = mean_of_parts([it.part for it in cut.cells], [*map(mean_of, held)])
-            return self.mean.theta
-        whole = np.empty(cut.parameters if self.numerics else 0, np.float32)
-        for cell in cut.cells if self.numerics else ():
-            shards = [it.shard.theta for it in shard_servers(roles[rank] for rank in cell.ranks)]
-            first = cell.ranks[cell.role_map.workers[0]]
-            mine = theta_at(roles[first], self.world.ports[first])
-            cell.part.put(np.concatenate(shards) if shards else mine, whole)
-        return whole
 
     def result(self, run: Run) -> SimulatedRun:
         """Return the result of the run just made, with its roles and simulator."""

@@ -101,14 +101,14 @@ class ShardServer:
         #: made and all that wait for it are answered, before it can be overwritten. None costs
         #: nothing.
         self.at_version: Callable[[int], Awaitable[object]] | None = None
-        #: Where versions are no cuts: returns, by the steps that workers have come to on average,
-        #: the ``Params.cut`` that they are to park for; of one shard of the job. None costs
-        #: nothing.
-        self.call: Callable[[int], int] | None = None
+        #: Where versions are no cuts: returns, by the steps that workers have come to on average
+        #: and the cut before, the ``Params.cut`` that they are to park for; of one shard of the
+        #: job. None costs nothing.
+        self.call: Callable[[int, int], int] | None = None
         #: Called there with that cut, once all workers are parked.
         self.at_cut: Callable[[int], Awaitable[object]] | None = None
-        #: The cut that all who are answered are to park for; 0 for none.
-        self._cut = 0
+        #: The cut that all who are answered are to park for, 0 for none; and the step of the last.
+        self._cut = self._last_cut = 0
 
     def state(self) -> Tree:
         """Return what a checkpoint keeps of this shard; its arrays are those in use.
@@ -225,11 +225,11 @@ class ShardServer:
         """Have workers park from now on, if it is time."""
         # In rounds only at a new version: who waits for its round would wait for those parked.
         if self.call is not None and not self._cut:
-            self._cut = self.call(self.steps)
+            self._cut = self.call(self.steps, self._last_cut)
 
     async def cut(self, cut: int) -> None:
         """Save this shard; all workers are parked."""
-        self._cut = 0
+        self._cut, self._last_cut = 0, abs(cut)
         if self.at_cut is not None:
             await self.at_cut(cut)
         if self._events is not None:

@@ -15,6 +15,7 @@ from psrt.checkpoint import Tree, restore, state_of
 from psrt.errors import CheckpointError, DivergedError, FencedError
 from psrt.optim import clip_factor, square_sum
 from psrt.runtime.checksum import fingerprint
+from psrt.runtime.compute import CutCompute, compute_of
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
 from psrt.runtime.length import Length, share_of
@@ -25,14 +26,10 @@ from psrt.runtime.pipedream import PipeDream
 from psrt.runtime.problem import Problem, gradient_spans
 from psrt.runtime.problem_rules import (
     check_written,
-    evaluate,
     first_not_finite,
     mark_unwritten,
     not_a_loss,
     not_iterable,
-    reading_only,
-    sample_counter,
-    tensor_with,
     uncounted,
     wrote_to_theta,
 )
@@ -93,14 +90,12 @@ class Worker:
         self.problem = problem
         #: The part of a model that is cut, which is computed together with other workers.
         self._cut = problem if isinstance(problem, CutProblem) else None
-        self._whole = problem if self._cut is None else self._cut.whole
         if isinstance(problem, PipeDream) and problem.counts:
             strategy.counts.count_ages(worker)
-        self._samples_in = sample_counter(self._whole)
-        #: Where the loop is the user's own, this suspends until that has come to something.
-        self._own_loop = problem if isinstance(problem, OwnLoop) else None
-        if self._own_loop is not None:
-            self._own_loop.member = self
+        #: Computes the gradient.
+        self.compute = compute_of(port, problem)
+        if isinstance(problem, OwnLoop):
+            problem.member = self
         #: The synchronization scheme.
         self.strategy = strategy
         if strategy.compute is not None:
@@ -163,9 +158,6 @@ class Worker:
         self._leave_bytes = 0
         #: Whether the others have gone on without it.
         self.is_fenced = False
-        #: What evaluation has raised after the last step, where it must not end the training of
-        #: others or lose what has been trained; for whoever concludes.
-        self.late_error: Exception | None = None
         #: Called when this worker has done all its steps, before others learn it.
         self.at_end: Callable[[], Awaitable[None]] | None = None
 
@@ -233,7 +225,7 @@ class Worker:
         tree: Tree = state_of(self)
         tree["meter"]["before"][1] += self._leave_bytes
         tree["meter"]["before"][2] -= self.strategy.early_bytes
-        own = getattr(self._whole, "state", None)
+        own = getattr(self.compute.whole, "state", None)
         return tree | {"problem": own()} if callable(own) else tree
 
     def restore(self, tree: Tree) -> None:
@@ -242,7 +234,7 @@ class Worker:
         Raises:
             CheckpointError: if it is of another worker, or another problem.
         """
-        load = getattr(self._whole, "load_state", None)
+        load = getattr(self.compute.whole, "load_state", None)
         if callable(load) != ("problem" in tree):
             whose = "the problem has load_state(), the checkpoint no state of it"
             if not callable(load):
@@ -265,6 +257,11 @@ class Worker:
         if callable(load):
             load(tree["problem"])
         self.strategy.go_on(self.clock)
+
+    @property
+    def late_error(self) -> Exception | None:
+        """What evaluation has raised after the last step, if anything; see ``Compute``."""
+        return self.compute.late_error
 
     @property
     def theta(self) -> Vector:
@@ -315,9 +312,7 @@ class Worker:
         self._among = len(members)
         own = () if self._dealt is None else (self._dealt(epoch, members),)
         place = members.index(self.number)
-        if self._own_loop is not None:
-            return await self._own_loop.batches(place, len(members), epoch)
-        return await self._port.aside(self.problem.batches, place, len(members), epoch, *own)
+        return await self.compute.batches(place, len(members), epoch, own)
 
     async def _epoch(self, epoch: int, batches: Iterable[Any] | OwnBatches) -> bool:
         """Take the steps of an epoch; return whether it was completed."""
@@ -330,7 +325,7 @@ class Worker:
         is_counted = share > 0 or (own is None and isinstance(batches, Sized))
         if self._length.ends_within and not is_counted:
             raise uncounted(batches, self._length.epochs)
-        drains = self._cut is not None and self._cut.drains
+        drains = self.compute.drains
         empty = True
         for index in itertools.count():
             progress = epoch + index * share
@@ -396,67 +391,48 @@ class Worker:
             await self.strategy.park(self.clock)
 
     async def _step(self, batch: Any, progress: float) -> None:
-        samples = self._samples_in(batch)
+        compute, strategy, gradient = self.compute, self.strategy, self._gradient
+        samples = compute.samples_in(batch)
         step = Step(self.clock, samples, progress)
-        if self._own_loop is not None:
-            step = step._replace(computed=self._port.now() - batch.asked)
-        self.strategy.begin(step)
+        if compute.awaits_batches:
+            step = step._replace(computed=compute.computed_s(batch))
+        strategy.begin(step)
         loss = computed_s = 0.0
+        theta = self._read.of(self._port.theta)
         if samples:
-            loss_and_grad = self.problem.loss_and_grad
-            self.checks_gradient &= self.strategy.compute is None  # which has no whole gradient
-            is_first = self.checks_gradient
-            if self.checks_gradient:
-                mark_unwritten(self._gradient)
-                if self.strategy.ready is None:  # else theta may change as soon as a part is ready
-                    loss_and_grad = reading_only(loss_and_grad)
+            is_first = self.checks_gradient and strategy.compute is None  # which has no whole one
+            if is_first:
+                mark_unwritten(gradient)
             began = self._port.now() if self._is_timed else 0.0
-            theta = self._read.of(self._port.theta)
             try:
-                if self.strategy.compute is not None:
-                    loss = await self.strategy.compute(batch)
-                elif self._cut is not None:
-                    loss = await self._cut.gradient(
-                        theta, batch, self._gradient, *self._hook, clock=self.clock
+                if strategy.compute is not None:
+                    loss = await strategy.compute(batch)
+                elif is_first and strategy.ready is None:
+                    loss = await compute.first_gradient(
+                        theta, batch, gradient, self._hook, self.clock
                     )
                 else:
-                    loss = await self._port.compute(
-                        loss_and_grad, theta, batch, self._gradient, *self._hook
-                    )
+                    loss = await compute.gradient(theta, batch, gradient, self._hook, self.clock)
             except ValueError as error:
-                is_layered = self._cut is not None or self.strategy.compute is not None
-                by = "a layer" if is_layered else "loss_and_grad()"
-                when = f" at step {self.clock + 1} on worker {self._name}"
-                if (wrong := wrote_to_theta(error, by, when)) is None:
-                    raise
-                raise wrong from error
-            # Those of the batch just computed; only loops and problems of torch know it.
-            without = getattr(self.problem, "without_gradient", None)
-            if without is not None and self._no_gradient is not None:
-                self._no_gradient.check(without, self.clock + 1, self._name, is_first=is_first)
+                self._blame(error)
+                raise
             if self._is_timed:
                 computed_s = self._port.now() - began + step.computed
-            try:
-                finite = math.isfinite(loss) or (self._own_loop is not None and batch.loss is None)
-            except TypeError:
-                raise not_a_loss(loss) from None
-            if not finite:
-                raise DivergedError(
-                    f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
-                    f"{self._name}; try a smaller --lr, or scale the inputs"
-                )
+            self._check_loss(loss, batch)
+            if self._no_gradient is not None:
+                # Those of the batch just computed; only loops and problems of torch know it.
+                without = getattr(self.problem, "without_gradient", None)
+                if without is not None:
+                    clock = self.clock + 1
+                    self._no_gradient.check(without, clock, self._name, is_first=is_first)
             if self.checks_gradient:
                 self.checks_gradient = False
-                if self.strategy.ready is None:  # else parts may already hold sums
-                    own = () if self._cut is None else ("backward_weight() of the layers",)
-                    check_written(self._gradient, *own)
-                if self._own_loop is not None:
-                    self._own_loop.check_first(batch, self._gradient)
-            if self.strategy.ready is None and self.strategy.compute is None:
-                self._check_finite(0, self._gradient)
-        elif isinstance(self._cut, PipeDream):
-            # Nothing comes of this batch, but others are on their way through the stages.
-            await self._cut.gradient(self._read.of(self._port.theta), batch, self._gradient)
+                if is_first:
+                    compute.check_first(batch, gradient, is_whole=strategy.ready is None)
+            if strategy.ready is None and strategy.compute is None:
+                self._check_finite(0, gradient)
+        else:
+            await compute.pass_over(theta, batch, gradient)
         # After the gradient: in a simulation all workers share the problem's batch buffers, and
         # another one would overwrite them while this one pauses.
         if self._delays is not None:
@@ -476,6 +452,35 @@ class Worker:
         if isinstance(self._cut, PipeDream) and self._cut.counts:
             self._counts.aged(self._cut.staleness)
 
+    def _blame(self, error: ValueError) -> None:
+        """Raise what an error means that comes of writing to the parameters, if it does.
+
+        Raises:
+            ConfigError: then.
+        """
+        is_layered = self.strategy.compute is not None
+        by = CutCompute.by if is_layered else self.compute.by
+        when = f" at step {self.clock + 1} on worker {self._name}"
+        if (wrong := wrote_to_theta(error, by, when)) is not None:
+            raise wrong from error
+
+    def _check_loss(self, loss: float, batch: Any) -> None:
+        """Check the loss of a batch.
+
+        Raises:
+            ConfigError: if it is no number.
+            DivergedError: if it is nan or infinite.
+        """
+        try:
+            if math.isfinite(loss) or self.compute.without_loss(batch):
+                return
+        except TypeError:
+            raise not_a_loss(loss) from None
+        raise DivergedError(
+            f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
+            f"{self._name}; try a smaller --lr, or scale the inputs"
+        )
+
     def _part_ready(self, i: int) -> None:
         """Hand over a part of the gradient, before it is summed with those of others."""
         if self.checks_gradient:
@@ -493,15 +498,7 @@ class Worker:
         at = first_not_finite(part)
         if at is None:
             return
-        name, hint = "", "try a smaller --lr, or scale the inputs"
-        if self._own_loop is not None:
-            name = self._own_loop.named(start + at)
-            hint += "; step(samples=0) leaves a batch out"
-        elif self._cut is not None:
-            name = self._cut.tensor_at(start + at)
-        else:
-            whole = np.empty(self._port.role_map.n, np.float32)
-            name = tensor_with(self.problem, whole, start + at)
+        name, hint = self.compute.name_of(start + at), self.compute.hint
         found = f"{name and f' of {name}'} is {part[at]}"
         raise DivergedError(
             f"diverged: the gradient{found} at step {self.clock + 1} on worker {self._name}; {hint}"
@@ -521,28 +518,12 @@ class Worker:
 
     async def _norm(self) -> float:
         """Return the norm of this step's gradient, of all its parts where the model is cut."""
-        squares = square_sum(self._gradient)
-        if self._cut is not None:
-            squares = await self._cut.links.total(squares)
-        return math.sqrt(squares)
-
-    async def _evaluated(self, theta: Vector, last: bool) -> dict[str, float]:
-        """Return figures of the parameters; none where that fails after the last step."""
-        try:
-            return await self._port.aside(evaluate, self.problem, theta)
-        except Exception as error:
-            if not last:
-                raise
-            self.late_error = error
-            return {}
+        return math.sqrt(await self.compute.total(square_sum(self._gradient)))
 
     async def _report(self, theta: Vector, *, epoch_end: bool = False, last: bool = False) -> None:
         figures: dict[str, float] = {}
         known = self.strategy.whole or self.strategy.model is not None
         if self.number == 0 and epoch_end and known:
-            if self._cut is not None:
-                figures = await self._cut.figures(theta)
-            else:
-                figures = await self._evaluated(theta, last)
+            figures = await self.compute.figures(theta, last=last)
         self.meter.look(self.clock, self._port.theta, is_due=True)
         self.meter.report(self.epoch, self.clock, figures, epoch_end=epoch_end, last=last)

@@ -291,7 +291,7 @@ def test_of_several_errors_the_lowest_rank_s_is_told(job, ranks, monkeypatch):
     job.wait(lambda: len(job.hub._failed) == len(ranks))
     assert job.told == []
     monkeypatch.setattr("psrt.faults.hub._GRACE_S", 0.0)
-    job.hub._prod()
+    job.hub.prod()
     job.wait(lambda: job.told)
     assert job.told == ["error of 1\n"]
     assert job.hub.over.status == 11
@@ -378,6 +378,32 @@ def test_a_message_that_a_full_socket_cuts_in_two_arrives_whole():
     sender.close()
     assert list(receiver.receive()) == [None]
     receiver.close()
+
+
+def test_what_ranks_say_comes_to_whom_it_is_meant_for_in_order(job):
+    """By way of rank 0; a thread looks after each, whatever the main one does."""
+
+    def echoes(line, vitals):
+        heard, looked = [], []
+        line.talk(heard.append, lambda: looked.append(1))
+        line.say(0, ["here", line.rank])
+        until(lambda: len(heard) == 4 and looked)
+        line.say(0, [line.rank, heard])
+        time.sleep(600)
+
+    heard = []
+    job.hub.talk(heard.append)
+    job.child(1, echoes)
+    job.child(2, echoes)
+    job.wait(lambda: sorted(heard) == [["here", 1], ["here", 2]])
+    heard.clear()
+    job.hub.say(None, "to all")
+    job.hub.say(2, "to one")
+    caller = next(it for it in job.hub._listener.callers if it.rank == 1)
+    for to, words in ((2, "on"), (None, "on to others"), (0, ["here"])):
+        job.hub._heard(caller, {"says": words, "to": to})
+    job.wait(lambda: len(heard) == 3)
+    assert heard == ["on to others", ["here"], [2, ["to all", "to one", "on", "on to others"]]]
 
 
 def test_a_hub_that_fails_says_so_and_waits_have_their_own_deadline_again(job):

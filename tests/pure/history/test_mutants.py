@@ -18,7 +18,7 @@ from psrt.runtime.elastic import CentreUpdater
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer
-from psrt.runtime.strategies import easgd
+from psrt.runtime.strategies import builders, easgd
 from psrt.runtime.strategies.easgd import ElasticAverager
 from psrt.runtime.strategies.local_sgd import LocalSGD
 from psrt.runtime.strategies.push_pull import PushPull
@@ -166,8 +166,9 @@ RULE = "elastic force"
 for places in (AT_WORKER, AT_CENTRE, [AT_WORKER, AT_CENTRE]):
     force.add("pushes away", places, "easgd", RULE, lambda force, x, centre, alpha, out:
               np.negative(force(x, centre, alpha, out), out=out))
-force.add("each draws as all", (build, "_alpha"), "easgd", "rates",
-          lambda _, config, elastic, workers: config.elastic)
+ALPHAS = [(module, "elastic_alpha") for module in (build, builders)]
+force.add("each draws as all", ALPHAS, "easgd", "rates",
+          lambda _, config, workers: config.elastic)
 force.add("worker stays", (ElasticAverager, "_move"), BOTH, RULE,
           lambda _, self: np.copyto(self._theta, self._own))
 force.add("centre moves by half", (CentreUpdater, "_move"), BOTH, RULE,

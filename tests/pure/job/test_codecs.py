@@ -16,10 +16,10 @@ from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import check
 from psrt.history.check.run import check_run
-from psrt.job.codecs import JobCodec
 from psrt.job.virtual import simulate
 from psrt.messages import Push
 from psrt.partition import Span
+from psrt.runtime.job_codec import JobCodec
 from psrt.runtime.push_codec import PushEncoder
 from psrt.simulation import SimulationCosts
 from psrt.transport.frames import FRAME_BYTES

@@ -22,7 +22,7 @@ from psrt.config import TrainConfig
 from psrt.config.faults import EVENT, Fault
 from psrt.errors import ConfigError, StoppedError
 from psrt.history.check.run import check_run
-from psrt.job.caller import Caller
+from psrt.job.boundaries import Boundaries
 from psrt.job.resuming import resumed_config
 from psrt.job.virtual import simulate
 from psrt.runtime.worker import Worker
@@ -329,14 +329,14 @@ def test_it_does_so_from_every_cut(tmp_path, mode, after, servers):
 @each("mode", ["async", "codec", "elastic, codec"])
 def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
     """It may be asked to at any time; all workers save the same cut, and take no step after it."""
-    problem, out, call = Samples(), tmp_path / mode, Caller.call
+    problem, out, call = Samples(), tmp_path / mode, Boundaries.call
 
-    def asked(self, step):
+    def asked(self, step, last):
         if step >= 3:
             self.ask(stop=True)
-        return call(self, step)
+        return call(self, step, last)
 
-    with mock.patch.object(Caller, "call", asked), pytest.raises(StoppedError) as caught:
+    with mock.patch.object(Boundaries, "call", asked), pytest.raises(StoppedError) as caught:
         first_of(problem, mode, out, checkpoint_every=100)
     _, (cut,) = cuts_of(out)
     line = f"stopped as asked; --resume goes on from step {int(cut.path.name)}, "

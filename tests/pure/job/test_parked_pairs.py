@@ -19,7 +19,7 @@ from psrt.checkpoint import Disk, Manifest, read_part
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, StoppedError
 from psrt.history.check.run import check_run
-from psrt.job.initiator import Initiator
+from psrt.job.boundaries import Boundaries
 from psrt.job.recorded import recorded_config
 from psrt.job.resuming import resumed_config
 from psrt.job.virtual import simulate
@@ -199,14 +199,14 @@ def test_who_was_done_says_so_again_and_is_asked_nothing(tmp_path):
 
 
 def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path):
-    call, steps = Initiator.call, JOBS["ring"][1]
+    call, steps = Boundaries.call, JOBS["ring"][1]
 
     def asked(self, clock, last):
         if clock >= 3:
             self.ask(stop=True)
         return call(self, clock, last)
 
-    with mock.patch.object(Initiator, "call", asked), pytest.raises(StoppedError) as caught:
+    with mock.patch.object(Boundaries, "call", asked), pytest.raises(StoppedError) as caught:
         run_of(tmp_path, "ring", checkpoint_every=100)
     ((step, roles),) = saved(tmp_path / "run").items()
     check_sum([it["strategy"]["vector"] for it in roles], clocks_in(roles), steps)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import threading
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -15,11 +13,12 @@ import pytest
 from psrt.checkpoint import Checkpoints, Disk, Manifest, announced
 from psrt.errors import ConfigError, OutputError
 from psrt.job.background import Background
-from psrt.job.meeting import Agreed, Meeting
-from psrt.job.saving import Committer, Part, Saver
+from psrt.job.boundaries import Boundaries
+from psrt.job.committing import Committer
+from psrt.job.saving import Part, Saver
+from psrt.sync.cut import Cuts
 from psrt.transport import drive
 from support.cases import each
-from support.disks import Memory
 
 OWN, OTHER, SHARD = NAMES = ("worker-0-of-2", "worker-1-of-2", "shard-0-of-1")
 
@@ -48,8 +47,7 @@ def saver_of(
     """Return a saver of the first process, which gathers the parts of these names."""
     disk = disk or Disk()
     checkpoints = Checkpoints(disk, folder)
-    saver = Saver(checkpoints, disk, every=10, threaded=threaded)
-    saver.committer = Committer(
+    committer = Committer(
         checkpoints,
         disk,
         names=names,
@@ -62,7 +60,8 @@ def saver_of(
         say=[].append if said is None else said.append,
         gone=gone,
     )
-    return saver
+    boundaries = Boundaries(Cuts(0, processes=1))
+    return Saver(checkpoints, disk, boundaries, every=10, threaded=threaded, committer=committer)
 
 
 def steps_of(folder):
@@ -166,7 +165,8 @@ def test_a_role_that_is_done_is_no_failure(tmp_path):
 
 def others(folder, *names):
     """Save parts of other processes, of step 10."""
-    saver = Saver(Checkpoints(Disk(), folder), Disk(), every=10, threaded=False)
+    boundaries = Boundaries(Cuts(0, processes=1))
+    saver = Saver(Checkpoints(Disk(), folder), Disk(), boundaries, every=10, threaded=False)
     for name in names:
         drive(saver.at(Part(name, zeros), 10))
     return saver
@@ -250,117 +250,3 @@ def test_its_thread_survives_an_error_and_ends(capfd):
     background.close()
     ran_in[0].join(60)
     assert not ran_in[0].is_alive()
-
-
-# --- processes that agree on a step, in every order of their looks and steps ----------------------
-
-
-def meetings_of(processes, disk, **more):
-    checkpoints = Checkpoints(disk, Path("run"))
-    return [
-        Meeting(checkpoints, disk, process=it, processes=processes, timeout_s=0.0, **more)
-        for it in range(processes)
-    ]
-
-
-class Walk:
-    """Processes that step and look in a random order; no two are more than a step apart."""
-
-    def __init__(self, seed, processes, *, lockstep):
-        self.draws, self.lockstep = random.Random(seed), lockstep
-        self.disk = Memory()
-        #: Processes that have died, as all know.
-        self.gone = set()
-        self.meetings = meetings_of(processes, self.disk, gone=lambda: self.gone)
-        self.steps = [0] * processes
-        #: By process, the steps at which it has saved, and whether it stops there.
-        self.saved = [[] for _ in self.meetings]
-
-    def act(self):
-        it = self.draws.choice([it for it in range(len(self.meetings)) if it not in self.gone])
-        meeting = self.meetings[it]
-        if self.draws.random() < 0.3:
-            meeting.look()
-            return
-        others = [step for at, step in enumerate(self.steps) if at not in self.gone]
-        if self.lockstep and self.steps[it] > min(others):
-            return
-        step = self.steps[it] + 1
-        before = self.saved[it][-1][0] if self.saved[it] else 0
-        try:
-            agreed = meeting.at(step, before)
-        except OutputError:
-            return  # waits there
-        self.steps[it] = step
-        if agreed is not None:
-            self.saved[it].append((step, agreed.stops))
-
-
-@each("acts", [0, 20, 60])
-def test_those_that_are_left_agree_without_the_dead(acts):
-    """Whatever they had asked for or promised when they died."""
-    for seed in range(5):
-        walk = Walk(seed, 4, lockstep=seed % 2 == 0)
-        walk.meetings[3].ask()
-        for _ in range(acts):
-            walk.act()
-        walk.gone |= {2, 3}
-        saved = len(walk.saved[0])
-        walk.meetings[1].ask()
-        for _ in range(3000):
-            walk.act()
-            if all(len(walk.saved[it]) > saved for it in (0, 1)):
-                break
-        first, second = walk.saved[0], walk.saved[1]
-        assert len(first) > saved
-        both = min(len(first), len(second))
-        assert first[:both] == second[:both]
-
-
-@each(("processes", "lockstep"), [(3, True), (3, False)])
-def test_all_save_the_same_steps(processes, lockstep):
-    """Who asks for a stop gets one, whenever it asks."""
-    for seed in range(2):
-        walk = Walk(seed, processes, lockstep=lockstep)
-        while not all(walk.saved) or len(walk.saved[0]) < 3:
-            if walk.draws.random() < 0.02:
-                walk.meetings[walk.draws.randrange(processes)].ask()
-            walk.act()
-        most = min(map(len, walk.saved))
-        assert len({tuple(it[:most]) for it in walk.saved}) == 1, seed
-        assert not any(stops for it in walk.saved for _, stops in it)
-        walk.meetings[-1].ask(stop=True)
-        while lockstep and not all(it[-1][1] for it in walk.saved):
-            walk.act()
-        ends = {step for it in walk.saved for step, stops in it if stops}
-        assert len(ends) == lockstep, seed
-
-
-def test_nothing_is_written_until_somebody_asks():
-    disk = Memory()
-    (meeting,) = meetings_of(1, disk)
-    for step in range(1, 100):
-        meeting.look()
-        meeting.at(step, 0)
-    assert not disk.files
-    meeting.ask()
-    meeting.look()
-    assert [meeting.at(it, 0) for it in (100, 103, 104)] == [None, None, (104, False)]
-
-
-def test_a_role_that_waits_in_vain_says_why():
-    disk = Memory()
-    first, second = meetings_of(2, disk)
-    first.ask()
-    first.look()
-    with pytest.raises(OutputError, match=r"no agreement on a step to be saved within 0 s$"):
-        first.at(1, 0)
-    disk.full = True
-    second.look()
-    second.at(10, 0)  # promised nothing, since nobody could see it
-    disk.full = False
-    second.look()
-    first.look()
-    assert first.at(1, 0) is None
-    assert first.at(60, 0) == Agreed(51, stops=False)
-    assert first.at(61, 60) is None

@@ -1,0 +1,137 @@
+"""One process's part in agreeing on what is saved: ``psrt.sync.cut`` over the line to rank 0.
+
+The role asks at each boundary whether to save itself; the thread that watches over the ranks takes
+what others say, so a promise is given whatever the role does. Neither makes a call of MPI for it.
+A job of one process, or in virtual time, has no line, and agrees with itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from threading import Condition, Lock
+from typing import Any
+
+from psrt.errors import OutputError
+from psrt.faults.watcher import Watcher
+from psrt.job.pace import Pace
+from psrt.sync.cut import Agreed, Cuts, Sends, message_of, words_of
+
+
+class Boundaries:
+    """Says when the roles of this process are saved."""
+
+    def __init__(
+        self,
+        cuts: Cuts,
+        line: Watcher | None = None,
+        *,
+        pace: Pace | None = None,
+        timeout_s: float = 60.0,
+        gone: Callable[[], Collection[int]] = tuple,
+    ) -> None:
+        """Set up.
+
+        Args:
+            cuts: decides.
+            line: to the other processes; None if there are none.
+            pace: says when it is time for a checkpoint, at one process; None for by steps alone.
+            timeout_s: how long a role may wait for an agreement.
+            gone: returns the processes that the others go on without.
+        """
+        self._cuts, self._line, self._pace = cuts, line, pace
+        self._timeout_s, self._gone = timeout_s, gone
+        self._changed = Condition(Lock())
+        #: What was asked for and is not passed on yet: whether to stop, each time.
+        self._asked: deque[bool] = deque()
+        self._lost = 0
+        #: Why nothing can be agreed on; empty if it can. And what is called with that, once.
+        self.trouble = ""
+        self.failed: Callable[[str], None] | None = None
+        if line is not None:
+            line.talk(self._hear, self._look)
+
+    def close(self) -> None:
+        """Take nothing any more: all processes have finished."""
+        if self._line is not None:
+            self._line.talk()
+
+    def ask(self, *, stop: bool = False) -> None:
+        """Have a checkpoint made soon; a signal's handler may call this: it takes no lock.
+
+        Args:
+            stop: end the run after it.
+        """
+        self._asked.append(stop)
+        if self._line is not None:
+            self._line.prod()
+
+    def at(self, step: int, saved: int) -> Agreed | None:
+        """Say that a role is at a boundary, in rounds, and wait if it must not pass.
+
+        Args:
+            step: at which it is.
+            saved: at which it was saved last.
+
+        Returns:
+            What it is to be saved for, if anything.
+
+        Raises:
+            OutputError: if nothing was agreed on in time.
+        """
+        cuts = self._cuts
+        with self._changed:
+            # In this order: what is asked for now is promised for the next boundary, so that this
+            # role computes on while the others are heard.
+            self._send(cuts.reach(step))
+            self._tend()
+            if not self._changed.wait_for(lambda: cuts.may_pass(step), self._timeout_s):
+                raise OutputError(
+                    f"no agreement on a step to be saved within {self._timeout_s:g} s"
+                )
+            return cuts.due(step, saved)
+
+    def call(self, step: int, last: int) -> int:
+        """Return the checkpoint that workers park for next, as ``Params.cut``; 0 for none.
+
+        Args:
+            step: that they have come to, as far as the caller knows.
+            last: the step of the one that the caller came to last; 0 for none in this run.
+        """
+        with self._changed:
+            self._tend()
+            self._send(self._cuts.reach(step))
+            return self._cuts.after(last)
+
+    def _tend(self) -> None:
+        """Pass on what was asked for, what it is time for, and who is gone."""
+        while self._asked:
+            self._ask(stop=self._asked.popleft())
+        if self._pace is not None and self._pace.is_due():
+            self._ask(stop=False)
+        gone = self._gone()
+        if len(gone) > self._lost:
+            self._lost = len(gone)
+            self._send(self._cuts.lose(gone))
+
+    def _ask(self, *, stop: bool) -> None:
+        if not self.trouble:
+            self._send(self._cuts.ask(stop=stop))
+        elif self.failed is not None:
+            self.failed(self.trouble)
+            self.failed = None
+
+    def _send(self, sends: Sends) -> None:
+        for to, message in sends:
+            if self._line is not None:
+                self._line.say(to, words_of(message))
+
+    def _hear(self, words: Any) -> None:
+        with self._changed:
+            self._send(self._cuts.hear(message_of(words)))
+            self._changed.notify_all()
+
+    def _look(self) -> None:
+        with self._changed:
+            self._tend()
+            self._changed.notify_all()

@@ -1,0 +1,208 @@
+"""Commits checkpoints whose parts are all there, at the first process. Knows no roles."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+
+from psrt.checkpoint import (
+    Checkpoints,
+    Disk,
+    Manifest,
+    PartEntry,
+    announce,
+    announced,
+)
+from psrt.errors import CheckpointError, OutputError
+from psrt.job.resuming import is_shard
+
+#: Checkpoints in a row that may fail before the run ends.
+MOST_FAILURES = 3
+#: Seconds between two looks for the parts of others.
+_LOOK_S = 0.01
+
+
+class Committer:
+    """Commits the checkpoints of a run."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        disk: Disk,
+        *,
+        names: Sequence[str],
+        keep: int,
+        attempt: int,
+        timeout_s: float,
+        manifest: Callable[[int, Sequence[PartEntry]], Manifest],
+        say: Callable[[str], None],
+        gone: Callable[[], Collection[int]] = tuple,
+    ) -> None:
+        """Set up.
+
+        Args:
+            checkpoints: of the run.
+            disk: makes the file operations.
+            names: of the parts of a checkpoint, those of workers first, in order.
+            keep: checkpoints that are kept.
+            attempt: how often the run was resumed before.
+            timeout_s: how long a part may be late.
+            manifest: of a step and its parts.
+            say: called with each line for the user.
+            gone: returns the numbers of the workers that the others go on without, who write
+                nothing more.
+        """
+        self._checkpoints, self._disk = checkpoints, disk
+        self._gone = gone
+        self._names, self._keep, self._attempt = names, keep, attempt
+        self._timeout_s, self._manifest, self._say = timeout_s, manifest, say
+        #: Lines to be said, and failures in a row.
+        self._lines: list[str] = []
+        self._failures = 0
+        #: The steps of those that could not be written.
+        self._failed: set[int] = set()
+        #: Whether a role is done, which others wait for no more.
+        self._is_over = False
+        #: Set once all processes have finished.
+        self.over = threading.Event()
+        #: Seconds that the newest checkpoint took from its cut on; None before the first.
+        self.took_s: float | None = None
+
+    def look(self, step: int, *, waits: bool) -> None:
+        """Commit a checkpoint once all its parts are there.
+
+        Args:
+            step: of the checkpoint.
+            waits: whether parts may still come while this waits.
+        """
+        began = time.monotonic()
+        try:
+            folder = self._checkpoints.begin(step, self._attempt)
+            entries = self._gathered(step, folder, began + self._timeout_s if waits else None)
+            if not entries:
+                return
+            self._checkpoints.commit(step, self._attempt, self._manifest(step, entries), self._keep)
+        except (OSError, CheckpointError) as error:
+            self.failed(reason_of(error), step)
+            return
+        self._failures = 0
+        self.took_s = time.monotonic() - began
+
+    def look_at_all(self) -> None:
+        """Commit whatever has all its parts by now; where no thread waits for them."""
+        for step in self._checkpoints.begun(self._attempt):
+            if step not in self._failed:
+                self.look(step, waits=False)
+
+    def _gathered(self, step: int, folder: Path, until: float | None) -> list[PartEntry]:
+        """Return the parts of a checkpoint; none if some are not there, or if there will be none.
+
+        Args:
+            step: of the checkpoint.
+            folder: that it is being written to.
+            until: when a part is late; None if none may come while this waits.
+        """
+        done = self._checkpoints.done(self._attempt)
+        while True:
+            # In this order: who is gone has written what it ever will, and who is done has
+            # announced its part of this one before, if any.
+            gone = {self._names[it] for it in self._gone()}
+            ended = announced(self._disk, done)
+            parts = announced(self._disk, folder)
+            absent = (gone - parts.keys() | self._lost(parts.values())) - ended.keys()
+            names = [it for it in self._names if it not in absent]
+            missing = [it for it in names if it not in parts]
+            if left := [it for it in missing if it in ended]:
+                if isinstance(entry := ended[left[0]], str):
+                    self.without(f"{left[0]} {entry}")
+                    return []
+                self._take(done, folder, entry)
+            elif not missing:
+                break
+            elif until is None:
+                return []
+            elif time.monotonic() > until:
+                self.failed(f"no {missing[0]} within {self._timeout_s:g} s", step)
+                return []
+            else:
+                time.sleep(_LOOK_S)
+        if reasons := [it for name in names if isinstance(it := parts[name], str)]:
+            self.failed(reasons[0], step)
+            return []
+        if absent and not any(parts[it] != ended.get(it) for it in names if not is_shard(it)):
+            return []  # the last one with steps left has not lived to save itself
+        for name in absent:
+            self._disk.remove(folder / f"{name}.safetensors")
+        return [it for name in names if isinstance(it := parts[name], PartEntry)]
+
+    def _lost(self, parts: Iterable[PartEntry | str]) -> set[str]:
+        """Return the names of the workers that some of these parts are without.
+
+        What such a worker has saved itself is not used: of the shards some know it no more.
+        """
+        entries = [it for it in parts if isinstance(it, PartEntry)]
+        numbers = {worker for it in entries for worker in it.without}
+        return {name for number, name in enumerate(self._names) if number in numbers}
+
+    def _take(self, done: Path, folder: Path, entry: PartEntry) -> None:
+        """Make what a role had when it was done a part of a checkpoint."""
+        disk, file = self._disk, folder / entry.file
+        disk.remove(file)  # of a try that failed
+        disk.write(file, [disk.read(done / entry.file, entry.nbytes)])
+        announce(disk, folder, entry)
+
+    def follow(self) -> None:
+        """Commit whatever others make, until it is over."""
+        seen, is_over = set[int](), False
+        while not is_over:
+            is_over = self.over.wait(_LOOK_S)  # then all parts are there
+            for step in self._checkpoints.begun(self._attempt):
+                if step not in seen:
+                    seen.add(step)
+                    self.look(step, waits=not is_over)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self._lines)
+
+    def without(self, why: str) -> None:
+        """Note, once, that a role is done, so that what it had then goes with no later step."""
+        if not self._is_over:
+            self._lines.append(f"{why}: no more checkpoints")
+        self._is_over = True
+
+    def failed(self, reason: str, step: int | None = None) -> None:
+        """Note that a checkpoint could not be written, or its step not even agreed on."""
+        self._failures += 1
+        what = "checkpoint"
+        if step is not None:
+            what = f"checkpoint of step {step}"
+            self._failed.add(step)
+        self._lines.append(f"{what}: {reason}; training continues without it")
+
+    def close(self) -> None:
+        """Delete what belongs to no checkpoint; nobody may be writing any more."""
+        with contextlib.suppress(OSError, CheckpointError):
+            self._checkpoints.prepare()
+
+    def tell(self) -> None:
+        """Say what went wrong since the last call.
+
+        Raises:
+            OutputError: if too many checkpoints in a row have failed.
+        """
+        lines, self._lines = self._lines, []
+        if self._failures >= MOST_FAILURES:
+            last = lines[-1].partition(";")[0]
+            raise OutputError(f"{last}; {self._failures} in a row have failed")
+        for line in lines:
+            self._say(line)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why something could not be written, or read."""
+    return str(getattr(error, "strerror", None) or error)

@@ -1,0 +1,194 @@
+"""What the first process decides of a job before there are ranks, and who is who by it. Pure.
+
+All other processes are told the plan, as JSON, and derive the same from it. It holds what only the
+first one can find out: it has the problem whole, reads the files that a config names, and knows the
+costs by which ``auto`` chooses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+from psrt.codec import Matrix
+from psrt.collective.analysis.machine import MachineCosts
+from psrt.config import TrainConfig
+from psrt.config.checks import check_rank
+from psrt.job.build import held_by_workers, role_map_for
+from psrt.job.cut import Cut, CutPlan, cut_of, cut_plan
+from psrt.job.gossip import role_map_with_peers, topology_for
+from psrt.job.problems import arrays_of
+from psrt.job.shards import ServedJob, ShardChoice, served_job, shards_for
+from psrt.partition import Span
+from psrt.runtime.job_codec import job_codec
+from psrt.runtime.own_loop import NamedShape
+from psrt.runtime.problem import Problem, gradient_spans, matrices_of
+from psrt.topology import Topology
+from psrt.transport.port import RoleMap
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What the first process has decided, and found out."""
+
+    #: Number of parameters.
+    n: int
+    #: The matrices among them.
+    matrices: tuple[Matrix, ...]
+    #: The gradient's spans in the order in which they are ready; none without servers.
+    layers: tuple[Span, ...]
+    #: The number of shards that each server owns, and the reason; None without servers.
+    shards: ShardChoice | None
+    #: How a model is cut; None where each worker has all of it.
+    cut: CutPlan | None
+    #: The costs by which ``auto`` picks an all-reduce.
+    machine: MachineCosts
+    #: The text of the file with the topology; None if it has a name, or there is none.
+    edges: str | None
+    #: The digest of the samples that are dealt out; empty where they are not.
+    dealt: str
+    #: What the parameters of a loop of the user's own are made of; else None.
+    arrays: list[NamedShape] | None
+    #: The time of day when the job was set up, in seconds; 0 in virtual time.
+    began: float
+
+    def to_json(self) -> str:
+        """Return it as text, for the other processes."""
+        values = {it.name: getattr(self, it.name) for it in fields(self)}
+        return json.dumps(values | {"machine": self.machine.to_json()})
+
+    @classmethod
+    def from_json(cls, text: str) -> JobPlan:
+        """Return what ``to_json`` was asked of."""
+        values = json.loads(text)
+        shards, cut = values["shards"], values["cut"]
+        known = {
+            "matrices": tuple(Matrix(*it) for it in values["matrices"]),
+            "layers": tuple(Span(*it) for it in values["layers"]),
+            "shards": None if shards is None else ShardChoice(*shards),
+            "cut": None if cut is None else CutPlan(*cut),
+            "machine": MachineCosts.from_json(values["machine"]),
+        }
+        return cls(**values | known)
+
+
+def plan_job(
+    config: TrainConfig,
+    problem: Problem,
+    n: int,
+    *,
+    hosts: Sequence[int],
+    servers: Sequence[int],
+    workers: Sequence[int],
+    machine: MachineCosts,
+    priced: Callable[[ServedJob], ServedJob],
+    edges: str | None,
+    dealt: str,
+    began: float,
+) -> JobPlan:
+    """Decide what is open, at the first process.
+
+    Args:
+        config: resolved.
+        problem: the whole.
+        n: its parameters.
+        hosts: number of the host of each rank.
+        servers: their ranks.
+        workers: their ranks.
+        machine: the costs by which ``auto`` chooses.
+        priced: returns a job with the costs that the launcher knows.
+        edges: the text of the file with the topology, if any.
+        dealt: the digest of the samples that are dealt out.
+        began: the time of day.
+
+    Raises:
+        ConfigError: if the job is impossible.
+    """
+    matrices = matrices_of(problem, n)
+    check_rank(config, [(it.rows, it.columns) for it in matrices])
+    layers: Sequence[Span] = ()
+    shards: ShardChoice | None = None
+    if servers:
+        # A process of servers only has no problem that could say its layers.
+        layers = gradient_spans(problem, n)
+        of_servers, of_workers = ([hosts[rank] for rank in ranks] for ranks in (servers, workers))
+        codec = job_codec(config, matrices)
+        job = served_job(config, n, layers, of_servers, of_workers, costs=machine, codec=codec)
+        shards = shards_for(config, priced(job))
+    return JobPlan(
+        n=n,
+        matrices=tuple(matrices),
+        layers=tuple(layers),
+        shards=shards,
+        cut=cut_plan(config, problem, n),
+        machine=machine,
+        edges=edges,
+        dealt=dealt,
+        arrays=arrays_of(problem),
+        began=began,
+    )
+
+
+class Layout(NamedTuple):
+    """Who is who, and has what."""
+
+    #: The ranks of workers and servers; those of a cell have one of their own, in ``cut``.
+    role_map: RoleMap
+    #: Whom workers mix with; None where they do not.
+    topology: Topology | None
+    #: Of a model that is cut: who has which part of it; None where each worker has all of it.
+    cut: Cut | None
+
+
+def layout_of(
+    config: TrainConfig,
+    plan: JobPlan,
+    problem: Problem | None,
+    *,
+    hosts: Sequence[int],
+    servers: tuple[int, ...],
+    workers: tuple[int, ...],
+) -> Layout:
+    """Return who is who in a job that is planned; the same in all processes.
+
+    Args:
+        config: resolved.
+        plan: of the job.
+        problem: None in a process of servers only.
+        hosts: number of the host of each rank.
+        servers: their ranks.
+        workers: their ranks, by number.
+
+    Raises:
+        ConfigError: if there is no such topology, or a server would own nothing.
+    """
+    # Copies of a model that is cut mix part by part: all parts have the same neighbours.
+    nodes = workers if plan.cut is None else workers[:: config.axes.cells]
+    topology = topology_for(config, [hosts[rank] for rank in nodes], edges=plan.edges)
+    role_map = role_map_for(
+        plan.n,
+        servers,
+        workers,
+        shards_per_server=1 if plan.shards is None else plan.shards.shards,
+        layers=plan.layers,
+        controls=config.fragments or 1,
+    )
+    if plan.cut is not None:
+        cut = cut_of(config, plan.cut, servers, workers, plan.shards, topology)
+        return Layout(role_map, topology, cut)
+    if topology is not None:
+        role_map = role_map_with_peers(config, plan.n, workers, topology)
+    if problem is not None:
+        role_map = held_by_workers(config, problem, role_map)
+    return Layout(role_map, topology, None)
+
+
+def chosen(config: TrainConfig, plan: JobPlan) -> TrainConfig:
+    """Return a config with what the plan has decided of its knobs."""
+    if plan.shards is not None:
+        config = replace(config, shards_per_server=plan.shards.shards)
+    if plan.cut is not None:
+        config = replace(config, stages=",".join(map(str, plan.cut.counts)))
+    return config

@@ -1,0 +1,361 @@
+"""What makes a strategy: one function for each kind of scheme, which the row of a mode names.
+
+A builder takes the ``Ingredients`` of a worker and what its mode's row and the config say. It is
+found by the row's ``builder``, so that a mode of its own needs a row and a file, and nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from psrt.config import TrainConfig
+from psrt.config.names import ADAPT_THEN_COMBINE, SEQUENTIAL
+from psrt.config.regroup import parks
+from psrt.model.chain import chain_layers, layer_spans
+from psrt.partition import Span, fragments_of
+from psrt.runtime.chain_work import ChainWork, LayerWork, NoWork
+from psrt.runtime.cut_problem import CutProblem
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.job_codec import JobCodec
+from psrt.runtime.pipedream import PipeDream
+from psrt.runtime.problem import Problem, gradient_spans
+from psrt.runtime.push_codec import PushEncoder
+from psrt.runtime.reply_codec import ReplyDecoder
+from psrt.runtime.strategies.all_reduce import AllReduce
+from psrt.runtime.strategies.base import Serial, Strategy
+from psrt.runtime.strategies.by_host import Leader, Member
+from psrt.runtime.strategies.choco import Choco
+from psrt.runtime.strategies.easgd import ElasticAverager
+from psrt.runtime.strategies.gossip import Gossip
+from psrt.runtime.strategies.layered import LayeredAllReduce
+from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
+from psrt.runtime.strategies.neighbours import Neighbours
+from psrt.runtime.strategies.outer_rules import (
+    EagerSteps,
+    MixedAverages,
+    MixedDifferences,
+    OuterRule,
+)
+from psrt.runtime.strategies.pair_gossip import PairGossip, Turns
+from psrt.runtime.strategies.pairs import Pairs
+from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.strategies.push_sum import PushSum
+from psrt.runtime.strategies.streaming import StreamingSGD
+from psrt.runtime.strategies.tracking import Tracking
+from psrt.runtime.sum_frames import RecordedFrames
+from psrt.runtime.timing_only import TimingOnlyProblem
+from psrt.runtime.updater import Updater
+from psrt.sharding import Sharing
+from psrt.sync import AveragingPeriod, FragmentPeriod
+from psrt.topology import Topology
+from psrt.topology.host_part import HostPart
+from psrt.topology.part import Part
+from psrt.transport.coded_sum import SumCodec
+from psrt.transport.port import Port
+
+#: Colour of who asks, without rounds; 1 of who answers.
+ASKS = 0
+
+
+class Outer(Protocol):
+    """Makes what moves θ to the mean of the θ_i."""
+
+    def __call__(self, n: int, *, differences: bool) -> Updater:
+        """Make that of n elements; ``differences``: it is given the mean of the θ − θ_i."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingredients:
+    """What a worker's strategy may be made of."""
+
+    #: At the worker's rank; its ``theta`` holds the initial parameters.
+    port: Port
+    #: Resolved.
+    config: TrainConfig
+    #: The model and data, or the worker's part of it.
+    problem: Problem
+    #: Returns what takes optimizer steps on that many elements.
+    updater: Callable[[int], Updater]
+    outer: Outer
+    #: Of what is sent; None where it is sent as it is.
+    codec: JobCodec | None = None
+    #: Records events for the history; None keeps none.
+    events: WorkerEventRecorder | None = None
+    #: The all-reduce of the control values, where it is known; None leaves it to the config's.
+    control_algorithm: str | None = None
+    #: Whom workers mix with; None where they do not.
+    topology: Topology | None = None
+    #: What a worker that averages in pairs does when, in a replay.
+    turns: Turns | None = None
+
+    @property
+    def worker(self) -> int:
+        """The worker's number."""
+        worker = self.port.role_map.worker_of(self.port.rank)
+        assert worker is not None, "a worker's strategy is made at a worker's rank"
+        return worker
+
+    @property
+    def push_codecs(self) -> dict[str, PushEncoder | ReplyDecoder | None]:
+        """What encodes a worker's pushes and decodes the replies, as far as there are such."""
+        codec, port = self.codec, self.port
+        if codec is None:
+            return {}
+        worker = self.worker
+        return {
+            "encoder": codec.encoder(port, worker),
+            "decoder": codec.reply_decoder(port, worker),
+        }
+
+    def sum_codec(self, codec: JobCodec | None) -> SumCodec | None:
+        """Return what makes the frames of sums by a codec; None without one."""
+        events = self.events
+        if codec is None:
+            return None
+        watch: RecordedFrames | None = None
+        if events is not None and events.is_exact:
+            watch = RecordedFrames(events, self.port.now)
+        return codec.of_sums(self.port, watch)
+
+
+def build(of: Ingredients) -> Strategy:
+    """Return the strategy that the row of a worker's mode names the builder of.
+
+    Raises:
+        ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
+            are invalid.
+    """
+    module, _, name = of.config.scheme.builder.partition(":")
+    builder: Callable[[Ingredients], Strategy] = getattr(import_module(module), name)
+    return builder(of)
+
+
+def serial(of: Ingredients) -> Strategy:
+    """Build what communicates with nobody."""
+    # Not the role map's n: without numerics vectors are empty, and so is the optimizer's state.
+    return Serial(of.port, of.updater(of.port.theta.size), events=of.events)
+
+
+def pushing(of: Ingredients) -> PushPull:
+    """Build what pushes gradients to servers."""
+    config, problem, role_map = of.config, of.problem, of.port.role_map
+    several = len(role_map.servers) > len(role_map.server_ranks)
+    in_parts = several and config.clip_norm is None
+    codecs: Any = of.push_codecs
+    return PushPull(
+        of.port,
+        spans=gradient_spans(problem, role_map.n) if in_parts else (),
+        late=problem if isinstance(problem, PipeDream) and config.scheme.weakens else None,
+        parks=parks(config),
+        events=of.events,
+        **codecs,
+    )
+
+
+def summing(of: Ingredients) -> Strategy:
+    """Build what sums gradients over all workers, who may share something out."""
+    config, port, n = of.config, of.port, of.port.role_map.n
+    sharing = None if config.shard is None else Sharing(config.shard)
+    common: dict[str, Any] = {
+        "algorithm": config.allreduce or "auto",
+        "batch_size": config.batch_size,
+        "bucket_bytes": config.bucket_bytes or 0,
+        "check_every": 0 if sharing is Sharing.PARAMETERS else config.check_every or 0,
+        "control_algorithm": of.control_algorithm,
+        "events": of.events,
+    }
+    if sharing is not None and sharing is not Sharing.OPTIMIZER:
+        return LayeredAllReduce(
+            port,
+            of.updater,
+            _layer_work(of.problem, n, numerics=port.theta.size > 0),
+            shard=sharing,
+            spans=layers_apart(of.problem, n),
+            **common,
+        )
+    return AllReduce(
+        port,
+        of.updater,
+        spans=gradient_spans(of.problem, n) if config.overlap else (),
+        codec=of.sum_codec(of.codec),
+        shard=sharing,
+        **common,
+    )
+
+
+def layers_apart(problem: Problem, n: int) -> tuple[Span, ...]:
+    """Return the spans of layers that can be computed one by one, the last one first.
+
+    Raises:
+        ConfigError: if the problem is no chain.
+    """
+    if isinstance(problem, TimingOnlyProblem | CutProblem):
+        return gradient_spans(problem, n)
+    return layer_spans(chain_layers(problem, n))[::-1]
+
+
+def _layer_work(problem: Problem, n: int, *, numerics: bool) -> LayerWork | CutProblem:
+    if isinstance(problem, CutProblem):
+        return problem
+    if not numerics:
+        return NoWork()
+    loss: Any = problem
+    return ChainWork(chain_layers(problem, n), loss.loss)
+
+
+def averaging(of: Ingredients) -> Strategy:
+    """Build what trains alone and averages parameters: by servers, a centre, or a sum."""
+    config, port, codec = of.config, of.port, of.codec
+    if not port.role_map.servers and len(port.role_map.workers) == 1:
+        codec = None  # nothing is sent, and differences would only be rounded once more
+    if config.streams:
+        return _streaming(of, codec)
+    return LocalSGD(
+        port,
+        of.updater(port.theta.size),
+        _averager(of, codec),
+        averaging_period(config),
+        events=of.events,
+    )
+
+
+def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:
+    """Return what averages the parameters of workers: a centre, servers, or all by a sum."""
+    config, port, mode = of.config, of.port, of.config.scheme
+    codecs: Any = of.push_codecs
+    if mode.elastic is not None:
+        return ElasticAverager(
+            port,
+            elastic_alpha(config, len(port.role_map.workers)),
+            is_sent_met=answers_met(config, codec),
+            parks=parks(config),
+            events=of.events,
+            **codecs,
+        )
+    if port.role_map.servers:
+        return ServerAverager(port, events=of.events, **codecs)
+    return ReduceAverager(
+        port,
+        of.outer(port.theta.size, differences=codec is not None),
+        steps=config.outer_lr is not None,
+        algorithm=config.allreduce or "auto",
+        full=config.batch_size * (config.local_steps or 1),
+        check_every=config.check_every or 0,
+        control_algorithm=of.control_algorithm,
+        codec=of.sum_codec(codec),
+        events=of.events,
+    )
+
+
+def answers_met(config: TrainConfig, codec: JobCodec | None) -> bool:
+    """Return whether a worker is sent the version that its push met, not the newest one."""
+    mode = config.scheme
+    return mode.elastic is not None and not mode.rounds and (codec is None or codec.reply is None)
+
+
+def elastic_alpha(config: TrainConfig, workers: int) -> float:
+    """Return α = β/W of a mode with a centre."""
+    assert config.scheme.elastic is not None, "it has a centre"
+    beta: float = getattr(config, config.scheme.elastic)
+    return beta / workers
+
+
+def averaging_period(config: TrainConfig) -> AveragingPeriod:
+    """Return when workers that train alone average."""
+    return AveragingPeriod(config.local_steps or 1, float(config.post_local_epoch or 0))
+
+
+def _streaming(of: Ingredients, codec: JobCodec | None) -> StreamingSGD:
+    """Return local SGD whose averages come in fragments, late, or eagerly."""
+    config, port, n = of.config, of.port, of.port.theta.size
+    outer = of.outer(n, differences=codec is not None or bool(config.eager))
+    rule: OuterRule
+    if config.eager:
+        rule = EagerSteps(port, outer)
+    else:
+        mixed = MixedAverages if codec is None else MixedDifferences
+        rule = mixed(port, outer, config.mixing or 0.0)
+    fragments = fragments_for(config, of.problem, port.role_map.n)
+    codecs: list[SumCodec] = []
+    if codec is not None:
+        # What is summed has the fragments side by side, and so the matrices in them.
+        framed = codec.side_by_side([span for spans in fragments for span in spans])
+        codecs = [it for _ in fragments if (it := of.sum_codec(framed)) is not None]
+    return StreamingSGD(
+        port,
+        of.updater(n),
+        rule,
+        fragment_period(config),
+        fragments,
+        algorithm=config.allreduce or "auto",
+        full=config.batch_size * (config.local_steps or 1),
+        control_algorithm=of.control_algorithm,
+        codecs=codecs,
+        events=of.events,
+    )
+
+
+def fragment_period(config: TrainConfig) -> FragmentPeriod:
+    """Return when the fragments of a config are sent, and when they arrive."""
+    return FragmentPeriod(
+        config.local_steps or 1,
+        config.fragments or 1,
+        config.sync_delay or 0,
+        float(config.post_local_epoch or 0),
+    )
+
+
+def fragments_for(config: TrainConfig, problem: Problem, n: int) -> tuple[tuple[Span, ...], ...]:
+    """Return the spans of each fragment of a config with fragments.
+
+    Raises:
+        ConfigError: if there are more than the problem has layers.
+    """
+    layers = gradient_spans(problem, n)
+    return fragments_of(layers, config.fragments or 1, strided=config.fragment_order != SEQUENTIAL)
+
+
+def mixing(of: Ingredients) -> Gossip | PairGossip:
+    """Build what mixes with neighbours on a graph."""
+    config, port, codec, worker = of.config, of.port, of.codec, of.worker
+    topology, updater, events = of.topology, of.updater(of.port.theta.size), of.events
+    assert topology is not None, "a mode that mixes has one"
+    if config.asynchronous:
+        neighbours = Part(topology, worker).peers
+        asks = topology.colours[worker] == ASKS
+        pairs = Pairs(worker, neighbours, asks=asks, seed=config.seed)
+        return PairGossip(port, updater, pairs, turns=of.turns, events=events)
+    part = part_of(topology, worker)
+    peers = Neighbours(port, part, framed=codec is not None)
+    adapts_first = config.order == ADAPT_THEN_COMBINE
+    if codec is not None:
+        span, rate = port.role_map.spans[0], config.consensus_rate
+        assert rate is not None, "a resolved config has one where there is a codec"
+        encoder = codec.sender(span) if port.theta.size else codec.lengths(span)
+        return Choco(
+            port,
+            updater,
+            peers,
+            codec=encoder,
+            seed=codec.seed,
+            rate=rate,
+            adapts_first=adapts_first,
+            events=events,
+        )
+    kind: type[Gossip] = Gossip
+    if isinstance(part, HostPart):
+        kind = Leader if part.leads else Member
+    elif config.push_sum:
+        kind = PushSum
+    elif config.gradient_tracking:
+        kind = Tracking
+    return kind(port, updater, peers, adapts_first=adapts_first, events=events)
+
+
+def part_of(topology: Topology, worker: int) -> Part:
+    """Return a worker's part in the rounds of a topology, of ranks or of hosts."""
+    return (Part if topology.hosts is None else HostPart)(topology, worker)

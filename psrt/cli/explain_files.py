@@ -15,15 +15,15 @@ from psrt.files import check_writable
 from psrt.units import plural
 
 if TYPE_CHECKING:
-    from psrt.explain.svg import Canvas
-    from psrt.pages.play.film import Film
+    from psrt.views.film.film import Film
+    from psrt.views.svg import Canvas
 
 
 def checked(given: argparse.Namespace) -> argparse.Namespace:
     """Return the flags after a check that drawing and page can be written."""
     check_writable(vars(given).get("svg"))
     if given.html is not None:
-        from psrt.pages.frame import check_installed
+        from psrt.views.page.frame import check_installed
 
         check_page_file(given.html, "--html", overwrite=given.overwrite)
         check_installed()
@@ -52,13 +52,13 @@ def publish(
 
 def film_of(kind: str, found: object) -> Film:
     """Return the film of an explanation."""
-    made: Film = import_module(f"psrt.pages.play.{kind}").film_of(found)
+    made: Film = import_module(f"psrt.views.film.{kind}").film_of(found)
     return made
 
 
 def _written(path: str, film: Film) -> str:
     """Write the page of a film and return the lines that say so, and what was left out."""
-    from psrt.pages.play.page import page_of
+    from psrt.views.film.page import page_of
 
     page, shown = page_of(film)
     return "\n".join([write_page(path, page, plural(len(shown.frames), "step")), *shown.notes])

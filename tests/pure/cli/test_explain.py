@@ -102,7 +102,7 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
         raise AssertionError("it has begun")
 
     for function in ("timeline.run", "compare.compare", "explanation.explain"):
-        monkeypatch.setattr(f"psrt.explain.{function}", working)
+        monkeypatch.setattr(f"psrt.views.explain.{function}", working)
     assert refusal(*what.split(), ".") == "cannot write .: Is a directory"
 
 

@@ -1,0 +1,346 @@
+"""What differs between runs: their configurations, and what came out. Pure, but for reading."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from psrt.config import TrainConfig
+from psrt.config.knobs import dashed, knobs_of, shown
+from psrt.errors import ConfigError
+from psrt.history.differences import differences
+from psrt.history.header import Header
+from psrt.history.reading import read_header
+from psrt.report.environment import WORDS, environment_rows
+from psrt.report.files import SIMULATION
+from psrt.report.metrics import seconds_to_accuracy
+from psrt.units import size_text, time_text
+from psrt.views.runs.folder import RunFolder, as_written, labels, read_run
+
+#: Characters of a line, unless one column needs more.
+_WIDEST = 100
+#: Where a run writes, and whether it may, is no difference.
+_NOT_COMPARED = ("out", "overwrite")
+
+
+class Figure(NamedTuple):
+    """A row of what came out."""
+
+    name: str
+    #: Reads it from a run, None where that does not have it.
+    of: Callable[[RunFolder], Any]
+    #: Returns it for a person.
+    text: Callable[[Any], str] = "{:,.6g}".format
+    #: Whether a relation to the first run says something.
+    relative: bool = False
+
+
+def _of(*path: str) -> Callable[[RunFolder], Any]:
+    """Return what reads a field of the summary, or of the last record where there is none yet."""
+
+    def read(run: RunFolder) -> Any:
+        value: Any = run.summary
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if run.summary is None and run.records:
+            return run.records[-1].get(_IN_RECORDS.get(path, ""))
+        return value
+
+    return read
+
+
+#: Field of a summary → that of a record.
+_IN_RECORDS: dict[tuple[str, ...], str] = {
+    ("epochs",): "epoch", ("steps",): "step", ("samples",): "samples", ("seconds",): "seconds",
+    ("train_loss",): "loss", ("test_loss",): "test_loss", ("test_accuracy",): "accuracy",
+    ("samples_per_second",): "samples_per_second", ("bytes_sent",): "bytes_sent",
+    ("staleness", "mean"): "staleness_mean", ("staleness", "max"): "staleness_max",
+}  # fmt: skip
+
+
+#: Before the names that figures on the test set have from their users.
+_TEST = "test "
+
+
+def _waiting(run: RunFolder) -> float | None:
+    """Return the mean share of its time that a worker waited."""
+    shares = [row["share"] for row in (run.summary or {}).get("waiting", ())]
+    return sum(shares) / len(shares) if shares else None
+
+
+def _slowest(run: RunFolder) -> int | None:
+    """Return the worker that others waited for the longest."""
+    waits: dict[int, float] = {}
+    for row in (run.summary or {}).get("waiting", ()):
+        for worker, seconds in row.get("waiting_for", {}).items():
+            waits[int(worker)] = waits.get(int(worker), 0.0) + seconds
+    return max(waits, key=waits.__getitem__, default=None)
+
+
+def _stale(run: RunFolder, name: str) -> Any:
+    if run.summary is not None and not run.summary["staleness"]["histogram"]:
+        return None  # nothing was pushed
+    return _of("staleness", name)(run)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+FIGURES = (
+    Figure("ended", lambda run: run.summary is not None, lambda it: "yes" if it else "not yet"),
+    Figure(
+        "simulated",
+        lambda run: (run.path / SIMULATION).exists(),
+        lambda it: "yes" if it else "no",
+    ),
+    Figure("workers", _of("workers")),
+    Figure("servers", _of("servers")),
+    Figure("hosts", _of("hosts")),
+    Figure("epochs", _of("epochs")),
+    Figure("steps", _of("steps")),
+    Figure("seconds", _of("seconds"), time_text, relative=True),
+    Figure("samples/s", _of("samples_per_second"), "{:,.0f}".format, relative=True),
+    Figure("training loss", _of("train_loss"), "{:.4g}".format, relative=True),
+    Figure("test loss", _of("test_loss"), "{:.4g}".format, relative=True),
+    Figure("accuracy", _of("test_accuracy"), _percent),
+    Figure("staleness, mean", lambda run: _stale(run, "mean"), "{:.2f}".format),
+    Figure("staleness, max", lambda run: _stale(run, "max")),
+    Figure("waiting", _waiting, _percent),
+    Figure("waited for worker", _slowest),
+    Figure("dropped", _of("dropped")),
+    Figure("missing workers", lambda run: len((run.summary or {}).get("missing", ())) or None),
+    Figure("bytes sent", _of("bytes_sent"), size_text, relative=True),
+    Figure("parameters", _of("parameters")),
+    Figure("same bits", _of("parameters_sha256"), lambda it: it[:8]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The differences between runs, by run."""
+
+    runs: list[str]
+    #: The run that others are compared with, by its place in ``runs``.
+    baseline: int
+    #: Knob → values; only of those that differ.
+    config: dict[str, list[Any]]
+    #: Figure → values, None where a run does not have it.
+    outcome: dict[str, list[Any]]
+    #: What differs of when, where and by what they were made → values, empty where it is not known.
+    environment: dict[str, list[str]]
+    #: What else differs from the baseline, by what its history says; empty without one.
+    otherwise: list[list[str]]
+
+    def document(self) -> dict[str, Any]:
+        """Return the fields, for JSON."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """Yield tables with a line for each run, and once what is equal in all of them."""
+        columns = [[dashed(name), *map(_value, its)] for name, its in self.config.items()]
+        equal = []
+        known = {it.name: it for it in FIGURES}
+        for name, its in self.outcome.items():
+            other = _figure(name[len(_TEST) :]) if name.startswith(_TEST) else _to_accuracy(1.0)
+            figure = known.get(name) or other
+            if all(it == its[0] for it in its):
+                equal.append(f"{name} {figure.text(its[0])}")
+            else:
+                columns.append([name, *_cells(figure, its, its[self.baseline])])
+        first = ["", *self.runs]
+        while columns:
+            taken, width = [first], max(map(len, first))
+            while columns and (len(taken) == 1 or width + 2 + _width(columns[0]) <= _WIDEST):
+                width += 2 + _width(columns[0])
+                taken.append(columns.pop(0))
+            yield from _table(list(zip(*taken, strict=True)))
+            yield ""
+        if not self.config:
+            yield "no knob differs"
+        if equal:
+            yield from _wrapped(f"equal in all: {'; '.join(equal)}")
+        for name, texts in self.environment.items():
+            by_text: dict[str, list[str]] = {}
+            for run, text in zip(self.runs, texts, strict=True):
+                by_text.setdefault(text or "unknown", []).append(run)
+            said = "; ".join(f"{it} ({', '.join(of)})" for it, of in by_text.items())
+            yield from _wrapped(f"{name}: {said}")
+        for name, phrases in zip(self.runs, self.otherwise, strict=True):
+            if phrases:
+                yield f"{name} has {', '.join(phrases)}, compared with {self.runs[self.baseline]}"
+
+
+def compare(
+    runs: Sequence[str | Path],
+    target: float | None = None,
+    *,
+    sort: str | None = None,
+    baseline: str | Path | None = None,
+) -> Comparison:
+    """Compare runs with one of them.
+
+    Args:
+        runs: their folders.
+        target: accuracy in (0, 1] to whose first reaching the time is compared; None: no such row.
+        sort: a figure or knob to order runs by, as it is shown, with a ``-`` in front from the
+            largest down; runs without it come last. None leaves their order.
+        baseline: the one of them that others are compared with; None is the first, once sorted.
+
+    Raises:
+        ConfigError: if there are fewer than two, or one is not the folder of a run; if no run has
+            that figure, or the baseline is none of them.
+    """
+    if len(runs) < 2:
+        raise ConfigError("compare takes two runs or more")
+    named = list(zip(labels(runs), [read_run(run) for run in runs], strict=True))
+    asked = [] if target is None else [_to_accuracy(target)]
+    figures = {it.name: it for it in [*FIGURES, *asked, *_found([run for _, run in named])]}
+    if sort is not None:
+        named = _sorted(named, sort, figures)
+    base = 0
+    if baseline is not None:
+        paths = [Path(run.path).absolute() for _, run in named]
+        if (wanted := Path(baseline).absolute()) not in paths:
+            raise ConfigError(f"--baseline {baseline} is none of the runs that are compared")
+        base = paths.index(wanted)
+    read = [run for _, run in named]
+    outcome: dict[str, list[Any]] = {name: [] for name in figures}
+    for run in read:
+        with as_written(run.path):
+            for name, it in figures.items():
+                outcome[name].append(it.of(run))
+    return Comparison(
+        [name for name, _ in named],
+        base,
+        _knobs([run.config for run in read]),
+        {name: its for name, its in outcome.items() if any(it is not None for it in its)},
+        _environments(read),
+        _otherwise([run.path for run in read], base),
+    )
+
+
+def _found(runs: Sequence[RunFolder]) -> list[Figure]:
+    """Return what else ``evaluate`` has found, in any of the runs."""
+    names = dict.fromkeys(
+        name for run in runs for name in (run.summary or {}).get("test_figures", ())
+    )
+    return [*map(_figure, names)]
+
+
+def _figure(name: str) -> Figure:
+    return Figure(f"{_TEST}{name}", _of("test_figures", name), "{:.4g}".format, relative=True)
+
+
+def _sorted(
+    named: Sequence[tuple[str, RunFolder]], sort: str, figures: Mapping[str, Figure]
+) -> list[tuple[str, RunFolder]]:
+    """Return runs in the order of a figure or knob; those without it last."""
+    name, down = sort.removeprefix("-"), sort.startswith("-")
+    knobs = {dashed(it): it for it in knobs_of(TrainConfig)}
+    figures = {("time to target" if it[:8] == "time to " else it): of for it, of in figures.items()}
+    if name not in figures and name not in knobs:
+        names = "; ".join(figures)
+        raise ConfigError(f"--sort {sort}: expected a knob such as lr, or one of {names}")
+    values = []
+    for _, run in named:
+        with as_written(run.path):
+            is_figure = name in figures
+            values.append(figures[name].of(run) if is_figure else getattr(run.config, knobs[name]))
+    known = [i for i, it in enumerate(values) if it is not None]
+    try:
+        known.sort(key=values.__getitem__, reverse=down)
+    except TypeError:  # numbers beside words
+        known.sort(key=lambda i: str(values[i]), reverse=down)
+    return [named[i] for i in [*known, *(i for i, it in enumerate(values) if it is None)]]
+
+
+def _environments(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
+    """Return what differs of the environments of runs, as far as they say it."""
+    found = []
+    for run in runs:
+        said = (run.summary or {}).get("environment")
+        found.append(dict(environment_rows(said)) if isinstance(said, dict) else {})
+    rows = {it: [one.get(it, "") for one in found] for it in WORDS.values()}
+    return {name: texts for name, texts in rows.items() if len({*texts} - {""}) > 1}
+
+
+def _to_accuracy(target: float) -> Figure:
+    return Figure(
+        f"time to {100 * target:g} %",
+        lambda run: seconds_to_accuracy(run.records, target),
+        time_text,
+        relative=True,
+    )
+
+
+def _knobs(configs: Sequence[TrainConfig]) -> dict[str, list[Any]]:
+    """Return the values of the knobs that differ."""
+    found = {}
+    for name in knobs_of(TrainConfig):
+        values = [getattr(config, name) for config in configs]
+        if name not in _NOT_COMPARED and any(value != values[0] for value in values):
+            found[name] = values
+    return found
+
+
+def _otherwise(runs: Sequence[Path], base: int) -> list[list[str]]:
+    """Return what differs from the baseline beside its knobs, where there are histories."""
+    headers: list[Header | None] = []
+    for run in runs:
+        try:
+            headers.append(read_header(run))
+        except ConfigError:
+            headers.append(None)  # not recorded, or by another psrt
+    first = headers[base]
+    if first is None:
+        return [[] for _ in runs]
+    # Knobs are compared already; ``differences`` wants the all-reduce that was chosen.
+    chosen = {"allreduce": first.algorithm} if first.algorithm_chosen else {}
+    config = first.config | chosen
+    return [
+        [] if it is None else differences(dataclasses.replace(it, config=config), first)
+        for it in headers
+    ]
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return value if isinstance(value, str) else shown(value)
+
+
+def _cells(figure: Figure, values: Sequence[Any], base: Any) -> Iterator[str]:
+    """Yield a figure's values, with by how much they differ from the baseline's."""
+    for value in values:
+        if value is None:
+            yield "–"
+            continue
+        text = figure.text(value)
+        changed = figure.relative and base and value != base
+        if changed and math.isfinite(change := value / base - 1):
+            text += f" ({change:+.0%})" if abs(change) < 10 else f" ({value / base:.3g} ×)"
+        yield text
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDEST, subsequent_indent="  ", break_long_words=False)
+
+
+def _width(column: Sequence[str]) -> int:
+    return max(map(len, column))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines, their columns below each other."""
+    widths = [*map(_width, zip(*rows, strict=True))]
+    for first, *others in rows:
+        cells = [f"{it:>{width}}" for it, width in zip(others, widths[1:], strict=True)]
+        yield "  ".join([f"{first:<{widths[0]}}", *cells]).rstrip()

@@ -1,7 +1,7 @@
 """How servers with several shards keep everybody busy at once: computing, pushes, updates, reads.
 
-A small job of the real roles runs in virtual time, as for ``timeline``; here bytes and updates take
-time, too, and the ports write down when what was under way. The unit of time is a gradient:
+A small job of the real roles is recorded in virtual time, as for ``timeline``; here bytes and
+updates take time, too. The unit of time is a gradient:
 
 - computing takes 1: forward, and backward layer by layer, the last one first, each for twice as
   long as forward but the first, which has no layer below that waits for its own;
@@ -11,28 +11,27 @@ time, too, and the ports write down when what was under way. The unit of time is
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
 
 import numpy as np
 
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ConfigError
-from psrt.job.virtual import SimulatedRun, simulate
-from psrt.messages import Message, Params
+from psrt.history import Kind
+from psrt.history.events import SERVER_KINDS
+from psrt.messages import Params
 from psrt.partition import Span, even_spans
 from psrt.runtime.strategies.push_pull import shares_of
 from psrt.runtime.timing_only import TimingOnlyProblem
-from psrt.simulation import SimulationCosts, Simulator
-from psrt.simulation.port import Mail, VirtualPort
+from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
-from psrt.transport.port import NO_PAYLOAD
 from psrt.units import plural
+from psrt.views.explain.recording import RecordedJob, recorded
+from psrt.views.trace import marks
 
-T = TypeVar("T")
 FORWARD, BACKWARD, PUSH, UPDATE, READ = "forward", "backward", "push", "update", "read"
 #: Units that all pushes of a step take on a server's link, and all their updates; see the module.
 PUSHES, UPDATES = 0.5, 0.2
@@ -114,75 +113,6 @@ class Exchange:
         return [bar for bar in self.bars if bar.what in what]
 
 
-class _Recorder(Simulator):
-    """A simulator that writes down what takes time."""
-
-    def __init__(self, role_map: RoleMap, **rest: Any) -> None:
-        super().__init__(role_map, **rest)
-        self.bars: list[Bar] = []
-        self.layers: Sequence[Span] = ()
-        #: By sender, receiver and shard, when the messages in flight were handed over.
-        self.sent: dict[tuple[int, int, int], deque[float]] = {}
-        self.ports = [_RecorderPort(self, rank) for rank in range(role_map.size)]
-
-
-class _RecorderPort(VirtualPort):
-    """A port that writes down what it does in its simulator."""
-
-    def __init__(self, world: _Recorder, rank: int) -> None:
-        super().__init__(world, rank)
-        self._records = world
-        if (charged := self.apply_s) is not None:
-            server = world.role_map.server_ranks.index(rank) if self._places else 0
-
-            def apply_s(shard: int, nbytes: int) -> float:
-                seconds = charged(shard, nbytes)
-                self._note(self.now(), self.now() + seconds, UPDATE, server, shard)
-                return seconds
-
-            self.apply_s = apply_s
-
-    def _note(
-        self, start: float, stop: float, what: str, number: int, part: int, since: float = 0.0
-    ) -> None:
-        self._records.bars.append(Bar(start, stop, what, number, part, since))
-
-    async def compute(self, work: Callable[..., T], *args: object) -> T:
-        """Record forward and backward of each layer, once their time has passed."""
-        start = self.now()
-        result = await super().compute(work, *args)
-        seconds, spans = self.now() - start, self._records.layers
-        backward = [start + share * seconds for share in shares_of(spans)]
-        # A layer's two products backward take as long as that of the last one, which begins them.
-        turn = backward[0] - (backward[-1] - start) * 2 / (3 * len(spans) - 1)
-        forward = np.linspace(start, turn, len(spans) + 1).tolist()
-        for layer, (begin, end) in enumerate(pairwise(forward)):
-            self._note(begin, end, FORWARD, self.worker, layer)
-        for i, (begin, end) in enumerate(pairwise([turn, *backward])):
-            self._note(begin, end, BACKWARD, self.worker, len(spans) - 1 - i)
-        return result
-
-    def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
-        """Record when a message is handed over."""
-        key = self.rank, to, message.shard
-        self._records.sent.setdefault(key, deque()).append(self.now())
-        super().send(to, message, region)
-
-    def deliver(self, mail: Mail) -> None:
-        """Record the time that a payload has kept the server's link busy."""
-        channel, message, region, nbytes = mail
-        world = self._records
-        since = world.sent[channel.source, self.rank, message.shard].popleft()
-        if region != NO_PAYLOAD:
-            worker = self.rank if isinstance(message, Params) else channel.source
-            number = self.role_map.worker_of(worker)
-            assert number is not None, "one end of a message is a worker"
-            what = READ if isinstance(message, Params) else PUSH
-            start = self.now() - nbytes / world.costs.bandwidth
-            self._note(start, self.now(), what, number, message.shard, since)
-        super().deliver(mail)
-
-
 def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Exchange:
     """Train the small job, also with one shard a server, and return what happened.
 
@@ -195,46 +125,78 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Exch
         ConfigError: if the config does not fit the number of workers, or has too many shards.
     """
     factors = tuple(slow.get(worker, 1.0) for worker in range(workers))
-    found = _simulated(config, factors)
-    whole = _simulated(replace(config, shards_per_server=1), factors)
-    world = found.world
-    assert isinstance(world, _Recorder)
+    job, layers = _recorded(config, factors)
+    whole, _ = _recorded(replace(config, shards_per_server=1), factors)
+    bars = [*_computing(job, layers), *_messages(job), *_updates(job)]
     return Exchange(
-        config=resolve(config, ranks=world.role_map.size),
+        config=job.config,
         slow=factors,
-        bars=tuple(sorted(world.bars, key=lambda bar: bar.start)),
-        step=_step(found),
+        bars=tuple(sorted(bars, key=lambda bar: (bar.start, bar.stop, bar.number, bar.part))),
+        step=_step(job),
         whole=_step(whole),
     )
 
 
-def _step(found: SimulatedRun) -> float:
+def _computing(job: RecordedJob, layers: Sequence[Span]) -> Iterator[Bar]:
+    """Yield forward and backward of each layer: the shares of each gradient's time."""
+    for worker in range(job.workers):
+        for it in job.on_lane(worker, marks.COMPUTE):
+            start, seconds = it.start / 1e9, (it.stop - it.start) / 1e9
+            backward = [start + share * seconds for share in shares_of(layers)]
+            # A layer's two products backward take as long as that of the last one, which begins
+            # them.
+            turn = backward[0] - (backward[-1] - start) * 2 / (3 * len(layers) - 1)
+            forward = np.linspace(start, turn, len(layers) + 1).tolist()
+            for layer, (begin, end) in enumerate(pairwise(forward)):
+                yield Bar(begin, end, FORWARD, worker, layer, 0.0)
+            for i, (begin, end) in enumerate(pairwise([turn, *backward])):
+                yield Bar(begin, end, BACKWARD, worker, len(layers) - 1 - i, 0.0)
+
+
+def _messages(job: RecordedJob) -> Iterator[Bar]:
+    """Yield for how long each payload has kept the server's link busy."""
+    for it in job.passages:
+        if it.on_link:
+            assert it.message is not None, "nobody sums"
+            is_read = isinstance(it.message, Params)
+            what, worker = (READ, it.target) if is_read else (PUSH, it.source)
+            start = it.stop - it.on_link
+            yield Bar(start, it.stop, what, worker, it.message.shard, it.start)
+
+
+def _updates(job: RecordedJob) -> Iterator[Bar]:
+    """Yield the updates of servers, and what saving a gradient takes, which is to be in one.
+
+    In virtual time nothing else takes a server any: so each began with the event before it.
+    """
+    before: dict[int, float] = {}
+    for it in job.of_kind(*SERVER_KINDS):
+        start = before.get(it.rank, it.time)
+        before[it.rank] = it.time
+        if it.kind in (Kind.APPLY, Kind.SAVE) and it.time > start:
+            yield Bar(start, it.time, UPDATE, it.rank - job.workers, it.shard, 0.0)
+
+
+def _step(job: RecordedJob) -> float:
     """Return the mean time of a step."""
-    return found.summary.seconds / max(meter.stats.steps for meter in found.meters)
+    return max(job.ends()) / max(it.clock for it in job.of_kind(Kind.LEAVE))
 
 
-def _simulated(config: TrainConfig, factors: tuple[float, ...]) -> SimulatedRun:
+def _recorded(
+    config: TrainConfig, factors: tuple[float, ...]
+) -> tuple[RecordedJob, Sequence[Span]]:
     resolved = resolve(config, ranks=len(factors) + (config.servers or 1))
     shards = (resolved.servers or 1) * int(resolved.shards_per_server or 1)
     if shards > MOST_SHARDS:
         raise ConfigError(f"{shards} shards cannot be drawn, at most {MOST_SHARDS} can")
     layers = max(_LAYERS, shards)
     spans = even_spans(layers * _LAYER, layers)[::-1]
-
-    class World(_Recorder):
-        def __init__(self, role_map: RoleMap, **rest: Any) -> None:
-            super().__init__(role_map, **rest)
-            self.layers = spans
-
-    return simulate(
-        config,
-        TimingOnlyProblem(spans[0].stop, batch_size=1, steps=config.steps, spans=spans),
-        workers=len(factors),
-        seed=config.seed,
+    problem = TimingOnlyProblem(spans[0].stop, batch_size=1, steps=config.steps, spans=spans)
+    job = recorded(
+        config, problem, workers=len(factors), costs=partial(_costs, factors=factors),
         numerics=False,
-        costs=lambda role_map: _costs(role_map, factors),
-        world=World,
-    )
+    )  # fmt: skip
+    return job, spans
 
 
 def _costs(role_map: RoleMap, factors: tuple[float, ...]) -> SimulationCosts:

@@ -1,42 +1,43 @@
 """A mode's timeline: when each worker computes, and what it waits for; its lesson.
 
-A small job of the real roles runs in virtual time.
+A small job of the real roles is recorded in virtual time; nothing here depends on the mode.
 
-Nothing here depends on the mode: `psrt.job` trains with the same coroutines as on a cluster, and
-the ports of a `RecordingWorld` record the calls.
-
-- A worker *computes* while its port lets computing time pass.
+- A worker *computes* as its events say, in the slices that a trace would show.
 - Between two steps it *waits*: in a mode with servers from its push until the last reply. A server
-  replies as soon as the policy allows. Until the push that triggered the reply was sent, the worker
-  waited for that push's sender; for the rest of the time it waited for messages.
+  replies as soon as the policy allows: what it received last let the reply go. Until that was sent
+  the worker waited for its sender; for the rest of the time it waited for messages.
 - Without servers all workers wait in a sum for the last one to join it, and then for messages.
-- In streaming local SGD several sums are under way at a time, so those of each fragment are taken
-  from the events that a history would have: when each worker sent its part, and when it took the
-  mean. A worker that computes passes nothing on: who waits for a mean is led back from message
-  to message, to the worker whose computing was the last to hold one up.
+- In streaming local SGD several sums are under way at a time. A worker that computes passes nothing
+  on: who waits for a mean is led back from message to message, to the worker whose computing was
+  the last to hold one up.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.config import TrainConfig, resolve
-from psrt.job.virtual import simulate
+from psrt.config import TrainConfig
+from psrt.history import Kind
 from psrt.partition import Span, even_spans
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
 from psrt.units import plural
-from psrt.views.explain.recording import Log, Passage, RecordingWorld, SumLog, Transfer
+from psrt.views.explain.recording import Passage, RecordedJob, recorded
+from psrt.views.trace.marks import COMPUTE as COMPUTES
+from psrt.views.trace.marks import nanoseconds
 
 #: The activities of a worker: computing, or one of the causes of ``WAITING``, as in a summary.
 COMPUTE, WORKERS, MESSAGES = "compute", "workers", "messages"
 WAITING = WORKERS, MESSAGES
+#: Times are whole nanoseconds, and ends less lengths: what is this close is at one time.
+_NOTHING_NS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,69 +57,141 @@ class Stretch:
         return self.stop - self.start
 
 
-def stretches(logs: Sequence[Log], *, served: bool) -> list[list[Stretch]]:
-    """Return each worker's stretches, from the start until it finished.
+class Transfer(NamedTuple):
+    """What becomes of one worker's part of a mean of a fragment; times in virtual seconds."""
 
-    Args:
-        logs: the calls at the ports, by worker.
-        served: whether there are servers.
+    #: Number of the fragment.
+    fragment: int
+    #: When this worker sent its part, and when the last worker did.
+    sent: float
+    complete: float
+    #: When this worker took the mean.
+    taken: float
+    #: The worker that was the last to send its part.
+    last: int
+
+
+def _transfers(job: RecordedJob) -> list[list[Transfer]]:
+    """Return by worker the sums that it took part in; its k-th is the k-th of each other."""
+    sent = [job.of_kind(Kind.REDUCE, worker=i) for i in range(job.workers)]
+    taken = [job.of_kind(Kind.REDUCED, worker=i) for i in range(job.workers)]
+    found: list[list[Transfer]] = [[] for _ in sent]
+    for k, first in enumerate(sent[0]):
+        times = [nanoseconds(its[k].time) / 1e9 for its in sent]
+        last = max(range(job.workers), key=times.__getitem__)
+        for i, own in enumerate(times):
+            end = nanoseconds(taken[i][k].time) / 1e9
+            found[i].append(Transfer(first.shard, own, times[last], end, last))
+    return found
+
+
+class _Answer(NamedTuple):
+    """A reply that a worker read; times in nanoseconds."""
+
+    at: int
+    #: The worker whose message let it go, and when that was sent.
+    cause: int
+    sent: int
+
+
+def _answers(job: RecordedJob) -> list[list[_Answer]]:
+    """Return by worker the replies that it read, with what let each go.
+
+    A server decides on nothing but what it receives, so a reply goes because of what its rank has
+    received last.
     """
-    return [_line(logs, worker, served) for worker in range(len(logs))]
+    answers: list[list[_Answer]] = [[] for _ in range(job.workers)]
+    #: By worker, shard (−1: its end) and clock, when it pushed; and by server, what came last.
+    pushed: dict[tuple[int, int, int], int] = {}
+    came: dict[int, tuple[int, int]] = {}
+    replied: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for it in job.events:
+        key, now = (it.worker, it.shard, it.clock), nanoseconds(it.time)
+        if it.kind in (Kind.PUSH, Kind.LEAVE):
+            pushed[key] = now
+        elif it.kind == Kind.RECEIVE:
+            came[it.rank] = it.worker, pushed[key]
+        elif it.kind == Kind.LEFT:
+            came[it.rank] = it.worker, pushed[it.worker, -1, it.clock]
+        elif it.kind == Kind.REPLY:
+            replied[key] = came[it.rank]
+        elif it.kind == Kind.READ and key in replied:
+            answers[it.worker].append(_Answer(now, *replied[key]))
+    return answers
 
 
-def _line(logs: Sequence[Log], worker: int, served: bool) -> list[Stretch]:
-    log = logs[worker]
-    line: list[Stretch] = []
-    starts = [start for start, _ in log.busy[1:]] + [log.done]
-    for step, ((start, stop), resumed) in enumerate(zip(log.busy, starts, strict=True)):
-        line.append(Stretch(start, stop, COMPUTE, step))
-        for it in log.sums:
-            if stop < it.taken <= resumed:
-                line += _waits_for_mean(logs, worker, stop, it)
-                stop = it.taken
-        if resumed > stop:
-            waiting_for, until = _cause(logs, worker, step, resumed, served)
-            until = min(max(until, stop), resumed)
-            if waiting_for != worker and until > stop and not log.sums:
-                line.append(Stretch(stop, until, WORKERS, waiting_for))
-                stop = until
-            if resumed > stop:
-                line.append(Stretch(stop, resumed, MESSAGES, worker))
-    return line
+#: From when to when, and what a ``Stretch`` says.
+_Wait = tuple[int, int, str, int]
 
 
-def _waits_for_mean(
-    logs: Sequence[Log], worker: int, start: float, it: Transfer
-) -> Iterator[Stretch]:
-    """Yield what a worker waits for from some time on until it takes a mean.
+class _Lines:
+    """Finds out what workers did and waited for; times in nanoseconds."""
 
-    The message that it took last was sent by a worker that had computed until then, or had taken a
-    message at that very time, and so on back.
-    """
-    until, sender, computed = it.taken, worker, False
-    while until > start and not computed:
-        if until not in logs[sender].hops:  # nobody sees messages, as at a rendezvous
-            until, sender = it.complete, it.last
-            break
-        until, sender = logs[sender].hops[until]
-        computed = any(stop == until for _, stop in logs[sender].busy)
-    if sender != worker and until > start:
-        yield Stretch(start, until, WORKERS, sender)
-        start = until
-    if it.taken > start:
-        yield Stretch(start, it.taken, MESSAGES, worker)
+    def __init__(self, job: RecordedJob, sums: Sequence[Sequence[Transfer]]) -> None:
+        self._job, self._sums = job, sums
+        self._busy = [
+            [(it.start, it.stop) for it in job.on_lane(worker, COMPUTES)]
+            for worker in range(job.workers)
+        ]
+        self._ends = [*map(nanoseconds, job.ends())]
+        self._answers = _answers(job) if job.config.servers else None
 
+    def of(self, worker: int) -> Iterator[Stretch]:
+        """Yield a worker's stretches, without gaps, from the start until it finished."""
+        busy, begun = self._busy[worker], 0
+        for step, (_, stop) in enumerate(busy):
+            last = step + 1 == len(busy)
+            resumed = self._ends[worker] if last else busy[step + 1][0]
+            found = [(begun, stop, COMPUTE, step), *self._waits(worker, step, stop, resumed)]
+            yield from (Stretch(it[0] / 1e9, it[1] / 1e9, *it[2:]) for it in found)
+            begun = found[-1][1]
 
-def _cause(
-    logs: Sequence[Log], worker: int, step: int, resumed: float, served: bool
-) -> tuple[int, float]:
-    """Return the worker that a worker waited for after a step, and the end of that wait."""
-    if served:
-        answers = [a for a in logs[worker].answers if logs[worker].busy[step][1] < a[0] <= resumed]
-        return (answers[-1][1], answers[-1][2]) if answers else (worker, 0.0)
-    there = [i for i, log in enumerate(logs) if len(log.busy) > step]
-    last = max(there, key=lambda i: logs[i].busy[step][1])
-    return last, logs[last].busy[step][1]
+    def _waits(self, worker: int, step: int, stop: int, resumed: int) -> Iterator[_Wait]:
+        """Yield what a worker waits for behind a step, which ends at ``stop``."""
+        for it in self._sums[worker] if self._sums else ():
+            taken = nanoseconds(it.taken)
+            if stop < taken <= resumed + _NOTHING_NS:
+                cause, until = self._who_held_up(worker, stop, it)
+                yield from self._wait(worker, stop, taken, cause, until)
+                stop = taken
+        if resumed - stop > _NOTHING_NS:
+            cause, until = (worker, 0) if self._sums else self._cause(worker, step, resumed)
+            yield from self._wait(worker, stop, resumed, cause, until)
+
+    def _wait(self, worker: int, start: int, stop: int, cause: int, until: int) -> Iterator[_Wait]:
+        """Yield a wait for another worker until some time, and then for messages."""
+        until = min(max(until, start), stop)
+        if cause != worker and until > start:
+            yield start, until, WORKERS, cause
+            start = until
+        if stop > start:
+            yield start, stop, MESSAGES, worker
+
+    def _cause(self, worker: int, step: int, resumed: int) -> tuple[int, int]:
+        """Return the worker that a worker waited for after a step, and until when."""
+        if self._answers is not None:
+            stop = self._busy[worker][step][1]
+            found = [it for it in self._answers[worker] if stop < it.at <= resumed + _NOTHING_NS]
+            # Of several shards all are read at once: the step waited for what came last of them.
+            last_of = max(found, key=lambda it: (it.at, it.sent), default=None)
+            return (last_of.cause, last_of.sent) if last_of else (worker, 0)
+        there = [i for i, busy in enumerate(self._busy) if len(busy) > step]
+        last = max(there, key=lambda i: self._busy[i][step][1])
+        return last, self._busy[last][step][1]
+
+    def _who_held_up(self, worker: int, start: int, it: Transfer) -> tuple[int, int]:
+        """Return whose computing a worker waits for until it takes a mean, and until when.
+
+        The message that it took last was sent by a worker that had computed until then, or had
+        taken a message at that very time, and so on back.
+        """
+        until, sender, computed = nanoseconds(it.taken), worker, False
+        while until > start and not computed:
+            if until not in self._job.taken[sender]:  # nobody sees messages, as at a rendezvous
+                return it.last, nanoseconds(it.complete)
+            until, sender = self._job.taken[sender][until]
+            computed = any(stop == until for _, stop in self._busy[sender])
+        return sender, until
 
 
 #: Number of parameters: nothing depends on it, but each server must own at least one.
@@ -223,43 +296,19 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
         ConfigError: if the config does not fit the number of workers.
     """
     factors = tuple(slow.get(worker, 1.0) for worker in range(workers))
-    worlds: list[RecordingWorld] = []
-
-    class World(RecordingWorld):
-        """Keeps itself, because ``simulate`` hands out results only."""
-
-        def __init__(self, role_map: RoleMap, **rest: Any) -> None:
-            rest["costs"] = _costs(role_map, factors)
-            super().__init__(role_map, **rest)
-            worlds.append(self)
-
     problem = _Layered() if config.streams else _Bowl()
-    log = SumLog() if config.streams else None
-    found = simulate(config, problem, workers=workers, seed=config.seed, world=World, log=log)
-    world = worlds[0]
-    sums = [] if log is None else log.transfers(workers)
-    for kept, of_worker in zip(world.logs, sums, strict=False):
-        kept.sums = of_worker
-    histograms = [server.shard.stats.histogram for server in found.servers]
-    lines = stretches(world.logs, served=bool(found.servers))
+    job = recorded(config, problem, workers=workers, costs=partial(_costs, factors=factors))
+    sums = _transfers(job) if config.streams else []
+    lines = _Lines(job, sums)
     return Timeline(
-        config=resolve(config, ranks=world.role_map.size),
+        config=job.config,
         slow=factors,
-        lines=tuple(map(tuple, lines)),
-        seconds=max(log.done for log in world.logs),
-        staleness=None
-        if config.scheme.averages and config.scheme.rounds
-        else _staleness(histograms),
+        lines=tuple(tuple(lines.of(worker)) for worker in range(workers)),
+        seconds=max(job.ends()),
+        staleness=_staleness(job),
         sums=tuple(map(tuple, sums)),
-        passages=tuple(_numbered(world.passages, world.role_map)),
+        passages=tuple(job.passages),
     )
-
-
-def _numbered(passages: Sequence[Passage], role_map: RoleMap) -> Iterator[Passage]:
-    """Yield passages with workers and servers, counted in this order, in place of ranks."""
-    numbers = {rank: i for i, rank in enumerate((*role_map.workers, *role_map.server_ranks))}
-    for it in passages:
-        yield it._replace(source=numbers[it.source], target=numbers[it.target])
 
 
 def lesson(timeline: Timeline) -> str:
@@ -302,13 +351,14 @@ def _costs(role_map: RoleMap, factors: tuple[float, ...]) -> SimulationCosts:
     )
 
 
-def _staleness(histograms: Sequence[Sequence[int]]) -> tuple[float, int] | None:
-    """Return mean and maximum of τ, given each server's histogram of τ."""
-    counts = [(tau, count) for found in histograms for tau, count in enumerate(found) if count]
-    total = sum(count for _, count in counts)
-    if not total:
+def _staleness(job: RecordedJob) -> tuple[float, int] | None:
+    """Return mean and maximum of the τ of pushes that were applied; None where it says nothing."""
+    if job.config.scheme.averages and job.config.scheme.rounds:
         return None
-    return sum(tau * count for tau, count in counts) / total, max(tau for tau, _ in counts)
+    counts = Counter(it.tau for it in job.of_kind(Kind.APPLY) if it.worker >= 0)
+    if not counts:
+        return None
+    return sum(tau * n for tau, n in counts.items()) / counts.total(), max(counts)
 
 
 def described(timeline: Timeline) -> Iterator[str]:

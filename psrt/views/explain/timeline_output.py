@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from psrt.views.explain.recording import Transfer
 from psrt.views.explain.timeline import (
     COMPUTE,
     MESSAGES,
@@ -34,6 +33,7 @@ from psrt.views.explain.timeline import (
     WORKERS,
     Stretch,
     Timeline,
+    Transfer,
     described,
     lesson,
 )

@@ -186,17 +186,14 @@ def _timeline(what: str, argv: list[str]) -> None:
         _exchange(what, given)
         return
     config = config_of(what, given)
-    from psrt.views.explain import timeline, timeline_output
+    from psrt.views.explain import timeline, timeline_document
 
-    most = len(timeline_output.LETTERS)
-    workers = read_flag("workers", WHOLE, given.workers, min=1, max=most)
+    workers = read_flag("workers", WHOLE, given.workers, min=1, max=timeline.MOST_WORKERS)
     slow = slow_of(given, workers)
     found = timeline.run(config, workers=workers, slow=slow)
     publish(
         given,
-        document=lambda: timeline_output.as_document(found),
-        text=lambda: timeline_output.as_text(found),
-        canvas=lambda: timeline_output.draw(found),
+        document=lambda: timeline_document.as_document(found),
         film=lambda: film_of("timeline", found),
     )
 
@@ -206,15 +203,13 @@ def _exchange(what: str, given: argparse.Namespace) -> None:
     config = config_of(what, given)
     if config.shards_per_server == AUTO:
         raise ConfigError("shards-per-server auto depends on a job: give the number to be drawn")
-    from psrt.views.explain import exchange, exchange_output
+    from psrt.views.explain import exchange, exchange_document
 
     workers = read_flag("workers", WHOLE, given.workers, min=1, max=exchange.MOST_WORKERS)
     found = exchange.run(config, workers=workers, slow=slow_of(given, workers))
     publish(
         given,
-        document=lambda: exchange_output.as_document(found),
-        text=lambda: exchange_output.as_text(found),
-        canvas=lambda: exchange_output.draw(found),
+        document=lambda: exchange_document.as_document(found),
         film=lambda: film_of("exchange", found),
     )
 
@@ -316,8 +311,6 @@ def _pipeline(what: str, argv: list[str]) -> None:
     publish(
         given,
         document=lambda: pipeline_output.as_document(found),
-        text=lambda: pipeline_output.as_text(found),
-        canvas=lambda: pipeline_output.draw(found),
         film=lambda: film_of("pipeline", found),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -36,15 +37,30 @@ def publish(
     given: argparse.Namespace,
     *,
     document: Callable[[], dict[str, Any]],
-    text: Callable[[], str],
     film: Callable[[], Film],
+    text: Callable[[], str] | None = None,
     canvas: Callable[[], Canvas] | None = None,
 ) -> None:
-    """Write the drawing and the page if they are asked for, then print the document or the text."""
-    if canvas is not None and given.svg is not None:
-        canvas().save(given.svg)
+    """Write the drawing and the page if they are asked for, then print the document or the text.
+
+    Args:
+        given: the flags.
+        document: makes the JSON.
+        film: makes the film, of which text and drawing are made where nothing else makes them.
+        text: makes the text.
+        canvas: makes the drawing.
+    """
+    from psrt.views.film.drawing import draw_lanes
+    from psrt.views.film.text import lanes_text
+
+    film = cache(film)
+    if vars(given).get("svg") is not None:
+        (canvas() if canvas is not None else draw_lanes(film())).save(given.svg)
     line = "" if given.html is None else _written(given.html, film())
-    say(json_of(document()) if given.json else text())
+    if given.json:
+        say(json_of(document()))
+    else:
+        say(text() if text is not None else lanes_text(film()))
     if line:
         # What programs read is the document alone.
         print(line, file=sys.stderr) if given.json else say(f"\n{line}")

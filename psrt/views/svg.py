@@ -19,6 +19,27 @@ def text_width(text: str, size: float) -> float:
     return len(text) * size * _CHARACTER
 
 
+#: Of texts, of what is said beside, and of lines that lead the eye.
+INK, SOFT, RULE = "#222222", "#555555", "#E3E6EA"
+#: The colours of pages in light, Okabe and Ito's, which colour-blind readers can tell apart.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#B5568A", "#C28400", "#3F9FD8", "#555B63")
+
+
+def tint(style: int, strength: float = 1.0) -> str:
+    """Return a colour of the palette on white.
+
+    Args:
+        style: its number.
+        strength: how strong it is, from 0 to 1.
+
+    >>> tint(0), tint(0, 0.5)
+    ('#0072B2', '#80B8D8')
+    """
+    colour = PALETTE[style % len(PALETTE)]
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - strength * (255 - it)):02X}" for it in parts)
+
+
 class Canvas:
     """Shapes in the order in which they are painted, in pixels from the top left.
 
@@ -203,3 +224,15 @@ class Canvas:
             ConfigError: if it cannot be written.
         """
         write_text(path, self.as_text())
+
+
+def legend_entry(canvas: Canvas, x: float, y: float, text: str, fill: str) -> float:
+    """Draw what a colour means, and return the position of the next entry."""
+    canvas.rect(x, y - 8, 24, 16, fill=fill, stroke=RULE)
+    canvas.text(x + 31, y, text, size=11, anchor="start", fill=SOFT)
+    return x + legend_width(text)
+
+
+def legend_width(text: str) -> float:
+    """Return the room that such an entry takes."""
+    return 31 + text_width(text, 11) + 22

@@ -28,7 +28,6 @@ from psrt.runtime.strategies.push_pull import shares_of
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
-from psrt.units import plural
 from psrt.views.explain.recording import RecordedJob, recorded
 from psrt.views.trace import marks
 
@@ -74,6 +73,14 @@ class Exchange:
     #: Mean time of a step, in gradients; and with one shard a server.
     step: float
     whole: float
+
+    @property
+    def model(self) -> str:
+        """What takes how long, in a sentence."""
+        return (
+            "Computing a gradient takes 1; the pushes of all workers keep a server's link busy for "
+            f"{PUSHES:g}, so do its replies, and their updates the server for {UPDATES:g}."
+        )
 
     @property
     def workers(self) -> int:
@@ -223,8 +230,3 @@ def lesson(exchange: Exchange) -> str:
     return (
         f"{text}; {exchange.hidden():.0%} of pushing and reading passes while the worker computes"
     )
-
-
-def shards_text(exchange: Exchange) -> str:
-    """Return the number of shards in words."""
-    return f"{plural(int(exchange.config.shards_per_server or 1), 'shard')} a server"

@@ -1,4 +1,4 @@
-"""A pipeline as text, as a drawing, and as JSON for programs.
+"""What is said of a pipeline: in words, as a table of all, and as JSON for programs.
 
 ==================  ==============================================================================
 key                 value
@@ -27,19 +27,15 @@ for each of its ``schedules``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 from typing import Any, Final
 
 from psrt.pipeline import ALL, Kind
 from psrt.pipeline.timeline import Run
 from psrt.units import plural
 from psrt.views.explain.pipeline import Explained
-from psrt.views.svg import Canvas, text_width
 
 FORMAT: Final = "psrt explain pipeline 1"
 COMPARE_FORMAT: Final = "psrt explain pipeline compare 1"
-#: Characters of a line.
-_WIDTH = 118
 #: What a unit of a computation is drawn as.
 _FORWARD, _INPUT, _WEIGHT = "F", "B", "W"
 _LEGEND = (
@@ -91,20 +87,6 @@ def _figures(found: Explained) -> dict[str, Any]:
         "staleness": list(found.proof.staleness) if found.row.asynchronous else None,
         "versions": list(found.proof.versions),
     }
-
-
-def as_text(found: Explained) -> str:
-    """Return what people read."""
-    return "\n".join(
-        [
-            *wrap(title(found), _WIDTH),
-            "",
-            *_bands(found),
-            *legend(found),
-            "",
-            *(line for name, text in facts(found) for line in _wrapped(name, text)),
-        ]
-    )
 
 
 def title(found: Explained) -> str:
@@ -169,10 +151,6 @@ def _by_stage(numbers: Sequence[int], noun: str) -> str:
     return f"{' '.join(map(str, numbers))} {noun}s by stage"
 
 
-def _wrapped(name: str, text: str) -> list[str]:
-    return wrap(f"{name:<11}{text}", _WIDTH, subsequent_indent=" " * 11)
-
-
 def _chunk(chunk: int) -> str:
     """Return the letter of a chunk."""
     return chr(ord("a") + chunk) if chunk < 26 else f".{chunk}"
@@ -187,28 +165,6 @@ def cells_of(run: Run, chunks: int) -> list[str]:
         return [_INPUT + behind, _WEIGHT + behind]
     letter = {Kind.FORWARD: _FORWARD, Kind.BACKWARD_INPUT: _INPUT}.get(kind, _WEIGHT)
     return [letter + behind] * units
-
-
-def _bands(found: Explained) -> Iterator[str]:
-    """Yield the timeline, in as many bands as the lines are too long for."""
-    total = round(found.price.seconds)
-    rows = []
-    for runs in found.price.runs:
-        row = ["."] * total
-        for run in runs:
-            row[round(run.start) : round(run.end)] = cells_of(run, found.chunks)
-        rows.append(row)
-    names = [f"stage {stage}" for stage in range(found.stages)]
-    label = max(map(len, names)) + 1
-    cell = 1 + max(len(it) for row in rows for it in row)
-    columns = (_WIDTH - label) // cell
-    for start in range(0, total, columns):
-        stop = min(start + columns, total)
-        if total > columns:
-            yield f"units {start} to {stop - 1}"
-        for name, row in zip(names, rows, strict=True):
-            yield f"{name:<{label}}" + "".join(it.rjust(cell) for it in row[start:stop])
-        yield ""
 
 
 def compared_text(rows: Sequence[Explained]) -> str:
@@ -254,75 +210,3 @@ def compared_text(rows: Sequence[Explained]) -> str:
             "many parts.",
         ]
     )
-
-
-# --- the drawing ----------------------------------------------------------------------------
-
-_INK, _SOFT, _IDLE = "#222222", "#555555", "#ECEFF3"
-#: Grounds of the three kinds, for even chunks and odd ones, and the ink on them.
-_GROUNDS = {
-    _FORWARD: (("#0072B2", "white"), ("#7FB8E0", _INK)),
-    _INPUT: (("#E69F00", _INK), ("#F7D38A", _INK)),
-    _WEIGHT: (("#009E73", "white"), ("#86CFB7", _INK)),
-}
-_WORDS = {_FORWARD: "forward", _INPUT: "backward to the input", _WEIGHT: "backward to the weights"}
-_MARGIN, _TOP, _ROW, _LINE, _LABEL = 28.0, 96.0, 30.0, 20.0, 70.0
-
-
-def draw(found: Explained) -> Canvas:
-    """Return the drawing: a row a stage, a column a unit, and what it comes to."""
-    total = found.price.seconds
-    cell = max(22.0, text_width(f"{found.micro_batches}{'a' * (found.chunks > 1)}", 10) + 6)
-    told = [*facts(found)]
-    if found.chunks > 1:
-        told.append(("chunks", chunks_of(found)))
-    long = max(len(text) for _, text in told) * 12 * 0.62 + 90
-    width = max(_LABEL + total * cell, text_width(title(found), 16), long, 560.0)
-    bottom = _TOP + found.stages * _ROW
-    canvas = Canvas(
-        2 * _MARGIN + width, bottom + 46 + _LINE * len(told), f"psrt explain pipeline {found.name}"
-    )
-    canvas.text(_MARGIN, 30, title(found), size=16, anchor="start", bold=True, fill=_INK)
-    _draw_legend(canvas, found)
-    left = _MARGIN + _LABEL
-    for stage, runs in enumerate(found.price.runs):
-        y = _TOP + stage * _ROW
-        canvas.text(_MARGIN, y + _ROW / 2, f"stage {stage}", anchor="start", fill=_INK)
-        canvas.rect(left, y + 2, total * cell, _ROW - 4, fill=_IDLE)
-        for run in runs:
-            _draw_run(canvas, run, found.chunks, left, y, cell)
-    step = next(it for it in (1, 2, 5, 10, 20, 50, 100) if total / it <= 30 or it == 100)
-    for unit in range(0, round(total) + 1, step):
-        canvas.text(left + unit * cell, bottom + 10, str(unit), size=9, fill=_SOFT)
-    y = bottom + 40
-    for name, text in told:
-        canvas.text(_MARGIN, y, name, anchor="start", fill=_SOFT)
-        canvas.text(_MARGIN + 90, y, text, anchor="start", fill=_INK)
-        y += _LINE
-    return canvas
-
-
-def _draw_legend(canvas: Canvas, found: Explained) -> None:
-    x = _MARGIN + _LABEL
-    for letter, word in _WORDS.items():
-        for fill, _ in _GROUNDS[letter][: 1 + (found.chunks > 1)]:
-            canvas.rect(x, 56, 16, 16, fill=fill)
-            x += 18
-        canvas.text(x + 4, 64, word, anchor="start", fill=_INK)
-        x += text_width(word, 12) + 24
-    canvas.rect(x, 56, 16, 16, fill=_IDLE)
-    canvas.text(x + 22, 64, "idle", anchor="start", fill=_INK)
-
-
-def _draw_run(canvas: Canvas, run: Run, chunks: int, left: float, top: float, cell: float) -> None:
-    """Draw a computation: a rectangle for each of its parts, with the number in it."""
-    texts = cells_of(run, chunks)
-    # What is one product is one rectangle.
-    parts = [(texts[0], len(texts))] if len(set(texts)) == 1 else [(it, 1) for it in texts]
-    x = left + run.start * cell
-    for text, units in parts:
-        fill, ink = _GROUNDS[text[0]][run.step.chunk % 2]
-        canvas.rect(x, top + 2, units * cell, _ROW - 4, fill=fill, stroke="white", line=1, radius=2)
-        what = "all" if run.step.micro_batch == ALL else text[1:]
-        canvas.text(x + units * cell / 2, top + _ROW / 2, what, size=10, fill=ink)
-        x += units * cell

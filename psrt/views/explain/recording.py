@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from psrt.config import TrainConfig, resolve
@@ -24,6 +25,7 @@ from psrt.simulation.network import Channel
 from psrt.simulation.port import VirtualPort
 from psrt.transport import RoleMap
 from psrt.transport.port import NO_PAYLOAD
+from psrt.units import plural
 from psrt.views.trace.marks import Slice, nanoseconds
 from psrt.views.trace.source import Event
 from psrt.views.trace.spans import Spans
@@ -124,6 +126,33 @@ def recorded(
             for rank_ in role_map.workers
         ],
     )
+
+
+def described(
+    config: TrainConfig, slow: Sequence[float], *, shards: int | None = None
+) -> Iterator[str]:
+    """Yield a description of a small job, in parts of a sentence.
+
+    Args:
+        config: resolved.
+        slow: by worker, the factor by which its steps take longer.
+        shards: of each server; None says nothing of them.
+    """
+    yield config.scheme.described(partial(getattr, config))
+    servers, count = config.servers or 0, plural(len(slow), "worker")
+    yield f"{count}, {plural(servers, 'server')}" if servers else count
+    yield f"{config.steps} steps each"
+    if shards is not None:
+        yield f"{plural(shards, 'shard')} a server"
+    if (config.fragments or 1) > 1:
+        yield f"{config.fragments} fragments"
+    if config.sync_delay:
+        yield f"averages taken {plural(config.sync_delay, 'step')} later"
+    if config.eager:
+        yield "eager"
+    for worker, factor in enumerate(slow):
+        if factor != 1.0:
+            yield f"worker {worker} takes {factor:g} × as long"
 
 
 class _Events(EventLog):

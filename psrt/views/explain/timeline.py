@@ -28,7 +28,6 @@ from psrt.history import Kind
 from psrt.partition import Span, even_spans
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
-from psrt.units import plural
 from psrt.views.explain.recording import Passage, RecordedJob, recorded
 from psrt.views.trace.marks import COMPUTE as COMPUTES
 from psrt.views.trace.marks import nanoseconds
@@ -36,6 +35,8 @@ from psrt.views.trace.marks import nanoseconds
 #: The activities of a worker: computing, or one of the causes of ``WAITING``, as in a summary.
 COMPUTE, WORKERS, MESSAGES = "compute", "workers", "messages"
 WAITING = WORKERS, MESSAGES
+#: Most workers: each has a character of its own in a text.
+MOST_WORKERS = 36
 #: Times are whole nanoseconds, and ends less lengths: what is this close is at one time.
 _NOTHING_NS = 4
 
@@ -359,22 +360,3 @@ def _staleness(job: RecordedJob) -> tuple[float, int] | None:
     if not counts:
         return None
     return sum(tau * n for tau, n in counts.items()) / counts.total(), max(counts)
-
-
-def described(timeline: Timeline) -> Iterator[str]:
-    """Yield a description of the job, in parts of a sentence."""
-    config = timeline.config
-    yield config.scheme.described(partial(getattr, config))
-    servers = config.servers or 0
-    count = plural(timeline.workers, "worker")
-    yield f"{count}, {plural(servers, 'server')}" if servers else count
-    yield f"{config.steps} steps each"
-    if (config.fragments or 1) > 1:
-        yield f"{config.fragments} fragments"
-    if config.sync_delay:
-        yield f"averages taken {plural(config.sync_delay, 'step')} later"
-    if config.eager:
-        yield "eager"
-    for worker, factor in enumerate(timeline.slow):
-        if factor != 1.0:
-            yield f"worker {worker} takes {factor:g} × as long"

@@ -1,7 +1,7 @@
-"""Pages that play an explanation of ``psrt explain`` step by step.
+"""An explanation of ``psrt explain`` as a film, which is drawn as text, as SVG and as a page.
 
-``film`` is what a player shows: ranks, what each holds, and frames of messages; ``scene`` is where.
-A file for each kind of explanation turns it into a film: every number comes from the explanation,
-none is computed anew. ``layout`` finds places, ``thin`` leaves out what is too much, ``page`` makes
-the page, and ``template/play.js`` plays it.
+``film`` is what is drawn: ranks, what each holds or does, and frames of messages, at places or on
+lanes. A file for each kind of explanation turns it into a film: every number comes from the
+explanation, none is computed anew. ``layout`` finds places, ``text`` and ``drawing`` draw, ``thin``
+leaves out what is too much for the page that ``page`` makes and ``template/play.js`` plays.
 """

@@ -14,9 +14,8 @@ from psrt.units import plural, size_text
 from psrt.views.explain.codec import CodedVectors, Step
 from psrt.views.explain.codec_bits import Field
 from psrt.views.explain.codec_output import flags_of, place_of
-from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar
+from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
 from psrt.views.film.layout import RADIUS, placed
-from psrt.views.film.scene import Strip
 
 #: Colours of numbers from 0 up and below it; of what is sent, and of what is added and kept back.
 _UP, _DOWN, _WIRE, _FEEDBACK = 0, 1, 2, 3

@@ -13,9 +13,8 @@ from psrt.views.explain.explanation import Explanation
 from psrt.views.explain.output import costs_text, ending_text
 from psrt.views.explain.trace import Content, Hop
 from psrt.views.explain.words import COMPLETE, hop_text, members, ranges
-from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar
+from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
 from psrt.views.film.layout import circle
-from psrt.views.film.scene import Strip
 
 #: Most ranks on a circle that one can tell apart, and most cells of all of them.
 MOST_RANKS, MOST_CELLS = 32, 2048

@@ -19,61 +19,108 @@ from psrt.views.explain.exchange import (
     lesson,
 )
 from psrt.views.explain.exchange import Bar as Busy
-from psrt.views.explain.exchange_output import MODEL, described, rows_of
-from psrt.views.explain.timeline_output import LETTERS
-from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar
+from psrt.views.explain.recording import described
+from psrt.views.film.film import (
+    Bar,
+    Cell,
+    Change,
+    Cost,
+    Film,
+    Frame,
+    Lane,
+    Lanes,
+    Look,
+    Message,
+    SoFar,
+    Strip,
+)
 from psrt.views.film.moments import InOrder, moments
-from psrt.views.film.scene import Bar, Lane, Lanes, Strip
+from psrt.views.film.timeline import LETTERS
 
 #: What is closer than this is one frame, and what is seen at once, in the time of a gradient.
 _APART, _WINDOW = 0.04, 4.0
-#: (colour, strength) of what bars are.
+#: What bars look like; those of shards are the stronger, the later the layers.
 _LOOKS = {
-    FORWARD: (0, 0.3), BACKWARD: (0, 0.6), PUSH: (1, 0.55), READ: (2, 0.55), UPDATE: (3, 0.55),
+    FORWARD: Look(0, 0.3, glyph="░"), BACKWARD: Look(0, 0.6, glyph="█"),
+    PUSH: Look(1, 0.55), READ: Look(2, 0.55), UPDATE: Look(3, 0.55),
 }  # fmt: skip
+_WEAKEST, _STRONGEST = 0.35, 0.8
 _LEGEND = {
-    FORWARD: "forward", BACKWARD: "backward", PUSH: "push on the server's link",
-    READ: "read on the server's link", UPDATE: "update of a shard",
+    FORWARD: "forward, layer by layer", BACKWARD: "backward, the last layer first",
+    PUSH: "push of a shard, on the server's link", READ: "read of a shard, on the server's link",
+    UPDATE: "update of a shard",
 }  # fmt: skip
+#: What lanes show: of a worker, and of a server.
+_OF_WORKER = {"computes": (FORWARD, BACKWARD), "pushes": (PUSH,), "reads": (READ,)}
+_OF_SERVER = {"updates": (UPDATE,)}
+_ACROSS = 100
 #: Workers that are named one by one, at most, and messages that have a label each in a frame.
 _NAMED, _LABELLED = 4, 12
 
 
 def film_of(exchange: Exchange) -> Film:
     """Return the film of an exchange."""
+    config = exchange.config
     names = [f"worker {i}" for i in range(exchange.workers)]
     names += [f"server {i}" for i in range(exchange.servers)]
-    rows = rows_of(exchange)
-    lane_of = [i for i, row in enumerate(rows) if row.who]
-    heading, *rest = described(exchange)
+    heading, *rest = described(config, exchange.slow, shards=int(config.shards_per_server or 1))
     return Film(
         title=f"{heading}: computing, pushes, updates and reads",
         lead=" · ".join(rest),
         names=tuple(names),
         start=tuple((Cell("0"), Cell("0")) for _ in names),
         frames=tuple(_frames(exchange, names)),
-        scene=Lanes(
-            lanes=tuple(
-                Lane(names[sum(at <= i for at in lane_of) - 1], row.label)
-                for i, row in enumerate(rows)
-            ),
-            lane_of=tuple(lane_of),
-            bars=tuple(
-                Bar(i, it.start, it.stop, _text(it), *_LOOKS[it.what])
-                for i, row in enumerate(rows)
-                for it in row.bars
-            ),
-            strip=Strip(30.0, 20.0, 2),
-            columns=("sent", "got"),
-            window=min(_WINDOW, exchange.seconds),
-            end=exchange.seconds,
-            unit="gradients",
-        ),
+        scene=_scene(exchange),
+        heading=" · ".join([heading, *rest]),
         costs=tuple(_costs(exchange)),
-        legend=tuple((_LEGEND[what], *look) for what, look in _LOOKS.items()),
-        facts=(("in short", lesson(exchange)),),
-        reading=(f"Numbers in bars are shards. {MODEL[0].upper()}{MODEL[1:]}.",),
+        legend=tuple((_LEGEND[what], *look[:2]) for what, look in _LOOKS.items()),
+        lesson=lesson(exchange),
+        reading=(exchange.model,),
     )
+
+
+def _scene(exchange: Exchange) -> Lanes:
+    """Return the lanes: of each worker three, of each server one."""
+    lanes: list[Lane] = []
+    bars: list[Bar] = []
+    lane_of: list[int] = []
+    for count, name, kinds in (
+        (exchange.workers, "worker", _OF_WORKER), (exchange.servers, "server", _OF_SERVER)
+    ):  # fmt: skip
+        for number in range(count):
+            lane_of.append(len(lanes))
+            for label, what in kinds.items():
+                bars += [
+                    Bar(
+                        len(lanes), it.start, it.stop, _text(it), _look(exchange, it),
+                        it.since if it.what in (PUSH, READ) else None,
+                    )
+                    for it in exchange.bars
+                    if it.what in what and it.number == number
+                ]  # fmt: skip
+                lanes.append(Lane(f"{name} {number}", label))
+    shards = "–".join(LETTERS[shard] for shard in sorted({0, exchange.shards - 1}))
+    return Lanes(
+        lanes=tuple(lanes),
+        lane_of=tuple(lane_of),
+        bars=tuple(bars),
+        strip=Strip(30.0, 20.0, 2),
+        columns=("sent", "got"),
+        window=min(_WINDOW, exchange.seconds),
+        end=exchange.seconds,
+        unit="gradients",
+        key=f"░ forward   █ backward   {shards} the shard whose bytes are on the server's link, or "
+        "that is updated   · handed over, but the link is busy",
+        across=_ACROSS,
+    )
+
+
+def _look(exchange: Exchange, bar: Busy) -> Look:
+    look = _LOOKS[bar.what]
+    if bar.what in (FORWARD, BACKWARD) or exchange.shards == 1:
+        return look
+    share = bar.part / (exchange.shards - 1)
+    return look._replace(strength=round(_WEAKEST + (_STRONGEST - _WEAKEST) * share, 2))
 
 
 def _text(bar: Busy) -> str:
@@ -92,7 +139,7 @@ def _messages(exchange: Exchange, names: Sequence[str]) -> Iterator[Message]:
             waited = it.start - it.since
             late = f", after {waited:.2f} for the link" if waited > _APART else ""
             line = f"{names[source]} → {names[target]}: {what}{late}"
-            yield Message(source, target, _text(it), line, _LOOKS[it.what][0], it.start, it.stop)
+            yield Message(source, target, _text(it), line, _LOOKS[it.what].style, it.start, it.stop)
 
 
 def _frames(exchange: Exchange, names: Sequence[str]) -> Iterator[Frame]:

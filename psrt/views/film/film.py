@@ -1,15 +1,14 @@
-"""A film: ranks, what each holds, and frames of who sends what to whom. Pure.
+"""A film: ranks, what each holds or does, and frames of who sends what to whom. Pure.
 
-Where that is drawn is its scene: places in the plane, or lanes along time.
+It is the one thing that is drawn: as text (``text``), as SVG (``drawing``) and as a page that plays
+it (``page``). Where it happens is its scene: places in the plane, or lanes along time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
-
-from psrt.views.film.scene import Lanes, Plane
 
 #: Number of a colour that stands for nothing: an empty cell.
 EMPTY = -1
@@ -68,6 +67,119 @@ class Cost(NamedTuple):
     share: float
 
 
+class Strip(NamedTuple):
+    """Size of one of the cells that a rank holds, in pixels, and the number of them in a row."""
+
+    width: float
+    height: float
+    columns: int
+
+
+class Node(NamedTuple):
+    """The place of a rank, and of the upper left corner of what it holds, in pixels."""
+
+    name: str
+    x: float
+    y: float
+    left: float
+    top: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Ranks at places; messages are arrows between them."""
+
+    #: By rank.
+    nodes: tuple[Node, ...]
+    #: Of a rank, in pixels.
+    radius: float
+    strip: Strip
+    #: Of the picture, in pixels.
+    width: float
+    height: float
+    #: Lines between ranks, along which messages may go.
+    edges: tuple[tuple[int, int], ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """Return what the player reads, of what JSON knows."""
+        return asdict(self)
+
+
+class Lane(NamedTuple):
+    """A line of bars; lanes that follow one another with the same name are of one rank."""
+
+    name: str
+    #: What its bars are, where a rank has several lanes.
+    what: str = ""
+
+
+class Look(NamedTuple):
+    """How bars of a kind are drawn."""
+
+    #: Number of a colour of the page, and how strong it is, from 0 to 1.
+    style: int
+    strength: float
+    #: Of the lane's height, from 0 to 1; below a half the text of a bar is beside it.
+    height: float = 1.0
+    #: Of a text, what fills a bar: ``{}`` the bar's own text, with another character once amid it.
+    glyph: str = "{}"
+    #: Of a text, its first character and its last one; where it has any it is always seen.
+    ends: tuple[str, str] = ("", "")
+    #: Of a text, its last character where such a bar follows at once.
+    joint: str = ""
+
+
+class Bar(NamedTuple):
+    """Something that takes time on a lane: a span."""
+
+    lane: int
+    start: float
+    stop: float
+    text: str
+    look: Look
+    #: Where it had to wait for its turn, from when on.
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Ranks along time, which runs to the right; a frame is a moment."""
+
+    lanes: tuple[Lane, ...]
+    #: By rank, the lane at which its messages begin and end.
+    lane_of: tuple[int, ...]
+    bars: tuple[Bar, ...]
+    strip: Strip
+    #: Names of the cells that ranks hold.
+    columns: tuple[str, ...]
+    #: Time that is seen at once, the time at the end, and what time is counted in.
+    window: float
+    end: float
+    unit: str
+    #: Of a text, what its characters mean.
+    key: str = ""
+    #: Of a text, the characters of all of the time; 0: each unit of it has its own.
+    across: int = 0
+
+    @property
+    def busy(self) -> list[tuple[int, Lane]]:
+        """Number and name of the lanes of ranks that have any bars."""
+        names = {self.lanes[it.lane].name for it in self.bars}
+        return [(i, it) for i, it in enumerate(self.lanes) if it.name in names]
+
+    @property
+    def over(self) -> float:
+        """When the last bar ends: messages may still be on their way."""
+        return max(it.stop for it in self.bars)
+
+    def data(self) -> dict[str, Any]:
+        """Return what the player reads, of what JSON knows."""
+        rest = ("lanes", "strip", "columns", "window", "end", "unit")
+        return {"bars": [*map(_bar, self.bars)], "laneOf": self.lane_of} | {
+            it: getattr(self, it) for it in rest
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One step."""
@@ -88,7 +200,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """What a page plays."""
+    """What is drawn."""
 
     title: str
     #: What it shows, in a sentence or two.
@@ -101,13 +213,16 @@ class Film:
     frames: tuple[Frame, ...]
     #: Where it happens.
     scene: Plane | Lanes
+    #: Above a text and a drawing, in place of title and lead.
+    heading: str = ""
     costs: tuple[Cost, ...] = ()
     #: What they are beside.
     bound: str = "at least"
     #: (name, number of a colour, strength) of what colours stand for.
     legend: tuple[tuple[str, int, float], ...] = ()
-    #: Further sentences below: figures of the whole.
+    #: Further sentences below: figures of the whole, by name, and what to remember of it.
     facts: tuple[tuple[str, str], ...] = ()
+    lesson: str = ""
     #: How to read it, in sentences.
     reading: tuple[str, ...] = ()
     #: What was left out, if anything was.
@@ -132,6 +247,11 @@ class Film:
             "legend": self.legend,
             "scene": self.scene.data(),
         }
+
+
+def _bar(it: Bar) -> tuple[Any, ...]:
+    text = it.text if it.look.height >= 0.5 else ""
+    return _short((it.lane, it.start, it.stop, text, *it.look[:3]))
 
 
 def _frame(frame: Frame) -> dict[str, Any]:

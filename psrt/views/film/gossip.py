@@ -14,9 +14,8 @@ from psrt.topology.spectrum import disagreement, simulated
 from psrt.units import size_text
 from psrt.views.explain.gossip import Explained
 from psrt.views.explain.gossip_output import MOST_DRAWN, facts, places_of, title, weight_text
-from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar
+from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, Node, Plane, SoFar, Strip
 from psrt.views.film.layout import RADIUS, circle, placed
-from psrt.views.film.scene import Node, Plane, Strip
 
 #: It ends once this share of the disagreement is left, or after so many rounds.
 _ENDS, _ROUNDS = 0.01, 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from psrt.views.film.scene import Node, Plane, Strip
+from psrt.views.film.film import Node, Plane, Strip
 from psrt.views.svg import text_width
 
 #: Radius of a rank, and of one with a long name at most.

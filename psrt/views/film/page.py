@@ -47,8 +47,8 @@ def _page(film: Film) -> str:
         *(Note(note, "missing") for note in film.notes),
         Figure(film.title, _WITHOUT, caption=" ".join(film.reading), data=film.data(), wide=True),
     ]
-    if film.facts:
-        parts.append(Table(film.facts))
+    if facts := [*film.facts, *[("in short", film.lesson)] * bool(film.lesson)]:
+        parts.append(Table(facts))
     head = "step", "", "who sends what to whom", "what ranks hold then, where it has changed"
     table = Table(list(_rows(film)), head=head, caption="All steps", folded=True)
     rows = [(it.name, it.whole, it.least) for it in film.costs]

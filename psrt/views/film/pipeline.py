@@ -11,8 +11,20 @@ from psrt.pipeline.step import COMPUTING, SENDING, WEIGHT_PASSES
 from psrt.units import plural
 from psrt.views.explain.pipeline import Explained
 from psrt.views.explain.pipeline_output import cells_of, facts, legend, title
-from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar
-from psrt.views.film.scene import Bar, Lane, Lanes, Strip
+from psrt.views.film.film import (
+    Bar,
+    Cell,
+    Change,
+    Cost,
+    Film,
+    Frame,
+    Lane,
+    Lanes,
+    Look,
+    Message,
+    SoFar,
+    Strip,
+)
 
 #: Colours of the three kinds of passes, by their letters, and of the two kinds of messages.
 _STYLES = {"F": 0, "B": 4, "W": 2}
@@ -55,10 +67,8 @@ def film_of(found: Explained) -> Film:
             unit="units",
         ),
         costs=tuple(_costs(found, len(messages))),
-        legend=(
-            *((_NAMES[letter], style, _STRENGTHS[0]) for letter, style in _STYLES.items()),
-            ("activations that a stage keeps", _ALIVE, 0.3),
-        ),
+        heading=title(found),
+        legend=tuple((_NAMES[letter], style, _STRENGTHS[0]) for letter, style in _STYLES.items()),
         facts=tuple(facts(found)),
         reading=tuple(legend(found)),
     )
@@ -79,7 +89,7 @@ def _bars(found: Explained) -> Iterator[Bar]:
             start = run.start
             for text, units in parts:
                 strength = _STRENGTHS[run.step.chunk % 2]
-                yield Bar(stage, start, start + units, text, _STYLES[text[0]], strength)
+                yield Bar(stage, start, start + units, text, Look(_STYLES[text[0]], strength))
                 start += units
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from psrt.views.film.film import Change, Film, Frame
-from psrt.views.film.scene import Bar, Lanes
+from psrt.views.film.film import Bar, Change, Film, Frame, Lanes
 
 
 def thinned(film: Film, most: int) -> Film:
@@ -84,11 +83,11 @@ def _joined(longest: dict[tuple[int, int], Bar], length: float) -> list[Bar]:
     bars: list[Bar] = []
     before = None
     for (lane, piece), bar in longest.items():
-        look = (lane, bar.style, bar.strength, bar.height)
+        look = (lane, bar.look)
         stop = (piece + 1) * length
         if before == (look, piece - 1):
             bars[-1] = bars[-1]._replace(stop=stop)
         else:
-            bars.append(bar._replace(start=piece * length, stop=stop, text=""))
+            bars.append(bar._replace(start=piece * length, stop=stop, text="", since=None))
         before = look, piece
     return bars

@@ -11,11 +11,32 @@ from itertools import groupby
 
 from psrt.messages import Leave, Mix, Params, Push
 from psrt.units import plural
-from psrt.views.explain.recording import Passage
-from psrt.views.explain.timeline import COMPUTE, WORKERS, Stretch, Timeline, described, lesson
-from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar
+from psrt.views.explain.recording import Passage, described
+from psrt.views.explain.timeline import (
+    COMPUTE,
+    MESSAGES,
+    WAITING,
+    WORKERS,
+    Stretch,
+    Timeline,
+    Transfer,
+    lesson,
+)
+from psrt.views.film.film import (
+    Bar,
+    Cell,
+    Change,
+    Cost,
+    Film,
+    Frame,
+    Lane,
+    Lanes,
+    Look,
+    Message,
+    SoFar,
+    Strip,
+)
 from psrt.views.film.moments import InOrder, moments
-from psrt.views.film.scene import Bar, Lane, Lanes, Strip
 
 #: What is closer than this is one frame, in usual steps: some latencies.
 _APART = 0.1
@@ -23,10 +44,18 @@ _APART = 0.1
 _WINDOW = 16.0
 #: Colours of messages to servers, from them, and of sums; and of waits for messages.
 _PUSH, _REPLY, _SUM, _GREY = 0, 2, 4, 6
-#: Strength and height of bars: computing, waiting for a worker, waiting for messages.
-_COMPUTES, _WAITS, _TRAVELS = (0.55, 1.0), (0.4, 0.3), (0.7, 0.08)
-#: Of a fragment: others have yet to send their parts; all have.
-_PARTIAL, _WHOLE = (0.45, 0.12), (0.8, 0.3)
+#: Computing, waiting for a worker, waiting for messages; of a fragment: others have yet to send
+#: their parts, and all have. The colour is that of the worker.
+_COMPUTES = Look(0, 0.55, 1.0, "█", joint="▌")
+_WAITS = Look(0, 0.4, 0.3, "·{}")
+_TRAVELS = Look(_GREY, 0.7, 0.08, "-")
+_PARTIAL = Look(0, 0.45, 0.12, "·")
+_WHOLE = Look(0, 0.8, 0.3, "─")
+_KEY = "█ computes (▌ end of a step)   ·0· waits for worker 0   - waits for messages"
+_KEY_OF_FRAGMENTS = "├ sends its part of a mean   · others have yet to   ─ all have   ┤ mixes it in"
+#: One character for each worker, for waits in a text; and those of a row of it.
+LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_ACROSS = 76
 #: Most messages that have a label each in a frame.
 _LABELLED = 12
 
@@ -37,7 +66,7 @@ def film_of(timeline: Timeline) -> Film:
     names = [f"worker {i}" for i in range(timeline.workers)]
     names += [f"server {i}" for i in range(servers)]
     lanes, lane_of = _lanes(timeline, names)
-    heading, *rest = described(timeline)
+    heading, *rest = described(timeline.config, timeline.slow)
     last = max([timeline.seconds, *(it.stop for it in timeline.passages)])
     columns = ("steps", "version") if servers else ("steps",)
     return Film(
@@ -58,13 +87,19 @@ def film_of(timeline: Timeline) -> Film:
             window=min(_WINDOW, last),
             end=last,
             unit="usual steps",
+            key="\n".join([_KEY, *[_KEY_OF_FRAGMENTS] * bool(timeline.sums)]),
+            across=_ACROSS,
         ),
+        heading=" · ".join([heading, *rest]),
         costs=tuple(_costs(timeline)),
         legend=(
-            ("computes a step", 0, _COMPUTES[0]),
-            ("thin: waits, in the colour of the worker that it waits for", 1, _WAITS[0]),
+            ("computes a step", 0, _COMPUTES.strength),
+            ("thin: waits, in the colour of the worker that it waits for", 1, _WAITS.strength),
         ),
-        facts=(("in short", lesson(timeline)),),
+        facts=tuple(
+            (f"worker {i}", _shares_text(timeline, i)) for i in range(timeline.workers)
+        ),
+        lesson=lesson(timeline),
     )  # fmt: skip
 
 
@@ -82,24 +117,41 @@ def _lanes(timeline: Timeline, names: Sequence[str]) -> tuple[list[Lane], list[i
     return lanes, lane_of
 
 
+def _shares_text(timeline: Timeline, worker: int) -> str:
+    """Return what a worker did with its time, and for what it waited most."""
+    shares = [(timeline.share(worker, WORKERS, waiting_for=i), -i) for i in range(timeline.workers)]
+    share, waiting_for = max(shares)
+    rest = timeline.share(worker, MESSAGES)
+    texts = [f"{share:.0%} for worker {-waiting_for}"] if share >= 0.005 else []
+    texts += [f"{rest:.0%} for messages"] if rest >= 0.005 else []
+    computing, waiting = timeline.share(worker, COMPUTE), timeline.share(worker, *WAITING)
+    text = f"{computing:4.0%} computing   {waiting:4.0%} waiting"
+    return f"{text}   ({', '.join(texts)})" if texts else text
+
+
 def _bars(timeline: Timeline, lane_of: Sequence[int]) -> Iterator[Bar]:
     for worker, line in enumerate(timeline.lines):
         for it in line:
+            text, look = "", _TRAVELS
             if it.what == COMPUTE:
-                text, style, look = str(it.waiting_for + 1), worker, _COMPUTES
+                text, look = str(it.waiting_for + 1), _COMPUTES._replace(style=worker % 7)
             elif it.what == WORKERS:
-                text, style, look = "", it.waiting_for, _WAITS
-            else:
-                text, style, look = "", _GREY, _TRAVELS
-            yield Bar(lane_of[worker], it.start, it.stop, text, style % 7, *look)
+                text = LETTERS[it.waiting_for]
+                look = _WAITS._replace(style=it.waiting_for % 7)
+            yield Bar(lane_of[worker], it.start, it.stop, text, look)
     for worker, sums in enumerate(timeline.sums):
         for part in sums:
-            lane = lane_of[worker] + 1 + part.fragment
-            complete = min(part.complete, part.taken)
-            if complete > part.sent:
-                yield Bar(lane, part.sent, complete, "", worker % 7, *_PARTIAL)
-            if part.taken > complete:
-                yield Bar(lane, complete, part.taken, "", worker % 7, *_WHOLE)
+            yield from _of_fragment(part, lane_of[worker] + 1 + part.fragment, worker % 7)
+
+
+def _of_fragment(part: Transfer, lane: int, style: int) -> Iterator[Bar]:
+    """Yield what becomes of a part of a mean, from its sending to the taking of the mean."""
+    complete = min(part.complete, part.taken)
+    spans = [(part.sent, complete, _PARTIAL), (complete, part.taken, _WHOLE)]
+    spans = [it for it in spans if it[1] > it[0]] or spans[1:]
+    for i, (start, stop, look) in enumerate(spans):
+        ends = "├" * (i == 0), "┤" * (i == len(spans) - 1)
+        yield Bar(lane, start, stop, "", look._replace(style=style, ends=ends))
 
 
 def _frames(timeline: Timeline, names: Sequence[str], last: float) -> Iterator[Frame]:

@@ -23,10 +23,11 @@ from psrt.views.explain.pipeline_output import (
     COMPARE_FORMAT,
     FORMAT,
     as_document,
-    as_text,
     compared_text,
-    draw,
 )
+from psrt.views.film.drawing import draw_lanes
+from psrt.views.film.pipeline import film_of
+from psrt.views.film.text import lanes_text
 from support.cases import each
 
 ROOT = Path(__file__).parents[4]
@@ -59,7 +60,7 @@ CASES = (
 def test_text_and_document_are_one_timeline(name, stages, micro_batches, deferred):
     row, chunks = pipeline_of(name)
     found = explained(row, stages, micro_batches, chunks, deferred=deferred)
-    text, said = as_text(found), as_document(found)
+    text, said = lanes_text(film_of(found)), as_document(found)
     assert max(map(len, text.splitlines())) <= 118
     assert said["format"] == FORMAT
     for drawn, line in zip(timeline_of(text), said["lines"], strict=True):
@@ -106,7 +107,7 @@ def test_the_text_of_1f1b(capsys):
 def test_the_drawing_has_every_pass_in_the_picture(name, stages, micro_batches, deferred):
     row, chunks = pipeline_of(name)
     found = explained(row, stages, micro_batches, chunks, deferred=deferred)
-    canvas = draw(found)
+    canvas = draw_lanes(film_of(found))
     shapes = list(ElementTree.fromstring(canvas.as_text()))
     passes = [it.attrib for it in shapes if it.attrib.get("stroke") == "white"]
     weights = 1 if deferred else micro_batches
@@ -143,14 +144,14 @@ def test_the_comparison(capsys):
 def test_derivations_have_the_picture_that_is_explained(name, chunks, sizes):
     row = PIPELINES[name]
     pictured = timeline_of(import_module(row.order.__module__).__doc__ or "")
-    assert pictured == timeline_of(as_text(explained(row, *sizes, chunks)))
+    assert pictured == timeline_of(lanes_text(film_of(explained(row, *sizes, chunks))))
 
 
 def test_the_page_has_what_is_explained():
     page = (ROOT / "docs/parallelism.md").read_text(encoding="utf-8")
     deferred = page.partition("### Deferred weights")[2].partition("\n## ")[0]
     assert timeline_of(deferred) == timeline_of(
-        as_text(explained(PIPELINES["gpipe"], 3, 4, deferred=True))
+        lanes_text(film_of(explained(PIPELINES["gpipe"], 3, 4, deferred=True)))
     )
     assert compared_text(compared(4, 8)).split("\n\n")[1] in page
 

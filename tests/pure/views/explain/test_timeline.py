@@ -17,7 +17,10 @@ from psrt.views.explain.timeline import (
     lesson,
     run,
 )
-from psrt.views.explain.timeline_output import FORMAT, as_document, as_text, draw
+from psrt.views.explain.timeline_document import FORMAT, as_document
+from psrt.views.film.drawing import draw_lanes
+from psrt.views.film.text import lanes_text
+from psrt.views.film.timeline import film_of
 from support.cases import each
 
 MODES = {
@@ -151,8 +154,9 @@ def test_the_same_seed_the_same_timeline_which_can_be_written_and_drawn(name):
     found = timeline(name)
     assert timeline.__wrapped__(name) == found
     assert timeline(name, seed=1).lines != found.lines
-    assert as_text(found).startswith(found.config.mode)
-    svg = draw(found).as_text()
+    film = film_of(found)
+    assert lanes_text(film).startswith(found.config.mode)
+    svg = draw_lanes(film).as_text()
     assert all(f">worker {worker}</text>" in svg for worker in range(4))
     assert svg.count("<rect") > sum(len(of(line, COMPUTE)) for line in found.lines)
 
@@ -186,7 +190,7 @@ a gradient was 0.5 versions old when applied, at most 1"""
 
 
 def test_the_text():
-    assert as_text(HAND_MADE, width=20) == TEXT
+    assert lanes_text(film_of(HAND_MADE), across=20) == TEXT
 
 
 def test_the_document():

@@ -266,9 +266,9 @@ def test_a_timeline_shows_each_message_and_stretch_and_what_all_have_done(mode):
     for worker, line in enumerate(timeline.lines):
         bars = [it for it in film.scene.bars if it.lane == film.scene.lane_of[worker]]
         assert [(it.start, it.stop) for it in bars] == [(it.start, it.stop) for it in line]
-        computes = [it.text for it in bars if it.height == 1]
+        computes = [it.text for it in bars if it.look.height == 1]
         assert computes == [str(it.waiting_for + 1) for it in line if it.what == COMPUTE]
-        waits = [it.style for it in bars if it.height == 0.3]
+        waits = [it.look.style for it in bars if it.look.height == 0.3]
         assert waits == [it.waiting_for for it in line if it.what == WORKERS]
 
 
@@ -361,7 +361,7 @@ def test_many_bars_are_thinned_and_that_is_said():
     assert thin.scene.window == film.scene.end
     # In its first piece stage 0 is going forward, at the end backward to the weights.
     of_first = [bar for bar in thin.scene.bars if bar.lane == 0]
-    assert (of_first[0].start, of_first[0].style) == (0, film.scene.bars[0].style)
+    assert (of_first[0].start, of_first[0].look.style) == (0, film.scene.bars[0].look.style)
     assert of_first[-1].stop == pytest.approx(film.scene.end)
     assert all(one.stop <= other.start + 1e-9 for one, other in pairwise(of_first))
     assert coarse(film, len(film.scene.bars)) is film

@@ -129,13 +129,12 @@ def _schedule(what: str, argv: list[str]) -> None:
     if given.json and given.all:
         raise ConfigError("--json is always complete; leave --all out")
     explanation = _explanation(what, given)
-    from psrt.views.explain import drawing, output
+    from psrt.views.explain import output
 
     publish(
         given,
         document=lambda: output.as_document(explanation),
         text=lambda: output.as_text(explanation, everything=given.all),
-        canvas=lambda: drawing.draw(explanation),
         film=lambda: film_of("collective", explanation),
     )
 

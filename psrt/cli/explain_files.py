@@ -50,12 +50,12 @@ def publish(
         text: makes the text.
         canvas: makes the drawing.
     """
-    from psrt.views.film.drawing import draw_lanes
+    from psrt.views.film.drawing import draw
     from psrt.views.film.text import lanes_text
 
     film = cache(film)
     if vars(given).get("svg") is not None:
-        (canvas() if canvas is not None else draw_lanes(film())).save(given.svg)
+        (canvas() if canvas is not None else draw(film())).save(given.svg)
     line = "" if given.html is None else _written(given.html, film())
     if given.json:
         say(json_of(document()))

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from psrt.arrays import ITEMSIZE
 from psrt.errors import ConfigError
 from psrt.units import plural, size_text, time_text
-from psrt.views.explain.drawing import Boxes
 from psrt.views.explain.explanation import Explanation
 from psrt.views.explain.output import costs_text, ending_text
 from psrt.views.explain.trace import Content, Hop
-from psrt.views.explain.words import COMPLETE, hop_text, members, ranges
+from psrt.views.explain.words import COMPLETE, cell_name, hop_text, members, numbers, ranges
 from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
 from psrt.views.film.layout import circle
+from psrt.views.svg import text_width
 
-#: Most ranks on a circle that one can tell apart, and most cells of all of them.
-MOST_RANKS, MOST_CELLS = 32, 2048
+#: Most ranks on a circle that one can tell apart.
+MOST_RANKS = 32
+#: Most cells in a row, and most that are wide enough for text.
+_ABREAST, _WRITTEN = 16, 8
 #: Colours of messages that are combined and copied, of a part of a sum, and of a whole one.
 _COMBINED, _COPIED, _PART, _WHOLE = 0, 2, 4, 2
 #: Strength of the colour of one rank's numbers, and what the whole sum adds to it.
@@ -28,19 +31,12 @@ def film_of(explanation: Explanation) -> Film:
     """Return the film of a collective.
 
     Raises:
-        ConfigError: if there are too many ranks, or chunks, to be seen.
+        ConfigError: if there are too many ranks to be seen.
     """
-    cells = len(explanation.trace.cells.spans)
     if explanation.size > MOST_RANKS:
-        raise ConfigError(f"html plays at most {MOST_RANKS} ranks, got {explanation.size}")
-    if cells * explanation.size > MOST_CELLS:
-        raise ConfigError(
-            f"html would show {cells * explanation.size} chunks of all ranks, at most "
-            f"{MOST_CELLS}: give fewer ranks or fewer --bytes"
-        )
-    boxes = Boxes(explanation)
-    strip = Strip(boxes.box_width, boxes.box_height, _columns(explanation, boxes))
-    counts = [cells] * explanation.size
+        raise ConfigError(f"html and svg show at most {MOST_RANKS} ranks, got {explanation.size}")
+    boxes = _Boxes(explanation)
+    counts = [len(explanation.trace.cells.spans)] * explanation.size
     schedule, totals = explanation.schedule, explanation.totals
     kind = f", {_article(schedule.kind)}" if schedule.kind != schedule.name else ""
     return Film(
@@ -51,7 +47,10 @@ def film_of(explanation: Explanation) -> Film:
             tuple(_cell(explanation, boxes, it) for it in held) for held in explanation.trace.start
         ),
         frames=tuple(_frames(explanation, boxes)),
-        scene=circle(explanation.names, strip, counts, order=explanation.order or ()),
+        scene=replace(
+            circle(explanation.names, boxes.strip, counts, order=explanation.order or ()),
+            cells=tuple(cell_name(i, explanation.trace.cells.in_vector) for i in range(counts[0])),
+        ),
         costs=tuple(_costs(explanation)),
         legend=tuple(_legend(explanation)),
         facts=(
@@ -62,11 +61,51 @@ def film_of(explanation: Explanation) -> Film:
     )  # fmt: skip
 
 
-def _columns(explanation: Explanation, boxes: Boxes) -> int:
-    """Return the cells in a row: where they are many, so that all are about a square."""
-    if boxes.writes or explanation.schedule.kind == "all-to-all":
-        return boxes.columns
-    return math.isqrt(len(explanation.trace.cells.spans) - 1) + 1
+class _Boxes:
+    """Size and labels of cells, the same for all ranks at all times."""
+
+    def __init__(self, explanation: Explanation) -> None:
+        self._explanation = explanation
+        count = len(explanation.trace.cells.spans)
+        #: Whether there is text in them.
+        self.writes = count <= _WRITTEN
+        labels = [self.label(held) for held in _ever(explanation)] if self.writes else []
+        # Bold letters are wider by a ninth.
+        widest = 1.12 * max((text_width(text, 11) for text in labels), default=0.0)
+        width = max(26.0, widest + 10) if self.writes else 10.0
+        height = 24.0 if self.writes else 13.0 if count <= _ABREAST else 10.0
+        self.strip = Strip(width, height, self._columns(count))
+
+    def _columns(self, count: int) -> int:
+        """Return the cells in a row: where they are many, so that all are about a square."""
+        size = self._explanation.size
+        if self._explanation.schedule.kind == "all-to-all" and count == size * size:
+            return size  # the vector is a table of blocks: rows are sent, columns are received
+        return max(count, 1) if self.writes else math.isqrt(count - 1) + 1
+
+    def label(self, held: Content) -> str:
+        """Return the text of a cell: its numbers, or the ranks that the sum contains."""
+        explanation = self._explanation
+        if explanation.numbered:
+            text = numbers(held.numbers, most=4)
+            return text if len(text) <= 16 else f"{len(held.numbers)} numbers"
+        ranks = list(members(held.whose))
+        if explanation.trace.folds and len(ranks) == explanation.size > 1:
+            return COMPLETE
+        if len(ranks) > 3 and ranks[-1] - ranks[0] == len(ranks) - 1:
+            return f"{explanation.names[ranks[0]]}…{explanation.names[ranks[-1]]}"
+        joined = "".join(explanation.names[rank] for rank in ranks)
+        return joined if len(joined) <= 4 else f"{len(ranks)} of {explanation.size}"
+
+
+def _ever(explanation: Explanation) -> set[Content]:
+    """Return the contents of every rank at every time."""
+    trace = explanation.trace
+    found = {held for rank in trace.start for held in rank if held is not None}
+    found |= {held for hop in trace.hops for held in hop.after if held is not None}
+    return found | {
+        held for rank in range(explanation.size) for _, held in explanation.result(rank)
+    }
 
 
 def _article(kind: str) -> str:
@@ -79,7 +118,7 @@ def _vector(explanation: Explanation) -> str:
     return f"{explanation.n} numbers, {size_text(explanation.n * ITEMSIZE)}, {cut}"
 
 
-def _frames(explanation: Explanation, boxes: Boxes) -> Iterator[Frame]:
+def _frames(explanation: Explanation, boxes: _Boxes) -> Iterator[Frame]:
     """Yield the start, a frame for each round, and the result."""
     trace, size = explanation.trace, explanation.size
     moved, combined = [[0] * size, [0] * size], [0] * size
@@ -104,7 +143,7 @@ def _frames(explanation: Explanation, boxes: Boxes) -> Iterator[Frame]:
         yield _result(explanation, boxes, _so_far(explanation, trace.rounds, moved, combined))
 
 
-def _result(explanation: Explanation, boxes: Boxes, costs: tuple[SoFar, ...]) -> Frame:
+def _result(explanation: Explanation, boxes: _Boxes, costs: tuple[SoFar, ...]) -> Frame:
     """Return the last frame, in which ranks hold their results alone."""
     changes = []
     for rank in range(explanation.size):
@@ -140,11 +179,13 @@ def _caption(hops: Sequence[Hop]) -> str:
     return "; ".join(parts) + "."
 
 
-def _message(explanation: Explanation, boxes: Boxes, hop: Hop) -> Message:
+def _message(explanation: Explanation, boxes: _Boxes, hop: Hop) -> Message:
     left, right = hop_text(explanation, hop)
     vector = explanation.trace.cells.in_vector
     label = ranges(hop.send, vector)
-    if len(hop.send) == 1 and (held := hop.carried[0]) is not None:
+    if hop.local:
+        label = f"{ranges(hop.receive, vector)} {'+=' if hop.combine else '='} {label}"
+    elif len(hop.send) == 1 and (held := hop.carried[0]) is not None:
         text = boxes.label(held)
         label = text if vector == 1 else f"{label}: {text}"
     return Message(
@@ -153,7 +194,7 @@ def _message(explanation: Explanation, boxes: Boxes, hop: Hop) -> Message:
     )  # fmt: skip
 
 
-def _cell(explanation: Explanation, boxes: Boxes, held: Content | None) -> Cell:
+def _cell(explanation: Explanation, boxes: _Boxes, held: Content | None) -> Cell:
     """Return a piece of what a rank holds: the stronger the colour, the more ranks' numbers."""
     if held is None:
         return Cell("")

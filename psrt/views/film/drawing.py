@@ -1,10 +1,15 @@
-"""A film of lanes as SVG: a row a lane, time runs to the right, and below it what is said of it."""
+"""A film as SVG: lanes along time, which runs to the right, or ranks side by side, time downwards.
+
+Below each arrow that ends at a rank is what it then holds, with a firm edge where that is new.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from textwrap import wrap
 
-from psrt.views.film.film import Bar, Film, Lanes
+from psrt.errors import ConfigError
+from psrt.views.film.film import EMPTY, Bar, Cell, Film, Frame, Lanes, Message, Plane
 from psrt.views.svg import INK, RULE, SOFT, Canvas, legend_entry, legend_width, text_width, tint
 
 _MARGIN, _TOP, _LINE = 26.0, 64.0, 20.0
@@ -16,8 +21,35 @@ _LENGTH, _UNIT = 1000.0, 24.0
 _THIN = 0.1
 
 
+_Legend = list[list[tuple[str, int, float]]]
+
+
+def _in_rows(film: Film, width: float) -> _Legend:
+    """Return a legend in as many rows as it takes."""
+    rows: _Legend = [[]]
+    room = width
+    for it in film.legend:
+        needed = legend_width(it[0])
+        if rows[-1] and needed > room:
+            rows.append([])
+            room = width
+        rows[-1].append(it)
+        room -= needed
+    return rows
+
+
+def _draw_legend(canvas: Canvas, rows: _Legend, y: float) -> float:
+    """Draw a legend from ``y`` on, and return what comes below."""
+    for row in rows:
+        x = _MARGIN
+        for name, style, strength in row:
+            x = legend_entry(canvas, x, y, name, tint(style, strength))
+        y += _LINE
+    return y
+
+
 class _Chart:
-    """Places everything."""
+    """Places lanes, and all around them."""
 
     def __init__(self, film: Film, scene: Lanes) -> None:
         self._film, self._scene = film, scene
@@ -38,7 +70,7 @@ class _Chart:
             for i, line in enumerate(wrap(text, columns) or [""])
         ]
         self._lesson = wrap(film.lesson, columns)
-        self._legend = self._in_rows(width)
+        self._legend = _in_rows(film, width - 2 * _MARGIN)
         lines = len(self._legend) + len(self._said) + len(self._lesson)
         self.canvas = Canvas(width, self._bottom + 62 + _LINE * lines, film.heading)
 
@@ -65,19 +97,6 @@ class _Chart:
             self._bar(it)
         self._words()
         return canvas
-
-    def _in_rows(self, width: float) -> list[list[tuple[str, int, float]]]:
-        """Return the legend in as many rows as it takes."""
-        rows: list[list[tuple[str, int, float]]] = [[]]
-        room = width - 2 * _MARGIN
-        for it in self._film.legend:
-            needed = legend_width(it[0])
-            if rows[-1] and needed > room:
-                rows.append([])
-                room = width - 2 * _MARGIN
-            rows[-1].append(it)
-            room -= needed
-        return rows
 
     def _placed(self) -> dict[int, float]:
         """Return the top of each lane."""
@@ -124,12 +143,7 @@ class _Chart:
     def _words(self) -> None:
         """Write the legend, how to read it, the facts and the lesson."""
         y = self._bottom + 40
-        for row in self._legend:
-            x = _MARGIN
-            for name, style, strength in row:
-                x = legend_entry(self.canvas, x, y, name, tint(style, strength))
-            y += _LINE
-        y += 6
+        y = _draw_legend(self.canvas, self._legend, y) + 6
         for name, text in self._said:
             self.canvas.text(_MARGIN, y, name, anchor="start", fill=SOFT)
             self.canvas.text(
@@ -141,7 +155,156 @@ class _Chart:
             y += _LINE
 
 
-def draw_lanes(film: Film) -> Canvas:
-    """Return the drawing of a film of lanes."""
-    assert isinstance(film.scene, Lanes), "there are lanes"
-    return _Chart(film, film.scene).draw()
+#: Most ranks that are readable side by side, and boxes that a viewer opens in reasonable time.
+MOST_RANKS, _MOST_BOXES = 32, 200_000
+#: Height of a row of arrows, by the most ranks that it is for.
+_BANDS = ((4, 50.0), (8, 62.0), (MOST_RANKS, 76.0))
+#: Most local steps of a rank shown in one round; further ones are only counted.
+_MOST_LOCAL = 8
+_GUTTER, _BETWEEN_RANKS, _HEAD, _LOCAL_LINE = 92.0, 34.0, 132.0, 14.0
+_LOCAL_INK = "#8A5A00"
+
+
+class _Rounds:
+    """Places ranks side by side, and frames below one another."""
+
+    def __init__(self, film: Film, scene: Plane) -> None:
+        self._film, self._scene = film, scene
+        order = scene.order or range(len(film.names))
+        columns = max(min(len(held), scene.strip.columns) for held in film.start)
+        self._wide = scene.strip.width * columns
+        self._high = scene.strip.height * -(-len(film.start[0]) // scene.strip.columns)
+        name = max(text_width(name, 13) for name in film.names)
+        self._pitch = max(self._wide, name + 12, 60.0) + _BETWEEN_RANKS
+        left = _MARGIN + _GUTTER + self._pitch / 2
+        #: Of each rank's column, its centre.
+        self._x = {rank: left + self._pitch * place for place, rank in enumerate(order)}
+        self._band = next(high for most, high in _BANDS if len(film.names) <= most)
+        self._costs = " · ".join(
+            f"{it.name} {it.whole}" + (f" ({film.bound} {it.least})" if it.least else "")
+            for it in film.costs
+        )
+        inside = max(
+            _GUTTER + self._pitch * len(film.names),
+            text_width(self._costs, 12), text_width(film.title, 18),
+        )  # fmt: skip
+        # What changes nothing and sends nothing, such as a result that all hold, is no row.
+        self._rows = [it for it in film.frames[1:] if it.messages or it.changes]
+        self._legend = _in_rows(film, inside)
+        self._bottom = _HEAD + self._high + sum(self._height(it) + self._high for it in self._rows)
+        height = self._bottom + 30 + _LINE * len(self._legend)
+        self.canvas = Canvas(2 * _MARGIN + inside, height, film.title)
+
+    def draw(self) -> Canvas:
+        """Draw everything, from the top down."""
+        canvas, film = self.canvas, self._film
+        canvas.text(_MARGIN, 30, film.title, size=18, anchor="start", bold=True)
+        self._label(54, self._costs)
+        for rank, name in enumerate(film.names):
+            x = self._x[rank]
+            canvas.line(x, _HEAD - 23, x, self._bottom - self._high, stroke=RULE, width=2)
+            if len(name) <= 2:
+                canvas.circle(x, 94, 15, fill="#F2F4F7", stroke=SOFT)
+            canvas.text(x, 94, name, size=13, bold=True)
+        held = [list(cells) for cells in film.start]
+        self._label(_HEAD + self._high / 2, film.frames[0].label)
+        for rank, cells in enumerate(held):
+            self._paint(rank, cells, _HEAD, range(len(cells)))
+            self._names(rank)
+        y = _HEAD + self._high
+        for frame in self._rows:
+            y += self._height(frame)
+            self._frame(frame, held, y)
+            y += self._high
+        _draw_legend(canvas, self._legend, self._bottom + 28)
+        return canvas
+
+    def _names(self, rank: int) -> None:
+        """Write the names of cells above those of the start, where they are one row."""
+        names, (width, _, columns) = self._scene.cells, self._scene.strip
+        for i, name in enumerate(names if 1 < len(names) <= columns else ()):
+            x = self._x[rank] - self._wide / 2 + width * (i + 0.5)
+            self.canvas.text(x, _HEAD - 6, name, size=7, fill=SOFT)
+
+    def _label(self, y: float, text: str) -> None:
+        self.canvas.text(_MARGIN, y, text, anchor="start", fill=SOFT)
+
+    def _height(self, frame: Frame) -> float:
+        """Return the room for a frame's arrows, and for lines of what ranks do by themselves."""
+        lines = [len(self._own(frame, rank)) for rank in range(len(self._film.names))]
+        sends = any(it.source != it.target for it in frame.messages)
+        return self._band * sends + _LOCAL_LINE * (max(lines) + (not sends))
+
+    def _own(self, frame: Frame, rank: int) -> list[str]:
+        """Return what a rank does within its own memory, a line each."""
+        lines = [it.label for it in frame.messages if it.source == it.target == rank]
+        if len(lines) > _MOST_LOCAL:
+            lines = [*lines[: _MOST_LOCAL - 1], f"… {len(lines) - _MOST_LOCAL + 1} more"]
+        return lines
+
+    def _frame(self, frame: Frame, held: list[list[Cell]], y: float) -> None:
+        """Draw the events of a frame above ``y``, and below it what has changed."""
+        own = _LOCAL_LINE * max(len(self._own(frame, rank)) for rank in range(len(held)))
+        top = y - self._height(frame)
+        self._label((top + y) / 2, frame.label)
+        for it in frame.messages:
+            if it.source != it.target:
+                self._arrow(it, top + 9, y - own - 3)
+        changed: dict[int, set[int]] = {}
+        for rank, at, cell in frame.changes:
+            held[rank][at] = cell
+            changed.setdefault(rank, set()).add(at)
+        for rank, cells in changed.items():
+            for i, line in enumerate(reversed(self._own(frame, rank))):
+                self.canvas.tag(self._x[rank], y - _LOCAL_LINE * (i + 0.6), line, fill=_LOCAL_INK)
+            self._paint(rank, held[rank], y, cells)
+
+    def _arrow(self, it: Message, top: float, bottom: float) -> None:
+        x, to_x = self._x[it.source], self._x[it.target]
+        side = 7 if to_x > x else -7
+        x, to_x = x + side, to_x - side
+        self.canvas.arrow(x, top, to_x, bottom, stroke=tint(it.style))
+        several = len(self._film.start[0]) > 1
+        if several and it.label and text_width(it.label, 10) < self._pitch * 0.8:
+            # Near the sender, where lines that cross have not met yet.
+            share = min(0.36, 0.36 * self._pitch / abs(to_x - x))
+            place = x + share * (to_x - x), top + share * (bottom - top)
+            self.canvas.tag(*place, it.label, fill=tint(it.style))
+
+    def _paint(self, rank: int, held: Sequence[Cell], y: float, changed: Collection[int]) -> None:
+        """Draw what a rank holds below ``y``; what has changed gets a firm edge, on top."""
+        left = self._x[rank] - self._wide / 2
+        self.canvas.rect(left, y, self._wide, self._high, fill="white")
+        firm = [i in changed and it.style != EMPTY for i, it in enumerate(held)]
+        for i in sorted(range(len(held)), key=firm.__getitem__):
+            self._box(left, y, i, held[i], firm=firm[i])
+
+    def _box(self, left: float, y: float, i: int, cell: Cell, *, firm: bool) -> None:
+        width, height, columns = self._scene.strip
+        x, y = left + width * (i % columns), y + height * (i // columns)
+        empty = cell.style == EMPTY
+        self.canvas.rect(
+            x, y, width, height, fill="white" if empty else tint(cell.style, cell.strength),
+            stroke="#444444" if firm else "#B8BEC6", line=1.3 if firm else 0.7, dashed=empty,
+        )  # fmt: skip
+        if cell.text:
+            self.canvas.text(
+                x + width / 2, y + height / 2, cell.text, size=11, bold=firm,
+                fill="#111111" if firm else "#777777",
+            )  # fmt: skip
+
+
+def draw(film: Film) -> Canvas:
+    """Return the drawing of a film: its lanes, or a row for each frame of what ranks hold.
+
+    Raises:
+        ConfigError: if there are too many ranks, frames or cells.
+    """
+    if isinstance(film.scene, Lanes):
+        return _Chart(film, film.scene).draw()
+    if len(film.names) > MOST_RANKS:
+        raise ConfigError(f"svg draws at most {MOST_RANKS} ranks, got {len(film.names)}")
+    boxes = len(film.frames) * sum(map(len, film.start))
+    if boxes > _MOST_BOXES:
+        raise ConfigError(f"svg would have {boxes} boxes, give fewer ranks or fewer --bytes")
+    return _Rounds(film, film.scene).draw()

@@ -99,6 +99,10 @@ class Plane:
     height: float
     #: Lines between ranks, along which messages may go.
     edges: tuple[tuple[int, int], ...] = ()
+    #: Names of the cells that each rank holds; empty: they have none.
+    cells: tuple[str, ...] = ()
+    #: The ranks in their order, where that is not that of their numbers.
+    order: tuple[int, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """Return what the player reads, of what JSON knows."""

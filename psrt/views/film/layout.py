@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from psrt.views.film.film import Node, Plane, Strip
 from psrt.views.svg import text_width
@@ -64,7 +65,7 @@ def circle(
             if i != j
         )
         if near > room + _GAP / 2 and not _overlap(boxes):
-            return placed(places, ways, names, strip, counts)
+            return replace(placed(places, ways, names, strip, counts), order=tuple(order))
         radius *= _GROWS
 
 

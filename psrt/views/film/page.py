@@ -15,6 +15,8 @@ from psrt.views.page.parts import Figure, Note, Part, Section, Table
 MOST_NBYTES = 1_000_000
 #: Frames that a page is made of at first; fewer where it would be too large.
 _MOST_FRAMES = 400
+#: Most cells of all ranks that one can tell apart.
+MOST_CELLS = 2048
 #: Bars of lanes, which are narrower than a hair where they are more.
 _MOST_BARS = 8000
 _WITHOUT = "The steps are in the table below; playing them takes JavaScript."
@@ -26,8 +28,14 @@ def page_of(film: Film) -> tuple[str, Film]:
     Where the film is too long for a page that is a thinned one, whose notes say so.
 
     Raises:
-        ConfigError: if jinja2 is not installed, or even two frames are too large.
+        ConfigError: if jinja2 is not installed, there are too many cells, or even two frames are
+            too large.
     """
+    if (cells := sum(map(len, film.start))) > MOST_CELLS:
+        raise ConfigError(
+            f"html would show {cells} chunks of all ranks, at most {MOST_CELLS}: give fewer ranks "
+            "or fewer --bytes"
+        )
     film, most = coarse(film, _MOST_BARS), _MOST_FRAMES
     while True:
         shown = thinned(film, most)

@@ -8,9 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from psrt.collective import SCHEDULES
-from psrt.views.explain.drawing import draw
 from psrt.views.explain.inputs import Example
 from psrt.views.explain.output import FORMAT, as_document, as_text
+from psrt.views.film.collective import film_of
+from psrt.views.film.drawing import draw
 from support.cases import each
 from support.explanations import EXAMPLE, explained
 
@@ -129,7 +130,7 @@ def texts(canvas):
 @each("name", SCHEDULES)
 def test_everything_is_inside_and_every_message_has_its_arrow(name, size):
     shown = explained(name, size, size * 4)
-    canvas = draw(shown)
+    canvas = draw(film_of(shown))
     root, found = shapes(canvas)
     width, height = float(root.get("width")), float(root.get("height"))
     for shape in found:
@@ -141,19 +142,18 @@ def test_everything_is_inside_and_every_message_has_its_arrow(name, size):
             assert float(shape.get("x")) + float(shape.get("width")) <= width + 0.1
             assert float(shape.get("y")) + float(shape.get("height")) <= height + 0.1
     heads = [shape for shape in found if shape.tag == f"{SVG}polygon"]
-    in_legend = sum(text in ("is combined", "is copied") for text in texts(canvas))
-    assert len(heads) == shown.totals.price.messages + in_legend
+    assert len(heads) == shown.totals.price.messages
 
 
 def test_a_mean_is_shown_divided_and_a_result_where_one_counts():
-    svg = draw(explained("ring", example=EXAMPLE, op="mean")).as_text()
+    svg = draw(film_of(explained("ring", example=EXAMPLE, op="mean"))).as_text()
     assert svg.count(">9.25</text>") == 8  # 37 / 4, two chunks of it on each rank
-    assert "Σ: the sum of all" in svg
-    assert "result" in texts(draw(explained("reduce-scatter", 3)))
-    assert "result" not in texts(draw(explained("ring", 3)))
+    assert "the sum of all" in svg
+    assert "result" in texts(draw(film_of(explained("reduce-scatter", 3))))
+    assert "result" not in texts(draw(film_of(explained("ring", 3))))
 
 
 def test_names_are_escaped_and_what_ranks_do_alone_is_drawn():
     example = Example(("<a>", "b&c"), ((1,), (2,)))
-    assert {"<a>", "b&c"} <= set(texts(draw(explained("tree", example=example))))
-    assert {"locally", "w0", "0 += w0"} <= set(texts(draw(explained("naive", 2))))
+    assert {"<a>", "b&c"} <= set(texts(draw(film_of(explained("tree", example=example)))))
+    assert {"w0", "0 += w0"} <= set(texts(draw(film_of(explained("naive", 2)))))

@@ -25,7 +25,7 @@ from psrt.views.explain.pipeline_output import (
     as_document,
     compared_text,
 )
-from psrt.views.film.drawing import draw_lanes
+from psrt.views.film.drawing import draw
 from psrt.views.film.pipeline import film_of
 from psrt.views.film.text import lanes_text
 from support.cases import each
@@ -107,7 +107,7 @@ def test_the_text_of_1f1b(capsys):
 def test_the_drawing_has_every_pass_in_the_picture(name, stages, micro_batches, deferred):
     row, chunks = pipeline_of(name)
     found = explained(row, stages, micro_batches, chunks, deferred=deferred)
-    canvas = draw_lanes(film_of(found))
+    canvas = draw(film_of(found))
     shapes = list(ElementTree.fromstring(canvas.as_text()))
     passes = [it.attrib for it in shapes if it.attrib.get("stroke") == "white"]
     weights = 1 if deferred else micro_batches

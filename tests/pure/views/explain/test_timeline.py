@@ -18,7 +18,7 @@ from psrt.views.explain.timeline import (
     run,
 )
 from psrt.views.explain.timeline_document import FORMAT, as_document
-from psrt.views.film.drawing import draw_lanes
+from psrt.views.film.drawing import draw
 from psrt.views.film.text import lanes_text
 from psrt.views.film.timeline import film_of
 from support.cases import each
@@ -156,7 +156,7 @@ def test_the_same_seed_the_same_timeline_which_can_be_written_and_drawn(name):
     assert timeline(name, seed=1).lines != found.lines
     film = film_of(found)
     assert lanes_text(film).startswith(found.config.mode)
-    svg = draw_lanes(film).as_text()
+    svg = draw(film).as_text()
     assert all(f">worker {worker}</text>" in svg for worker in range(4))
     assert svg.count("<rect") > sum(len(of(line, COMPUTE)) for line in found.lines)
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.codec import Matrix, draws, make_codec, make_encoder
+from psrt.codec.fields import Field
 from psrt.codec.table import TABLE
-from psrt.views.explain.codec_bits import Field, fields
 
 #: A vector with numbers of all sizes, a zero, and a largest one.
 EXAMPLE = (0.3, -1.7, 2.25, 0.0, -0.1, 3.1, -4.0, 0.8)
@@ -99,6 +99,6 @@ def run(
         decoded = np.empty_like(vector)
         receiver.decode(frame, decoded)
         residual = None if sender.residual is None else sender.residual.copy()
-        parts = tuple(fields(codec, frame, knobs, matrices, decoded))
+        parts = tuple(receiver.fields(frame, decoded))
         found.append(Step(vector, encoded, decoded, residual, parts, frame.size))
     return CodedVectors(codec, dict(knobs), error_feedback, tuple(found))

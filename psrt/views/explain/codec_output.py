@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from psrt.arrays import ITEMSIZE, Vector
+from psrt.codec.fields import Field
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.table import TABLE
 from psrt.config.checks import flag
 from psrt.views.explain.codec import CodedVectors, Step
-from psrt.views.explain.codec_bits import Field
 
 FORMAT = "psrt explain codec 1"
 #: Bits in a line.

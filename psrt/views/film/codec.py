@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.arrays import ITEMSIZE, Vector
+from psrt.codec.fields import Field
 from psrt.codec.table import TABLE
 from psrt.units import plural, size_text
 from psrt.views.explain.codec import CodedVectors, Step
-from psrt.views.explain.codec_bits import Field
 from psrt.views.explain.codec_output import flags_of, place_of
 from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
 from psrt.views.film.layout import RADIUS, placed

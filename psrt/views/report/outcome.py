@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 
-from psrt.report.summary import Summary
 from psrt.units import plural
 from psrt.views.page.parts import Note, Part, Section, Table
-from psrt.views.page.words import NONE, nbytes, number, percent, seconds
+from psrt.views.page.words import NONE, number, percent, seconds
 from psrt.views.report import again
 from psrt.views.report.folder import RunFolder
+from psrt.views.runs.figures import FIGURES, Figure, Told, user_figures
 
 
 def section(runs: Sequence[RunFolder]) -> Section:
@@ -60,94 +62,32 @@ def _resume(run: RunFolder) -> str:
     return words
 
 
-def _rows(runs: Sequence[RunFolder]) -> list[tuple[str, Callable[[RunFolder], str]]]:
-    target = _target(runs)
-    return [
-        ("state", state),
-        ("to resume", _resume),
-        ("mode", lambda run: run.mode or NONE),
-        ("ranks", _ranks),
-        ("test accuracy", lambda run: percent(_last(run, "test_accuracy", "accuracy"))),
-        ("test loss", lambda run: number(_last(run, "test_loss", "test_loss"))),
-        *((f"test {name}", _figure(name)) for name in _figures(runs)),
-        ("training loss", lambda run: number(_last(run, "train_loss", "loss"))),
-        ("time", _time),
-        (
-            f"time to {percent(target)} accuracy" if target else "",
-            lambda run: seconds(run.metrics.seconds_to(target)) if target and run.metrics else NONE,
-        ),
-        ("samples", lambda run: number(_last(run, "samples", "samples"), 15)),
-        ("samples per second", _speed),
-        ("steps", lambda run: number(_last(run, "steps", "step"), 15)),
-        ("updates", _of(lambda it: f"{it.updates:,}")),
-        ("parameters", _of(lambda it: f"{it.parameters:,}")),
-        ("staleness, mean", _staleness),
-        ("waiting, mean of workers", _waiting),
-        ("bytes sent", _of(lambda it: nbytes(it.bytes_sent + it.cut_bytes_sent))),
-        ("gradients not used", _of(lambda it: f"{it.dropped:,}" if it.dropped else NONE)),
-        ("SHA-256 of the parameters", _of(lambda it: it.parameters_sha256[:16] or NONE)),
-    ]
+def _rows(runs: Sequence[RunFolder]) -> Iterator[tuple[str, Callable[[RunFolder], str]]]:
+    yield "state", state
+    yield "to resume", _resume
+    yield "mode", lambda run: run.mode or NONE
+    yield "ranks", lambda run: NONE if run.summary or run.ranks is None else f"{run.ranks:,}"
+    if target := _target(runs):
+        yield (
+            f"time to {percent(target)} accuracy",
+            lambda run: seconds(run.metrics.seconds_to(target)) if run.metrics else NONE,
+        )
+    for it in (*FIGURES, *user_figures(map(_told, runs))):
+        yield it.name, partial(_said, it)
 
 
-def _figures(runs: Sequence[RunFolder]) -> Iterable[str]:
-    """Return the names of what else was found on the test set."""
-    found = (run.summary.test_figures for run in runs if run.summary is not None)
-    return dict.fromkeys(name for it in found for name in it)
+def _said(figure: Figure, run: RunFolder) -> str:
+    return figure.said(_told(run)) or NONE
 
 
-def _figure(name: str) -> Callable[[RunFolder], str]:
-    return _of(lambda it: number(it.test_figures.get(name)))
-
-
-def _of(text_of: Callable[[Summary], str]) -> Callable[[RunFolder], str]:
-    return lambda run: NONE if run.summary is None else text_of(run.summary)
-
-
-def _last(run: RunFolder, in_summary: str, column: str) -> float | None:
-    """Return a figure of the summary, or the last one in the metrics where there is none."""
-    if run.summary is not None:
-        found: float | None = getattr(run.summary, in_summary)
-        return found
-    if run.metrics is None or not run.metrics.has(column):
-        return None
-    values = run.metrics[column]
-    return float(values[np.isfinite(values)][-1])
-
-
-def _ranks(run: RunFolder) -> str:
-    if run.summary is None:
-        return NONE if run.ranks is None else f"{run.ranks:,}"
-    roles = [
-        plural(count, role)
-        for role, count in (("server", run.summary.servers), ("worker", run.summary.workers))
-        if count
-    ]
-    return ", ".join(roles)
-
-
-def _time(run: RunFolder) -> str:
-    text = seconds(_last(run, "seconds", "seconds"))
-    return f"{text} of virtual time" if run.virtual and text != NONE else text
-
-
-def _speed(run: RunFolder) -> str:
-    if run.summary is None:
-        return NONE
-    return number(run.summary.samples_per_second, 3)
-
-
-def _staleness(run: RunFolder) -> str:
-    if run.summary is None or not run.summary.staleness.histogram:
-        return NONE
-    staleness = run.summary.staleness
-    return f"{number(staleness.mean, 3)} versions, the largest {staleness.max:,}"
-
-
-def _waiting(run: RunFolder) -> str:
-    workers = run.summary.waiting if run.summary is not None else ()
-    if not workers:
-        return NONE
-    return percent(sum(it.share for it in workers if it.share is not None) / len(workers))
+def _told(run: RunFolder) -> Told:
+    """Return what the files say; of metrics the last value that each column has."""
+    last: dict[str, float] = {}
+    for name, values in run.metrics.columns.items() if run.metrics is not None else ():
+        known = values[np.isfinite(values)]
+        if len(known):
+            last[name] = float(known[-1])
+    return Told(None if run.summary is None else asdict(run.summary), last)
 
 
 def _target(runs: Sequence[RunFolder]) -> float | None:

@@ -19,7 +19,8 @@ from psrt.history.reading import read_header
 from psrt.report.environment import WORDS, environment_rows
 from psrt.report.files import SIMULATION
 from psrt.report.metrics import seconds_to_accuracy
-from psrt.units import size_text, time_text
+from psrt.units import time_text
+from psrt.views.runs.figures import FIGURES, TEST, Figure, Told, user_figure, user_figures
 from psrt.views.runs.folder import RunFolder, as_written, labels, read_run
 
 #: Characters of a line, unless one column needs more.
@@ -28,97 +29,32 @@ _WIDEST = 100
 _NOT_COMPARED = ("out", "overwrite")
 
 
-class Figure(NamedTuple):
-    """A row of what came out."""
+def _told(run: RunFolder) -> Told:
+    return Told(run.summary, run.records[-1] if run.records else {})
+
+
+#: Of a run's folder, beside what its files say.
+_OF_FOLDER = (
+    ("ended", lambda run: run.summary is not None, lambda it: "yes" if it else "not yet"),
+    ("simulated", lambda run: (run.path / SIMULATION).exists(), lambda it: "yes" if it else "no"),
+)
+
+
+class _Row(NamedTuple):
+    """A figure of runs; see ``Figure``."""
 
     name: str
-    #: Reads it from a run, None where that does not have it.
     of: Callable[[RunFolder], Any]
-    #: Returns it for a person.
-    text: Callable[[Any], str] = "{:,.6g}".format
-    #: Whether a relation to the first run says something.
+    text: Callable[[Any], str]
     relative: bool = False
 
-
-def _of(*path: str) -> Callable[[RunFolder], Any]:
-    """Return what reads a field of the summary, or of the last record where there is none yet."""
-
-    def read(run: RunFolder) -> Any:
-        value: Any = run.summary
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        if run.summary is None and run.records:
-            return run.records[-1].get(_IN_RECORDS.get(path, ""))
-        return value
-
-    return read
+    @classmethod
+    def from_figure(cls, it: Figure) -> _Row:
+        """Return the row of a figure."""
+        return cls(it.name, lambda run: it.of(_told(run)), it.text, it.relative)
 
 
-#: Field of a summary → that of a record.
-_IN_RECORDS: dict[tuple[str, ...], str] = {
-    ("epochs",): "epoch", ("steps",): "step", ("samples",): "samples", ("seconds",): "seconds",
-    ("train_loss",): "loss", ("test_loss",): "test_loss", ("test_accuracy",): "accuracy",
-    ("samples_per_second",): "samples_per_second", ("bytes_sent",): "bytes_sent",
-    ("staleness", "mean"): "staleness_mean", ("staleness", "max"): "staleness_max",
-}  # fmt: skip
-
-
-#: Before the names that figures on the test set have from their users.
-_TEST = "test "
-
-
-def _waiting(run: RunFolder) -> float | None:
-    """Return the mean share of its time that a worker waited."""
-    shares = [row["share"] for row in (run.summary or {}).get("waiting", ())]
-    return sum(shares) / len(shares) if shares else None
-
-
-def _slowest(run: RunFolder) -> int | None:
-    """Return the worker that others waited for the longest."""
-    waits: dict[int, float] = {}
-    for row in (run.summary or {}).get("waiting", ()):
-        for worker, seconds in row.get("waiting_for", {}).items():
-            waits[int(worker)] = waits.get(int(worker), 0.0) + seconds
-    return max(waits, key=waits.__getitem__, default=None)
-
-
-def _stale(run: RunFolder, name: str) -> Any:
-    if run.summary is not None and not run.summary["staleness"]["histogram"]:
-        return None  # nothing was pushed
-    return _of("staleness", name)(run)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.2f} %"
-
-
-FIGURES = (
-    Figure("ended", lambda run: run.summary is not None, lambda it: "yes" if it else "not yet"),
-    Figure(
-        "simulated",
-        lambda run: (run.path / SIMULATION).exists(),
-        lambda it: "yes" if it else "no",
-    ),
-    Figure("workers", _of("workers")),
-    Figure("servers", _of("servers")),
-    Figure("hosts", _of("hosts")),
-    Figure("epochs", _of("epochs")),
-    Figure("steps", _of("steps")),
-    Figure("seconds", _of("seconds"), time_text, relative=True),
-    Figure("samples/s", _of("samples_per_second"), "{:,.0f}".format, relative=True),
-    Figure("training loss", _of("train_loss"), "{:.4g}".format, relative=True),
-    Figure("test loss", _of("test_loss"), "{:.4g}".format, relative=True),
-    Figure("accuracy", _of("test_accuracy"), _percent),
-    Figure("staleness, mean", lambda run: _stale(run, "mean"), "{:.2f}".format),
-    Figure("staleness, max", lambda run: _stale(run, "max")),
-    Figure("waiting", _waiting, _percent),
-    Figure("waited for worker", _slowest),
-    Figure("dropped", _of("dropped")),
-    Figure("missing workers", lambda run: len((run.summary or {}).get("missing", ())) or None),
-    Figure("bytes sent", _of("bytes_sent"), size_text, relative=True),
-    Figure("parameters", _of("parameters")),
-    Figure("same bits", _of("parameters_sha256"), lambda it: it[:8]),
-)
+_ROWS = (*(_Row(*it) for it in _OF_FOLDER), *map(_Row.from_figure, FIGURES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +81,10 @@ class Comparison:
         """Yield tables with a line for each run, and once what is equal in all of them."""
         columns = [[dashed(name), *map(_value, its)] for name, its in self.config.items()]
         equal = []
-        known = {it.name: it for it in FIGURES}
+        known = {it.name: it for it in _ROWS}
         for name, its in self.outcome.items():
-            other = _figure(name[len(_TEST) :]) if name.startswith(_TEST) else _to_accuracy(1.0)
+            is_users = name.startswith(TEST)
+            other = _users(name[len(TEST) :]) if is_users else _to_accuracy(1.0)
             figure = known.get(name) or other
             if all(it == its[0] for it in its):
                 equal.append(f"{name} {figure.text(its[0])}")
@@ -200,7 +137,8 @@ def compare(
         raise ConfigError("compare takes two runs or more")
     named = list(zip(labels(runs), [read_run(run) for run in runs], strict=True))
     asked = [] if target is None else [_to_accuracy(target)]
-    figures = {it.name: it for it in [*FIGURES, *asked, *_found([run for _, run in named])]}
+    found = map(_Row.from_figure, user_figures(_told(run) for _, run in named))
+    figures = {it.name: it for it in [*_ROWS, *asked, *found]}
     if sort is not None:
         named = _sorted(named, sort, figures)
     base = 0
@@ -225,20 +163,12 @@ def compare(
     )
 
 
-def _found(runs: Sequence[RunFolder]) -> list[Figure]:
-    """Return what else ``evaluate`` has found, in any of the runs."""
-    names = dict.fromkeys(
-        name for run in runs for name in (run.summary or {}).get("test_figures", ())
-    )
-    return [*map(_figure, names)]
-
-
-def _figure(name: str) -> Figure:
-    return Figure(f"{_TEST}{name}", _of("test_figures", name), "{:.4g}".format, relative=True)
+def _users(name: str) -> _Row:
+    return _Row.from_figure(user_figure(name))
 
 
 def _sorted(
-    named: Sequence[tuple[str, RunFolder]], sort: str, figures: Mapping[str, Figure]
+    named: Sequence[tuple[str, RunFolder]], sort: str, figures: Mapping[str, _Row]
 ) -> list[tuple[str, RunFolder]]:
     """Return runs in the order of a figure or knob; those without it last."""
     name, down = sort.removeprefix("-"), sort.startswith("-")
@@ -270,8 +200,8 @@ def _environments(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
     return {name: texts for name, texts in rows.items() if len({*texts} - {""}) > 1}
 
 
-def _to_accuracy(target: float) -> Figure:
-    return Figure(
+def _to_accuracy(target: float) -> _Row:
+    return _Row(
         f"time to {100 * target:g} %",
         lambda run: seconds_to_accuracy(run.records, target),
         time_text,
@@ -317,7 +247,7 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else shown(value)
 
 
-def _cells(figure: Figure, values: Sequence[Any], base: Any) -> Iterator[str]:
+def _cells(figure: _Row, values: Sequence[Any], base: Any) -> Iterator[str]:
     """Yield a figure's values, with by how much they differ from the baseline's."""
     for value in values:
         if value is None:

@@ -55,7 +55,7 @@ ORACLE_RANKS = 1 2 3 4
 FEW = not exhaustive and not soak
 # The tests without MPI, and of them what runs whole jobs, processes, or breaks the code.
 PURE = tests/pure
-NOT_QUICK = apps explain faults fuzz history job pages simulation trace test_docs.py
+NOT_QUICK = apps faults fuzz history job simulation views test_docs.py
 # Only tests with this mark, or `not` with it, all if empty; what pytest tells of the slowest; processes
 # at a time.
 MARKED = $(FEW)

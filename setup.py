@@ -29,7 +29,7 @@ setup(
     author="The psrt developers",
     # The digits that come along are under a licence of their own: psrt/data/DIGITS.md.
     license_expression="MIT AND CC-BY-4.0",
-    license_files=["LICENSE", "psrt/data/DIGITS.md", "psrt/pages/vendor/uPlot.LICENSE"],
+    license_files=["LICENSE", "psrt/data/DIGITS.md", "psrt/views/page/vendor/uPlot.LICENSE"],
     keywords=[
         "all-reduce",
         "asynchronous SGD",
@@ -60,7 +60,7 @@ setup(
     package_data={
         "psrt": ["py.typed"],
         "psrt.data": ["digits.npz", "DIGITS.md"],
-        "psrt.pages": ["template/*", "vendor/*"],
+        "psrt.views.page": ["template/*", "vendor/*"],
     },
     install_requires=["numpy>=1.26", "mpi4py>=4.1", "safetensors>=0.4"],
     extras_require={

@@ -31,8 +31,8 @@ from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
-from psrt.explain.inputs import read_ranks
 from psrt.units import size_text, time_text
+from psrt.views.explain.inputs import read_ranks
 from support.hosts import Hosts, why_not
 
 ROOT = Path(__file__).parents[2]

@@ -26,8 +26,8 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.errors import ConfigError
-from psrt.explain.inputs import read_ranks
 from psrt.units import plural, time_text
+from psrt.views.explain.inputs import read_ranks
 from support.hosts import Hosts, why_not
 
 BEGIN, END = "<!-- bench-hosts ps -->\n", "<!-- / ps -->"

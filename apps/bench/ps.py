@@ -33,7 +33,6 @@ from psrt.cli.flags import FlagParser
 from psrt.config import TrainConfig, resolve
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError, ProtocolError
-from psrt.explain.inputs import read_ranks
 from psrt.faults.vitals import HERE
 from psrt.job.build import role_map_for
 from psrt.mpi.agreement import raise_on_all
@@ -52,6 +51,7 @@ from psrt.sync import policy_for
 from psrt.transport import drive
 from psrt.transport.port import ThetaMemory
 from psrt.units import size_text
+from psrt.views.explain.inputs import read_ranks
 
 #: Bytes of the vector that goes back and forth.
 SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20)

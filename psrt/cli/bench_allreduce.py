@@ -18,11 +18,11 @@ from psrt.cli.printing import say
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ConfigError
-from psrt.explain.inputs import read_ranks, read_sizes
 from psrt.files import write_text
 from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.hosts import split_hosts
 from psrt.units import plural
+from psrt.views.explain.inputs import read_ranks, read_sizes
 
 #: Seconds that all layouts share under ``--quick``.
 _QUICK_S = 20.0

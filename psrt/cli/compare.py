@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     given = compare_parser().parse(argv)
     target = None if given.target is None else _accuracy(given.target)
     from psrt.report.strict_json import dumps
-    from psrt.runs.comparison import compare  # numpy only now: --help needs none
+    from psrt.views.runs.comparison import compare  # numpy only now: --help needs none
 
     found = compare(given.runs, target, sort=given.sort, baseline=given.baseline)
     say(dumps(found.document()) if given.json else "\n".join(found.lines()))

@@ -39,7 +39,7 @@ from psrt.pipeline import PIPELINES, pipeline_of
 from psrt.topology.names import FORMS
 
 if TYPE_CHECKING:
-    from psrt.explain.explanation import Explanation
+    from psrt.views.explain.explanation import Explanation
 
 #: Modes with several workers.
 #: Gossip has a page of its own, of its graph.
@@ -129,13 +129,12 @@ def _schedule(what: str, argv: list[str]) -> None:
     if given.json and given.all:
         raise ConfigError("--json is always complete; leave --all out")
     explanation = _explanation(what, given)
-    from psrt.explain import drawing, output
+    from psrt.views.explain import output
 
     publish(
         given,
         document=lambda: output.as_document(explanation),
         text=lambda: output.as_text(explanation, everything=given.all),
-        canvas=lambda: drawing.draw(explanation),
         film=lambda: film_of("collective", explanation),
     )
 
@@ -143,8 +142,8 @@ def _schedule(what: str, argv: list[str]) -> None:
 def _explanation(what: str, given: argparse.Namespace) -> Explanation:
     """Return the explanation that the flags ask for."""
     from psrt.arrays import ITEMSIZE
-    from psrt.explain.explanation import MOST_RANKS, default_names, explain
-    from psrt.explain.inputs import rank_of, read_example, read_order
+    from psrt.views.explain.explanation import MOST_RANKS, default_names, explain
+    from psrt.views.explain.inputs import rank_of, read_example, read_order
 
     schedule = SCHEDULES[what]
     if given.order is not None and not (isinstance(schedule, Algorithm) and schedule.ordered):
@@ -186,17 +185,14 @@ def _timeline(what: str, argv: list[str]) -> None:
         _exchange(what, given)
         return
     config = config_of(what, given)
-    from psrt.explain import timeline, timeline_output
+    from psrt.views.explain import timeline, timeline_document
 
-    most = len(timeline_output.LETTERS)
-    workers = read_flag("workers", WHOLE, given.workers, min=1, max=most)
+    workers = read_flag("workers", WHOLE, given.workers, min=1, max=timeline.MOST_WORKERS)
     slow = slow_of(given, workers)
     found = timeline.run(config, workers=workers, slow=slow)
     publish(
         given,
-        document=lambda: timeline_output.as_document(found),
-        text=lambda: timeline_output.as_text(found),
-        canvas=lambda: timeline_output.draw(found),
+        document=lambda: timeline_document.as_document(found),
         film=lambda: film_of("timeline", found),
     )
 
@@ -206,15 +202,13 @@ def _exchange(what: str, given: argparse.Namespace) -> None:
     config = config_of(what, given)
     if config.shards_per_server == AUTO:
         raise ConfigError("shards-per-server auto depends on a job: give the number to be drawn")
-    from psrt.explain import exchange, exchange_output
+    from psrt.views.explain import exchange, exchange_document
 
     workers = read_flag("workers", WHOLE, given.workers, min=1, max=exchange.MOST_WORKERS)
     found = exchange.run(config, workers=workers, slow=slow_of(given, workers))
     publish(
         given,
-        document=lambda: exchange_output.as_document(found),
-        text=lambda: exchange_output.as_text(found),
-        canvas=lambda: exchange_output.draw(found),
+        document=lambda: exchange_document.as_document(found),
         film=lambda: film_of("exchange", found),
     )
 
@@ -222,7 +216,7 @@ def _exchange(what: str, given: argparse.Namespace) -> None:
 def _codec(what: str, argv: list[str]) -> None:
     """Explain a codec."""
     given = checked(codec_parser().parse(argv))
-    from psrt.explain import codec, codec_output
+    from psrt.views.explain import codec, codec_output
 
     row, wanted = TABLE[given.codec], given.error_feedback
     fields = knobs_of(TrainConfig)
@@ -261,7 +255,7 @@ def _codec(what: str, argv: list[str]) -> None:
 def _gossip(what: str, argv: list[str]) -> None:
     """Explain a topology."""
     given = checked(gossip_parser().parse(argv))
-    from psrt.explain import gossip, gossip_output
+    from psrt.views.explain import gossip, gossip_output
 
     hosts: list[int] = []
     if given.hosts is not None:
@@ -290,7 +284,7 @@ def _pipeline(what: str, argv: list[str]) -> None:
     """Explain a schedule of a pipeline, or compare all."""
     if argv[:1] == ["compare"]:
         given = pipeline_compare_parser().parse(argv[1:])
-        from psrt.explain import pipeline, pipeline_output
+        from psrt.views.explain import pipeline, pipeline_output
 
         rows = pipeline.compared(*_sizes(given))
         say(
@@ -309,22 +303,20 @@ def _pipeline(what: str, argv: list[str]) -> None:
             "--pipeline-schedule"
         )
     given = checked(pipeline_parser().parse(argv))
-    from psrt.explain import pipeline, pipeline_output
+    from psrt.views.explain import pipeline, pipeline_output
 
     row, chunks = pipeline_of(given.pipeline_schedule)
     found = pipeline.explained(row, *_sizes(given), chunks, deferred=given.defer_weights)
     publish(
         given,
         document=lambda: pipeline_output.as_document(found),
-        text=lambda: pipeline_output.as_text(found),
-        canvas=lambda: pipeline_output.draw(found),
         film=lambda: film_of("pipeline", found),
     )
 
 
 def _sizes(given: argparse.Namespace) -> tuple[int, int]:
     """Return the numbers of stages and of micro-batches."""
-    from psrt.explain.pipeline import MOST_MICRO_BATCHES, MOST_STAGES
+    from psrt.views.explain.pipeline import MOST_MICRO_BATCHES, MOST_STAGES
 
     if "," in given.stages:
         count = given.stages.count(",") + 1
@@ -341,9 +333,9 @@ def _sizes(given: argparse.Namespace) -> tuple[int, int]:
 def _compare(what: str, argv: list[str]) -> None:
     """Explain which all-reduce is the fastest where."""
     given = compare_parser().parse(argv)
-    from psrt.explain import compare
-    from psrt.explain.inputs import read_ranks, read_sizes
     from psrt.report import figure
+    from psrt.views.explain import compare
+    from psrt.views.explain.inputs import read_ranks, read_sizes
 
     if given.plot is not None:
         figure.check_path(given.plot)

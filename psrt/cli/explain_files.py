@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,15 @@ from psrt.files import check_writable
 from psrt.units import plural
 
 if TYPE_CHECKING:
-    from psrt.explain.svg import Canvas
-    from psrt.pages.play.film import Film
+    from psrt.views.film.film import Film
+    from psrt.views.svg import Canvas
 
 
 def checked(given: argparse.Namespace) -> argparse.Namespace:
     """Return the flags after a check that drawing and page can be written."""
     check_writable(vars(given).get("svg"))
     if given.html is not None:
-        from psrt.pages.frame import check_installed
+        from psrt.views.page.frame import check_installed
 
         check_page_file(given.html, "--html", overwrite=given.overwrite)
         check_installed()
@@ -36,15 +37,30 @@ def publish(
     given: argparse.Namespace,
     *,
     document: Callable[[], dict[str, Any]],
-    text: Callable[[], str],
     film: Callable[[], Film],
+    text: Callable[[], str] | None = None,
     canvas: Callable[[], Canvas] | None = None,
 ) -> None:
-    """Write the drawing and the page if they are asked for, then print the document or the text."""
-    if canvas is not None and given.svg is not None:
-        canvas().save(given.svg)
+    """Write the drawing and the page if they are asked for, then print the document or the text.
+
+    Args:
+        given: the flags.
+        document: makes the JSON.
+        film: makes the film, of which text and drawing are made where nothing else makes them.
+        text: makes the text.
+        canvas: makes the drawing.
+    """
+    from psrt.views.film.drawing import draw
+    from psrt.views.film.text import lanes_text
+
+    film = cache(film)
+    if vars(given).get("svg") is not None:
+        (canvas() if canvas is not None else draw(film())).save(given.svg)
     line = "" if given.html is None else _written(given.html, film())
-    say(json_of(document()) if given.json else text())
+    if given.json:
+        say(json_of(document()))
+    else:
+        say(text() if text is not None else lanes_text(film()))
     if line:
         # What programs read is the document alone.
         print(line, file=sys.stderr) if given.json else say(f"\n{line}")
@@ -52,13 +68,13 @@ def publish(
 
 def film_of(kind: str, found: object) -> Film:
     """Return the film of an explanation."""
-    made: Film = import_module(f"psrt.pages.play.{kind}").film_of(found)
+    made: Film = import_module(f"psrt.views.film.{kind}").film_of(found)
     return made
 
 
 def _written(path: str, film: Film) -> str:
     """Write the page of a film and return the lines that say so, and what was left out."""
-    from psrt.pages.play.page import page_of
+    from psrt.views.film.page import page_of
 
     page, shown = page_of(film)
     return "\n".join([write_page(path, page, plural(len(shown.frames), "step")), *shown.notes])

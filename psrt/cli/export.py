@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("--out has no effect with tensorboard, which takes --to DIR")
     if given.to is None:
         raise ConfigError("tensorboard needs --to DIR, the folder below which runs are written")
-    from psrt.runs.tensorboard import export  # numpy only now: --help needs none
+    from psrt.views.runs.tensorboard import export  # numpy only now: --help needs none
 
     for folder in export(given.runs, given.to):
         say(str(folder))
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _csv(runs: Sequence[str], out: str | None) -> int:
-    from psrt.runs.metrics_csv import write_csv
+    from psrt.views.runs.metrics_csv import write_csv
 
     check_writable(out)
     text = io.StringIO(newline="")

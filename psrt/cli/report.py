@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     given = report_parser().parse(argv)
     output = given.output or _default(given.run)
     check_page_file(output, "-o", overwrite=given.overwrite)
-    from psrt.pages.run.page import page_of  # numpy only now: --help needs none
+    from psrt.views.report.page import page_of  # numpy only now: --help needs none
 
     with shown(given):
         page = page_of(given.run, check=given.check)

@@ -11,7 +11,7 @@ from psrt.cli.printing import say
 from psrt.cli.progress import add_flags, shown
 from psrt.errors import ConfigError
 
-#: As in ``psrt.trace.trace``, which needs numpy.
+#: As in ``psrt.views.trace.trace``, which needs numpy.
 _FORMATS = ("perfetto", "json")
 _MOST_MB = 64.0
 _DESCRIPTION = """\
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     """
     given = trace_parser().parse(argv)
     most = _megabytes(given.max_mb)
-    from psrt.trace import trace_run  # numpy only now: --help needs none
+    from psrt.views.trace import trace_run  # numpy only now: --help needs none
 
     with shown(given):
         traced = trace_run(

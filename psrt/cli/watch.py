@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     given = watch_parser().parse(argv)
     interval_s = _seconds("interval", given.interval)
     silent_s = _seconds("silent", given.silent)
-    from psrt.runs.watch import Lines, Panel, watch  # numpy only now: --help needs none
+    from psrt.views.runs.watch import Lines, Panel, watch  # numpy only now: --help needs none
 
     drawn = sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
     try:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from psrt.arrays import FloatArray, Vector
 from psrt.codec.codec import BLOCK
+from psrt.codec.fields import Field, FieldReader, elements
 from psrt.errors import ConfigError
 
 #: Where a row of buckets begins: in the vector, and among the buckets.
@@ -43,6 +44,11 @@ class Buckets:
         self.count = -(-n // size)
         #: Elements of as many whole buckets as are looked at together.
         self.step = max(1, BLOCK // size) * size
+
+    def scales(self, reader: FieldReader) -> Iterator[Field]:
+        """Yield the float32 scale of each bucket."""
+        for i in range(self.count):
+            yield reader.float32(f"scale of {elements(i, self.size, self.n)}:")
 
     def rows(self, vector: Vector) -> Iterator[tuple[int, int, FloatArray]]:
         """Yield whole buckets as rows, a block of them at a time, then the rest as a row.

@@ -24,6 +24,7 @@ class Float16(DenseCodec):
     """
 
     row = TABLE["float16"]
+    parts_of_element = (1, 5, 10)
 
     def __init__(self, n: int) -> None:
         super().__init__(n, 2 * n)
@@ -61,6 +62,7 @@ class BFloat16(DenseCodec):
     """
 
     row = TABLE["bfloat16"]
+    parts_of_element = (1, 8, 7)
 
     def __init__(self, n: int) -> None:
         super().__init__(n, 2 * n)

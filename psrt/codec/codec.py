@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
+from psrt.codec.fields import Field, FieldReader
 from psrt.codec.frame import HEADER_BYTES, MOST, Header, read_header, write_header
 from psrt.codec.table import Row
 from psrt.errors import CodecError, ConfigError
@@ -137,6 +139,22 @@ class Codec:
             raise CodecError(f"a payload of {header.nbytes} bytes, expected at most {self.most}")
         self._decode(header, frame[HEADER_BYTES:], out)
 
+    def fields(self, frame: Bytes, decoded: Vector) -> Iterator[Field]:
+        """Yield the parts of a frame of this codec, for people.
+
+        Args:
+            frame: that it has encoded.
+            decoded: (n,) what that decodes to.
+        """
+        reader = FieldReader(frame)
+        yield from reader.header()
+        yield from self._fields(reader, read_header(frame), decoded)
+
+    def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
+        """Yield the parts of a payload; a codec that knows its parts says more."""
+        for at in range(header.nbytes):
+            yield reader.whole(1, f"byte {at} of the payload")
+
     def _encode(
         self, vector: Vector, payload: Bytes, rng: np.random.Generator
     ) -> tuple[int, int, int]:
@@ -151,6 +169,9 @@ class Codec:
 class DenseCodec(Codec):
     """A codec that sends every element, in a payload of always the same length."""
 
+    #: Lengths of the parts of an element's bits, where each has its own: sign, exponent, mantissa.
+    parts_of_element: ClassVar[Sequence[int]] = ()
+
     def _encode(
         self, vector: Vector, payload: Bytes, rng: np.random.Generator
     ) -> tuple[int, int, int]:
@@ -164,6 +185,14 @@ class DenseCodec(Codec):
                 f"bytes, expected form 0 with {self.n} in {self.most}"
             )
         self._unpack(payload, out)
+
+    def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
+        if not self.parts_of_element:
+            yield from super()._fields(reader, header, decoded)
+            return
+        for i in range(self.n):
+            yield reader.take(self.parts_of_element, f"[{i}] {decoded[i]:g}")
+        yield from reader.rest()
 
     def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
         """Write all of the payload."""

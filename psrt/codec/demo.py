@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from psrt.arrays import Bytes, FloatArray, Vector
 from psrt.codec.codec import DenseCodec
+from psrt.codec.fields import Field, FieldReader
+from psrt.codec.frame import Header
 from psrt.codec.matrices import Matrix, between
 from psrt.codec.table import TABLE
 from psrt.errors import CodecError, ConfigError
@@ -162,6 +164,17 @@ class Demo(DenseCodec):
                 else:
                     values, places = split
                     into[:] = self._back(chunks, values, places.astype(np.int64))
+
+    def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
+        first = 0
+        for it in self._chunks:
+            names = [f"chunk {first + i}" for i in range(it.number) for _ in range(it.kept)]
+            first += it.number
+            what = "element" if it.is_whole else "coefficient"
+            for name in names:
+                yield reader.float32(f"{what} of {name}:")
+            for name in names if not it.is_whole else ():
+                yield reader.whole(2, f"its place in {name}")
 
     def _forth(self, given: FloatArray) -> FloatArray:
         """Return the cosine transform of chunks (…, rows, columns)."""

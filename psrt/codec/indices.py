@@ -18,10 +18,13 @@ at half of n.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from psrt.arrays import Bytes
+from psrt.codec.fields import Field, FieldReader, elements
 from psrt.errors import CodecError
 
 #: Ascending positions in a vector.
@@ -123,3 +126,28 @@ def _of_gaps(packed: Bytes, k: int) -> Indices:
 def _need(holds: bool, expected: str) -> None:
     if not holds:
         raise CodecError(f"indices that are damaged, expected {expected}")
+
+
+def index_fields(reader: FieldReader, form: int, indices: Sequence[int], n: int) -> Iterator[Field]:
+    """Yield the parts of packed indices, for people.
+
+    Args:
+        reader: of a frame, up to them.
+        form: of the indices.
+        indices: what they are.
+        n: elements of the vector.
+    """
+    if form == AS_THEY_ARE:
+        for _ in indices:
+            yield reader.whole(4, "index")
+    elif form == GAPS:
+        last = -1
+        for i in indices:
+            size = 1
+            while reader.data[reader.at // 8 + size - 1] & 0x80:
+                size += 1
+            yield reader.take([1, 7] * size, f"{i - last - 1} between [{last}] and [{i}]")
+            last = i
+    else:
+        for at in range(0, n, 8):
+            yield reader.take([1] * 8, f"which of {elements(at // 8, 8, n)}, the first one last")

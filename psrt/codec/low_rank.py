@@ -7,12 +7,15 @@ of either instead of M.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 import numpy as np
 
 from psrt.arrays import AnyVector, Bytes, FloatArray, Vector
 from psrt.codec.codec import DenseCodec
+from psrt.codec.fields import Field, FieldReader
+from psrt.codec.frame import Header
 from psrt.codec.matrices import Matrix, between
 from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
@@ -89,6 +92,15 @@ class LowRank(DenseCodec):
         for span in self._rest:
             span.of(out)[:] = values[at : at + span.size]
             at += span.size
+
+    def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
+        for matrix in self._thin:
+            for name, rows in (("P", matrix.rows), ("Q", matrix.columns)):
+                for row, column in product(range(rows), range(self.parameter)):
+                    yield reader.float32(f"{name}[{row}, {column}]")
+        for span in self._rest:
+            for i in range(span.start, span.stop):
+                yield reader.float32(f"[{i}]")
 
     def begin(self, rng: np.random.Generator) -> None:
         """Do nothing: the first Q is the same everywhere, and so is what followed."""

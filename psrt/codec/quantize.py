@@ -6,12 +6,16 @@ with u uniform in [0, 1): the mean of that is x·levels/scale, and its variance 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from psrt.arrays import Bytes, FloatArray, Vector
 from psrt.codec.buckets import Buckets, largest, or_nan
 from psrt.codec.codec import DenseCodec
+from psrt.codec.fields import Field, FieldReader, elements
+from psrt.codec.frame import Header
 from psrt.codec.packing import (
     bits_bytes,
     pack_bits,
@@ -85,6 +89,17 @@ class _Levels(DenseCodec):
             for _, first, rows in buckets.rows(out):
                 scale = steps[first : first + len(rows)]
                 np.multiply(rows, scale[:, np.newaxis], out=rows)
+
+    def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
+        yield from self._buckets.scales(reader)
+        yield from self._number_fields(reader, decoded)
+        yield from reader.rest()
+
+    def _number_fields(self, reader: FieldReader, decoded: Vector) -> Iterator[Field]:
+        bits, levels = _bits(self._levels), self._levels
+        for i in range(self.n):
+            step = reader.peek(bits) - levels
+            yield reader.take([bits], f"[{i}] {step:+d} of {levels}: {decoded[i]:g}")
 
     def _scale(self, rows: FloatArray, scratch: FloatArray) -> npt.NDArray[np.float32]:
         """Return the scale of each bucket: no element is longer but for a rounding error."""
@@ -161,3 +176,10 @@ class TernaryBase3(Ternary):
 
     def _unpack_numbers(self, packed: Bytes, out: Vector) -> None:
         unpack_trits(packed, out)
+
+    def _number_fields(self, reader: FieldReader, decoded: Vector) -> Iterator[Field]:
+        for i in range(-(-self.n // 5)):
+            byte = reader.peek(8)
+            digits = [byte // 3**k % 3 for k in range(min(5, self.n - 5 * i))]
+            sums = " + ".join(f"{digit}·{3**k}" for k, digit in enumerate(digits))
+            yield reader.take([8], f"{elements(i, 5, self.n)} {byte} = {sums}, less 1 each")

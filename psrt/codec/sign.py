@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
 from psrt.codec.buckets import Buckets, or_nan
 from psrt.codec.codec import DenseCodec
+from psrt.codec.fields import Field, FieldReader, elements
+from psrt.codec.frame import Header
 from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
 
@@ -76,3 +80,10 @@ class Sign(DenseCodec):
                     block[8 * whole :] = _FACTORS[packed[-1]][: rows.size - 8 * whole]
                 scale = scales[first : first + len(rows)]
                 np.multiply(rows, scale[:, np.newaxis], out=rows)
+
+    def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
+        yield from self._buckets.scales(reader)
+        for at in range(0, self.n, 8):
+            byte = reader.peek(8)  # the first element is in the highest bit
+            signs = " ".join("+-"[byte >> (7 - i) & 1] for i in range(min(8, self.n - at)))
+            yield reader.take([1] * 8, f"{elements(at // 8, 8, self.n)} {signs}")

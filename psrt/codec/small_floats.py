@@ -7,6 +7,7 @@ power of two can without passing it. Then each element is rounded to nearest, ti
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy.typing as npt
 from psrt.arrays import Bytes, Vector
 from psrt.codec.buckets import Buckets, largest
 from psrt.codec.codec import DenseCodec
+from psrt.codec.fields import Field, FieldReader, elements
+from psrt.codec.frame import Header
 from psrt.codec.packing import bits_bytes, pack_bits, unpack_bits
 from psrt.codec.table import TABLE
 
@@ -73,6 +76,7 @@ class _SmallFloat(DenseCodec):
     def __init_subclass__(cls, *, exponent: int, mantissa: int, largest_code: int) -> None:
         cls.bits = 1 + exponent + mantissa
         cls.format = (exponent, mantissa, largest_code)
+        cls.parts_of_element = (1, exponent, mantissa)
         positive = format_numbers(exponent, mantissa, largest_code)
         sign = 1 << (cls.bits - 1)
         # Codes that no number has are never sent; whoever sends one sent a NaN.
@@ -119,6 +123,14 @@ class _SmallFloat(DenseCodec):
         upper = bits >> 16
         upper |= (bits & 0xFFFF) != 0
         np.take(self._table, upper, out=codes, mode="clip")
+
+    def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
+        for i in range(self._buckets.count):
+            power = reader.peek(8)
+            scale = "not a number" if power == _NAN else f"2^{power - _BIAS}"
+            which = elements(i, self._buckets.size, self.n)
+            yield reader.take([8], f"scale of {which}: {scale}")
+        yield from super()._fields(reader, header, decoded)
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
         buckets, codes = self._buckets, self._codes

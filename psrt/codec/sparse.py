@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,9 @@ import numpy.typing as npt
 from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec.codec import Codec, Encoder
 from psrt.codec.feedback import codec_of
+from psrt.codec.fields import FLOAT32, Field, FieldReader
 from psrt.codec.frame import HEADER_BYTES, Header
-from psrt.codec.indices import DENSE, Indices, pack_indices, unpack_indices
+from psrt.codec.indices import DENSE, Indices, index_fields, pack_indices, unpack_indices
 from psrt.codec.table import TABLE
 from psrt.errors import CodecError, ConfigError
 
@@ -92,6 +93,18 @@ class Chosen(Codec):
         chosen = unpack_indices(header.form, payload[at:], header.sent, self.n)
         out.fill(0)
         out[chosen] = payload[:at].view("<f4")
+
+    def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
+        if header.form == DENSE:
+            for i in range(self.n):
+                yield reader.float32(f"[{i}]")
+            return
+        start = reader.at // 8 + 4 * header.sent
+        packed = np.frombuffer(reader.data[start:], np.uint8)
+        indices = unpack_indices(header.form, packed, header.sent, self.n).tolist()
+        for i in indices:
+            yield reader.float32(f"value of [{i}]:")
+        yield from index_fields(reader, header.form, indices, self.n)
 
     def _choose(self, vector: Vector) -> Indices:
         """Return the indices of what is sent, ascending."""
@@ -332,6 +345,12 @@ class RandomK(Codec):
         np.take(vector, chosen, out=values, mode="clip")
         with np.errstate(over="ignore"):
             np.multiply(values, self._factor, out=values)
+
+    def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
+        seed = reader.peek(64)
+        yield reader.whole(8, "seed, from which the indices follow")
+        for i in drawn(seed, self.n, self.k).tolist():
+            yield reader.take(FLOAT32, f"[{i}] {decoded[i]:g}")
 
     def _decode(self, header: Header, payload: Bytes, out: Vector) -> None:
         if (header.form, header.sent, header.nbytes) != (0, self.k, self.most):

@@ -41,7 +41,7 @@ class Schedule:
     summary: str
     #: ``(size, n, root)`` → the result required of the steps.
     specify: Callable[[int, int, int], CollectiveSpec] = field(kw_only=True)
-    #: Lower bounds of every schedule of this kind; ``psrt.explain.explanation`` derives them.
+    #: Lower bounds of every schedule of this kind; ``psrt.views.explain.explanation`` derives them.
     least: Least = field(kw_only=True)
     #: Whether one rank, any, is the only source or destination.
     rooted: bool = field(default=False, kw_only=True)

@@ -3,14 +3,14 @@
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.explain.codec import run as coded
-from psrt.explain.codec import small_knobs
-from psrt.explain.exchange import run as exchanged
-from psrt.explain.gossip import explained as mixed
-from psrt.explain.pipeline import explained as piped
-from psrt.explain.timeline import run
-from psrt.pages.play import codec, collective, exchange, gossip, page, pipeline, timeline
 from psrt.pipeline import pipeline_of
+from psrt.views.explain.codec import run as coded
+from psrt.views.explain.codec import small_knobs
+from psrt.views.explain.exchange import run as exchanged
+from psrt.views.explain.gossip import explained as mixed
+from psrt.views.explain.pipeline import explained as piped
+from psrt.views.explain.timeline import run
+from psrt.views.film import codec, collective, exchange, gossip, page, pipeline, timeline
 from support.browser import tab_in
 from support.explanations import EXAMPLE, explained
 

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from psrt.pages.frame import render
-from psrt.pages.lines import Line, line_chart
-from psrt.pages.parts import Note, Section
-from psrt.pages.run.page import page_of
+from psrt.views.page.frame import render
+from psrt.views.page.lines import Line, line_chart
+from psrt.views.page.parts import Note, Section
+from psrt.views.report.page import page_of
 from support.browser import pixels_of, tab_in
 from support.pages import RUNS, Page, make_run
 

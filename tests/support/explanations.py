@@ -6,8 +6,8 @@ from typing import Any
 
 from psrt.collective import SCHEDULES
 from psrt.collective.costs import LinkCosts
-from psrt.explain.explanation import Explanation, explain
-from psrt.explain.inputs import Example
+from psrt.views.explain.explanation import Explanation, explain
+from psrt.views.explain.inputs import Example
 
 COSTS = LinkCosts(alpha=1e-3, beta=1e-6, gamma=1e-7)
 #: The vectors of the worked example, whose sums are known number by number.

@@ -34,7 +34,6 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.data import load_dataset
 from psrt.errors import PsrtError
-from psrt.explain.inputs import read_example
 from psrt.faults.connection import Connection
 from psrt.files import read_text
 from psrt.history import EVENT
@@ -53,6 +52,7 @@ from psrt.report.files import OutputFolder
 from psrt.report.metrics import read_metrics
 from psrt.topology import topology_of
 from psrt.transport.frames import FRAME_BYTES, decode, encode
+from psrt.views.explain.inputs import read_example
 from support.mutation import NUMBERS, Mutator
 
 Reader = Callable[[Mutator, Path], object]

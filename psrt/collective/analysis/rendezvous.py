@@ -3,7 +3,7 @@
 A rank takes its steps in order. A message goes through when both of its ends have posted it, the
 strictest behaviour that MPI allows; a step ends when both its halves are through. A ``Memory``
 defines the content and the effect of a message: contributions (``proof``), times (``cost``), or
-a drawing (``psrt.explain``).
+a drawing (``psrt.views.explain``).
 
 **One run is enough.** The ranks could take turns in many ways, but every one of them leads to the
 same end. A step names its peers, so the k-th message from a to b is the same one in every run; what

@@ -18,7 +18,6 @@ import pytest
 import psrt
 from psrt import ConfigError, TrainConfig
 from psrt.history.check.run import check_run
-from psrt.pages.run.page import page_of
 from psrt.report import (
     Counts,
     Gap,
@@ -35,10 +34,11 @@ from psrt.report.environment import WORDS, ended, environment, environment_rows
 from psrt.report.environment import environment_differences as differences
 from psrt.report.histogram import histogram_lines
 from psrt.report.simulation import Load, Simulation, simulation_text
-from psrt.runs.comparison import compare
-from psrt.runs.metrics_csv import write_csv
 from psrt.runtime.problem_rules import TAKEN
 from psrt.stats import Stats
+from psrt.views.report.page import page_of
+from psrt.views.runs.comparison import compare
+from psrt.views.runs.metrics_csv import write_csv
 from support.cases import each
 from support.least_squares import UnevenSquares
 

@@ -1,0 +1,81 @@
+"""The fields of a frame, in order, for people: where each lies, its bits, and what it means."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from psrt.arrays import Bytes
+
+#: Lengths of the parts of a float32's bits: its sign, exponent and mantissa.
+FLOAT32 = (1, 8, 23)
+_HEADER = (
+    *(("number of the codec", 1), ("form", 1), ("parameter", 2), ("elements", 4)),
+    *(("elements sent", 4), ("bytes of payload", 8)),
+)
+
+
+class Field(NamedTuple):
+    """A part of a frame."""
+
+    #: Its first bit in the frame, counted from the lowest one of each byte, and their number.
+    at: int
+    size: int
+    #: Its bits, the highest one first, in groups.
+    bits: str
+    meaning: str
+
+
+class FieldReader:
+    """Takes fields off a frame, one after another."""
+
+    def __init__(self, frame: Bytes) -> None:
+        self.data = frame.tobytes()
+        self._whole = int.from_bytes(self.data, "little")
+        #: Bits that have been taken.
+        self.at = 0
+
+    def header(self) -> Iterator[Field]:
+        """Yield the fields of the header, which the payload follows."""
+        for name, nbytes in _HEADER:
+            yield self.whole(nbytes, name)
+
+    def take(self, groups: Sequence[int], meaning: str) -> Field:
+        """Return the next bits, in groups of some lengths from the highest one on."""
+        size = sum(groups)
+        text = format(self._whole >> self.at & ((1 << size) - 1), f"0{size}b")
+        parts, start = [], 0
+        for group in groups:
+            parts.append(text[start : start + group])
+            start += group
+        self.at += size
+        return Field(self.at - size, size, " ".join(filter(None, parts)), meaning)
+
+    def peek(self, size: int) -> int:
+        """Return the next bits as a whole number."""
+        return self._whole >> self.at & ((1 << size) - 1)
+
+    def whole(self, nbytes: int, name: str) -> Field:
+        """Return a whole number of some bytes."""
+        return self.take([8] * nbytes, f"{name}: {self.peek(8 * nbytes)}")
+
+    def float32(self, name: str) -> Field:
+        """Return a float32; ``name`` says of what."""
+        [found] = struct.unpack("<f", struct.pack("<I", self.peek(32)))
+        return self.take(FLOAT32, f"{name} {float(found):g}")
+
+    def rest(self) -> Iterator[Field]:
+        """Yield what fills the last byte up."""
+        if self.at % 8:
+            yield self.take([8 - self.at % 8], "nothing")
+
+
+def elements(group: int, size: int, n: int) -> str:
+    """Return which of n elements a group of ``size`` has.
+
+    >>> elements(1, 4, 10), elements(2, 4, 9)
+    ('[4..7]', '[8]')
+    """
+    first, last = group * size, min(n, group * size + size) - 1
+    return f"[{first}]" if first == last else f"[{first}..{last}]"

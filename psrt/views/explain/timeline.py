@@ -1,0 +1,362 @@
+"""A mode's timeline: when each worker computes, and what it waits for; its lesson.
+
+A small job of the real roles is recorded in virtual time; nothing here depends on the mode.
+
+- A worker *computes* as its events say, in the slices that a trace would show.
+- Between two steps it *waits*: in a mode with servers from its push until the last reply. A server
+  replies as soon as the policy allows: what it received last let the reply go. Until that was sent
+  the worker waited for its sender; for the rest of the time it waited for messages.
+- Without servers all workers wait in a sum for the last one to join it, and then for messages.
+- In streaming local SGD several sums are under way at a time. A worker that computes passes nothing
+  on: who waits for a mean is led back from message to message, to the worker whose computing was
+  the last to hold one up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from psrt.arrays import Vector
+from psrt.config import TrainConfig
+from psrt.history import Kind
+from psrt.partition import Span, even_spans
+from psrt.simulation import SimulationCosts
+from psrt.transport import RoleMap
+from psrt.views.explain.recording import Passage, RecordedJob, recorded
+from psrt.views.trace.marks import COMPUTE as COMPUTES
+from psrt.views.trace.marks import nanoseconds
+
+#: The activities of a worker: computing, or one of the causes of ``WAITING``, as in a summary.
+COMPUTE, WORKERS, MESSAGES = "compute", "workers", "messages"
+WAITING = WORKERS, MESSAGES
+#: Most workers: each has a character of its own in a text.
+MOST_WORKERS = 36
+#: Times are whole nanoseconds, and ends less lengths: what is this close is at one time.
+_NOTHING_NS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """An interval of one worker's virtual time, in seconds."""
+
+    start: float
+    stop: float
+    #: ``COMPUTE``; or what is waited for: of ``WORKERS``, ``waiting_for``; ``MESSAGES`` alone.
+    what: str
+    #: The worker that is waited for; of ``COMPUTE`` the step, from 0 on; of ``MESSAGES`` itself.
+    waiting_for: int
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.stop - self.start
+
+
+class Transfer(NamedTuple):
+    """What becomes of one worker's part of a mean of a fragment; times in virtual seconds."""
+
+    #: Number of the fragment.
+    fragment: int
+    #: When this worker sent its part, and when the last worker did.
+    sent: float
+    complete: float
+    #: When this worker took the mean.
+    taken: float
+    #: The worker that was the last to send its part.
+    last: int
+
+
+def _transfers(job: RecordedJob) -> list[list[Transfer]]:
+    """Return by worker the sums that it took part in; its k-th is the k-th of each other."""
+    sent = [job.of_kind(Kind.REDUCE, worker=i) for i in range(job.workers)]
+    taken = [job.of_kind(Kind.REDUCED, worker=i) for i in range(job.workers)]
+    found: list[list[Transfer]] = [[] for _ in sent]
+    for k, first in enumerate(sent[0]):
+        times = [nanoseconds(its[k].time) / 1e9 for its in sent]
+        last = max(range(job.workers), key=times.__getitem__)
+        for i, own in enumerate(times):
+            end = nanoseconds(taken[i][k].time) / 1e9
+            found[i].append(Transfer(first.shard, own, times[last], end, last))
+    return found
+
+
+class _Answer(NamedTuple):
+    """A reply that a worker read; times in nanoseconds."""
+
+    at: int
+    #: The worker whose message let it go, and when that was sent.
+    cause: int
+    sent: int
+
+
+def _answers(job: RecordedJob) -> list[list[_Answer]]:
+    """Return by worker the replies that it read, with what let each go.
+
+    A server decides on nothing but what it receives, so a reply goes because of what its rank has
+    received last.
+    """
+    answers: list[list[_Answer]] = [[] for _ in range(job.workers)]
+    #: By worker, shard (−1: its end) and clock, when it pushed; and by server, what came last.
+    pushed: dict[tuple[int, int, int], int] = {}
+    came: dict[int, tuple[int, int]] = {}
+    replied: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for it in job.events:
+        key, now = (it.worker, it.shard, it.clock), nanoseconds(it.time)
+        if it.kind in (Kind.PUSH, Kind.LEAVE):
+            pushed[key] = now
+        elif it.kind == Kind.RECEIVE:
+            came[it.rank] = it.worker, pushed[key]
+        elif it.kind == Kind.LEFT:
+            came[it.rank] = it.worker, pushed[it.worker, -1, it.clock]
+        elif it.kind == Kind.REPLY:
+            replied[key] = came[it.rank]
+        elif it.kind == Kind.READ and key in replied:
+            answers[it.worker].append(_Answer(now, *replied[key]))
+    return answers
+
+
+#: From when to when, and what a ``Stretch`` says.
+_Wait = tuple[int, int, str, int]
+
+
+class _Lines:
+    """Finds out what workers did and waited for; times in nanoseconds."""
+
+    def __init__(self, job: RecordedJob, sums: Sequence[Sequence[Transfer]]) -> None:
+        self._job, self._sums = job, sums
+        self._busy = [
+            [(it.start, it.stop) for it in job.on_lane(worker, COMPUTES)]
+            for worker in range(job.workers)
+        ]
+        self._ends = [*map(nanoseconds, job.ends())]
+        self._answers = _answers(job) if job.config.servers else None
+
+    def of(self, worker: int) -> Iterator[Stretch]:
+        """Yield a worker's stretches, without gaps, from the start until it finished."""
+        busy, begun = self._busy[worker], 0
+        for step, (_, stop) in enumerate(busy):
+            last = step + 1 == len(busy)
+            resumed = self._ends[worker] if last else busy[step + 1][0]
+            found = [(begun, stop, COMPUTE, step), *self._waits(worker, step, stop, resumed)]
+            yield from (Stretch(it[0] / 1e9, it[1] / 1e9, *it[2:]) for it in found)
+            begun = found[-1][1]
+
+    def _waits(self, worker: int, step: int, stop: int, resumed: int) -> Iterator[_Wait]:
+        """Yield what a worker waits for behind a step, which ends at ``stop``."""
+        for it in self._sums[worker] if self._sums else ():
+            taken = nanoseconds(it.taken)
+            if stop < taken <= resumed + _NOTHING_NS:
+                cause, until = self._who_held_up(worker, stop, it)
+                yield from self._wait(worker, stop, taken, cause, until)
+                stop = taken
+        if resumed - stop > _NOTHING_NS:
+            cause, until = (worker, 0) if self._sums else self._cause(worker, step, resumed)
+            yield from self._wait(worker, stop, resumed, cause, until)
+
+    def _wait(self, worker: int, start: int, stop: int, cause: int, until: int) -> Iterator[_Wait]:
+        """Yield a wait for another worker until some time, and then for messages."""
+        until = min(max(until, start), stop)
+        if cause != worker and until > start:
+            yield start, until, WORKERS, cause
+            start = until
+        if stop > start:
+            yield start, stop, MESSAGES, worker
+
+    def _cause(self, worker: int, step: int, resumed: int) -> tuple[int, int]:
+        """Return the worker that a worker waited for after a step, and until when."""
+        if self._answers is not None:
+            stop = self._busy[worker][step][1]
+            found = [it for it in self._answers[worker] if stop < it.at <= resumed + _NOTHING_NS]
+            # Of several shards all are read at once: the step waited for what came last of them.
+            last_of = max(found, key=lambda it: (it.at, it.sent), default=None)
+            return (last_of.cause, last_of.sent) if last_of else (worker, 0)
+        there = [i for i, busy in enumerate(self._busy) if len(busy) > step]
+        last = max(there, key=lambda i: self._busy[i][step][1])
+        return last, self._busy[last][step][1]
+
+    def _who_held_up(self, worker: int, start: int, it: Transfer) -> tuple[int, int]:
+        """Return whose computing a worker waits for until it takes a mean, and until when.
+
+        The message that it took last was sent by a worker that had computed until then, or had
+        taken a message at that very time, and so on back.
+        """
+        until, sender, computed = nanoseconds(it.taken), worker, False
+        while until > start and not computed:
+            if until not in self._job.taken[sender]:  # nobody sees messages, as at a rendezvous
+                return it.last, nanoseconds(it.complete)
+            until, sender = self._job.taken[sender][until]
+            computed = any(stop == until for _, stop in self._busy[sender])
+        return sender, until
+
+
+#: Number of parameters: nothing depends on it, but each server must own at least one.
+_PARAMETERS = 64
+#: A normal step takes 1 unit of time, give or take this fraction; a message takes this long.
+_SPREAD, _LATENCY = 0.1, 0.03
+
+
+class _Bowl:
+    """The simplest problem that can be trained: |θ|²/2, whose gradient is θ.
+
+    It starts at its minimum, so it does not diverge at any learning rate or staleness.
+    """
+
+    def initial(self) -> Vector:
+        """Return the initial parameters, the minimum."""
+        return np.zeros(_PARAMETERS, np.float32)
+
+    def batches(self, worker: int, workers: int, epoch: int) -> list[list[int]]:
+        """Return four batches of one sample; a list, so that an epoch's length is known."""
+        return [[0]] * 4
+
+    def loss_and_grad(self, theta: Vector, batch: object, out: Vector) -> float:
+        """Return the loss at θ."""
+        np.copyto(out, theta)
+        return float(theta @ theta) / 2
+
+    def evaluate(self, theta: Vector) -> dict[str, float]:
+        """Return the loss."""
+        return {"loss": float(theta @ theta) / 2}
+
+
+class _Layered(_Bowl):
+    """As many layers as fragments may be asked for."""
+
+    def gradient_spans(self) -> Sequence[Span]:
+        """Return a layer for each parameter, the last one first."""
+        return even_spans(_PARAMETERS, _PARAMETERS)[::-1]
+
+    def loss_and_grad(
+        self,
+        theta: Vector,
+        batch: object,
+        out: Vector,
+        ready: Callable[[int], None] | None = None,
+    ) -> float:
+        """Return the loss at θ."""
+        return super().loss_and_grad(theta, batch, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What happened to each worker."""
+
+    #: Resolved.
+    config: TrainConfig
+    #: By worker, the factor by which its steps take longer.
+    slow: tuple[float, ...]
+    #: By worker, in order of time.
+    lines: tuple[tuple[Stretch, ...], ...]
+    #: Time at which the last worker finished, in units of a normal step.
+    seconds: float
+    #: Mean and largest staleness τ of the gradients that were applied; None without servers.
+    staleness: tuple[float, int] | None
+    #: Of streaming local SGD, by worker: the sums that it took part in, in order.
+    sums: tuple[tuple[Transfer, ...], ...] = ()
+    #: In order of their arrival; workers count as ranks, then servers.
+    passages: tuple[Passage, ...] = ()
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self.lines)
+
+    def share(self, worker: int, *what: str, waiting_for: int | None = None) -> float:
+        """Return the fraction of its own time that a worker spent on something.
+
+        Args:
+            worker: its number.
+            what: activities: ``COMPUTE``, ``*WAITING``, ``WORKERS`` or ``MESSAGES``.
+            waiting_for: counts only waits for this worker; None counts all.
+        """
+        line = self.lines[worker]
+        whole = sum(stretch.seconds for stretch in line)
+        spent = sum(
+            stretch.seconds
+            for stretch in line
+            if stretch.what in what and waiting_for in (None, stretch.waiting_for)
+        )
+        return spent / whole if whole else 0.0
+
+
+def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Timeline:
+    """Train the small job and return its timeline.
+
+    Args:
+        config: of the mode, with ``steps``; its seed also seeds the delays.
+        workers: number of workers, ≥ 1.
+        slow: worker → factor by which its steps take longer; 1 for all others.
+
+    Raises:
+        ConfigError: if the config does not fit the number of workers.
+    """
+    factors = tuple(slow.get(worker, 1.0) for worker in range(workers))
+    problem = _Layered() if config.streams else _Bowl()
+    job = recorded(config, problem, workers=workers, costs=partial(_costs, factors=factors))
+    sums = _transfers(job) if config.streams else []
+    lines = _Lines(job, sums)
+    return Timeline(
+        config=job.config,
+        slow=factors,
+        lines=tuple(tuple(lines.of(worker)) for worker in range(workers)),
+        seconds=max(job.ends()),
+        staleness=_staleness(job),
+        sums=tuple(map(tuple, sums)),
+        passages=tuple(job.passages),
+    )
+
+
+def lesson(timeline: Timeline) -> str:
+    """Return the one line to remember."""
+    waits = [
+        (timeline.share(worker, WORKERS, waiting_for=waiting_for), worker, waiting_for)
+        for worker in range(timeline.workers)
+        for waiting_for in range(timeline.workers)
+        if waiting_for != worker
+    ]
+    share, worker, waiting_for = max(waits, default=(0.0, 0, 0))
+    busy = sum(timeline.share(i, COMPUTE) for i in range(timeline.workers)) / timeline.workers
+    if share < 0.005:
+        text = "no worker waited for another"
+    else:
+        text = f"worker {worker} waited {share:.0%} of its time for worker {waiting_for}"
+    text += f"; on average a worker computed {busy:.0%} of its time"
+    if timeline.staleness is not None:
+        mean, most = timeline.staleness
+        if timeline.config.scheme.averages:
+            text += f"; the centre was {mean:.1f} updates further when a worker met it again"
+            text += f", at most {most}"
+        elif most:
+            text += f"; a gradient was {mean:.1f} versions old when applied, at most {most}"
+        else:
+            text += "; no gradient was stale"
+    return text
+
+
+def _costs(role_map: RoleMap, factors: tuple[float, ...]) -> SimulationCosts:
+    """Return the job's costs: steps by worker, a small latency, no cost per byte."""
+
+    def step(rank: int, rng: np.random.Generator) -> float:
+        worker = role_map.worker_of(rank)
+        factor = 1.0 if worker is None else factors[worker]
+        return factor * float(rng.uniform(1 - _SPREAD, 1 + _SPREAD))
+
+    return SimulationCosts(
+        compute=step, latency=lambda rng: _LATENCY * float(rng.uniform(0.8, 1.2))
+    )
+
+
+def _staleness(job: RecordedJob) -> tuple[float, int] | None:
+    """Return mean and maximum of the τ of pushes that were applied; None where it says nothing."""
+    if job.config.scheme.averages and job.config.scheme.rounds:
+        return None
+    counts = Counter(it.tau for it in job.of_kind(Kind.APPLY) if it.worker >= 0)
+    if not counts:
+        return None
+    return sum(tau * n for tau, n in counts.items()) / counts.total(), max(counts)

@@ -1,0 +1,303 @@
+"""A mode's timeline as a film: workers and servers are lanes, a frame is a moment.
+
+A frame is where a worker begins or ends a step; what happens within a small part of a usual step is
+one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from psrt.messages import Leave, Mix, Params, Push
+from psrt.units import plural
+from psrt.views.explain.recording import Passage, described
+from psrt.views.explain.timeline import (
+    COMPUTE,
+    MESSAGES,
+    WAITING,
+    WORKERS,
+    Stretch,
+    Timeline,
+    Transfer,
+    lesson,
+)
+from psrt.views.film.film import (
+    Bar,
+    Cell,
+    Change,
+    Cost,
+    Film,
+    Frame,
+    Lane,
+    Lanes,
+    Look,
+    Message,
+    SoFar,
+    Strip,
+)
+from psrt.views.film.moments import InOrder, moments
+
+#: What is closer than this is one frame, in usual steps: some latencies.
+_APART = 0.1
+#: Usual steps that are seen at once, at most.
+_WINDOW = 16.0
+#: Colours of messages to servers, from them, and of sums; and of waits for messages.
+_PUSH, _REPLY, _SUM, _GREY = 0, 2, 4, 6
+#: Computing, waiting for a worker, waiting for messages; of a fragment: others have yet to send
+#: their parts, and all have. The colour is that of the worker.
+_COMPUTES = Look(0, 0.55, 1.0, "█", joint="▌")
+_WAITS = Look(0, 0.4, 0.3, "·{}")
+_TRAVELS = Look(_GREY, 0.7, 0.08, "-")
+_PARTIAL = Look(0, 0.45, 0.12, "·")
+_WHOLE = Look(0, 0.8, 0.3, "─")
+_KEY = "█ computes (▌ end of a step)   ·0· waits for worker 0   - waits for messages"
+_KEY_OF_FRAGMENTS = "├ sends its part of a mean   · others have yet to   ─ all have   ┤ mixes it in"
+#: One character for each worker, for waits in a text; and those of a row of it.
+LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_ACROSS = 76
+#: Most messages that have a label each in a frame.
+_LABELLED = 12
+
+
+def film_of(timeline: Timeline) -> Film:
+    """Return the film of a timeline."""
+    servers = timeline.config.servers or 0
+    names = [f"worker {i}" for i in range(timeline.workers)]
+    names += [f"server {i}" for i in range(servers)]
+    lanes, lane_of = _lanes(timeline, names)
+    heading, *rest = described(timeline.config, timeline.slow)
+    last = max([timeline.seconds, *(it.stop for it in timeline.passages)])
+    columns = ("steps", "version") if servers else ("steps",)
+    return Film(
+        title=f"{heading}: who computes, and who waits",
+        lead=" · ".join(rest),
+        names=tuple(names),
+        start=tuple(
+            (Cell("0" if rank < timeline.workers else ""), Cell(""))[: len(columns)]
+            for rank in range(len(names))
+        ),
+        frames=tuple(_frames(timeline, names, last)),
+        scene=Lanes(
+            lanes=tuple(lanes),
+            lane_of=tuple(lane_of),
+            bars=tuple(_bars(timeline, lane_of)),
+            strip=Strip(44.0, 22.0, len(columns)),
+            columns=columns,
+            window=min(_WINDOW, last),
+            end=last,
+            unit="usual steps",
+            key="\n".join([_KEY, *[_KEY_OF_FRAGMENTS] * bool(timeline.sums)]),
+            across=_ACROSS,
+        ),
+        heading=" · ".join([heading, *rest]),
+        costs=tuple(_costs(timeline)),
+        legend=(
+            ("computes a step", 0, _COMPUTES.strength),
+            ("thin: waits, in the colour of the worker that it waits for", 1, _WAITS.strength),
+        ),
+        facts=tuple(
+            (f"worker {i}", _shares_text(timeline, i)) for i in range(timeline.workers)
+        ),
+        lesson=lesson(timeline),
+    )  # fmt: skip
+
+
+def _lanes(timeline: Timeline, names: Sequence[str]) -> tuple[list[Lane], list[int]]:
+    """Return the lanes, and the first one of each rank: below it are those of its fragments."""
+    fragments = (timeline.config.fragments or 1) if timeline.sums else 0
+    lanes: list[Lane] = []
+    lane_of: list[int] = []
+    for i, name in enumerate(names):
+        lane_of.append(len(lanes))
+        of_worker = fragments if i < timeline.workers else 0
+        lanes.append(Lane(name, "computes" if of_worker else ""))
+        parts = ["average"] if fragments == 1 else [f"fragment {part}" for part in range(fragments)]
+        lanes += [Lane(name, part) for part in parts[:of_worker]]
+    return lanes, lane_of
+
+
+def _shares_text(timeline: Timeline, worker: int) -> str:
+    """Return what a worker did with its time, and for what it waited most."""
+    shares = [(timeline.share(worker, WORKERS, waiting_for=i), -i) for i in range(timeline.workers)]
+    share, waiting_for = max(shares)
+    rest = timeline.share(worker, MESSAGES)
+    texts = [f"{share:.0%} for worker {-waiting_for}"] if share >= 0.005 else []
+    texts += [f"{rest:.0%} for messages"] if rest >= 0.005 else []
+    computing, waiting = timeline.share(worker, COMPUTE), timeline.share(worker, *WAITING)
+    text = f"{computing:4.0%} computing   {waiting:4.0%} waiting"
+    return f"{text}   ({', '.join(texts)})" if texts else text
+
+
+def _bars(timeline: Timeline, lane_of: Sequence[int]) -> Iterator[Bar]:
+    for worker, line in enumerate(timeline.lines):
+        for it in line:
+            text, look = "", _TRAVELS
+            if it.what == COMPUTE:
+                text, look = str(it.waiting_for + 1), _COMPUTES._replace(style=worker % 7)
+            elif it.what == WORKERS:
+                text = LETTERS[it.waiting_for]
+                look = _WAITS._replace(style=it.waiting_for % 7)
+            yield Bar(lane_of[worker], it.start, it.stop, text, look)
+    for worker, sums in enumerate(timeline.sums):
+        for part in sums:
+            yield from _of_fragment(part, lane_of[worker] + 1 + part.fragment, worker % 7)
+
+
+def _of_fragment(part: Transfer, lane: int, style: int) -> Iterator[Bar]:
+    """Yield what becomes of a part of a mean, from its sending to the taking of the mean."""
+    complete = min(part.complete, part.taken)
+    spans = [(part.sent, complete, _PARTIAL), (complete, part.taken, _WHOLE)]
+    spans = [it for it in spans if it[1] > it[0]] or spans[1:]
+    for i, (start, stop, look) in enumerate(spans):
+        ends = "├" * (i == 0), "┤" * (i == len(spans) - 1)
+        yield Bar(lane, start, stop, "", look._replace(style=style, ends=ends))
+
+
+def _frames(timeline: Timeline, names: Sequence[str], last: float) -> Iterator[Frame]:
+    steps = [
+        (worker, it)
+        for worker, line in enumerate(timeline.lines)
+        for it in line
+        if it.what == COMPUTE
+    ]
+    begun, ended = (
+        InOrder(steps, lambda it: it[1].start),
+        InOrder(steps, lambda it: it[1].stop),
+    )
+    passages = InOrder(timeline.passages, lambda it: it.stop)
+    waits = [
+        InOrder([it for it in line if it.what == WORKERS], lambda it: it.start)
+        for line in timeline.lines
+    ]
+    waiting: list[Stretch | None] = [None] * timeline.workers
+    done = sent = 0
+    spent = _Spent(timeline)
+    times = [time for _, it in steps for time in (it.start, it.stop)]
+    versions = [0] * len(names)
+    for time in [*moments(times, _APART), last]:
+        beginning, ending, arriving = begun.until(time), ended.until(time), passages.until(time)
+        for worker, queue in enumerate(waits):
+            waiting[worker] = next(reversed(queue.until(time)), waiting[worker])
+        done, sent = done + len(ending), sent + len(arriving)
+        yield Frame(
+            label=f"time {time:.2f}",
+            caption=_caption(names, beginning, ending, waiting, time, final=time == last),
+            messages=tuple(
+                _message(it, names, labelled=len(arriving) <= _LABELLED) for it in arriving
+            ),
+            changes=(
+                *(Change(worker, 0, Cell(str(it.waiting_for + 1))) for worker, it in ending),
+                *_versions(arriving, versions),
+            ),
+            costs=spent.until(time, done, sent),
+            time=time,
+        )
+
+
+def _versions(arriving: Sequence[Passage], versions: list[int]) -> Iterator[Change]:
+    """Yield what versions workers have read, and servers have come to, as their replies say."""
+    for it in arriving:
+        if isinstance(it.message, Params):
+            for rank in (it.source, it.target):
+                versions[rank] = max(versions[rank], it.message.version)
+                yield Change(rank, 1, Cell(str(versions[rank])))
+
+
+def _message(it: Passage, names: Sequence[str], *, labelled: bool) -> Message:
+    message = it.message
+    label, what, style = "", "a part of a sum", _SUM
+    if isinstance(message, Push):
+        label, what = f"{message.clock + 1}", f"push of step {message.clock + 1}"
+        style = _PUSH
+    elif isinstance(message, Params):
+        label, what, style = f"v{message.version}", f"version {message.version}", _REPLY
+        if message.staleness > 0:
+            what += f"; that push was {plural(message.staleness, 'version')} old"
+    elif isinstance(message, Mix):
+        what = f"its vector of round {message.clock}"
+    elif isinstance(message, Leave):
+        what, style = "has finished", _GREY
+    elif message is not None:
+        what = type(message).__name__.lower()
+    line = f"{names[it.source]} → {names[it.target]}: {what}"
+    return Message(it.source, it.target, label * labelled, line, style, it.start, it.stop)
+
+
+def _caption(
+    names: Sequence[str],
+    beginning: Sequence[tuple[int, Stretch]],
+    ending: Sequence[tuple[int, Stretch]],
+    waiting: Sequence[Stretch | None],
+    time: float,
+    *,
+    final: bool,
+) -> str:
+    """Return who has computed a step, who begins one, and who waits for whom."""
+    if final:
+        return "All workers have finished."
+    waits = sorted(
+        (it.waiting_for, worker)
+        for worker, it in enumerate(waiting)
+        if it is not None and it.start <= time < it.stop
+    )
+    parts = [
+        *_who("has computed step", "have computed step", ending),
+        *_who("begins step", "begin step", beginning),
+    ]
+    for target, group in groupby(waits, key=lambda it: it[0]):
+        workers = [worker for _, worker in group]
+        verb = "waits" if len(workers) == 1 else "wait"
+        parts.append(f"{_workers(workers)} {verb} for worker {target}")
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else "Everybody computes."
+
+
+def _who(one: str, several: str, steps: Sequence[tuple[int, Stretch]]) -> Iterator[str]:
+    by_step = sorted((it.waiting_for + 1, worker) for worker, it in steps)
+    for step, group in groupby(by_step, key=lambda it: it[0]):
+        workers = sorted({worker for _, worker in group})
+        yield f"{_workers(workers)} {one if len(workers) == 1 else several} {step}"
+
+
+def _workers(workers: Sequence[int]) -> str:
+    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, workers))}"
+
+
+def _costs(timeline: Timeline) -> Iterator[Cost]:
+    # No mode lets the slowest worker finish sooner than it can compute.
+    least = max(sum(it.seconds for it in line if it.what == COMPUTE) for line in timeline.lines)
+    steps = sum(it.what == COMPUTE for line in timeline.lines for it in line)
+    waited = sum(it.seconds for line in timeline.lines for it in line if it.what != COMPUTE)
+    time = f"{timeline.seconds:.1f}"
+    yield Cost("steps of all workers", str(steps), "", 0.0)
+    yield Cost("time, in usual steps", time, f"{least:.1f}", least / timeline.seconds)
+    yield Cost("waiting of all workers", f"{waited:.1f}", "0.0", 0.0)
+    yield Cost("messages", str(len(timeline.passages)), "", 0.0)
+
+
+class _Spent:
+    """Adds up what has been spent, from moment to moment."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        waits = [it for line in timeline.lines for it in line if it.what != COMPUTE]
+        #: When one worker more waits, and when one less.
+        ends = [(it.start, 1) for it in waits] + [(it.stop, -1) for it in waits]
+        self._ends = InOrder(ends, lambda it: it[0])
+        self._whole = sum(it.seconds for it in waits)
+        self._steps = sum(it.what == COMPUTE for line in timeline.lines for it in line)
+        self._waiting, self._waited, self._time = 0, 0.0, 0.0
+
+    def until(self, time: float, done: int, sent: int) -> tuple[SoFar, ...]:
+        """Return the costs up to a time, not before the last one."""
+        for end, more in [*self._ends.until(time), (time, 0)]:
+            self._waited += self._waiting * (end - self._time)
+            self._waiting, self._time = self._waiting + more, end
+        now = min(time, self._timeline.seconds)
+        return (
+            SoFar(str(done), done / self._steps),
+            SoFar(f"{now:.1f}", now / self._timeline.seconds),
+            SoFar(f"{self._waited:.1f}", self._waited / self._whole if self._whole else 0.0),
+            SoFar(str(sent), sent / (len(self._timeline.passages) or 1)),
+        )

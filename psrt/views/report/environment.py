@@ -1,0 +1,92 @@
+"""Where a run was, and with which versions of what: as far as it was recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from psrt.report.environment import environment_rows
+from psrt.report.simulation import Simulation
+from psrt.units import plural
+from psrt.views.page.parts import Heading, Note, Part, Section, Table
+from psrt.views.page.words import NONE, number, percent
+from psrt.views.report.folder import RunFolder
+
+#: Rows that are listed.
+_LISTED = 64
+
+
+def section(runs: Sequence[RunFolder]) -> Section:
+    """Return the section."""
+    parts: list[Part] = []
+    for style, run in enumerate(runs):
+        if len(runs) > 1:
+            parts.append(Heading(run.name, style))
+        rows = [row for row in _rows(run) if row[1] not in ("", NONE)]
+        if run.summary is not None:
+            rows += [row for row in environment_rows(run.summary.environment)
+                     if row[0] not in dict(rows)]  # fmt: skip
+        if rows:
+            parts.append(Table(rows))
+        if run.simulation is not None:
+            parts.append(Table(list(_virtual(run.simulation)), caption="Virtual time"))
+        if run.roster:
+            parts.append(_roster(run.roster))
+        if run.header is None:
+            text = "Digests of psrt's code and of the data are not recorded: --record keeps them."
+            parts.append(Note(text, "missing"))
+    return Section("environment", "Environment", parts)
+
+
+def _rows(run: RunFolder) -> Iterator[tuple[str, str]]:
+    if run.header is not None:
+        yield "psrt", run.header.psrt
+        yield "numpy", run.header.numpy
+    if run.summary is not None:
+        yield "MPI", run.summary.mpi or "none"
+        yield "hosts", number(run.summary.hosts)
+        if run.summary.shards_per_server is not None:
+            why = f" ({run.summary.shards_why})" if run.summary.shards_why else ""
+            yield "shards of a server", f"{run.summary.shards_per_server:,}{why}"
+        memory = run.summary.memory
+        if memory is not None and None not in dataclasses.astuple(memory):
+            yield "memory of a worker", str(memory)
+    if run.header is not None:
+        yield "SHA-256 of psrt's code", run.header.code_sha256[:16]
+        yield "SHA-256 of the data", run.header.data_sha256[:16]
+        yield "SHA-256 of the initial parameters", run.header.initial_sha256[:16]
+    if run.summary is not None:
+        yield "SHA-256 of the final parameters", run.summary.parameters_sha256[:16]
+
+
+def _virtual(run: Simulation) -> Iterator[tuple[str, str]]:
+    yield "computing a gradient", run.compute
+    yield "links", run.link
+    yield "servers apply", run.server_apply
+    if run.stage_costs:
+        yield "costs of stages", run.stage_costs
+    if run.hosts:
+        yield "ranks of hosts", ", ".join(map(str, run.hosts[:_LISTED]))
+    if run.faults:
+        yield "faults", ", ".join(run.faults[:_LISTED])
+    yield "events", f"{run.events:,}"
+    if run.servers:
+        busy = [it.apply for it in run.servers if it.apply is not None]
+        if busy:
+            yield "servers busy with updates", f"{percent(max(busy))} at most"
+        links = [it.link_out for it in run.servers if it.link_out is not None]
+        if links:
+            yield "their links busy", f"{percent(max(links))} at most"
+
+
+def _roster(members: Sequence[dict[str, Any]]) -> Table:
+    """Return who was where, or how many on each host where they are many."""
+    if len(members) <= _LISTED:
+        rows = [(f"{it['rank']}", it["role"], it["host"], f"{it['pid']}") for it in members]
+        return Table(rows, ("rank", "role", "host", "process"))
+    hosts: dict[str, int] = {}
+    for it in members:
+        hosts[it["host"]] = hosts.get(it["host"], 0) + 1
+    counted = [(host, plural(count, "rank")) for host, count in list(hosts.items())[:_LISTED]]
+    return Table(counted, ("host", "ranks"))

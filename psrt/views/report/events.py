@@ -1,0 +1,177 @@
+"""What only a history says: when workers waited and were stale, how long stages computed.
+
+Events are read some at a time, so that their number costs no memory; also those of a run that was
+killed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.errors import ConfigError
+from psrt.history import Header, Kind
+from psrt.history.log import Events
+from psrt.history.stream import Extent, blocks_of, extent_of
+from psrt.views.page.thin import Floats
+
+#: Events that are read at once.
+_BLOCK = 1 << 16
+#: Equal parts of a run, in which its events are added up.
+_PARTS = 48
+#: Staleness from here on counts as this.
+_MOST_TAU = 4096
+#: Events that end a wait of ``seconds``.
+_WAITS = (Kind.READ, Kind.REDUCED, Kind.MIXED, Kind.OFFER, Kind.LEAVE)
+#: Events of which τ is the staleness: of servers' updates, and of averages in pairs.
+_STALE = (Kind.APPLY, Kind.TAKE)
+#: Workers up to which a table of them is kept.
+_MOST_WORKERS = 20_000
+
+
+@dataclass(slots=True)
+class EventFigures:
+    """The events of a run, added up."""
+
+    #: Number of all of them, and when the first and the last one was, in seconds.
+    events: int
+    began: float
+    ended: float
+    #: (W, c) seconds waited by each worker in each of c equal parts of the run.
+    waited: Floats
+    #: (W, c) sums of τ over the gradients of each, and their number.
+    tau: Floats
+    stale: Floats
+    #: By worker: how often its gradients met each τ; those of a killed run, as far as they go.
+    histogram: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
+    #: (W,) seconds in which each computed micro-batches; all 0 where models are not cut.
+    computed: Floats = field(default_factory=lambda: np.zeros(0))
+    #: (W,) seconds from the first of its micro-batches to the last.
+    spanned: Floats = field(default_factory=lambda: np.zeros(0))
+
+
+def read_figures(folder: Path, header: Header) -> EventFigures:
+    """Add up the events of a history.
+
+    Args:
+        folder: that of the history.
+        header: of it.
+
+    Raises:
+        ConfigError: if a file is missing or damaged.
+    """
+    cells = _cells(header)
+    workers = len(header.workers)
+    if not 0 < workers <= _MOST_WORKERS:
+        raise ConfigError(f"{folder}: the events of {workers:,} workers are not drawn")
+    figures = EventFigures(0, math.inf, 0.0, *_nothing(workers))
+    figures.computed, figures.spanned = np.zeros(workers), np.zeros(workers)
+
+    def look(block: Events) -> None:
+        figures.events += len(block)
+        times = block["time"][np.isfinite(block["time"])]
+        figures.began = min(figures.began, float(times.min(initial=math.inf)))
+        figures.ended = max(figures.ended, float(times.max(initial=0.0)))
+
+    extents = [
+        (number, extent_of(folder, name, look))
+        for number, names in enumerate(cells)
+        for name in names
+    ]
+    figures.began = min(figures.began, figures.ended)
+    shards = [max(1, len(header.of_cell(i).spans)) for i in range(len(header.cells))]
+    shards = shards or [max(1, len(header.spans))]
+    for number, block in _blocks(extents):
+        worker = block["worker"].astype(np.int64) * len(cells) + number
+        known = (block["worker"] >= 0) & (worker < workers) & np.isfinite(block["time"])
+        block, worker = block[known], worker[known]
+        _add_waits(figures, block, worker, shards[number])
+        _add_staleness(figures, block, worker)
+    for number, extent in extents if header.cells else ():
+        _add_passes(figures, extent, number, len(cells))
+    return figures
+
+
+def _nothing(workers: int) -> tuple[Floats, Floats, Floats]:
+    return tuple(np.zeros((workers, _PARTS)) for _ in range(3))  # type: ignore[return-value]
+
+
+def _length(figures: EventFigures) -> float:
+    return figures.ended - figures.began or 1.0
+
+
+def _cells(header: Header) -> list[tuple[str, ...]]:
+    """Return the files of each cell; of a model that is not cut there is one."""
+    return [header.of_cell(i).files for i in range(len(header.cells))] or [header.files]
+
+
+def _blocks(extents: Iterable[tuple[int, Extent]]) -> Iterator[tuple[int, Events]]:
+    """Yield the events of all files some at a time, and of which cell they are."""
+    for number, extent in extents:
+        for block in blocks_of(extent, _BLOCK):
+            yield number, block
+
+
+def _add_waits(
+    figures: EventFigures, block: Events, worker: npt.NDArray[np.int64], shards: int
+) -> None:
+    """Share the waits out among the parts of the run in which they were.
+
+    Of several shards a worker waits for all at once: each has its share.
+    """
+    mine = np.isin(block["kind"], _WAITS) & np.isfinite(block["seconds"])
+    end, length = block["time"][mine], block["seconds"][mine].astype(float)
+    start, who, count = end - length, worker[mine], len(figures.waited)
+    edges = np.linspace(figures.began, figures.began + _length(figures), _PARTS + 1)
+    # By edge, what each worker had waited until then.
+    until = [np.bincount(who, np.clip(edge - start, 0.0, length), count) for edge in edges]
+    waited: Floats = np.diff(np.array(until, np.float64), axis=0).T
+    figures.waited += waited / shards
+
+
+def _add_staleness(figures: EventFigures, block: Events, worker: npt.NDArray[np.int64]) -> None:
+    mine = np.isin(block["kind"], _STALE)
+    # Averages in rounds have no τ, and events without pushes no worker.
+    mine &= (block["kind"] == Kind.APPLY) | (block["tau"] > 0)
+    tau, who = np.clip(block["tau"][mine], 0, _MOST_TAU), worker[mine]
+    share = (block["time"][mine] - figures.began) / _length(figures)
+    part = np.clip((share * _PARTS).astype(np.int64), 0, _PARTS - 1)
+    np.add.at(figures.tau, (who, part), tau)
+    np.add.at(figures.stale, (who, part), 1)
+    for one in np.unique(who):
+        counts = np.bincount(tau[who == one])
+        held = figures.histogram.get(int(one), np.zeros(0, np.int64))
+        longer = np.zeros(max(len(held), len(counts)), np.int64)
+        longer[: len(held)] += held
+        longer[: len(counts)] += counts
+        figures.histogram[int(one)] = longer
+
+
+def _add_passes(figures: EventFigures, extent: Extent, number: int, cells: int) -> None:
+    """Add up how long the workers of a file computed micro-batches.
+
+    An event is written when its pass is over, and one worker does one thing at a time: so a pass
+    took as long as it is since the event before, whatever that was: a pass, or a message that came.
+    """
+    last: dict[int, float] = {}
+    first: dict[int, float] = {}
+    for block in blocks_of(extent, _BLOCK):
+        for worker in np.unique(block["worker"][np.isin(block["kind"], (Kind.PASS, Kind.MESSAGE))]):
+            mine = block[block["worker"] == worker]
+            who = int(worker) * cells + number
+            if not 0 <= who < len(figures.computed):
+                continue
+            times = mine["time"].astype(float)
+            before = np.concatenate(([last.get(who, times[0])], times[:-1]))
+            passes = mine["kind"] == Kind.PASS
+            took = np.clip((times - before)[passes], 0.0, None)
+            figures.computed[who] += float(took.sum())
+            last[who] = float(times[-1])
+            first.setdefault(who, float(times[0]))
+    for who, start in first.items():
+        figures.spanned[who] = last[who] - start

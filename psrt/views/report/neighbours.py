@@ -1,0 +1,61 @@
+"""Workers that average with neighbours: how far apart they were, and on which graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from psrt.report.summary import GraphAverages
+from psrt.views.page.detail import Detail
+from psrt.views.page.lines import line_chart
+from psrt.views.page.parts import Heading, Note, Part, Section, Table
+from psrt.views.page.words import NONE, nbytes, number
+from psrt.views.report.folder import RunFolder
+from psrt.views.report.learning import lines_of
+
+
+def section(runs: Sequence[RunFolder], detail: Detail) -> Section | None:
+    """Return the section; None where nobody averages with neighbours.
+
+    Args:
+        runs: in their order.
+        detail: how much of each.
+    """
+    lines = lines_of(runs, "consensus_distance", "step")
+    graphs = [
+        (style, run, run.summary.graph_averages)
+        for style, run in enumerate(runs)
+        if run.summary is not None and run.summary.graph_averages is not None
+    ]
+    if not lines and not graphs:
+        return None
+    parts: list[Part] = []
+    figure = line_chart(
+        "Distance from consensus, by steps", "step", "‖θ of a worker − mean‖/√n", lines,
+        most=detail.points, log=True,
+        caption="The root of its mean square over the workers: how far apart their models are.",
+    )  # fmt: skip
+    if figure is not None:
+        parts.append(figure)
+    else:
+        parts.append(Note("How far apart the workers were was not measured meanwhile.", "missing"))
+    for style, run, found in graphs:
+        if len(runs) > 1:
+            parts.append(Heading(run.name, style))
+        parts.append(Table(list(_rows(found))))
+    return Section("consensus", "Consensus", parts)
+
+
+def _rows(found: GraphAverages) -> Iterator[tuple[str, str]]:
+    yield "topology", found.topology
+    yield "order", found.order or "in pairs, without rounds"
+    if found.push_sum:
+        yield "push-sum", "yes"
+    yield "graphs in turn", f"{found.period:,}"
+    if found.gap is not None:
+        yield "spectral gap of a period", number(found.gap, 3)
+    if found.step_bytes is not None:
+        yield "bytes of a worker in a step", nbytes(found.step_bytes)
+    yield "the final model is the mean of", f"{found.models:,}"
+    apart = number(found.consensus_distance, 3)
+    if apart != NONE:
+        yield "how far apart they ended", apart

@@ -1,0 +1,276 @@
+"""What differs between runs: their configurations, and what came out. Pure, but for reading."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from psrt.config import TrainConfig
+from psrt.config.knobs import dashed, knobs_of, shown
+from psrt.errors import ConfigError
+from psrt.history.differences import differences
+from psrt.history.header import Header
+from psrt.history.reading import read_header
+from psrt.report.environment import WORDS, environment_rows
+from psrt.report.files import SIMULATION
+from psrt.report.metrics import seconds_to_accuracy
+from psrt.units import time_text
+from psrt.views.runs.figures import FIGURES, TEST, Figure, Told, user_figure, user_figures
+from psrt.views.runs.folder import RunFolder, as_written, labels, read_run
+
+#: Characters of a line, unless one column needs more.
+_WIDEST = 100
+#: Where a run writes, and whether it may, is no difference.
+_NOT_COMPARED = ("out", "overwrite")
+
+
+def _told(run: RunFolder) -> Told:
+    return Told(run.summary, run.records[-1] if run.records else {})
+
+
+#: Of a run's folder, beside what its files say.
+_OF_FOLDER = (
+    ("ended", lambda run: run.summary is not None, lambda it: "yes" if it else "not yet"),
+    ("simulated", lambda run: (run.path / SIMULATION).exists(), lambda it: "yes" if it else "no"),
+)
+
+
+class _Row(NamedTuple):
+    """A figure of runs; see ``Figure``."""
+
+    name: str
+    of: Callable[[RunFolder], Any]
+    text: Callable[[Any], str]
+    relative: bool = False
+
+    @classmethod
+    def from_figure(cls, it: Figure) -> _Row:
+        """Return the row of a figure."""
+        return cls(it.name, lambda run: it.of(_told(run)), it.text, it.relative)
+
+
+_ROWS = (*(_Row(*it) for it in _OF_FOLDER), *map(_Row.from_figure, FIGURES))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The differences between runs, by run."""
+
+    runs: list[str]
+    #: The run that others are compared with, by its place in ``runs``.
+    baseline: int
+    #: Knob → values; only of those that differ.
+    config: dict[str, list[Any]]
+    #: Figure → values, None where a run does not have it.
+    outcome: dict[str, list[Any]]
+    #: What differs of when, where and by what they were made → values, empty where it is not known.
+    environment: dict[str, list[str]]
+    #: What else differs from the baseline, by what its history says; empty without one.
+    otherwise: list[list[str]]
+
+    def document(self) -> dict[str, Any]:
+        """Return the fields, for JSON."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """Yield tables with a line for each run, and once what is equal in all of them."""
+        columns = [[dashed(name), *map(_value, its)] for name, its in self.config.items()]
+        equal = []
+        known = {it.name: it for it in _ROWS}
+        for name, its in self.outcome.items():
+            is_users = name.startswith(TEST)
+            other = _users(name[len(TEST) :]) if is_users else _to_accuracy(1.0)
+            figure = known.get(name) or other
+            if all(it == its[0] for it in its):
+                equal.append(f"{name} {figure.text(its[0])}")
+            else:
+                columns.append([name, *_cells(figure, its, its[self.baseline])])
+        first = ["", *self.runs]
+        while columns:
+            taken, width = [first], max(map(len, first))
+            while columns and (len(taken) == 1 or width + 2 + _width(columns[0]) <= _WIDEST):
+                width += 2 + _width(columns[0])
+                taken.append(columns.pop(0))
+            yield from _table(list(zip(*taken, strict=True)))
+            yield ""
+        if not self.config:
+            yield "no knob differs"
+        if equal:
+            yield from _wrapped(f"equal in all: {'; '.join(equal)}")
+        for name, texts in self.environment.items():
+            by_text: dict[str, list[str]] = {}
+            for run, text in zip(self.runs, texts, strict=True):
+                by_text.setdefault(text or "unknown", []).append(run)
+            said = "; ".join(f"{it} ({', '.join(of)})" for it, of in by_text.items())
+            yield from _wrapped(f"{name}: {said}")
+        for name, phrases in zip(self.runs, self.otherwise, strict=True):
+            if phrases:
+                yield f"{name} has {', '.join(phrases)}, compared with {self.runs[self.baseline]}"
+
+
+def compare(
+    runs: Sequence[str | Path],
+    target: float | None = None,
+    *,
+    sort: str | None = None,
+    baseline: str | Path | None = None,
+) -> Comparison:
+    """Compare runs with one of them.
+
+    Args:
+        runs: their folders.
+        target: accuracy in (0, 1] to whose first reaching the time is compared; None: no such row.
+        sort: a figure or knob to order runs by, as it is shown, with a ``-`` in front from the
+            largest down; runs without it come last. None leaves their order.
+        baseline: the one of them that others are compared with; None is the first, once sorted.
+
+    Raises:
+        ConfigError: if there are fewer than two, or one is not the folder of a run; if no run has
+            that figure, or the baseline is none of them.
+    """
+    if len(runs) < 2:
+        raise ConfigError("compare takes two runs or more")
+    named = list(zip(labels(runs), [read_run(run) for run in runs], strict=True))
+    asked = [] if target is None else [_to_accuracy(target)]
+    found = map(_Row.from_figure, user_figures(_told(run) for _, run in named))
+    figures = {it.name: it for it in [*_ROWS, *asked, *found]}
+    if sort is not None:
+        named = _sorted(named, sort, figures)
+    base = 0
+    if baseline is not None:
+        paths = [Path(run.path).absolute() for _, run in named]
+        if (wanted := Path(baseline).absolute()) not in paths:
+            raise ConfigError(f"--baseline {baseline} is none of the runs that are compared")
+        base = paths.index(wanted)
+    read = [run for _, run in named]
+    outcome: dict[str, list[Any]] = {name: [] for name in figures}
+    for run in read:
+        with as_written(run.path):
+            for name, it in figures.items():
+                outcome[name].append(it.of(run))
+    return Comparison(
+        [name for name, _ in named],
+        base,
+        _knobs([run.config for run in read]),
+        {name: its for name, its in outcome.items() if any(it is not None for it in its)},
+        _environments(read),
+        _otherwise([run.path for run in read], base),
+    )
+
+
+def _users(name: str) -> _Row:
+    return _Row.from_figure(user_figure(name))
+
+
+def _sorted(
+    named: Sequence[tuple[str, RunFolder]], sort: str, figures: Mapping[str, _Row]
+) -> list[tuple[str, RunFolder]]:
+    """Return runs in the order of a figure or knob; those without it last."""
+    name, down = sort.removeprefix("-"), sort.startswith("-")
+    knobs = {dashed(it): it for it in knobs_of(TrainConfig)}
+    figures = {("time to target" if it[:8] == "time to " else it): of for it, of in figures.items()}
+    if name not in figures and name not in knobs:
+        names = "; ".join(figures)
+        raise ConfigError(f"--sort {sort}: expected a knob such as lr, or one of {names}")
+    values = []
+    for _, run in named:
+        with as_written(run.path):
+            is_figure = name in figures
+            values.append(figures[name].of(run) if is_figure else getattr(run.config, knobs[name]))
+    known = [i for i, it in enumerate(values) if it is not None]
+    try:
+        known.sort(key=values.__getitem__, reverse=down)
+    except TypeError:  # numbers beside words
+        known.sort(key=lambda i: str(values[i]), reverse=down)
+    return [named[i] for i in [*known, *(i for i, it in enumerate(values) if it is None)]]
+
+
+def _environments(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
+    """Return what differs of the environments of runs, as far as they say it."""
+    found = []
+    for run in runs:
+        said = (run.summary or {}).get("environment")
+        found.append(dict(environment_rows(said)) if isinstance(said, dict) else {})
+    rows = {it: [one.get(it, "") for one in found] for it in WORDS.values()}
+    return {name: texts for name, texts in rows.items() if len({*texts} - {""}) > 1}
+
+
+def _to_accuracy(target: float) -> _Row:
+    return _Row(
+        f"time to {100 * target:g} %",
+        lambda run: seconds_to_accuracy(run.records, target),
+        time_text,
+        relative=True,
+    )
+
+
+def _knobs(configs: Sequence[TrainConfig]) -> dict[str, list[Any]]:
+    """Return the values of the knobs that differ."""
+    found = {}
+    for name in knobs_of(TrainConfig):
+        values = [getattr(config, name) for config in configs]
+        if name not in _NOT_COMPARED and any(value != values[0] for value in values):
+            found[name] = values
+    return found
+
+
+def _otherwise(runs: Sequence[Path], base: int) -> list[list[str]]:
+    """Return what differs from the baseline beside its knobs, where there are histories."""
+    headers: list[Header | None] = []
+    for run in runs:
+        try:
+            headers.append(read_header(run))
+        except ConfigError:
+            headers.append(None)  # not recorded, or by another psrt
+    first = headers[base]
+    if first is None:
+        return [[] for _ in runs]
+    # Knobs are compared already; ``differences`` wants the all-reduce that was chosen.
+    chosen = {"allreduce": first.algorithm} if first.algorithm_chosen else {}
+    config = first.config | chosen
+    return [
+        [] if it is None else differences(dataclasses.replace(it, config=config), first)
+        for it in headers
+    ]
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return value if isinstance(value, str) else shown(value)
+
+
+def _cells(figure: _Row, values: Sequence[Any], base: Any) -> Iterator[str]:
+    """Yield a figure's values, with by how much they differ from the baseline's."""
+    for value in values:
+        if value is None:
+            yield "–"
+            continue
+        text = figure.text(value)
+        changed = figure.relative and base and value != base
+        if changed and math.isfinite(change := value / base - 1):
+            text += f" ({change:+.0%})" if abs(change) < 10 else f" ({value / base:.3g} ×)"
+        yield text
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDEST, subsequent_indent="  ", break_long_words=False)
+
+
+def _width(column: Sequence[str]) -> int:
+    return max(map(len, column))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines, their columns below each other."""
+    widths = [*map(_width, zip(*rows, strict=True))]
+    for first, *others in rows:
+        cells = [f"{it:>{width}}" for it, width in zip(others, widths[1:], strict=True)]
+        yield "  ".join([f"{first:<{widths[0]}}", *cells]).rstrip()

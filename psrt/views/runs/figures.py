@@ -1,0 +1,127 @@
+"""What came out of a run: each figure once, for ``psrt compare`` and for ``psrt report``. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from psrt.units import size_text, time_text
+
+
+class Told(NamedTuple):
+    """What the files of a run say."""
+
+    #: The fields of its summary; None while there is none.
+    summary: Mapping[str, Any] | None
+    #: The columns of the last record of its metrics.
+    last: Mapping[str, Any]
+
+
+class Figure(NamedTuple):
+    """A row of what came out."""
+
+    name: str
+    #: Reads it, None where the run does not have it.
+    of: Callable[[Told], Any]
+    #: Returns it for a person.
+    text: Callable[[Any], str] = "{:,.6g}".format
+    #: Whether a relation to another run's says something.
+    relative: bool = False
+
+    def said(self, told: Told) -> str | None:
+        """Return it for a person; None where there is no such number."""
+        value = self.of(told)
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            return None
+        return self.text(value)
+
+
+def _of(*path: str, column: str = "") -> Callable[[Told], Any]:
+    """Return what reads a field of the summary, or a column where there is no summary yet."""
+
+    def read(told: Told) -> Any:
+        if told.summary is None:
+            return told.last.get(column)
+        value: Any = told.summary
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+    return read
+
+
+def _waiting(told: Told) -> float | None:
+    """Return the mean share of its time that a worker waited."""
+    rows = (told.summary or {}).get("waiting", ())
+    shares = [row["share"] for row in rows if row["share"] is not None]
+    return sum(shares) / len(rows) if rows else None
+
+
+def _slowest(told: Told) -> int | None:
+    """Return the worker that others waited for the longest."""
+    waits: dict[int, float] = {}
+    for row in (told.summary or {}).get("waiting", ()):
+        for worker, seconds in row.get("waiting_for", {}).items():
+            waits[int(worker)] = waits.get(int(worker), 0.0) + (seconds or 0.0)
+    return max(waits, key=waits.__getitem__, default=None)
+
+
+def _stale(name: str) -> Callable[[Told], Any]:
+    read = _of("staleness", name, column=f"staleness_{name}")
+
+    def found(told: Told) -> Any:
+        if told.summary is not None and not told.summary["staleness"]["histogram"]:
+            return None  # nothing was pushed
+        return read(told)
+
+    return found
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+FIGURES = (
+    Figure("workers", _of("workers")),
+    Figure("servers", _of("servers")),
+    Figure("hosts", _of("hosts")),
+    Figure("epochs", _of("epochs", column="epoch")),
+    Figure("steps", _of("steps", column="step")),
+    Figure("seconds", _of("seconds", column="seconds"), time_text, relative=True),
+    Figure(
+        "samples/s", _of("samples_per_second", column="samples_per_second"), "{:,.0f}".format,
+        relative=True,
+    ),
+    Figure("training loss", _of("train_loss", column="loss"), "{:.4g}".format, relative=True),
+    Figure("test loss", _of("test_loss", column="test_loss"), "{:.4g}".format, relative=True),
+    Figure("accuracy", _of("test_accuracy", column="accuracy"), _percent),
+    Figure("staleness, mean", _stale("mean"), "{:.2f}".format),
+    Figure("staleness, max", _stale("max")),
+    Figure("waiting", _waiting, _percent),
+    Figure("waited for worker", _slowest),
+    Figure("dropped", _of("dropped")),
+    Figure("missing workers", lambda told: len((told.summary or {}).get("missing", ())) or None),
+    Figure("bytes sent", _of("bytes_sent", column="bytes_sent"), size_text, relative=True),
+    Figure(
+        "bytes between stages", lambda told: (told.summary or {}).get("cut_bytes_sent") or None,
+        size_text, relative=True,
+    ),
+    Figure("parameters", _of("parameters")),
+    Figure("same bits", _of("parameters_sha256"), lambda it: it[:8]),
+)  # fmt: skip
+#: Before the names that figures on the test set have from their users.
+TEST = "test "
+
+
+def user_figures(runs: Iterable[Told]) -> Iterator[Figure]:
+    """Yield what else ``evaluate`` has found, in any of the runs."""
+    for name in dict.fromkeys(
+        it for run in runs for it in (run.summary or {}).get("test_figures", ())
+    ):
+        yield user_figure(name)
+
+
+def user_figure(name: str) -> Figure:
+    """Return the row of what ``evaluate`` has found by that name."""
+    return Figure(f"{TEST}{name}", _of("test_figures", name), "{:.4g}".format, relative=True)

@@ -145,7 +145,9 @@ class Compiler:
             between=between,
             hosts=len(layout.hosts),
         )
-        return Copied(plan, vector, buffers[layout.local_rank]) if staged else plan
+        if not staged:
+            return plan
+        return Copied(plan, vector, buffers[layout.local_rank][: vector.size])
 
     def sharded(
         self,
@@ -213,12 +215,9 @@ class Compiler:
         gather = None
         if parameters is not None and after is not None:
             gather = self._schedule(apart, name, after, parameters, "sum", half=1)
-        return Sharded(
-            self._schedule(context, name, team, vector, "sum", half=0),
-            [(block, block.of(vector)) for block in blocks],
-            take,
-            gather,
-        )
+        scatter = self._schedule(context, name, team, vector, "sum", half=0)
+        plans = [scatter] if gather is None else [scatter, gather]
+        return Sharded(plans, [(block, block.of(vector)) for block in blocks], take)
 
     def gather(self, signature: str, vector: AnyVector, algorithm: str) -> Plan:
         """Compile the second half of a schedule: all ranks get what each owns of a vector.
@@ -311,7 +310,7 @@ class Compiler:
             )
             for buffer in straight.buffers
         ]
-        return Straight(straight, plans, vector)
+        return Straight(plans, straight, vector)
 
     def phase(
         self,

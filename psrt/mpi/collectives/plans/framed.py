@@ -215,6 +215,3 @@ class Framed(Plan):
         awaited = self._sum.awaited or list(range(len(self._team.ranks)))
         ranks = [self._team.ranks[r] for r in awaited if r != self._team.rank]
         return name_ranks(ranks)
-
-    def free(self) -> None:
-        """Nothing outlives a run."""

@@ -20,15 +20,13 @@ from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
 from psrt.collective.registry import ONE_SHOT_BYTES
 from psrt.mpi.collectives.matcher import MEMORY, CallMatcher
-from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
+from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Plan, Run
 from psrt.mpi.collectives.plans.staged import STAGES
 from psrt.mpi.collectives.slots import QUICK_YIELDS, SHIFT
 
 
-class OneShot(Plan):
+class OneShot(OnHost):
     """The plan of one rank."""
-
-    polls = False
 
     def __init__(self, context: CollectiveContext, vector: AnyVector, operation: Operation) -> None:
         """Compile.
@@ -38,7 +36,7 @@ class OneShot(Plan):
             vector: (n,), this rank's, anywhere; at most ``ONE_SHOT_BYTES``.
             operation: what folds two values.
         """
-        self._context = context
+        super().__init__(context)
         self._barrier = context.barrier
         self._vector = vector
         self._fold = operation.ufunc
@@ -103,7 +101,7 @@ class OneShot(Plan):
         (asleep, wake), theirs = wakers[0], others[0]
         # The quicker way to name a ufunc's output; numpy deprecates it for these two.
         looks = range(8)
-        yields = range(QUICK_YIELDS if self._context.slot.oversubscribed else 0)
+        yields = range(QUICK_YIELDS if self.context.slot.oversubscribed else 0)
         by_position = fold not in (np.minimum, np.maximum)
 
         def call_two() -> None:
@@ -198,10 +196,6 @@ class OneShot(Plan):
             self._fold(vector, numbers, out=vector)
         if self._finish is not None:
             self._finish(vector, self._ranks)
-
-    def waiting_for(self) -> str:
-        """Name the ranks that have not arrived."""
-        return self._context.absent()
 
     def free(self) -> None:
         """Release the memory."""

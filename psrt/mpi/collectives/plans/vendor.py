@@ -90,6 +90,3 @@ class Vendor(Plan):
     def waiting_for(self) -> str:
         """Name no rank: the library does not say."""
         return "the other ranks in the MPI library's all-reduce"
-
-    def free(self) -> None:
-        """Do nothing: what is under way belongs to the library."""

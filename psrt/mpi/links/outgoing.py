@@ -6,6 +6,7 @@ Requests are persistent: made once, started for each message, freed at the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 
 import numpy as np
@@ -18,40 +19,35 @@ from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import NO_PAYLOAD
 
 
+@dataclass(eq=False)
 class Outgoing:
     """What one message takes on its way: the next waits until it and its payload have left."""
 
-    def __init__(
-        self,
-        comm: MPI.Comm,
-        peer: int,
-        tags: tuple[int, int],
-        regions: Sequence[Vector],
-        *,
-        most: int,
-        synchronous: bool = False,
-    ) -> None:
-        """Make the request of the message; that of a region follows when it is first sent.
+    #: The communicator of the job's own traffic.
+    comm: MPI.Comm
+    #: Rank of the receiver in ``comm``.
+    peer: int
+    #: Of messages and of payloads.
+    tags: InitVar[tuple[int, int]]
+    #: What may be sent.
+    regions: Sequence[Vector]
+    _: KW_ONLY
+    #: Bytes of one message at most; the same at both ends.
+    most: int
+    #: Whether a message has left only once the peer receives it.
+    synchronous: InitVar[bool] = False
+    #: By region: a worker with many neighbours sends few of its many to each.
+    _send_data: dict[int, Persistent] = field(default_factory=dict, init=False)
+    _sending: list[Persistent | MPI.Request] = field(default_factory=list, init=False)
 
-        Args:
-            comm: the communicator of the job's own traffic.
-            peer: rank of the receiver in ``comm``.
-            tags: of messages and of payloads.
-            regions: what may be sent.
-            most: bytes of one message at most; the same at both ends.
-            synchronous: whether a message has left only once the peer receives it.
-        """
-        self._comm, self._peer, self._most = comm, peer, most
+    def __post_init__(self, tags: tuple[int, int], synchronous: bool) -> None:
+        """Make the request of the message; that of a region follows when it is first sent."""
         tag, self._data = tags
-        self._regions = regions
         #: The message; nobody else may write to it while it is under way.
         self.frame = bytearray(FRAME_BYTES)
         self._send_frame = persistent_send(
-            comm, np.frombuffer(self.frame, np.uint8), peer, tag, synchronous=synchronous
+            self.comm, np.frombuffer(self.frame, np.uint8), self.peer, tag, synchronous=synchronous
         )
-        #: By region: a worker with many neighbours sends few of its many to each.
-        self._send_data: dict[int, Persistent] = {}
-        self._sending: list[Persistent | MPI.Request] = []
         self._receiver = Living()
 
     def is_under_way(self) -> bool:
@@ -87,13 +83,13 @@ class Outgoing:
     def _start_framed(self, frame: Bytes) -> bool:
         self._send_frame.Start()
         self._sending = [self._send_frame]
-        for piece in pieces(frame, self._most):
-            self._sending.append(self._comm.Isend([piece, MPI.BYTE], self._peer, self._data))
+        for piece in pieces(frame, self.most):
+            self._sending.append(self.comm.Isend([piece, MPI.BYTE], self.peer, self._data))
         return True
 
     def _request(self, region: int) -> Persistent:
-        data = self._regions[region].view(np.uint8)
-        return persistent_send(self._comm, data, self._peer, self._data, most=self._most)
+        data = self.regions[region].view(np.uint8)
+        return persistent_send(self.comm, data, self.peer, self._data, most=self.most)
 
     def close(self) -> None:
         """Wait until all has left, and free every request."""

@@ -87,15 +87,8 @@ class MpiStageLinks:
         self.waited = 0.0
         sizes = _Sizes(channels)
         self._fabric = fabric = Fabric(pipeline, host, floats=sizes.floats_of(self._stage))
-        self._backoff = Backoff(
-            oversubscribed=fabric.layout.oversubscribed,
-            timeout_s=timeout_s,
-            wakeup=fabric.wakeup if fabric.wakeup.works else None,
-            while_idle=while_idle,
-            busy_until=busy_until,
-            knob="--timeout-s",
-        )
-        self._backoff.must_poll = len(fabric.layout.local_ranks) < pipeline.size
+        waits = {"while_idle": while_idle, "busy_until": busy_until, "knob": "--timeout-s"}
+        self._backoff = fabric.backoff(timeout_s=timeout_s, **waits)
         #: Where the writer and the reader are on one host, and where they are not.
         self._local: dict[Channel, _Local] = {}
         self._remote: dict[Channel, _Remote] = {}
@@ -108,7 +101,6 @@ class MpiStageLinks:
         #: Totals over all parts, and the number of each; None where there are none.
         self._copy: Communicator | None = None
         self._numbers = np.zeros(replica.size)
-        waits = {"while_idle": while_idle, "busy_until": busy_until, "knob": "--timeout-s"}
         more: dict[str, Any] = {"timeout_s": timeout_s, "host": host, "waits": waits}
         if tensor.size > 1:
             self._slices = Communicator(tensor, names=slices, **more)

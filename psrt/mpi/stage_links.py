@@ -331,12 +331,15 @@ class _Local:
         self._expected.extend(slices)
 
     def is_free(self, rows: slice) -> bool:
+        # The reader's count only grows, so what is seen to be free stays so until this end sends.
         held, left = self._held, self._count - self.released[0]
         while len(held) > left:
             held.popleft()
         return left < len(self.along) and not touches(rows, held)
 
     def send(self, rows: slice, number: float) -> None:
+        # Numbers take turns in as many places as there may be messages under way: that of the last
+        # one here has been released.
         self.along[self._count % len(self.along)] = number
         self._count += 1
         self._held.append(rows)
@@ -349,6 +352,7 @@ class _Local:
         self.bytes_sent += (rows.stop - rows.start) * self._row_bytes + NUMBER_BYTES
 
     def has_come(self) -> bool:
+        # Not equal plus one: the writer may be several messages ahead.
         return bool(self.sent[0] > self._taken)
 
     def take(self) -> float:
@@ -410,6 +414,8 @@ class _Remote:
                 break
             rows = self._expected.popleft()
             posted.append(rows)
+            # All messages of a channel have one tag: MPI matches receives in the order of posting
+            # with sends in theirs, and both follow the schedule.
             number, data = np.empty(1), self.matrix[rows].reshape(-1)
             requests = [self.comm.Irecv(number, self.peer, self.tag)]
             requests += [self.comm.Irecv(it, self.peer, self.tag) for it in pieces(data, self.most)]
@@ -426,6 +432,8 @@ class _Remote:
         return not self._sending
 
     def send(self, rows: slice, number: float) -> None:
+        # A request holds on to the number; the rows are not written before they have left, see
+        # ``is_free``.
         data = self.matrix[rows].reshape(-1)
         requests = [self.comm.Isend(np.array([number], np.float64), self.peer, self.tag)]
         requests += [self.comm.Isend(it, self.peer, self.tag) for it in pieces(data, self.most)]

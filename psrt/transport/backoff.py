@@ -96,6 +96,7 @@ class Backoff:
 
     def begin(self) -> None:
         """Start a wait."""
+        # The clock is not read before the spins are over: most waits end within them.
         self._polls = 0
         if self._without_yields:
             self._without_yields -= 1
@@ -103,6 +104,7 @@ class Backoff:
 
     def end(self) -> None:
         """End a successful wait."""
+        # After an error, too: peers would write to the pipe of a rank that does not sleep.
         if self._flag_is_up:
             self._lower_flag()
         if self._is_long:
@@ -124,6 +126,7 @@ class Backoff:
             return
         if self._polls <= self._awake and now - self._since < LONGEST_AWAKE_S:
             os.sched_yield()
+            # Whoever took the core computes, and will in the next waits.
             if time.monotonic() - now > self.busy_s:
                 self._awake, self._without_yields = 0, WAITS_WITHOUT_YIELDS
             return
@@ -174,6 +177,7 @@ class Backoff:
         if self.vitals.over is not None:
             self.end()
             raise self.vitals.over
+        # The cheap comparison first: whether others are busy is not asked at each poll.
         if (
             now - self._since > self.timeout_s
             and now - max(self._since, self._excused_until()) > self.timeout_s
@@ -185,9 +189,11 @@ class Backoff:
         return now
 
     def _excused_until(self) -> float:
+        # Whoever is busy for ever excuses nobody for ever.
         return min(self.busy_until(), self._since + self.busy_timeout_s)
 
     def _tell(self, waiting_for: Callable[[], str]) -> None:
+        # Given back at the end: another object of this class may be in a wait around this one.
         vitals = self.vitals
         self._before, self._is_long = (vitals.waiting_for, vitals.busy_until), True
         vitals.waits += 1

@@ -271,6 +271,7 @@ class CodedSum:
 
     def _rescale(self) -> None:
         """Have what is kept back be the same part of the mean as in the last round."""
+        # What was kept back is in units of a sum, whose divisor has changed.
         total = self.codec.total
         if self.numerics and self._total not in (0.0, total):
             watch = self.codec.watch
@@ -299,6 +300,7 @@ class CodedSum:
         if numbers is not None:
             if watch is not None:
                 watch.encodes(sender)
+            # By the first element, too: no two chunks of a round draw alike.
             drawn = draws(codec.seed, codec.worker, codec.clock, place.start, way=way)
             frame = sender.encode(numbers, drawn)
         if watch is not None:
@@ -319,6 +321,8 @@ class CodedSum:
             into: (place,) the sum.
             scratch: likewise, overwritten.
         """
+        # In the order of the ranks, whichever frame comes first, and this rank's own as all others
+        # decode it: so the sums have the same bits wherever they are made, and in every run.
         while self._added < self.size:
             source, frame = self._added, self._mine
             if source != self.rank:

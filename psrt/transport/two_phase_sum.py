@@ -133,6 +133,7 @@ class TwoPhaseSum(CodedSum):
         assert back is not None, "the chunk has elements"
         mean = self._sum if self.numerics else None
         frame = self._encode(back, self._places[rank], self._workers[rank], mean, BACK)
+        # The owner, too, goes on with what its frame says, and not with the mean that it has.
         for to in self._others:
             self._post(to, back, frame)
         self._place(rank, frame)

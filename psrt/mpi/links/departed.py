@@ -24,6 +24,7 @@ class DepartedLink:
 
     def poll(self) -> Message | None:
         """Return the last message, once."""
+        # Once: it is polled for the rest of the job.
         leave, self.leave = self.leave, None
         return leave
 

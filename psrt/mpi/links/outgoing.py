@@ -54,6 +54,7 @@ class Outgoing:
         """Return whether the message or its payload may still be being read by MPI."""
         if not self._sending:
             return False
+        # Forgotten at once, so that whoever asks again, at each poll, asks no MPI.
         if self._receiver.finds(self._has_left):
             self._sending = []
         return bool(self._sending)
@@ -63,9 +64,13 @@ class Outgoing:
 
     def start(self, region: int) -> None:
         """Send the message, and the region if one goes with it; nothing may be under way."""
+        # Where MPI knows that the receiver has died, this fails, and nothing of it is ever
+        # complete; another link stands here once rank 0 has told of the death.
         self._receiver.finds(partial(self._start, region))
 
     def _start(self, region: int) -> bool:
+        # An active request must not be started: whoever calls has seen that nothing is under way.
+        # The message goes first: it says what follows, for which a receive is then posted.
         self._send_frame.Start()
         self._sending = [self._send_frame]
         if region != NO_PAYLOAD:
@@ -83,6 +88,7 @@ class Outgoing:
     def _start_framed(self, frame: Bytes) -> bool:
         self._send_frame.Start()
         self._sending = [self._send_frame]
+        # Frames differ in length, so no request can be made once for all of them.
         for piece in pieces(frame, self.most):
             self._sending.append(self.comm.Isend([piece, MPI.BYTE], self.peer, self._data))
         return True
@@ -93,6 +99,7 @@ class Outgoing:
 
     def close(self) -> None:
         """Wait until all has left, and free every request."""
+        # A request that is freed while it is active goes on reading memory that is let go of next.
         for sending in self._sending:
             sending.Wait()
         for request in (self._send_frame, *self._send_data.values()):

@@ -127,8 +127,8 @@ class OneShot(OnHost):
             # The flag is read after the count is stored, as in ``Barrier.arrive``.
             if asleep[0]:
                 wake()
-            # Nearly always equal. Greater is one barrier ahead: it has seen this rank here, and gone
-            # on; ``wait`` tells that from less, and from another call.
+            # Nearly always equal. Greater is one barrier ahead: it has seen this rank here, and is
+            # in the next call; ``wait`` tells that from less, and from another call.
             for _ in looks:
                 if theirs[0] == word:
                     break

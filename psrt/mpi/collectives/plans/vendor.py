@@ -69,11 +69,13 @@ class Vendor(Plan):
         checks, numbers, line = self.access
         me = object()
         line.append(me)
+        # The largest of c and of −c over all ranks: they are opposite only if all have one c.
         request = checks.Iallreduce(self._checks, self._most, MPI.MAX)
         if not request.Test():
             yield request.Test
         if self._most[0] != -self._most[1]:
             raise OtherCallError("the ranks are in different calls")
+        # All ranks called in one order, and hand over in it, whichever check was over first.
         if line[0] is not me:
             yield lambda: line[0] is me
         op = getattr(MPI, self.operation.mpi)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,21 @@ _MOST_SEEN = 8
 _Key: TypeAlias = tuple[Any, ...]
 #: What an array is seen by, with the call on it: its identity first, then the words of the call.
 _Seen: TypeAlias = tuple[object, ...]
+
+
+class _Asked(NamedTuple):
+    """A call on one array, its arguments checked."""
+
+    call: str
+    signature: str
+    #: (n,), this rank's, and where it lies in a window; None: in none.
+    vector: AnyArray
+    place: SegmentOffset | None
+    op: str
+    #: Of the all-reduce, after ``auto``; empty for other calls.
+    name: str
+    root: Any
+    out: AnyArray | None
 
 
 @dataclass(eq=False, slots=True)
@@ -255,7 +270,8 @@ class CallCache:
         words += [f"number {number}"] if call.endswith(_LATER) and place is None else []
         words += [f"after {self._refusals} refused calls"] if self._refusals else []
         signature = f"{call}({', '.join(words)})"
-        plan = self._plan(call, signature, vector, place, op=op, name=name, root=root, out=out)
+        op = "sum" if op is ABSENT else op
+        plan = self._plan(_Asked(call, signature, vector, place, op, name, root, out))
         # What it keeps alive of the caller's own, though the buffer may be in a window.
         is_plain = place is None or out is not None
         nbytes = vector.nbytes * (1 if out is None else 2)
@@ -264,43 +280,22 @@ class CallCache:
         self.bound[key] = bound
         return bound
 
-    def _plan(
-        self,
-        call: str,
-        signature: str,
-        vector: AnyArray,
-        place: SegmentOffset | None,
-        *,
-        op: Any,
-        name: str,
-        root: Any,
-        out: AnyArray | None,
-    ) -> Plan:
-        op, size = "sum" if op is ABSENT else op, sum(self.hosts)
-        if op != "mean" or size == 1:
-            return self._sum(call, signature, vector, place, op=op, name=name, root=root, out=out)
+    def _plan(self, asked: _Asked) -> Plan:
+        size = sum(self.hosts)
+        if asked.op != "mean" or size == 1:
+            return self._sum(asked)
         from psrt.mpi.collectives.plans.mean import Mean  # not above: it imports MPI
 
         def make(one: AnyArray, op: str) -> Plan:
-            at = place if one is vector else None
-            return self._sum(call, signature, one, at, op=op, name=name, root=root, out=None)
+            at = asked.place if one is asked.vector else None
+            return self._sum(asked._replace(vector=one, op=op, place=at, out=None))
 
-        mean = Mean(vector, size, make)
+        mean = Mean(asked.vector, size, make)
         return mean.alone or mean
 
-    def _sum(
-        self,
-        call: str,
-        signature: str,
-        vector: AnyArray,
-        place: SegmentOffset | None,
-        *,
-        op: str,
-        name: str,
-        root: Any,
-        out: AnyArray | None,
-    ) -> Plan:
+    def _sum(self, asked: _Asked) -> Plan:
         compiler = self.executor.compiler
+        call, signature, vector, place, op, name, root, out = asked
         if name:
             return compiler.all_reduce(signature, vector, op, name, place)
         if call.removesuffix(_LATER) == "all_to_all":

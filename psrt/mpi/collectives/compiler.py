@@ -118,7 +118,9 @@ class Compiler:
         layout, context = self._layout, self._contexts.of(signature)
         staged = place is None and max(map(len, layout.hosts)) > 1
         if place is None:
-            buffers = [vector] if not staged else self._whole_rooms(signature, vector)
+            buffers = [vector]
+            if staged:
+                buffers = list(self._contexts.stage(signature, vector.nbytes, vector.dtype))
         else:
             buffers = self._segments.views(place, vector)
         rail = layout.local_rank
@@ -452,10 +454,6 @@ class Compiler:
         most = PAIR_PIECE_BYTES if len(self._layout.local_ranks) == 2 else PIECE_BYTES
         piece = min(vector.nbytes, most // vector.itemsize * vector.itemsize)
         return self._contexts.stage(signature, STAGES * piece, vector.dtype)
-
-    def _whole_rooms(self, signature: str, vector: AnyVector) -> Sequence[AnyVector]:
-        """Return each local rank's staging memory for a whole vector; collective the first time."""
-        return self._contexts.stage(signature, vector.nbytes, vector.dtype)
 
 
 def holds(whole: Span, part: Span) -> bool:

@@ -71,23 +71,11 @@ class Schedule:
         return self.steps(rank, size, n, root) if self.rooted else self.steps(rank, size, n)
 
     def plan(self, size: int, n: int, root: int = 0) -> list[list[Step]]:
-        """Return the steps of all ranks.
-
-        Args:
-            size: number of ranks, ≥ 1.
-            n: elements of the vector, ≥ 0.
-            root: the root's rank; 0 where the collective has none.
-        """
+        """Return the steps of all ranks; the arguments are those of a call."""
         return [list(self(rank, size, n, root)) for rank in range(size)]
 
     def spec(self, size: int, n: int, root: int = 0) -> CollectiveSpec:
-        """Return what the plan must do.
-
-        Args:
-            size: number of ranks, ≥ 1.
-            n: elements of the vector, ≥ 0.
-            root: the root's rank; 0 where the collective has none.
-        """
+        """Return what the plan must do."""
         self._check(size, root)
         return self.specify(size, n, root)
 
@@ -147,13 +135,7 @@ class Algorithm(Schedule):
         return "all-reduce"
 
     def spec(self, size: int, n: int, root: int = 0) -> CollectiveSpec:
-        """Return what the plan must do.
-
-        Args:
-            size: number of ranks, ≥ 1.
-            n: elements of the vector, ≥ 0.
-            root: the root's rank; 0 where the collective has none.
-        """
+        """Return what the plan must do."""
         self._check(size, root)
         return spec.all_reduce(size, n, workspace=self.workspace(size, n))
 
@@ -162,11 +144,6 @@ class Algorithm(Schedule):
 
         Together they are the all-reduce. Between the two an owner may put something else in the
         place of its sums, such as what an optimizer makes of them. Only with ``owned``.
-
-        Args:
-            rank: from 0 to ``size`` - 1.
-            size: number of ranks, ≥ 1.
-            n: number of elements of the vector, ≥ 0.
 
         >>> from psrt.collective.registry import ALGORITHMS
         >>> [len(half) for half in ALGORITHMS["ring"].halves(0, 4, 100)]

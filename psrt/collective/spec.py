@@ -2,7 +2,10 @@
 
 A schedule says how, a ``CollectiveSpec`` says what; the prover compares the two, so that a schedule
 is not correct merely because it agrees with itself. One function here per collective; each takes
-``(size, n, root)``, and those without a root ignore it.
+
+- ``size``, the number of ranks, ≥ 1,
+- ``n``, the elements of the vector, ≥ 0; for an all-to-all, of the whole table,
+- ``root``, the rank that starts with the vector, or ends with the result; ignored where none does.
 """
 
 from __future__ import annotations
@@ -49,11 +52,7 @@ class CollectiveSpec:
 def all_reduce(size: int, n: int, root: int = 0, *, workspace: int = 0) -> CollectiveSpec:
     """From a full vector each to the fold of all.
 
-    Args:
-        size: number of ranks, ≥ 1.
-        n: elements of the vector, ≥ 0.
-        root: ignored.
-        workspace: elements of scratch memory behind the vector.
+    With ``workspace`` elements of scratch memory behind the vector.
 
     >>> all_reduce(2, 5).owed[1]
     (Postcondition(span=Span(start=0, stop=5), source=None),)
@@ -62,84 +61,42 @@ def all_reduce(size: int, n: int, root: int = 0, *, workspace: int = 0) -> Colle
 
 
 def reduce_scatter(size: int, n: int, root: int = 0) -> CollectiveSpec:
-    """From a full vector each to the fold of chunk r on rank r.
-
-    Args:
-        size: number of ranks, ≥ 1.
-        n: elements of the vector, ≥ 0.
-        root: ignored.
-    """
+    """From a full vector each to the fold of chunk r on rank r."""
     return _spec(
         n, _whole(size, n), [[Postcondition(chunk, None)] for chunk in even_spans(n, size)]
     )
 
 
 def all_gather(size: int, n: int, root: int = 0) -> CollectiveSpec:
-    """From chunk r on rank r to all chunks everywhere.
-
-    Args:
-        size: number of ranks, ≥ 1.
-        n: elements of the vector, ≥ 0.
-        root: ignored.
-    """
+    """From chunk r on rank r to all chunks everywhere."""
     return _spec(n, _own_chunks(size, n), [_chunks(size, n)] * size)
 
 
 def reduce(size: int, n: int, root: int = 0) -> CollectiveSpec:
-    """From a full vector each to the fold of all at the root.
-
-    Args:
-        size: number of ranks, ≥ 1.
-        n: elements of the vector, ≥ 0.
-        root: rank that ends with the result.
-    """
+    """From a full vector each to the fold of all at the root."""
     fold = [Postcondition(Span(0, n), None)]
     return _spec(n, _whole(size, n), [fold if rank == root else [] for rank in range(size)])
 
 
 def broadcast(size: int, n: int, root: int = 0) -> CollectiveSpec:
-    """From the root's vector to a copy of it everywhere.
-
-    Args:
-        size: number of ranks, ≥ 1.
-        n: elements of the vector, ≥ 0.
-        root: rank that starts with the vector.
-    """
+    """From the root's vector to a copy of it everywhere."""
     return _spec(n, _at_root(size, n, root), [[Postcondition(Span(0, n), root)]] * size)
 
 
 def scatter(size: int, n: int, root: int = 0) -> CollectiveSpec:
-    """From the root's vector to its chunk r on rank r.
-
-    Args:
-        size: number of ranks, ≥ 1.
-        n: elements of the vector, ≥ 0.
-        root: rank that starts with the vector.
-    """
+    """From the root's vector to its chunk r on rank r."""
     owed = [[Postcondition(chunk, root)] for chunk in even_spans(n, size)]
     return _spec(n, _at_root(size, n, root), owed)
 
 
 def gather(size: int, n: int, root: int = 0) -> CollectiveSpec:
-    """From chunk r on rank r to all chunks at the root.
-
-    Args:
-        size: number of ranks, ≥ 1.
-        n: elements of the vector, ≥ 0.
-        root: rank that ends with the result.
-    """
+    """From chunk r on rank r to all chunks at the root."""
     owed = [_chunks(size, n) if rank == root else [] for rank in range(size)]
     return _spec(n, _own_chunks(size, n), owed)
 
 
 def all_to_all(size: int, n: int, root: int = 0) -> CollectiveSpec:
-    """From row r of a table of blocks on rank r to column r.
-
-    Args:
-        size: number of ranks, ≥ 1.
-        n: elements of the whole table, ≥ 0.
-        root: ignored.
-    """
+    """From row r of a table of blocks on rank r to column r."""
     rows = [
         [
             Span(row.start + block.start, row.start + block.stop)

@@ -21,21 +21,21 @@ class Batch:
     indices: AnyArray
 
 
+@dataclass(eq=False, slots=True)
 class Epoch:
     """One worker's batches of an epoch."""
 
-    def __init__(
-        self, worker: int, epoch: int, steps: int, indices: Callable[[int], AnyArray]
-    ) -> None:
-        """Set up; ``indices`` returns the samples of a step."""
-        self._worker, self._epoch, self._steps, self._indices = worker, epoch, steps, indices
+    worker: int
+    epoch: int
+    steps: int
+    indices: Callable[[int], AnyArray]
 
     def __len__(self) -> int:
-        return self._steps
+        return self.steps
 
     def __iter__(self) -> Iterator[Batch]:
-        for step in range(self._steps):
-            yield Batch((self._worker, self._epoch, step), self._indices(step))
+        for step in range(self.steps):
+            yield Batch((self.worker, self.epoch, step), self.indices(step))
 
 
 class KeyedBatches:

@@ -10,7 +10,7 @@ import resource
 import selectors
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from psrt.faults.connection import Address, Connection, addresses, not_for_children
@@ -28,29 +28,24 @@ class Caller(Protocol):
 CallerT = TypeVar("CallerT", bound=Caller)
 
 
+@dataclass(eq=False)
 class Listener(Generic[CallerT]):
     """Takes calls and hears the callers; who waits for both does so with a selector of its own."""
 
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        most: int,
-        caller: Callable[[Connection], CallerT],
-        heard: Callable[[CallerT, Mapping[str, Any]], bool],
-    ) -> None:
-        """Listen to this host.
+    #: Gets what is listened on, with None as data, and connections, with callers.
+    selector: selectors.BaseSelector
+    #: The largest number of connections that there will be at a time.
+    most: InitVar[int]
+    #: Makes a caller of a connection.
+    caller: Callable[[Connection], CallerT]
+    #: Takes one message of a caller; returns whether the connection goes on.
+    heard: Callable[[CallerT, Mapping[str, Any]], bool]
+    #: Those who are connected.
+    callers: set[CallerT] = field(default_factory=set, init=False)
+    _sockets: list[socket.socket] = field(default_factory=list, init=False)
 
-        Args:
-            selector: gets what is listened on, with None as data, and connections, with callers.
-            most: the largest number of connections that there will be at a time.
-            caller: makes a caller of a connection.
-            heard: takes one message of a caller; returns whether the connection goes on.
-        """
-        self._selector = selector
-        self._caller, self._heard = caller, heard
-        #: Those who are connected.
-        self.callers: set[CallerT] = set()
-        self._sockets: list[socket.socket] = []
+    def __post_init__(self, most: int) -> None:
+        """Listen to this host."""
         name, secret = f"psrt-{os.urandom(8).hex()}", os.urandom(16).hex()
         #: Where it is called.
         self.address = Address(name, socket.gethostname(), secret)
@@ -72,7 +67,7 @@ class Listener(Generic[CallerT]):
         listener.setblocking(False)
         listener.listen(1024)
         self._sockets.append(not_for_children(listener))
-        self._selector.register(listener, selectors.EVENT_READ)
+        self.selector.register(listener, selectors.EVENT_READ)
 
     def take(self, key: selectors.SelectorKey) -> CallerT | None:
         """Take what the selector has told of: a call, or what a caller says.
@@ -87,8 +82,8 @@ class Listener(Generic[CallerT]):
             return None
         caller: CallerT = key.data
         for message in caller.connection.receive():
-            if message is None or not self._heard(caller, message):
-                self._selector.unregister(caller.connection)
+            if message is None or not self.heard(caller, message):
+                self.selector.unregister(caller.connection)
                 self.callers.discard(caller)
                 caller.connection.close()
                 return caller
@@ -99,13 +94,13 @@ class Listener(Generic[CallerT]):
             connected, _ = listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):  # whoever comes now is refused
-                self._selector.unregister(listener)
+                self.selector.unregister(listener)
                 listener.close()
             return
         connection = Connection(connected)
-        caller = self._caller(connection)
+        caller = self.caller(connection)
         self.callers.add(caller)
-        self._selector.register(connection, selectors.EVENT_READ, caller)
+        self.selector.register(connection, selectors.EVENT_READ, caller)
 
     def knows(self, message: Mapping[str, Any]) -> bool:
         """Return whether a caller's first message is that of a rank of this job."""

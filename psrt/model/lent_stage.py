@@ -35,15 +35,12 @@ class Lender(Protocol):
 
     async def params(self, i: int) -> Vector:
         """Return the parameters of a layer; they last until those of another one are asked for."""
-        ...
 
     async def room(self, i: int) -> Vector:
         """Return where the gradient of a layer is to be written."""
-        ...
 
     def final(self, i: int) -> None:
         """Take away the gradient of a layer, which has been written."""
-        ...
 
 
 class LentStage(Stage):

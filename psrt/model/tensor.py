@@ -12,6 +12,8 @@ Source: Shoeybi et al. 2019 (1909.08053), section 3.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 
 from psrt.arrays import AnyArray, FloatArray, Vector
@@ -33,6 +35,7 @@ class ColumnSlice(Dense):
     sums_backward = True
 
 
+@dataclass(eq=False)
 class RowSlice:
     """Some rows of a dense layer's weight; what it gives for y is a part of a sum.
 
@@ -42,22 +45,20 @@ class RowSlice:
 
     sums_forward = True
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        activation: Activation | None,
-        space: Workspace,
-        *,
-        biased: bool,
-    ) -> None:
+    #: Of this slice: rows of its weight.
+    inputs: int
+    outputs: int
+    #: Of this layer's values, if any.
+    activation: Activation | None
+    space: Workspace
+    _: KW_ONLY
+    #: Whether the bias is in this slice.
+    biased: bool
+
+    def __post_init__(self) -> None:
         """Describe the layer; ``inputs`` are this slice's."""
-        self.inputs, self.outputs = inputs, outputs
-        self.saved = outputs if activation is not None and activation.saves else 0
-        self.n = inputs * outputs + outputs * biased
-        self._activation = activation
-        self._space = space
-        self._biased = biased
+        self.saved = self.outputs if self.activation is not None and self.activation.saves else 0
+        self.n = self.inputs * self.outputs + self.outputs * self.biased
 
     def _weight(self, vector: Vector) -> FloatArray:
         return vector[: self.inputs * self.outputs].reshape(self.inputs, self.outputs)
@@ -68,15 +69,15 @@ class RowSlice:
     def forward(self, x: FloatArray, params: Vector, out: FloatArray, saved: FloatArray) -> None:
         """Write this slice's part of the sums."""
         np.dot(x, self._weight(params), out=out)
-        if self._biased:
-            rows_of_bias = self._space.scratch(*out.shape)
+        if self.biased:
+            rows_of_bias = self.space.scratch(*out.shape)
             np.copyto(rows_of_bias, self._bias(params))
             np.add(out, rows_of_bias, out)
 
     def finish(self, out: FloatArray, params: Vector, saved: FloatArray) -> None:
         """Make the values of the sums, on each rank the same."""
-        if self._activation is not None:
-            self._activation.forward(out, saved, self._space)
+        if self.activation is not None:
+            self.activation.forward(out, saved, self.space)
 
     def backward_input(
         self,
@@ -88,8 +89,8 @@ class RowSlice:
         dx: FloatArray | None,
     ) -> None:
         """Turn ``dy`` into the gradient of the sums, dz = dy·f′, and write dx = dz Wᵀ."""
-        if self._activation is not None:
-            self._activation.backward(y, saved, dy, self._space)
+        if self.activation is not None:
+            self.activation.backward(y, saved, dy, self.space)
         if dx is not None:
             np.dot(dy, self._weight(params).T, out=dx)
 
@@ -98,7 +99,7 @@ class RowSlice:
     ) -> None:
         """Write xᵀ dz and, where the bias is, the sum of the rows of dz."""
         np.dot(x.T, dy, out=self._weight(out))
-        if self._biased:
+        if self.biased:
             np.add.reduce(dy, axis=0, out=self._bias(out))
 
 

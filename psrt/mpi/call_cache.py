@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,21 @@ _Key: TypeAlias = tuple[Any, ...]
 _Seen: TypeAlias = tuple[object, ...]
 
 
+class _Asked(NamedTuple):
+    """A call on one array, its arguments checked."""
+
+    call: str
+    signature: str
+    #: (n,), this rank's, and where it lies in a window; None: in none.
+    vector: AnyArray
+    place: SegmentOffset | None
+    op: str
+    #: Of the all-reduce, after ``auto``; empty for other calls.
+    name: str
+    root: Any
+    out: AnyArray | None
+
+
 @dataclass(eq=False, slots=True)
 class BoundCall:
     """A call on one array, or on one place in the windows, compiled."""
@@ -57,35 +72,35 @@ class BoundCall:
     seen: dict[_Seen, tuple[object, ...]] = field(default_factory=dict)
 
 
+@dataclass(eq=False, slots=True)
 class CallCache:
     """The compiled calls of one rank's communicator, and those that are under way."""
 
-    def __init__(
-        self, executor: CollectiveExecutor, hosts: tuple[int, ...], costs: MachineCosts
-    ) -> None:
-        """Set up.
+    #: Compiles calls and carries them out.
+    executor: CollectiveExecutor
+    #: Number of ranks on each host.
+    hosts: tuple[int, ...]
+    #: For ``auto``, the same on every rank.
+    costs: MachineCosts
+    _choices: dict[tuple[str, int, str, str], Choice] = field(default_factory=dict, init=False)
+    #: What is compiled.
+    bound: dict[_Key, BoundCall] = field(default_factory=dict, init=False)
+    #: Array and call → what runs it, and the array's type and flags at that time; the flags
+    #: change with its strides. ``all_reduce`` looks here by itself, so neither this dict
+    #: nor ``under_way`` is ever replaced by another.
+    seen: dict[_Seen, tuple[Callable[[], None], np.dtype[Any], int, BoundCall]] = field(
+        default_factory=dict, init=False
+    )
+    #: Number of a start → its buffer, where its result goes if elsewhere, what is under way.
+    under_way: dict[int, tuple[AnyArray, AnyArray | None, Work]] = field(
+        default_factory=dict, init=False
+    )
+    #: Whether the communicator is closed.
+    closed: bool = field(default=False, init=False)
 
-        Args:
-            executor: compiles calls and carries them out.
-            hosts: number of ranks on each host.
-            costs: for ``auto``, the same on every rank.
-        """
-        self._executor = executor
-        self._hosts = hosts
-        self._costs = costs
-        self._choices: dict[tuple[str, int, str, str], Choice] = {}
-        #: What is compiled.
-        self.bound: dict[_Key, BoundCall] = {}
-        #: Array and call → what runs it, and the array's type and flags at that time; the flags
-        #: change with its strides. ``all_reduce`` looks here by itself, so neither this dict
-        #: nor ``under_way`` is ever replaced by another.
-        self.seen: dict[_Seen, tuple[Callable[[], None], np.dtype[Any], int, BoundCall]] = {}
-        #: Number of a start → its buffer, where its result goes if elsewhere, what is under way.
-        self.under_way: dict[int, tuple[AnyArray, AnyArray | None, Work]] = {}
-        #: Whether the communicator is closed.
-        self.closed = False
-        executor.contexts.on_evict = self.evict
-        executor.on_broken = self.seen.clear
+    def __post_init__(self) -> None:
+        self.executor.contexts.on_evict = self.evict
+        self.executor.on_broken = self.seen.clear
 
     def find(
         self,
@@ -99,7 +114,7 @@ class CallCache:
         out: AnyArray | None = None,
     ) -> BoundCall:
         """Return the compiled call on buffers that nothing else is under way on."""
-        self._executor.check()
+        self.executor.check()
         if self.under_way:
             self.let_finish(lambda key: self._in_use(key, buf) or self._in_use(key, out))
             for key in [key for key, (_, _, work) in self.under_way.items() if work.done]:
@@ -131,7 +146,7 @@ class CallCache:
         It is part of every signature: a rank that retries a refused call must not match others
         that are still in the first attempt. If all have refused the same calls, all go on.
         """
-        return len(self._executor.matcher.refused)
+        return len(self.executor.matcher.refused)
 
     def clear(self) -> None:
         """Forget every call, once all are complete."""
@@ -155,7 +170,7 @@ class CallCache:
             self.seen.pop(seen, None)
         del self.bound[bound.key]
         self.let_finish(lambda number: self.under_way[number][2].plan is bound.plan)
-        self._executor.release(bound.plan)
+        self.executor.release(bound.plan)
 
     def _see(
         self, seen: _Seen, buf: AnyArray, bound: BoundCall, out: AnyArray | None = None
@@ -200,7 +215,7 @@ class CallCache:
         Raises:
             ConfigError: if they are not valid; the other ranks get a ProtocolError.
         """
-        size = sum(self._hosts)
+        size = sum(self.hosts)
         wrong = fault_of(buf, op, algorithm, root, size=size, in_place=out is None)
         if not wrong and call.removesuffix(_LATER) == "all_to_all":
             wrong = fault_of_blocks(buf, out, size=size)
@@ -210,7 +225,7 @@ class CallCache:
             words = [str(word) for word in (op, root, algorithm) if word is not ABSENT]
             self.refuse(f"{call}({', '.join(words)})", wrong)
         vector = stored(buf)
-        place = self._executor.segments.locate(vector)
+        place = self.executor.segments.locate(vector)
         to = None if out is None else stored(out)
         where: object = place or id(buf)
         if to is not None:
@@ -255,52 +270,32 @@ class CallCache:
         words += [f"number {number}"] if call.endswith(_LATER) and place is None else []
         words += [f"after {self._refusals} refused calls"] if self._refusals else []
         signature = f"{call}({', '.join(words)})"
-        plan = self._plan(call, signature, vector, place, op=op, name=name, root=root, out=out)
+        op = "sum" if op is ABSENT else op
+        plan = self._plan(_Asked(call, signature, vector, place, op, name, root, out))
         # What it keeps alive of the caller's own, though the buffer may be in a window.
         is_plain = place is None or out is not None
         nbytes = vector.nbytes * (1 if out is None else 2)
-        run = self._executor.runner(signature, plan)
+        run = self.executor.runner(signature, plan)
         bound = BoundCall(key, signature, plan, run, is_plain, nbytes, self._refusals)
         self.bound[key] = bound
         return bound
 
-    def _plan(
-        self,
-        call: str,
-        signature: str,
-        vector: AnyArray,
-        place: SegmentOffset | None,
-        *,
-        op: Any,
-        name: str,
-        root: Any,
-        out: AnyArray | None,
-    ) -> Plan:
-        op, size = "sum" if op is ABSENT else op, sum(self._hosts)
-        if op != "mean" or size == 1:
-            return self._sum(call, signature, vector, place, op=op, name=name, root=root, out=out)
+    def _plan(self, asked: _Asked) -> Plan:
+        size = sum(self.hosts)
+        if asked.op != "mean" or size == 1:
+            return self._sum(asked)
         from psrt.mpi.collectives.plans.mean import Mean  # not above: it imports MPI
 
         def make(one: AnyArray, op: str) -> Plan:
-            at = place if one is vector else None
-            return self._sum(call, signature, one, at, op=op, name=name, root=root, out=None)
+            at = asked.place if one is asked.vector else None
+            return self._sum(asked._replace(vector=one, op=op, place=at, out=None))
 
-        mean = Mean(vector, size, make)
+        mean = Mean(asked.vector, size, make)
         return mean.alone or mean
 
-    def _sum(
-        self,
-        call: str,
-        signature: str,
-        vector: AnyArray,
-        place: SegmentOffset | None,
-        *,
-        op: str,
-        name: str,
-        root: Any,
-        out: AnyArray | None,
-    ) -> Plan:
-        compiler = self._executor.compiler
+    def _sum(self, asked: _Asked) -> Plan:
+        compiler = self.executor.compiler
+        call, signature, vector, place, op, name, root, out = asked
         if name:
             return compiler.all_reduce(signature, vector, op, name, place)
         if call.removesuffix(_LATER) == "all_to_all":
@@ -316,7 +311,7 @@ class CallCache:
         """Return the algorithm that a call of ``nbytes`` bytes runs."""
         key = (algorithm, nbytes, kind.name, op)
         if key not in self._choices:
-            self._choices[key] = pick(algorithm, self._hosts, nbytes, kind, self._costs, op=op)
+            self._choices[key] = pick(algorithm, self.hosts, nbytes, kind, self.costs, op=op)
         return self._choices[key]
 
     def check_open(self, signature: str) -> None:
@@ -331,6 +326,6 @@ class CallCache:
             ConfigError: always.
         """
         if not self.closed:
-            self._executor.matcher.refuse(signature, why)
+            self.executor.matcher.refuse(signature, why)
             self.seen.clear()
         raise ConfigError(f"{signature}: {why}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mpi4py import MPI
 
@@ -12,6 +13,7 @@ from psrt.mpi.links.pieces import unannounced_bytes
 from psrt.mpi.links.segments import Segments
 from psrt.mpi.links.shared_memory import NodeMemory
 from psrt.mpi.links.wakeup import Wakeup
+from psrt.transport.backoff import Backoff
 
 
 class Fabric:
@@ -63,6 +65,17 @@ class Fabric:
     def numbers_of(self, rank: int) -> Vector:
         """Return the numbers in ``memory`` of a rank of this host."""
         return self.memory.numbers(self.local[rank])
+
+    def backoff(self, **how: Any) -> Backoff:
+        """Return how this rank waits for the others; see ``Backoff`` for the arguments."""
+        found = Backoff(
+            oversubscribed=self.layout.oversubscribed,
+            wakeup=self.wakeup if self.wakeup.works else None,
+            **how,
+        )
+        # What comes by MPI, from other hosts, wakes no sleeper.
+        found.must_poll |= len(self.local) < self.comm.size
+        return found
 
     def close(self, *, alone: bool = False) -> None:
         """Free what was made; collective.

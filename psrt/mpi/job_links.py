@@ -211,6 +211,8 @@ class JobLinks:
             link.arrived()
             queue = self._half.setdefault(link.peer, deque())
             queue.append(link)
+            # One payload of a peer at a time: its shards share one connection, on which the first
+            # would be late by as much as the others take.
             if len(queue) == 1:
                 link.take_payload()
 
@@ -229,7 +231,8 @@ class JobLinks:
             message = queue[0].complete()
             if message is not None:
                 queue.popleft()
-                # To the end of the line: no rank is favoured.
+                # To the end of the line: no rank is favoured. The loop over what is changed here
+                # ends with it.
                 del self._half[rank]
                 if queue:
                     queue[0].take_payload()
@@ -259,6 +262,7 @@ class JobLinks:
             departed = links[rank] = DepartedLink(
                 leave, link.payload, link.frame, link.bytes_sent, link.bytes_received
             )
+            # MPI passes over what is null; the receive itself stays posted until the end.
             if isinstance(link, RemoteLink):
                 self._frame_requests[self.remote.index(link)] = MPI.REQUEST_NULL
                 if leave is not None:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -24,7 +24,7 @@ from psrt.messages import Leave, Message
 from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.collectives.slots import FLOATS
-from psrt.mpi.cores import cores_of_worker
+from psrt.mpi.cores import Cores, cores_of_worker
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.job_links import JobLinks, Link
 from psrt.mpi.links.neighbour import AHEAD
@@ -38,7 +38,6 @@ from psrt.mpi.tags import FETCH
 from psrt.partition import Span
 from psrt.sharding import Sharing
 from psrt.stats import Report, Sketch
-from psrt.transport.backoff import Backoff
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import (
     CONTROL,
@@ -55,11 +54,51 @@ T = TypeVar("T")
 _KNOB = "--timeout-s"
 
 
+def _fabric_of(
+    comm: MPI.Comm,
+    role_map: RoleMap,
+    host: int | None,
+    frame_bytes: Sequence[int],
+    reply_bytes: Sequence[int],
+) -> tuple[Fabric, NeighbourMemory | None]:
+    """Allocate what the ranks of a host share; return it, and what of it neighbours look at.
+
+    Without servers gradient and parameters lie in windows of their own, which are made later.
+    """
+    rank, names = comm.rank, role_map.job_ranks
+    if role_map.servers:
+        floats = floats_of(rank, role_map, frame_bytes, reply_bytes)
+        boxes = max(1, role_map.most_shards)
+        return Fabric(comm, host, floats=floats, boxes=boxes, names=names), None
+    if not role_map.peers:
+        return Fabric(comm, host, floats=FLOATS, names=names), None
+    neighbours = NeighbourMemory(
+        role_map,
+        lambda rank: fabric.numbers_of(rank),
+        behind=FLOATS,
+        ahead=AHEAD,
+        frame_bytes=frame_bytes[0] if frame_bytes else 0,
+    )
+    floats = neighbours.floats_of(rank)
+    fabric = Fabric(comm, host, floats=floats, boxes=AHEAD, names=names)
+    return fabric, neighbours
+
+
 class MpiPort:
     """One rank's port. Collective to make and to close, over all ranks of the job."""
 
     #: Time passes by itself.
     apply_s: Callable[[int, int], float] | None = None
+    #: What the ``theta`` of each worker is: its own where servers are on other hosts.
+    theta_memory = ThetaMemory.OWN
+    #: Those that this rank is to compute on; None leaves it to the kernel.
+    cores: Cores | None = None
+    #: Sums over the workers; in modes without servers only.
+    _executor: CollectiveExecutor | None = None
+    _reductions: Reductions | None = None
+    _gone: frozenset[int] = frozenset()
+    #: Whether nobody receives any more.
+    _ends = False
 
     def __init__(
         self,
@@ -97,76 +136,37 @@ class MpiPort:
             job: all ranks of the job, where those of ``role_map`` are some of them; what goes to
                 rank 0 goes to that of the job.
         """
-        self.rank = comm.rank
-        self.role_map = role_map
+        longest = tuple(frame_bytes), tuple(reply_bytes)
+        self.rank, self.role_map = comm.rank, role_map
         #: Returns what this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``.
         self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
         #: Called with each rank that the others go on without.
         self.on_gone: Callable[[int], None] = lambda rank: None
-        self._gone: frozenset[int] = frozenset()
-        #: Whether nobody receives any more.
-        self._ends = False
-        longest = tuple(frame_bytes), tuple(reply_bytes)
-        # Without servers gradient and parameters lie in windows of their own.
-        floats = floats_of(self.rank, role_map, *longest) if role_map.servers else FLOATS
-        boxes = max(1, role_map.most_shards)
-        neighbours: NeighbourMemory | None = None
-        if role_map.peers:
-            neighbours = NeighbourMemory(
-                role_map,
-                lambda rank: self._fabric.numbers_of(rank),
-                behind=FLOATS,
-                ahead=AHEAD,
-                frame_bytes=frame_bytes[0] if frame_bytes else 0,
-            )
-            floats, boxes = neighbours.floats_of(self.rank), AHEAD
-        self._fabric = fabric = Fabric(
-            comm, host, floats=floats, boxes=boxes, names=role_map.job_ranks
-        )
-        self._comm, self._wakeup, layout = fabric.comm, fabric.wakeup, fabric.layout
-        #: What the ``theta`` of each worker is.
-        self.theta_memory = ThetaMemory.OWN
-        if role_map.servers and len(layout.hosts) == 1:
-            self.theta_memory = theta_memory
-        #: Those that this rank is to compute on; None leaves it to the kernel.
-        self.cores = (
-            cores_of_worker(self._comm, role_map.workers, layout.machine)
-            if role_map.servers
-            else None
-        )
+        self._fabric, neighbours = _fabric_of(comm, role_map, host, *longest)
+        self._comm, layout = self._fabric.comm, self._fabric.layout
+        if role_map.servers:
+            self.cores = cores_of_worker(self._comm, role_map.workers, layout.machine)
+            self.theta_memory = theta_memory if len(layout.hosts) == 1 else ThetaMemory.OWN
         #: All ranks of the job, and this rank among them.
         self._job = self._comm if job is None else job
         self._reports = Reports(self._job)
-        memory = ServedMemory(role_map, fabric.numbers_of, self.theta_memory, *longest)
+        memory = ServedMemory(role_map, self._fabric.numbers_of, self.theta_memory, *longest)
         #: By rank of a worker, the region that is its landing.
         self.landings: Mapping[int, int] = memory.landings
         self._take_vectors(memory)
         #: See ``Port``.
-        self.offers: list[Vector] = []
-        if neighbours is not None:
-            self.offers = neighbours.offers_of(self.rank)
-            for offer in self.offers:
-                offer[:] = 0.0
-        #: Sums over the workers; in modes without servers only.
-        self._executor: CollectiveExecutor | None = None
-        self._reductions: Reductions | None = None
+        self.offers = [] if neighbours is None else neighbours.offers_of(self.rank)
+        for offer in self.offers:
+            offer[:] = 0.0
+        waits: dict[str, Any] = {"timeout_s": timeout_s, "busy_until": busy_until, "knob": _KNOB}
         if not role_map.servers:
-            self._prepare_reductions(timeout_s, costs, busy_until)
-        self._backoff = Backoff(
-            oversubscribed=layout.oversubscribed,
-            timeout_s=timeout_s,
-            wakeup=self._wakeup if self._wakeup.works else None,
-            while_idle=self._while_idle,
-            busy_until=busy_until,
-            knob=_KNOB,
-        )
+            self._prepare_reductions(costs, waits)
+        self._backoff = self._fabric.backoff(while_idle=self._while_idle, **waits)
         #: How rank 0 and the others conclude.
         self.star = Star(self._job, self._backoff.wait)
-        self._links = JobLinks(fabric, role_map, memory, neighbours, windows, *longest)
-        # What comes by MPI wakes no sleeper.
-        self._backoff.must_poll = len(layout.local_ranks) < self._comm.size
+        self._links = JobLinks(self._fabric, role_map, memory, neighbours, windows, *longest)
 
     def _take_vectors(self, memory: ServedMemory) -> None:
         role_map, rank = self.role_map, self.rank
@@ -181,16 +181,8 @@ class MpiPort:
             # Else a worker that is late would clear what another has filled and reads by now.
             self._comm.Barrier()
 
-    def _prepare_reductions(
-        self, timeout_s: float, costs: MachineCosts, busy_until: Callable[[], float]
-    ) -> None:
-        executor = CollectiveExecutor(
-            self._fabric,
-            timeout_s=timeout_s,
-            while_idle=self._reports.take,
-            busy_until=busy_until,
-            knob=_KNOB,
-        )
+    def _prepare_reductions(self, costs: MachineCosts, waits: Mapping[str, Any]) -> None:
+        executor = CollectiveExecutor(self._fabric, while_idle=self._reports.take, **waits)
         segments, local = executor.segments, executor.layout.local_rank
         role_map, behind = self.role_map, CONTROL * self.role_map.controls
         sizes = role_map.gradient_size + behind, role_map.theta_size

@@ -8,6 +8,7 @@ and worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
@@ -27,77 +28,71 @@ def floats_of(
     return versions + len(role_map.workers) * frames
 
 
+@dataclass(eq=False)
 class ServedMemory:
     """Views of what the ranks of one host have in its memory."""
 
-    def __init__(
-        self,
-        role_map: RoleMap,
-        numbers_of: Callable[[int], Vector],
-        theta_memory: ThetaMemory,
-        frame_bytes: Sequence[int],
-        reply_bytes: Sequence[int],
-    ) -> None:
-        """Remember who has what.
+    #: Who is who.
+    role_map: RoleMap
+    #: Returns the ``floats_of`` numbers of a rank of this host.
+    numbers_of: Callable[[int], Vector]
+    #: What the ``theta`` of each worker is.
+    theta_memory: InitVar[ThetaMemory]
+    #: By shard, the length of the longest frame of a push; none where gradients are pushed as they
+    #: are.
+    frame_bytes: Sequence[int]
+    #: The same of replies.
+    reply_bytes: Sequence[int]
+    #: By rank of a worker, the region that is its landing.
+    landings: Mapping[int, int] = field(default_factory=dict, init=False)
 
-        Args:
-            role_map: who is who.
-            numbers_of: returns the ``floats_of`` numbers of a rank of this host.
-            theta_memory: what the ``theta`` of each worker is.
-            frame_bytes: by shard, the length of the longest frame of a push; none where gradients
-                are pushed as they are.
-            reply_bytes: the same of replies.
-        """
-        self._role_map, self._numbers_of = role_map, numbers_of
-        self._frame_bytes, self._reply_bytes = frame_bytes, reply_bytes
+    def __post_init__(self, theta_memory: ThetaMemory) -> None:
         self._one_theta = theta_memory is ThetaMemory.SHARED
-        #: By rank of a worker, the region that is its landing.
-        self.landings: Mapping[int, int] = {}
         if theta_memory is not ThetaMemory.OWN:
             self.landings = {
                 rank: VERSIONS + i * (not self._one_theta)
-                for i, rank in enumerate(role_map.workers)
+                for i, rank in enumerate(self.role_map.workers)
             }
 
     def gradient_of(self, worker_rank: int) -> Vector:
         """Return the gradient of a worker, and its control values."""
-        return self._numbers_of(worker_rank)[: self._role_map.n + CONTROL]
+        return self.numbers_of(worker_rank)[: self.role_map.n + CONTROL]
 
     def theta_of(self, worker_rank: int) -> Vector:
         """Return the parameters of a worker; where all share them, those of the first."""
         if self._one_theta:
-            worker_rank = self._role_map.workers[0]
-        start = self._role_map.n + CONTROL
-        return self._numbers_of(worker_rank)[start : start + self._role_map.n]
+            worker_rank = self.role_map.workers[0]
+        start = self.role_map.n + CONTROL
+        return self.numbers_of(worker_rank)[start : start + self.role_map.n]
 
     def push_frame(self, worker_rank: int, shard: int) -> Bytes | None:
         """Return where a worker puts the frames of its pushes to a shard."""
-        if not self._frame_bytes:
+        if not self.frame_bytes:
             return None
-        start = 2 * self._role_map.n + CONTROL + sum(map(_words, self._frame_bytes[:shard]))
-        return _frame(self._numbers_of(worker_rank)[start:], self._frame_bytes[shard])
+        start = 2 * self.role_map.n + CONTROL + sum(map(_words, self.frame_bytes[:shard]))
+        return _frame(self.numbers_of(worker_rank)[start:], self.frame_bytes[shard])
 
     def reply_frame(self, shard: int, worker_rank: int) -> Bytes | None:
         """Return where the server of a shard puts its replies to a worker."""
-        if not self._reply_bytes:
+        if not self.reply_bytes:
             return None
-        role_map = self._role_map
+        role_map = self.role_map
         server = role_map.servers[shard]
         mine, workers = role_map.shards_of(server), role_map.workers
         before = mine[: mine.index(shard)]
         start = VERSIONS * sum(role_map.spans[it].size for it in mine)
-        start += len(workers) * sum(_words(self._reply_bytes[it]) for it in before)
-        start += workers.index(worker_rank) * _words(self._reply_bytes[shard])
-        return _frame(self._numbers_of(server)[start:], self._reply_bytes[shard])
+        start += len(workers) * sum(_words(self.reply_bytes[it]) for it in before)
+        start += workers.index(worker_rank) * _words(self.reply_bytes[shard])
+        return _frame(self.numbers_of(server)[start:], self.reply_bytes[shard])
 
     def versions_of(self, server_rank: int) -> dict[int, list[Vector]]:
         """Return the regions of each shard of a server: one shard behind another."""
-        numbers = self._numbers_of(server_rank)
+        numbers = self.numbers_of(server_rank)
         by_region = {region: rank for rank, region in self.landings.items()}
         thetas = [self.theta_of(by_region[region]) for region in sorted(by_region)]
         found: dict[int, list[Vector]] = {}
-        for shard in self._role_map.shards_of(server_rank):
-            span = self._role_map.spans[shard]
+        for shard in self.role_map.shards_of(server_rank):
+            span = self.role_map.spans[shard]
             own = [numbers[i * span.size : (i + 1) * span.size] for i in range(VERSIONS)]
             found[shard] = own + [span.of(theta) for theta in thetas]
             numbers = numbers[VERSIONS * span.size :]

@@ -21,6 +21,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -86,15 +87,8 @@ class MpiStageLinks:
         self.waited = 0.0
         sizes = _Sizes(channels)
         self._fabric = fabric = Fabric(pipeline, host, floats=sizes.floats_of(self._stage))
-        self._backoff = Backoff(
-            oversubscribed=fabric.layout.oversubscribed,
-            timeout_s=timeout_s,
-            wakeup=fabric.wakeup if fabric.wakeup.works else None,
-            while_idle=while_idle,
-            busy_until=busy_until,
-            knob="--timeout-s",
-        )
-        self._backoff.must_poll = len(fabric.layout.local_ranks) < pipeline.size
+        waits = {"while_idle": while_idle, "busy_until": busy_until, "knob": "--timeout-s"}
+        self._backoff = fabric.backoff(timeout_s=timeout_s, **waits)
         #: Where the writer and the reader are on one host, and where they are not.
         self._local: dict[Channel, _Local] = {}
         self._remote: dict[Channel, _Remote] = {}
@@ -107,7 +101,6 @@ class MpiStageLinks:
         #: Totals over all parts, and the number of each; None where there are none.
         self._copy: Communicator | None = None
         self._numbers = np.zeros(replica.size)
-        waits = {"while_idle": while_idle, "busy_until": busy_until, "knob": "--timeout-s"}
         more: dict[str, Any] = {"timeout_s": timeout_s, "host": host, "waits": waits}
         if tensor.size > 1:
             self._slices = Communicator(tensor, names=slices, **more)
@@ -253,16 +246,16 @@ class MpiStageLinks:
         self._fabric.close()
 
 
+@dataclass(eq=False, slots=True)
 class _Sizes:
     """Where the channels lie in the memory of their writers and readers; the same on all ranks."""
 
-    def __init__(self, channels: Sequence[Channel]) -> None:
-        self._channels = channels
+    channels: Sequence[Channel]
 
     def _mine(self, stage: int) -> list[tuple[Channel, bool, int]]:
         """Return what a stage has in its memory: each channel, whether it writes it, and size."""
         found = []
-        for channel in self._channels:
+        for channel in self.channels:
             if channel.writer == stage:
                 size = _LINE + _along(channel) + _to_line(channel.rows * channel.width)
                 found.append((channel, True, size))
@@ -307,92 +300,104 @@ def _to_line(floats: int) -> int:
     return -(-floats // _LINE) * _LINE
 
 
+@dataclass(eq=False)
 class _Local:
     """One end of a channel inside a host."""
 
-    def __init__(
-        self,
-        sent: memoryview,
-        along: np.ndarray,
-        matrix: FloatArray,
-        released: memoryview,
-        waker: Waker,
-        fence: Callable[[], None] | None,
-    ) -> None:
-        self._sent, self._along, self.matrix, self._released = sent, along, matrix, released
+    #: In the writer's memory: the count, the numbers that go along, (messages,) float64, and the
+    #: matrix (rows, width).
+    sent: memoryview
+    along: np.ndarray
+    matrix: FloatArray
+    #: In the reader's memory: the count.
+    released: memoryview
+    #: Of the other end.
+    waker: InitVar[Waker]
+    #: What orders stores; None where they are seen in order.
+    fence: Callable[[], None] | None
+    _count: int = field(default=0, init=False)
+    _taken: int = field(default=0, init=False)
+    _expected: deque[slice] = field(default_factory=deque, init=False)
+    #: Rows of the messages that were sent and, when last looked at, not released.
+    _held: deque[slice] = field(default_factory=deque, init=False)
+    bytes_sent: int = field(default=0, init=False)
+    bytes_received: int = field(default=0, init=False)
+
+    def __post_init__(self, waker: Waker) -> None:
         self._asleep, self._wake = waker
-        self._fence = fence
-        self._count = self._taken = 0
-        self._row_bytes = 4 * matrix.shape[1]
-        self._expected: deque[slice] = deque()
-        #: Rows of the messages that were sent and, when last looked at, not released.
-        self._held: deque[slice] = deque()
-        self.bytes_sent = self.bytes_received = 0
+        self._row_bytes = 4 * self.matrix.shape[1]
 
     def expect(self, slices: Sequence[slice]) -> None:
         self._expected.extend(slices)
 
     def is_free(self, rows: slice) -> bool:
-        held, left = self._held, self._count - self._released[0]
+        # The reader's count only grows, so what is seen to be free stays so until this end sends.
+        held, left = self._held, self._count - self.released[0]
         while len(held) > left:
             held.popleft()
-        return left < len(self._along) and not touches(rows, held)
+        return left < len(self.along) and not touches(rows, held)
 
     def send(self, rows: slice, number: float) -> None:
-        self._along[self._count % len(self._along)] = number
+        # Numbers take turns in as many places as there may be messages under way: that of the last
+        # one here has been released.
+        self.along[self._count % len(self.along)] = number
         self._count += 1
         self._held.append(rows)
         # Release: whoever sees the count finds rows and number ready; see ``LocalLink.send``.
-        if self._fence is not None:
-            self._fence()
-        self._sent[0] = self._count
+        if self.fence is not None:
+            self.fence()
+        self.sent[0] = self._count
         if self._asleep[0]:
             self._wake()
         self.bytes_sent += (rows.stop - rows.start) * self._row_bytes + NUMBER_BYTES
 
     def has_come(self) -> bool:
-        return bool(self._sent[0] > self._taken)
+        # Not equal plus one: the writer may be several messages ahead.
+        return bool(self.sent[0] > self._taken)
 
     def take(self) -> float:
-        if self._fence is not None:
-            self._fence()  # acquire: nothing of the message is read before its count
+        if self.fence is not None:
+            self.fence()  # acquire: nothing of the message is read before its count
         rows = self._expected.popleft()
-        number = float(self._along[self._taken % len(self._along)])
+        number = float(self.along[self._taken % len(self.along)])
         self._taken += 1
         self.bytes_received += (rows.stop - rows.start) * self._row_bytes + NUMBER_BYTES
         return number
 
     def release(self) -> None:
-        if self._fence is not None:
-            self._fence()  # its last look is over before the writer may write
-        self._released[0] += 1
+        if self.fence is not None:
+            self.fence()  # its last look is over before the writer may write
+        self.released[0] += 1
         if self._asleep[0]:
             self._wake()
 
 
+@dataclass(eq=False, slots=True)
 class _Remote:
     """One end of a channel between hosts. A message is its number, then its rows."""
 
-    def __init__(
-        self,
-        comm: MPI.Comm,
-        peer: int,
-        tag: int,
-        matrix: FloatArray,
-        *,
-        messages: int,
-        most: int,
-    ) -> None:
-        self._comm, self._peer, self._tag, self._matrix = comm, peer, tag, matrix
-        self._messages, self._most = messages, most
-        #: Rows of the messages that are to come and for which no receive is posted.
-        self._expected: deque[slice] = deque()
-        #: Rows of those for which one is, and that are not released.
-        self._posted: deque[slice] = deque()
-        #: Of each message under way, oldest first.
-        self._sending: deque[tuple[slice, list[MPI.Request]]] = deque()
-        self._receiving: deque[tuple[list[MPI.Request], np.ndarray, int]] = deque()
-        self.bytes_sent = self.bytes_received = 0
+    comm: MPI.Comm
+    #: The other end, in ``comm``, and the tag of this channel's messages.
+    peer: int
+    tag: int
+    #: (rows, width), written at one end, and filled at the other.
+    matrix: FloatArray
+    _: KW_ONLY
+    #: That may be under way at a time.
+    messages: int
+    #: Bytes of one MPI message at most; the same at both ends.
+    most: int
+    #: Rows of the messages that are to come and for which no receive is posted.
+    _expected: deque[slice] = field(default_factory=deque, init=False)
+    #: Rows of those for which one is, and that are not released.
+    _posted: deque[slice] = field(default_factory=deque, init=False)
+    #: Of each message under way, oldest first.
+    _sending: deque[tuple[slice, list[MPI.Request]]] = field(default_factory=deque, init=False)
+    _receiving: deque[tuple[list[MPI.Request], np.ndarray, int]] = field(
+        default_factory=deque, init=False
+    )
+    bytes_sent: int = field(default=0, init=False)
+    bytes_received: int = field(default=0, init=False)
 
     def expect(self, slices: Sequence[slice]) -> None:
         self._expected.extend(slices)
@@ -404,22 +409,22 @@ class _Remote:
         What comes unexpected is copied twice, and may have to wait for an answer.
         """
         posted = self._posted
-        while self._expected and len(posted) < self._messages:
+        while self._expected and len(posted) < self.messages:
             if touches(self._expected[0], posted):
                 break
             rows = self._expected.popleft()
             posted.append(rows)
-            number, data = np.empty(1), self._matrix[rows].reshape(-1)
-            requests = [self._comm.Irecv(number, self._peer, self._tag)]
-            requests += [
-                self._comm.Irecv(it, self._peer, self._tag) for it in pieces(data, self._most)
-            ]
+            # All messages of a channel have one tag: MPI matches receives in the order of posting
+            # with sends in theirs, and both follow the schedule.
+            number, data = np.empty(1), self.matrix[rows].reshape(-1)
+            requests = [self.comm.Irecv(number, self.peer, self.tag)]
+            requests += [self.comm.Irecv(it, self.peer, self.tag) for it in pieces(data, self.most)]
             self._receiving.append((requests, number, data.nbytes))
 
     def is_free(self, rows: slice) -> bool:
         self.poll()
         under_way = (it for it, _ in self._sending)
-        return len(self._sending) < self._messages and not touches(rows, under_way)
+        return len(self._sending) < self.messages and not touches(rows, under_way)
 
     def has_left(self) -> bool:
         """Return whether all that was sent has left."""
@@ -427,9 +432,11 @@ class _Remote:
         return not self._sending
 
     def send(self, rows: slice, number: float) -> None:
-        data = self._matrix[rows].reshape(-1)
-        requests = [self._comm.Isend(np.array([number], np.float64), self._peer, self._tag)]
-        requests += [self._comm.Isend(it, self._peer, self._tag) for it in pieces(data, self._most)]
+        # A request holds on to the number; the rows are not written before they have left, see
+        # ``is_free``.
+        data = self.matrix[rows].reshape(-1)
+        requests = [self.comm.Isend(np.array([number], np.float64), self.peer, self.tag)]
+        requests += [self.comm.Isend(it, self.peer, self.tag) for it in pieces(data, self.most)]
         self._sending.append((rows, requests))
         self.bytes_sent += data.nbytes + NUMBER_BYTES
 

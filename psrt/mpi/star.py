@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -22,24 +23,21 @@ from psrt.mpi.lost import Living
 from psrt.mpi.tags import STAR
 
 
+@dataclass(eq=False, slots=True)
 class Star:
     """Rank 0 and each other rank of a communicator."""
 
-    def __init__(self, comm: MPI.Comm, wait: Wait) -> None:
-        """Set up.
-
-        Args:
-            comm: the ranks.
-            wait: of this rank; in it the rank hears who is gone.
-        """
-        self._comm, self._wait = comm, wait
+    #: The ranks.
+    comm: MPI.Comm
+    #: Of this rank; in it the rank hears who is gone.
+    wait: Wait
 
     def collect(self, text: str) -> dict[int, str]:
         """Return the texts of all ranks that are not gone, by rank, at rank 0; {} elsewhere."""
-        comm = self._comm
+        comm = self.comm
         if comm.rank:
             sent = self._send(text, 0)
-            self._wait(lambda: MPI.Request.Testall(sent), lambda: "rank 0 to conclude")
+            self.wait(lambda: MPI.Request.Testall(sent), lambda: "rank 0 to conclude")
             return {}
         texts = {0: text}
         for rank in range(1, comm.size):
@@ -50,7 +48,7 @@ class Star:
 
     def tell(self, text: str = "") -> str:
         """Return rank 0's text at every rank that is not gone."""
-        comm = self._comm
+        comm = self.comm
         if comm.rank:
             return self._receive(0) or ""
         for rank in range(1, comm.size):
@@ -72,31 +70,31 @@ class Star:
         except PsrtError as error:
             mine = error
         errors = self.collect(to_text(mine))
-        if self._comm.rank == 0:
+        if self.comm.rank == 0:
             final = last()
             if not any(errors.values()):
                 mine, errors[0] = final, to_text(final)
         failed = min((rank for rank, error in errors.items() if error), default=0)
         failed, text = json.loads(self.tell(json.dumps([failed, errors.get(failed, "")])))
         if text:
-            raise from_text(text, mine if failed == self._comm.rank else None)
+            raise from_text(text, mine if failed == self.comm.rank else None)
 
     def _send(self, text: str, to: int) -> list[MPI.Request]:
         data = to_bytes(text)
         length = np.array([len(data)], np.int64)
         # mpi4py's requests hold on to what they send.
         return [
-            self._comm.Isend([part, MPI.BYTE], to, STAR) for part in (length.view(np.uint8), data)
+            self.comm.Isend([part, MPI.BYTE], to, STAR) for part in (length.view(np.uint8), data)
         ]
 
     def _receive(self, source: int) -> str | None:
         """Return a text; None if that rank is gone."""
         length = np.empty(1, np.int64)
-        request = self._comm.Irecv([length.view(np.uint8), MPI.BYTE], source, STAR)
+        request = self.comm.Irecv([length.view(np.uint8), MPI.BYTE], source, STAR)
         if not self._wait_for(source, request.Test):
             return None
         data = bytearray(int(length[0]))
-        request = self._comm.Irecv([data, MPI.BYTE], source, STAR)
+        request = self.comm.Irecv([data, MPI.BYTE], source, STAR)
         return from_bytes(data) if self._wait_for(source, request.Test) else None
 
     def _wait_for(self, rank: int, done: Callable[[], bool]) -> bool:
@@ -108,5 +106,5 @@ class Star:
             is_done = is_done or peer.finds(done)
             return is_done or rank in HERE.gone
 
-        self._wait(over, lambda: f"rank {rank} to conclude")
+        self.wait(over, lambda: f"rank {rank} to conclude")
         return is_done

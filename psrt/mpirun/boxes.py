@@ -7,6 +7,7 @@ What is not known here is handed on.
 from __future__ import annotations
 
 import re
+from dataclasses import KW_ONLY, dataclass, field
 
 _DASHES, _SHORT, _EQUALS = b"-" * 74 + b"\n", b"-" * 60 + b"\n", b"=" * 83 + b"\n"
 _MPIRUN = (b"prterun", b"mpirun", b"mpiexec", b"prun")
@@ -50,22 +51,19 @@ _LOST = re.compile(rb"Remote daemon: \[.*\] on node (\S+)|Remote host: +(\S+)")
 _MOST = 4096
 
 
+@dataclass(eq=False, slots=True)
 class Boxes:
     """Takes them out of a stream."""
 
-    def __init__(self, lost: list[str], *, verbose: bool = False) -> None:
-        """Begin.
-
-        Args:
-            lost: gets the hosts whose daemon mpirun has lost, so that it ends the ranks of all.
-            verbose: hand all on.
-        """
-        self._verbose = verbose
-        self._unread = b""
-        #: Reasons that are told at the end if nobody else has told one.
-        self._reasons = b""
-        self._after = False
-        self._lost = lost
+    #: Gets the hosts whose daemon mpirun has lost, so that it ends the ranks of all.
+    lost: list[str]
+    _: KW_ONLY
+    #: Hand all on.
+    verbose: bool = False
+    _unread: bytes = field(default=b"", init=False)
+    #: Reasons that are told at the end if nobody else has told one.
+    _reasons: bytes = field(default=b"", init=False)
+    _after: bool = field(default=False, init=False)
 
     @property
     def waits(self) -> bool:
@@ -85,7 +83,7 @@ class Boxes:
             whole = _WHOLE.match(self._unread)
             if whole is not None:
                 text = whole[0]
-                if not self._verbose and text.startswith((b" ", b"=")):
+                if not self.verbose and text.startswith((b" ", b"=")):
                     given = _BEFORE.sub(b"", given)
                 given += self._taken(text)
                 self._unread = self._unread[whole.end() :]
@@ -126,8 +124,8 @@ class Boxes:
     def _taken(self, text: bytes) -> bytes:
         found = _LOST.search(text)
         if found is not None:
-            self._lost.append((found[1] or found[2]).decode(errors="replace"))
-        if self._verbose:
+            self.lost.append((found[1] or found[2]).decode(errors="replace"))
+        if self.verbose:
             return text
         if text.startswith(_REASONS) or _LEFT in text:
             self._reasons += text

@@ -30,38 +30,29 @@ class Distribution(NamedTuple):
     make: Callable[..., Draw]
 
 
-def _constant(seconds: float) -> Draw:
-    return lambda rng: seconds
-
-
-def _normal(mean: float, sd: float) -> Draw:
-    return lambda rng: max(0.0, rng.normal(mean, sd))
-
-
-def _lognormal(median: float, sigma: float) -> Draw:
-    return lambda rng: median * math.exp(sigma * rng.standard_normal())
-
-
-def _pareto(scale: float, shape: float) -> Draw:
-    return lambda rng: scale * (1.0 + rng.pareto(shape))
-
-
-def _exponential(mean: float) -> Draw:
-    return lambda rng: mean * rng.standard_exponential()
-
-
 def _seconds(name: str) -> Number:
     return Number(name, 0.0, LONGEST)
 
 
 #: By name.
 DISTRIBUTIONS = {
-    "constant": Distribution((_seconds("SECONDS"),), _constant),
-    "normal": Distribution((_seconds("MEAN"), _seconds("SD")), _normal),
+    "constant": Distribution((_seconds("SECONDS"),), lambda seconds: lambda rng: seconds),
+    "normal": Distribution(
+        (_seconds("MEAN"), _seconds("SD")),
+        lambda mean, sd: lambda rng: max(0.0, rng.normal(mean, sd)),
+    ),
     # Larger sigmas and smaller shapes would overflow.
-    "lognormal": Distribution((_seconds("MEDIAN"), Number("SIGMA", 0.0, 20.0)), _lognormal),
-    "pareto": Distribution((_seconds("SCALE"), Number("SHAPE", 0.1, LONGEST)), _pareto),
-    "exponential": Distribution((_seconds("MEAN"),), _exponential),
+    "lognormal": Distribution(
+        (_seconds("MEDIAN"), Number("SIGMA", 0.0, 20.0)),
+        lambda median, sigma: lambda rng: median * math.exp(sigma * rng.standard_normal()),
+    ),
+    "pareto": Distribution(
+        (_seconds("SCALE"), Number("SHAPE", 0.1, LONGEST)),
+        lambda scale, shape: lambda rng: scale * (1.0 + rng.pareto(shape)),
+    ),
+    "exponential": Distribution(
+        (_seconds("MEAN"),), lambda mean: lambda rng: mean * rng.standard_exponential()
+    ),
 }
 #: The forms of ``compute``.
 FORMS = (*(f"{name}:{form(it.numbers)}" for name, it in DISTRIBUTIONS.items()), "run:DIR")

@@ -6,6 +6,7 @@ Nothing is lost or overtaken: what was sent into a cut sets out when it heals, i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,28 +14,28 @@ from psrt.simulation.event_queue import Action
 from psrt.simulation.network import Carrier, Channel
 
 
+@dataclass(eq=False, slots=True)
 class DisturbedNetwork:
     """Carries messages by another network, unless something is in the way."""
 
-    def __init__(self, network: Carrier) -> None:
-        self._network = network
-        #: Ranks between which and all others nothing passes, for each cut.
-        self._apart: list[frozenset[int]] = []
-        #: How many times as long bytes of a rank take, for each that is slow.
-        self._slow: list[tuple[frozenset[int], float]] = []
-        #: What was sent into a cut, in order.
-        self._held: list[tuple[Channel, partial[None]]] = []
+    network: Carrier
+    #: Ranks between which and all others nothing passes, for each cut.
+    _apart: list[frozenset[int]] = field(default_factory=list, init=False)
+    #: How many times as long bytes of a rank take, for each that is slow.
+    _slow: list[tuple[frozenset[int], float]] = field(default_factory=list, init=False)
+    #: What was sent into a cut, in order.
+    _held: list[tuple[Channel, partial[None]]] = field(default_factory=list, init=False)
 
     def send(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
         """Send a message now, or when it can pass."""
         factor = max((it for ranks, it in self._slow if _touches(channel, ranks)), default=1.0)
         # As long as so many bytes: on both links, and for those that come after it, too.
         slowed = nbytes if factor == 1.0 else round(nbytes * factor)
-        self._pass(channel, partial(self._network.send, channel, slowed, arrive, argument))
+        self._pass(channel, partial(self.network.send, channel, slowed, arrive, argument))
 
     def follow(self, channel: Channel, arrive: Action, argument: Any) -> None:
         """Deliver the notice of a death, which comes by no link, after what is under way."""
-        self._network.follow(channel, arrive, argument)
+        self.network.follow(channel, arrive, argument)
 
     def _pass(self, channel: Channel, send: partial[None]) -> None:
         if any((channel.out in it) != (channel.into in it) for it in self._apart):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from psrt.checkpoint import Disk
@@ -17,20 +18,17 @@ from psrt.errors import CrashError
 _ERRORS = {FULL: errno.ENOSPC, ERROR: errno.EIO}
 
 
+@dataclass(eq=False)
 class FaultyDisk(Disk):
     """Does as the real one, unless something is to go wrong."""
 
-    def __init__(self, faults: Mapping[int, str], struck: Callable[[int], None]) -> None:
-        """Set up.
-
-        Args:
-            faults: by number of the operation, from 1, what goes wrong in it.
-            struck: called with that number when it does.
-        """
-        self._faults, self._struck = faults, struck
-        #: Operations that change something, so far.
-        self.operations = 0
-        self._is_dead = False
+    #: By number of the operation, from 1, what goes wrong in it.
+    faults: Mapping[int, str]
+    #: Called with that number when it does.
+    struck: Callable[[int], None]
+    #: Operations that change something, so far.
+    operations: int = field(default=0, init=False)
+    _is_dead: bool = field(default=False, init=False)
 
     def make_folder(self, path: Path) -> None:
         """Make a folder, and those above it; one that exists is as good."""
@@ -70,10 +68,10 @@ class FaultyDisk(Disk):
         if self._is_dead:
             raise CrashError("the job is dead")
         self.operations += 1
-        how = self._faults.get(self.operations)
+        how = self.faults.get(self.operations)
         if how is None:
             return
-        self._struck(self.operations)
+        self.struck(self.operations)
         if how == FULL and not takes_space:
             return
         half()

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from psrt.config.faults import EVENT, Fault
 from psrt.simulation.disturbed import DisturbedNetwork
 from psrt.simulation.simulator import Simulator
 
 
+@dataclass(eq=False)
 class Injector:
     """Has faults strike the ranks of a simulator."""
 
-    def __init__(self, world: Simulator, *, timeout_s: float) -> None:
-        """Set up.
+    #: Which has not begun to run.
+    world: Simulator
+    _: KW_ONLY
+    #: Virtual seconds without a sign of life, after which a rank is taken to be dead.
+    timeout_s: float
 
-        Args:
-            world: which has not begun to run.
-            timeout_s: virtual seconds without a sign of life, after which a rank is taken to be
-                dead.
-        """
-        self._world, self._timeout_s = world, timeout_s
-        self._network = DisturbedNetwork(world.network)
+    def __post_init__(self) -> None:
+        self._network = DisturbedNetwork(self.world.network)
 
     def add(self, fault: Fault, ranks: Sequence[int], struck: Callable[[], None]) -> None:
         """Have a fault strike once.
@@ -43,40 +43,40 @@ class Injector:
         if fault.kind in ("cut", "slow"):
             self._disturb()
         if fault.unit == EVENT:
-            self._world.before(int(fault.at), strike)
+            self.world.before(int(fault.at), strike)
         else:
-            self._world.after(fault.at, lambda _: strike())
+            self.world.after(fault.at, lambda _: strike())
 
     def _disturb(self) -> None:
         """Have all messages go by the network that can be disturbed."""
-        world = self._world
+        world = self.world
         world.network = self._network
         for port in world.ports:
             port.world.network = self._network
 
     def _crash(self, fault: Fault, ranks: Sequence[int]) -> None:
         for rank in ranks:
-            self._world.crash(rank, fault.lasts or 0.0)
+            self.world.crash(rank, fault.lasts or 0.0)
 
     def _pause(self, fault: Fault, ranks: Sequence[int]) -> None:
         for rank in ranks:
-            self._world.hold(rank)
+            self.world.hold(rank)
             if fault.lasts is not None:
-                self._world.after(fault.lasts, self._world.let_go, rank)
+                self.world.after(fault.lasts, self.world.let_go, rank)
         self._watch(ranks, fault.lasts)
 
     def _cut(self, fault: Fault, ranks: Sequence[int]) -> None:
         self._network.cut(ranks)
         if fault.lasts is not None:
-            self._world.after(fault.lasts, self._network.heal, ranks)
+            self.world.after(fault.lasts, self._network.heal, ranks)
         # Who is on the side of the first rank goes on, if anybody does.
-        others = [rank for rank in range(self._world.role_map.size) if rank not in ranks]
+        others = [rank for rank in range(self.world.role_map.size) if rank not in ranks]
         self._watch(others if 0 in ranks else ranks, fault.lasts)
 
     def _slow(self, fault: Fault, ranks: Sequence[int]) -> None:
         self._network.slow(ranks, fault.factor)
         if fault.lasts is not None:
-            self._world.after(fault.lasts, lambda _: self._network.fast(ranks, fault.factor))
+            self.world.after(fault.lasts, lambda _: self._network.fast(ranks, fault.factor))
 
     def _suspect(self, _: Fault, ranks: Sequence[int]) -> None:
         for rank in ranks:
@@ -84,20 +84,18 @@ class Injector:
 
     def _watch(self, ranks: Sequence[int], lasts: float | None) -> None:
         """Take ranks of which nobody hears to be dead, once that has lasted too long."""
-        if lasts is None or lasts > self._timeout_s:
+        if lasts is None or lasts > self.timeout_s:
             for rank in ranks:
-                self._world.after(
-                    self._timeout_s, self._lose if lasts is None else self._doubt, rank
-                )
+                self.world.after(self.timeout_s, self._lose if lasts is None else self._doubt, rank)
 
     def _lose(self, rank: int) -> None:
         self._forget(rank)
-        self._world.suspect(rank, for_ever=True)
+        self.world.suspect(rank, for_ever=True)
 
     def _doubt(self, rank: int) -> None:
-        if not self._world.role_map.servers:  # which alone know what comes too late
+        if not self.world.role_map.servers:  # which alone know what comes too late
             self._forget(rank)
-        self._world.suspect(rank)
+        self.world.suspect(rank)
 
     def _forget(self, rank: int) -> None:
         """Let what a rank has sent into a cut be lost, unless the rank was done with that.
@@ -105,6 +103,6 @@ class Injector:
         Neighbours still take it, as what any of them has sent that crashes.
         """
         held = self._network.drop(rank)
-        if self._world.role_map.peers or not self._world.is_running(rank):
+        if self.world.role_map.peers or not self.world.is_running(rank):
             for send in held:
                 send()

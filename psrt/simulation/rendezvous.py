@@ -19,6 +19,7 @@ without                two barriers of one latency each, plus the bytes that a r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,34 +33,26 @@ Fold = Callable[[Sequence[Any]], Any]
 OnResult = Callable[[Any], None]
 
 
+@dataclass(eq=False)
 class Rendezvous:
     """A barrier with a result, round after round; every worker attends every round, in order."""
 
-    def __init__(
-        self,
-        world: World,
-        fold: Fold,
-        seconds: Callable[[int, Any], float],
-        *,
-        workers: int | None = None,
-    ) -> None:
-        """Set up.
+    #: The simulator of the workers.
+    world: World
+    #: Makes the result; called once a round, when the last worker has arrived.
+    fold: Fold
+    #: (i, result) → the delay from then until that of the i-th round is available.
+    seconds: Callable[[int, Any], float]
+    _: KW_ONLY
+    #: How many meet; 0: all of the world's.
+    workers: int = 0
+    #: Rounds that are complete.
+    _complete: int = field(default=0, init=False)
+    #: By worker, its value for the next round and its callback.
+    _arrived: dict[int, tuple[Any, OnResult]] = field(default_factory=dict, init=False)
 
-        Args:
-            world: the simulator of the workers.
-            fold: makes the result; called once a round, when the last worker has arrived.
-            seconds: (i, result) → the delay from then until that of the i-th round is available.
-            workers: how many there are; None for all of the world's.
-        """
-        self._world = world
-        #: How many meet.
-        self.workers = len(world.role_map.workers) if workers is None else workers
-        self._fold = fold
-        self._seconds = seconds
-        #: Rounds that are complete.
-        self._complete = 0
-        #: By worker, its value for the next round and its callback.
-        self._arrived: dict[int, tuple[Any, OnResult]] = {}
+    def __post_init__(self) -> None:
+        self.workers = self.workers or len(self.world.role_map.workers)
 
     def arrive(self, worker: int, brings: Any, on_result: OnResult) -> None:
         """Arrive at the next round.
@@ -75,25 +68,25 @@ class Rendezvous:
             return
         # In worker order, not in that of arrival: sums are the same to the bit whoever is late.
         arrived, self._arrived = [self._arrived[i] for i in range(self.workers)], {}
-        result = self._fold([brought for brought, _ in arrived])
-        seconds = self._seconds(self._complete, result)
+        result = self.fold([brought for brought, _ in arrived])
+        seconds = self.seconds(self._complete, result)
         self._complete += 1
         for _, on_result in arrived:
-            self._world.after(seconds, on_result, result)
+            self.world.after(seconds, on_result, result)
 
 
+@dataclass(eq=False, slots=True)
 class RendezvousTable:
     """Every rendezvous of one world, by key."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._known: dict[object, Rendezvous] = {}
-        #: The draws of ``costs.reduce``, by round.
-        self._drawn: list[float] = []
-        #: When the bytes of the sums so far have been moved.
-        self._free = 0.0
-        #: The rendezvous that take such a draw; of fragments, in their turn.
-        self._timed = 0
+    world: World
+    _known: dict[object, Rendezvous] = field(default_factory=dict, init=False)
+    #: The draws of ``costs.reduce``, by round.
+    _drawn: list[float] = field(default_factory=list, init=False)
+    #: When the bytes of the sums so far have been moved.
+    _free: float = field(default=0.0, init=False)
+    #: The rendezvous that take such a draw; of fragments, in their turn.
+    _timed: int = field(default=0, init=False)
 
     def at(self, key: object, fold: Fold, nbytes: float, *, along: bool) -> Rendezvous:
         """Return the rendezvous of this key; the first worker that asks makes it.
@@ -105,11 +98,11 @@ class RendezvousTable:
             along: whether ``costs.reduce`` already includes it, see the module.
         """
         if key not in self._known:
-            fragments = self._world.role_map.controls
+            fragments = self.world.role_map.controls
             number = self._timed % fragments
             self._timed += not along
             self._known[key] = Rendezvous(
-                self._world,
+                self.world,
                 fold,
                 lambda round_, result: self._seconds(
                     round_ * fragments + number, nbytes, result, along=along
@@ -125,11 +118,11 @@ class RendezvousTable:
             fold: makes the result.
         """
         if key not in self._known:
-            self._known[key] = Rendezvous(self._world, fold, lambda round_, result: 0.0)
+            self._known[key] = Rendezvous(self.world, fold, lambda round_, result: 0.0)
         return self._known[key]
 
     def _seconds(self, round_: int, nbytes: float, result: Any, *, along: bool) -> float:
-        world = self._world
+        world = self.world
         costs, rng = world.costs, world.rng
         if costs.reduce is None:
             ranks = [world.role_map.rank_name(rank) for rank in world.role_map.workers]

@@ -165,10 +165,7 @@ class Simulator(Scheduler):
                 f"rank {rank} cannot crash at {seconds} s and be missed after {notice_s} s, "
                 "expected finite seconds, 0 or more"
             )
-        self.after(seconds - self.time, self._crash, (rank, notice_s))
-
-    def _crash(self, what: tuple[int, float]) -> None:
-        self.crash(*what)
+        self.after(seconds - self.time, lambda _: self.crash(rank, notice_s))
 
     def crash(self, rank: int, notice_s: float = 0.0) -> None:
         """Crash a role now, see ``crash_at``."""

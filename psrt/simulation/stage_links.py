@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -75,57 +76,61 @@ def stage_links(
     return found
 
 
+@dataclass(eq=False)
 class VirtualStageLinks:
     """One stage's links in virtual time; see ``StageLinks``."""
 
-    def __init__(
-        self,
-        port: VirtualPort,
-        ways: Sequence[_Way],
-        costs: PassCosts,
-        slices: _Slices,
-        slice_: int,
-        gathering: _Gathering,
-        place: int,
-        totals: Rendezvous,
-    ) -> None:
+    #: Of this rank.
+    port: VirtualPort
+    #: That this stage writes or reads.
+    ways: InitVar[Sequence[_Way]]
+    #: Of its passes.
+    costs: PassCosts
+    #: Where the slices of this stage meet, and the number of this one.
+    slices: _Slices
+    slice_: int
+    #: Where the parameters of all parts of this copy meet, the number of this one, and where
+    #: numbers of theirs do.
+    gathering: _Gathering
+    place: int
+    totals: Rendezvous
+    bytes_sent: int = field(default=0, init=False)
+    bytes_received: int = field(default=0, init=False)
+    #: What this worker would take for the whole gradient of the present step.
+    _seconds: float = field(default=0.0, init=False)
+    #: What part of it passes take, by kind, chunk and rows, as far as they were asked for.
+    _shares: dict[tuple[Kind, int, int], float] = field(default_factory=dict, init=False)
+    #: Time in which it has computed.
+    busy_s: float = field(default=0.0, init=False)
+
+    def __post_init__(self, ways: Sequence[_Way]) -> None:
         """Join the ends of channels; see ``stage_links``."""
-        self._port, self._costs = port, costs
         self._ways = {it.channel: it for it in ways}
-        self._slices, self._slice = slices, slice_
-        self._gathering, self._place, self._totals = gathering, place, totals
         self.matrices: Mapping[Channel, FloatArray] = {it.channel: it.matrix for it in ways}
-        self.shares_batches = port.world.numerics
-        self.bytes_sent = self.bytes_received = 0
-        #: What this worker would take for the whole gradient of the present step.
-        self._seconds = 0.0
-        #: What part of it passes take, by kind, chunk and rows, as far as they were asked for.
-        self._shares: dict[tuple[Kind, int, int], float] = {}
-        #: Time in which it has computed.
-        self.busy_s = 0.0
+        self.shares_batches = self.port.world.numerics
 
     def begin(self, rows: Mapping[Channel, Sequence[slice]]) -> None:
         """Announce a step: draw its time."""
         for channel, slices in rows.items():
             self._ways[channel].coming.extend(slices)
-        world = self._port.world
-        self._seconds = world.costs.compute(self._port.rank, world.rng)
+        world = self.port.world
+        self._seconds = world.costs.compute(self.port.rank, world.rng)
 
     async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
         """Let the time of a share of a pass go by, which has been computed."""
         key = step.kind, step.chunk, rows
         whole = self._shares.get(key)
         if whole is None:
-            whole = self._shares[key] = self._costs.share_of(step, rows)
-        seconds = share * (self._seconds * whole + self._costs.beside(step, rows))
+            whole = self._shares[key] = self.costs.share_of(step, rows)
+        seconds = share * (self._seconds * whole + self.costs.beside(step, rows))
         self.busy_s += seconds
-        await self._port.spend(seconds)
+        await self.port.spend(seconds)
 
     async def free(self, channel: Channel, rows: slice) -> None:
         """Wait until rows may be written, those of the next message."""
         way = self._ways[channel]
-        await self._port.catch_up()
-        await self._port.until(
+        await self.port.catch_up()
+        await self.port.until(
             lambda: way.is_free(rows), lambda: f"rank {way.reader} to take what it was sent"
         )
 
@@ -135,14 +140,14 @@ class VirtualStageLinks:
         way.held.append(rows)
         nbytes = _nbytes(channel, rows)
         self.bytes_sent += nbytes
-        self._port.depart(way.line, nbytes, way.arrive, number)
+        self.port.depart(way.line, nbytes, way.arrive, number)
 
     async def receive(self, channel: Channel) -> float:
         """Wait for the next message. Return the number sent along."""
         way = self._ways[channel]
         what = "gradients" if channel.back else "activations"
-        await self._port.catch_up()
-        await self._port.until(way.has_come, lambda: f"the {what} of rank {way.writer}")
+        await self.port.catch_up()
+        await self.port.until(way.has_come, lambda: f"the {what} of rank {way.writer}")
         self.bytes_received += _nbytes(channel, way.coming.popleft())
         return way.come.popleft()
 
@@ -152,28 +157,28 @@ class VirtualStageLinks:
 
     async def sum(self, array: FloatArray) -> None:
         """Sum an array over all slices, in place; every slice ends with the same bits."""
-        await self._over_slices(self._slices.sums, array)
+        await self._over_slices(self.slices.sums, array)
 
     async def max(self, array: FloatArray) -> None:
         """Replace each number by the largest one of all slices."""
-        await self._over_slices(self._slices.most, array)
+        await self._over_slices(self.slices.most, array)
 
     async def _over_slices(self, place: Rendezvous, array: FloatArray) -> None:
-        ranks = self._slices.ranks
+        ranks = self.slices.ranks
         if ranks == 1:
             return
-        moves = moved_bytes(NODE, self._slice, ranks, array.size, whole=_is_small(array))
-        result = await self._meet(place, self._slice, array, moves, "slices of its layers")
-        if self._port.world.numerics:
+        moves = moved_bytes(NODE, self.slice_, ranks, array.size, whole=_is_small(array))
+        result = await self._meet(place, self.slice_, array, moves, "slices of its layers")
+        if self.port.world.numerics:
             np.copyto(array, result.reshape(array.shape))
 
     async def total(self, number: float) -> float:
         """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
-        others = self._totals.workers - 1
+        others = self.totals.workers - 1
         if not others:
             return number
         found = await self._meet(
-            self._totals, self._place, number, NUMBER_BYTES * others, "parts of its copy"
+            self.totals, self.place, number, NUMBER_BYTES * others, "parts of its copy"
         )
         return float(found)
 
@@ -187,7 +192,7 @@ class VirtualStageLinks:
             moves: bytes that it sends and receives.
             whom: it waits for, after "the other".
         """
-        port, found = self._port, list[Any]()
+        port, found = self.port, list[Any]()
 
         def on_result(result: Any) -> None:
             found.append(result)
@@ -206,7 +211,7 @@ class VirtualStageLinks:
 
     async def gather(self, mine: Vector) -> Vector | None:
         """Return the parameters of all parts at the first of them, None at the others."""
-        return await self._gathering.at(self._place, mine)
+        return await self.gathering.at(self.place, mine)
 
 
 class _Way:

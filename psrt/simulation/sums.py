@@ -61,8 +61,8 @@ class Sum:
         """Progress, except within ``compute``: its time has yet to pass for the role."""
         if not self._over and not self._port.computing and self._advance():
             self._over = True
-            if self._take is not None:
-                self._spend(self._updates)
+            if self._take is not None and self._port.apply_s is not None:
+                self._port.behind += self._port.apply_s(0, ITEMSIZE * self._updates)
             if self._mine is not None:
                 self._hand_over(self._mine)
         return self._over
@@ -87,11 +87,6 @@ class Sum:
     def _updates(self) -> int:
         """Elements that ``take`` updates here, when all sums are there."""
         return self._span.size
-
-    def _spend(self, elements: int) -> None:
-        """Spend the time of updating them."""
-        if self._port.apply_s is not None:
-            self._port.behind += self._port.apply_s(0, ITEMSIZE * elements)
 
     def _hand_over(self, mine: Vector) -> None:
         """Pass the sums to ``take``, or write them over this worker's numbers."""
@@ -324,15 +319,12 @@ class Half(Protocol):
     @property
     def result(self) -> Vector:
         """This rank's sums, or what was gathered, at the places that they have in the span."""
-        ...
 
     def begin(self, mine: Vector | None) -> None:
         """Begin a round with this rank's numbers; None moves their bytes only."""
-        ...
 
     def is_over(self) -> bool:
         """Progress without waiting; return whether the round is over."""
-        ...
 
 
 def _half(

@@ -7,6 +7,7 @@ part of them from then on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,23 +39,24 @@ class _Buffer(NamedTuple):
     persistent: bool = True
 
 
+@dataclass(eq=False)
 class Buffers:
-    """The buffers of one worker. Of several that share a module, one at a time has them in it."""
+    """The buffers of one worker. Of several that share a module, one at a time has them in it.
 
-    def __init__(self, module: Any, rule: str = LOCAL) -> None:
-        """Begin with what the module holds.
+    Raises:
+        ConfigError: if a checkpoint or ``model.safetensors`` could not hold a tensor of it, or
+            there is no such rule.
+    """
 
-        Args:
-            module: the module.
-            rule: ``local`` or ``mean``, see ``conclude``.
+    #: The module.
+    module: Any
+    #: ``local`` or ``mean``, see ``conclude``.
+    rule: str = LOCAL
 
-        Raises:
-            ConfigError: if a checkpoint or ``model.safetensors`` could not hold a tensor of it, or
-                there is no such rule.
-        """
-        if rule not in RULES:
-            raise ConfigError(f"buffers must be {' or '.join(RULES)}, got {rule!r}")
-        self._module, self._rule = module, rule
+    def __post_init__(self) -> None:
+        """Begin with what the module holds."""
+        if self.rule not in RULES:
+            raise ConfigError(f"buffers must be {' or '.join(RULES)}, got {self.rule!r}")
         self.check()
         self._kept = self._current()
         self._first = frozenset(self._kept)
@@ -64,7 +66,7 @@ class Buffers:
     def copy(self) -> Buffers:
         """Return those of another worker, which begins with the same."""
         found = object.__new__(Buffers)
-        found._module, found._rule, found._first = self._module, self._rule, self._first
+        found.module, found.rule, found._first = self.module, self.rule, self._first
         found._holder, found._kept = self._holder, dict(self._kept)  # nobody writes to them
         return found
 
@@ -74,11 +76,11 @@ class Buffers:
         Raises:
             ConfigError: naming a tensor that cannot.
         """
-        for name, it in self._module.named_buffers():
-            check_dense(it, f"buffer {plain_name(self._module, name)}")
-        for name, it in self._module.state_dict().items():
+        for name, it in self.module.named_buffers():
+            check_dense(it, f"buffer {plain_name(self.module, name)}")
+        for name, it in self.module.state_dict().items():
             if isinstance(it, torch.Tensor):
-                check_stored(it, plain_name(self._module, name))
+                check_stored(it, plain_name(self.module, name))
 
     @property
     def names(self) -> list[str]:
@@ -107,8 +109,8 @@ class Buffers:
         Raises:
             CheckpointError: if it is of a module with other buffers.
         """
-        given, places = tensors_of(tree), dict(buffer_places(self._module))
-        owners = {name: _owner_of(name, places, self._module) for name in given}
+        given, places = tensors_of(tree), dict(buffer_places(self.module))
+        owners = {name: _owner_of(name, places, self.module) for name in given}
         if self._first - given.keys() or None in owners.values():
             has = {name: it.tensor for name, it in self._kept.items()}
             raise CheckpointError(
@@ -127,7 +129,7 @@ class Buffers:
         """
         if states:
             each = [states[number] for number in sorted(states)]
-            self.load_state(brought_together(self._rule, each))
+            self.load_state(brought_together(self.rule, each))
             self.hold()
 
     def arrays(self) -> Iterator[tuple[str, AnyArray]]:
@@ -138,16 +140,16 @@ class Buffers:
 
     def _current(self) -> dict[str, _Buffer]:
         found = {}
-        for name, (owner, local) in buffer_places(self._module):
+        for name, (owner, local) in buffer_places(self.module):
             it = owner._buffers[local]
             persistent = local not in owner._non_persistent_buffers_set
             found[name] = _Buffer(None if it is None else it.detach().clone(), persistent)
         return found
 
     def _put(self) -> None:
-        places = dict(buffer_places(self._module))
+        places = dict(buffer_places(self.module))
         for name, (tensor, persistent) in self._kept.items():
-            owner = _owner_of(name, places, self._module)
+            owner = _owner_of(name, places, self.module)
             local = name.rpartition(".")[2]
             before = owner._buffers.get(local)
             if tensor is None or before is None:

@@ -14,11 +14,9 @@ class Work(Protocol):
 
     def test(self) -> bool:
         """Move it on; return whether it is complete."""
-        ...
 
     def wait(self) -> Any:
         """Wait until it is complete."""
-        ...
 
 
 class Communicator(Protocol):
@@ -31,24 +29,18 @@ class Communicator(Protocol):
     @property
     def closed(self) -> bool:
         """Whether it is closed, and the arrays from ``empty`` are gone."""
-        ...
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = ...) -> AnyArray:
         """Return an array that the ranks of this host can see."""
-        ...
 
     def all_reduce(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> AnyArray:
         """Reduce an array over all ranks."""
-        ...
 
     def all_reduce_async(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Work:
         """Begin to, and return at once."""
-        ...
 
     def all_gather(self, buf: AnyArray) -> AnyArray:
         """Fill an array with every rank's chunk of it."""
-        ...
 
     def broadcast(self, buf: AnyArray, root: int = 0) -> AnyArray:
         """Fill an array with that of a rank."""
-        ...

@@ -24,19 +24,15 @@ class Samples(Protocol):
 
     def __len__(self) -> int:
         """Return how many there are."""
-        ...
 
     def take(self, indices: AnyArray) -> Any:
         """Return a batch of some of them."""
-        ...
 
     def labels(self) -> Any:
         """Return the label of each, as far as they are known without a look at every sample."""
-        ...
 
     def digest(self) -> str:
         """Return what tells other data apart, in hexadecimal digits."""
-        ...
 
 
 class TensorSamples:

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import Protocol
 
 from psrt.errors import TransportError
@@ -52,74 +53,62 @@ class Sleeper(Protocol):
         """Sleep for at most ``seconds``; return whether a peer woke this rank."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Backoff:
     """The state of one wait. One object serves all waits of a rank, one after another."""
 
-    def __init__(
-        self,
-        *,
-        oversubscribed: bool,
-        timeout_s: float,
-        wakeup: Sleeper | None = None,
-        busy_s: float = BUSY_S,
-        yields: int = YIELDS,
-        while_idle: Callable[[], None] = lambda: None,
-        busy_until: Callable[[], float] = never,
-        busy_timeout_s: float = math.inf,
-        knob: str = "timeout_s",
-        vitals: Vitals = HERE,
-    ) -> None:
-        """Set up.
+    #: Whether the host has more ranks than cores; then nobody spins.
+    oversubscribed: InitVar[bool]
+    #: The deadline of a wait, in seconds.
+    timeout_s: float
+    #: Ends a sleep when a peer has sent something; None: only the timer does.
+    wakeup: Sleeper | None = None
+    #: The duration from which a yield is not worth repeating: see ``BUSY_S``.
+    busy_s: float = BUSY_S
+    #: The number of yields before the first sleep.
+    yields: int = YIELDS
+    #: Called now and then during a long wait.
+    while_idle: Callable[[], None] = lambda: None
+    #: Called at the deadline; returns until when, by ``time.monotonic``, a peer was known to be
+    #: busy and not late; the deadline moves to ``timeout_s`` after that.
+    busy_until: Callable[[], float] = never
+    #: Seconds of one wait for which ``busy_until`` excuses others.
+    busy_timeout_s: float = math.inf
+    #: The user's name for the deadline, for the error.
+    knob: str = "timeout_s"
+    #: Told of long waits; ends a wait when the job is over.
+    vitals: Vitals = HERE
+    _polls: int = field(default=0, init=False)
+    _since: float = field(default=0.0, init=False)
+    _flag_is_up: bool = field(default=False, init=False)
+    #: Whether this wait is told to ``vitals``, and what it waited for before.
+    _is_long: bool = field(default=False, init=False)
+    #: Waits left that go without yields.
+    _without_yields: int = field(default=0, init=False)
 
-        Args:
-            oversubscribed: whether the host has more ranks than cores; then nobody spins.
-            timeout_s: the deadline of a wait, in seconds.
-            wakeup: ends a sleep when a peer has sent something; None: only the timer does.
-            busy_s: the duration from which a yield is not worth repeating: see ``BUSY_S``.
-            yields: the number of yields before the first sleep.
-            while_idle: called now and then during a long wait.
-            busy_until: called at the deadline; returns until when, by ``time.monotonic``, a peer
-                was known to be busy and not late; the deadline moves to ``timeout_s`` after that.
-            busy_timeout_s: seconds of one wait for which ``busy_until`` excuses others.
-            knob: the user's name for the deadline, for the error.
-            vitals: told of long waits; ends a wait when the job is over.
-        """
-        self._vitals = vitals
+    def __post_init__(self, oversubscribed: bool) -> None:
         self._spins = 0 if oversubscribed else SPINS
-        self._yields = yields
-        self._timeout_s = timeout_s
-        self._busy_s = busy_s
-        self._wakeup = wakeup
-        self._while_idle = while_idle
-        self._busy_until = busy_until
-        self._busy_timeout_s = busy_timeout_s
-        self._knob = knob
         #: Whether some of the awaited traffic wakes no sleeper, so that it must be polled.
-        self.must_poll = wakeup is None
-        self._polls = 0
-        self._since = 0.0
-        self._flag_is_up = False
-        #: Whether this wait is told to ``vitals``, and what it waited for before.
-        self._is_long = False
+        self.must_poll = self.wakeup is None
         self._before: tuple[Callable[[], str] | None, Callable[[], float]] = (None, never)
         #: Polls before the first sleep, of this wait.
-        self._awake = self._spins + self._yields
-        #: Waits left that go without yields.
-        self._without_yields = 0
+        self._awake = self._spins + self.yields
 
     def begin(self) -> None:
         """Start a wait."""
+        # The clock is not read before the spins are over: most waits end within them.
         self._polls = 0
         if self._without_yields:
             self._without_yields -= 1
-            self._awake = self._spins + self._yields * (not self._without_yields)
+            self._awake = self._spins + self.yields * (not self._without_yields)
 
     def end(self) -> None:
         """End a successful wait."""
+        # After an error, too: peers would write to the pipe of a rank that does not sleep.
         if self._flag_is_up:
             self._lower_flag()
         if self._is_long:
-            self._vitals.waiting_for, self._vitals.busy_until = self._before
+            self.vitals.waiting_for, self.vitals.busy_until = self._before
             self._is_long = False
 
     def pause(self, waiting_for: Callable[[], str]) -> None:
@@ -137,18 +126,19 @@ class Backoff:
             return
         if self._polls <= self._awake and now - self._since < LONGEST_AWAKE_S:
             os.sched_yield()
-            if time.monotonic() - now > self._busy_s:
+            # Whoever took the core computes, and will in the next waits.
+            if time.monotonic() - now > self.busy_s:
                 self._awake, self._without_yields = 0, WAITS_WITHOUT_YIELDS
             return
-        if self._wakeup is not None and not self._flag_is_up:
-            self._wakeup.raise_flag()
+        if self.wakeup is not None and not self._flag_is_up:
+            self.wakeup.raise_flag()
             self._flag_is_up = True
             # Poll once more before sleeping: whatever was sent before the flag was up came without
             # a wake-up; whoever sends from now on sees the flag and wakes this rank.
             return
         if not self._is_long:
             self._tell(waiting_for)
-        self._while_idle()
+        self.while_idle()
         self._sleep(now - self._since)
 
     def wait(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
@@ -173,7 +163,7 @@ class Backoff:
             return
         if not self._is_long and now - self._since > IDLE_AFTER_S:
             self._tell(waiting_for)
-        self._while_idle()
+        self.while_idle()
         os.sched_yield()
 
     def _poll(self, waiting_for: Callable[[], str]) -> float | None:
@@ -184,28 +174,30 @@ class Backoff:
         now = time.monotonic()
         if self._polls == self._spins + 1:
             self._since = now
-        if self._vitals.over is not None:
+        if self.vitals.over is not None:
             self.end()
-            raise self._vitals.over
+            raise self.vitals.over
+        # The cheap comparison first: whether others are busy is not asked at each poll.
         if (
-            now - self._since > self._timeout_s
-            and now - max(self._since, self._excused_until()) > self._timeout_s
+            now - self._since > self.timeout_s
+            and now - max(self._since, self._excused_until()) > self.timeout_s
         ):
             self.end()
             raise TransportError(
-                f"no answer within {self._timeout_s:g} s ({self._knob}): "
-                f"waiting for {waiting_for()}"
+                f"no answer within {self.timeout_s:g} s ({self.knob}): waiting for {waiting_for()}"
             )
         return now
 
     def _excused_until(self) -> float:
-        return min(self._busy_until(), self._since + self._busy_timeout_s)
+        # Whoever is busy for ever excuses nobody for ever.
+        return min(self.busy_until(), self._since + self.busy_timeout_s)
 
     def _tell(self, waiting_for: Callable[[], str]) -> None:
-        vitals = self._vitals
+        # Given back at the end: another object of this class may be in a wait around this one.
+        vitals = self.vitals
         self._before, self._is_long = (vitals.waiting_for, vitals.busy_until), True
         vitals.waits += 1
-        vitals.busy_until = self._busy_until
+        vitals.busy_until = self.busy_until
         vitals.waiting_for = waiting_for
 
     def _sleep(self, waited: float) -> None:
@@ -215,14 +207,14 @@ class Backoff:
             seconds = min(longest, max(SHORTEST_S, waited * SHARE))
         else:
             seconds = min(WOKEN_LONGEST_S, max(WOKEN_SHORTEST_S, waited * SHARE))
-        if self._wakeup is None:
+        if self.wakeup is None:
             time.sleep(seconds)
             return
-        if self._wakeup.sleep(seconds):
+        if self.wakeup.sleep(seconds):
             self._polls = 0  # a message has arrived, and more may follow at once: spin again
         self._lower_flag()
 
     def _lower_flag(self) -> None:
-        if self._flag_is_up and self._wakeup is not None:
-            self._wakeup.lower_flag()
+        if self._flag_is_up and self.wakeup is not None:
+            self.wakeup.lower_flag()
             self._flag_is_up = False

@@ -13,6 +13,7 @@ samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -170,6 +171,7 @@ class SumPart(Protocol):
         """Bytes of the numbers that they stand for."""
 
 
+@dataclass(eq=False)
 class CodedSum:
     """One rank's part in the sums of one span, round after round.
 
@@ -181,45 +183,39 @@ class CodedSum:
     #: In which its frames travel.
     way: ClassVar[Way]
 
-    def __init__(
-        self,
-        link: FrameLink,
-        codec: SumCodec,
-        span: Span,
-        *,
-        rank: int,
-        size: int,
-        key: int = 0,
-        workers: Sequence[int] = (),
-        numerics: bool = True,
-    ) -> None:
-        """Set up; a subclass makes the senders.
+    #: Carries the frames.
+    link: FrameLink
+    #: Makes them.
+    codec: SumCodec
+    #: Of the whole vector, that is summed.
+    span: Span
+    _: KW_ONLY
+    #: This rank's number in the sum, in [0, ``size``).
+    rank: int
+    #: The number of ranks, p.
+    size: int
+    #: Marks this sum's frames; the same on all ranks, and unique.
+    key: int = 0
+    #: By rank of the sum, the number of the worker; if not given, the same.
+    workers: InitVar[Sequence[int]] = ()
+    #: Whether to compute; if not, only the lengths of frames are sent, the longest where they
+    #: depend on the numbers.
+    numerics: bool = True
+    #: What encodes this rank's contributions.
+    _senders: list[Encoder] = field(default_factory=list, init=False)
+    #: The total that the kept parts of contributions belong to; 0 before the first round.
+    _total: float = field(default=0.0, init=False)
+    _vector: Vector | None = field(default=None, init=False)
+    #: This rank's frame of what it sums itself, and contributions that are summed.
+    _mine: Bytes | None = field(default=None, init=False)
 
-        Args:
-            link: carries the frames.
-            codec: makes them.
-            span: of the whole vector, that is summed.
-            rank: this rank's number in the sum, in [0, ``size``).
-            size: the number of ranks, p.
-            key: marks this sum's frames; the same on all ranks, and unique.
-            workers: by rank of the sum, the number of the worker; if not given, the same.
-            numerics: whether to compute; if not, only the lengths of frames are sent, the longest
-                where they depend on the numbers.
-        """
-        self._link, self._codec, self._rank, self._key = link, codec, rank, key
-        self._numerics, self._workers = numerics, workers or range(size)
-        self.span, self._size = span, size
+    def __post_init__(self, workers: Sequence[int]) -> None:
+        """Set up; a subclass makes the senders."""
+        self._workers = workers or range(self.size)
         #: The ranks in the order of the schedule: r + 1, r + 2, and so on.
-        self._others = [(rank + k) % size for k in range(1, size)]
-        #: What encodes this rank's contributions.
-        self._senders: list[Encoder] = []
-        #: The total that the kept parts of contributions belong to; 0 before the first round.
-        self._total = 0.0
-        codec.sums.append(self)
-        self._vector: Vector | None = None
-        #: This rank's frame of what it sums itself, and contributions that are summed.
-        self._mine: Bytes | None = None
-        self._added = size
+        self._others = [(self.rank + k) % self.size for k in range(1, self.size)]
+        self.codec.sums.append(self)
+        self._added = self.size
 
     @property
     def frame_bytes(self) -> int | None:
@@ -243,7 +239,7 @@ class CodedSum:
     @property
     def awaited(self) -> list[int]:
         """The ranks whose frames are waited for."""
-        return [rank for rank in range(self._added, self._size) if rank != self._rank]
+        return [rank for rank in range(self._added, self.size) if rank != self.rank]
 
     @property
     def sums(self) -> Vector:
@@ -258,12 +254,12 @@ class CodedSum:
             mine: (span,) this rank's numbers, which the means will replace; None without numerics.
         """
         self._vector = mine
-        if mine is not None and self._codec.of_optimizer:
+        if mine is not None and self.codec.of_optimizer:
             with np.errstate(all="ignore"):
-                np.multiply(mine, np.float32(self._codec.rate), out=mine)
+                np.multiply(mine, np.float32(self.codec.rate), out=mine)
         self._rescale()
         self._send()
-        self._codec.counts.framed(0, self.framed_bytes)
+        self.codec.counts.framed(0, self.framed_bytes)
         return self.advance()
 
     def advance(self) -> bool:
@@ -276,9 +272,10 @@ class CodedSum:
 
     def _rescale(self) -> None:
         """Have what is kept back be the same part of the mean as in the last round."""
-        total = self._codec.total
-        if self._numerics and self._total not in (0.0, total):
-            watch = self._codec.watch
+        # What was kept back is in units of a sum, whose divisor has changed.
+        total = self.codec.total
+        if self.numerics and self._total not in (0.0, total):
+            watch = self.codec.watch
             for sender in self._senders:
                 if watch is not None:
                     watch.encodes(sender)
@@ -297,13 +294,14 @@ class CodedSum:
             numbers: as many.
             way: ``FORTH``, or ``BACK`` of a mean.
         """
-        codec, frame = self._codec, None
+        codec, frame = self.codec, None
         watch = codec.watch
         sender.begin_epoch(codec.epoch)
-        self._link.encodes(sender.n, way)
+        self.link.encodes(sender.n, way)
         if numbers is not None:
             if watch is not None:
                 watch.encodes(sender)
+            # By the first element, too: no two chunks of a round draw alike.
             drawn = draws(codec.seed, codec.worker, codec.clock, place.start, way=way)
             frame = sender.encode(numbers, drawn)
         if watch is not None:
@@ -312,8 +310,8 @@ class CodedSum:
 
     def _post(self, to: int, sender: Encoder, frame: Bytes | None) -> None:
         nbytes = sender.longest if frame is None else frame.size
-        self._codec.counts.framed(nbytes, 0)
-        self._link.post(to, self._key, frame, nbytes)
+        self.codec.counts.framed(nbytes, 0)
+        self.link.post(to, self.key, frame, nbytes)
 
     def _add(self, decoder: Encoder, place: Span, into: Vector, scratch: Vector) -> bool:
         """Sum contributions in the order of the ranks; return whether all have come.
@@ -324,22 +322,24 @@ class CodedSum:
             into: (place,) the sum.
             scratch: likewise, overwritten.
         """
-        while self._added < self._size:
+        # In the order of the ranks, whichever frame comes first, and this rank's own as all others
+        # decode it: so the sums have the same bits wherever they are made, and in every run.
+        while self._added < self.size:
             source, frame = self._added, self._mine
-            if source != self._rank:
-                arrived = self._link.take_span(source, self._key)
+            if source != self.rank:
+                arrived = self.link.take_span(source, self.key)
                 if not arrived:
                     return False
                 [frame] = arrived
-            self._link.decodes(place.size, FORTH)
+            self.link.decodes(place.size, FORTH)
             if frame is not None:
                 out = scratch if source else into
                 self._decode(decoder, place, source, FORTH, frame, out)
                 if source:
                     np.add(into, out, out=into)
             self._added += 1
-        if self._numerics:
-            scale = np.float32(1.0 / self._codec.total)
+        if self.numerics:
+            scale = np.float32(1.0 / self.codec.total)
             if scale != 1.0:
                 np.multiply(into, scale, out=into)
         return True
@@ -352,7 +352,7 @@ class CodedSum:
         Raises:
             CodecError: naming the rank that sent it, if it is none of these elements.
         """
-        worker, codec = self._workers[source], self._codec
+        worker, codec = self._workers[source], self.codec
         try:
             decoder.decode(frame, out)
         except CodecError as error:

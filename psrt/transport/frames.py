@@ -16,6 +16,9 @@ from psrt.stats import COLUMNS, Report, Sketch
 #: Bytes of a frame of training traffic, and of each such message in the byte counters.
 FRAME_BYTES = 64
 
+# "=": the byte order of the host, but sizes and places that no compiler chooses. The fields end
+# before the last byte; that one and the seven behind the kind are the link's own, which says there
+# what follows the message (``psrt.mpi.links.remote``).
 _PUSH, _PARAMS, _LEAVE, _MIX, _PARK = 1, 2, 3, 4, 5
 _WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdi"), struct.Struct("=8xqqqqdi")
 _WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfifq"), struct.Struct("=8xqqqqfifq")
@@ -47,6 +50,7 @@ def encode(message: Message, buffer: Buffer, offset: int = 0) -> None:
         buffer: writable bytes.
         offset: of the frame's first byte.
     """
+    # Pushes and parameters first: they are nearly all that is sent.
     kind = type(message)
     if kind is Push:
         _WRITE_PUSH.pack_into(buffer, offset, _PUSH, *message)
@@ -71,6 +75,7 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
     Raises:
         ProtocolError: if the kind is unknown.
     """
+    # Copied out: the bytes may be overwritten as soon as this has returned.
     code = buffer[offset]
     if code == _PUSH:
         return _new(Push, _READ_PUSH.unpack_from(buffer, offset))
@@ -89,6 +94,7 @@ def encode_report(report: Report | Sketch) -> bytes:
     """Return what goes to rank 0 apart from the training traffic, where no bytes are counted."""
     if isinstance(report, Sketch):
         return _SKETCH.pack(_IS_SKETCH, report.worker, report.clock) + report.numbers
+    # Columns without names: all ranks run one version of psrt, which has been checked.
     head = _REPORT.pack(_IS_REPORT, *report[:_FIELDS], *report.columns)
     return head + report.figures.encode() if report.figures else head
 
@@ -98,6 +104,7 @@ def decode_report(buffer: Buffer | bytes) -> Report | Sketch:
     if buffer[0] == _IS_SKETCH:
         _, worker, clock = _SKETCH.unpack_from(buffer)
         return Sketch(worker, clock, bytes(buffer[_SKETCH.size :]))
+    # The text at the end has no length of its own: it is the rest of what has come.
     _, *values = _REPORT.unpack_from(buffer)
     figures = bytes(buffer[_REPORT.size :]).decode()
     return Report._make((*values[:_FIELDS], tuple(values[_FIELDS:]), figures))

@@ -16,14 +16,13 @@ Decoupled Momentum Optimization", 2024, arXiv:2411.19870, whose ranks gather so.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.randomness import FORTH
-from psrt.partition import Span
-from psrt.transport.coded_sum import CodedSum, FrameLink, SumCodec
+from psrt.transport.coded_sum import CodedSum
 from psrt.ways import Way
 
 
@@ -32,29 +31,29 @@ class GatheredSum(CodedSum):
 
     way = Way.GATHERED
 
-    def __init__(self, link: FrameLink, codec: SumCodec, span: Span, **rest: Any) -> None:
-        """Make the codec; see ``CodedSum``."""
-        super().__init__(link, codec, span, **rest)
-        self._sender = codec.encoder(span, FORTH)
+    def __post_init__(self, workers: Sequence[int]) -> None:
+        """Make the codec."""
+        super().__post_init__(workers)
+        self._sender = self.codec.encoder(self.span, FORTH)
         self._senders = [self._sender]
         self._nothing = np.zeros(0, np.float32)
-        self._scratch = np.empty(span.size if self._numerics else 0, np.float32)
+        self._scratch = np.empty(self.span.size if self.numerics else 0, np.float32)
 
     @property
     def frame_bytes(self) -> int | None:
         """Bytes of the frames that this rank sends in a round; None if they depend on numbers."""
         nbytes = self._sender.nbytes if self.span.size else 0
-        return None if nbytes is None else nbytes * (self._size - 1)
+        return None if nbytes is None else nbytes * (self.size - 1)
 
     @property
     def most_bytes(self) -> int:
         """Bytes of the frames that this rank sends in a round of this epoch, at most."""
-        return self._sender.longest * (self._size - 1) if self.span.size else 0
+        return self._sender.longest * (self.size - 1) if self.span.size else 0
 
     @property
     def framed_bytes(self) -> int:
         """Bytes of the numbers that the frames of a round stand for."""
-        return 4 * self.span.size * (self._size - 1)
+        return 4 * self.span.size * (self.size - 1)
 
     def lengths(self, source: int) -> list[int]:
         """Return the bytes of the frame of a rank, at most."""
@@ -65,11 +64,11 @@ class GatheredSum(CodedSum):
             self._mine = self._encode(self._sender, self.span, -1, self._vector)
             for to in self._others:
                 self._post(to, self._sender, self._mine)
-        self._added = 0 if self.span.size else self._size
+        self._added = 0 if self.span.size else self.size
 
     def advance(self) -> bool:
         """Take the frames that have come; return whether the round is over."""
-        if self._added == self._size:
+        if self._added == self.size:
             return True
         # The own numbers have been encoded, so their memory is free.
         into = self._nothing if self._vector is None else self._vector

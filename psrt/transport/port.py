@@ -179,14 +179,12 @@ class Reduction(Protocol):
 
     def begin(self) -> None:
         """Begin the sum: this worker's numbers of the span are final. Never waits."""
-        ...
 
     def poll(self) -> bool:
         """Progress as far as possible without waiting; return whether the round is over.
 
         Only after ``begin``. Once True, it stays True until the next ``begin``.
         """
-        ...
 
     async def finish(self) -> None:
         """Wait until the round is over; nothing to do where ``poll`` returned True.
@@ -194,7 +192,6 @@ class Reduction(Protocol):
         Raises:
             TransportError: if a worker does not take part within the deadline.
         """
-        ...
 
 
 class Port(Protocol):
@@ -234,20 +231,16 @@ class Port(Protocol):
     @property
     def bytes_sent(self) -> int:
         """Bytes of messages, payloads and spans handed to this port, counted at the call."""
-        ...
 
     @property
     def bytes_received(self) -> int:
         """Bytes of messages, payloads and spans received."""
-        ...
 
     def bytes_of(self, shard: int) -> tuple[int, int]:
         """Return the bytes that a server has sent and received for one of its shards."""
-        ...
 
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
-        ...
 
     def payload(self, shard: int, worker: int) -> Vector:
         """Server: return the gradient of the worker with this number, the span of one shard.
@@ -256,7 +249,6 @@ class Port(Protocol):
         worker: a copy of the vector that came with its last ``Mix``, valid until the next one of
         that worker is received.
         """
-        ...
 
     def frame(self, shard: int, worker: int) -> Bytes:
         """Return the frame that came last between a shard and the worker with this number.
@@ -266,11 +258,9 @@ class Port(Protocol):
         is received. Nothing of it has been checked but that it is no longer than a frame of that
         shard can be.
         """
-        ...
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``; a virtual port charges its cost."""
-        ...
 
     async def compute_part(self, share: float, work: Callable[[], T], *, first: bool) -> T:
         """Run ``work()``; a virtual port charges a share of the cost of a step.
@@ -280,7 +270,6 @@ class Port(Protocol):
             work: a part of the computing of a step.
             first: whether it is the first one of the step.
         """
-        ...
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
         """Run ``action()`` amid ``compute``, called by its work when a share of it is done.
@@ -288,18 +277,15 @@ class Port(Protocol):
         A virtual port, where all work is done at once, runs it when that share of the cost has
         passed.
         """
-        ...
 
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)`` outside of any step; a virtual port charges nothing for it.
 
         Like ``compute`` it may take longer than the deadline of the ranks that wait for this one.
         """
-        ...
 
     async def pause(self, seconds: float) -> None:
         """Do nothing for ``seconds``."""
-        ...
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``.
@@ -323,7 +309,6 @@ class Port(Protocol):
             message: a push, parameters, a leave, or what is mixed.
             region: number of the memory whose contents go with it; ``NO_PAYLOAD`` for none.
         """
-        ...
 
     def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
         """Send ``message``, and ``frame`` with it, to rank ``to``; see ``send``.
@@ -335,11 +320,9 @@ class Port(Protocol):
                 message has been answered, that of a reply until the next push. Without numerics
                 only its length matters.
         """
-        ...
 
     def in_flight(self, to: int, shard: int) -> bool:
         """Return whether a payload of a shard sent to ``to`` may still be being read."""
-        ...
 
     async def receive(self) -> Message:
         """Return the next message in order of arrival, its payload in place.
@@ -347,11 +330,9 @@ class Port(Protocol):
         Raises:
             TransportError: if none comes within the deadline.
         """
-        ...
 
     async def poll(self) -> Message | None:
         """Return the next message, as ``receive`` does, if one has come; never wait for one."""
-        ...
 
     async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Wait until ``done()``, while messages and payloads move on.
@@ -363,7 +344,6 @@ class Port(Protocol):
         Raises:
             TransportError: if that takes longer than the deadline.
         """
-        ...
 
     def choice(
         self,
@@ -388,7 +368,6 @@ class Port(Protocol):
         Raises:
             ConfigError: if this transport has no such all-reduce.
         """
-        ...
 
     def owned(self, span: Span, algorithm: str) -> Span:
         """Return the part of a span that this worker owns in a reduction with a ``Held``.
@@ -397,7 +376,6 @@ class Port(Protocol):
             span: of ``[0, n)``.
             algorithm: what ``choice`` returned, asked with ``sharded``.
         """
-        ...
 
     def reduction(
         self,
@@ -437,7 +415,6 @@ class Port(Protocol):
         Source: Xu et al., "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel
         Training", 2020, arXiv:2004.13336, for the sharded update.
         """
-        ...
 
     def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
         """Make the plan by which all workers get what each owns of a span, any number of times.
@@ -450,7 +427,6 @@ class Port(Protocol):
             algorithm: what ``choice`` returned, asked with ``sharded``.
             at: element of ``theta`` that the span begins at.
         """
-        ...
 
     def share_theta(self, algorithm: str) -> None:
         """Share ``theta`` among the workers of a host; collective.
@@ -464,7 +440,6 @@ class Port(Protocol):
         Args:
             algorithm: what ``choice`` returned.
         """
-        ...
 
     async def differing(self, number: int) -> list[int]:
         """Compare one number of each worker; collective over all workers.
@@ -479,11 +454,9 @@ class Port(Protocol):
         Raises:
             TransportError: if a worker does not take part within the deadline.
         """
-        ...
 
     def report(self, report: Report | Sketch) -> None:
         """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
-        ...
 
 
 def gradient_of(port: Port) -> Vector:

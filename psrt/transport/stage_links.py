@@ -118,62 +118,48 @@ class StageLinks(Protocol):
     @property
     def matrices(self) -> Mapping[Channel, FloatArray]:
         """Those that it writes or reads, each with its matrix (rows, width) as seen from here."""
-        ...
 
     @property
     def shares_batches(self) -> bool:
         """Whether workers share the buffers of their batches, so that each keeps its own copy."""
-        ...
 
     @property
     def bytes_sent(self) -> int:
         """Bytes sent to other stages and slices so far, by MPI or through shared memory."""
-        ...
 
     @property
     def bytes_received(self) -> int:
         """Bytes received from other stages and slices so far."""
-        ...
 
     def begin(self, rows: Mapping[Channel, Sequence[slice]]) -> None:
         """Announce a step: the rows of each message that this stage is going to receive."""
-        ...
 
     async def free(self, channel: Channel, rows: slice) -> None:
         """Wait until rows may be written, those of the next message."""
-        ...
 
     def send(self, channel: Channel, rows: slice, number: float = 0.0) -> None:
         """Send rows that have been written, and a number along; never waits."""
-        ...
 
     async def receive(self, channel: Channel) -> float:
         """Wait for the next message: its rows are in the matrix. Return the number sent along."""
-        ...
 
     def release(self, channel: Channel) -> None:
         """Give up the rows of the oldest message that has not been released."""
-        ...
 
     def empty(self, rows: int, width: int) -> FloatArray:
         """Return a new array whose sums over the slices copy the least; collective over them."""
-        ...
 
     async def sum(self, array: FloatArray) -> None:
         """Sum an array over all slices, in place; every slice ends with the same bits."""
-        ...
 
     async def max(self, array: FloatArray) -> None:
         """Replace each number by the largest one of all slices."""
-        ...
 
     async def total(self, number: float) -> float:
         """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
-        ...
 
     async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
         """See to what is on its way, after a share of a pass; virtual time passes here."""
-        ...
 
     async def gather(self, mine: Vector) -> Vector | None:
         """Return the parameters of all parts at the first of them, None at the others.
@@ -181,7 +167,6 @@ class StageLinks(Protocol):
         Args:
             mine: those of this one's part.
         """
-        ...
 
 
 class SoloStageLinks:

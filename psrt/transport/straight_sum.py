@@ -135,6 +135,7 @@ class StraightSum:
                     feedback.rescale(codec.total / self._total)
                 np.add(mine, feedback.residual, out=feedback.residual)
         self._total = codec.total
+        # Worker 0's draws at all ranks: parts can be added only if they are of one projection.
         self._linear.begin(draws(codec.seed, 0, codec.clock, self.span.start, way=TOGETHER))
 
     def project(self, at: int) -> AnyVector | None:
@@ -171,6 +172,7 @@ class StraightSum:
         """Put the means in the place of this rank's numbers."""
         codec, feedback, vector = self._codec, self._feedback, self._vector
         codec.counts.framed(0, self.framed_bytes)
+        # Before the means take the place of this rank's numbers, which the watch is shown.
         if vector is not None and feedback is not None:
             self._linear.expand(self._own, feedback.decoded)
             with np.errstate(all="ignore"):

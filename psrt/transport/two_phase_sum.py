@@ -23,8 +23,7 @@ et al., "SparCML", SC 2019, arXiv:1802.08021, whose split all-gather is that wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.randomness import BACK, FORTH
 from psrt.codec.sparse import sum_of
 from psrt.partition import Span, even_spans
-from psrt.transport.coded_sum import CodedSum, FrameLink, SumCodec
+from psrt.transport.coded_sum import CodedSum
 from psrt.ways import Way
 
 
@@ -44,10 +43,11 @@ class TwoPhaseSum(CodedSum):
     saved = ("_back",)
     way = Way.TWO_PHASES
 
-    def __init__(self, link: FrameLink, codec: SumCodec, span: Span, **rest: Any) -> None:
-        """Make the codecs; see ``CodedSum``."""
-        super().__init__(link, codec, span, **rest)
-        rank, chunks = self._rank, even_spans(span.size, self._size)
+    def __post_init__(self, workers: Sequence[int]) -> None:
+        """Make the codecs."""
+        super().__post_init__(workers)
+        codec, span, rank = self.codec, self.span, self.rank
+        chunks = even_spans(span.size, self.size)
         self._chunks = chunks
         #: In the whole vector: their first elements tell sums and chunks apart.
         self._places = [Span(span.start + it.start, span.start + it.stop) for it in chunks]
@@ -58,12 +58,12 @@ class TwoPhaseSum(CodedSum):
         own = chunks[rank]
         self._back = codec.encoder(self._places[rank], BACK) if own.size else None
         if self._back is not None:
-            sum_of(self._forth[rank], self._size, self._back)
+            sum_of(self._forth[rank], self.size, self._back)
         #: By owner, what decodes its means.
         self._decoders: Mapping[int, Encoder] = self._forth
         if codec.means is not None:
             self._decoders = {j: codec.means(self._places[j]) for j in self._there}
-        self._sum = np.empty(own.size if self._numerics else 0, np.float32)
+        self._sum = np.empty(own.size if self.numerics else 0, np.float32)
         self._scratch = np.empty_like(self._sum)
         #: Owners whose means are not here.
         self._due: list[int] = []
@@ -72,27 +72,27 @@ class TwoPhaseSum(CodedSum):
     def frame_bytes(self) -> int | None:
         """Bytes of the frames that this rank sends in a round; None if they depend on numbers."""
         back = 0 if self._back is None else self._back.nbytes
-        sizes = [self._forth[j].nbytes for j in self._there if j != self._rank]
+        sizes = [self._forth[j].nbytes for j in self._there if j != self.rank]
         fixed = [it for it in sizes if it is not None]
         if back is None or len(fixed) < len(sizes):
             return None
-        return sum(fixed) + back * (self._size - 1)
+        return sum(fixed) + back * (self.size - 1)
 
     @property
     def most_bytes(self) -> int:
         """Bytes of the frames that this rank sends in a round of this epoch, at most."""
-        others = [self._forth[j].longest for j in self._there if j != self._rank]
-        return sum(others) + (self._size - 1) * (self._back.longest if self._back else 0)
+        others = [self._forth[j].longest for j in self._there if j != self.rank]
+        return sum(others) + (self.size - 1) * (self._back.longest if self._back else 0)
 
     @property
     def framed_bytes(self) -> int:
         """Bytes of the numbers that the frames of a round stand for."""
-        own = self._chunks[self._rank].size
-        return 4 * (self.span.size - own + own * (self._size - 1))
+        own = self._chunks[self.rank].size
+        return 4 * (self.span.size - own + own * (self.size - 1))
 
     def lengths(self, source: int) -> list[int]:
         """Return the bytes of a contribution to the own chunk, and of the mean of the sender's."""
-        pairs = ((self._forth, self._rank), (self._decoders, source))
+        pairs = ((self._forth, self.rank), (self._decoders, source))
         return [HEADER_BYTES + codecs[j].most for codecs, j in pairs if j in codecs]
 
     @property
@@ -101,19 +101,19 @@ class TwoPhaseSum(CodedSum):
         return sorted({*super().awaited, *self._due})
 
     def _send(self) -> None:
-        rank = self._rank
+        rank = self.rank
         for j in self._others:
             if j in self._forth:
                 self._post(j, self._forth[j], self._encoded(j))
         if self._back is not None:
             self._mine = self._encoded(rank)
-        self._added = 0 if self._back is not None else self._size
+        self._added = 0 if self._back is not None else self.size
         self._due = [j for j in self._others if j in self._forth]
 
     def advance(self) -> bool:
         """Take the frames that have come; return whether the round is over."""
-        rank = self._rank
-        if self._added < self._size:
+        rank = self.rank
+        if self._added < self.size:
             if not self._add(self._forth[rank], self._places[rank], self._sum, self._scratch):
                 return False
             self._send_mean()
@@ -129,17 +129,18 @@ class TwoPhaseSum(CodedSum):
 
     def _send_mean(self) -> None:
         """Send the mean of the own chunk to everybody, and keep what they decode."""
-        back, rank = self._back, self._rank
+        back, rank = self._back, self.rank
         assert back is not None, "the chunk has elements"
-        mean = self._sum if self._numerics else None
+        mean = self._sum if self.numerics else None
         frame = self._encode(back, self._places[rank], self._workers[rank], mean, BACK)
+        # The owner, too, goes on with what its frame says, and not with the mean that it has.
         for to in self._others:
             self._post(to, back, frame)
         self._place(rank, frame)
 
     def _take_mean(self, owner: int) -> bool:
         """Put an owner's mean in its place; return whether it has come."""
-        arrived = self._link.take_span(owner, self._key)
+        arrived = self.link.take_span(owner, self.key)
         if not arrived:
             return False
         [frame] = arrived
@@ -147,7 +148,7 @@ class TwoPhaseSum(CodedSum):
         return True
 
     def _place(self, chunk: int, frame: Bytes | None) -> None:
-        self._link.decodes(self._chunks[chunk].size, BACK)
+        self.link.decodes(self._chunks[chunk].size, BACK)
         if frame is not None and self._vector is not None:
             out = self._chunks[chunk].of(self._vector)
             self._decode(self._decoders[chunk], self._places[chunk], chunk, BACK, frame, out)

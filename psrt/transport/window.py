@@ -36,6 +36,7 @@ class Window:
 
     def admits(self, nbytes: int, push: Callable[[], None]) -> bool:
         """Return whether a push may be sent now; if not, it is called as soon as it may."""
+        # Where others are withheld, even if there is room: a push must not overtake them.
         if self._withheld or not self._has_room(nbytes):
             self._withheld.append((nbytes, push))
             return False
@@ -46,6 +47,7 @@ class Window:
         """Note the answer to a push of that length, and send what waits for it."""
         self._shards -= 1
         self._nbytes -= nbytes
+        # One answer may make room for several that are short.
         while self._withheld and self._has_room(self._withheld[0][0]):
             nbytes, push = self._withheld.popleft()
             self._add(nbytes)

@@ -82,10 +82,10 @@ def test_one_that_is_too_far_ahead_names_who_it_waits_for(comm, open_port):
             port.send(1, Mix(0, turn), 0)
 
     if comm.rank == 0:
-        port._backoff._timeout_s = 0.3
+        port._backoff.timeout_s = 0.3
         with pytest.raises(TransportError, match="waiting for rank 1 to read the last message"):
             run_ahead()
-        port._backoff._timeout_s = 20
+        port._backoff.timeout_s = 20
     port.meet()
 
 
@@ -150,7 +150,7 @@ def test_a_neighbour_that_falls_silent_leaves(comm, open_port, monkeypatch):
                 monkeypatch.setattr(HERE, "gone", frozenset({1}))
             MpiPort._while_idle(port)
 
-        port._backoff._while_idle = while_idle
+        port._backoff.while_idle = while_idle
         for turn in range(4):  # the last one when it is known
             port.send(1, Mix(0, turn), 0)
         assert gone == [1]

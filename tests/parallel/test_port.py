@@ -232,9 +232,9 @@ def hasty_port(comm):
     yield made
     comm.Barrier()  # whoever gave up waits here for the rank that was late
     for port in ports:
-        port._backoff._timeout_s = 20.0
+        port._backoff.timeout_s = 20.0
         if port._executor is not None:
-            port._executor._backoff._timeout_s = 20.0
+            port._executor._backoff.timeout_s = 20.0
         port.close()
 
 

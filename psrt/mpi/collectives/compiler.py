@@ -118,7 +118,9 @@ class Compiler:
         layout, context = self._layout, self._contexts.of(signature)
         staged = place is None and max(map(len, layout.hosts)) > 1
         if place is None:
-            buffers = [vector] if not staged else self._whole_rooms(signature, vector)
+            buffers = [vector]
+            if staged:
+                buffers = list(self._contexts.stage(signature, vector.nbytes, vector.dtype))
         else:
             buffers = self._segments.views(place, vector)
         rail = layout.local_rank
@@ -145,7 +147,9 @@ class Compiler:
             between=between,
             hosts=len(layout.hosts),
         )
-        return Copied(plan, vector, buffers[layout.local_rank]) if staged else plan
+        if not staged:
+            return plan
+        return Copied(plan, vector, buffers[layout.local_rank][: vector.size])
 
     def sharded(
         self,
@@ -213,12 +217,9 @@ class Compiler:
         gather = None
         if parameters is not None and after is not None:
             gather = self._schedule(apart, name, after, parameters, "sum", half=1)
-        return Sharded(
-            self._schedule(context, name, team, vector, "sum", half=0),
-            [(block, block.of(vector)) for block in blocks],
-            take,
-            gather,
-        )
+        scatter = self._schedule(context, name, team, vector, "sum", half=0)
+        plans = [scatter] if gather is None else [scatter, gather]
+        return Sharded(plans, [(block, block.of(vector)) for block in blocks], take)
 
     def gather(self, signature: str, vector: AnyVector, algorithm: str) -> Plan:
         """Compile the second half of a schedule: all ranks get what each owns of a vector.
@@ -311,7 +312,7 @@ class Compiler:
             )
             for buffer in straight.buffers
         ]
-        return Straight(straight, plans, vector)
+        return Straight(plans, straight, vector)
 
     def phase(
         self,
@@ -453,10 +454,6 @@ class Compiler:
         most = PAIR_PIECE_BYTES if len(self._layout.local_ranks) == 2 else PIECE_BYTES
         piece = min(vector.nbytes, most // vector.itemsize * vector.itemsize)
         return self._contexts.stage(signature, STAGES * piece, vector.dtype)
-
-    def _whole_rooms(self, signature: str, vector: AnyVector) -> Sequence[AnyVector]:
-        """Return each local rank's staging memory for a whole vector; collective the first time."""
-        return self._contexts.stage(signature, vector.nbytes, vector.dtype)
 
 
 def holds(whole: Span, part: Span) -> bool:

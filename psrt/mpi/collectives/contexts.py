@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,39 +28,33 @@ GATHERED = ", gathered"
 _LEAST_STAGE = 4096
 
 
+@dataclass(eq=False)
 class ContextTable:
     """The contexts of one rank."""
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        *,
-        tags: int,
-        meet: Callable[[str], None],
-    ) -> None:
-        """Set up.
+    #: Of the ranks, with ``FLOATS`` numbers a rank.
+    fabric: InitVar[Fabric]
+    _: KW_ONLY
+    #: The largest MPI tag to use.
+    tags: int
+    #: Waits until all ranks make the same call.
+    meet: Callable[[str], None]
+    _contexts: dict[str, CollectiveContext] = field(default_factory=dict, init=False)
+    #: Slot → local rank → steps begun in it so far.
+    _bases: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
+    #: Signature → the segment of its staging memory.
+    _stages: dict[str, int] = field(default_factory=dict, init=False)
+    #: Size in bytes → segments that were staging memory of evicted contexts.
+    _spare: dict[int, list[int]] = field(default_factory=dict, init=False)
 
-        Args:
-            fabric: of the ranks, with ``FLOATS`` numbers a rank.
-            tags: the largest MPI tag to use.
-            meet: waits until all ranks make the same call.
-        """
+    def __post_init__(self, fabric: Fabric) -> None:
         self._memory = fabric.memory
         self._layout = fabric.layout
         self._local_names = tuple(fabric.names[rank] for rank in fabric.layout.local_ranks)
         self._wakers = [fabric.wakeup.waker(r) for r in range(fabric.node.size)]
         self._segments = fabric.segments
-        self._tags = tags
-        self._meet = meet
-        self._contexts: dict[str, CollectiveContext] = {}
         #: Called with a signature whose context is evicted: its plans must not run again.
         self.on_evict: Callable[[str], None] = lambda signature: None
-        #: Slot → local rank → steps begun in it so far.
-        self._bases: dict[int, dict[int, int]] = {}
-        #: Signature → the segment of its staging memory.
-        self._stages: dict[str, int] = {}
-        #: Size in bytes → segments that were staging memory of evicted contexts.
-        self._spare: dict[int, list[int]] = {}
 
     def of(self, signature: str, *, meet: bool = False) -> CollectiveContext:
         """Return the context of a signature.
@@ -76,18 +71,18 @@ class ContextTable:
         if context is not None:
             return context
         if meet:
-            self._meet(signature)
+            self.meet(signature)
         number = len(self._contexts)
         if number == SLOTS:
             # The oldest goes, whoever used which last: only this is the same on every rank.
             number = self._evict(next(iter(self._contexts)))
             # A slow rank may have ended its call and still be reading what lies there.
-            self._meet(f"buffers for {signature}")
+            self.meet(f"buffers for {signature}")
         checksum = zlib.crc32(f"{number} {signature}".encode()) % (1 << SHIFT)
         slot = SyncSlot(
             self._memory,
             number,
-            local=self._layout.local_rank,
+            local_rank=self._layout.local_rank,
             size=len(self._layout.local_ranks),
             wakers=self._wakers,
             oversubscribed=self._layout.oversubscribed,
@@ -96,7 +91,7 @@ class ContextTable:
             number, dict.fromkeys(range(len(self._layout.local_ranks)), 0)
         )
         # The slot is in the tag, so calls that are under way together never share one.
-        tag = FIRST_STEP + checksum % ((self._tags - FIRST_STEP) // SLOTS) * SLOTS + number
+        tag = FIRST_STEP + checksum % ((self.tags - FIRST_STEP) // SLOTS) * SLOTS + number
         context = CollectiveContext(slot, checksum, tag, self._local_names, bases)
         self._contexts[signature] = context
         return context
@@ -115,7 +110,7 @@ class ContextTable:
             size = max(_LEAST_STAGE, 1 << (nbytes - 1).bit_length())
             spare = self._spare.get(size)
             if not spare:
-                self._meet(f"staging for {signature}")
+                self.meet(f"staging for {signature}")
                 spare = [self._segments.make(size)]
             self._stages[signature] = spare.pop()
         buffers = self._segments.buffers(self._stages[signature])

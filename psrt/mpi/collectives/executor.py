@@ -36,7 +36,6 @@ from psrt.mpi.collectives.slots import (
     clear_words,
 )
 from psrt.mpi.fabric import Fabric
-from psrt.transport.backoff import Backoff
 
 #: Polls before a wait gets its own state, with a core for every rank: most collectives of a few
 #: kilobytes end within these.
@@ -87,15 +86,13 @@ class CollectiveExecutor:
         clear_words(fabric.memory, fabric.node.rank)
         fabric.memory.fence()
         fabric.node.Barrier()
-        self._wakeup = fabric.wakeup
+        self._wakes = fabric.wakeup.works
         self._names = fabric.names
         self.matcher = CallMatcher(self._comm, self._names)
         self._while_idle, self._lost = while_idle, lost
         self._oversubscribed = self.layout.oversubscribed
-        self._backoff = Backoff(
-            oversubscribed=self._oversubscribed,
+        self._backoff = fabric.backoff(
             timeout_s=timeout_s,
-            wakeup=self._wakeup if self._wakeup.works else None,
             busy_s=_BUSY_S,
             while_idle=self._idle,
             busy_until=busy_until,
@@ -291,9 +288,7 @@ class CollectiveExecutor:
         backoff = self._backoff
         # Nobody else begins anything while this rank waits, so they are looked up once.
         self._helped = others = self._others()
-        backoff.must_poll = (
-            plan.polls or bool(self._active) or bool(others) or not self._wakeup.works
-        )
+        backoff.must_poll = plan.polls or bool(self._active) or bool(others) or not self._wakes
         # The library gets on only while it is called: a sleep would hold up everybody.
         pause = backoff.spin if plan.spins else backoff.pause
         backoff.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
@@ -83,58 +84,57 @@ class UpdateForAll(Update):
             theta[4 * at : 4 * end] = source
 
 
+@dataclass(eq=False)
 class Reductions:
     """Makes the reductions of one rank's port, and what goes with them."""
 
-    def __init__(
-        self, executor: CollectiveExecutor, costs: MachineCosts, gradient: Vector, theta: Vector
-    ):
-        """Set up.
+    #: Carries them out.
+    executor: CollectiveExecutor
+    #: Of the machine, for ``auto``.
+    costs: MachineCosts
+    #: In a window, at the same place on every rank.
+    gradient: Vector
+    #: Likewise, until it is that of the host: see ``share_theta``.
+    theta: Vector
+    #: Whether θ is the same memory on all ranks of this host.
+    _one_theta: bool = field(default=False, init=False)
+    _made: int = field(default=0, init=False)
 
-        Args:
-            executor: carries them out.
-            costs: of the machine, for ``auto``.
-            gradient: in a window, at the same place on every rank.
-            theta: likewise.
-        """
-        self._executor = executor
-        self._costs = costs
-        self._gradient, self._theta = gradient, theta
-        #: Whether θ is the same memory on all ranks of this host.
-        self._one_theta = False
-        self._made = 0
-        self._numbers = np.zeros(executor.layout.size, np.int64)
+    def __post_init__(self) -> None:
+        self._numbers = np.zeros(self.executor.layout.size, np.int64)
         # What is compiled here runs again and again, so nothing of it may be given away.
-        executor.contexts.on_evict = _refuse
-        self._gather = executor.compiler.phase(_COMPARISON, "all-gather", self._numbers, place=None)
+        self.executor.contexts.on_evict = _refuse
+        self._gather = self.executor.compiler.phase(
+            _COMPARISON, "all-gather", self._numbers, place=None
+        )
 
     def choice(
         self, algorithm: str, n: int, *, coded: Coding | None, sharded: Sharing | None
     ) -> tuple[str, str]:
         """See ``Port.choice``."""
-        hosts = [len(ranks) for ranks in self._executor.layout.hosts]
+        hosts = [len(ranks) for ranks in self.executor.layout.hosts]
         if sharded is not None:
             alone = sharded is Sharing.PARAMETERS
-            part = pick_sharded(algorithm, hosts, ITEMSIZE * n, self._costs, alone=alone)
+            part = pick_sharded(algorithm, hosts, ITEMSIZE * n, self.costs, alone=alone)
             return part.algorithm, part.why
         if coded is not None:
-            found = pick_coded(algorithm, hosts, coded, self._costs)
+            found = pick_coded(algorithm, hosts, coded, self.costs)
             return found.algorithm, found.why
-        choice = pick(algorithm, hosts, ITEMSIZE * n, np.dtype(np.float32), self._costs)
+        choice = pick(algorithm, hosts, ITEMSIZE * n, np.dtype(np.float32), self.costs)
         return choice.algorithm, choice.why
 
     def share_theta(self, algorithm: str) -> Vector:
         """See ``Port.share_theta``; return the parameters to work with."""
-        large = self._theta.nbytes >= ONE_THETA_BYTES
+        large = self.theta.nbytes >= ONE_THETA_BYTES
         if large and by_hosts(algorithm) and not self._one_theta:
             thetas, _ = self._thetas()
-            self._one_theta, self._theta = True, thetas[0]
-            self._executor.meet("one θ a host")
-        return self._theta
+            self._one_theta, self.theta = True, thetas[0]
+            self.executor.meet("one θ a host")
+        return self.theta
 
     def owned(self, span: Span, algorithm: str) -> Span:
         """See ``Port.owned``."""
-        start, stop = self._executor.compiler.owned(span.size, algorithm)
+        start, stop = self.executor.compiler.owned(span.size, algorithm)
         return Span(span.start + start, span.start + stop)
 
     def make(
@@ -147,7 +147,7 @@ class Reductions:
     ) -> Reduction:
         """See ``Port.reduction``."""
         at = span if held is None else Span(held.at, held.at + span.size)
-        executor, vector = self._executor, at.of(self._gradient)
+        executor, vector = self.executor, at.of(self.gradient)
         place = executor.segments.locate(vector)
         update: Update | None = None
         # On one host by hosts each rank has its own slice to itself in any case.
@@ -179,7 +179,7 @@ class Reductions:
 
     def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
         """See ``Port.gather``."""
-        executor, vector = self._executor, self._theta[at : at + span.size]
+        executor, vector = self.executor, self.theta[at : at + span.size]
         signature = f"gathering {self._made} of {span} by {algorithm}"
         self._made += 1
         plan = executor.compiler.gather(signature, vector, algorithm)
@@ -189,27 +189,27 @@ class Reductions:
         """Return where the parameters of a span go that owners make, on this rank or its host."""
         if not held.spreads:
             return []
-        thetas = self._thetas()[0] if by_hosts(algorithm) else [self._theta]
+        thetas = self._thetas()[0] if by_hosts(algorithm) else [self.theta]
         return [span.of(theta) for theta in thetas]
 
     def _thetas(self) -> tuple[list[Vector], int]:
         """Return the θ of each rank of this host, and which of them is this rank's."""
         if self._one_theta:
-            return [self._theta], 0
-        at = self._executor.segments.locate(self._theta)
+            return [self.theta], 0
+        at = self.executor.segments.locate(self.theta)
         assert at is not None, "θ is in a window"
-        return self._executor.segments.views(at, self._theta), self._executor.layout.local_rank
+        return self.executor.segments.views(at, self.theta), self.executor.layout.local_rank
 
     def differing(self, number: int) -> list[int]:
         """See ``Port.differing``."""
-        self._numbers[self._executor.layout.rank] = number
-        self._executor.call(_COMPARISON)
-        self._executor.run(self._gather)
+        self._numbers[self.executor.layout.rank] = number
+        self.executor.call(_COMPARISON)
+        self.executor.run(self._gather)
         return outliers(self._numbers.tolist())
 
     def close(self) -> None:
         """Release the memory of others."""
-        self._gradient = self._theta = np.zeros(0, np.float32)
+        self.gradient = self.theta = np.zeros(0, np.float32)
 
 
 def _refuse(signature: str) -> None:
@@ -220,35 +220,30 @@ def _refuse(signature: str) -> None:
     )
 
 
+@dataclass(eq=False)
 class ExecutorReduction(Reduction):
     """One span's sum over MPI, again and again."""
 
-    def __init__(
-        self,
-        executor: CollectiveExecutor,
-        plan: Plan,
-        signature: str,
-        update: Update | None,
-        take: Take | None,
-        span: Span,
-        vector: Vector,
-    ) -> None:
-        self._executor = executor
-        self._plan = plan
-        self._signature = signature
-        self._update = update
-        self._take = take
+    executor: CollectiveExecutor
+    plan: Plan
+    signature: str
+    update: Update | None
+    take: Take | None
+    span: InitVar[Span]
+    vector: InitVar[Vector]
+    _handle: Work | None = field(default=None, init=False)
+
+    def __post_init__(self, span: Span, vector: Vector) -> None:
         # Every rank holds all sums, so every rank takes all blocks.
-        blocks = block_spans(vector.size, BLOCK) if take is not None else ()
+        blocks = block_spans(vector.size, BLOCK) if self.take is not None else ()
         self._blocks = [(Span(span.start + a, span.start + b), vector[a:b]) for a, b in blocks]
-        self._handle: Work | None = None
 
     def begin(self) -> None:
         """Let the sum begin."""
-        self._executor.call(self._signature)
-        if self._update is not None:
-            self._update.asked = False
-        self._handle = self._executor.start(self._plan)
+        self.executor.call(self.signature)
+        if self.update is not None:
+            self.update.asked = False
+        self._handle = self.executor.start(self.plan)
 
     def poll(self) -> bool:
         """Move on without waiting."""
@@ -270,11 +265,11 @@ class ExecutorReduction(Reduction):
             self._end()
 
     def _ask(self) -> None:
-        if self._update is not None:
-            self._update.asked = True
+        if self.update is not None:
+            self.update.asked = True
 
     def _end(self) -> None:
         self._handle = None
-        if self._take is not None:
+        if self.take is not None:
             for span, sums in self._blocks:
-                self._take(span, sums)
+                self.take(span, sums)

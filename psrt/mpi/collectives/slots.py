@@ -18,6 +18,7 @@ Counters only grow, so a slot that is used again by another call needs no clean-
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -57,44 +58,34 @@ def clear_words(memory: NodeMemory, local: int) -> None:
     memory.numbers(local)[: SLOTS * _WORDS * 8 // 4] = 0.0
 
 
+@dataclass(eq=False)
 class SyncSlot:
     """One collective's words and staging, in the memory of every rank of the host."""
 
-    def __init__(
-        self,
-        memory: NodeMemory,
-        number: int,
-        *,
-        local: int,
-        size: int,
-        wakers: list[Waker],
-        oversubscribed: bool,
-    ) -> None:
-        """Find the words.
+    #: Of this host, with at least ``FLOATS`` numbers a rank.
+    memory: InitVar[NodeMemory]
+    #: This slot's.
+    number: int
+    _: KW_ONLY
+    #: This rank, on its host.
+    local_rank: int
+    #: Ranks of the host.
+    size: InitVar[int]
+    #: Each rank's flag and what wakes it.
+    wakers: list[Waker]
+    #: Whether who is waited for may need this rank's core to arrive.
+    oversubscribed: bool
 
-        Args:
-            memory: of this host, with at least ``FLOATS`` numbers a rank.
-            number: of the slot; below ``SLOTS``.
-            local: this rank, on its host.
-            size: ranks of the host.
-            wakers: each rank's flag and what wakes it.
-            oversubscribed: whether the ranks share cores.
-        """
+    def __post_init__(self, memory: NodeMemory, size: int) -> None:
+        """Find the words."""
         buffers = [memory.numbers(r).view(np.uint8) for r in range(size)]
-        at = number * _WORDS * 8
+        at = self.number * _WORDS * 8
         #: Local rank → its words.
         self.words = [b[at : at + _WORDS * 8].data.cast("B").cast("Q") for b in buffers]
-        at = SLOTS * _WORDS * 8 + number * STAGE_BYTES
+        at = SLOTS * _WORDS * 8 + self.number * STAGE_BYTES
         #: Local rank → its staging memory, ``STAGE_BYTES`` bytes.
         self.stages: list[Bytes] = [b[at : at + STAGE_BYTES] for b in buffers]
-        #: This slot's.
-        self.number = number
-        #: This rank, on its host.
-        self.local_rank = local
         self.fence = memory.fence_if_needed()
-        self.wakers = wakers
-        #: Whether who is waited for may need this rank's core to arrive.
-        self.oversubscribed = oversubscribed
 
 
 class Barrier:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from psrt.arrays import Bytes, Vector
 from psrt.messages import Leave, Message
 
 
+@dataclass(eq=False, slots=True)
 class DepartedLink:
     """Delivers that the worker left; takes and reads nothing, whatever it still sends."""
 
-    def __init__(
-        self, leave: Leave | None, payload: Vector, frame: Bytes, sent: int, received: int
-    ) -> None:
-        """Take the place of the link.
-
-        Args:
-            leave: the message to deliver; None if the worker had left before.
-            payload: where its gradient was found.
-            frame: the last one that came, whose memory MPI may still write to.
-            sent: bytes so far.
-            received: bytes so far.
-        """
-        self._leave = leave
-        self.payload, self.frame = payload, frame
-        self.bytes_sent, self.bytes_received = sent, received
+    #: The message to deliver; None if the worker had left before.
+    leave: Leave | None
+    #: Where its gradient was found.
+    payload: Vector
+    #: The last frame that came, whose memory MPI may still write to.
+    frame: Bytes
+    #: Bytes of messages and payloads sent, and received, before that.
+    bytes_sent: int
+    bytes_received: int
 
     def poll(self) -> Message | None:
         """Return the last message, once."""
-        leave, self._leave = self._leave, None
+        # Once: it is polled for the rest of the job.
+        leave, self.leave = self.leave, None
         return leave
 
     #: Of a link to another host.

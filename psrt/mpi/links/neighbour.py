@@ -51,6 +51,8 @@ class LocalNeighbour:
         self.payload = np.zeros(regions[0].size, np.float32)
         #: The frame that came with the last message that had one.
         self.frame: Bytes = np.zeros(0, np.uint8)
+        # One landing for both boxes: a payload is copied when its message is taken, and by then
+        # nobody looks at the one before it.
         frame_landing = None if frames_in is None else np.zeros(frames_in[0].size, np.uint8)
         boxes = [
             LocalLink(
@@ -83,15 +85,18 @@ class LocalNeighbour:
 
     def unread(self) -> bool:
         """Return whether so many messages have not been read that the next must wait."""
+        # The box of the next message held the last but one: if that was read, there is room.
         return self._out.unread()
 
     def in_flight(self) -> bool:
         """Return whether a payload may still be being copied from this rank's regions."""
+        # Either message may have taken the region that is to be written.
         return self._later.unread() or self._out.unread()
 
     def send(self, message: Message, region: int) -> None:
         """Write a message and ring; see ``unread``."""
         self._out.send(message, region)
+        # In turn at both ends, from the same box on: so no message has to say which it is.
         self._out, self._later = self._later, self._out
 
     def send_framed(self, message: Message, frame: Bytes) -> None:
@@ -101,6 +106,7 @@ class LocalNeighbour:
 
     def poll(self) -> Message | None:
         """Return the next message, its payload copied; None if there is none."""
+        # Only the box whose turn it is: in the other the second message might be found first.
         box = self._in
         message = box.poll()
         if message is not None:
@@ -133,6 +139,8 @@ class RemoteNeighbour(RemoteLink):
             most: see ``RemoteLink``.
             frame_bytes: length of the longest frame, either way; 0 if regions are sent.
         """
+        # Two take turns: MPI may fill one while the caller still mixes what lies in the other. Of
+        # frames two more are on their way out.
         landings = [np.zeros(regions[0].size, np.float32) for _ in range(AHEAD)]
         frames: list[Bytes] = [np.zeros(frame_bytes, np.uint8) for _ in range(2 * AHEAD)]
         first, self._free_frame, *self._copies = frames
@@ -161,6 +169,7 @@ class RemoteNeighbour(RemoteLink):
         return self._later.is_under_way() or self._out.is_under_way()
 
     def _start(self, region: int) -> None:
+        # The request that was started last but one is the next, and has left: see ``unread``.
         self._out.start(region)
         self._out, self._later = self._later, self._out
 
@@ -178,6 +187,7 @@ class RemoteNeighbour(RemoteLink):
         message = super().complete()
         if message is None:
             return None
+        # What has come stays where it is until the next one has, which goes to the other place.
         if region == FRAMED:
             self._frames_in, self._free_frame = self._free_frame, self._frames_in
         elif region != NO_PAYLOAD:
@@ -196,4 +206,5 @@ class RemoteNeighbour(RemoteLink):
         """Take back the receives that are posted and free every request."""
         super().close()
         self._later.close()
+        # Not active: of the two only that of the next payload is ever posted.
         self._free_receive.Free()

@@ -6,6 +6,7 @@ Requests are persistent: made once, started for each message, freed at the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 
 import numpy as np
@@ -18,46 +19,42 @@ from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import NO_PAYLOAD
 
 
+@dataclass(eq=False)
 class Outgoing:
     """What one message takes on its way: the next waits until it and its payload have left."""
 
-    def __init__(
-        self,
-        comm: MPI.Comm,
-        peer: int,
-        tags: tuple[int, int],
-        regions: Sequence[Vector],
-        *,
-        most: int,
-        synchronous: bool = False,
-    ) -> None:
-        """Make the request of the message; that of a region follows when it is first sent.
+    #: The communicator of the job's own traffic.
+    comm: MPI.Comm
+    #: Rank of the receiver in ``comm``.
+    peer: int
+    #: Of messages and of payloads.
+    tags: InitVar[tuple[int, int]]
+    #: What may be sent.
+    regions: Sequence[Vector]
+    _: KW_ONLY
+    #: Bytes of one message at most; the same at both ends.
+    most: int
+    #: Whether a message has left only once the peer receives it.
+    synchronous: InitVar[bool] = False
+    #: By region: a worker with many neighbours sends few of its many to each.
+    _send_data: dict[int, Persistent] = field(default_factory=dict, init=False)
+    _sending: list[Persistent | MPI.Request] = field(default_factory=list, init=False)
 
-        Args:
-            comm: the communicator of the job's own traffic.
-            peer: rank of the receiver in ``comm``.
-            tags: of messages and of payloads.
-            regions: what may be sent.
-            most: bytes of one message at most; the same at both ends.
-            synchronous: whether a message has left only once the peer receives it.
-        """
-        self._comm, self._peer, self._most = comm, peer, most
+    def __post_init__(self, tags: tuple[int, int], synchronous: bool) -> None:
+        """Make the request of the message; that of a region follows when it is first sent."""
         tag, self._data = tags
-        self._regions = regions
         #: The message; nobody else may write to it while it is under way.
         self.frame = bytearray(FRAME_BYTES)
         self._send_frame = persistent_send(
-            comm, np.frombuffer(self.frame, np.uint8), peer, tag, synchronous=synchronous
+            self.comm, np.frombuffer(self.frame, np.uint8), self.peer, tag, synchronous=synchronous
         )
-        #: By region: a worker with many neighbours sends few of its many to each.
-        self._send_data: dict[int, Persistent] = {}
-        self._sending: list[Persistent | MPI.Request] = []
         self._receiver = Living()
 
     def is_under_way(self) -> bool:
         """Return whether the message or its payload may still be being read by MPI."""
         if not self._sending:
             return False
+        # Forgotten at once, so that whoever asks again, at each poll, asks no MPI.
         if self._receiver.finds(self._has_left):
             self._sending = []
         return bool(self._sending)
@@ -67,9 +64,13 @@ class Outgoing:
 
     def start(self, region: int) -> None:
         """Send the message, and the region if one goes with it; nothing may be under way."""
+        # Where MPI knows that the receiver has died, this fails, and nothing of it is ever
+        # complete; another link stands here once rank 0 has told of the death.
         self._receiver.finds(partial(self._start, region))
 
     def _start(self, region: int) -> bool:
+        # An active request must not be started: whoever calls has seen that nothing is under way.
+        # The message goes first: it says what follows, for which a receive is then posted.
         self._send_frame.Start()
         self._sending = [self._send_frame]
         if region != NO_PAYLOAD:
@@ -87,16 +88,18 @@ class Outgoing:
     def _start_framed(self, frame: Bytes) -> bool:
         self._send_frame.Start()
         self._sending = [self._send_frame]
-        for piece in pieces(frame, self._most):
-            self._sending.append(self._comm.Isend([piece, MPI.BYTE], self._peer, self._data))
+        # Frames differ in length, so no request can be made once for all of them.
+        for piece in pieces(frame, self.most):
+            self._sending.append(self.comm.Isend([piece, MPI.BYTE], self.peer, self._data))
         return True
 
     def _request(self, region: int) -> Persistent:
-        data = self._regions[region].view(np.uint8)
-        return persistent_send(self._comm, data, self._peer, self._data, most=self._most)
+        data = self.regions[region].view(np.uint8)
+        return persistent_send(self.comm, data, self.peer, self._data, most=self.most)
 
     def close(self) -> None:
         """Wait until all has left, and free every request."""
+        # A request that is freed while it is active goes on reading memory that is let go of next.
         for sending in self._sending:
             sending.Wait()
         for request in (self._send_frame, *self._send_data.values()):

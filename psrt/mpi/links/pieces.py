@@ -134,6 +134,7 @@ def pieces(data: npt.NDArray[np.generic], most: int = MOST_BYTES) -> list[npt.ND
         data: the array.
         most: bytes of a part at most; never more than ``MOST_BYTES``.
     """
+    # Of nothing, too, there is a piece: the receiver waits for a message.
     step = min(most, MOST_BYTES) // data.itemsize
     return [data[at : at + step] for at in range(0, max(1, data.size), step)]
 

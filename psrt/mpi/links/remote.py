@@ -112,6 +112,8 @@ class RemoteLink:
 
     def send(self, message: Message, region: int) -> None:
         """Start sending, unless the window withholds it; nothing may be in flight."""
+        # Also where the window withholds it: the bytes are this message's until it has left, and
+        # ``in_flight`` says so.
         self._announce(message, region)
         if region == NO_PAYLOAD:
             self.bytes_sent += FRAME_BYTES
@@ -163,18 +165,22 @@ class RemoteLink:
             self._post()
 
     def _post(self) -> None:
+        # Once: an active request must not be started, and the landing has room for one payload.
         if not self._posted:
             self._receive_data.Start()
             self._posted = True
 
     def has_message(self) -> bool:
         """Return whether a message has come that has not been taken up yet."""
+        # While one is half here its request is not active, and would test as complete.
         return self._half is None and self._sender.finds(self.frame_request.Test)
 
     def arrived(self) -> None:
         """Take up the message: ``frame_request`` has completed."""
         region = self._frame_in[_REGION_AT]
         self._half = decode(self._frame_in), FRAMED if region == _FRAMED_BYTE else region - 1
+        # A peer that a window is for sends nothing but answers, one for each message: what has come
+        # frees the room of the last one, whether or not its own payload is here.
         if self._counts:
             assert self._window is not None, "only a window counts"
             self._counts = False
@@ -199,6 +205,7 @@ class RemoteLink:
         if memory is None or nbytes > memory.size:
             most = "none" if memory is None else f"at most {memory.size}"
             raise CodecError(f"a frame of {nbytes} bytes came, expected {most}")
+        # Both ends cut alike, and pieces of one tag arrive in the order in which they were sent.
         self.frame = memory[:nbytes]
         self._receiving = [
             self._comm.Irecv([piece, MPI.BYTE], self.peer, self._data)
@@ -221,6 +228,7 @@ class RemoteLink:
             self._posted = False
             nbytes = self._nbytes
         self._half = None
+        # Not before: the next message lands where the length of this one's frame was read.
         self.frame_request.Start()
         self.bytes_received += nbytes
         return message
@@ -230,6 +238,8 @@ class RemoteLink:
 
     def close(self) -> None:
         """Take back the receives that are posted and free every request."""
+        # Cancel marks a receive, and the wait ends it, taken back or filled: only then is the
+        # memory free. Sends are never cancelled: some MPIs crash on that.
         self.frame_request.Cancel()
         self.frame_request.Wait()
         if self._posted:

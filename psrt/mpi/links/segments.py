@@ -36,6 +36,9 @@ class Segment:
         self.buffers: list[Bytes] = [
             np.frombuffer(part, np.uint8)[:nbytes] for part in self._memory.parts
         ]
+        # Each rank clears its own; the barrier keeps a fast peer from writing there before that.
+        # No fence: what is read of a peer is read behind a plan's barrier, whose release comes
+        # after these stores in program order and covers them.
         self.buffers[node.rank][:] = 0
         node.Barrier()
         own = self.buffers[node.rank]
@@ -74,6 +77,7 @@ class Segments:
             return None
         start = address(array)
         stop = start + array.nbytes
+        # By address, so any view of a window is found, whatever it was made from.
         for number, segment in enumerate(self._segments):
             if segment.start <= start and stop <= segment.stop:
                 return SegmentOffset(number, start - segment.start)
@@ -86,6 +90,7 @@ class Segments:
 
     def free(self) -> None:
         """Free all windows; collective."""
+        # In the same order on all ranks: to free a window is collective.
         for segment in self._segments:
             segment.free()
         self._segments.clear()

@@ -3,53 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from psrt.arrays import AnyVector
 from psrt.collective.spec import CollectiveSpec
-from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
+from psrt.mpi.collectives.plans.plan import Around, CollectiveContext, OnHost, Run
 
 
-class BetweenBarriers(Plan):
+@dataclass(eq=False)
+class BetweenBarriers(OnHost):
     """Copies out of the buffers of the other ranks of the host, while none of them writes there."""
 
-    polls = False
-
-    def __init__(
-        self, context: CollectiveContext, copies: list[tuple[AnyVector, AnyVector]]
-    ) -> None:
-        """Compile.
-
-        Args:
-            context: of the collective.
-            copies: from the second to the first of each pair; the first is this rank's own.
-        """
-        self._context = context
-        self._copies = copies
+    #: From the second to the first of each pair; the first is this rank's own.
+    copies: list[tuple[AnyVector, AnyVector]]
 
     def run(self) -> Run:
         """Run it."""
-        barrier = self._context.barrier
+        barrier = self.context.barrier
         # Release and acquire: all that the owners wrote to their buffers is seen behind it.
         if not barrier.arrive():
             yield barrier.is_complete
         # No rank is owed what another one reads from it meanwhile: what is copied from a buffer is
         # its owner's own numbers, which nobody overwrites before the second barrier.
-        for into, given in self._copies:
+        for into, given in self.copies:
             np.copyto(into, given)
         # An owner returns, and its caller may write, only after every peer has copied: the release
         # orders the copies' loads before the count that lets it go.
         if not barrier.arrive():
             yield barrier.is_complete
 
-    def waiting_for(self) -> str:
-        """Name the ranks that have not arrived."""
-        return self._context.absent()
-
     def free(self) -> None:
         """Release the peers' memory."""
-        self._copies.clear()
+        self.copies.clear()
 
 
 class Copy(BetweenBarriers):
@@ -87,61 +74,35 @@ class Copy(BetweenBarriers):
         )
 
 
-class Copied(Plan):
+@dataclass(eq=False)
+class Copied(Around):
     """A plan on staging memory for a vector that peers cannot see: in, run, out."""
 
-    def __init__(self, plan: Plan, vector: AnyVector, scratch: AnyVector) -> None:
-        self._plan = plan
-        self._vector = vector
-        self._scratch = scratch[: vector.size]
-        self.bytes_sent, self.bytes_received = plan.bytes_sent, plan.bytes_received
-        self.polls = plan.polls
+    #: (n,), this rank's.
+    vector: AnyVector
+    #: (n,), this rank's staging memory, which the plan reduces.
+    scratch: AnyVector
 
     def run(self) -> Run:
         """Run it."""
         # Peers touch the scratch between the first barrier of a run and its last: the last run's is
         # behind, and this run's first one publishes the copy.
-        np.copyto(self._scratch, self._vector)
-        yield from self._plan.run()
+        np.copyto(self.scratch, self.vector)
+        yield from self.plan.run()
         # Behind the plan's last barrier: no peer writes here before this rank's next run begins.
-        np.copyto(self._vector, self._scratch)
-
-    def waiting_for(self) -> str:
-        """Name the ranks waited for."""
-        return self._plan.waiting_for()
-
-    def free(self) -> None:
-        """Free the plan."""
-        self._plan.free()
+        np.copyto(self.vector, self.scratch)
 
 
-class Fetched(Plan):
+@dataclass(eq=False)
+class Fetched(Around):
     """A plan, and copies of what it brought to where it belongs."""
 
-    def __init__(self, plan: Plan, copies: list[tuple[AnyVector, AnyVector]]) -> None:
-        """Compile.
-
-        Args:
-            plan: runs first.
-            copies: from the second to the first of each pair, all of them this rank's own.
-        """
-        self._plan = plan
-        self._copies = copies
-        self.bytes_sent, self.bytes_received = plan.bytes_sent, plan.bytes_received
-        self.polls = plan.polls
+    #: From the second to the first of each pair, all of them this rank's own.
+    copies: list[tuple[AnyVector, AnyVector]]
 
     def run(self) -> Run:
         """Run it."""
-        yield from self._plan.run()
+        yield from self.plan.run()
         # A schedule ends when all that it sends has left, or has been read out of the window.
-        for into, given in self._copies:
+        for into, given in self.copies:
             np.copyto(into, given)
-
-    def waiting_for(self) -> str:
-        """Name the ranks waited for."""
-        return self._plan.waiting_for()
-
-    def free(self) -> None:
-        """Free the plan."""
-        self._plan.free()
-        self._copies.clear()

@@ -47,7 +47,6 @@ class Sink(Protocol):
 
     def write(self, span: Span, folded: AnyVector) -> None:
         """Hand a finished block to all ranks of the host."""
-        ...
 
 
 class WriteBack(Sink):

@@ -8,7 +8,7 @@ import numpy as np
 
 from psrt.arrays import AnyVector
 from psrt.mpi.collectives.plans.copy import BetweenBarriers
-from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
+from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Run
 from psrt.partition import block_spans, even_spans
 
 #: Bytes swapped at a time: what is moved aside stays in a core's second-level cache.
@@ -38,14 +38,12 @@ class Exchange(BetweenBarriers):
         self.bytes_sent = self.bytes_received = out.nbytes // size * (size - 1)
 
 
-class Swap(Plan):
+class Swap(OnHost):
     """The same in place: any two ranks swap two blocks, and each of them does half of it.
 
     So nothing is read or written twice but a few kilobytes in the cache, and no second array is
     needed.
     """
-
-    polls = False
 
     def __init__(self, context: CollectiveContext, buffers: Sequence[AnyVector]) -> None:
         """Compile.
@@ -54,7 +52,7 @@ class Swap(Plan):
             context: of the collective.
             buffers: as in ``Exchange``; block i of each is to be that of rank i.
         """
-        self._context = context
+        super().__init__(context)
         me, size = context.slot.local_rank, len(buffers)
         own = buffers[me]
         blocks = even_spans(own.size, size)
@@ -73,7 +71,7 @@ class Swap(Plan):
 
     def run(self) -> Run:
         """Run it."""
-        barrier = self._context.barrier
+        barrier = self.context.barrier
         if not barrier.arrive():
             yield barrier.is_complete
         # Each element of each buffer is in one half of one pair, so one rank alone touches it
@@ -84,10 +82,6 @@ class Swap(Plan):
             np.copyto(theirs, aside)
         if not barrier.arrive():
             yield barrier.is_complete
-
-    def waiting_for(self) -> str:
-        """Name the ranks that have not arrived."""
-        return self._context.absent()
 
     def free(self) -> None:
         """Release the peers' memory."""

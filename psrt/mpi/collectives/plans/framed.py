@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -95,29 +96,29 @@ class _Incoming:
         return length
 
 
+@dataclass(eq=False, slots=True)
 class FrameLinks:
     """Carries the frames of one rank's part in a sum; see ``coded_sum.FrameLink``."""
 
-    def __init__(self, comm: MPI.Comm, tag: int, ranks: Sequence[int], most: Sequence[int]) -> None:
-        """Set up without peers.
-
-        Args:
-            comm: the ranks.
-            tag: of the messages.
-            ranks: by number in the sum, the rank.
-            most: by rank of ``comm``, the bytes of one message to it at most.
-        """
-        self._comm, self._tag, self._ranks, self._most = comm, tag, ranks, most
-        self._incoming: dict[int, _Incoming] = {}
-        self._sends: list[MPI.Request] = []
-        #: Bytes of this round.
-        self.bytes_sent = self.bytes_received = 0
+    #: The ranks.
+    comm: MPI.Comm
+    #: Of the messages.
+    tag: int
+    #: By number in the sum, the rank.
+    ranks: Sequence[int]
+    #: By rank of ``comm``, the bytes of one message to it at most.
+    most: Sequence[int]
+    _incoming: dict[int, _Incoming] = field(default_factory=dict, init=False)
+    _sends: list[MPI.Request] = field(default_factory=list, init=False)
+    #: Bytes of this round.
+    bytes_sent: int = field(default=0, init=False)
+    bytes_received: int = field(default=0, init=False)
 
     def expect(self, source: int, lengths: Sequence[int]) -> None:
         """Prepare for the frames that a rank sends in each round, by their longest lengths."""
-        rank = self._ranks[source]
-        most = max(HEADER_BYTES, self._most[rank])
-        self._incoming[source] = _Incoming(self._comm, rank, self._tag, lengths, most)
+        rank = self.ranks[source]
+        most = max(HEADER_BYTES, self.most[rank])
+        self._incoming[source] = _Incoming(self.comm, rank, self.tag, lengths, most)
 
     def begin(self) -> None:
         """Await the first frames of a round."""
@@ -128,10 +129,10 @@ class FrameLinks:
     def post(self, to: int, key: int, frame: Bytes | None, nbytes: int) -> None:
         """Send a frame."""
         assert frame is not None, "over MPI there are numbers"
-        rank = self._ranks[to]
+        rank = self.ranks[to]
         self.bytes_sent += nbytes
-        for piece in pieces(frame, max(HEADER_BYTES, self._most[rank])):
-            self._sends.append(self._comm.Isend([piece, MPI.BYTE], rank, self._tag))
+        for piece in pieces(frame, max(HEADER_BYTES, self.most[rank])):
+            self._sends.append(self.comm.Isend([piece, MPI.BYTE], rank, self.tag))
 
     def take_span(self, source: int, key: int) -> Sequence[Bytes]:
         """Return the next frame of a rank, if it is here."""
@@ -215,6 +216,3 @@ class Framed(Plan):
         awaited = self._sum.awaited or list(range(len(self._team.ranks)))
         ranks = [self._team.ranks[r] for r in awaited if r != self._team.rank]
         return name_ranks(ranks)
-
-    def free(self) -> None:
-        """Nothing outlives a run."""

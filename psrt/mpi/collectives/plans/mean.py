@@ -17,14 +17,14 @@ import numpy as np
 from psrt.arrays import AnyVector
 from psrt.collective.ops import OPS
 from psrt.mpi.collectives.plans.one_shot import OneShot
-from psrt.mpi.collectives.plans.plan import Plan, Run
+from psrt.mpi.collectives.plans.plan import Around, Plan, Run
 from psrt.partition import even_spans
 
 #: Makes the plan that reduces a vector by an operation.
 Make = Callable[[AnyVector, str], Plan]
 
 
-class Mean(Plan):
+class Mean(Around):
     """The plan of one rank, around one that sums."""
 
     def __init__(self, vector: AnyVector, size: int, make: Make) -> None:
@@ -43,24 +43,13 @@ class Mean(Plan):
         elif vector.dtype.kind == "i":
             # A chunk's quotients, then its remainders, so that its rank owns both of them.
             self._summed, op = np.zeros(2 * size * self._chunks[0].size, vector.dtype), "sum"
-        self._plan = make(self._summed, op)
-        self.polls, self.spins = self._plan.polls, self._plan.spins
+        super().__init__(make(self._summed, op))
         #: The plan that does by itself what this one is for, which few numbers have; None if none.
         self.alone: Plan | None = None
         self._scale = OPS["mean"].scale(vector.dtype, size)
-        if isinstance(self._plan, OneShot) and op == "mean":
+        if isinstance(self.plan, OneShot) and op == "mean":
             self._scale = 1.0
-            self.alone = self._plan if self._summed is vector else None
-
-    @property
-    def bytes_sent(self) -> int:  # type: ignore[override]
-        """Bytes that one run hands to other ranks."""
-        return self._plan.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:  # type: ignore[override]
-        """Bytes that one run takes from other ranks."""
-        return self._plan.bytes_received
+            self.alone = self.plan if self._summed is vector else None
 
     def run(self) -> Run:
         """Run it."""
@@ -71,7 +60,7 @@ class Mean(Plan):
                 np.divmod(chunk, self._size, out=(quotients, rests))
         else:
             np.multiply(vector, self._scale, out=summed)
-        yield from self._plan.run()
+        yield from self.plan.run()
         if is_whole:
             for chunk, quotients, rests in self._parts():
                 np.add(quotients, rests // self._size, out=chunk)
@@ -83,11 +72,3 @@ class Mean(Plan):
         rows = self._summed.reshape(self._size, 2, -1)
         for chunk, (quotients, rests) in zip(self._chunks, rows, strict=True):
             yield chunk, quotients[: chunk.size], rests[: chunk.size]
-
-    def waiting_for(self) -> str:
-        """Name the ranks waited for."""
-        return self._plan.waiting_for()
-
-    def free(self) -> None:
-        """Free what was made."""
-        self._plan.free()

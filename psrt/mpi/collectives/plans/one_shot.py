@@ -20,15 +20,20 @@ from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
 from psrt.collective.registry import ONE_SHOT_BYTES
 from psrt.mpi.collectives.matcher import MEMORY, CallMatcher
-from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
+from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Plan, Run
 from psrt.mpi.collectives.plans.staged import STAGES
 from psrt.mpi.collectives.slots import QUICK_YIELDS, SHIFT
 
+#: Looks at the count of the only other rank before a wait at length, which alone costs more than
+#: these: a store takes about as long to get from core to core as a look or two.
+_LOOKS = 8
+#: Folds whose output is named; elsewhere it is given by position, the quicker way, which numpy
+#: deprecates for these two.
+_BY_NAME = (np.minimum, np.maximum)
 
-class OneShot(Plan):
+
+class OneShot(OnHost):
     """The plan of one rank."""
-
-    polls = False
 
     def __init__(self, context: CollectiveContext, vector: AnyVector, operation: Operation) -> None:
         """Compile.
@@ -38,7 +43,7 @@ class OneShot(Plan):
             vector: (n,), this rank's, anywhere; at most ``ONE_SHOT_BYTES``.
             operation: what folds two values.
         """
-        self._context = context
+        super().__init__(context)
         self._barrier = context.barrier
         self._vector = vector
         self._fold = operation.ufunc
@@ -90,23 +95,21 @@ class OneShot(Plan):
             signature: of the call.
             wait: waits until all have arrived.
         """
-        barrier, turns, source, vector = self._barrier, self._turns, self._bytes, self._vector
-        signatures, own, others, wakers = (
-            calls.signatures,
-            barrier.own,
-            barrier.others,
-            barrier.wakers,
-        )
-        fence, one, everything = barrier.fence, 1 << SHIFT, slice(None)
-        fold, finish, ranks = self._fold, self._finish, self._ranks
-        scale, multiply = self._scale, None if self._scale == 1 else np.multiply
-        (asleep, wake), theirs = wakers[0], others[0]
-        # The quicker way to name a ufunc's output; numpy deprecates it for these two.
-        looks = range(8)
-        yields = range(QUICK_YIELDS if self._context.slot.oversubscribed else 0)
-        by_position = fold not in (np.minimum, np.maximum)
+        if self._ranks == 2 and self._finish is None:
+            return self._quick_of_two(calls, signature, wait)
+        return self._quick_of_many(calls, signature, wait)
 
-        def call_two() -> None:
+    def _quick_of_two(
+        self, calls: CallMatcher, signature: str, wait: Callable[[Plan], None]
+    ) -> Callable[[], None]:
+        barrier, turns, source, vector = self._barrier, self._turns, self._bytes, self._vector
+        signatures, own, fence, fold = calls.signatures, barrier.own, barrier.fence, self._fold
+        [theirs], [(asleep, wake)] = barrier.others, barrier.wakers
+        one, everything, looks = 1 << SHIFT, slice(None), range(_LOOKS)
+        scale, multiply = self._scale, None if self._scale == 1 else np.multiply
+        by_position = fold not in _BY_NAME
+
+        def call() -> None:
             calls.number = number = calls.number + 1
             signatures[number % MEMORY] = signature
             barrier.word = word = barrier.word + one
@@ -121,10 +124,11 @@ class OneShot(Plan):
             if fence is not None:
                 fence()
             own[0] = word
+            # The flag is read after the count is stored, as in ``Barrier.arrive``.
             if asleep[0]:
                 wake()
-            # A store takes about as long to get from core to core as a look or two; whoever is not
-            # there after some is waited for at length, which alone costs more than these.
+            # Nearly always equal. Greater is one barrier ahead: it has seen this rank here, and is
+            # in the next call; ``wait`` tells that from less, and from another call.
             for _ in looks:
                 if theirs[0] == word:
                     break
@@ -139,16 +143,29 @@ class OneShot(Plan):
                 fold(first, second, out=vector)
             self.runs += 1
 
+        return call
+
+    def _quick_of_many(
+        self, calls: CallMatcher, signature: str, wait: Callable[[Plan], None]
+    ) -> Callable[[], None]:
+        barrier, turns, source, vector = self._barrier, self._turns, self._bytes, self._vector
+        signatures, own, fence, fold = calls.signatures, barrier.own, barrier.fence, self._fold
+        others, wakers, one, everything = barrier.others, barrier.wakers, 1 << SHIFT, slice(None)
+        scale, multiply = self._scale, None if self._scale == 1 else np.multiply
+        by_position, finish, ranks = fold not in _BY_NAME, self._finish, self._ranks
+        yields = range(QUICK_YIELDS if self.context.slot.oversubscribed else 0)
+
         def call() -> None:
             calls.number = number = calls.number + 1
             signatures[number % MEMORY] = signature
             barrier.word = word = barrier.word + one
+            # As of two: whoever folded stage k has been met at k + 1 when k + 2 is written.
             stage, first, second, rest, mine = turns[(word >> SHIFT) % STAGES]
             if multiply is None:
                 stage[everything] = source
             else:
                 multiply(vector, scale, mine)
-            # Release, as above: no peer that sees the count may miss the numbers.
+            # Release, as of two: no peer that sees the count may miss the numbers.
             if fence is not None:
                 fence()
             own[0] = word
@@ -183,7 +200,7 @@ class OneShot(Plan):
                 finish(vector, ranks)
             self.runs += 1
 
-        return call_two if ranks == 2 and finish is None else call
+        return call
 
     def is_complete(self) -> bool:
         """Return whether all have put their numbers where the others see them."""
@@ -198,10 +215,6 @@ class OneShot(Plan):
             self._fold(vector, numbers, out=vector)
         if self._finish is not None:
             self._finish(vector, self._ranks)
-
-    def waiting_for(self) -> str:
-        """Name the ranks that have not arrived."""
-        return self._context.absent()
 
     def free(self) -> None:
         """Release the memory."""

@@ -203,7 +203,7 @@ class Scheduled(Plan):
         move.peers.append(rank)
         move.mine, move.combine = self._view(step.receive), step.combine
         move.given_first = source < self._team.rank
-        apart = step.send_to is not None and _overlap(step)
+        apart = step.send_to is not None and _meet(step.send, step.receive)
         scratch = self._scratch[move.number % 2][: step.receive.size]
         if source in sends:
             local, vector = self._team.seen[source]
@@ -364,7 +364,3 @@ def _numbers(steps: Sequence[Step], half: str, peer: int) -> list[int]:
 
 def _meet(a: Span, b: Span) -> bool:
     return a.start < b.stop and b.start < a.stop
-
-
-def _overlap(step: Step) -> bool:
-    return _meet(step.send, step.receive)

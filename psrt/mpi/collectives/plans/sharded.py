@@ -16,63 +16,42 @@ SC 2020, sections 5 and 7: a reduce-scatter and an all-gather send what the all-
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from psrt.arrays import AnyVector
 from psrt.mpi.collectives.plans.direct import Sink
-from psrt.mpi.collectives.plans.plan import Plan, Run, nobody
+from psrt.mpi.collectives.plans.plan import InTurn, Run
 from psrt.partition import Span
 
 
-class Sharded(Plan):
-    """The plan of one rank."""
+@dataclass(eq=False)
+class Sharded(InTurn):
+    """The plan of one rank.
 
-    def __init__(
-        self,
-        scatter: Plan,
-        blocks: Sequence[tuple[Span, AnyVector]],
-        sink: Sink,
-        gather: Plan | None,
-    ) -> None:
-        """Join the halves.
+    Its plans are the halves: the second one only where parameters do not stay with their owners.
+    """
 
-        Args:
-            scatter: the first one.
-            blocks: of this rank's part, with the sums of each.
-            sink: what becomes of them.
-            gather: the second half; None where the parameters stay with their owners.
-        """
-        self._scatter, self._blocks, self._sink, self._gather = scatter, blocks, sink, gather
-        self._plans = [scatter] if gather is None else [scatter, gather]
-        self._at: Plan | None = None
-        self.polls = any(plan.polls for plan in self._plans)
-        self.bytes_sent = sum(plan.bytes_sent for plan in self._plans)
-        self.bytes_received = sum(plan.bytes_received for plan in self._plans)
+    #: Of this rank's part, with the sums of each.
+    blocks: Sequence[tuple[Span, AnyVector]]
+    #: What becomes of them.
+    sink: Sink
 
     def run(self) -> Run:
         """Run it."""
-        self._at = self._scatter
-        yield from self._scatter.run()
-        gate = self._sink.gate
+        scatter, *gather = self.plans
+        self.at = scatter
+        yield from scatter.run()
+        gate = self.sink.gate
         if gate is not None and not gate():
             yield gate
-        for span, sums in self._blocks:
-            self._sink.write(span, sums)
-        if self._gather is not None:
-            self._at = self._gather
+        for span, sums in self.blocks:
+            self.sink.write(span, sums)
+        for self.at in gather:
             # Its first step publishes what was written here: see ``Scheduled.run``.
-            yield from self._gather.run()
-        self._at = None
-
-    def waiting_for(self) -> str:
-        """Name the ranks waited for in the half that does not end."""
-        return nobody() if self._at is None else self._at.waiting_for()
-
-    def free(self) -> None:
-        """Free both halves."""
-        for plan in self._plans:
-            plan.free()
+            yield from self.at.run()
+        self.at = None
 
 
 class Shifted(Sink):

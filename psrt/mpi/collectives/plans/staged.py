@@ -36,7 +36,7 @@ import numpy as np
 
 from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
-from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
+from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Run
 from psrt.partition import Span, block_spans, even_spans
 
 #: Stages that take turns.
@@ -63,10 +63,8 @@ class _Piece(NamedTuple):
     copy: _Copies
 
 
-class Staged(Plan):
+class Staged(OnHost):
     """The plan of one rank."""
-
-    polls = False
 
     def __init__(
         self,
@@ -84,7 +82,7 @@ class Staged(Plan):
                 elements, of the vector's type.
             operation: what folds two values.
         """
-        self._context = context
+        super().__init__(context)
         self._vector = vector
         self._fold_two = operation.ufunc
         self._finish = operation.finish
@@ -100,7 +98,7 @@ class Staged(Plan):
 
     def run(self) -> Run:
         """Run it."""
-        barrier, context = self._context.barrier, self._context
+        barrier, context = self.context.barrier, self.context
         # Kept in the context, not in the plan: other arrays with the same signature use the same
         # stages, and what a slow rank of their call still reads must not be this call's first.
         first, count = context.turn, len(self._spans)
@@ -163,10 +161,6 @@ class Staged(Plan):
             result=[_pair(stage, mine, own)],
             copy=[_pair(mine, stages[r], slices[r]) for r in others],
         )
-
-    def waiting_for(self) -> str:
-        """Name the ranks that have not arrived."""
-        return self._context.absent()
 
     def free(self) -> None:
         """Release the memory."""

@@ -12,6 +12,7 @@ and a line in which they wait for their turn.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -38,58 +39,53 @@ class VendorAccess(NamedTuple):
     line: deque[object]
 
 
+@dataclass(eq=False)
 class Vendor(Plan):
     """The plan of one rank."""
 
     polls = spins = True
 
-    def __init__(
-        self, access: VendorAccess, vector: AnyVector, operation: Operation, checksum: int
-    ) -> None:
-        """Set up.
+    #: How the library is reached.
+    access: VendorAccess
+    #: (n,), this rank's, anywhere.
+    vector: AnyVector
+    #: What folds two values.
+    operation: Operation
+    #: Of the call.
+    checksum: InitVar[int]
 
-        Args:
-            access: to the library.
-            vector: (n,), this rank's, anywhere.
-            operation: what folds two values.
-            checksum: of the call.
-
-        Raises:
-            ConfigError: if the library cannot reduce the type.
-        """
-        if not library_reduces(vector.dtype):
-            raise ConfigError(f"MPI has no reduction for {vector.dtype}; take another algorithm")
-        self._access = access
-        self._vector = vector
-        self._operation = operation
+    def __post_init__(self, checksum: int) -> None:
+        if not library_reduces(self.vector.dtype):
+            raise ConfigError(
+                f"MPI has no reduction for {self.vector.dtype}; take another algorithm"
+            )
         self._checks = np.array([checksum, -checksum], np.int64)
         self._most = np.empty(2, np.int64)
         #: What is handed to the library; what it sends of that is its own affair.
-        self.bytes_sent = self.bytes_received = vector.nbytes
+        self.bytes_sent = self.bytes_received = self.vector.nbytes
 
     def run(self) -> Run:
         """Run it; the library progresses only while it is called."""
-        checks, numbers, line = self._access
+        checks, numbers, line = self.access
         me = object()
         line.append(me)
+        # The largest of c and of −c over all ranks: they are opposite only if all have one c.
         request = checks.Iallreduce(self._checks, self._most, MPI.MAX)
         if not request.Test():
             yield request.Test
         if self._most[0] != -self._most[1]:
             raise OtherCallError("the ranks are in different calls")
+        # All ranks called in one order, and hand over in it, whichever check was over first.
         if line[0] is not me:
             yield lambda: line[0] is me
-        op = getattr(MPI, self._operation.mpi)
-        requests = [numbers.Iallreduce(MPI.IN_PLACE, part, op) for part in pieces(self._vector)]
+        op = getattr(MPI, self.operation.mpi)
+        requests = [numbers.Iallreduce(MPI.IN_PLACE, part, op) for part in pieces(self.vector)]
         line.popleft()
         ended = requests[0].Test if len(requests) == 1 else partial(MPI.Request.Testall, requests)
         if not ended():
             yield ended
-        self._operation.finish(self._vector, numbers.size)
+        self.operation.finish(self.vector, numbers.size)
 
     def waiting_for(self) -> str:
         """Name no rank: the library does not say."""
         return "the other ranks in the MPI library's all-reduce"
-
-    def free(self) -> None:
-        """Do nothing: what is under way belongs to the library."""

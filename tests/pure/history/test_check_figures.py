@@ -140,7 +140,7 @@ async def never_brings_a_sample(step, self, batch, progress):
 
 @broken((Worker, "_step"), ["serial", "async"], "batches")
 async def counts_a_hundred_times_the_samples(step, self, batch, progress):
-    self._samples_in = lambda batch: 100 * len(batch[0])
+    self.compute.samples_in = lambda batch: 100 * len(batch[0])
     await step(self, batch, progress)
 
 

@@ -14,7 +14,7 @@ from psrt.errors import ConfigError
 from psrt.history import History
 from psrt.history.check import check
 from psrt.history.check.averages import mixing_of
-from psrt.job import setup
+from psrt.job import plan
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies import pair_gossip
 from psrt.runtime.strategies.by_host import Leader
@@ -211,7 +211,7 @@ broken.add("hands back the mean of its own host", (Neighbours, "send_to"), BY_HO
            send_to(self, those, at, at % 2 if region == 2 else region, weight))
 broken.add("says nothing of its waiting", (Leader, "_tell"), BY_HOST, "durations",
            lambda _, self: 0.0)
-broken.add("averages on other hosts", (setup, "topology_for"), BY_HOST, "turns|neighbours",
+broken.add("averages on other hosts", (plan, "topology_for"), BY_HOST, "turns|neighbours",
            lambda made, config, hosts, *, edges:
            made(config, [0, 0, 1, 1, 2, 2, 3, 3], edges=edges))
 # fmt: on
@@ -243,8 +243,8 @@ async def takes_in_order_of_arrival(_, self, at, take):
             await self._receive(at, awaited)
 
 
-@broken((setup, "topology_for"), [RING, SUMS, PAIRS[1]], "neighbours")
-@broken((setup, "topology_for"), BY_HOST, "neighbours|offers")
+@broken((plan, "topology_for"), [RING, SUMS, PAIRS[1]], "neighbours")
+@broken((plan, "topology_for"), BY_HOST, "neighbours|offers")
 def mixes_on_another_graph(made, config, workers, **more):
     name = "star" if config.asynchronous or config.by_host else "full"
     return made(replace(config, topology=name), workers, **more)

@@ -40,11 +40,11 @@ from psrt.cli.watch import watch_parser
 from psrt.codec import TABLE
 from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
-from psrt.config.knobs import dashed, shown
 from psrt.history.check import RULES
 from psrt.history.check.trust import ON_TRUST
 from psrt.job.combinations import COLUMNS, ROWS, SIMULATED, refusal
 from psrt.pipeline import PIPELINES
+from psrt.rows.knobs import dashed, shown
 
 _FOLDER = Path(__file__).parent
 #: Stands for a module's docstring, or for a section per row of a registry.

@@ -31,7 +31,6 @@ from psrt.cli.bench import Report, run_script
 from psrt.cli.bench_allreduce import named, vector_sizes
 from psrt.cli.flags import FlagParser
 from psrt.config import TrainConfig, resolve
-from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError, ProtocolError
 from psrt.explain.inputs import read_ranks
 from psrt.faults.vitals import HERE
@@ -42,6 +41,7 @@ from psrt.mpi.port import MpiPort
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import even_spans
 from psrt.progress import PROGRESS
+from psrt.rows.suggest import did_you_mean
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer

@@ -25,11 +25,11 @@ from psrt.cli.flags import parse_train
 from psrt.codec import Matrix, draws, make_codec, matrices_within
 from psrt.codec.times import CodecTimes, Line
 from psrt.config.modes import MODES
-from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.job.problems import supervised_problem
 from psrt.partition import Span
 from psrt.report import seconds_to_accuracy
+from psrt.rows.suggest import did_you_mean
 from psrt.runtime.problem import matrices_of
 
 Row = dict[str, Any]

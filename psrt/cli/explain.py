@@ -27,15 +27,16 @@ from psrt.cli.flags import value_given
 from psrt.cli.printing import say
 from psrt.codec.table import TABLE
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
-from psrt.config.knobs import knobs_of, read_flag
+from psrt.config.knobs import knobs_of
 from psrt.config.modes import modes_with
 from psrt.config.names import AUTO
-from psrt.config.suggest import did_you_mean
 from psrt.config.train import TrainConfig
-from psrt.config.values import BYTES, REAL, WHOLE
 from psrt.errors import ConfigError
 from psrt.pipeline import FORMS as PIPELINE_FORMS
 from psrt.pipeline import PIPELINES, pipeline_of
+from psrt.rows.knobs import read_flag
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import BYTES, REAL, WHOLE
 from psrt.topology.names import FORMS
 
 if TYPE_CHECKING:

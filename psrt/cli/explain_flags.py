@@ -10,11 +10,12 @@ from psrt.cli.flags import FlagParser, value_given
 from psrt.cli.page_file import add_overwrite
 from psrt.codec.table import TABLE
 from psrt.collective import OPS
-from psrt.config.knobs import Knob, dashed, knobs_of, read_by_worker, read_flag
+from psrt.config.knobs import RunKnob, knobs_of
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
-from psrt.config.values import REAL, SWITCH, Number
 from psrt.pipeline import FORMS as PIPELINES
+from psrt.rows.knobs import dashed, read_by_worker, read_flag
+from psrt.rows.values import REAL, SWITCH, Number
 from psrt.topology.names import DEFAULT, FORMS
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ def costs_of(given: argparse.Namespace) -> LinkCosts:
     return replace(costs, **chosen)
 
 
-def _fits(knob: Knob, mode: str) -> bool:
+def _fits(knob: RunKnob, mode: str) -> bool:
     """Return whether a knob has an effect in a mode."""
     return all(mode in it.values for it in knob.requires if it.field == "mode")
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from psrt.cli.process import print_once
 from psrt.cli.progress import add_flags
-from psrt.config import MODES, Knob, TrainConfig, did_you_mean, read_toml
-from psrt.config.knobs import Condition, dashed, knobs_of, read, shown, synonyms_of
-from psrt.config.values import SWITCH, WIDTHS
+from psrt.config import MODES, RunKnob, TrainConfig, did_you_mean, read_toml
+from psrt.config.knobs import Condition, knobs_of, synonyms_of
 from psrt.errors import ConfigError
 from psrt.files import read_text
+from psrt.rows.knobs import dashed, read, shown
+from psrt.rows.values import SWITCH, WIDTHS
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -56,9 +57,9 @@ class FlagParser(argparse.ArgumentParser):
     #: Name without a flag, without leading dashes → what to do instead.
     notes: dict[str, str]
     #: Knobs by the names of their flags' values, where ``--help`` shows only the usual ones.
-    knobs: Mapping[str, Knob]
+    knobs: Mapping[str, RunKnob]
 
-    def __init__(self, *, knobs: Mapping[str, Knob] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, knobs: Mapping[str, RunKnob] | None = None, **kwargs: Any) -> None:
         super().__init__(
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -303,7 +304,7 @@ def _read_config(path: str) -> dict[str, Any]:
     return read_toml(read_text(path, "a TOML file"), source=path)
 
 
-def _add_flag(group: argparse._ArgumentGroup, name: str, knob: Knob) -> None:
+def _add_flag(group: argparse._ArgumentGroup, name: str, knob: RunKnob) -> None:
     flag = f"--{dashed(name)}"
     text = _help(name, knob)
     if knob.kind is SWITCH:
@@ -316,14 +317,14 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, knob: Knob) -> None:
     group.add_argument(flag, metavar=metavar, action=action, help=text)
 
 
-def value_given(name: str, knob: Knob, given: Any) -> Any:
+def value_given(name: str, knob: RunKnob, given: Any) -> Any:
     """Convert a value that argparse collected to the knob's type."""
     if knob.kind is SWITCH:
         return given
     return read(name, knob, ",".join(given) if isinstance(given, list) else given)
 
 
-def _help(name: str, knob: Knob) -> str:
+def _help(name: str, knob: RunKnob) -> str:
     """Return the help line: the knob's own, where it applies, and its default."""
     # A rate's parameters apply where the rate does: the last condition is the narrowest.
     notes = [f"{dashed(it.field)} {_listed(it)}" for it in _named(knob)[-1:]]
@@ -337,7 +338,7 @@ def _help(name: str, knob: Knob) -> str:
     return f"{knob.help} ({'; '.join(notes)})"
 
 
-def _named(knob: Knob) -> list[Condition]:
+def _named(knob: RunKnob) -> list[Condition]:
     """Return where a knob applies by names; its text has numbers and switches."""
     return [it for it in knob.requires if isinstance(next(iter(it.values), ""), str)]
 

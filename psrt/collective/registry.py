@@ -35,6 +35,7 @@ from psrt.collective.schedules.scatter import scatter_steps
 from psrt.collective.schedules.segmented_ring import segmented_ring_seconds, segmented_ring_steps
 from psrt.collective.schedules.tree import tree_seconds, tree_steps
 from psrt.partition import Span
+from psrt.rows.values import AUTO as AUTO
 from psrt.ways import Way
 
 
@@ -195,8 +196,6 @@ PHASES: dict[str, Schedule] = {
 #: Every schedule by its name.
 SCHEDULES: dict[str, Schedule] = {**ALGORITHMS, **PHASES}
 
-#: Leaves the choice to the machine's costs.
-AUTO = "auto"
 #: Folds in shared memory inside a host, and between hosts by the fastest schedule.
 NODE = "node"
 #: Most bytes of a vector that, on one host, every rank folds for itself; of more, each its slice.

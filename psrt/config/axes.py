@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from psrt.config.suggest import did_you_mean
-from psrt.config.values import TEXT, WHOLE, WIDTHS, Kind, write_text
 from psrt.pipeline.registry import FORMS, PIPELINES
 from psrt.pipeline.schedule import PipelineSchedule
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import TEXT, WHOLE, WIDTHS, Kind, write_text
 
 #: More would be a slip of the keyboard.
 _MOST: Final = 1_000_000
@@ -47,7 +47,7 @@ def axes_of(text: str) -> Axes:
     """Return what a text of ``--parallel`` says.
 
     Raises:
-        ValueError: with the end of a sentence, see ``psrt.config.values``.
+        ValueError: with the end of a sentence, see ``psrt.rows.values``.
     """
     found: dict[str, int] = {}
     for part in text.split(","):
@@ -108,7 +108,7 @@ def schedule_of(text: str) -> ScheduleName:
     """Return what a text of ``--pipeline-schedule`` says.
 
     Raises:
-        ValueError: with the end of a sentence, see ``psrt.config.values``.
+        ValueError: with the end of a sentence, see ``psrt.rows.values``.
     """
     name, colon, number = text.partition(":")
     row = PIPELINES.get(name)

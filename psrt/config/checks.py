@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from psrt.codec.table import TABLE
 from psrt.config.axes import Given, ScheduleName, axes_of, schedule_of
 from psrt.config.dealing import IID
-from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
+from psrt.config.knobs import Condition, RunKnob, knobs_of
 from psrt.config.modes import MODES, Mode
 from psrt.config.names import (
     ADAPT_THEN_COMBINE,
@@ -21,6 +21,7 @@ from psrt.config.names import (
 )
 from psrt.errors import ConfigError
 from psrt.optim import OPTIMIZERS
+from psrt.rows.knobs import dashed, shown
 from psrt.sharding import Sharing
 from psrt.units import plural
 
@@ -82,7 +83,7 @@ def check(config: TrainConfig) -> None:
 
 
 def first_miss(
-    knobs: Mapping[str, Knob], name: str, value_of: Callable[[str], Any]
+    knobs: Mapping[str, RunKnob], name: str, value_of: Callable[[str], Any]
 ) -> Condition | None:
     """Return the first condition of a knob that is surely not met.
 

@@ -10,7 +10,7 @@ from typing import Any
 from psrt.codec.table import TABLE
 from psrt.config.axes import schedule_of
 from psrt.config.checks import first_miss, overlaps
-from psrt.config.knobs import dashed, knobs_of, shown
+from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Mode, default_mode, modes_with
 from psrt.config.names import (
     ADAPT_THEN_COMBINE,
@@ -20,6 +20,7 @@ from psrt.config.names import (
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
 from psrt.optim import OPTIMIZERS
+from psrt.rows.knobs import dashed, shown
 from psrt.units import plural
 
 #: Outer rate and momentum of DiLoCo (Douillard et al. 2023, arXiv 2311.08105).

@@ -5,10 +5,11 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from psrt.config.knobs import accept, knobs_of, synonyms_of
-from psrt.config.suggest import did_you_mean
+from psrt.config.knobs import knobs_of, synonyms_of
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
+from psrt.rows.knobs import accept
+from psrt.rows.suggest import did_you_mean
 
 
 def to_toml(config: TrainConfig) -> str:

@@ -21,14 +21,15 @@ from psrt.config.axes import (
 from psrt.config.checks import check
 from psrt.config.dealing import IID, PARTITION
 from psrt.config.injection import INJECTIONS, Injection
-from psrt.config.knobs import Condition, accept, dashed, knob, knobs_of, shown, synonyms_of
+from psrt.config.knobs import Condition, knob, knobs_of, synonyms_of
 from psrt.config.modes import MODES, Mode, modes_with
-from psrt.config.suggest import did_you_mean
-from psrt.config.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
 from psrt.errors import ConfigError
 from psrt.optim import OPTIMIZERS
 from psrt.optim.table import optimizers_with
 from psrt.pipeline.registry import PIPELINES
+from psrt.rows.knobs import accept, dashed, shown
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
 from psrt.topology.names import DEFAULT
 
 _MODE = "mode"
@@ -122,7 +123,7 @@ class TrainConfig:
     Values are brought to their canonical types (a whole number given for a float becomes one,
     lists become tuples). A knob that only some modes, optimizers, schedules or rates use is
     ``None`` when not given, and giving it to one that would ignore it is an error. Each field's
-    meaning, unit and range is its `Knob`, from which flags and their help are made.
+    meaning, unit and range is its `RunKnob`, from which flags and their help are made.
 
     Raises:
         ConfigError: one line that names the knob.

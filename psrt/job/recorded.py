@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from psrt.config import ALLREDUCE_NAMES, TrainConfig, from_toml
-from psrt.config.knobs import dashed, knobs_of
+from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 from psrt.files import read_text
@@ -18,6 +18,7 @@ from psrt.history.differences import knob_differences
 from psrt.history.folder import FOLDER
 from psrt.history.reading import folder_of, read_header
 from psrt.report.files import CONFIG
+from psrt.rows.knobs import dashed
 
 
 def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:

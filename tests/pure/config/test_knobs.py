@@ -13,9 +13,10 @@ import pytest
 from psrt.config import TrainConfig
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
-from psrt.config.knobs import accept, dashed, knobs_of, read_by_worker, read_flag, shown
-from psrt.config.values import BYTES, WHOLE, Number, form, read_numbers
+from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
+from psrt.rows.knobs import accept, dashed, read_by_worker, read_flag, shown
+from psrt.rows.values import BYTES, WHOLE, Number, form, read_numbers
 from support.cases import each
 
 KNOBS = knobs_of(TrainConfig)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from psrt.cli.flags import parse_train
 from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.config.injection import KINDS, Injection
-from psrt.config.knobs import dashed, knobs_of
-from psrt.config.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
+from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
+from psrt.rows.knobs import dashed
+from psrt.rows.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
 
 KNOBS = knobs_of(TrainConfig)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)

@@ -41,7 +41,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "ring, adapt first": (*_GOSSIP, "ring", "--order", "adapt-then-combine"),
     "ring, gradient tracking": (*_GOSSIP, "ring", "--gradient-tracking"),
     "ring, top-k 10 %": (
-        *_GOSSIP, "ring", "--codec", "top-k", "--codec-density", "0.1", "--codec-everywhere",
+        *_GOSSIP, "ring", "--codec", "top-k:density=0.1", "--codec-everywhere",
     ),
     "ring, asynchronous": (*_GOSSIP, "ring", "--asynchronous"),
     "one-peer exponential, push-sum": (*_GOSSIP, "one-peer-exponential", "--push-sum"),

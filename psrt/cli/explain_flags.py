@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from psrt.cli.flags import FlagParser, value_given
 from psrt.cli.page_file import add_overwrite
-from psrt.codec.table import TABLE
+from psrt.codec.table import CODECS
 from psrt.collective import OPS
 from psrt.config.knobs import RunKnob, knobs_of
 from psrt.config.modes import MODES
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Knobs of a mode that show in a timeline.
 _SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.drawn)
-#: Knobs of codecs.
-CODEC_KNOBS = tuple(dict.fromkeys(f"codec_{name}" for row in TABLE.values() for name in row.knobs))
 #: Numbers of a vector that a codec is explained with, at most.
 MOST_VALUES = 256
 #: Defaults of a timeline; and of one that shows shards, where there is more to see of a step.
@@ -120,7 +118,7 @@ def codec_parser() -> FlagParser:
         "what is\nkept back of it for the next one.",
     )
     add = parser.add_argument
-    add("codec", metavar="NAME", choices=tuple(TABLE), help=", ".join(TABLE))
+    add("codec", metavar="NAME[:KNOB=VALUE,...]", help=", ".join(CODECS))
     add("--values", metavar="X,X,...", help="the vector (one of 8 numbers, or with a matrix of 16)")
     add("--steps", metavar="N", help="send the vector N times, each with what was kept back (1)")
     add("--seed", metavar="N", help="seed of what is drawn at random (0)")
@@ -129,8 +127,6 @@ def codec_parser() -> FlagParser:
         action=argparse.BooleanOptionalAction,
         help="whether what is lost is added to the next vector (as in training)",
     )
-    for name in CODEC_KNOBS:
-        _add_knob(parser, name, knobs_of(TrainConfig)[name].help)
     add("--json", action="store_true", help="print the same as JSON, for programs")
     _add_page(parser)
     return parser

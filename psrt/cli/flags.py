@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from psrt.cli.process import print_once
 from psrt.cli.progress import add_flags
 from psrt.config import MODES, RunKnob, TrainConfig, did_you_mean, read_toml
+from psrt.config.former import now_of
 from psrt.config.knobs import Condition, knobs_of, synonyms_of
 from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.rows.knobs import dashed, read, shown
+from psrt.rows.row import Registry, knobs_of_row
 from psrt.rows.values import SWITCH, WIDTHS
 
 if TYPE_CHECKING:
@@ -87,14 +90,17 @@ class FlagParser(argparse.ArgumentParser):
         if topic is None:
             return self._help_with(self._is_usual) + (
                 f"\nThese are the usual flags. {self.prog} --help-all shows all of them, and\n"
-                "--help TOPIC those of a heading, a flag or a value, such as --help ssp.\n"
+                "--help TOPIC those of a heading, a flag or a value, such as --help ssp or codec.\n"
             )
         word = topic.lstrip("-").replace("_", "-").replace(" ", "-").lower()
         text = self._help_with(lambda action, title: self._is_about(word, action, title))
+        for name, rows in _registries(self.knobs):
+            if word == dashed(name) or word in rows:
+                text += "\n" + rows_help(name, rows, None if word == dashed(name) else [word])
         if "\n  --" not in text:
             headings = [str(it.title) for it in self._action_groups if it._group_actions]
             known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-            choices = [name for it in self.knobs.values() for name in it.choices]
+            choices = [name for it in self.knobs.values() for name in it.names]
             hint = did_you_mean(word, [*headings, *known, *choices])
             raise ConfigError(
                 f"--help knows no topic {topic!r}{hint}; "
@@ -112,7 +118,7 @@ class FlagParser(argparse.ArgumentParser):
             return True
         knob = self.knobs.get(action.dest)
         return knob is not None and (
-            word in knob.choices or any(word in map(str, it.values) for it in _named(knob))
+            word in knob.names or any(word in map(str, it.values) for it in _named(knob))
         )
 
     def _help_with(self, shown: Callable[[argparse.Action, str], bool]) -> str:
@@ -195,6 +201,8 @@ class FlagParser(argparse.ArgumentParser):
     def _hint(self, flag: str) -> str:
         """Return a guess at which flag was meant, or say where all of them are listed."""
         word = flag.lstrip("-").replace("_", "-").lower()
+        if now := now_of(word.removeprefix("no-").replace("-", "_")):
+            return f": it is now {now}"
         if word in self.notes and word not in self.synonyms:
             return f" ({self.notes[word]})"
         known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
@@ -211,7 +219,8 @@ class _Help(argparse.Action):
     ) -> NoReturn:
         assert isinstance(parser, FlagParser)
         is_all = self.nargs == 0
-        print_once(parser.format_help() if is_all else parser.help_on(values), sys.stdout)
+        every = "\n".join([parser.format_help(), *rows_of_all(parser.knobs)])
+        print_once(every if is_all else parser.help_on(values), sys.stdout)
         parser.exit()
 
 
@@ -338,6 +347,41 @@ def _help(name: str, knob: RunKnob) -> str:
     return f"{knob.help} ({'; '.join(notes)})"
 
 
+def rows_help(flag: str, rows: Registry[Any], names: Iterable[str] | None = None) -> str:
+    """Return what a flag chooses among, each with its knobs.
+
+    Args:
+        flag: a field of the config.
+        rows: that it chooses among.
+        names: of some of them; None shows all.
+    """
+    lines = [f"--{dashed(flag)} NAME:KNOB=VALUE,...", ""]
+    for name in rows if names is None else names:
+        row = rows[name]
+        lines.append(f"  {name:<16} {row.summary}")
+        for field, knob in knobs_of_row(row).items():
+            value = row.knobs[field]
+            default = knob.default_text or (value if isinstance(value, str) else shown(value))
+            metavar = knob.metavar or knob.kind.metavar or "true|false"
+            left, right = f"    {dashed(field)}={metavar}", f"{knob.help} (default: {default})"
+            lines += wrap(f"{left:<24}{right}", 96, subsequent_indent=" " * 24)
+    return "\n".join(lines) + "\n"
+
+
+def rows_of_all(knobs: Mapping[str, RunKnob]) -> Iterator[str]:
+    """Yield what each of the knobs chooses among that choose rows."""
+    return (rows_help(name, rows) for name, rows in _registries(knobs))
+
+
+def _registries(knobs: Mapping[str, RunKnob]) -> Iterator[tuple[str, Registry[Any]]]:
+    """Yield the registries whose rows knobs choose, each once, with the first of these knobs."""
+    seen: list[Registry[Any]] = []
+    for name, knob in knobs.items():
+        if knob.rows is not None and not any(knob.rows is it for it in seen):
+            seen.append(knob.rows)
+            yield name, knob.rows
+
+
 def _named(knob: RunKnob) -> list[Condition]:
     """Return where a knob applies by names; its text has numbers and switches."""
     return [it for it in knob.requires if isinstance(next(iter(it.values), ""), str)]
@@ -346,7 +390,7 @@ def _named(knob: RunKnob) -> list[Condition]:
 def _listed(condition: Condition) -> str:
     """Return the values of a condition, or those that it excludes where these are fewer."""
     values = tuple(condition.values)
-    known = knobs_of(TrainConfig)[condition.field].choices
+    known = knobs_of(TrainConfig)[condition.field].names
     others = [it for it in known if it not in values]
     if len(values) <= _MOST_NAMES:
         return ", ".join(values)

@@ -101,7 +101,8 @@ def simulate_parser() -> FlagParser:
     add = parser.add_argument_group(_GROUP).add_argument
     add(
         "--workers", metavar="W",
-        help=f"{_WORKERS.help} (default: {_WORKERS.default_text}; with --parallel, those of one copy)",
+        help=f"{_WORKERS.help} (default: {_WORKERS.default_text}; with --parallel, those of one "
+        "copy)",
     )  # fmt: skip
     add(
         "--hosts", metavar="N,N,...",

@@ -14,8 +14,7 @@ import numpy as np
 from psrt.arrays import AnyVector, Bytes, FloatArray, Vector
 from psrt.codec.codec import DenseCodec
 from psrt.codec.matrices import Matrix, between
-from psrt.codec.table import TABLE
-from psrt.errors import ConfigError
+from psrt.codec.table import CODECS
 
 #: Added to a column's squared length: one that depends on those before it becomes 0, not NaN.
 _TINY = 1e-30
@@ -33,7 +32,7 @@ class LowRank(DenseCodec):
     Distributed Optimization", NeurIPS 2019, arXiv:1905.13727.
     """
 
-    row = TABLE["low-rank"]
+    row = CODECS["low-rank"]
     saved = of_span = ("q",)
 
     def __init__(self, n: int, *, matrices: Sequence[Matrix] = (), rank: int) -> None:
@@ -45,10 +44,8 @@ class LowRank(DenseCodec):
             rank: columns of P and Q, at least 1; of a smaller matrix, as many as it has.
 
         Raises:
-            ConfigError: if the rank is not positive, or the matrices do not lie so.
+            ConfigError: if the matrices do not lie so.
         """
-        if rank < 1:
-            raise ConfigError(f"rank {rank}, expected at least 1")
         self._thin = [it for it in matrices if rank * (it.rows + it.columns) < it.rows * it.columns]
         between(matrices, n)  # also those that are sent as they are must lie in order
         self._rest = between(self._thin, n)

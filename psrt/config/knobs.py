@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from psrt.config.modes import MODES
 from psrt.rows.knobs import Knob, dashed
+from psrt.rows.row import Registry
 from psrt.rows.values import Kind
 
 
@@ -30,6 +31,8 @@ class RunKnob(Knob):
 
     #: Heading of its group in the help text.
     group: str
+    #: The rows that it chooses among, each with knobs of its own; None where it is no such knob.
+    rows: Registry[Any] | None = None
     #: Where it has an effect; all must hold. Such a knob is ``None`` when not given.
     requires: tuple[Condition, ...] = ()
     #: Or where this holds, whatever the mode is, for knobs that only some modes have.
@@ -47,6 +50,11 @@ class RunKnob(Knob):
     drawn: bool = False
     #: Whether most people meet it, so that ``--help`` shows it; ``--help-all`` shows every knob.
     usual: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return what may be chosen; empty where that is no name."""
+        return self.choices if self.rows is None else tuple(self.rows)
 
 
 def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal
 
-from psrt.codec.table import TABLE, Row, codecs_with, differences_with
+from psrt.codec.table import CODECS, CodecRow
 from psrt.config import names
 from psrt.config.axes import (
     AXES,
@@ -20,6 +20,7 @@ from psrt.config.axes import (
 )
 from psrt.config.checks import check
 from psrt.config.dealing import IID, PARTITION
+from psrt.config.former import now_of
 from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, knob, knobs_of, synonyms_of
 from psrt.config.modes import MODES, Mode, modes_with
@@ -28,6 +29,7 @@ from psrt.optim import OPTIMIZERS
 from psrt.optim.table import optimizers_with
 from psrt.pipeline.registry import PIPELINES
 from psrt.rows.knobs import accept, dashed, shown
+from psrt.rows.row import Row
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
 from psrt.topology.names import DEFAULT
@@ -73,30 +75,16 @@ def _usual(name: str, fallback: object) -> str:
     return "; ".join([shown(fallback), *own])
 
 
-def _words(rows: Mapping[str, Row] | Mapping[str, Mode]) -> dict[str, str]:
-    """Return a dict from each synonym of a row to the row's name."""
+def _words(rows: Mapping[str, Mode]) -> dict[str, str]:
+    """Return a dict from each synonym of a mode to its name."""
     return {word: name for name, row in rows.items() for word in row.synonyms}
 
 
-#: Those by which servers may answer.
-_OF_REPLIES = tuple(row.name for row in TABLE.values() if row.sends_differences)
+_CODED = Condition("codec", CODECS.where(lambda row: True))
+#: Those by which servers may answer, and neighbours tell what is new.
+_OF_DIFFERENCES = CODECS.where(lambda row: row.sends_differences)
 #: Those whose loss may be added to what is sent next.
-_FED_BACK = tuple(row.name for row in TABLE.values() if row.feeds_back is not None)
-_BY_DEFAULT = tuple(row.name for row in TABLE.values() if row.feeds_back_with({}))
-
-
-def _of_codec(name: str) -> tuple[Condition, ...]:
-    replies = differences_with(name)
-    otherwise = Condition("codec_reply", replies) if replies else None
-    return (Condition("codec", codecs_with(name), otherwise),)
-
-
-def _defaults(name: str) -> str:
-    """Return the defaults of a codecs' knob in words: one if they agree, else one each."""
-    found = {row.name: shown(row.knobs[name]) for row in TABLE.values() if name in row.knobs}
-    if len(set(found.values())) == 1:
-        return found.popitem()[1]
-    return ", ".join(f"{codec} {default}" for codec, default in found.items())
+_FED_BACK = CODECS.where(lambda row: row.feeds_back is not None)
 
 
 def _of_optimizer(knob: str) -> tuple[Condition, ...]:
@@ -107,6 +95,8 @@ def _of_rate(name: str) -> tuple[Condition, ...]:
     return (Condition("staleness_rate", (name,)),)
 
 
+#: A row as its text, of which a type checker cannot know that it becomes a row.
+Spelled = Any
 #: Names that a type checker knows, the choices of their knobs.
 ModeName = Literal[
     "serial", "sync", "async", "ssp", "softsync", "local-sgd", "easgd", "allreduce", "gossip"
@@ -318,7 +308,7 @@ class TrainConfig:
     consensus_rate: float | None = knob(
         None, REAL, _MODE,
         "how far a worker moves in a round towards the average with its neighbours; 1: all the way",
-        metavar="G", exclusive_min=0, max=1, requires=(Condition("codec", _OF_REPLIES),),
+        metavar="G", exclusive_min=0, max=1, requires=(Condition("codec", _OF_DIFFERENCES),),
         default_text="1; of sparse codecs the density, of qsgd 1/(1 + its variance); needed with "
         "low-rank",
         synonyms=("consensus-step", "gamma"),
@@ -390,9 +380,10 @@ class TrainConfig:
         requires=_of_rate("delay-compensated"), otherwise=_NO_DRAINS, fallback=False,
     )
 
-    codec: str | None = knob(
-        None, TEXT, _CODEC, "send vectors in fewer bytes; psrt explain codec NAME shows how",
-        metavar="NAME", choices=tuple(TABLE), default_text="as they are", words=_words(TABLE),
+    codec: CodecRow | Spelled | None = knob(  # noqa: RUF009
+        None, CODECS.kind, _CODEC,
+        "send vectors in fewer bytes; psrt explain codec NAME shows how",
+        rows=CODECS, default_text="as they are",
         requires=(
             Condition("mode", modes_with(lambda row: row.codecs)),
             _IN_ROUNDS._replace(otherwise=_ALONE),
@@ -402,70 +393,20 @@ class TrainConfig:
         synonyms=("compression", "compressor", "compress", "quantize"),
         usual=True,
     )
-    codec_reply: str | None = knob(
-        None, TEXT, _CODEC, "send parameters, too, in fewer bytes: what has changed, by this "
-        "codec; in an all-reduce, means",
-        metavar="NAME", choices=_OF_REPLIES, default_text="as they are; means by --codec",
-        words=_words(TABLE),
-        requires=(Condition("codec", tuple(TABLE)), _ANSWERED),
+    codec_reply: CodecRow | Spelled | None = knob(  # noqa: RUF009
+        None, CODECS.kind, _CODEC, "send parameters, too, in fewer bytes: what has changed, by "
+        "this codec; in an all-reduce, means",
+        rows=CODECS, default_text="as they are; means by --codec",
+        requires=(_CODED, _ANSWERED),
     )
     codec_everywhere: bool | None = knob(
         None, SWITCH, _CODEC, "use the codec on one host, too, where it costs time and saves none",
-        requires=(Condition("codec", tuple(TABLE)),), fallback=False,
+        requires=(_CODED,), fallback=False,
     )
     error_feedback: bool | None = knob(
         None, SWITCH, _CODEC, "add what the codec lost of one vector to the next",
         requires=(Condition("codec", _FED_BACK), _ALONE),
-        default_text=f"yes with {', '.join(_BY_DEFAULT)}, and random-k if it is not scaled, but "
-        "not in easgd",
-    )
-    codec_density: float | None = knob(
-        None, REAL, _CODEC, "share of the elements that are sent", exclusive_min=0, max=1,
-        requires=_of_codec("density"), default_text=_defaults("density"),
-        synonyms=("density", "sparsity"),
-    )
-    codec_levels: int | None = knob(
-        None, WHOLE, _CODEC, "levels of a magnitude; with signs and 0 they fit into 8 bits",
-        min=1, max=127, requires=_of_codec("levels"), default_text=_defaults("levels"),
-    )
-    codec_bucket: int | None = knob(
-        None, WHOLE, _CODEC, "number of elements that share a scale; of signs a multiple of 8",
-        min=1, max=65535, requires=_of_codec("bucket"), default_text=_defaults("bucket"),
-    )
-    codec_threshold: float | None = knob(
-        None, REAL, _CODEC, "send the elements whose magnitude is at least this",
-        exclusive_min=0, max=1e30, requires=_of_codec("threshold"),
-        default_text=_defaults("threshold"),
-    )
-    codec_scaled: bool | None = knob(
-        None, SWITCH, _CODEC, "multiply the elements that are sent, so that their mean is right",
-        requires=(*_of_codec("scaled"), _ALONE),
-        default_text="yes, but not with --error-feedback or in easgd",
-    )
-    codec_rank: int | None = knob(
-        None, WHOLE, _CODEC, "columns of the two thin matrices that stand for each matrix",
-        min=1, max=65535, requires=_of_codec("rank"), default_text=_defaults("rank"),
-    )
-    codec_chunk: int | None = knob(
-        None, WHOLE, _CODEC, "cut matrices into squares with sides of N for the cosine transform",
-        min=1, max=256, requires=_of_codec("chunk"), default_text=_defaults("chunk"),
-    )
-    codec_kept: int | None = knob(
-        None, WHOLE, _CODEC, "number of coefficients of each square that are sent", metavar="K",
-        min=1, max=65536, requires=_of_codec("kept"), default_text=_defaults("kept"),
-    )
-    codec_momentum: float | None = knob(
-        None, REAL, _CODEC, "momentum that each worker keeps, in place of the optimizer's",
-        min=0, exclusive_max=1, requires=_of_codec("momentum"), default_text=_defaults("momentum"),
-    )
-    codec_clip_norm: float | None = knob(
-        None, REAL, _CODEC, "scale gradients with an L2 norm above X down to X before the velocity",
-        exclusive_min=0, max=1e30, requires=_of_codec("clip_norm"), default_text="no clipping",
-    )
-    codec_warmup_epochs: int | None = knob(
-        None, WHOLE, _CODEC, "send more in the first N epochs: a quarter, a 16th, and so on",
-        metavar="N", min=0, requires=_of_codec("warmup_epochs"),
-        default_text=_defaults("warmup_epochs"),
+        default_text="as the codec does, but not of differences to a centre",
     )
 
     optimizer: OptimizerName = knob(  # noqa: RUF009
@@ -695,27 +636,15 @@ class TrainConfig:
         return f"TrainConfig({', '.join(said)})"
 
     @property
-    def codecs(self) -> dict[str, str]:
+    def codecs(self) -> dict[str, CodecRow]:
         """Field → codec: that of what workers send and that of replies, as far as there are any."""
         both = {"codec": self.codec, "codec_reply": self.codec_reply}
-        return {field: name for field, name in both.items() if name is not None}
+        return {field: row for field, row in both.items() if row is not None}
 
-    @property
-    def codec_knobs(self) -> dict[str, float | None]:
-        """Knobs of the codec by the names of its arguments; empty without one."""
-        return self._knobs_of(self.codec)
-
-    @property
-    def reply_knobs(self) -> dict[str, float | None]:
-        """Knobs of the codec of replies; empty without one."""
-        name = self.codec_reply
-        return self._knobs_of(name) | dict(TABLE[name].differences if name is not None else {})
-
-    def _knobs_of(self, codec: str | None) -> dict[str, float | None]:
-        """Return the knobs of a codec: those given, which hold for all codecs, and its defaults."""
-        knobs = {} if codec is None else TABLE[codec].knobs
-        given = {name: getattr(self, f"codec_{name}") for name in knobs}
-        return {name: knobs[name] if it is None else it for name, it in given.items()}
+    def plain(self) -> dict[str, Any]:
+        """Return knob → value as JSON has it: a row as its text, which makes it again."""
+        values = {it.name: getattr(self, it.name) for it in fields(self)}
+        return {name: it.text if isinstance(it, Row) else it for name, it in values.items()}
 
     @property
     def axes(self) -> Axes:
@@ -742,6 +671,8 @@ if not TYPE_CHECKING:  # which knows the names
         known = knobs_of(TrainConfig)
         for name in given:
             if name not in known:
+                if now := now_of(name):
+                    raise ConfigError(f"there is no knob {name}: it is now {now}")
                 hint = did_you_mean(dashed(name), map(dashed, known), synonyms_of(TrainConfig))
                 raise ConfigError(f"there is no knob {name}{hint.replace('-', '_')}")
         _make(self, *values, **given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def recorded_header(run: str | PathLike[str]) -> Header:
     path = root_of(run) / CONFIG
     if path.exists():
         beside = from_toml(read_text(str(path)), source=str(path))
-        if found := knob_differences(asdict(beside), header.config):
+        if found := knob_differences(beside.plain(), header.config):
             raise ConfigError(f"{path} does not go with the history: {'; '.join(found)}")
     return header
 

@@ -13,7 +13,7 @@ from psrt.arrays import Vector
 from psrt.codec import Matrix
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, to_toml
-from psrt.config.checks import check_rank
+from psrt.config.checks import check_matrices
 from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
@@ -128,7 +128,7 @@ def set_up(
         if launcher.first:
             assert problem is not None
             matrices = matrices_of(problem, n)
-            check_rank(config, [(it.rows, it.columns) for it in matrices])
+            check_matrices(config, [(it.rows, it.columns) for it in matrices])
             machine = machine_costs(config)
             if config.topology is not None:
                 # Of a recorded run they are in its history: its file may be gone, or another one.

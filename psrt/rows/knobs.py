@@ -40,6 +40,18 @@ class Knob:
     default_text: str = ""
 
 
+def knob(default: Any, kind: Kind, help: str, **rest: Any) -> Any:
+    """Return a dataclass field with ``default`` whose metadata is a `Knob`.
+
+    Args:
+        default: of the field.
+        kind: type of its values.
+        help: one line for the help text.
+        rest: further fields of `Knob`.
+    """
+    return dataclasses.field(default=default, metadata={"knob": Knob(kind, help, **rest)})
+
+
 def dashed(name: str) -> str:
     """Return a field's name as flags and messages spell it.
 
@@ -62,6 +74,8 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
     """
     try:
         value = knob.kind.accept(value)
+    except ConfigError as error:
+        raise ConfigError(f"{dashed(name)} {error}") from None
     except ValueError as error:
         raise _refusal(name, str(error), value) from None
     if knob.choices and value not in knob.choices:
@@ -92,6 +106,8 @@ def read(name: str, knob: Knob, text: str) -> Any:
     """
     try:
         value = knob.kind.read(text)
+    except ConfigError as error:
+        raise ConfigError(f"{dashed(name)} {error}") from None
     except ValueError as error:
         raise ConfigError(f"{dashed(name)} {error}, got {text!r}") from None
     return accept(name, knob, value)
@@ -151,7 +167,7 @@ def read_by_worker(
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, close to how a user would type it.
+    """Return a value for a message, close to how a user would type it; a row as its text.
 
     >>> shown(10.0), shown(0.5), shown(True), shown("a"), shown((128, 64))
     ('10', '0.5', 'true', "'a'", '128,64')
@@ -162,7 +178,7 @@ def shown(value: Any) -> str:
         return str(int(value))
     if isinstance(value, list | tuple):
         return ",".join(shown(item) for item in value)
-    return repr(value)
+    return str(value) if dataclasses.is_dataclass(value) else repr(value)
 
 
 def _refusal(name: str, must: str, value: Any) -> ConfigError:

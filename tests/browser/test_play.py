@@ -2,9 +2,9 @@
 
 import pytest
 
+from psrt.codec.table import Sign
 from psrt.config import TrainConfig
 from psrt.explain.codec import run as coded
-from psrt.explain.codec import small_knobs
 from psrt.explain.exchange import run as exchanged
 from psrt.explain.gossip import explained as mixed
 from psrt.explain.pipeline import explained as piped
@@ -31,9 +31,7 @@ FILMS = {
         exchanged(TrainConfig(mode="sync", steps=1, shards_per_server=2), workers=2, slow={})
     ),
     "gossip": lambda: gossip.film_of(mixed("star", 4, nbytes=4)),
-    "codec": lambda: codec.film_of(
-        coded("sign", (1.5, -2.0, 0.25), knobs=small_knobs("sign"), error_feedback=True)
-    ),
+    "codec": lambda: codec.film_of(coded(Sign(8), (1.5, -2.0, 0.25), error_feedback=True)),
     "broadcast": lambda: collective.film_of(explained("broadcast", size=5)),
 }
 

@@ -91,18 +91,18 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-#: Knobs of a codec with which small problems do not diverge, and which show what it is.
-CODEC_KNOBS: dict[str, dict[str, Any]] = {
-    "random-k": {"codec_scaled": False, "codec_density": 0.1},
-    "top-k": {"codec_density": 0.1},
-    "dgc": {"codec_density": 0.1, "codec_warmup_epochs": 1},
-    "demo": {"codec_chunk": 8, "codec_kept": 4},
+#: Codecs with knobs with which small problems do not diverge, and which show what it is.
+SMALL_CODECS = {
+    "random-k": "random-k:scaled=false,density=0.1",
+    "top-k": "top-k:density=0.1",
+    "dgc": "dgc:density=0.1,warmup-epochs=1",
+    "demo": "demo:chunk=8,kept=4",
 }
 
 
 def codec_knobs(codec: str | None) -> dict[str, Any]:
     """Return the knobs of a small run with a codec; none without one."""
-    return {} if codec is None else {"codec": codec} | CODEC_KNOBS.get(codec, {})
+    return {} if codec is None else {"codec": SMALL_CODECS.get(codec, codec)}
 
 
 class Kept(EventLog):
@@ -238,11 +238,10 @@ def written(
 
 def header_of(config: Any, workers: int, servers: int, **more: Any) -> Header:
     """Return a header of so many ranks, the servers first."""
-    from dataclasses import asdict
 
     spans = tuple((shard, shard + 1) for shard in range(servers))
     return Header(
-        config=asdict(config) | ({"shards_per_server": 1} if servers else {}),
+        config=config.plain() | ({"shards_per_server": 1} if servers else {}),
         n=max(servers, 1),
         workers=tuple(range(servers, servers + workers)),
         servers=tuple(range(servers)),

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from psrt.codec import TABLE as CODEC_ROWS
+from psrt.codec import CODECS as CODEC_ROWS
 from psrt.collective import ALGORITHMS
 from psrt.config import OPTIMIZER_NAMES, STALENESS_RATE_NAMES, TrainConfig
 from psrt.config.faults import EVENT, Fault
@@ -72,12 +72,12 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
     "codec": {
         "none": {},
         "float16": _CODED | {"codec": "float16"},
-        "int8": _CODED | {"codec": "int8", "codec_bucket": 64},
-        "sign": _CODED | {"codec": "sign", "codec_bucket": 64},
-        "top-k": _CODED | {"codec": "top-k", "codec_density": 0.1},
-        "dgc": _CODED | {"codec": "dgc", "codec_density": 0.1, "codec_warmup_epochs": 1},
-        "low-rank": _CODED | {"codec": "low-rank", "codec_rank": 2},
-        "demo": _CODED | {"codec": "demo", "codec_chunk": 8, "codec_kept": 4},
+        "int8": _CODED | {"codec": "int8:bucket=64"},
+        "sign": _CODED | {"codec": "sign:bucket=64"},
+        "top-k": _CODED | {"codec": "top-k:density=0.1"},
+        "dgc": _CODED | {"codec": "dgc:density=0.1,warmup-epochs=1"},
+        "low-rank": _CODED | {"codec": "low-rank:rank=2"},
+        "demo": _CODED | {"codec": "demo:chunk=8,kept=4"},
     },
     "cut": {
         "whole": {},
@@ -415,7 +415,10 @@ def of_rows() -> Iterator[Job]:
         plain(mode=it, way=way) for it, way in (("sync", "2 servers"), ("allreduce", "all-pairs"))
     )
     known = {
-        str(it) for levels in FACTORS.values() for knobs in levels.values() for it in knobs.values()
+        str(it).partition(":")[0]
+        for levels in FACTORS.values()
+        for knobs in levels.values()
+        for it in knobs.values()
     }
 
     def new(names: Iterable[str]) -> Iterator[str]:

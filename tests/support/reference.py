@@ -248,6 +248,18 @@ def weights_of(edges: NDArray[np.bool_], ranks: Sequence[int]) -> Vector:
     return found + np.diag(1 - found.sum(axis=1))
 
 
+def named(config: Config) -> tuple[Config, Config]:
+    """Return a config with the name alone of its codec, and the codec's knobs that are numbers."""
+    name, _, given = (config["codec"] or "").partition(":")
+    knobs = dict(it.split("=") for it in given.split(",") if it)
+    numbers = {
+        knob: float(it) if "." in it or "e-" in it else int(it)
+        for knob, it in knobs.items()
+        if it not in ("true", "false")
+    }
+    return {**config, "codec": name or None}, numbers
+
+
 def _signs(vector: Vector, knobs: Config) -> Vector:
     buckets = [vector[i : i + knobs["bucket"]] for i in range(0, vector.size, knobs["bucket"])]
     return np.concatenate([np.where(it < 0, -1.0, 1.0) * np.abs(it).mean() for it in buckets])

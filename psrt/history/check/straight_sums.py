@@ -103,7 +103,7 @@ def _check_parts(
     due = bounds.reshape(-1, _PARTS)[which.ravel(), sent.back]
     text = (
         "worker {worker} made part {flag} of {samples} bytes in round {clock}, "
-        f"{codec.name} makes {{due}}"
+        f"{codec.row.name} makes {{due}}"
     )
     asked.require(FRAMES, sent.column("samples") == due, text, due=due)
     again = repeats(sent.keys(n, (sent.back, _PARTS), (sent.column("worker"), workers)))

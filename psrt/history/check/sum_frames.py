@@ -274,7 +274,7 @@ def _check_lengths(codec: FrameContract, sums: Sums, sent: Frames, findings: Fin
     said = sent.column("samples")
     text = (
         "worker {worker} made a frame of {samples} bytes in round {clock}, "
-        f"{codec.name} makes {{low}} to {{high}}"
+        f"{codec.row.name} makes {{low}} to {{high}}"
     )
     findings.on(sent.table, sent.at).require(
         FRAMES, (said >= low) & (said <= high), text, low=low, high=high

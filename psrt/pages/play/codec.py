@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.arrays import ITEMSIZE, Vector
-from psrt.codec.table import TABLE
 from psrt.explain.codec import CodedVectors, Step
 from psrt.explain.codec_bits import Field
-from psrt.explain.codec_output import flags_of, place_of
+from psrt.explain.codec_output import place_of, words_of
 from psrt.pages.play.film import Cell, Change, Cost, Film, Frame, Message, SoFar
 from psrt.pages.play.layout import RADIUS, placed
 from psrt.pages.play.scene import Strip
@@ -55,12 +54,11 @@ def film_of(found: CodedVectors) -> Film:
     if found.error_feedback:
         places.append((across, max(high * 0.6, 110.0)))
         ways.append((0.0, 1.0))
-    flags = " ".join(flags_of(found))
     plain = ITEMSIZE * n * len(found.steps)
     sent = sum(step.nbytes for step in found.steps)
     return Film(
-        title=f"codec {found.codec}",
-        lead=TABLE[found.codec].summary,
+        title=f"codec {found.row.name}",
+        lead=found.row.summary,
         names=tuple(names),
         start=tuple((Cell(""),) * n for _ in names),
         frames=tuple(_frames(found, ranks)),
@@ -69,7 +67,7 @@ def film_of(found: CodedVectors) -> Film:
         bound="uncompressed",
         legend=tuple(_legend(found)),
         facts=(
-            *((("flags", flags),) if flags else ()),
+            ("codec", words_of(found)),
             ("x", f"the vector, {plural(n, 'number')}, {size_text(ITEMSIZE * n)} uncompressed"),
             *((("x+e", "with what was kept back of the one before"),) * found.error_feedback),
             ("x̂", "what the receiver decodes"),

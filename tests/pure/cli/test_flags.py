@@ -127,9 +127,9 @@ def test_help_shows_the_usual_flags(capsys):
 
 
 @each(("topic", "some", "none"), [
-    ("compression", {"codec", "codec-density", "error-feedback"}, {"lr", "staleness"}),
+    ("compression", {"codec", "error-feedback"}, {"lr", "staleness"}),
     ("lr", {"lr", "outer-lr"}, {"mode", "codec"}),
-    ("top-k", {"codec", "codec-density"}, {"codec-levels", "lr"}),
+    ("top-k", {"codec"}, {"lr"}),
 ])  # fmt: skip
 def test_help_on_a_topic(topic, some, none, capsys):
     shown = flags_of(capsys, topic)

@@ -129,7 +129,7 @@ def test_most_values_are_inside_their_range(name):
 
 def only_where_it_belongs(name, value):
     """Make a config that gives a knob, and what the knob needs to have a meaning."""
-    needs = {only.field: only.values[0] for only in KNOBS[name].requires if only.values}
+    needs = {only.field: next(iter(only.values)) for only in KNOBS[name].requires if only.values}
     if name == "warmup_epochs":
         needs = {"epochs": 1e9}
     if name in ("checkpoint_every", "keep"):

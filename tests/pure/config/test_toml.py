@@ -16,6 +16,7 @@ from psrt.config.injection import KINDS, Injection
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
 from psrt.rows.knobs import dashed
+from psrt.rows.row import knobs_of_row
 from psrt.rows.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
 
 KNOBS = knobs_of(TrainConfig)
@@ -42,9 +43,27 @@ def injections():
     return st.one_of(one_of)
 
 
+def rows_of(rows):
+    """Return a strategy of the rows of a registry, with any knobs."""
+    return st.one_of(
+        st.builds(
+            type(row),
+            **{name: values_like(knob) for name, knob in knobs_of_row(row).items()},
+        )
+        for row in rows.values()
+    )
+
+
 def values_of(name):
     """Return a strategy of everything that a knob takes."""
     knob = KNOBS[name]
+    if name == "inject":
+        return st.lists(injections()).map(tuple)
+    return values_like(knob) if knob.rows is None else rows_of(knob.rows)
+
+
+def values_like(knob):
+    """Return a strategy of what a knob of a kind takes."""
     if knob.choices:
         return st.sampled_from(knob.choices)
     if knob.kind is SWITCH:
@@ -61,8 +80,6 @@ def values_of(name):
         return st.floats(least, most, exclude_min=exclude_least, exclude_max=exclude_most)
     if knob.kind is WIDTHS:
         return st.lists(st.integers(1, 2**63 - 1)).map(tuple)
-    if name == "inject":
-        return st.lists(injections()).map(tuple)
     return texts
 
 

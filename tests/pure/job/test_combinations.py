@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from psrt.codec import TABLE
+from psrt.codec import CODECS
 from psrt.config import TrainConfig, resolve
 from psrt.config.names import ADAPT_THEN_COMBINE, COMBINE_THEN_ADAPT
 from psrt.errors import ConfigError
@@ -61,7 +61,7 @@ def possible(topology, order, codec, ways):
     names = {"by_host": BY_HOST, "push_sum": PUSH_SUM, "asynchronous": ASYNCHRONOUS}
     given = {it for it in WAYS if ways[it]}
     way = next((name for knob, name in names.items() if knob in given), IN_ROUNDS)
-    if codec is not None and (given or not TABLE[codec].sends_differences):
+    if codec is not None and (given or not CODECS[codec].sends_differences):
         return False
     if way not in TOPOLOGIES[topology] or (codec and CODED not in TOPOLOGIES[topology]):
         return False

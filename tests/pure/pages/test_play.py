@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from psrt.arrays import ITEMSIZE
-from psrt.codec.table import TABLE
+from psrt.codec.table import CODECS
 from psrt.collective import SCHEDULES
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.explain import exchange as exchanges
 from psrt.explain import gossip
-from psrt.explain.codec import example_of, run, small_knobs
+from psrt.explain.codec import example_of, run
 from psrt.explain.inputs import Example
 from psrt.explain.pipeline import explained as piped
 from psrt.explain.timeline import COMPUTE, WORKERS
@@ -126,17 +127,16 @@ def test_a_graph_shows_its_edges_and_what_the_simulation_says(name, push_sum):
 
 
 def coded(name, *, steps=2, values=None):
-    knobs = small_knobs(name)
-    values = example_of(name) if values is None else values
-    feedback = TABLE[name].feeds_back_with(knobs)
-    return run(name, values, knobs=knobs, error_feedback=feedback, steps=steps)
+    row = replace(CODECS[name], **CODECS[name].small).settled(scales=True)
+    values = example_of(row) if values is None else values
+    return run(row, values, error_feedback=row.is_fed_back, steps=steps)
 
 
 def written(vector):
     return [f"{it:.4g}" for it in vector.tolist()]
 
 
-@each("name", TABLE)
+@each("name", CODECS)
 def test_a_codec_sends_each_field_and_ends_with_what_is_decoded_and_kept_back(name):
     found = coded(name)
     film, last = film_of_codec(found), found.steps[-1]

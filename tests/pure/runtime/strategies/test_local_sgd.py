@@ -238,7 +238,7 @@ KINDS = [
     {"eager": True, "fragments": 2, "post_local_epoch": 1},
 ]
 #: Differences go as they are, in two phases.
-ALL_OF_THEM = {"codec": "top-k", "codec_density": 1.0, "allreduce": "all-pairs"}
+ALL_OF_THEM = {"codec": "top-k:density=1.0", "allreduce": "all-pairs"}
 
 
 @each("length", [{"epochs": 3}, {"steps": 1}, {"steps": 11}])
@@ -375,7 +375,7 @@ def test_what_a_codec_leaves_out_stays_in_the_difference():
     def apart(steps, **more):
         """Return how far apart all are that differ after a first step, and have no gradients."""
         problem = Points(tuple(((2,) * steps, ()) for _ in range(4)), last=1)
-        more |= {"codec": "random-k", "codec_density": 0.1, "codec_everywhere": True}
+        more |= {"codec": "random-k:density=0.1", "codec_everywhere": True}
         given = {"local_steps": 1, "optimizer": "sgd", "momentum": None}
         _, centre, x = elastic(problem, 4, **given, **more)
         return np.ptp([*x, centre], axis=0).max()

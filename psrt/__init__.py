@@ -4,8 +4,8 @@ The public names are looked up on first use, so ``import psrt`` itself loads not
 them needs MPI before a job on several ranks begins:
 
 - ``TrainConfig``, with ``resolve``, ``from_toml`` and ``to_toml``: the configuration of a run;
-- ``TopK`` and the other codecs, each with its knobs: ``TrainConfig(codec=TopK(density=0.1))`` is
-  ``TrainConfig(codec="top-k:density=0.1")``;
+- ``TopK`` and the other codecs, ``Adam`` and the other optimizers, each with its knobs:
+  ``TrainConfig(codec=TopK(density=0.1))`` is ``TrainConfig(codec="top-k:density=0.1")``;
 - ``run``: trains, on all ranks of an MPI job or alone; returns a ``Run`` with its ``Summary`` and
   its list of ``Record``;
 - ``Trainer``: the same in a loop of one's own, for numpy, torch and JAX;
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from psrt.job.result import Run
     from psrt.job.virtual import SimulatedRun, simulate
     from psrt.mpi.communicator import Communicator
+    from psrt.optim.table import Adagrad, Adam, AdamW, Momentum, Nesterov
     from psrt.report import Record, Summary
     from psrt.runtime.problem import Problem
     from psrt.simulation import SimulationCosts
@@ -87,6 +88,9 @@ if _is_one_of_several(os.environ):
     sys.excepthook = _uncaught
 
 __all__ = [
+    "Adagrad",
+    "Adam",
+    "AdamW",
     "BFloat16",
     "Communicator",
     "ConfigError",
@@ -99,6 +103,8 @@ __all__ = [
     "Float16",
     "Int8",
     "LowRank",
+    "Momentum",
+    "Nesterov",
     "Nonzero",
     "ParameterServer",
     "Problem",
@@ -138,6 +144,7 @@ _CODECS = (
 #: Public name → the module that has it.
 _HOME = {
     **dict.fromkeys(_CODECS, "psrt.codec.table"),
+    **dict.fromkeys(("Adagrad", "Adam", "AdamW", "Momentum", "Nesterov"), "psrt.optim.table"),
     **dict.fromkeys(("TrainConfig", "from_toml", "resolve", "to_toml"), "psrt.config"),
     **dict.fromkeys(
         (

@@ -344,7 +344,8 @@ def _help(name: str, knob: RunKnob) -> str:
         value = knob.fallback if own is None else own
         default = value if isinstance(value, str) else shown(value)
     notes.append(f"default: {default}")
-    return f"{knob.help} ({'; '.join(notes)})"
+    names = "" if knob.rows is None else f": {', '.join(knob.rows.own)}"
+    return f"{knob.help}{names} ({'; '.join(notes)})"
 
 
 def rows_help(flag: str, rows: Registry[Any], names: Iterable[str] | None = None) -> str:
@@ -358,7 +359,7 @@ def rows_help(flag: str, rows: Registry[Any], names: Iterable[str] | None = None
     lines = [f"--{dashed(flag)} NAME:KNOB=VALUE,...", ""]
     for name in rows if names is None else names:
         row = rows[name]
-        lines.append(f"  {name:<16} {row.summary}")
+        lines.append(f"  {name:<16} {row.told()}")
         for field, knob in knobs_of_row(row).items():
             value = row.knobs[field]
             default = knob.default_text or (value if isinstance(value, str) else shown(value))

@@ -204,7 +204,7 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
         values["allreduce"] = header.algorithm if header.algorithm in _KNOWN else AUTO
     if any(name in given for name in LENGTHS):
         values = {name: value for name, value in values.items() if name not in LENGTHS}
-    if "optimizer" in given and given["optimizer"] != values.get("optimizer"):
+    if "optimizer" in given and given["optimizer"].name != values["optimizer"].name:
         values.pop("lr", None)  # chosen for another optimizer
     if "codec" in given and values.get("error_feedback") == values["codec"].is_fed_back:
         del values["error_feedback"]  # as nobody asked for: another codec has its own

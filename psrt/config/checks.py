@@ -20,7 +20,6 @@ from psrt.config.names import (
     by_hosts,
 )
 from psrt.errors import ConfigError
-from psrt.optim import OPTIMIZERS
 from psrt.rows.knobs import dashed, shown
 from psrt.sharding import Sharing
 from psrt.units import plural
@@ -41,7 +40,7 @@ def check(config: TrainConfig) -> None:
     Raises:
         ConfigError: one line that names the flags.
     """
-    brought = OPTIMIZERS[config.optimizer].codec
+    brought = config.optimizer.codec
 
     def value_of(name: str) -> Any:
         value = getattr(config, name)
@@ -373,19 +372,14 @@ def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
         )
     rate, mode = config.staleness_rate, config.mode and MODES[config.mode]
     served = bool(mode and mode.is_stale)
-    if rate not in (None, "constant") and mode and not served and config.axes.pipeline == 1:
+    if rate is None:
+        return
+    if not rate.is_usual and mode and not served and config.axes.pipeline == 1:
         raise ConfigError(
             f"--staleness-rate {rate} has no effect with one stage, whose gradients are fresh"
         )
-    why = {
-        ("drop", False): "it would leave out all gradients of a stage, or none",
-        ("gap-aware", False): "what it measures is a server's updates",
-        ("gap-aware", True): "servers keep what a worker read last, and this one is of older reads",
-        ("delay-compensated", True): (
-            "servers keep what a worker read last, and this one is of older reads"
-        ),
-    }.get((str(rate), served))
-    if why is not None and (mode or rate != "drop"):
+    why = rate.not_served if served else rate.not_alone
+    if why and (mode or rate.not_served):
         of_mode = f" and --mode {mode.name}" if mode else ""
         raise ConfigError(
             f"--staleness-rate {rate} is not possible with --pipeline-schedule {schedule}{of_mode}:"
@@ -402,7 +396,7 @@ def _check_shard(config: TrainConfig) -> None:
             f"--shard {config.shard} cannot be combined with --allreduce {config.allreduce}, which "
             f"gives every worker all sums; those that can: {', '.join(SHARDING_NAMES)}"
         )
-    codec = config.codec.name if config.codec else OPTIMIZERS[config.optimizer].codec
+    codec = config.codec.name if config.codec else config.optimizer.codec
     if codec is not None:
         raise ConfigError(
             f"--shard {config.shard} cannot be combined with --codec {codec}: owners hand out "

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from psrt.codec.table import CODECS, CodecRow
+from psrt.optim.table import OPTIMIZERS, SCHEDULES, STALENESS_RATES
 from psrt.rows.knobs import dashed
 from psrt.rows.row import Registry
 
@@ -29,8 +30,20 @@ _CODEC_KNOBS: Final = (
     *("density", "levels", "bucket", "threshold", "scaled", "rank", "chunk", "kept", "momentum"),
     *("clip_norm", "warmup_epochs"),
 )
+_RATE_KNOBS: Final = {
+    "staleness_power": "power",
+    "staleness_decay": "decay",
+    "staleness_limit": "limit",
+    "dc_lambda": "strength",
+    "dc_adaptive": "adaptive",
+}
 FORMER: Final = (
     Former(("codec", "codec_reply"), CODECS, {f"codec_{it}": it for it in _CODEC_KNOBS}),
+    Former(
+        ("optimizer",), OPTIMIZERS, {it: it for it in ("momentum", "beta1", "beta2", "epsilon")}
+    ),
+    Former(("staleness_rate",), STALENESS_RATES, _RATE_KNOBS),
+    Former(("schedule",), SCHEDULES, {"decay_epochs": "epochs", "decay_factor": "factor"}),
 )
 
 

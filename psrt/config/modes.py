@@ -172,10 +172,7 @@ class Mode:
 
 
 _SERVED = ("placement", "shards_per_server")
-_STALE = (
-    *("staleness_rate", "staleness_power", "staleness_decay", "staleness_limit"),
-    *("dc_lambda", "dc_adaptive", *_SERVED),
-)
+_STALE = (*("staleness_rate", *_SERVED),)
 _SUMMED = ("allreduce", "machine_costs", "check_every")
 
 _ROWS = (

@@ -17,14 +17,11 @@ from psrt.config.names import (
 )
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
-from psrt.optim import OPTIMIZERS
 from psrt.rows.knobs import dashed, shown
 from psrt.units import plural
 
 #: Outer rate and momentum of DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
 _OUTER_LR, _OUTER_MOMENTUM = 0.7, 0.9
-#: Strengths of delay compensation, plain and adaptive (Zheng et al. 2017, arXiv 1609.08326).
-_DC_LAMBDA, _DC_LAMBDA_ADAPTIVE = 0.04, 2.0
 _EPOCHS = 10.0
 
 
@@ -59,9 +56,8 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
         config = replace(config, overlap=overlaps(config))
     if config.overlap and config.bucket_bytes is None:
         config = replace(config, bucket_bytes=BUCKET_BYTES)
-    if config.dc_adaptive is not None and config.dc_lambda is None:
-        strength = _DC_LAMBDA_ADAPTIVE if config.dc_adaptive else _DC_LAMBDA
-        config = replace(config, dc_lambda=strength)
+    if config.staleness_rate is not None:
+        config = _with(config, staleness_rate=config.staleness_rate.settled())
     config = _with_codec(config)
     _check_ranks(config, mode, ranks)
     return config
@@ -123,7 +119,7 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
 
 def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
     """Have the codec that an optimizer is one half of in effect, wherever the ranks are."""
-    name, codec = config.optimizer, OPTIMIZERS[config.optimizer].codec
+    name, codec = config.optimizer.name, config.optimizer.codec
     if codec is None:
         return config
     if not mode.encodes_gradients:
@@ -148,7 +144,7 @@ def _of_other_knobs(config: TrainConfig, mode: Mode) -> dict[str, Any]:
     if config.epochs is None and config.steps is None:
         found["epochs"] = _EPOCHS
     if config.lr is None:
-        found["lr"] = OPTIMIZERS[config.optimizer].lr
+        found["lr"] = config.optimizer.lr
     if config.outer_lr is None and config.outer_momentum is not None:
         found["outer_lr"] = _OUTER_LR
     if config.outer_momentum is None and config.outer_lr is not None:

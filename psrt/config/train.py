@@ -25,8 +25,14 @@ from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, knob, knobs_of, synonyms_of
 from psrt.config.modes import MODES, Mode, modes_with
 from psrt.errors import ConfigError
-from psrt.optim import OPTIMIZERS
-from psrt.optim.table import optimizers_with
+from psrt.optim.table import (
+    OPTIMIZERS,
+    SCHEDULES,
+    STALENESS_RATES,
+    OptimizerRow,
+    RateRow,
+    ScheduleRow,
+)
 from psrt.pipeline.registry import PIPELINES
 from psrt.rows.knobs import accept, dashed, shown
 from psrt.rows.row import Row
@@ -36,7 +42,6 @@ from psrt.topology.names import DEFAULT
 
 _MODE = "mode"
 _CUT = "models cut across ranks"
-_RATE = "staleness-aware learning rate"
 _CODEC = "compression"
 _OPTIMIZER = "optimizer"
 _DATA = "data and model"
@@ -64,7 +69,6 @@ _PARALLEL = (Condition("parallel", Given(["pipeline:2"])),)
 _NO_DRAINS = Condition(
     "pipeline_schedule", tuple(it.name for it in PIPELINES.values() if it.asynchronous)
 )
-_STEPPED = (Condition("schedule", ("step",)),)
 
 
 def _usual(name: str, fallback: object) -> str:
@@ -87,22 +91,11 @@ _OF_DIFFERENCES = CODECS.where(lambda row: row.sends_differences)
 _FED_BACK = CODECS.where(lambda row: row.feeds_back is not None)
 
 
-def _of_optimizer(knob: str) -> tuple[Condition, ...]:
-    return (Condition("optimizer", optimizers_with(knob)),)
-
-
-def _of_rate(name: str) -> tuple[Condition, ...]:
-    return (Condition("staleness_rate", (name,)),)
-
-
 #: A row as its text, of which a type checker cannot know that it becomes a row.
 Spelled = Any
 #: Names that a type checker knows, the choices of their knobs.
 ModeName = Literal[
     "serial", "sync", "async", "ssp", "softsync", "local-sgd", "easgd", "allreduce", "gossip"
-]
-OptimizerName = Literal[
-    "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "sign-sgd", "demo"
 ]
 
 
@@ -352,32 +345,10 @@ class TrainConfig:
         requires=_PARALLEL, default_text="as even as parameters allow", numeric=False,
     )
 
-    staleness_rate: str | None = knob(
-        None, TEXT, _RATE, "scale the learning rate of a gradient by its staleness tau",
-        choices=names.STALENESS_RATE_NAMES, otherwise=_NO_DRAINS,
-        fallback="constant",
-    )
-    staleness_power: float | None = knob(
-        None, REAL, _RATE, "exponent P of the factor (1 + tau)^-P",
-        metavar="P", min=0, max=1e6, requires=_of_rate("power"), otherwise=_NO_DRAINS, fallback=0.5,
-    )
-    staleness_decay: float | None = knob(
-        None, REAL, _RATE, "decay B of the factor exp(-B tau)",
-        metavar="B", min=0, max=1e6, requires=_of_rate("exponential"), otherwise=_NO_DRAINS,
-        fallback=0.2,
-    )
-    staleness_limit: int | None = knob(
-        None, WHOLE, _RATE, "drop gradients whose staleness is above K",
-        metavar="K", min=0, requires=_of_rate("drop"), otherwise=_NO_DRAINS, fallback=4,
-    )
-    dc_lambda: float | None = knob(
-        None, REAL, _RATE, "strength lambda of the delay compensation", min=0, max=1e6,
-        requires=_of_rate("delay-compensated"), otherwise=_NO_DRAINS,
-        default_text="0.04, or 2 with --dc-adaptive",
-    )
-    dc_adaptive: bool | None = knob(
-        None, SWITCH, _RATE, "divide lambda by the gradient's running root mean square",
-        requires=_of_rate("delay-compensated"), otherwise=_NO_DRAINS, fallback=False,
+    staleness_rate: RateRow | Spelled | None = knob(  # noqa: RUF009
+        None, STALENESS_RATES.kind, _OPTIMIZER,
+        "scale the learning rate of a gradient by its staleness tau",
+        rows=STALENESS_RATES, otherwise=_NO_DRAINS, fallback=STALENESS_RATES["constant"],
     )
 
     codec: CodecRow | Spelled | None = knob(  # noqa: RUF009
@@ -409,42 +380,23 @@ class TrainConfig:
         default_text="as the codec does, but not of differences to a centre",
     )
 
-    optimizer: OptimizerName = knob(  # noqa: RUF009
-        "sgd", TEXT, _OPTIMIZER, "rule that turns gradients into steps",
-        choices=names.OPTIMIZER_NAMES,
+    optimizer: OptimizerRow | Spelled = knob(  # noqa: RUF009
+        OPTIMIZERS["sgd"], OPTIMIZERS.kind, _OPTIMIZER, "rule that turns gradients into steps",
+        rows=OPTIMIZERS,
         synonyms=("optim",),
         usual=True,
     )
     lr: float | None = knob(
         None, REAL, _OPTIMIZER, "learning rate", exclusive_min=0, max=1e6,
-        default_text=", ".join(f"{row.name} {row.lr}" for row in OPTIMIZERS.values()),
+        default_text="the optimizer's own; --help optimizer lists them",
         synonyms=("learning-rate", "rate", "eta"),
         usual=True,
-    )
-    momentum: float | None = knob(
-        None, REAL, _OPTIMIZER, "fraction of the velocity kept from step to step",
-        min=0, exclusive_max=1, requires=_of_optimizer("momentum"), fallback=0.9,
-        synonyms=("mu",),
     )
     weight_decay: float = knob(
         0.0, REAL, _OPTIMIZER,
         "coefficient of L2 regularization; decoupled in adamw, sign-sgd and demo",
         min=0, max=1e6,
         synonyms=("wd", "l2"),
-    )
-    beta1: float | None = knob(
-        None, REAL, _OPTIMIZER, "decay of the running mean of the gradient",
-        min=0, exclusive_max=1, requires=_of_optimizer("beta1"), fallback=0.9,
-    )
-    beta2: float | None = knob(
-        None, REAL, _OPTIMIZER, "decay of the running mean square of the gradient",
-        min=0, exclusive_max=1, requires=_of_optimizer("beta2"), fallback=0.999,
-    )
-    epsilon: float | None = knob(
-        # Below 1e-30 the square root's square would vanish in float32.
-        None, REAL, _OPTIMIZER, "added to the root of the mean square, against division by zero",
-        min=1e-30, max=1e6, requires=_of_optimizer("epsilon"), fallback=1e-8,
-        synonyms=("eps",),
     )
     clip_norm: float | None = knob(
         None, REAL, _OPTIMIZER, "scale gradients with an L2 norm above X down to X",
@@ -457,18 +409,11 @@ class TrainConfig:
         min=0, max=1e9,
         synonyms=("warmup",),
     )
-    schedule: str = knob(
-        "constant", TEXT, _OPTIMIZER, "how the learning rate changes over time",
-        choices=names.SCHEDULE_NAMES,
+    schedule: ScheduleRow | Spelled = knob(  # noqa: RUF009
+        SCHEDULES["constant"], SCHEDULES.kind, _OPTIMIZER,
+        "how the learning rate changes over time",
+        rows=SCHEDULES,
         synonyms=("scheduler", "lr-schedule"),
-    )
-    decay_epochs: float | None = knob(
-        None, REAL, _OPTIMIZER, "multiply the learning rate by --decay-factor every X epochs",
-        exclusive_min=0, max=1e9, requires=_STEPPED, fallback=5.0,
-    )
-    decay_factor: float | None = knob(
-        None, REAL, _OPTIMIZER, "factor of --decay-epochs",
-        exclusive_min=0, max=1, requires=_STEPPED, fallback=0.1,
     )
 
     dataset: str = knob(

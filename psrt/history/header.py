@@ -8,7 +8,9 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from psrt.config import TrainConfig
 from psrt.config.former import as_spelled_now
+from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 
@@ -134,6 +136,19 @@ class Header:
         """Return a knob of the run, ``otherwise`` if its mode does not use it."""
         value = self.config.get(name)
         return otherwise if value is None else value
+
+    def chosen(self, name: str) -> Any:
+        """Return the row that a knob of the run chose, with its knobs; None if nothing uses it.
+
+        Raises:
+            ConfigError: if this psrt has no such row, or the row cannot be so.
+        """
+        rows, text = knobs_of(TrainConfig)[name].rows, self.knob(name)
+        assert rows is not None, "a knob that chooses a row"
+        try:
+            return None if text is None else rows.read(str(text))
+        except ConfigError as error:
+            raise ConfigError(f"the history is of another {rows.what}: it {error}") from None
 
     def to_json(self) -> str:
         """Return the JSON text, with a checksum of all other fields and a line feed at the end."""

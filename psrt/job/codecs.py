@@ -22,7 +22,6 @@ from psrt.codec.randomness import BACK, FORTH, seed_of_part
 from psrt.codec.times import CodecTimes, FrameTimes
 from psrt.collective.analysis.pick import Coding
 from psrt.config import TrainConfig
-from psrt.optim import OPTIMIZERS
 from psrt.partition import Part, Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, TimingOnlyEncoder
 from psrt.runtime.reply_codec import ReplyDecoder, ReplyEncoder
@@ -275,7 +274,7 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
         config.seed,
         matrices,
         reply,
-        of_optimizer=OPTIMIZERS[config.optimizer].codec is not None,
+        of_optimizer=config.optimizer.codec is not None,
     )
 
 

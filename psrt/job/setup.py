@@ -30,7 +30,6 @@ from psrt.job.resuming import Resumption, found, pinned
 from psrt.job.roles import resolved, who_is_who
 from psrt.job.shards import ShardChoice, served_job, shards_for
 from psrt.mpirun import launch_line
-from psrt.optim import OPTIMIZERS
 from psrt.partition import Span
 from psrt.report.files import OutputFolder
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
@@ -251,9 +250,7 @@ def _same_config(
                 keep_apart(config.out, "--machine-costs", config.machine_costs)
             asked = config.codec_everywhere
             config = resolved(config, launcher.ranks_of(config), launcher.started_as)
-            brings = (
-                OPTIMIZERS[config.optimizer].codec is not None
-            )  # it cannot do without its codec
+            brings = config.optimizer.codec is not None  # it cannot do without its codec
             if config.codec is not None and replay is None and not brings:
                 there = launcher.has_network(launcher.hosts(config), asked)
                 config = replace(config, codec_everywhere=there or asked is True)

@@ -59,6 +59,10 @@ class Row:
             ConfigError: one line, without the row's name.
         """
 
+    def told(self) -> str:
+        """Return what it is, in a few words, for a list of rows."""
+        return self.summary
+
     @property
     def knobs(self) -> dict[str, Any]:
         """Value of each knob; None where it was left open."""
@@ -152,6 +156,11 @@ class Registry(Mapping[str, RowT], Generic[RowT]):
                 why = "there is one already" if is_one else f"it is no {self._base.__name__}"
                 raise ConfigError(f"{point.value} cannot be {self.what} {point.name}: {why}")
             self._rows[point.name] = row()
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The names of psrt's own rows, and of others that were looked up."""
+        return tuple(self._rows)
 
     @property
     def words(self) -> dict[str, str]:

@@ -11,7 +11,6 @@ from psrt.arrays import AnyArray
 from psrt.config import TrainConfig
 from psrt.config.modes import modes_with
 from psrt.errors import ConfigError
-from psrt.optim.registry import moves_without
 from psrt.trainer.trainer import Trainer, Words
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class ParameterServer(Trainer):
         if not config.scheme.needs_servers or config.scheme.averages:
             raise ConfigError(f"mode must be {', '.join(_MODES)}, got {mode}")
         #: What would move that of which no gradient is pushed.
-        self._moves = moves_without(config.optimizer, config.weight_decay)
+        self._moves = config.optimizer.moves_without(config.weight_decay)
         begun = {name: _array(name, it) for name, it in shapes.items()}
         self._zeros = {name: np.zeros_like(it) for name, it in begun.items()}
         super().__init__(config, begun, comm=comm)

@@ -36,7 +36,7 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "one backup, 3 shards each": ("sync", {"backup": 1, "shards_per_server": 3}, (1,)),
     "two backups": ("sync", {"backup": 2}, (1, 2)),
     "async": ("async", {}, (1, 2)),
-    "async, drops": ("async", {"staleness_rate": "drop", "staleness_limit": 1}, (1, 2)),
+    "async, drops": ("async", {"staleness_rate": "drop:limit=1"}, (1, 2)),
     "async, inverse": ("async", {"staleness_rate": "inverse"}, (1,)),
     "async, mean": ("async", {"staleness_rate": "mean-inverse"}, (1,)),
     "softsync 1, mean": ("softsync", {"softsync": 1, "staleness_rate": "mean-inverse"}, (2,)),
@@ -45,12 +45,12 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "ssp 1": ("ssp", {"staleness": 1}, (1, 3)),
     "ssp 1, 2 shards each": ("ssp", {"staleness": 1, "shards_per_server": 2}, (2,)),
     "ssp 2, drops": (
-        "ssp", {"staleness": 2, "staleness_rate": "drop", "staleness_limit": 1}, (2,),
+        "ssp", {"staleness": 2, "staleness_rate": "drop:limit=1"}, (2,),
     ),
     "softsync 1": ("softsync", {"softsync": 1}, (1, 2)),
     "softsync 2": ("softsync", {"softsync": 2, "staleness_rate": "power"}, (1, 2)),
     "softsync 2, drops": (
-        "softsync", {"softsync": 2, "staleness_rate": "drop", "staleness_limit": 1}, (2,),
+        "softsync", {"softsync": 2, "staleness_rate": "drop:limit=1"}, (2,),
     ),
     "local-sgd over servers": ("local-sgd", {"local_steps": 2}, (1, 2)),
     "post-local over servers": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (2,)),

@@ -20,11 +20,12 @@ from typing import Any, Final, NamedTuple
 
 from psrt.codec import CODECS as CODEC_ROWS
 from psrt.collective import ALGORITHMS
-from psrt.config import OPTIMIZER_NAMES, STALENESS_RATE_NAMES, TrainConfig
+from psrt.config import TrainConfig
 from psrt.config.faults import EVENT, Fault
 from psrt.errors import ConfigError, PsrtError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import SimulatedRun
+from psrt.optim import OPTIMIZERS, STALENESS_RATES
 from psrt.pipeline.registry import PIPELINES
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.topology.names import NAMES as TOPOLOGIES
@@ -124,7 +125,7 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
     "rate": {
         "constant": {},
         "inverse": {"staleness_rate": "inverse"},
-        "drop": {"staleness_rate": "drop", "staleness_limit": 1},
+        "drop": {"staleness_rate": "drop:limit=1"},
         "delay-compensated": {"staleness_rate": "delay-compensated"},
         "gap-aware": {"staleness_rate": "gap-aware"},
     },
@@ -428,10 +429,10 @@ def of_rows() -> Iterator[Job]:
         for job in (served, summed, plain(mode="gossip")):
             if job["mode"] != "gossip" or CODEC_ROWS[codec].sends_differences:
                 yield replace(job, more=(("codec", codec), ("codec_everywhere", True)))
-    for name in new(OPTIMIZER_NAMES):
+    for name in new(OPTIMIZERS):
         for job in (served, plain(mode="allreduce", cut="optimizer")):
             yield replace(job, more=(("optimizer", name),))
-    for name in new(STALENESS_RATE_NAMES):
+    for name in new(STALENESS_RATES):
         yield replace(plain(mode="async", way="2 servers"), more=(("staleness_rate", name),))
     turns = itertools.cycle((plain(mode="allreduce"), plain(mode="local", copies="5")))
     for name, job in zip(new(ALGORITHMS), turns, strict=False):

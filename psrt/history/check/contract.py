@@ -167,7 +167,8 @@ def contract_of(header: Header) -> Contract:
     mode = mode.under(header.knob)
     _check_ranks(header)
     backup = _whole(header, mode.backup, 0) if mode.backup else 0
-    drops = header.knob("staleness_rate") == "drop" and mode.is_stale
+    rate = header.chosen("staleness_rate") if mode.is_stale else None
+    most = None if rate is None else rate.most
     return Contract(
         mode=mode,
         workers=workers,
@@ -177,7 +178,7 @@ def contract_of(header: Header) -> Contract:
         backup=backup,
         share=_whole(header, mode.share, 1, least=1) if mode.share else 0,
         gate=_whole(header, mode.lead, 0) if mode.lead else None,
-        late=_whole(header, "staleness_limit", 4) if drops else 0 if backup else None,
+        late=0 if most is None and backup else most,
         local_steps=_whole(header, "local_steps", 1, least=1) if mode.averages else 1,
         post_local_epoch=_whole(header, "post_local_epoch", 0) if mode.averages else 0,
         fragments=_whole(header, "fragments", 1, least=1),

@@ -34,6 +34,16 @@ from psrt.history.check.table import Bools, Floats, Grid, Ints, Table, previous,
 from psrt.history.check.updates import PushOutcomes
 from psrt.history.events import Kind
 from psrt.history.header import Header
+from psrt.optim.table import (
+    SCHEDULES,
+    Cosine,
+    Exponential,
+    Inverse,
+    MeanInverse,
+    Power,
+    ScheduleRow,
+    Steps,
+)
 
 #: By how much two numbers of epochs may differ that are the same but for rounding.
 _HAIR = 1e-9
@@ -253,11 +263,9 @@ class Schedule:
     """The learning rate as a function of progress, in epochs."""
 
     lr: float
-    shape: str = "constant"
+    row: ScheduleRow = SCHEDULES["constant"]
     warmup: float = 0.0
     epochs: float = np.inf
-    decay_epochs: float = 5.0
-    decay_factor: float = 0.1
 
     @classmethod
     def of(cls, header: Header) -> Schedule | None:
@@ -266,22 +274,21 @@ class Schedule:
             return None
         return cls(
             real_knob(header, "lr", 0.0),
-            str(header.knob("schedule", "constant")),
+            header.chosen("schedule"),
             real_knob(header, "warmup_epochs", 0.0),
             real_knob(header, "epochs", np.inf),
-            real_knob(header, "decay_epochs", 5.0),
-            real_knob(header, "decay_factor", 0.1),
         )
 
     def rate(self, progress: Floats) -> Floats:
         """Return η at each of these."""
-        since = np.maximum(progress - self.warmup, 0.0)
-        shape = np.ones(len(progress))
-        if self.shape == "step":
-            shape = np.power(self.decay_factor, np.floor(since / self.decay_epochs))
-        elif self.shape == "cosine" and self.epochs > self.warmup:
-            done = np.minimum(since / (self.epochs - self.warmup), 1.0)
-            shape = 0.5 * (1.0 + np.cos(np.pi * done))
+        since, row = np.maximum(progress - self.warmup, 0.0), self.row
+        shape, length = np.ones(len(progress)), self.epochs - self.warmup
+        if isinstance(row, Steps):
+            shape = np.power(row.factor, np.floor(since / row.epochs))
+        elif isinstance(row, Cosine) and length > 0:
+            shape = 0.5 * (1.0 + np.cos(np.pi * np.minimum(since / length, 1.0)))
+        elif not row.stays:  # of another package
+            shape = np.array([row.share(it, length, 0.0) for it in since.tolist()])
         return self.lr * np.where(progress < self.warmup, progress / self.warmup, shape)
 
     def bounds(self, progress: Floats, hair: float = _NEAR) -> tuple[Floats, Floats]:
@@ -374,15 +381,15 @@ def _shared(contract: Contract, header: Header) -> Schedule | None:
 def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
     """Return r(τ), which is 1 where the rule has no factor for a gradient as a whole."""
     tau = shard.table.real("tau")[at]
-    name = header.knob("staleness_rate", "constant")
-    if name == "mean-inverse":
+    row = header.chosen("staleness_rate")
+    if isinstance(row, MeanInverse):
         return _mean_inverse(shard, outcomes, at)
-    if name == "inverse":
+    if isinstance(row, Inverse):
         return np.reciprocal(np.maximum(tau, 1.0))
-    if name == "power":
-        return np.power(1.0 + tau, -real_knob(header, "staleness_power", 0.5))
-    if name == "exponential":
-        return np.exp(-real_knob(header, "staleness_decay", 0.2) * tau)
+    if isinstance(row, Power):
+        return np.power(1.0 + tau, -row.power)
+    if isinstance(row, Exponential):
+        return np.exp(-row.decay * tau)
     return np.ones(len(tau))
 
 

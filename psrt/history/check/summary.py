@@ -24,7 +24,6 @@ from psrt.history.check.sum_frames import sent_bytes
 from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group, without_pauses
 from psrt.history.events import CAME, LOST, MISSED, Kind
 from psrt.history.header import Header
-from psrt.optim import OPTIMIZERS
 
 #: The keys of every summary; ``psrt.report.Summary`` has a field for each.
 KEYS = (
@@ -156,7 +155,7 @@ class SummaryCheck:
         whole, shard = ITEMSIZE * header.n, header.knob("shard")
         buckets = figures.number("buckets") or 0
         least, most = whole / workers, whole / workers + ITEMSIZE * buckets
-        vectors = OPTIMIZERS[str(header.knob("optimizer"))].vectors
+        vectors = header.chosen("optimizer").vectors
         if shard is None:
             least = most = whole
         elif self._header.algorithm not in SHARDS_EVENLY:

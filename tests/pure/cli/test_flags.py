@@ -109,7 +109,7 @@ def test_help_tells_every_flag_once_under_its_group(capsys):
         assert (negative is not None) == (knob.kind is SWITCH), flag
     words = " ".join(text.split())
     assert "(mode ssp; default: 3)" in words
-    assert "default: sgd 0.1, momentum 0.05" in words
+    assert "adam running mean over the root of the running mean square; --lr 0.002" in words
 
 
 def flags_of(capsys, *words):

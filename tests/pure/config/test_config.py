@@ -14,6 +14,7 @@ from psrt.config import MODES, TrainConfig, check_data, resolve
 from psrt.config.checks import check_matrices
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
+from psrt.optim.table import Adam, Constant, DelayCompensated, Drop, Power, Steps
 from support.cases import each
 
 KNOBS = knobs_of(TrainConfig)
@@ -35,7 +36,7 @@ def refusal(ranks=None, **knobs):
 
 def a_value(name):
     given = {
-        "outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2, "dc_lambda": 0.1,
+        "outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2,
         "machine_costs": "costs.json", "overlap": True, "bucket_bytes": 64, "shard": "optimizer",
         "codec": TopK(0.1), "codec_reply": Sign(), "parallel": "pipeline:2",
         "micro_batches": 4, "stages": "1,2",
@@ -74,8 +75,6 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
 NO_EFFECT = [
     ("--staleness-rate inverse", "--mode sync", "with --mode sync",
      "--mode async, ssp or softsync"),
-    ("--no-dc-adaptive", "--mode async", "without --staleness-rate",
-     "--staleness-rate delay-compensated"),
     *((it, "--mode local-sgd --servers 1", "with --servers 1", "--servers 0") for it in (
         "--fragments 2", "--eager", "--allreduce ring", "--check-every 5",
         "--machine-costs a.json")),
@@ -134,7 +133,7 @@ def test_what_depends_on_the_mode_waits_for_it():
 @each(("knobs", "ranks", "expected"), [
     ({}, 1, {"mode": "serial", "servers": 0, "epochs": 10.0, "steps": None, "lr": 0.1}),
     ({}, 3, {"mode": "sync", "servers": 1, "backup": 0, "placement": "first"}),
-    ({"mode": "async"}, 2, {"servers": 1, "staleness_rate": "constant", "staleness": None}),
+    ({"mode": "async"}, 2, {"servers": 1, "staleness_rate": Constant(), "staleness": None}),
     ({"mode": "ssp", "servers": 2}, 4, {"servers": 2, "staleness": 3, "allreduce": None}),
     ({"mode": "allreduce", "servers": 0}, 1,
      {"overlap": True, "bucket_bytes": 1 << 20, "check_every": 100, "machine_costs": None}),
@@ -151,16 +150,16 @@ def test_what_depends_on_the_mode_waits_for_it():
      {"servers": 1, "local_steps": 10, "elastic": 0.9, "asynchronous": False,
       "post_local_epoch": None, "staleness_rate": None, "allreduce": None}),
     ({"steps": 7}, 1, {"epochs": None, "steps": 7}),
-    ({"optimizer": "adam"}, 1, {"lr": 0.002, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}),
-    ({"schedule": "step"}, 1, {"decay_epochs": 5.0, "decay_factor": 0.1}),
+    ({"optimizer": "adam"}, 1, {"lr": 0.002, "optimizer": Adam(0.9, 0.999, 1e-8)}),
+    ({"schedule": "step"}, 1, {"schedule": Steps(5.0, 0.1)}),
     *(({"mode": mode, **rate}, 2, expected) for mode in ("async", "ssp", "softsync")
       for rate, expected in (
-        ({"staleness_rate": "power"}, {"staleness_power": 0.5, "staleness_decay": None}),
-        ({"staleness_rate": "exponential"}, {"staleness_decay": 0.2}),
-        ({"staleness_rate": "drop"}, {"staleness_limit": 4, "dc_adaptive": None}),
-        ({"staleness_rate": "delay-compensated"}, {"dc_lambda": 0.04, "dc_adaptive": False}),
-        ({"staleness_rate": "delay-compensated", "dc_adaptive": True}, {"dc_lambda": 2.0}),
-        ({"staleness_rate": "gap-aware"}, {"dc_lambda": None, "staleness_limit": None}),
+        ({}, {"staleness_rate": Constant()}),
+        ({"staleness_rate": "power"}, {"staleness_rate": Power(0.5)}),
+        ({"staleness_rate": "drop"}, {"staleness_rate": Drop(4)}),
+        ({"staleness_rate": "delay-compensated"}, {"staleness_rate": DelayCompensated(0.04)}),
+        ({"staleness_rate": "delay-compensated:adaptive=true"},
+         {"staleness_rate": DelayCompensated(2.0, adaptive=True)}),
     )),
 ])  # fmt: skip
 def test_defaults(knobs, ranks, expected):

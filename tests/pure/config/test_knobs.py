@@ -39,7 +39,7 @@ def refusal(**knobs):
     ({"seed": 2**63}, "seed must fit into 64 bits, got 9223372036854775808"),
     ({"lr": float("nan")}, "lr must be a finite number, got nan"),
     ({"lr": "fast"}, "lr must be a number, got 'fast'"),
-    ({"optimizer": "momentum", "momentum": 1}, "momentum must be below 1, got 1"),
+    ({"optimizer": "momentum:momentum=1"}, "optimizer momentum: momentum must be below 1, got 1"),
     ({"overwrite": 1}, "overwrite must be true or false, got 1"),
     ({"out": ""}, "out must not be empty, got ''"),
     ({"out": "a\0b"}, r"out must be valid text, got 'a\x00b'"),

@@ -61,7 +61,7 @@ MODES = {
 CURVES = {
     "constant": {},
     "warm-up": {"warmup_epochs": 1.0},
-    "step": {"schedule": "step", "decay_epochs": 0.5, "decay_factor": 0.5},
+    "step": {"schedule": "step:epochs=0.5,factor=0.5"},
     "cosine": {"schedule": "cosine", "warmup_epochs": 0.5},
 }
 

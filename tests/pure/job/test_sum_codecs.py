@@ -16,6 +16,7 @@ from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
 from psrt.history.events import BACK
 from psrt.job.virtual import simulate
+from psrt.optim.table import Steps
 from psrt.partition import even_spans
 from psrt.simulation import SimulationCosts
 from support.cases import each, pairs
@@ -220,8 +221,8 @@ START, ROWS, COLUMNS, N = 3, 10, 9, 98
 BETA, CHUNK, KEPT, STEPS = 0.9, 4, 3, 8
 DEMO = {
     "mode": "allreduce", "optimizer": "demo", "codec": Demo(CHUNK, KEPT, BETA),
-    "lr": 0.03, "epochs": 2, "schedule": "step", "decay_epochs": 1.0,
-    "decay_factor": 0.25, "batch_size": 4,
+    "lr": 0.03, "epochs": 2, "schedule": Steps(1.0, 0.25),
+    "batch_size": 4,
 }  # fmt: skip
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.job.virtual import simulate
-from psrt.optim import BLOCK, Schedule, make_optimizer
+from psrt.optim import BLOCK, Schedule
+from psrt.optim.table import Always, Momentum, Nesterov
 from psrt.partition import Span
 from psrt.runtime.strategies.averaging import OuterStep
 from psrt.runtime.updater import Contribution, Updater
@@ -219,7 +220,7 @@ class Oracle:
 
 def trained(problem, workers, knobs, *, seed=0, **length):
     knobs = {"mode": "local-sgd", "local_steps": 4, "allreduce": "tree"} | knobs | length
-    config = TrainConfig(**{"optimizer": "momentum", "momentum": MU, "lr": LR} | knobs)
+    config = TrainConfig(**{"optimizer": Momentum(MU), "lr": LR} | knobs)
     return simulate(config, problem, workers=workers, seed=seed)
 
 
@@ -302,8 +303,8 @@ def test_an_outer_step_of_several_blocks(n):
     rng = np.random.default_rng(0)
     theta, *means = rng.normal(size=(5, n)).astype(np.float32)
     expected, velocity = theta.astype(np.float64), np.zeros(n)
-    outer = OuterStep(make_optimizer("nesterov", n, momentum=0.9))
-    updater = Updater(n, outer, Schedule("constant", 0.7, epochs=1))
+    outer = OuterStep(Nesterov(0.9).make(n))
+    updater = Updater(n, outer, Schedule(Always(), 0.7, epochs=1))
     for mean in means:
         before = mean.copy()
         updater.apply(theta, [Contribution(mean)], theta, progress=0.0)
@@ -338,7 +339,7 @@ ASYNCHRONOUS = each("asynchronous", [False, True])
 def test_forces_are_equal_and_opposite(asynchronous, codecs):
     """Workers differ after a first step, and have no gradients after it: Σx + x̃ stays."""
     problem = Points(tuple(((2,) * count, ()) for count in (7, 2, 9, 5)), last=1)
-    more = {"asynchronous": asynchronous, "optimizer": "sgd", "momentum": None}
+    more = {"asynchronous": asynchronous, "optimizer": "sgd"}
     _, centre, x = elastic(problem, 4, local_steps=1, **more, **codecs)
     before = [START - LR * (START - it[0, :2].mean(axis=0)) for it in problem.points[:4]]
     np.testing.assert_allclose(
@@ -376,7 +377,7 @@ def test_what_a_codec_leaves_out_stays_in_the_difference():
         """Return how far apart all are that differ after a first step, and have no gradients."""
         problem = Points(tuple(((2,) * steps, ()) for _ in range(4)), last=1)
         more |= {"codec": "random-k:density=0.1", "codec_everywhere": True}
-        given = {"local_steps": 1, "optimizer": "sgd", "momentum": None}
+        given = {"local_steps": 1, "optimizer": "sgd"}
         _, centre, x = elastic(problem, 4, **given, **more)
         return np.ptp([*x, centre], axis=0).max()
 

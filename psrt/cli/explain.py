@@ -26,28 +26,28 @@ from psrt.cli.explain_flags import (
 from psrt.cli.printing import say
 from psrt.codec.table import CODECS
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
-from psrt.config.modes import modes_with
+from psrt.config.modes import MODES
 from psrt.config.names import AUTO
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
-from psrt.pipeline import FORMS as PIPELINE_FORMS
-from psrt.pipeline import PIPELINES, pipeline_of
+from psrt.pipeline import PIPELINES, forms, schedule_of
 from psrt.rows.knobs import read_flag
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import BYTES, REAL, WHOLE
-from psrt.topology.names import FORMS
+from psrt.topology.names import TOPOLOGIES
+from psrt.topology.names import forms as graphs
 
 if TYPE_CHECKING:
     from psrt.explain.explanation import Explanation
 
 #: Modes with several workers.
 #: Gossip has a page of its own, of its graph.
-TIMELINES = modes_with(lambda mode: not mode.single and not mode.mixes)
+TIMELINES = MODES.where(lambda mode: not mode.single and not mode.mixes)
 
 _WRAPPED = fill(", ".join(ALGORITHMS), 74, subsequent_indent=" " * 17, break_on_hyphens=False)
 _CODECS = fill(", ".join(CODECS), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
-_TOPOLOGIES = fill(", ".join(FORMS), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
-_PIPELINES = fill(", ".join(PIPELINE_FORMS), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
+_TOPOLOGIES = fill(", ".join(graphs()), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
+_PIPELINES = fill(", ".join(forms()), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
 _HELP = f"""\
 usage: psrt explain WHAT [flags]
 
@@ -115,7 +115,7 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
             "explain what? for example: psrt explain ring; psrt explain --help lists all"
         )
     known = (*SCHEDULES, *TIMELINES, *pages)
-    topologies = {name: f"gossip --topology {name}" for name in FORMS if name not in SCHEDULES}
+    topologies = {name: f"gossip --topology {name}" for name in TOPOLOGIES if name not in SCHEDULES}
     pipelines = {name: f"pipeline --pipeline-schedule {name}" for name in PIPELINES}
     others = {name: f"codec {name}" for name in CODECS} | topologies | pipelines
     guess = did_you_mean(what, (*known, *others.values()), others)
@@ -304,8 +304,13 @@ def _pipeline(what: str, argv: list[str]) -> None:
     given = checked(pipeline_parser().parse(argv))
     from psrt.explain import pipeline, pipeline_output
 
-    row, chunks = pipeline_of(given.pipeline_schedule)
-    found = pipeline.explained(row, *_sizes(given), chunks, deferred=given.defer_weights)
+    try:
+        chosen = schedule_of(given.pipeline_schedule)
+    except ConfigError as error:
+        raise ConfigError(f"pipeline-schedule {error}") from None
+    found = pipeline.explained(
+        chosen.row, *_sizes(given), chosen.chunks, deferred=given.defer_weights
+    )
     publish(
         given,
         document=lambda: pipeline_output.as_document(found),

@@ -13,10 +13,11 @@ from psrt.collective import OPS
 from psrt.config.knobs import RunKnob, knobs_of
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
-from psrt.pipeline import FORMS as PIPELINES
+from psrt.pipeline import forms
 from psrt.rows.knobs import dashed, read_by_worker, read_flag
 from psrt.rows.values import REAL, SWITCH, Number
-from psrt.topology.names import DEFAULT, FORMS
+from psrt.topology.names import DEFAULT
+from psrt.topology.names import forms as graphs
 
 if TYPE_CHECKING:
     from psrt.collective.costs import LinkCosts
@@ -142,8 +143,8 @@ def gossip_parser() -> FlagParser:
     add = parser.add_argument
     add(
         "--topology", metavar="NAME|FILE", default=DEFAULT,
-        help=f"{', '.join(FORMS)}: an edge a line, such as 0 1, or 0 > 1 if it goes one way, and "
-        f"if wanted a weight ({DEFAULT})",
+        help=f"{', '.join(graphs())}: an edge a line, such as 0 1, or 0 > 1 if it goes one way, "
+        f"and if wanted a weight ({DEFAULT})",
     )  # fmt: skip
     add("--ranks", metavar="N", help="number of ranks (8)")
     add(
@@ -172,7 +173,7 @@ def pipeline_parser() -> FlagParser:
     _add_pipeline_sizes(parser)
     parser.add_argument(
         "--pipeline-schedule", metavar="NAME", default="1f1b",
-        help=f"{', '.join(PIPELINES)}, with :V the number of a stage's chunks (1f1b)",
+        help=f"{', '.join(forms())}, with :V the number of a stage's chunks (1f1b)",
     )  # fmt: skip
     parser.add_argument(
         "--defer-weights", action="store_true",

@@ -16,7 +16,7 @@ from psrt.config.knobs import Condition, knobs_of, synonyms_of
 from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.rows.knobs import dashed, read, shown
-from psrt.rows.row import Registry, knobs_of_row
+from psrt.rows.row import Rows, knobs_of_row
 from psrt.rows.values import SWITCH, WIDTHS
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes"
 LAUNCH_WORDS = ("restarts", "min-workers", "hostfile", "launcher", "bind-to")
 
 
-_MODES = "\n".join(f"{row.name:<10} {row.doc}" for row in MODES.values())
 #: Of a longer list of names a line of help tells those that are not in it.
 _MOST_NAMES = 7
 
@@ -248,8 +247,11 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, knob in knobs_of(TrainConfig).items():
         if knob.group not in groups:
-            intro = _MODES if name == "mode" else None
-            groups[knob.group] = parser.add_argument_group(knob.group, intro)
+            modes = (MODES[it] for it in MODES.own)
+            intro = "\n".join(f"{row.name:<10} {row.summary}" for row in modes)
+            groups[knob.group] = parser.add_argument_group(
+                knob.group, intro if name == "mode" else None
+            )
         _add_flag(groups[knob.group], name, knob)
     return parser
 
@@ -319,8 +321,9 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, knob: RunKnob) -> None:
     if knob.kind is SWITCH:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         return
-    choices = f"{{{','.join(knob.choices)}}}" if knob.choices else knob.kind.metavar
-    metavar = knob.metavar or choices
+    metavar = knob.metavar or knob.kind.metavar
+    if knob.choices and not knob.metavar:
+        metavar = f"{{{','.join(knob.choices)}}}"
     action = "append" if knob.kind.several else "store"
     # Texts are read by the knob's kind afterwards: its messages are better than argparse's.
     group.add_argument(flag, metavar=metavar, action=action, help=text)
@@ -348,7 +351,7 @@ def _help(name: str, knob: RunKnob) -> str:
     return f"{knob.help}{names} ({'; '.join(notes)})"
 
 
-def rows_help(flag: str, rows: Registry[Any], names: Iterable[str] | None = None) -> str:
+def rows_help(flag: str, rows: Rows[Any], names: Iterable[str] | None = None) -> str:
     """Return what a flag chooses among, each with its knobs.
 
     Args:
@@ -374,11 +377,11 @@ def rows_of_all(knobs: Mapping[str, RunKnob]) -> Iterator[str]:
     return (rows_help(name, rows) for name, rows in _registries(knobs))
 
 
-def _registries(knobs: Mapping[str, RunKnob]) -> Iterator[tuple[str, Registry[Any]]]:
+def _registries(knobs: Mapping[str, RunKnob]) -> Iterator[tuple[str, Rows[Any]]]:
     """Yield the registries whose rows knobs choose, each once, with the first of these knobs."""
-    seen: list[Registry[Any]] = []
+    seen: list[Rows[Any]] = []
     for name, knob in knobs.items():
-        if knob.rows is not None and not any(knob.rows is it for it in seen):
+        if isinstance(knob.rows, Rows) and not any(knob.rows is it for it in seen):
             seen.append(knob.rows)
             yield name, knob.rows
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from psrt.errors import ConfigError
 from psrt.rows.knobs import knob
-from psrt.rows.row import Registry, Row
+from psrt.rows.row import Row, Rows
 from psrt.rows.values import REAL, SWITCH, WHOLE
 from psrt.ways import Way
 
@@ -473,7 +473,7 @@ class Nonzero(CodecRow):
 
 
 #: Every codec by its name.
-CODECS: Final = Registry("codec", "psrt.codecs", CodecRow, (
+CODECS: Final = Rows("codec", "psrt.codecs", CodecRow, (
     Float16, BFloat16, Float8E4M3, Float8E5M2, Float4E3M0, Int8, Qsgd, Ternary, TernaryBase3, Sign,
     TopK, Threshold, RandomK, LowRank, Dgc, Demo, Nonzero,
 ))  # fmt: skip

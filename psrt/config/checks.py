@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from psrt.codec.table import CODECS, CodecRow
-from psrt.config.axes import Given, ScheduleName, axes_of, schedule_of
+from psrt.config.axes import Given, axes_of
 from psrt.config.dealing import IID
 from psrt.config.knobs import Condition, RunKnob, knobs_of
 from psrt.config.modes import MODES, Mode
@@ -20,6 +20,7 @@ from psrt.config.names import (
     by_hosts,
 )
 from psrt.errors import ConfigError
+from psrt.pipeline.registry import ScheduleName, schedule_of
 from psrt.rows.knobs import dashed, shown
 from psrt.sharding import Sharing
 from psrt.units import plural

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from psrt.codec.table import CODECS, CodecRow
 from psrt.optim.table import OPTIMIZERS, SCHEDULES, STALENESS_RATES
 from psrt.rows.knobs import dashed
-from psrt.rows.row import Registry
+from psrt.rows.row import Rows
 
 
 class Former(NamedTuple):
@@ -21,7 +21,7 @@ class Former(NamedTuple):
     #: Fields of the config that hold such a row.
     fields: tuple[str, ...]
     #: The rows.
-    rows: Registry[Any]
+    rows: Rows[Any]
     #: Knob of the run → knob of the row.
     knobs: Mapping[str, str]
 

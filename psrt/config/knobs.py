@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from psrt.config.modes import MODES
 from psrt.rows.knobs import Knob, dashed
-from psrt.rows.row import Registry
+from psrt.rows.registry import Registry
 from psrt.rows.values import Kind
 
 
@@ -54,7 +54,7 @@ class RunKnob(Knob):
     @property
     def names(self) -> tuple[str, ...]:
         """Return what may be chosen; empty where that is no name."""
-        return self.choices if self.rows is None else tuple(self.rows)
+        return tuple(self.choices if self.rows is None else self.rows)
 
 
 def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
@@ -84,8 +84,8 @@ def _knobs(cls: type) -> Mapping[str, RunKnob]:
     found: dict[str, RunKnob] = {}
     for field in dataclasses.fields(cls):
         knob: RunKnob = field.metadata["knob"]
-        users = tuple(mode.name for mode in MODES.values() if field.name in mode.knobs)
-        if users:
+        if any(field.name in MODES[mode].knobs for mode in MODES.own):
+            users = MODES.where(lambda mode, name=field.name: name in mode.knobs)  # type: ignore[misc]
             condition = Condition("mode", users, knob.otherwise)
             knob = dataclasses.replace(knob, requires=(condition, *knob.requires))
         found[field.name] = knob

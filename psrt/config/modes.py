@@ -7,10 +7,12 @@ ahead"; the policy and, independently, the checker each have their own formula f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
+
+from psrt.rows.registry import Registry
 
 
 class Servers(Enum):
@@ -29,7 +31,7 @@ class Mode:
     #: As ``--mode`` spells it.
     name: str
     #: One line for the help text.
-    doc: str
+    summary: str
     #: Other names that a user may try.
     synonyms: tuple[str, ...] = ()
     servers: Servers = Servers.NEVER
@@ -179,7 +181,7 @@ _ROWS = (
     Mode(
         name="serial",
         saves=True,
-        doc="one process, without communication",
+        summary="one process, without communication",
         single=True,
     ),
     Mode(
@@ -187,7 +189,7 @@ _ROWS = (
         synonyms=("bsp",),
         saves=True,
         regroups=True,
-        doc="every update averages the gradients of all workers, who wait for one another",
+        summary="every update averages the gradients of all workers, who wait for one another",
         servers=Servers.ALWAYS,
         codecs=True,
         rounds=True,
@@ -200,7 +202,7 @@ _ROWS = (
         synonyms=("asp", "asgd", "hogwild"),
         saves=True,
         regroups=True,
-        doc="every gradient is applied as soon as it arrives; no worker waits for another",
+        summary="every gradient is applied as soon as it arrives; no worker waits for another",
         servers=Servers.ALWAYS,
         codecs=True,
         knobs=_STALE,
@@ -209,7 +211,7 @@ _ROWS = (
         name="ssp",
         saves=True,
         regroups=True,
-        doc="as async, but no worker runs more than --staleness steps ahead of the slowest",
+        summary="as async, but no worker runs more than --staleness steps ahead of the slowest",
         servers=Servers.ALWAYS,
         codecs=True,
         lead="staleness",
@@ -220,7 +222,7 @@ _ROWS = (
         name="softsync",
         saves=True,
         regroups=True,
-        doc="every update averages the next workers/K gradients to arrive; no worker waits",
+        summary="every update averages the next workers/K gradients to arrive; no worker waits",
         servers=Servers.ALWAYS,
         codecs=True,
         share="softsync",
@@ -232,7 +234,7 @@ _ROWS = (
         synonyms=("fedavg", "diloco"),
         saves=True,
         regroups=True,
-        doc="workers train alone for --local-steps steps, then average their parameters",
+        summary="workers train alone for --local-steps steps, then average their parameters",
         servers=Servers.OPTIONAL,
         averages=True,
         rounds=True,
@@ -248,7 +250,7 @@ _ROWS = (
         name="easgd",
         saves=True,
         regroups=True,
-        doc="workers train alone; a centre at the servers and they draw each other now and then",
+        summary="workers train alone; a centre at the servers and they draw each other at times",
         servers=Servers.ALWAYS,
         averages=True,
         rounds=True,
@@ -264,7 +266,7 @@ _ROWS = (
         synonyms=("ddp",),
         saves=True,
         regroups=True,
-        doc="as sync, but an all-reduce sums the gradients; there are no servers",
+        summary="as sync, but an all-reduce sums the gradients; there are no servers",
         codecs=True,
         knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every", "shard"),
         words="{}",
@@ -273,7 +275,7 @@ _ROWS = (
         name="gossip",
         synonyms=("d-psgd", "dpsgd"),
         saves=True,
-        doc="workers average with their neighbours on a graph; nobody waits for all",
+        summary="workers average with their neighbours on a graph; nobody waits for all",
         mixes=True,
         codecs=True,
         asynchronous="asynchronous",
@@ -286,16 +288,7 @@ _ROWS = (
 )
 
 #: Every mode by its name.
-MODES: Final[Mapping[str, Mode]] = {row.name: row for row in _ROWS}
-
-
-def modes_with(has: Callable[[Mode], bool]) -> tuple[str, ...]:
-    """Return the names of the modes that have a property.
-
-    >>> modes_with(lambda mode: mode.is_stale)
-    ('async', 'ssp', 'softsync')
-    """
-    return tuple(row.name for row in _ROWS if has(row))
+MODES: Final = Registry("mode", "psrt.modes", Mode, _ROWS)
 
 
 def default_mode(ranks: int) -> Mode:

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from psrt.codec.table import CODECS
-from psrt.config.axes import schedule_of
 from psrt.config.checks import first_miss, overlaps
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import MODES, Mode, default_mode, modes_with
+from psrt.config.modes import MODES, Mode, default_mode
 from psrt.config.names import (
     ADAPT_THEN_COMBINE,
     BUCKET_BYTES,
@@ -17,6 +16,7 @@ from psrt.config.names import (
 )
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
+from psrt.pipeline.registry import schedule_of
 from psrt.rows.knobs import dashed, shown
 from psrt.units import plural
 
@@ -123,7 +123,7 @@ def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
     if codec is None:
         return config
     if not mode.encodes_gradients:
-        able = ", ".join(modes_with(lambda row: row.encodes_gradients))
+        able = ", ".join(MODES.where(lambda row: row.encodes_gradients))
         raise ConfigError(
             f"--optimizer {name} is one half of a codec of gradients, which --mode {mode.name} "
             f"does not send; those that do: {able}"

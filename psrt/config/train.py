@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +10,6 @@ from psrt.codec.table import CODECS, CodecRow
 from psrt.config import names
 from psrt.config.axes import (
     AXES,
-    PIPELINE_FORMS,
     PIPELINE_SCHEDULE,
     STAGES,
     Axes,
@@ -23,15 +21,18 @@ from psrt.config.dealing import IID, PARTITION
 from psrt.config.former import now_of
 from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, knob, knobs_of, synonyms_of
-from psrt.config.modes import MODES, Mode, modes_with
+from psrt.config.modes import MODES, Mode
 from psrt.errors import ConfigError
 from psrt.optim.table import (
     OPTIMIZERS,
     SCHEDULES,
     STALENESS_RATES,
+    Always,
+    Constant,
     OptimizerRow,
     RateRow,
     ScheduleRow,
+    Sgd,
 )
 from psrt.pipeline.registry import PIPELINES
 from psrt.rows.knobs import accept, dashed, shown
@@ -52,7 +53,7 @@ _NO_SERVERS = Condition("servers", range(1))
 _SERVERS = Condition("servers", range(1, LARGEST))
 #: Where something comes back: parameters, or means.
 _ANSWERED = _SERVERS._replace(
-    otherwise=Condition("mode", modes_with(lambda row: row.codecs and row.sums))
+    otherwise=Condition("mode", MODES.where(lambda row: row.codecs and row.sums))
 )
 _IN_ROUNDS = Condition("asynchronous", (False,))
 _WHOLE, _AT_ONCE, _NOT_EAGER = (
@@ -63,25 +64,18 @@ _WHOLE, _AT_ONCE, _NOT_EAGER = (
 #: Where every worker has all parameters.
 _EVERYWHERE = Condition("shard", (None, names.OPTIMIZER, names.GRADIENTS))
 #: Where a frame stands by itself: it is not added to what its receivers know.
-_ALONE = Condition("mode", modes_with(lambda row: row.codecs and not row.mixes))
+_ALONE = Condition("mode", MODES.where(lambda row: row.codecs and not row.mixes))
 _PARALLEL = (Condition("parallel", Given(["pipeline:2"])),)
 #: Where gradients are stale by the mode or, in any mode, by the pipeline.
-_NO_DRAINS = Condition(
-    "pipeline_schedule", tuple(it.name for it in PIPELINES.values() if it.asynchronous)
-)
+_NO_DRAINS = Condition("pipeline_schedule", PIPELINES.where(lambda row: row.asynchronous))
 
 
 def _usual(name: str, fallback: object) -> str:
     """Return a default in words, with the modes that have another one."""
     own = [
-        f"{shown(it)} in {row.name}" for row in MODES.values() for of, it in row.usual if of == name
+        f"{shown(it)} in {row}" for row in MODES.own for of, it in MODES[row].usual if of == name
     ]
     return "; ".join([shown(fallback), *own])
-
-
-def _words(rows: Mapping[str, Mode]) -> dict[str, str]:
-    """Return a dict from each synonym of a mode to its name."""
-    return {word: name for name, row in rows.items() for word in row.synonyms}
 
 
 _CODED = Condition("codec", CODECS.where(lambda row: True))
@@ -115,15 +109,15 @@ class TrainConfig:
     # One table that the eye can run down: not an argument a line, as the formatter would.
     # fmt: off
     mode: ModeName | None = knob(  # noqa: RUF009
-        None, TEXT, _MODE, "synchronization scheme", choices=tuple(MODES),
-        default_text="serial on one rank, else sync", words=_words(MODES),
+        None, MODES.kind, _MODE, "synchronization scheme", rows=MODES,
+        default_text="serial on one rank, else sync",
         synonyms=("sync", "scheme"),
         usual=True,
     )
     servers: int | None = knob(
         None, WHOLE, _MODE, "number of ranks that are servers, each with a share of the parameters",
         min=0,
-        default_text=f"1 in {', '.join(modes_with(lambda row: row.needs_servers))}, else 0",
+        default_text="1 in modes that need servers, else 0",
         drawn=True,
         synonyms=("num-servers", "parameter-servers"),
         usual=True,
@@ -311,15 +305,15 @@ class TrainConfig:
         None, AXES, _CUT,
         "cut the model: data:D copies, pipeline:P stages of layers, tensor:T slices of each layer; "
         "D is what the ranks allow",
-        requires=(Condition("mode", modes_with(lambda row: not row.single)),),
+        requires=(Condition("mode", MODES.where(lambda row: not row.single)),),
         default_text="each worker has the whole model",
         synonyms=("parallelism", "mesh", "pipeline-parallel", "tensor-parallel"),
         usual=True,
     )
     pipeline_schedule: str | None = knob(
         None, PIPELINE_SCHEDULE, _CUT,
-        f"order in which stages work: {', '.join(PIPELINE_FORMS)}; psrt explain pipeline "
-        "draws it",
+        f"order in which stages work: {', '.join(PIPELINES.own)} (interleaved:V has V chunks a "
+        "stage); psrt explain pipeline draws it",
         requires=_PARALLEL, fallback=names.DEFAULT_PIPELINE,
     )
     micro_batches: int | None = knob(
@@ -348,7 +342,7 @@ class TrainConfig:
     staleness_rate: RateRow | Spelled | None = knob(  # noqa: RUF009
         None, STALENESS_RATES.kind, _OPTIMIZER,
         "scale the learning rate of a gradient by its staleness tau",
-        rows=STALENESS_RATES, otherwise=_NO_DRAINS, fallback=STALENESS_RATES["constant"],
+        rows=STALENESS_RATES, otherwise=_NO_DRAINS, fallback=Constant(),
     )
 
     codec: CodecRow | Spelled | None = knob(  # noqa: RUF009
@@ -356,7 +350,7 @@ class TrainConfig:
         "send vectors in fewer bytes; psrt explain codec NAME shows how",
         rows=CODECS, default_text="as they are",
         requires=(
-            Condition("mode", modes_with(lambda row: row.codecs)),
+            Condition("mode", MODES.where(lambda row: row.codecs)),
             _IN_ROUNDS._replace(otherwise=_ALONE),
             Condition("push_sum", (False,)), Condition("gradient_tracking", (False,)),
             Condition("by_host", (False,)),
@@ -381,7 +375,7 @@ class TrainConfig:
     )
 
     optimizer: OptimizerRow | Spelled = knob(  # noqa: RUF009
-        OPTIMIZERS["sgd"], OPTIMIZERS.kind, _OPTIMIZER, "rule that turns gradients into steps",
+        Sgd(), OPTIMIZERS.kind, _OPTIMIZER, "rule that turns gradients into steps",
         rows=OPTIMIZERS,
         synonyms=("optim",),
         usual=True,
@@ -410,7 +404,7 @@ class TrainConfig:
         synonyms=("warmup",),
     )
     schedule: ScheduleRow | Spelled = knob(  # noqa: RUF009
-        SCHEDULES["constant"], SCHEDULES.kind, _OPTIMIZER,
+        Always(), SCHEDULES.kind, _OPTIMIZER,
         "how the learning rate changes over time",
         rows=SCHEDULES,
         synonyms=("scheduler", "lr-schedule"),

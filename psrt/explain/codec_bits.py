@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
-from psrt.codec import Matrix
+from psrt.codec import CODECS, Matrix
 from psrt.codec.frame import HEADER_BYTES, read_header
 from psrt.codec.indices import AS_THEY_ARE, DENSE, GAPS, unpack_indices
-from psrt.codec.sparse import drawn
+from psrt.codec.sparse import Chosen, drawn
 
 #: Lengths of the parts of a float32's bits: its sign, exponent and mantissa.
 _FLOAT32 = (1, 8, 23)
@@ -74,8 +74,11 @@ def fields(
         yield from _thin(reader, int(knobs["rank"] or 0), matrices, n)
     elif "chunk" in knobs:
         yield from _chunks(reader, int(knobs["chunk"] or 0), int(knobs["kept"] or 0), n)
-    else:
+    elif isinstance(CODECS[codec].codec(0), Chosen):
         yield from _sparse(reader, header.form, sent, n)
+    else:  # of another package
+        for i in range(header.nbytes):
+            yield reader.take([8], f"byte {i} of the payload")
 
 
 class _Reader:

@@ -13,6 +13,7 @@ from psrt.config.former import as_spelled_now
 from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
 from psrt.errors import ConfigError
+from psrt.rows.row import Rows
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
 FORMAT = 12
@@ -144,7 +145,7 @@ class Header:
             ConfigError: if this psrt has no such row, or the row cannot be so.
         """
         rows, text = knobs_of(TrainConfig)[name].rows, self.knob(name)
-        assert rows is not None, "a knob that chooses a row"
+        assert isinstance(rows, Rows), "a knob that chooses a row"
         try:
             return None if text is None else rows.read(str(text))
         except ConfigError as error:

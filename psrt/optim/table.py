@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from psrt.rows.knobs import knob
-from psrt.rows.row import Registry, Row
+from psrt.rows.row import Row, Rows
 from psrt.rows.values import REAL, SWITCH, WHOLE
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class DemoSgd(SignSgd):
 
 
 #: Every optimizer by its name.
-OPTIMIZERS: Final = Registry("optimizer", "psrt.optimizers", OptimizerRow, (
+OPTIMIZERS: Final = Rows("optimizer", "psrt.optimizers", OptimizerRow, (
     Sgd, Momentum, Nesterov, Adagrad, Adam, AdamW, SignSgd, DemoSgd,
 ))  # fmt: skip
 
@@ -273,7 +273,7 @@ class GapAware(RateRow):
 
 
 #: Every staleness-aware rate by its name.
-STALENESS_RATES: Final = Registry("staleness rate", "psrt.staleness_rates", RateRow, (
+STALENESS_RATES: Final = Rows("staleness rate", "psrt.staleness_rates", RateRow, (
     Constant, Inverse, MeanInverse, Power, Exponential, Drop, DelayCompensated, GapAware,
 ))  # fmt: skip
 
@@ -342,4 +342,4 @@ class Cosine(ScheduleRow):
 
 
 #: Every schedule of learning rates by its name.
-SCHEDULES: Final = Registry("schedule", "psrt.schedules", ScheduleRow, (Always, Steps, Cosine))
+SCHEDULES: Final = Rows("schedule", "psrt.schedules", ScheduleRow, (Always, Steps, Cosine))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from psrt.errors import ConfigError
@@ -23,7 +23,7 @@ class Knob:
     #: Name of its value in the help text; the kind's own word if empty.
     metavar: str = ""
     #: The only values allowed; empty allows any.
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     #: Smallest value, inclusive.
     min: float | None = None
     #: Lower bound, exclusive.
@@ -34,8 +34,6 @@ class Knob:
     exclusive_max: float | None = None
     #: Other names for it, with dashes, that a user may try.
     synonyms: tuple[str, ...] = ()
-    #: Other word that a user may try → choice.
-    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: The default in words, where the field's default is not the whole truth.
     default_text: str = ""
 
@@ -80,7 +78,7 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
         raise _refusal(name, str(error), value) from None
     if knob.choices and value not in knob.choices:
         names = ", ".join(knob.choices)
-        hint = did_you_mean(value, knob.choices, knob.words)
+        hint = did_you_mean(value, knob.choices)
         raise ConfigError(f"{dashed(name)} must be one of {names}, got {value!r}{hint}")
     for words, bound, holds in (
         ("at least", knob.min, operator.ge),

@@ -8,13 +8,14 @@ Python does; neither knows of the runs that use it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from psrt.errors import ConfigError
 from psrt.rows.knobs import Knob, accept, dashed, read, shown
+from psrt.rows.registry import Registry
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import Kind, write_text
 
@@ -100,12 +101,8 @@ def knobs_of_row(row: Row | type[Row]) -> Mapping[str, Knob]:
 RowT = TypeVar("RowT", bound=Row)
 
 
-class Registry(Mapping[str, RowT], Generic[RowT]):
-    """Rows by their names, each with its usual knobs.
-
-    Beside psrt's own there may be rows of other packages, which name them under an entry point.
-    They are looked up where a name is not one of psrt's, or all names are asked for.
-    """
+class Rows(Registry[RowT], Generic[RowT]):
+    """Rows with knobs by their names, each with its usual ones."""
 
     def __init__(self, what: str, group: str, base: type[RowT], rows: Iterable[type[RowT]]) -> None:
         """Set up.
@@ -116,66 +113,13 @@ class Registry(Mapping[str, RowT], Generic[RowT]):
             base: class of all rows.
             rows: psrt's own.
         """
-        self.what, self.group, self._base = what, group, base
-        self._rows = {row.name: row() for row in rows}
-        self._looked = False
-
-    def __getitem__(self, name: str) -> RowT:
-        if name not in self._rows:
-            self._look()
-        return self._rows[name]
-
-    def __iter__(self) -> Iterator[str]:
-        self._look()
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        self._look()
-        return len(self._rows)
-
-    def _look(self) -> None:
-        """Add the rows of other packages.
-
-        Raises:
-            ConfigError: if one cannot be had, or has a name that is taken.
-        """
-        if self._looked:
-            return
-        self._looked = True
-        from importlib.metadata import entry_points  # costs milliseconds, and few need it
-
-        for point in entry_points(group=self.group):
-            try:
-                row = point.load()
-                is_one = issubclass(row, self._base) and row.name == point.name
-            except Exception as error:
-                raise ConfigError(
-                    f"{self.what} {point.name} cannot be had from {point.value}: {error}"
-                ) from error
-            if not is_one or point.name in self._rows:
-                why = "there is one already" if is_one else f"it is no {self._base.__name__}"
-                raise ConfigError(f"{point.value} cannot be {self.what} {point.name}: {why}")
-            self._rows[point.name] = row()
-
-    @property
-    def own(self) -> tuple[str, ...]:
-        """The names of psrt's own rows, and of others that were looked up."""
-        return tuple(self._rows)
-
-    @property
-    def words(self) -> dict[str, str]:
-        """Other name that a user may try → name."""
-        return {word: row.name for row in self.values() for word in row.synonyms}
+        super().__init__(what, group, base, (row() for row in rows))
 
     @property
     def kind(self) -> Kind:
         """Kind of the values of a flag that chooses a row."""
         metavar = "NAME[:KNOB=VALUE,...]"
         return Kind(metavar, self.read, self.accept, lambda row: write_text(row.text))
-
-    def where(self, holds: Callable[[RowT], bool]) -> Chosen[RowT]:
-        """Return the rows of which something holds, which also depends on their knobs."""
-        return Chosen(self, holds)
 
     def read(self, text: str) -> RowT:
         """Return the row that a text spells.
@@ -196,10 +140,7 @@ class Registry(Mapping[str, RowT], Generic[RowT]):
             ConfigError: as ``read``.
         """
         name, colon, rest = text.strip().partition(":")
-        if name not in self:
-            hint = did_you_mean(name, self, self.words)
-            raise ConfigError(f"must be one of {', '.join(self)}, got {name!r}{hint}")
-        row, found = self[name], dict[str, Any]()
+        row, found = self[self.checked(name)], dict[str, Any]()
         knobs = knobs_of_row(row)
         for part in rest.split(",") if colon else ():
             word, equals, value = (it.strip() for it in part.partition("="))
@@ -235,27 +176,10 @@ class Registry(Mapping[str, RowT], Generic[RowT]):
         """
         if isinstance(value, str):
             return self.read(value)
-        if not isinstance(value, self._base):
+        if not isinstance(value, self.base):
             raise ValueError(f"must be a {self.what}")
         if type(self.get(value.name)) is not type(value):
             raise ConfigError(
                 f"{value.name} is of no package that names it under the entry point {self.group}"
             )
         return value
-
-
-class Chosen(Collection[str], Generic[RowT]):
-    """The names of some rows of a registry, and any row of which what they share holds."""
-
-    def __init__(self, registry: Registry[RowT], holds: Callable[[RowT], bool]) -> None:
-        self._registry, self._holds = registry, holds
-
-    def __contains__(self, value: object) -> bool:
-        row = self._registry.get(value) if isinstance(value, str) else value
-        return isinstance(row, self._registry._base) and self._holds(row)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, row in self._registry.items() if self._holds(row))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)

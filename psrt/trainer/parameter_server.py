@@ -9,7 +9,7 @@ import numpy as np
 
 from psrt.arrays import AnyArray
 from psrt.config import TrainConfig
-from psrt.config.modes import modes_with
+from psrt.config.modes import MODES
 from psrt.errors import ConfigError
 from psrt.trainer.trainer import Trainer, Words
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Modes in which gradients are pushed to servers.
-_MODES = modes_with(lambda mode: mode.needs_servers and not mode.averages)
+_MODES = MODES.where(lambda mode: mode.needs_servers and not mode.averages)
 #: Pushes of a worker, at most: it leaves when it likes.
 _STEPS = 1 << 31
 

@@ -10,7 +10,7 @@ from psrt.explain.gossip import explained as mixed
 from psrt.explain.pipeline import explained as piped
 from psrt.explain.timeline import run
 from psrt.pages.play import codec, collective, exchange, gossip, page, pipeline, timeline
-from psrt.pipeline import pipeline_of
+from psrt.pipeline import PIPELINES
 from support.browser import tab_in
 from support.explanations import EXAMPLE, explained
 
@@ -23,7 +23,7 @@ SAID = "document.querySelector('.said').textContent"
 #: The film of each kind of explanation.
 FILMS = {
     "ring": lambda: collective.film_of(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))),
-    "pipeline": lambda: pipeline.film_of(piped(pipeline_of("zero-bubble")[0], 3, 4)),
+    "pipeline": lambda: pipeline.film_of(piped(PIPELINES["zero-bubble"], 3, 4)),
     "timeline": lambda: timeline.film_of(
         run(TrainConfig(mode="ssp", steps=3, staleness=1), workers=3, slow={1: 3.0})
     ),

@@ -28,7 +28,7 @@ from psrt.job.virtual import SimulatedRun
 from psrt.optim import OPTIMIZERS, STALENESS_RATES
 from psrt.pipeline.registry import PIPELINES
 from psrt.simulation.cost_flags import VirtualCosts
-from psrt.topology.names import NAMES as TOPOLOGIES
+from support.graphs import GRAPHS as TOPOLOGIES
 
 Knobs = dict[str, Any]
 

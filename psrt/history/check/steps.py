@@ -37,7 +37,9 @@ from psrt.history.header import Header
 from psrt.optim.table import (
     SCHEDULES,
     Cosine,
+    DelayCompensated,
     Exponential,
+    GapAware,
     Inverse,
     MeanInverse,
     Power,
@@ -390,7 +392,10 @@ def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Fl
         return np.power(1.0 + tau, -row.power)
     if isinstance(row, Exponential):
         return np.exp(-row.decay * tau)
-    return np.ones(len(tau))
+    if row is None or row.never_scales or isinstance(row, DelayCompensated | GapAware):
+        return np.ones(len(tau))
+    rate = row.make(1, max_lr=1.0)  # of another package
+    return np.array([rate.scale(int(it)) for it in tau])
 
 
 def _mean_inverse(shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:

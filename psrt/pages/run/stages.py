@@ -14,7 +14,7 @@ from psrt.pages.heat_map import group_names, grouped
 from psrt.pages.parts import Figure, Heading, Note, Part, Section, Table
 from psrt.pages.run.folder import RunFolder
 from psrt.pages.words import nbytes, percent
-from psrt.pipeline.registry import pipeline_of
+from psrt.pipeline.registry import schedule_of
 from psrt.pipeline.schedule import Passes
 from psrt.report.summary import ModelCut
 
@@ -62,7 +62,8 @@ def bubble_of(cut: ModelCut) -> float | None:
     All passes take as long, and messages no time; None for a schedule that is not known.
     """
     try:
-        schedule, chunks = pipeline_of(cut.schedule)
+        chosen = schedule_of(cut.schedule)
+        schedule, chunks = chosen.row, chosen.chunks
         stages = axes_of(cut.parallel).pipeline
     except (ConfigError, ValueError):
         return None

@@ -15,7 +15,7 @@ from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.errors import ConfigError
 from psrt.history import Header
 from psrt.history.header import sealed
-from psrt.rows.row import Registry
+from psrt.rows.row import Rows
 from support.cases import each
 from support.histories import header_of
 
@@ -129,7 +129,7 @@ def elsewhere(tmp_path, monkeypatch):
         (tmp_path / "elsewhere.py").write_text(PACKAGE)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "elsewhere", raising=False)
-        return Registry("codec", name, CodecRow, [type(row) for row in CODECS.values()])
+        return Rows("codec", name, CodecRow, [type(row) for row in CODECS.values()])
 
     return install
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from psrt.cli.flags import parse_train
 from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.config.injection import KINDS, Injection
-from psrt.config.knobs import knobs_of
+from psrt.config.knobs import RunKnob, knobs_of
 from psrt.errors import ConfigError
 from psrt.rows.knobs import dashed
-from psrt.rows.row import knobs_of_row
+from psrt.rows.row import Rows, knobs_of_row
 from psrt.rows.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
 
 KNOBS = knobs_of(TrainConfig)
@@ -59,13 +59,13 @@ def values_of(name):
     knob = KNOBS[name]
     if name == "inject":
         return st.lists(injections()).map(tuple)
-    return values_like(knob) if knob.rows is None else rows_of(knob.rows)
+    return rows_of(knob.rows) if isinstance(knob.rows, Rows) else values_like(knob)
 
 
 def values_like(knob):
     """Return a strategy of what a knob of a kind takes."""
-    if knob.choices:
-        return st.sampled_from(knob.choices)
+    if names := knob.names if isinstance(knob, RunKnob) else knob.choices:
+        return st.sampled_from(list(names))
     if knob.kind is SWITCH:
         return st.booleans()
     if knob.kind is WHOLE:

@@ -25,9 +25,10 @@ from psrt.explain.pipeline_output import (
     compared_text,
     draw,
 )
-from psrt.pipeline import PIPELINES, pipeline_of
-from psrt.topology import GRAPHS, topology_of
+from psrt.pipeline import PIPELINES, schedule_of
+from psrt.topology import topology_of
 from support.cases import each
+from support.graphs import GRAPHS
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,7 +58,7 @@ CASES = (
 
 @each(("name", "stages", "micro_batches", "deferred"), CASES)
 def test_text_and_document_are_one_timeline(name, stages, micro_batches, deferred):
-    row, chunks = pipeline_of(name)
+    row, chunks = schedule_of(name).row, schedule_of(name).chunks
     found = explained(row, stages, micro_batches, chunks, deferred=deferred)
     text, said = as_text(found), as_document(found)
     assert max(map(len, text.splitlines())) <= 118
@@ -104,7 +105,7 @@ def test_the_text_of_1f1b(capsys):
 
 @each(("name", "stages", "micro_batches", "deferred"), CASES)
 def test_the_drawing_has_every_pass_in_the_picture(name, stages, micro_batches, deferred):
-    row, chunks = pipeline_of(name)
+    row, chunks = schedule_of(name).row, schedule_of(name).chunks
     found = explained(row, stages, micro_batches, chunks, deferred=deferred)
     canvas = draw(found)
     shapes = list(ElementTree.fromstring(canvas.as_text()))

@@ -24,10 +24,11 @@ from psrt.runtime.strategies.neighbours import Neighbours
 from psrt.runtime.strategies.pair_gossip import PairGossip
 from psrt.runtime.strategies.push_sum import PushSum
 from psrt.runtime.strategies.tracking import Tracking
-from psrt.topology import GRAPHS, registry, topology_of
+from psrt.topology import registry, topology_of
 from psrt.topology.host_part import HostPart
 from psrt.topology.part import Part
 from support.cases import each
+from support.graphs import GRAPHS
 from support.histories import header_of, recorded
 from support.mutants import Mutants, before
 from support.recording import Ledger

@@ -31,11 +31,11 @@ from psrt.pages.play.thin import coarse, thinned
 from psrt.pages.play.timeline import film_of as film_of_timeline
 from psrt.pipeline import PIPELINES
 from psrt.pipeline.step import SENDING
-from psrt.topology.names import NAMES
 from psrt.topology.spectrum import disagreement, simulated
 from psrt.units import size_text
 from support.cases import each
 from support.explanations import EXAMPLE, explained
+from support.graphs import GRAPHS
 from support.pages import Page
 
 
@@ -94,7 +94,9 @@ def test_a_collective_shows_its_plan_comes_to_what_is_proved_and_costs_its_price
 # --- graphs -------------------------------------------------------------------------------------
 
 
-@each(("name", "push_sum"), [*((it, False) for it in NAMES), ("exponential", True), ("star", True)])
+@each(
+    ("name", "push_sum"), [*((it, False) for it in GRAPHS), ("exponential", True), ("star", True)]
+)
 def test_a_graph_shows_its_edges_and_what_the_simulation_says(name, push_sum):
     found = gossip.explained(name, 8, nbytes=1024, push_sum=push_sum, seed=3)
     film, topology = film_of_graph(found), found.topology

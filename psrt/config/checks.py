@@ -204,9 +204,9 @@ def _check_length(config: TrainConfig) -> None:
     """Check the knobs that set the length of the run."""
     if config.epochs is not None and config.steps is not None:
         raise ConfigError("give --epochs or --steps, not both")
-    if config.epochs is not None and config.warmup_epochs > config.epochs:
+    if config.epochs is not None and config.schedule.warmup > config.epochs:
         raise ConfigError(
-            f"--warmup-epochs {shown(config.warmup_epochs)} is longer than "
+            f"--schedule {config.schedule}: its warm-up is longer than "
             f"the run of {shown(config.epochs)} epochs"
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from psrt.codec.table import CODECS, CodecRow
-from psrt.optim.table import OPTIMIZERS, SCHEDULES, STALENESS_RATES
+from psrt.optim.table import OPTIMIZERS, SCHEDULES, STALENESS_RATES, Always
 from psrt.rows.knobs import dashed
 from psrt.rows.row import Rows
 
@@ -24,6 +24,8 @@ class Former(NamedTuple):
     rows: Rows[Any]
     #: Knob of the run → knob of the row.
     knobs: Mapping[str, str]
+    #: The row where a file names none.
+    usual: str | None = None
 
 
 _CODEC_KNOBS: Final = (
@@ -37,13 +39,18 @@ _RATE_KNOBS: Final = {
     "dc_lambda": "strength",
     "dc_adaptive": "adaptive",
 }
+_SCHEDULE_KNOBS: Final = {
+    "decay_epochs": "epochs",
+    "decay_factor": "factor",
+    "warmup_epochs": "warmup",
+}
 FORMER: Final = (
     Former(("codec", "codec_reply"), CODECS, {f"codec_{it}": it for it in _CODEC_KNOBS}),
     Former(
         ("optimizer",), OPTIMIZERS, {it: it for it in ("momentum", "beta1", "beta2", "epsilon")}
     ),
     Former(("staleness_rate",), STALENESS_RATES, _RATE_KNOBS),
-    Former(("schedule",), SCHEDULES, {"decay_epochs": "epochs", "decay_factor": "factor"}),
+    Former(("schedule",), SCHEDULES, _SCHEDULE_KNOBS, Always.name),
 )
 
 
@@ -65,7 +72,7 @@ def as_spelled_now(values: Mapping[str, Any]) -> dict[str, Any]:
             continue
         taken = {name for name, value in given.items() if value is None}
         for field in former.fields:
-            chosen = found.get(field)
+            chosen = found.get(field, former.usual)
             row = former.rows.get(chosen) if isinstance(chosen, str) else None
             own = {
                 name: value

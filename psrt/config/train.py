@@ -398,14 +398,9 @@ class TrainConfig:
         default_text="no clipping",
         synonyms=("clip", "grad-clip", "max-grad-norm"),
     )
-    warmup_epochs: float = knob(
-        0.0, REAL, _OPTIMIZER, "raise the learning rate from 0 to --lr over X epochs",
-        min=0, max=1e9,
-        synonyms=("warmup",),
-    )
     schedule: ScheduleRow | Spelled = knob(  # noqa: RUF009
         Always(), SCHEDULES.kind, _OPTIMIZER,
-        "how the learning rate changes over time",
+        "how the learning rate warms up, and changes over time",
         rows=SCHEDULES,
         synonyms=("scheduler", "lr-schedule"),
     )

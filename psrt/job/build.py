@@ -607,7 +607,6 @@ def _schedule(config: TrainConfig) -> Schedule:
         config.schedule,
         config.lr,
         epochs=math.inf if config.epochs is None else config.epochs,
-        warmup_epochs=config.warmup_epochs,
     )
 
 

@@ -15,36 +15,31 @@ class Schedule:
     """A learning rate that warms up linearly and goes on as its row says.
 
     >>> from psrt.optim.table import Cosine
-    >>> schedule = Schedule(Cosine(), 0.8, epochs=10, warmup_epochs=2)
+    >>> schedule = Schedule(Cosine(warmup=2), 0.8, epochs=10)
     >>> [round(schedule.rate(progress), 3) for progress in (0, 1, 2, 6, 10)]
     [0.0, 0.4, 0.8, 0.4, 0.0]
-
-    Source: warm-up, Goyal et al. 2017 (1706.02677).
     """
 
-    def __init__(
-        self, row: ScheduleRow, lr: float, *, epochs: float, warmup_epochs: float = 0.0
-    ) -> None:
+    def __init__(self, row: ScheduleRow, lr: float, *, epochs: float) -> None:
         """Set the curve.
 
         Args:
-            row: how it goes on behind the warm-up.
+            row: its warm-up, and how it goes on.
             lr: peak rate, at the end of the warm-up.
             epochs: end of the run; later progress gets its last rate.
-            warmup_epochs: number of epochs in which the rate rises from 0 to ``lr``.
 
         Raises:
             ConfigError: if a number is invalid.
         """
         if not (lr > 0 and math.isfinite(lr)):
             raise ConfigError(f"learning rate {lr}, expected a positive finite number")
-        if not (0 <= warmup_epochs <= epochs):
-            raise ConfigError(f"warm-up of {warmup_epochs} epochs in a run of {epochs}")
-        self._row, self._length = row, epochs - warmup_epochs
+        if row.warmup > epochs:
+            raise ConfigError(f"warm-up of {row.warmup:g} epochs in a run of {epochs:g}")
+        self._row, self._length = row, epochs - row.warmup
         #: The largest rate, at the end of the warm-up.
         self.peak = lr
-        self._warmup = warmup_epochs
-        self._always_peak = row.stays and warmup_epochs == 0
+        self._warmup = row.warmup
+        self._always_peak = row.stays and row.warmup == 0
 
     def rate(self, progress: float) -> float:
         """Return the rate at ``progress`` epochs, a fraction included."""

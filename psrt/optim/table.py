@@ -280,8 +280,15 @@ STALENESS_RATES: Final = Rows("staleness rate", "psrt.staleness_rates", RateRow,
 
 @dataclass(frozen=True)
 class ScheduleRow(Row):
-    """How a learning rate goes on behind its warm-up."""
+    """A learning rate that warms up linearly, and how it goes on.
 
+    Source: warm-up, Goyal et al. 2017 (1706.02677).
+    """
+
+    warmup: float = knob(
+        0.0, REAL, "number of epochs in which the rate rises from 0 to --lr",
+        kw_only=True, min=0, max=1e9, synonyms=("warmup-epochs",),
+    )  # fmt: skip
     #: Whether it stays where it is.
     stays: ClassVar[bool] = False
 

@@ -38,16 +38,18 @@ class Knob:
     default_text: str = ""
 
 
-def knob(default: Any, kind: Kind, help: str, **rest: Any) -> Any:
+def knob(default: Any, kind: Kind, help: str, *, kw_only: bool = False, **rest: Any) -> Any:
     """Return a dataclass field with ``default`` whose metadata is a `Knob`.
 
     Args:
         default: of the field.
         kind: type of its values.
         help: one line for the help text.
+        kw_only: whether it is given by its name only, as what all rows of a kind have.
         rest: further fields of `Knob`.
     """
-    return dataclasses.field(default=default, metadata={"knob": Knob(kind, help, **rest)})
+    metadata = {"knob": Knob(kind, help, **rest)}
+    return dataclasses.field(default=default, kw_only=kw_only, metadata=metadata)
 
 
 def dashed(name: str) -> str:

@@ -120,7 +120,7 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
     "trim": {
         "none": {},
         "clip": {"clip_norm": 0.5},
-        "decay": {"weight_decay": 0.01, "schedule": "cosine", "warmup_epochs": 0.7},
+        "decay": {"weight_decay": 0.01, "schedule": "cosine:warmup=0.7"},
     },
     "rate": {
         "constant": {},

@@ -105,7 +105,7 @@ class Network:
 
 def rate_of(config: Config, progress: float) -> float:
     """Return η, which warms up and then stays or follows a cosine."""
-    peak, warm = float(config["lr"]), float(config["warmup_epochs"] or 0.0)
+    peak, warm = float(config["lr"]), float(config.get("warmup", 0.0))
     if progress < warm:
         return peak * progress / warm
     if config["schedule"] == "cosine":

@@ -266,7 +266,6 @@ class Schedule:
 
     lr: float
     row: ScheduleRow = SCHEDULES["constant"]
-    warmup: float = 0.0
     epochs: float = np.inf
 
     @classmethod
@@ -277,21 +276,20 @@ class Schedule:
         return cls(
             real_knob(header, "lr", 0.0),
             header.chosen("schedule"),
-            real_knob(header, "warmup_epochs", 0.0),
             real_knob(header, "epochs", np.inf),
         )
 
     def rate(self, progress: Floats) -> Floats:
         """Return η at each of these."""
-        since, row = np.maximum(progress - self.warmup, 0.0), self.row
-        shape, length = np.ones(len(progress)), self.epochs - self.warmup
+        since, row = np.maximum(progress - self.row.warmup, 0.0), self.row
+        shape, length = np.ones(len(progress)), self.epochs - self.row.warmup
         if isinstance(row, Steps):
             shape = np.power(row.factor, np.floor(since / row.epochs))
         elif isinstance(row, Cosine) and length > 0:
             shape = 0.5 * (1.0 + np.cos(np.pi * np.minimum(since / length, 1.0)))
         elif not row.stays:  # of another package
             shape = np.array([row.share(it, length, 0.0) for it in since.tolist()])
-        return self.lr * np.where(progress < self.warmup, progress / self.warmup, shape)
+        return self.lr * np.where(progress < self.row.warmup, progress / self.row.warmup, shape)
 
     def bounds(self, progress: Floats, hair: float = _NEAR) -> tuple[Floats, Floats]:
         """Return the smallest and the largest η within a hair of each of these."""

@@ -14,7 +14,7 @@ from psrt.config import MODES, TrainConfig, check_data, resolve
 from psrt.config.checks import check_matrices
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
-from psrt.optim.table import Adam, Constant, DelayCompensated, Drop, Power, Steps
+from psrt.optim.table import Adam, Always, Constant, DelayCompensated, Drop, Power, Steps
 from support.cases import each
 
 KNOBS = knobs_of(TrainConfig)
@@ -94,7 +94,8 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
 
 @pytest.mark.parametrize(("knobs", "message"), [
     ({"epochs": 1, "steps": 1}, "give --epochs or --steps, not both"),
-    ({"epochs": 2, "warmup_epochs": 2.5}, "--warmup-epochs 2.5 is longer than the run of 2 epochs"),
+    ({"epochs": 2, "schedule": Always(warmup=2.5)},
+     "--schedule constant:warmup=2.5: its warm-up is longer than the run of 2 epochs"),
     ({"mode": "local-sgd", "fragments": 9}, "--fragments 9 is more than --local-steps 8: after "
      "each step of a period one is sent, or none"),
     ({"mode": "local-sgd", "local_steps": 4, "sync_delay": 5}, "--sync-delay 5 is longer than the "
@@ -228,7 +229,8 @@ def test_the_rank_is_one_that_a_matrix_can_have():
      "--elastic 1.1 drives 1 worker and the centre apart: it may be at most 1"),
     ({"inject": ("*:delay:1", "1:slow:2:7"), "mode": "ssp"}, 2,
      "--inject 1:slow:2:7 names a worker that does not exist, the last is 0"),
-    ({"warmup_epochs": 12}, 1, "--warmup-epochs 12 is longer than the run of 10 epochs"),
+    ({"schedule": "constant:warmup=12"}, 1,
+     "--schedule constant:warmup=12: its warm-up is longer than the run of 10 epochs"),
 ])  # fmt: skip
 def test_what_does_not_fit_the_ranks(knobs, ranks, message):
     assert refusal(ranks, **knobs) == message
@@ -243,7 +245,7 @@ def test_what_does_not_fit_the_ranks(knobs, ranks, message):
     ({"inject": ("0:delay:1", "*:jitter:1"), "mode": "ssp"}, 2),
     ({"inject": ("1:delay:1",), "mode": "allreduce"}, 2),
     ({"inject": ("0:pause:9:1",), "steps": 10}, 1),
-    ({"warmup_epochs": 10}, 1),
+    ({"schedule": "constant:warmup=10"}, 1),
 ])  # fmt: skip
 def test_what_just_fits_the_ranks(knobs, ranks):
     assert resolve(TrainConfig(**knobs), ranks=ranks).lr == 0.1

@@ -60,9 +60,9 @@ MODES = {
 #: What a schedule may look like over two and a half epochs.
 CURVES = {
     "constant": {},
-    "warm-up": {"warmup_epochs": 1.0},
+    "warm-up": {"schedule": "constant:warmup=1.0"},
     "step": {"schedule": "step:epochs=0.5,factor=0.5"},
-    "cosine": {"schedule": "cosine", "warmup_epochs": 0.5},
+    "cosine": {"schedule": "cosine:warmup=0.5"},
 }
 
 
@@ -121,7 +121,7 @@ for modes, curve in ((["easgd", "softsync, power"], "constant"), (["inverse"], "
     broken.add("has another rate than the schedule", (Schedule, "rate"), modes, "rates",
                lambda rate, self, progress: 1.01 * rate(self, progress), **CURVES[curve])
 broken.add("leaves out the warm-up", (Schedule, "rate"), ["serial", "gap-aware"], "rates",
-           lambda _, self, progress: self.peak, warmup_epochs=1.0)
+           lambda _, self, progress: self.peak, schedule="constant:warmup=1.0")
 broken.add("heeds no staleness", [(it, "scale") for it in (Inverse, Power, Exponential)],
            ["inverse", "ssp, exponential", "softsync, power"], "rates", lambda *_: 1.0,
            **CURVES["cosine"])

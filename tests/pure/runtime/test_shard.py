@@ -113,7 +113,7 @@ def test_a_kept_gradient_is_compensated_too():
 
 @each("by_samples", [True, False])
 def test_an_update_goes_with_the_mean_progress_of_its_pushes(by_samples):
-    schedule = Schedule(Always(), 1.0, epochs=4, warmup_epochs=4)
+    schedule = Schedule(Always(warmup=4), 1.0, epochs=4)
     case = Case(by_samples=by_samples, schedule=schedule)
     assert case.apply(push(0, progress=3.0), push(0, progress=1.0)) == 0.5
     assert case.apply(push(1, progress=1.0)) == 0.5

@@ -58,7 +58,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     )},
 }  # fmt: skip
 #: DiLoCo's outer step.
-_NESTEROV = ("--outer-lr", "0.7", "--outer-momentum", "0.9")
+_NESTEROV = ("--outer", "nesterov:lr=0.7,momentum=0.9")
 #: Of local-sgd, which has fewer bytes by averaging seldom: none averages after every step. The
 #: model has three layers, so there are three fragments.
 LOCAL = "local-sgd"

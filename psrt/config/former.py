@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from psrt.codec.table import CODECS, CodecRow
-from psrt.optim.table import OPTIMIZERS, SCHEDULES, STALENESS_RATES, Always
+from psrt.optim.table import (
+    OPTIMIZERS,
+    OUTER_STEPS,
+    SCHEDULES,
+    STALENESS_RATES,
+    Always,
+    OuterNesterov,
+)
 from psrt.rows.knobs import dashed
 from psrt.rows.row import Rows
 
@@ -44,6 +51,7 @@ _SCHEDULE_KNOBS: Final = {
     "decay_factor": "factor",
     "warmup_epochs": "warmup",
 }
+_OUTER_KNOBS: Final = {"outer_lr": "lr", "outer_momentum": "momentum"}
 FORMER: Final = (
     Former(("codec", "codec_reply"), CODECS, {f"codec_{it}": it for it in _CODEC_KNOBS}),
     Former(
@@ -51,6 +59,7 @@ FORMER: Final = (
     ),
     Former(("staleness_rate",), STALENESS_RATES, _RATE_KNOBS),
     Former(("schedule",), SCHEDULES, _SCHEDULE_KNOBS, Always.name),
+    Former(("outer",), OUTER_STEPS, _OUTER_KNOBS, OuterNesterov.name),
 )
 
 

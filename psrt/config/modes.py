@@ -240,7 +240,7 @@ _ROWS = (
         rounds=True,
         codecs=True,
         knobs=(
-            *("local_steps", "post_local_epoch", "outer_lr", "outer_momentum"),
+            *("local_steps", "post_local_epoch", "outer"),
             *("fragments", "fragment_order", "eager", "sync_delay", "mixing"),
             *(*_SUMMED, *_SERVED),
         ),

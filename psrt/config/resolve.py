@@ -20,8 +20,6 @@ from psrt.pipeline.registry import schedule_of
 from psrt.rows.knobs import dashed, shown
 from psrt.units import plural
 
-#: Outer rate and momentum of DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
-_OUTER_LR, _OUTER_MOMENTUM = 0.7, 0.9
 _EPOCHS = 10.0
 
 
@@ -145,10 +143,6 @@ def _of_other_knobs(config: TrainConfig, mode: Mode) -> dict[str, Any]:
         found["epochs"] = _EPOCHS
     if config.lr is None:
         found["lr"] = config.optimizer.lr
-    if config.outer_lr is None and config.outer_momentum is not None:
-        found["outer_lr"] = _OUTER_LR
-    if config.outer_momentum is None and config.outer_lr is not None:
-        found["outer_momentum"] = _OUTER_MOMENTUM
     if config.push_sum and config.order is None:
         found["order"] = ADAPT_THEN_COMBINE
     return found

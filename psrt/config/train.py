@@ -25,11 +25,13 @@ from psrt.config.modes import MODES, Mode
 from psrt.errors import ConfigError
 from psrt.optim.table import (
     OPTIMIZERS,
+    OUTER_STEPS,
     SCHEDULES,
     STALENESS_RATES,
     Always,
     Constant,
     OptimizerRow,
+    OuterRow,
     RateRow,
     ScheduleRow,
     Sgd,
@@ -174,14 +176,10 @@ class TrainConfig:
         None, WHOLE, _MODE, "average after every step until epoch E, then every H steps",
         metavar="E", min=0, default_text="H from the start", drawn=True,
     )
-    outer_lr: float | None = knob(
-        None, REAL, _MODE,
-        "learning rate of the outer Nesterov optimizer (0.7 with --outer-momentum)",
-        exclusive_min=0, max=1e6, default_text="plain averaging", drawn=True,
-    )
-    outer_momentum: float | None = knob(
-        None, REAL, _MODE, "momentum of the outer optimizer (0.9 with --outer-lr)",
-        min=0, exclusive_max=1, default_text="plain averaging", drawn=True,
+    outer: OuterRow | Spelled | None = knob(  # noqa: RUF009
+        None, OUTER_STEPS.kind, _MODE, "take an outer step towards the average", rows=OUTER_STEPS,
+        default_text="plain averaging", drawn=True,
+        synonyms=("outer-optimizer",),
     )
     fragments: int | None = knob(
         None, WHOLE, _MODE,

@@ -25,7 +25,7 @@ from psrt.job.gossip import gossip
 from psrt.messages import Message
 from psrt.model.chain import chain_layers, layer_spans
 from psrt.optim import Optimizer, Schedule, StalenessRate
-from psrt.optim.table import Always, Nesterov, Sgd
+from psrt.optim.table import Always, Sgd
 from psrt.partition import ShardPlan, Span
 from psrt.runtime.chain_work import ChainWork, LayerWork, NoWork
 from psrt.runtime.cut_problem import CutProblem
@@ -422,7 +422,7 @@ def _averager(
     return ReduceAverager(
         port,
         _outer_updater(config, port.theta.size, differences=codec is not None),
-        steps=config.outer_lr is not None,
+        steps=config.outer is not None,
         algorithm=config.allreduce or "auto",
         full=config.batch_size * (config.local_steps or 1),
         check_every=config.check_every or 0,
@@ -593,11 +593,9 @@ def _outer_updater(config: TrainConfig, n: int, *, differences: bool) -> Updater
     """
     outer: Optimizer = Sgd().make(n) if differences else PlainAverage()
     rate = 1.0
-    if config.outer_lr is not None:
-        rate = config.outer_lr
-        assert config.outer_momentum is not None, "a resolved config has both"
-        nesterov = Nesterov(config.outer_momentum).make(n)
-        outer = nesterov if differences else OuterStep(nesterov)
+    if config.outer is not None:
+        rate, step = config.outer.lr, config.outer.make(n)
+        outer = step if differences else OuterStep(step)
     return Updater(n, outer, Schedule(Always(), rate, epochs=1.0))
 
 

@@ -146,6 +146,34 @@ OPTIMIZERS: Final = Rows("optimizer", "psrt.optimizers", OptimizerRow, (
 
 
 @dataclass(frozen=True)
+class OuterRow(Row):
+    """The step that local SGD takes from the mean of its workers, not all the way to it."""
+
+    lr: float = knob(0.7, REAL, "learning rate of the outer step", exclusive_min=0, max=1e6)
+
+    def make(self, n: int) -> Optimizer:
+        """Make the optimizer of ``n`` elements that takes it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OuterNesterov(OuterRow):
+    """Rate and momentum of DiLoCo (Douillard et al. 2023, arXiv 2311.08105)."""
+
+    name, summary = "nesterov", "Nesterov's momentum over the means of periods"
+    synonyms = ("diloco", "slowmo")
+    momentum: float = knob(0.9, REAL, "fraction of the velocity kept", min=0, exclusive_max=1)
+
+    def make(self, n: int) -> Optimizer:
+        """Make the optimizer."""
+        return Nesterov(self.momentum).make(n)
+
+
+#: Every outer step by its name; without one the mean is taken as it is.
+OUTER_STEPS: Final = Rows("outer step", "psrt.outer_steps", OuterRow, (OuterNesterov,))
+
+
+@dataclass(frozen=True)
 class RateRow(Row):
     """A staleness-aware rate."""
 

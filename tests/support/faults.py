@@ -71,7 +71,7 @@ MODES: dict[str, dict[str, Any]] = {
     "sharded": {
         "mode": "allreduce", "allreduce": "ring", "optimizer": "adam", "shard": "optimizer",
     },
-    "outer": {"mode": "local-sgd", "local_steps": 2, "outer_momentum": 0.9, **_TWO},
+    "outer": {"mode": "local-sgd", "local_steps": 2, "outer": "nesterov:momentum=0.9", **_TWO},
     "known": {"mode": "gossip", "topology": "ring", **_TOP_K},
     "push-sum": {"mode": "gossip", "topology": "exponential", "push_sum": True},
     "tracked": {"mode": "gossip", "topology": "ring", "gradient_tracking": True},

@@ -57,15 +57,16 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "local-sgd over 2 shards": ("local-sgd", {"local_steps": 2, "shards_per_server": 2}, (1,)),
     "local-sgd": ("local-sgd", {"local_steps": 3}, (0,)),
     "post-local": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (0,)),
-    "outer": ("local-sgd", {"local_steps": 2, "outer_lr": 0.7}, (0,)),
+    "outer": ("local-sgd", {"local_steps": 2, "outer": "nesterov:lr=0.7"}, (0,)),
     "fragments": ("local-sgd", {"local_steps": 3, "fragments": 2}, (0,)),
     "fragments, late": (
-        "local-sgd", {"local_steps": 4, "fragments": 3, "sync_delay": 2, "outer_lr": 0.7}, (0,),
+        "local-sgd",
+        {"local_steps": 4, "fragments": 3, "sync_delay": 2, "outer": "nesterov"}, (0,),
     ),
     "late, post-local": (
         "local-sgd", {"local_steps": 3, "sync_delay": 3, "post_local_epoch": 1}, (0,),
     ),
-    "eager": ("local-sgd", {"local_steps": 2, "eager": True, "outer_lr": 0.7}, (0,)),
+    "eager": ("local-sgd", {"local_steps": 2, "eager": True, "outer": "nesterov:lr=0.7"}, (0,)),
     "eager, fragments, post-local": (
         "local-sgd",
         {"local_steps": 3, "eager": True, "fragments": 2, "post_local_epoch": 1},

@@ -159,7 +159,7 @@ class Outer:
     """θ_old and the mean → θ: the mean itself, or Nesterov along θ_old − mean."""
 
     def __init__(self, config: Config) -> None:
-        self.lr, self.momentum = config["outer_lr"], config["outer_momentum"]
+        self.lr, self.momentum = config.get("outer_lr"), config.get("outer_momentum")
         self.velocity: Any = 0.0
 
     def __call__(self, old: Vector, delta: Vector) -> Vector:
@@ -250,7 +250,7 @@ def weights_of(edges: NDArray[np.bool_], ranks: Sequence[int]) -> Vector:
 def named(config: Config) -> tuple[Config, Config]:
     """Return a config with the names of rows, their knobs beside them; and the codec's knobs."""
     found = dict(config)
-    for row in ("optimizer", "staleness_rate", "schedule", "codec"):
+    for row in ("optimizer", "staleness_rate", "schedule", "outer", "codec"):
         name, _, given = (config[row] or "").partition(":")
         knobs = dict(it.split("=") for it in given.split(",") if it)
         numbers = {
@@ -258,7 +258,8 @@ def named(config: Config) -> tuple[Config, Config]:
             for knob, it in knobs.items()
             if it not in ("true", "false")
         }
-        found |= {row: name or None} | ({} if row == "codec" else numbers)
+        its = {f"outer_{knob}": it for knob, it in numbers.items()} if row == "outer" else numbers
+        found |= {row: name or None} | ({} if row == "codec" else its)
     return found, numbers
 
 

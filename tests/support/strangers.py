@@ -74,7 +74,7 @@ RUNS: dict[str, dict[str, Any]] = {
 SAVED: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync", "servers": 2, "optimizer": "adam", "bucket_bytes": None},
     "allreduce": {"mode": "allreduce", "codec": "dgc:density=0.1"},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 2, "servers": 1, "outer_lr": 0.7},
+    "local-sgd": {"mode": "local-sgd", "local_steps": 2, "servers": 1, "outer": "nesterov:lr=0.7"},
 }
 _WORKERS = 2
 #: What psrt may raise; what is raised otherwise is a bug.

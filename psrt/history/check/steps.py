@@ -375,7 +375,8 @@ def _shared(contract: Contract, header: Header) -> Schedule | None:
         return Schedule.of(header)
     if contract.mode.elastic is not None:
         return Schedule(alpha_of(contract, header))
-    return Schedule(real_knob(header, "outer_lr", 1.0))
+    outer = header.chosen("outer")
+    return Schedule(1.0 if outer is None else outer.lr)
 
 
 def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:

@@ -128,7 +128,7 @@ def test_help_shows_the_usual_flags(capsys):
 
 @each(("topic", "some", "none"), [
     ("compression", {"codec", "error-feedback"}, {"lr", "staleness"}),
-    ("lr", {"lr", "outer-lr"}, {"mode", "codec"}),
+    ("lr", {"lr"}, {"mode", "codec"}),
     ("top-k", {"codec"}, {"lr"}),
 ])  # fmt: skip
 def test_help_on_a_topic(topic, some, none, capsys):

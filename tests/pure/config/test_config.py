@@ -14,7 +14,16 @@ from psrt.config import MODES, TrainConfig, check_data, resolve
 from psrt.config.checks import check_matrices
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
-from psrt.optim.table import Adam, Always, Constant, DelayCompensated, Drop, Power, Steps
+from psrt.optim.table import (
+    Adam,
+    Always,
+    Constant,
+    DelayCompensated,
+    Drop,
+    OuterNesterov,
+    Power,
+    Steps,
+)
 from support.cases import each
 
 KNOBS = knobs_of(TrainConfig)
@@ -36,7 +45,7 @@ def refusal(ranks=None, **knobs):
 
 def a_value(name):
     given = {
-        "outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2,
+        "outer": OuterNesterov(), "post_local_epoch": 2,
         "machine_costs": "costs.json", "overlap": True, "bucket_bytes": 64, "shard": "optimizer",
         "codec": TopK(0.1), "codec_reply": Sign(), "parallel": "pipeline:2",
         "micro_batches": 4, "stages": "1,2",
@@ -141,12 +150,12 @@ def test_what_depends_on_the_mode_waits_for_it():
     ({"mode": "allreduce", "clip_norm": 1}, 2, {"overlap": False, "bucket_bytes": None}),
     ({"mode": "local-sgd"}, 2,
      {"servers": 0, "allreduce": "auto", "local_steps": 8, "placement": None, "check_every": 100,
-      "overlap": None, "bucket_bytes": None, "outer_lr": None, "outer_momentum": None,
+      "overlap": None, "bucket_bytes": None, "outer": None,
       "post_local_epoch": None}),
     ({"mode": "local-sgd", "servers": 1}, 2,
      {"allreduce": None, "placement": "first", "check_every": None}),
-    ({"mode": "local-sgd", "outer_momentum": 0.5}, 2, {"outer_lr": 0.7}),
-    ({"mode": "local-sgd", "outer_lr": 0.5}, 2, {"outer_momentum": 0.9}),
+    ({"mode": "local-sgd", "outer": "nesterov:momentum=0.5"}, 2,
+     {"outer": OuterNesterov(0.7, 0.5)}),
     ({"mode": "easgd"}, 2,
      {"servers": 1, "local_steps": 10, "elastic": 0.9, "asynchronous": False,
       "post_local_epoch": None, "staleness_rate": None, "allreduce": None}),

@@ -32,9 +32,9 @@ MODES = {
     "serial": {"mode": "serial"},
     "allreduce": {"mode": "allreduce"},
     "local-sgd": {"mode": "local-sgd", "local_steps": 2},
-    "outer": {"mode": "local-sgd", "local_steps": 2, "outer_lr": 0.7, "outer_momentum": 0.9},
+    "outer": {"mode": "local-sgd", "local_steps": 2, "outer": "nesterov:lr=0.7,momentum=0.9"},
     "outer over servers": {
-        "mode": "local-sgd", "local_steps": 2, "outer_lr": 0.7, "outer_momentum": 0.9,
+        "mode": "local-sgd", "local_steps": 2, "outer": "nesterov:lr=0.7,momentum=0.9",
         "servers": 2,
     },
     "fragments": {

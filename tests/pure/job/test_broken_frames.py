@@ -43,7 +43,8 @@ PUSHES = {
     "mode": "async", "servers": 2,
 }  # fmt: skip
 FRAGMENTS = LOCAL | {
-    "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer_lr": 0.7, "post_local_epoch": 1,
+    "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer": "nesterov",
+        "post_local_epoch": 1,
 }  # fmt: skip
 JOBS = {
     "pushes": PUSHES | {"codec": "sign"},

@@ -36,17 +36,18 @@ LOCAL = {
 }  # fmt: skip
 KINDS = {
     "as a whole": {},
-    "outer": {"outer_lr": 0.7},
+    "outer": {"outer": "nesterov:lr=0.7"},
     "post-local": {"post_local_epoch": 1},
     "fragments": {"fragments": 2},
     "late": {"sync_delay": 2},
     "all at once": {
-        "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer_lr": 0.7, "post_local_epoch": 1,
+        "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer": "nesterov",
+        "post_local_epoch": 1,
     },
     "eager": {"eager": True},
-    "eager fragments": {"eager": True, "fragments": 3, "outer_lr": 0.7},
+    "eager fragments": {"eager": True, "fragments": 3, "outer": "nesterov:lr=0.7"},
     "means": {"fragments": 2, "codec_reply": "low-rank:rank=1"},
-    "servers": {"servers": 2, "outer_lr": 0.7},
+    "servers": {"servers": 2, "outer": "nesterov:lr=0.7"},
     "replies": {"servers": 1, "codec_reply": "sign"},
 }  # fmt: skip
 #: Codecs of means in two phases.

@@ -17,7 +17,7 @@ import pytest
 from psrt.config import TrainConfig
 from psrt.job.virtual import simulate
 from psrt.optim import BLOCK, Schedule
-from psrt.optim.table import Always, Momentum, Nesterov
+from psrt.optim.table import Always, Momentum, Nesterov, OuterNesterov
 from psrt.partition import Span
 from psrt.runtime.strategies.averaging import OuterStep
 from psrt.runtime.updater import Contribution, Updater
@@ -109,12 +109,11 @@ class Oracle:
 
     def outer(self, base, velocity, delta):
         """Return the next parameters and velocity."""
-        lr, mu = self.knobs.get("outer_lr"), self.knobs.get("outer_momentum")
-        if lr is None and mu is None:
+        asked = self.knobs.get("outer")
+        if asked is None:
             return base - delta, velocity
-        velocity = (0.9 if mu is None else mu) * velocity + delta
-        step = delta + (0.9 if mu is None else mu) * velocity
-        return base - (0.7 if lr is None else lr) * step, velocity
+        velocity = asked.momentum * velocity + delta
+        return base - asked.lr * (delta + asked.momentum * velocity), velocity
 
     def mean(self, k):
         """Return the mean of round k, None without samples."""
@@ -224,7 +223,9 @@ def trained(problem, workers, knobs, *, seed=0, **length):
     return simulate(config, problem, workers=workers, seed=seed)
 
 
-OUTERS = [{}, {"outer_lr": 0.7}, {"outer_lr": 0.4, "outer_momentum": 0.0}, {"outer_momentum": 0.5}]
+OUTERS = [{}, *({"outer": OuterNesterov(**it)} for it in (
+    {}, {"lr": 0.4, "momentum": 0.0}, {"momentum": 0.5},
+))]  # fmt: skip
 KINDS = [
     {"fragments": 2},
     {"fragments": 3, "fragment_order": "sequential", "local_steps": 7},

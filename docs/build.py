@@ -30,20 +30,21 @@ from psrt.cli.explain_flags import (
     timeline_parser,
 )
 from psrt.cli.export import export_parser
-from psrt.cli.flags import FlagParser, train_parser
+from psrt.cli.flags import FlagParser, rows_of_all, train_parser
 from psrt.cli.launch import launch_parser
 from psrt.cli.report import report_parser
 from psrt.cli.show import show_parser
 from psrt.cli.simulate import simulate_parser
 from psrt.cli.trace import trace_parser
 from psrt.cli.watch import watch_parser
-from psrt.codec import TABLE
+from psrt.codec import CODECS
 from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
-from psrt.config.knobs import dashed, shown
 from psrt.history.check import RULES
 from psrt.history.check.trust import ON_TRUST
 from psrt.pipeline import PIPELINES
+from psrt.rows.knobs import dashed, shown
+from psrt.rows.row import knobs_of_row
 
 _FOLDER = Path(__file__).parent
 #: Stands for a module's docstring, or for a section per row of a registry.
@@ -64,6 +65,8 @@ def cli() -> str:
     own = {name for action in train._actions for name in action.option_strings}
     lines += _command(launch_parser())
     lines += _command(train)
+    for text in rows_of_all(train.knobs):
+        lines += ["", "```text", text.rstrip(), "```"]
     lines += _command(
         simulate_parser(), "Beside the flags of `psrt train`, but `--timeout-s`:", own
     )
@@ -189,10 +192,13 @@ def _codecs() -> Iterator[str]:
     """Yield a table of the codecs, from their rows."""
     yield "| name | in short | knobs | unbiased | error feedback | replies, neighbours |"
     yield "|---|---|---|---|---|---|"
-    for row in TABLE.values():
-        knobs = [f"{dashed(name)} {_default(value)}" for name, value in row.knobs.items()]
+    for row in CODECS.values():
+        knobs = [
+            dashed(name) if row.knobs[name] is None else f"{dashed(name)} {shown(row.knobs[name])}"
+            for name in knobs_of_row(row)
+        ]
         unbiased = "if scaled" if "scaled" in row.knobs else "yes" if row.is_unbiased else ""
-        feedback = "yes" if row.feeds_back_with({}) else "no"
+        feedback = "yes" if row.is_fed_back else "no"
         if row.feeds_back is None:
             feedback = "none"
         elif "scaled" in row.knobs:
@@ -200,10 +206,6 @@ def _codecs() -> Iterator[str]:
         replies = "yes" if row.sends_differences else "no"
         cells = (f"`{row.name}`", row.summary, ", ".join(knobs), unbiased, feedback, replies)
         yield f"| {' | '.join(cells)} |"
-
-
-def _default(value: float | None) -> str:
-    return "none" if value is None else shown(value)
 
 
 def _derivation(module: str) -> str:

@@ -4,6 +4,8 @@ The public names are looked up on first use, so ``import psrt`` itself loads not
 them needs MPI before a job on several ranks begins:
 
 - ``TrainConfig``, with ``resolve``, ``from_toml`` and ``to_toml``: the configuration of a run;
+- ``TopK`` and the other codecs, ``Adam`` and the other optimizers, each with its knobs:
+  ``TrainConfig(codec=TopK(density=0.1))`` is ``TrainConfig(codec="top-k:density=0.1")``;
 - ``run``: trains, on all ranks of an MPI job or alone; returns a ``Run`` with its ``Summary`` and
   its list of ``Record``;
 - ``Trainer``: the same in a loop of one's own, for numpy, torch and JAX;
@@ -33,6 +35,25 @@ from psrt.version import __version__
 if TYPE_CHECKING:
     from psrt import jax as jax
     from psrt import torch as torch
+    from psrt.codec.table import (
+        BFloat16,
+        Demo,
+        Dgc,
+        Float4E3M0,
+        Float8E4M3,
+        Float8E5M2,
+        Float16,
+        Int8,
+        LowRank,
+        Nonzero,
+        Qsgd,
+        RandomK,
+        Sign,
+        Ternary,
+        TernaryBase3,
+        Threshold,
+        TopK,
+    )
     from psrt.config import TrainConfig, from_toml, resolve, to_toml
     from psrt.errors import (
         ConfigError,
@@ -47,6 +68,7 @@ if TYPE_CHECKING:
     from psrt.job.result import Run
     from psrt.job.virtual import SimulatedRun, simulate
     from psrt.mpi.communicator import Communicator
+    from psrt.optim.table import Adagrad, Adam, AdamW, Momentum, Nesterov
     from psrt.report import Record, Summary
     from psrt.runtime.problem import Problem
     from psrt.simulation import SimulationCosts
@@ -66,19 +88,41 @@ if _is_one_of_several(os.environ):
     sys.excepthook = _uncaught
 
 __all__ = [
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "BFloat16",
     "Communicator",
     "ConfigError",
+    "Demo",
+    "Dgc",
     "DivergedError",
+    "Float4E3M0",
+    "Float8E4M3",
+    "Float8E5M2",
+    "Float16",
+    "Int8",
+    "LowRank",
+    "Momentum",
+    "Nesterov",
+    "Nonzero",
     "ParameterServer",
     "Problem",
     "ProtocolError",
     "PsrtError",
+    "Qsgd",
+    "RandomK",
     "Record",
     "ReplayError",
     "Run",
+    "Sign",
     "SimulatedRun",
     "SimulationCosts",
     "Summary",
+    "Ternary",
+    "TernaryBase3",
+    "Threshold",
+    "TopK",
     "TrainConfig",
     "Trainer",
     "TransportError",
@@ -91,8 +135,16 @@ __all__ = [
     "to_toml",
 ]
 
+#: Codecs with their knobs, for ``TrainConfig(codec=...)``.
+_CODECS = (
+    *("BFloat16", "Demo", "Dgc", "Float16", "Float4E3M0", "Float8E4M3", "Float8E5M2", "Int8"),
+    *("LowRank", "Nonzero", "Qsgd", "RandomK", "Sign", "Ternary", "TernaryBase3", "Threshold"),
+    "TopK",
+)
 #: Public name → the module that has it.
 _HOME = {
+    **dict.fromkeys(_CODECS, "psrt.codec.table"),
+    **dict.fromkeys(("Adagrad", "Adam", "AdamW", "Momentum", "Nesterov"), "psrt.optim.table"),
     **dict.fromkeys(("TrainConfig", "from_toml", "resolve", "to_toml"), "psrt.config"),
     **dict.fromkeys(
         (

@@ -100,7 +100,7 @@ def _no_command(words: list[str]) -> str:
     known = ", ".join(COMMANDS)
     if not words:
         return f"no command given, expected one of {known}; psrt --help says more"
-    from psrt.config.suggest import did_you_mean
+    from psrt.rows.suggest import did_you_mean
 
     return (
         f"unknown command {words[0]!r}{did_you_mean(words[0], COMMANDS)}, expected one of {known}"

@@ -44,7 +44,7 @@ from psrt.sharding import Sharing, memory
 SIZES = (784, *[1024] * 6, 10)
 BATCH, MICRO_BATCHES, RANKS = 512, 8, 2
 ONE = "one process"
-OPTIMIZER: dict[str, Any] = {"optimizer": "momentum", "momentum": 0.9}
+OPTIMIZER: dict[str, Any] = {"optimizer": "momentum:momentum=0.9"}
 _SHARDED = {"parallel": f"data:{RANKS}", "micro_batches": 1}
 #: Ways, as flags.
 WAYS: dict[str, dict[str, Any]] = {

@@ -39,7 +39,7 @@ from psrt.bench.figures import Column, Summary, spread, table
 from psrt.bench.race import Candidate, Pace, Run, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of, wait
 from psrt.cli.bench import Report, run_script
-from psrt.config.axes import ScheduleName, axes_of, schedule_of
+from psrt.config.axes import axes_of
 from psrt.errors import ProtocolError
 from psrt.job.launcher import Launcher
 from psrt.job.local import LocalLauncher
@@ -49,7 +49,7 @@ from psrt.mpi.monitor import watched
 from psrt.partition import even_spans
 from psrt.pipeline.balance import balanced
 from psrt.pipeline.cost import Bound, bound
-from psrt.pipeline.registry import PIPELINES
+from psrt.pipeline.registry import PIPELINES, ScheduleName, schedule_of
 from psrt.pipeline.schedule import PipelineSchedule
 from psrt.progress import PROGRESS
 

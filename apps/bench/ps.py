@@ -31,16 +31,17 @@ from psrt.cli.bench import Report, run_script
 from psrt.cli.bench_allreduce import named, vector_sizes
 from psrt.cli.flags import FlagParser
 from psrt.config import TrainConfig, resolve
-from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError, ProtocolError
 from psrt.faults.vitals import HERE
 from psrt.job.build import role_map_for
 from psrt.mpi.agreement import raise_on_all
 from psrt.mpi.cores import kept_on
 from psrt.mpi.port import MpiPort
-from psrt.optim import Schedule, make_optimizer
+from psrt.optim import Schedule
+from psrt.optim.table import Always, Sgd
 from psrt.partition import even_spans
 from psrt.progress import PROGRESS
+from psrt.rows.suggest import did_you_mean
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer
@@ -106,7 +107,7 @@ class PsrtTrips:
 
     def _shard_server(self, number: int) -> ShardServer:
         port, size = self._port, self._role_map.spans[number].size
-        updater = Updater(size, make_optimizer("sgd", size), Schedule("constant", _LR, epochs=1))
+        updater = Updater(size, Sgd().make(size), Schedule(Always(), _LR, epochs=1))
         workers = len(self._role_map.workers)
         numbers = Shard(
             port.versions[number],

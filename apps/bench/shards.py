@@ -12,12 +12,13 @@ from mpi4py import MPI
 from psrt.cli.flags import FlagParser
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig
-from psrt.config.knobs import knobs_of, read
+from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
 from psrt.job.shards import choose_shards, served_job
 from psrt.mpi.agreement import bcast_text
 from psrt.mpi.hosts import split_hosts
 from psrt.partition import Span
+from psrt.rows.knobs import read
 
 
 def chosen_shards(

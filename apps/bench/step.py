@@ -25,7 +25,8 @@ from psrt.bench.race import Candidate, race, repeated
 from psrt.cli.bench import Report, run_script
 from psrt.errors import PsrtError
 from psrt.model import MLP
-from psrt.optim import make_optimizer, step
+from psrt.optim import step
+from psrt.optim.table import Sgd
 
 #: Models that the targets are set for.
 MODELS = ((784, 512, 512, 10), (784, 2048, 2048, 10))
@@ -119,7 +120,7 @@ def verify(problem: Problem) -> float:
     if not error < 1e-4:
         raise PsrtError(f"the gradient of {_name(problem)} is off by {error:.1e}")
     moved = theta.copy()
-    step(make_optimizer("sgd", problem.model.n), moved, got, moved, _LEARNING_RATE)
+    step(Sgd().make(problem.model.n), moved, got, moved, _LEARNING_RATE)
     if not np.array_equal(moved, theta - np.float32(_LEARNING_RATE) * got):
         raise PsrtError(f"the update of {_name(problem)} is not theta - lr * gradient")
     return error
@@ -159,7 +160,7 @@ def _measure(problem: Problem, rounds: int | None) -> dict[str, Any]:
     """Return one row of ``run``."""
     error = verify(problem)
     model = problem.model
-    optimizer = make_optimizer("sgd", model.n)
+    optimizer = Sgd().make(model.n)
 
     def forward_backward() -> None:
         model.loss_and_grad(problem.theta, problem.x, problem.y, problem.gradient)

@@ -12,10 +12,10 @@ from script import make_folder
 
 import psrt
 from psrt.cli.flags import parse_train
-from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.report import seconds_to_accuracy
+from psrt.rows.suggest import did_you_mean
 from psrt.simulation.cost_flags import VirtualCosts
 from studies.scenarios import scenario
 from studies.standings import Row

@@ -22,14 +22,14 @@ from script import say
 import psrt
 from psrt.arrays import Vector
 from psrt.cli.flags import parse_train
-from psrt.codec import Matrix, draws, make_codec, matrices_within
+from psrt.codec import CodecRow, Matrix, draws, matrices_within
 from psrt.codec.times import CodecTimes, Line
 from psrt.config.modes import MODES
-from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.job.problems import supervised_problem
 from psrt.partition import Span
 from psrt.report import seconds_to_accuracy
+from psrt.rows.suggest import did_you_mean
 from psrt.runtime.problem import matrices_of
 
 Row = dict[str, Any]
@@ -46,19 +46,19 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     )},
     "sign without feedback": ("--codec", "sign", "--no-error-feedback"),
     **{
-        f"{name} {density:.0%}": ("--codec", name, "--codec-density", str(density))
+        f"{name} {density:.0%}": ("--codec", f"{name}:density={density}")
         for name in ("top-k", "random-k", "dgc") for density in (0.1, 0.01)
     },
     "top-k 1% without feedback": ("--codec", "top-k", "--no-error-feedback"),
     "threshold": ("--codec", "threshold"),
-    **{f"low-rank {r}": ("--codec", "low-rank", "--codec-rank", str(r)) for r in (1, 2, 4)},
+    **{f"low-rank {r}": ("--codec", f"low-rank:rank={r}") for r in (1, 2, 4)},
     "demo": ("--optimizer", "demo"),
     **{f"{name}{BOTH_WAYS}": ("--codec", name, "--codec-reply", name) for name in (
         "bfloat16", "int8", "sign", "top-k",
     )},
 }  # fmt: skip
 #: DiLoCo's outer step.
-_NESTEROV = ("--outer-lr", "0.7", "--outer-momentum", "0.9")
+_NESTEROV = ("--outer", "nesterov:lr=0.7,momentum=0.9")
 #: Of local-sgd, which has fewer bytes by averaging seldom: none averages after every step. The
 #: model has three layers, so there are three fragments.
 LOCAL = "local-sgd"
@@ -229,7 +229,7 @@ def row_of(job: Job, options: Namespace) -> Row:
     return row
 
 
-def costs_of(times: Times, codec: str | None, bandwidth: float) -> psrt.SimulationCosts:
+def costs_of(times: Times, codec: CodecRow | None, bandwidth: float) -> psrt.SimulationCosts:
     """Return the costs of a run.
 
     Args:
@@ -246,7 +246,7 @@ def costs_of(times: Times, codec: str | None, bandwidth: float) -> psrt.Simulati
         latency=lambda rng: _LATENCY_S,
         bandwidth=bandwidth,
         apply=lambda shard, applied, rng: applied / _APPLY,
-        codecs={} if codec is None or times.codec is None else {codec: times.codec},
+        codecs={} if codec is None or times.codec is None else {codec.name: times.codec},
     )
 
 
@@ -256,8 +256,7 @@ _MEASURED: dict[tuple[object, ...], Times] = {}
 def measured(config: psrt.TrainConfig, problem: Any) -> Times:
     """Return what a gradient, encoding it and decoding it take."""
     theta = problem.initial()
-    knobs = {name: value for name, value in config.codec_knobs.items() if value is not None}
-    key = config.codec, *sorted(knobs.items()), theta.size, config.batch_size
+    key = config.codec, theta.size, config.batch_size
     if key not in _MEASURED:
         out = np.empty_like(theta)
         batch = next(iter(problem.batches(0, 1, 0)))
@@ -267,7 +266,7 @@ def measured(config: psrt.TrainConfig, problem: Any) -> Times:
             # Sums encode parts of the vector, pushes all of it.
             matrices = matrices_of(problem, theta.size)
             few, all_ = (
-                _codec_times(config.codec, out[:n], matrices_within(matrices, Span(0, n)), knobs)
+                _codec_times(config.codec, out[:n], matrices_within(matrices, Span(0, n)))
                 for n in (theta.size // 2, theta.size)
             )
             codec = CodecTimes(*(_through(*it) for it in zip(few, all_, strict=True)))
@@ -276,10 +275,10 @@ def measured(config: psrt.TrainConfig, problem: Any) -> Times:
 
 
 def _codec_times(
-    name: str, gradient: Vector, matrices: Sequence[Matrix], knobs: dict[str, Any]
+    row: CodecRow, gradient: Vector, matrices: Sequence[Matrix]
 ) -> tuple[tuple[int, float], tuple[int, float]]:
     """Return the elements and the seconds of encoding a gradient, and of decoding it."""
-    codec = make_codec(name, gradient.size, matrices=matrices, **knobs)
+    codec = row.codec(gradient.size, matrices=matrices)
     frame, into = codec.encode(gradient, draws(0, 0, 0, 0)).copy(), np.empty_like(gradient)
     encode = _fastest(lambda: codec.encode(gradient, draws(0, 0, 0, 0)))
     return (gradient.size, encode), (gradient.size, _fastest(lambda: codec.decode(frame, into)))

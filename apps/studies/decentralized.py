@@ -16,9 +16,9 @@ from script import say
 
 import psrt
 from psrt.cli.flags import parse_train
-from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.job.problems import supervised_problem
+from psrt.rows.suggest import did_you_mean
 from psrt.units import size_text
 from studies.compression import LINKS, costs_of, measured
 
@@ -41,7 +41,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "ring, adapt first": (*_GOSSIP, "ring", "--order", "adapt-then-combine"),
     "ring, gradient tracking": (*_GOSSIP, "ring", "--gradient-tracking"),
     "ring, top-k 10 %": (
-        *_GOSSIP, "ring", "--codec", "top-k", "--codec-density", "0.1", "--codec-everywhere",
+        *_GOSSIP, "ring", "--codec", "top-k:density=0.1", "--codec-everywhere",
     ),
     "ring, asynchronous": (*_GOSSIP, "ring", "--asynchronous"),
     "one-peer exponential, push-sum": (*_GOSSIP, "one-peer-exponential", "--push-sum"),

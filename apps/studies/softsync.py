@@ -55,7 +55,7 @@ def study(options: Namespace, words: Sequence[str]) -> None:
     rows = []
     for config in jobs:
         rows.append(row_of(config, scenario))
-        where = f"softsync {config.softsync:3}  {config.staleness_rate:12} seed {config.seed}"
+        where = f"softsync {config.softsync:3}  {config.staleness_rate!s:12} seed {config.seed}"
         say(f"{where}  error {Errors.of(rows[-1:])} %")
     show(rows, options, settings(jobs[0], options), plots=plots)
 
@@ -77,7 +77,8 @@ def configs(options: Namespace, words: Sequence[str]) -> Iterator[psrt.TrainConf
 def row_of(config: psrt.TrainConfig, scenario: Scenario) -> Row:
     """Train in virtual time and return what is kept of it: no numbers, if the run diverged."""
     row: Row = {
-        "softsync": config.softsync, "staleness_rate": config.staleness_rate, "seed": config.seed,
+        "softsync": config.softsync, "staleness_rate": str(config.staleness_rate),
+        "seed": config.seed,
         "test_error": None, "errors": [], "histogram": None, "beyond_2n": None, "staleness": None,
         "skew": None, "parameters_sha256": None,
     }  # fmt: skip
@@ -113,11 +114,10 @@ def known(accuracy: float | None) -> float:
 def settings(config: psrt.TrainConfig, options: Namespace) -> str:
     """Return in words what all runs have in common."""
     length = f"{config.steps} steps" if config.steps else f"{config.epochs:g} epochs"
-    momentum = "" if config.momentum is None else f" {config.momentum:g}"
     servers = plural(config.servers or 0, "server")
     return (
         f"{options.workers} workers, {servers}, {config.dataset}, batches of "
-        f"{config.batch_size}, {config.optimizer}{momentum}, lr {config.lr:g}, {length}, "
+        f"{config.batch_size}, {config.optimizer}, lr {config.lr:g}, {length}, "
         f"{plural(options.seeds, 'seed')}"
     )
 

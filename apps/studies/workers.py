@@ -63,7 +63,7 @@ def study(options: Namespace, flags: Sequence[str]) -> None:
     for workers, config in jobs:
         rows.append(row_of(config, workers))
         where = f"{config.mode:9} seed {config.seed}  {workers:3} workers"
-        say(f"{where}  {config.staleness_rate:18} {cell(rows[-1:])}")
+        say(f"{where}  {config.staleness_rate!s:18} {cell(rows[-1:])}")
     show(rows, options, f"{settings(jobs[0][1])}, {options.seeds} seeds", plots=plots)
 
 
@@ -87,7 +87,7 @@ def row_of(config: psrt.TrainConfig, workers: int) -> Row:
     """Train in virtual time and return what is kept of it: no accuracy, if the run diverged."""
     problem = supervised_problem(config, workers=workers)
     row: Row = {
-        "mode": config.mode, "staleness_rate": config.staleness_rate, "workers": workers,
+        "mode": config.mode, "staleness_rate": str(config.staleness_rate), "workers": workers,
         "seed": config.seed, "test_accuracy": None, "staleness_mean": None,
     }  # fmt: skip
     try:

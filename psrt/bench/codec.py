@@ -7,13 +7,14 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.bench.figures import Column, Row, Summary, spread
-from psrt.codec import CODECS, Codec, Encoder, Matrix, make_codec, make_encoder
+from psrt.codec import CODECS, Codec, Encoder, Matrix
 from psrt.codec.randomness import draws
 from psrt.progress import PROGRESS
 
@@ -49,8 +50,8 @@ def _row(name: str, vector: Vector, rounds: int) -> dict[str, Any]:
     n, knobs = vector.size, _KNOBS.get(name, {})
     side = math.isqrt(n)
     matrices = [Matrix(0, side, side)] if side else []
-    codec = make_codec(name, n, matrices=matrices, **knobs)
-    sender = make_encoder(name, n, matrices=matrices, **knobs)
+    row = replace(CODECS[name], **knobs)
+    codec, sender = row.codec(n, matrices=matrices), row.encoder(n, matrices=matrices)
     for it in (codec, sender):
         it.begin_epoch(1 << 20)  # behind every warm-up
     generator, out = draws(0, 0, 0, 0), np.empty_like(vector)

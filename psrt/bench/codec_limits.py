@@ -43,7 +43,8 @@ from typing import Any, NamedTuple
 from psrt.arrays import ITEMSIZE
 from psrt.bench import figures
 from psrt.bench.figures import Column, Row
-from psrt.codec import TABLE, make_codec
+from psrt.codec import CODECS
+from psrt.codec.table import RandomK
 from psrt.codec.times import CodecTimes, Line
 from psrt.config import MODES, TrainConfig
 from psrt.job.virtual import simulate
@@ -112,7 +113,7 @@ KINDS: dict[str, tuple[_Seconds, dict[str, Any]]] = {
 
 def gathers(codec: str) -> bool:
     """Return whether all ranks gather the frames of a codec where nobody asks for another way."""
-    ways = TABLE[codec].ways
+    ways = CODECS[codec].ways
     return Way.GATHERED in ways and Way.TWO_PHASES not in ways
 
 
@@ -143,18 +144,19 @@ def simulated(
         bandwidth: of each rank's link.
         flags: of the job.
     """
-    coded: dict[str, Any] = {"codec": name}
+    coded: dict[str, Any] = {"codec": CODECS[name]}
     dense: dict[str, Any] = {}
-    if TABLE[name].takes_matrices or make_codec(name, n).nbytes is None:
-        coded = {"codec": "random-k", "codec_density": it.frame / it.vector}
-    elif TABLE[name].feeds_back:
+    row = CODECS[name]
+    if row.takes_matrices or row.codec(n).nbytes is None:
+        coded = {"codec": RandomK(density=it.frame / it.vector)}
+    elif row.feeds_back:
         coded["error_feedback"] = False  # that is read with it
     times = CodecTimes(Line(0.0, it.encode / n), Line(0.0, it.decode / n))
     costs = SimulationCosts(
         compute=lambda rank, rng: 0.0,
         latency=lambda rng: 0.0,
         bandwidth=bandwidth,
-        codecs={coded["codec"]: times},
+        codecs={coded["codec"].name: times},
     )
     if not MODES[flags["mode"]].needs_servers:
         dense["allreduce"] = "ring"

@@ -13,11 +13,11 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.cli.progress import add_flags, shown
-from psrt.config.knobs import dashed, read_flag
-from psrt.config.values import WHOLE
 from psrt.errors import ConfigError
 from psrt.files import check_writable
 from psrt.mpirun import launch_line, launched
+from psrt.rows.knobs import dashed, read_flag
+from psrt.rows.values import WHOLE
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -145,11 +145,14 @@ def _words(parsers: Iterable[FlagParser], first: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _choices(parsers: Iterable[FlagParser]) -> Iterator[tuple[str, list[str]]]:
+def _choices(parsers: Sequence[FlagParser]) -> Iterator[tuple[str, list[str]]]:
     """Yield flags with their values, where those are few."""
     seen = set()
+    knobs = {name: knob for parser in parsers for name, knob in parser.knobs.items()}
     for action in _actions(parsers):
         choices = list(map(str, action.choices or ()))
+        if (knob := knobs.get(action.dest)) is not None and knob.rows is not None:
+            choices = list(knob.rows)
         metavar = action.metavar if isinstance(action.metavar, str) else ""
         if metavar.startswith("{") and metavar.endswith("}"):  # a knob says them so
             choices = metavar[1:-1].split(",")

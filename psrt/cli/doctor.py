@@ -12,8 +12,6 @@ from dataclasses import asdict
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import flush, say
 from psrt.cli.progress import add_flags, shown
-from psrt.config.knobs import Knob, read
-from psrt.config.values import REAL
 from psrt.doctor.facts import Facts
 from psrt.doctor.findings import FAILS, Finding, judge, verdict
 from psrt.doctor.preflight import here, is_first_here
@@ -22,6 +20,8 @@ from psrt.errors import TransportError, line_of
 from psrt.files import check_writable, write_text
 from psrt.mpirun import started_rank
 from psrt.progress import PROGRESS
+from psrt.rows.knobs import Knob, read
+from psrt.rows.values import REAL
 
 _DESCRIPTION = """\
 Look at the ranks of a job and at their hosts, and say what would fail or slow it, with a cure for
@@ -35,7 +35,7 @@ are apart, and what messages between each two hosts cost: α for an exchange, β
 sent while one is received. The exit status is 1 if something would make a job fail."""
 
 _TIMEOUT = Knob(
-    REAL, "", "give up if a rank waits this long for another", metavar="SECONDS",
+    REAL, "give up if a rank waits this long for another", metavar="SECONDS",
     exclusive_min=0, max=1e6,
 )  # fmt: skip
 _DEFAULT_S = 30.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from psrt.cli.explain_files import checked, film_of, json_of, publish
 from psrt.cli.explain_flags import (
-    CODEC_KNOBS,
     MOST_VALUES,
     codec_parser,
     compare_parser,
@@ -23,32 +23,31 @@ from psrt.cli.explain_flags import (
     timeline_parser,
     with_defaults,
 )
-from psrt.cli.flags import value_given
 from psrt.cli.printing import say
-from psrt.codec.table import TABLE
+from psrt.codec.table import CODECS
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
-from psrt.config.knobs import knobs_of, read_flag
-from psrt.config.modes import modes_with
+from psrt.config.modes import MODES
 from psrt.config.names import AUTO
-from psrt.config.suggest import did_you_mean
 from psrt.config.train import TrainConfig
-from psrt.config.values import BYTES, REAL, WHOLE
 from psrt.errors import ConfigError
-from psrt.pipeline import FORMS as PIPELINE_FORMS
-from psrt.pipeline import PIPELINES, pipeline_of
-from psrt.topology.names import FORMS
+from psrt.pipeline import PIPELINES, forms, schedule_of
+from psrt.rows.knobs import read_flag
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import BYTES, REAL, WHOLE
+from psrt.topology.names import TOPOLOGIES
+from psrt.topology.names import forms as graphs
 
 if TYPE_CHECKING:
     from psrt.views.explain.explanation import Explanation
 
 #: Modes with several workers.
 #: Gossip has a page of its own, of its graph.
-TIMELINES = modes_with(lambda mode: not mode.single and not mode.mixes)
+TIMELINES = MODES.where(lambda mode: not mode.single and not mode.mixes)
 
 _WRAPPED = fill(", ".join(ALGORITHMS), 74, subsequent_indent=" " * 17, break_on_hyphens=False)
-_CODECS = fill(", ".join(TABLE), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
-_TOPOLOGIES = fill(", ".join(FORMS), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
-_PIPELINES = fill(", ".join(PIPELINE_FORMS), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
+_CODECS = fill(", ".join(CODECS), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
+_TOPOLOGIES = fill(", ".join(graphs()), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
+_PIPELINES = fill(", ".join(forms()), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
 _HELP = f"""\
 usage: psrt explain WHAT [flags]
 
@@ -116,9 +115,9 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
             "explain what? for example: psrt explain ring; psrt explain --help lists all"
         )
     known = (*SCHEDULES, *TIMELINES, *pages)
-    topologies = {name: f"gossip --topology {name}" for name in FORMS if name not in SCHEDULES}
+    topologies = {name: f"gossip --topology {name}" for name in TOPOLOGIES if name not in SCHEDULES}
     pipelines = {name: f"pipeline --pipeline-schedule {name}" for name in PIPELINES}
-    others = {name: f"codec {name}" for name in TABLE} | topologies | pipelines
+    others = {name: f"codec {name}" for name in CODECS} | topologies | pipelines
     guess = did_you_mean(what, (*known, *others.values()), others)
     raise ConfigError(f"cannot explain {what!r}{guess}, only {', '.join(known)}")
 
@@ -218,29 +217,23 @@ def _codec(what: str, argv: list[str]) -> None:
     given = checked(codec_parser().parse(argv))
     from psrt.views.explain import codec, codec_output
 
-    row, wanted = TABLE[given.codec], given.error_feedback
-    fields = knobs_of(TrainConfig)
-    asked = {
-        name: value_given(name, fields[name], text)
-        for name in CODEC_KNOBS
-        if (text := getattr(given, name)) is not None
-    }
-    TrainConfig(codec=given.codec, error_feedback=wanted, **asked)  # or one line that says why not
-    knobs = codec.small_knobs(given.codec)
-    if wanted and "scaled" in knobs:
-        knobs["scaled"] = False
-    knobs |= {name.removeprefix("codec_"): value for name, value in asked.items()}
-    values = codec.example_of(given.codec)
+    wanted = given.error_feedback
+    try:
+        row, asked = CODECS.parsed(given.codec)
+        row = replace(row, **{**row.small, **asked}).settled(scales=not wanted)
+    except ConfigError as error:
+        raise ConfigError(f"codec {error}") from None
+    TrainConfig(codec=row, error_feedback=wanted)  # or one line that says why not
+    values = codec.example_of(row)
     if given.values is not None:
         texts = given.values.split(",", MOST_VALUES)
         if len(texts) > MOST_VALUES:
             raise ConfigError(f"values must be at most {MOST_VALUES} numbers")
         values = tuple(read_flag("values", REAL, text, min=-1e30, max=1e30) for text in texts)
     found = codec.run(
-        given.codec,
+        row,
         values,
-        knobs=knobs,
-        error_feedback=row.feeds_back_with(knobs) if wanted is None else wanted,
+        error_feedback=row.is_fed_back if wanted is None else wanted,
         steps=read_flag("steps", WHOLE, given.steps or "1", min=1, max=9),
         seed=read_flag("seed", WHOLE, given.seed or "0", min=0),
     )
@@ -305,8 +298,13 @@ def _pipeline(what: str, argv: list[str]) -> None:
     given = checked(pipeline_parser().parse(argv))
     from psrt.views.explain import pipeline, pipeline_output
 
-    row, chunks = pipeline_of(given.pipeline_schedule)
-    found = pipeline.explained(row, *_sizes(given), chunks, deferred=given.defer_weights)
+    try:
+        chosen = schedule_of(given.pipeline_schedule)
+    except ConfigError as error:
+        raise ConfigError(f"pipeline-schedule {error}") from None
+    found = pipeline.explained(
+        chosen.row, *_sizes(given), chosen.chunks, deferred=given.defer_weights
+    )
     publish(
         given,
         document=lambda: pipeline_output.as_document(found),

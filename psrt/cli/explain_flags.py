@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from psrt.cli.flags import FlagParser, value_given
 from psrt.cli.page_file import add_overwrite
-from psrt.codec.table import TABLE
+from psrt.codec.table import CODECS
 from psrt.collective import OPS
-from psrt.config.knobs import Knob, dashed, knobs_of, read_by_worker, read_flag
+from psrt.config.knobs import RunKnob, knobs_of
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
-from psrt.config.values import REAL, SWITCH, Number
-from psrt.pipeline import FORMS as PIPELINES
-from psrt.topology.names import DEFAULT, FORMS
+from psrt.pipeline import forms
+from psrt.rows.knobs import dashed, read_by_worker, read_flag
+from psrt.rows.values import REAL, SWITCH, Number
+from psrt.topology.names import DEFAULT
+from psrt.topology.names import forms as graphs
 
 if TYPE_CHECKING:
     from psrt.collective.costs import LinkCosts
 
 #: Knobs of a mode that show in a timeline.
 _SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.drawn)
-#: Knobs of codecs.
-CODEC_KNOBS = tuple(dict.fromkeys(f"codec_{name}" for row in TABLE.values() for name in row.knobs))
 #: Numbers of a vector that a codec is explained with, at most.
 MOST_VALUES = 256
 #: Defaults of a timeline; and of one that shows shards, where there is more to see of a step.
@@ -119,7 +119,7 @@ def codec_parser() -> FlagParser:
         "what is\nkept back of it for the next one.",
     )
     add = parser.add_argument
-    add("codec", metavar="NAME", choices=tuple(TABLE), help=", ".join(TABLE))
+    add("codec", metavar="NAME[:KNOB=VALUE,...]", help=", ".join(CODECS))
     add("--values", metavar="X,X,...", help="the vector (one of 8 numbers, or with a matrix of 16)")
     add("--steps", metavar="N", help="send the vector N times, each with what was kept back (1)")
     add("--seed", metavar="N", help="seed of what is drawn at random (0)")
@@ -128,8 +128,6 @@ def codec_parser() -> FlagParser:
         action=argparse.BooleanOptionalAction,
         help="whether what is lost is added to the next vector (as in training)",
     )
-    for name in CODEC_KNOBS:
-        _add_knob(parser, name, knobs_of(TrainConfig)[name].help)
     add("--json", action="store_true", help="print the same as JSON, for programs")
     _add_page(parser)
     return parser
@@ -145,8 +143,8 @@ def gossip_parser() -> FlagParser:
     add = parser.add_argument
     add(
         "--topology", metavar="NAME|FILE", default=DEFAULT,
-        help=f"{', '.join(FORMS)}: an edge a line, such as 0 1, or 0 > 1 if it goes one way, and "
-        f"if wanted a weight ({DEFAULT})",
+        help=f"{', '.join(graphs())}: an edge a line, such as 0 1, or 0 > 1 if it goes one way, "
+        f"and if wanted a weight ({DEFAULT})",
     )  # fmt: skip
     add("--ranks", metavar="N", help="number of ranks (8)")
     add(
@@ -175,7 +173,7 @@ def pipeline_parser() -> FlagParser:
     _add_pipeline_sizes(parser)
     parser.add_argument(
         "--pipeline-schedule", metavar="NAME", default="1f1b",
-        help=f"{', '.join(PIPELINES)}, with :V the number of a stage's chunks (1f1b)",
+        help=f"{', '.join(forms())}, with :V the number of a stage's chunks (1f1b)",
     )  # fmt: skip
     parser.add_argument(
         "--defer-weights", action="store_true",
@@ -289,7 +287,7 @@ def costs_of(given: argparse.Namespace) -> LinkCosts:
     return replace(costs, **chosen)
 
 
-def _fits(knob: Knob, mode: str) -> bool:
+def _fits(knob: RunKnob, mode: str) -> bool:
     """Return whether a knob has an effect in a mode."""
     return all(mode in it.values for it in knob.requires if it.field == "mode")
 

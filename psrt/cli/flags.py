@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from psrt.cli.process import print_once
 from psrt.cli.progress import add_flags
-from psrt.config import MODES, Knob, TrainConfig, did_you_mean, read_toml
-from psrt.config.knobs import Condition, dashed, knobs_of, read, shown, synonyms_of
-from psrt.config.values import SWITCH, WIDTHS
+from psrt.config import MODES, RunKnob, TrainConfig, did_you_mean, read_toml
+from psrt.config.former import now_of
+from psrt.config.knobs import Condition, knobs_of, synonyms_of
 from psrt.errors import ConfigError
 from psrt.files import read_text
+from psrt.rows.knobs import dashed, read, shown
+from psrt.rows.row import Rows, knobs_of_row
+from psrt.rows.values import SWITCH, WIDTHS
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -43,7 +47,6 @@ RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes"
 LAUNCH_WORDS = ("restarts", "min-workers", "hostfile", "launcher", "bind-to")
 
 
-_MODES = "\n".join(f"{row.name:<10} {row.doc}" for row in MODES.values())
 #: Of a longer list of names a line of help tells those that are not in it.
 _MOST_NAMES = 7
 
@@ -56,9 +59,9 @@ class FlagParser(argparse.ArgumentParser):
     #: Name without a flag, without leading dashes → what to do instead.
     notes: dict[str, str]
     #: Knobs by the names of their flags' values, where ``--help`` shows only the usual ones.
-    knobs: Mapping[str, Knob]
+    knobs: Mapping[str, RunKnob]
 
-    def __init__(self, *, knobs: Mapping[str, Knob] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, knobs: Mapping[str, RunKnob] | None = None, **kwargs: Any) -> None:
         super().__init__(
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -86,14 +89,17 @@ class FlagParser(argparse.ArgumentParser):
         if topic is None:
             return self._help_with(self._is_usual) + (
                 f"\nThese are the usual flags. {self.prog} --help-all shows all of them, and\n"
-                "--help TOPIC those of a heading, a flag or a value, such as --help ssp.\n"
+                "--help TOPIC those of a heading, a flag or a value, such as --help ssp or codec.\n"
             )
         word = topic.lstrip("-").replace("_", "-").replace(" ", "-").lower()
         text = self._help_with(lambda action, title: self._is_about(word, action, title))
+        for name, rows in _registries(self.knobs):
+            if word == dashed(name) or word in rows:
+                text += "\n" + rows_help(name, rows, None if word == dashed(name) else [word])
         if "\n  --" not in text:
             headings = [str(it.title) for it in self._action_groups if it._group_actions]
             known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-            choices = [name for it in self.knobs.values() for name in it.choices]
+            choices = [name for it in self.knobs.values() for name in it.names]
             hint = did_you_mean(word, [*headings, *known, *choices])
             raise ConfigError(
                 f"--help knows no topic {topic!r}{hint}; "
@@ -111,7 +117,7 @@ class FlagParser(argparse.ArgumentParser):
             return True
         knob = self.knobs.get(action.dest)
         return knob is not None and (
-            word in knob.choices or any(word in map(str, it.values) for it in _named(knob))
+            word in knob.names or any(word in map(str, it.values) for it in _named(knob))
         )
 
     def _help_with(self, shown: Callable[[argparse.Action, str], bool]) -> str:
@@ -194,6 +200,8 @@ class FlagParser(argparse.ArgumentParser):
     def _hint(self, flag: str) -> str:
         """Return a guess at which flag was meant, or say where all of them are listed."""
         word = flag.lstrip("-").replace("_", "-").lower()
+        if now := now_of(word.removeprefix("no-").replace("-", "_")):
+            return f": it is now {now}"
         if word in self.notes and word not in self.synonyms:
             return f" ({self.notes[word]})"
         known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
@@ -210,7 +218,8 @@ class _Help(argparse.Action):
     ) -> NoReturn:
         assert isinstance(parser, FlagParser)
         is_all = self.nargs == 0
-        print_once(parser.format_help() if is_all else parser.help_on(values), sys.stdout)
+        every = "\n".join([parser.format_help(), *rows_of_all(parser.knobs)])
+        print_once(every if is_all else parser.help_on(values), sys.stdout)
         parser.exit()
 
 
@@ -238,8 +247,11 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, knob in knobs_of(TrainConfig).items():
         if knob.group not in groups:
-            intro = _MODES if name == "mode" else None
-            groups[knob.group] = parser.add_argument_group(knob.group, intro)
+            modes = (MODES[it] for it in MODES.own)
+            intro = "\n".join(f"{row.name:<10} {row.summary}" for row in modes)
+            groups[knob.group] = parser.add_argument_group(
+                knob.group, intro if name == "mode" else None
+            )
         _add_flag(groups[knob.group], name, knob)
     return parser
 
@@ -303,27 +315,28 @@ def _read_config(path: str) -> dict[str, Any]:
     return read_toml(read_text(path, "a TOML file"), source=path)
 
 
-def _add_flag(group: argparse._ArgumentGroup, name: str, knob: Knob) -> None:
+def _add_flag(group: argparse._ArgumentGroup, name: str, knob: RunKnob) -> None:
     flag = f"--{dashed(name)}"
     text = _help(name, knob)
     if knob.kind is SWITCH:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         return
-    choices = f"{{{','.join(knob.choices)}}}" if knob.choices else knob.kind.metavar
-    metavar = knob.metavar or choices
+    metavar = knob.metavar or knob.kind.metavar
+    if knob.choices and not knob.metavar:
+        metavar = f"{{{','.join(knob.choices)}}}"
     action = "append" if knob.kind.several else "store"
     # Texts are read by the knob's kind afterwards: its messages are better than argparse's.
     group.add_argument(flag, metavar=metavar, action=action, help=text)
 
 
-def value_given(name: str, knob: Knob, given: Any) -> Any:
+def value_given(name: str, knob: RunKnob, given: Any) -> Any:
     """Convert a value that argparse collected to the knob's type."""
     if knob.kind is SWITCH:
         return given
     return read(name, knob, ",".join(given) if isinstance(given, list) else given)
 
 
-def _help(name: str, knob: Knob) -> str:
+def _help(name: str, knob: RunKnob) -> str:
     """Return the help line: the knob's own, where it applies, and its default."""
     # A rate's parameters apply where the rate does: the last condition is the narrowest.
     notes = [f"{dashed(it.field)} {_listed(it)}" for it in _named(knob)[-1:]]
@@ -334,10 +347,46 @@ def _help(name: str, knob: Knob) -> str:
         value = knob.fallback if own is None else own
         default = value if isinstance(value, str) else shown(value)
     notes.append(f"default: {default}")
-    return f"{knob.help} ({'; '.join(notes)})"
+    names = "" if knob.rows is None else f": {', '.join(knob.rows.own)}"
+    return f"{knob.help}{names} ({'; '.join(notes)})"
 
 
-def _named(knob: Knob) -> list[Condition]:
+def rows_help(flag: str, rows: Rows[Any], names: Iterable[str] | None = None) -> str:
+    """Return what a flag chooses among, each with its knobs.
+
+    Args:
+        flag: a field of the config.
+        rows: that it chooses among.
+        names: of some of them; None shows all.
+    """
+    lines = [f"--{dashed(flag)} NAME:KNOB=VALUE,...", ""]
+    for name in rows if names is None else names:
+        row = rows[name]
+        lines.append(f"  {name:<16} {row.told()}")
+        for field, knob in knobs_of_row(row).items():
+            value = row.knobs[field]
+            default = knob.default_text or (value if isinstance(value, str) else shown(value))
+            metavar = knob.metavar or knob.kind.metavar or "true|false"
+            left, right = f"    {dashed(field)}={metavar}", f"{knob.help} (default: {default})"
+            lines += wrap(f"{left:<24}{right}", 96, subsequent_indent=" " * 24)
+    return "\n".join(lines) + "\n"
+
+
+def rows_of_all(knobs: Mapping[str, RunKnob]) -> Iterator[str]:
+    """Yield what each of the knobs chooses among that choose rows."""
+    return (rows_help(name, rows) for name, rows in _registries(knobs))
+
+
+def _registries(knobs: Mapping[str, RunKnob]) -> Iterator[tuple[str, Rows[Any]]]:
+    """Yield the registries whose rows knobs choose, each once, with the first of these knobs."""
+    seen: list[Rows[Any]] = []
+    for name, knob in knobs.items():
+        if isinstance(knob.rows, Rows) and not any(knob.rows is it for it in seen):
+            seen.append(knob.rows)
+            yield name, knob.rows
+
+
+def _named(knob: RunKnob) -> list[Condition]:
     """Return where a knob applies by names; its text has numbers and switches."""
     return [it for it in knob.requires if isinstance(next(iter(it.values), ""), str)]
 
@@ -345,7 +394,7 @@ def _named(knob: Knob) -> list[Condition]:
 def _listed(condition: Condition) -> str:
     """Return the values of a condition, or those that it excludes where these are fewer."""
     values = tuple(condition.values)
-    known = knobs_of(TrainConfig)[condition.field].choices
+    known = knobs_of(TrainConfig)[condition.field].names
     others = [it for it in known if it not in values]
     if len(values) <= _MOST_NAMES:
         return ", ".join(values)

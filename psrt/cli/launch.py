@@ -22,7 +22,6 @@ from psrt.cli.flags import FlagParser, config_of, train_parser, values_of
 from psrt.cli.printing import refuse, say
 from psrt.config.names import AUTO
 from psrt.config.resolve import mode_of, resolve
-from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.faults.parent import PARENT, Parent
 from psrt.job.attempt import Ended, attempt
@@ -34,6 +33,7 @@ from psrt.mpirun.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_
 from psrt.mpirun.own_line import may_spread
 from psrt.mpirun.reach import OTHER_WAYS
 from psrt.mpirun.segments import sweep
+from psrt.rows.suggest import did_you_mean
 from psrt.vendors import has_room, settings
 
 if TYPE_CHECKING:

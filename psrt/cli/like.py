@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from psrt.cli.flags import LENGTHS, values_of
-from psrt.codec import TABLE, Matrix
+from psrt.codec import Matrix
 from psrt.collective import ALGORITHMS
 from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.config import TrainConfig
 from psrt.config.checks import first_miss
 from psrt.config.dealing import IID
-from psrt.config.knobs import accept, knobs_of
+from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
 from psrt.history.log import Events
 from psrt.partition import Span
+from psrt.rows.knobs import accept
 
 #: All-reduces that a simulation can perform, given how long they take.
 _KNOWN = (AUTO, NODE, LIBRARY, *ALGORITHMS)
@@ -203,20 +204,11 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
         values["allreduce"] = header.algorithm if header.algorithm in _KNOWN else AUTO
     if any(name in given for name in LENGTHS):
         values = {name: value for name, value in values.items() if name not in LENGTHS}
-    if "optimizer" in given and given["optimizer"] != values.get("optimizer"):
+    if "optimizer" in given and given["optimizer"].name != values["optimizer"].name:
         values.pop("lr", None)  # chosen for another optimizer
-    if "codec" in given or "codec_reply" in given:
-        values = _without_codec_defaults(values)  # another codec has its own
+    if "codec" in given and values.get("error_feedback") == values["codec"].is_fed_back:
+        del values["error_feedback"]  # as nobody asked for: another codec has its own
     return TrainConfig(**_meaningful(values, given))
-
-
-def _without_codec_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the knobs of a run without those of its codecs that are as nobody asked for."""
-    rows = [TABLE[values[field]] for field in ("codec", "codec_reply") if field in values]
-    defaults = {(f"codec_{name}", value) for row in rows for name, value in row.knobs.items()}
-    scaled = {"scaled": values.get("codec_scaled")}
-    defaults |= {("error_feedback", row.feeds_back_with(scaled)) for row in rows[:1]}
-    return {name: it for name, it in values.items() if (name, it) not in defaults}
 
 
 def _meaningful(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

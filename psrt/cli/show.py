@@ -8,19 +8,17 @@ from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig, resolve, to_toml
 from psrt.config.dealing import IID
-from psrt.config.knobs import Knob, read
 from psrt.config.resolve import mode_of
-from psrt.config.values import WHOLE
 from psrt.errors import ConfigError
+from psrt.rows.knobs import Knob, read
+from psrt.rows.values import WHOLE
 from psrt.units import plural
 
 _DESCRIPTION = """\
 Print the configuration that `psrt train` would run with the same flags, every default filled in,
 as TOML for --config."""
 
-_RANKS = Knob(
-    WHOLE, "job", "number of ranks of the job (default: as few as these flags need)", min=1
-)
+_RANKS = Knob(WHOLE, "number of ranks of the job (default: as few as these flags need)", min=1)
 
 
 def show_parser() -> FlagParser:

@@ -11,10 +11,11 @@ from psrt.cli.printing import say
 from psrt.cli.progress import Shown
 from psrt.config import TrainConfig
 from psrt.config.faults import KINDS, read_fault
-from psrt.config.knobs import Knob, dashed, knobs_of, read, read_by_worker
-from psrt.config.values import WHOLE, Number
+from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
 from psrt.mpirun import started_ranks
+from psrt.rows.knobs import Knob, dashed, read, read_by_worker
+from psrt.rows.values import WHOLE, Number
 
 if TYPE_CHECKING:
     from psrt.checkpoint.failures import FailureCosts
@@ -42,19 +43,19 @@ _REAL_TIME = tuple(
 )
 _GROUP = "virtual time"
 _WORKERS = Knob(
-    WHOLE, _GROUP, "number of workers, in addition to the servers", metavar="W", min=1,
-    max=1_000_000, fallback=4,
+    WHOLE, "number of workers, in addition to the servers", metavar="W", min=1,
+    max=1_000_000, default_text="4",
 )  # fmt: skip
 _PARAMETERS = Knob(
-    WHOLE, _GROUP, "number of parameters, with --timing-only", metavar="N", min=1, max=10**12,
+    WHOLE, "number of parameters, with --timing-only", metavar="N", min=1, max=10**12,
     default_text="that of the model that the flags describe",
 )  # fmt: skip
 #: Costs of models that are cut.
 _OF_FAILURES = ("checkpoint_cost", "restart_cost")
 _OF_STAGES = ("stage_costs", "small_products", "pass_overhead")
 _RESTARTS = Knob(
-    WHOLE, _GROUP, "restarts in a row without a new checkpoint", metavar="N", min=0, max=1000,
-    fallback=0,
+    WHOLE, "restarts in a row without a new checkpoint", metavar="N", min=0, max=1000,
+    default_text="0",
 )  # fmt: skip
 _CRASH = Number("SECONDS", 0.0, 1e9)
 
@@ -100,7 +101,8 @@ def simulate_parser() -> FlagParser:
     add = parser.add_argument_group(_GROUP).add_argument
     add(
         "--workers", metavar="W",
-        help=f"{_WORKERS.help} (default: {_WORKERS.fallback}; with --parallel, those of one copy)",
+        help=f"{_WORKERS.help} (default: {_WORKERS.default_text}; with --parallel, those of one "
+        "copy)",
     )  # fmt: skip
     add(
         "--hosts", metavar="N,N,...",
@@ -245,7 +247,7 @@ def scenario_of(namespace: argparse.Namespace) -> tuple[TrainConfig, Scenario]:
         costs=VirtualCosts.like(given["like"], **costs) if like else VirtualCosts(**costs),
         crashes=tuple(crashes.items()),
         faults=tuple(map(read_fault, given.get("fault", ()))),
-        restarts=read("restarts", _RESTARTS, given.get("restarts", "0")),
+        restarts=read("restarts", _RESTARTS, given.get("restarts", _RESTARTS.default_text)),
         numerics=numerics,
         samples=like.samples if like else None,
         deal=like.deal if like else (),
@@ -309,7 +311,7 @@ def _default_workers(config: TrainConfig) -> str:
     if config.parallel is not None:
         return str(config.axes.cells * (config.axes.data or 1))
     if config.replay is None:
-        return str(_WORKERS.fallback)
+        return _WORKERS.default_text
     from psrt.job.recorded import recorded_ranks
 
     return str(recorded_ranks(config.replay)[0])

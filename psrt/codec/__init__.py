@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from psrt.codec.table import TABLE
+from psrt.codec.table import CODECS, CodecRow
 from psrt.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -16,18 +16,15 @@ if TYPE_CHECKING:
     from psrt.codec.feedback import ErrorFeedback
     from psrt.codec.matrices import Matrix, matrices_of_part, matrices_side_by_side, matrices_within
     from psrt.codec.randomness import draws
-    from psrt.codec.registry import CODECS, make_codec, make_encoder
 
 __all__ = [
     "CODECS",
-    "TABLE",
     "Codec",
+    "CodecRow",
     "Encoder",
     "ErrorFeedback",
     "Matrix",
     "draws",
-    "make_codec",
-    "make_encoder",
     "matrices_of_part",
     "matrices_side_by_side",
     "matrices_within",
@@ -42,7 +39,6 @@ _HOME = {
         ("Matrix", "matrices_of_part", "matrices_side_by_side", "matrices_within"),
         "psrt.codec.matrices",
     ),
-    **dict.fromkeys(("CODECS", "make_codec", "make_encoder"), "psrt.codec.registry"),
 }
 
 __getattr__ = on_first_use(__name__, _HOME)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from psrt.arrays import FloatArray, Vector
 from psrt.codec.codec import BLOCK
 from psrt.codec.fields import Field, FieldReader, elements
-from psrt.errors import ConfigError
 
 #: Where a row of buckets begins: in the vector, and among the buckets.
 Row: TypeAlias = tuple[int, int]
@@ -33,12 +32,7 @@ class Buckets:
         Args:
             n: elements.
             size: elements of a bucket, in ``[1, 2**16)``.
-
-        Raises:
-            ConfigError: if that is no length of a bucket.
         """
-        if not 1 <= size < 1 << 16:
-            raise ConfigError(f"buckets of {size} elements, expected 1 to {(1 << 16) - 1}")
         self.n, self.size = n, size
         #: Number of buckets.
         self.count = -(-n // size)

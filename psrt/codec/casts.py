@@ -8,7 +8,7 @@ import numpy as np
 
 from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec.codec import BLOCK, DenseCodec
-from psrt.codec.table import TABLE
+from psrt.codec.table import CODECS
 
 #: Half of the last place of a bfloat16, less one.
 _HALF = np.uint32(0x7FFF)
@@ -23,7 +23,7 @@ class Float16(DenseCodec):
     [1.0, 0.0, inf]
     """
 
-    row = TABLE["float16"]
+    row = CODECS["float16"]
     parts_of_element = (1, 5, 10)
 
     def __init__(self, n: int) -> None:
@@ -61,7 +61,7 @@ class BFloat16(DenseCodec):
     ['1', '1', '1.00026e+30']
     """
 
-    row = TABLE["bfloat16"]
+    row = CODECS["bfloat16"]
     parts_of_element = (1, 8, 7)
 
     def __init__(self, n: int) -> None:

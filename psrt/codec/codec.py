@@ -10,7 +10,7 @@ import numpy as np
 from psrt.arrays import Bytes, Vector
 from psrt.codec.fields import Field, FieldReader
 from psrt.codec.frame import HEADER_BYTES, MOST, Header, read_header, write_header
-from psrt.codec.table import Row
+from psrt.codec.table import CodecRow
 from psrt.errors import CodecError, ConfigError
 
 #: Elements that are encoded at a time: 64 KiB, so that they stay in the cache from pass to pass.
@@ -60,7 +60,7 @@ class Codec:
     """
 
     #: All that is data about it.
-    row: ClassVar[Row]
+    row: ClassVar[CodecRow]
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``: a receiver's side has no state.
     saved: ClassVar[tuple[str, ...]] = ()
     by_element: ClassVar[tuple[str, ...]] = ()

@@ -21,11 +21,9 @@ from psrt.codec.codec import DenseCodec
 from psrt.codec.fields import Field, FieldReader
 from psrt.codec.frame import Header
 from psrt.codec.matrices import Matrix, between
-from psrt.codec.table import TABLE
-from psrt.errors import CodecError, ConfigError
+from psrt.codec.table import CODECS
+from psrt.errors import CodecError
 
-#: Longest side of a chunk: an index in it takes two bytes.
-_LONGEST = 256
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 
@@ -83,7 +81,7 @@ class Demo(DenseCodec):
     arXiv:2411.19870.
     """
 
-    row = TABLE["demo"]
+    row = CODECS["demo"]
     saved = by_element = kept_back = ("residual",)
 
     def __init__(
@@ -105,16 +103,8 @@ class Demo(DenseCodec):
             matrices: in the vector, in the order of their starts, disjoint.
 
         Raises:
-            ConfigError: if one of them is out of its range.
+            ConfigError: if the matrices do not lie so.
         """
-        if not 1 <= chunk <= _LONGEST:
-            raise ConfigError(f"chunks of {chunk}, expected 1 to {_LONGEST}")
-        if not 1 <= kept <= chunk * chunk:
-            raise ConfigError(
-                f"{kept} coefficients of a chunk of {chunk} × {chunk}, expected 1 to {chunk**2}"
-            )
-        if not 0 <= momentum < 1:
-            raise ConfigError(f"a momentum of {momentum}, expected at least 0 and less than 1")
         rest = [Matrix(span.start, 1, span.size) for span in between(matrices, n)]
         self._chunks = [
             it for matrix in sorted([*matrices, *rest]) for it in _cut(matrix, chunk, kept)

@@ -15,8 +15,7 @@ from psrt.arrays import Bytes, Vector
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.indices import Indices
 from psrt.codec.sparse import Chosen, kept, longest_payload, shortest_payload
-from psrt.codec.table import TABLE
-from psrt.errors import ConfigError
+from psrt.codec.table import CODECS
 
 #: Densities of the epochs of warm-up: a quarter, and a quarter of that, and so on.
 _FIRST, _RATIO = 0.25, 0.25
@@ -29,7 +28,7 @@ class Dgc(Chosen):
     Bandwidth for Distributed Training", ICLR 2018, arXiv:1712.01887.
     """
 
-    row = TABLE["dgc"]
+    row = CODECS["dgc"]
     saved = by_element = kept_back = ("momentum", "velocity")
 
     def __init__(
@@ -49,14 +48,7 @@ class Dgc(Chosen):
             momentum: in [0, 1).
             clip_norm: largest l2 norm of a vector before it is gathered; None for any.
             warmup_epochs: epochs that send more.
-
-        Raises:
-            ConfigError: if one of them is out of its range.
         """
-        if not 0 <= momentum < 1:
-            raise ConfigError(f"a momentum of {momentum}, expected at least 0 and less than 1")
-        if warmup_epochs < 0:
-            raise ConfigError(f"{warmup_epochs} epochs of warm-up, expected 0 or more")
         self._density, self._momentum = density, np.float32(momentum)
         self._clip_norm, self._warmup = clip_norm, warmup_epochs
         super().__init__(n, kept(n, max(density, _FIRST if warmup_epochs else density)))

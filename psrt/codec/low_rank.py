@@ -17,8 +17,7 @@ from psrt.codec.codec import DenseCodec
 from psrt.codec.fields import Field, FieldReader
 from psrt.codec.frame import Header
 from psrt.codec.matrices import Matrix, between
-from psrt.codec.table import TABLE
-from psrt.errors import ConfigError
+from psrt.codec.table import CODECS
 
 #: Added to a column's squared length: one that depends on those before it becomes 0, not NaN.
 _TINY = 1e-30
@@ -36,7 +35,7 @@ class LowRank(DenseCodec):
     Distributed Optimization", NeurIPS 2019, arXiv:1905.13727.
     """
 
-    row = TABLE["low-rank"]
+    row = CODECS["low-rank"]
     saved = of_span = ("q",)
 
     def __init__(self, n: int, *, matrices: Sequence[Matrix] = (), rank: int) -> None:
@@ -48,10 +47,8 @@ class LowRank(DenseCodec):
             rank: columns of P and Q, at least 1; of a smaller matrix, as many as it has.
 
         Raises:
-            ConfigError: if the rank is not positive, or the matrices do not lie so.
+            ConfigError: if the matrices do not lie so.
         """
-        if rank < 1:
-            raise ConfigError(f"rank {rank}, expected at least 1")
         self._thin = [it for it in matrices if rank * (it.rows + it.columns) < it.rows * it.columns]
         between(matrices, n)  # also those that are sent as they are must lie in order
         self._rest = between(self._thin, n)

@@ -24,22 +24,17 @@ from psrt.codec.packing import (
     unpack_bits,
     unpack_trits,
 )
-from psrt.codec.table import TABLE
-from psrt.errors import ConfigError
+from psrt.codec.table import CODECS
 
 #: Random numbers have 16 bits, four to a draw: a mean is off by at most 2⁻¹⁷ of a step.
 _DRAWS = 4
 _U = np.float32(2.0**-16)
-#: Levels at most: with their signs and 0 they fit into a byte.
-MOST_LEVELS = 127
 
 
 class _Levels(DenseCodec):
     """A scale for each bucket, then a number for each element."""
 
     def __init__(self, n: int, levels: int, bucket: int) -> None:
-        if not 1 <= levels <= MOST_LEVELS:
-            raise ConfigError(f"{levels} levels, expected 1 to {MOST_LEVELS}")
         self._buckets = Buckets(n, bucket)
         super().__init__(n, 4 * self._buckets.count + self._packed_bytes(n, levels))
         self._levels = levels
@@ -126,7 +121,7 @@ def _bits(levels: int) -> int:
 class Int8(_Levels):
     """127 levels of the largest magnitude of a bucket."""
 
-    row = TABLE["int8"]
+    row = CODECS["int8"]
 
     def __init__(self, n: int, *, bucket: int) -> None:
         super().__init__(n, 127, bucket)
@@ -139,7 +134,7 @@ class Qsgd(_Levels):
     Encoding", NeurIPS 2017, arXiv:1610.02132.
     """
 
-    row = TABLE["qsgd"]
+    row = CODECS["qsgd"]
 
     def __init__(self, n: int, *, levels: int, bucket: int) -> None:
         super().__init__(n, levels, bucket)
@@ -156,7 +151,7 @@ class Ternary(_Levels):
     Learning", NeurIPS 2017, arXiv:1705.07878.
     """
 
-    row = TABLE["ternary"]
+    row = CODECS["ternary"]
 
     def __init__(self, n: int, *, bucket: int) -> None:
         super().__init__(n, 1, bucket)
@@ -165,7 +160,7 @@ class Ternary(_Levels):
 class TernaryBase3(Ternary):
     """As ``Ternary``, five elements in a byte: 1.6 bits."""
 
-    row = TABLE["ternary-base3"]
+    row = CODECS["ternary-base3"]
 
     @staticmethod
     def _packed_bytes(n: int, levels: int) -> int:

@@ -11,8 +11,7 @@ from psrt.codec.buckets import Buckets, or_nan
 from psrt.codec.codec import DenseCodec
 from psrt.codec.fields import Field, FieldReader, elements
 from psrt.codec.frame import Header
-from psrt.codec.table import TABLE
-from psrt.errors import ConfigError
+from psrt.codec.table import CODECS
 
 #: By byte, its eight signs as factors, the first element in the highest bit.
 _FACTORS = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1)
@@ -32,7 +31,7 @@ class Sign(DenseCodec):
     [2.5, -2.5, 2.5, -2.5]
     """
 
-    row = TABLE["sign"]
+    row = CODECS["sign"]
 
     def __init__(self, n: int, *, bucket: int) -> None:
         """Set up.
@@ -40,12 +39,7 @@ class Sign(DenseCodec):
         Args:
             n: elements of a vector.
             bucket: elements with a common scale, a multiple of 8.
-
-        Raises:
-            ConfigError: if that is no length of a bucket.
         """
-        if bucket % self.row.bucket_multiple:
-            raise ConfigError(f"buckets of {bucket} signs, expected a multiple of 8")
         self._buckets = Buckets(n, bucket)
         self._at = 4 * self._buckets.count
         super().__init__(n, self._at + -(-n // 8))

@@ -19,7 +19,7 @@ from psrt.codec.codec import DenseCodec
 from psrt.codec.fields import Field, FieldReader, elements
 from psrt.codec.frame import Header
 from psrt.codec.packing import bits_bytes, pack_bits, unpack_bits
-from psrt.codec.table import TABLE
+from psrt.codec.table import CODECS
 
 #: Of a scale 2**e, the byte is e + _BIAS; of a bucket that is not finite, it is _NAN.
 _BIAS, _NAN = 127, 255
@@ -149,13 +149,13 @@ class Float8E4M3(_SmallFloat, exponent=4, mantissa=3, largest_code=0x7E):
     Source: Micikevicius et al., "FP8 Formats for Deep Learning", 2022, arXiv:2209.05433.
     """
 
-    row = TABLE["float8-e4m3"]
+    row = CODECS["float8-e4m3"]
 
 
 class Float8E5M2(_SmallFloat, exponent=5, mantissa=2, largest_code=0x7B):
     """5 bits of exponent, 2 of mantissa, up to 57,344; see ``Float8E4M3``."""
 
-    row = TABLE["float8-e5m2"]
+    row = CODECS["float8-e5m2"]
 
 
 class Float4E3M0(_SmallFloat, exponent=3, mantissa=0, largest_code=7):
@@ -165,4 +165,4 @@ class Float4E3M0(_SmallFloat, exponent=3, mantissa=0, largest_code=7):
     arXiv:2501.18512.
     """
 
-    row = TABLE["float4-e3m0"]
+    row = CODECS["float4-e3m0"]

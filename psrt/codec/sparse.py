@@ -14,8 +14,8 @@ from psrt.codec.feedback import codec_of
 from psrt.codec.fields import FLOAT32, Field, FieldReader
 from psrt.codec.frame import HEADER_BYTES, Header
 from psrt.codec.indices import DENSE, Indices, index_fields, pack_indices, unpack_indices
-from psrt.codec.table import TABLE
-from psrt.errors import CodecError, ConfigError
+from psrt.codec.table import CODECS
+from psrt.errors import CodecError
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 #: Elements that are looked at together: they stay in the cache, and calls weigh little.
@@ -26,13 +26,7 @@ _SAMPLE, _MARGIN = 4096, 1.5
 
 
 def kept(n: int, density: float) -> int:
-    """Return how many of n elements a density comes to, rounded up: never none of some.
-
-    Raises:
-        ConfigError: if the density is not in (0, 1].
-    """
-    if not 0 < density <= 1:
-        raise ConfigError(f"a density of {density}, expected more than 0 and at most 1")
+    """Return how many of n elements a density comes to, rounded up: never none of some."""
     return min(n, math.ceil(density * n))
 
 
@@ -194,7 +188,7 @@ class TopK(Chosen):
     [0.0, -5.0, 0.0, 3.0, 0.0]
     """
 
-    row = TABLE["top-k"]
+    row = CODECS["top-k"]
 
     def __init__(self, n: int, *, density: float) -> None:
         self.k = kept(n, density)
@@ -212,7 +206,7 @@ class TopK(Chosen):
 class Threshold(Chosen):
     """The elements whose magnitude is at least a threshold: any number of them, none as well."""
 
-    row = TABLE["threshold"]
+    row = CODECS["threshold"]
 
     def __init__(self, n: int, *, threshold: float) -> None:
         """Set up.
@@ -220,12 +214,7 @@ class Threshold(Chosen):
         Args:
             n: elements of a vector.
             threshold: more than 0.
-
-        Raises:
-            ConfigError: if it is not.
         """
-        if not 0 < threshold < math.inf:
-            raise ConfigError(f"a threshold of {threshold}, expected a number above 0")
         super().__init__(n, n)
         self._threshold = np.float32(threshold)
 
@@ -246,7 +235,7 @@ class Nonzero(Chosen):
     (30, -5.0)
     """
 
-    row = TABLE["nonzero"]
+    row = CODECS["nonzero"]
 
     def __init__(self, n: int) -> None:
         super().__init__(n, n)
@@ -312,7 +301,7 @@ class RandomK(Codec):
     Source: Stich, Cordonnier & Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, arXiv:1809.07599.
     """
 
-    row = TABLE["random-k"]
+    row = CODECS["random-k"]
 
     def __init__(self, n: int, *, density: float, scaled: bool) -> None:
         """Set up.

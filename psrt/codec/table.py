@@ -1,252 +1,479 @@
 """The codecs, one row each: everything about a codec that is data. Needs no numpy.
 
-Classes, flags and their help, the wire format and the documentation read these rows.
+A row knows its knobs, what goes with it, and both ends that it makes; flags and their help, the
+wire format and the documentation read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from psrt.errors import ConfigError
+from psrt.rows.knobs import knob
+from psrt.rows.row import Row, Rows
+from psrt.rows.values import REAL, SWITCH, WHOLE
 from psrt.ways import Way
 
+if TYPE_CHECKING:
+    from psrt.codec.codec import Codec, Encoder
+    from psrt.codec.matrices import Matrix
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One codec."""
 
-    #: As ``--codec`` spells it.
-    name: str
+@dataclass(frozen=True)
+class CodecRow(Row):
+    """One codec; a new one is a file with its class and a row here, or in another package."""
+
     #: On the wire.
-    code: int
-    #: In a few words.
-    summary: str
-    #: Other names that a user may try.
-    synonyms: tuple[str, ...] = ()
-    #: Its knobs with their defaults, by the names of its class's arguments.
-    knobs: Mapping[str, float | None] = field(default_factory=dict)
+    code: ClassVar[int]
     #: Whether the mean of what is decoded is the vector.
-    is_unbiased: bool = False
+    is_unbiased: ClassVar[bool] = False
     #: Whether what is lost is added to the next vector where nobody says; None where it cannot be.
-    #: Never while it is ``scaled``.
-    feeds_back: bool | None = False
-    #: What the elements of a bucket must be a multiple of.
-    bucket_multiple: int = 1
-    #: Knobs that have other values where a mean is sent back that has been through them already.
-    back: Mapping[str, float | None] = field(default_factory=dict)
+    feeds_back: ClassVar[bool | None] = False
     #: Whether differences to what the receiver holds may be sent by it: it keeps nothing back by
     #: itself, and what it loses is less than what it is given.
-    sends_differences: bool = True
+    sends_differences: ClassVar[bool] = True
     #: Knobs that have these values in such differences, whatever is asked.
-    differences: Mapping[str, float | None] = field(default_factory=dict)
+    differences: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    #: Knobs that have other values where a mean is sent back that has been through them already.
+    back: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     #: Whether it is told of the matrices in the vector.
-    takes_matrices: bool = False
+    takes_matrices: ClassVar[bool] = False
     #: In what ways its sums may travel: ``auto`` takes the fastest of these.
-    ways: tuple[Way, ...] = (Way.TWO_PHASES, Way.GATHERED)
+    ways: ClassVar[tuple[Way, ...]] = (Way.TWO_PHASES, Way.GATHERED)
     #: And where a schedule is asked for by its name, which may lose more.
-    ways_if_asked: tuple[Way, ...] = ()
+    ways_if_asked: ClassVar[tuple[Way, ...]] = ()
     #: Microseconds of a call and nanoseconds of an element, to encode and to decode; see ``times``.
-    times: tuple[tuple[float, float], tuple[float, float]]
+    times: ClassVar[tuple[tuple[float, float], tuple[float, float]]]
+    #: Knobs with which there is something to see of a few elements.
+    small: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
-    def feeds_back_with(self, knobs: Mapping[str, float | None]) -> bool:
-        """Return whether what is lost is added to the next vector where nobody says.
+    @property
+    def is_fed_back(self) -> bool:
+        """Whether what is lost is added to the next vector where nobody says."""
+        return bool(self.feeds_back)
+
+    @property
+    def can_feed_back(self) -> bool:
+        """Whether what is lost may be added to the next vector."""
+        return self.feeds_back is not None
+
+    @property
+    def share_told(self) -> float | None:
+        """What a frame tells at least of a vector's squared length; None where nobody can say.
+
+        Of a vector v a frame tells δ if E‖C(v) − v‖² ≤ (1 − δ)‖v‖². Most lose little enough for 1.
+        """
+        return 1.0
+
+    def settled(self, *, scales: bool) -> Self:
+        """Return the row with what was left open.
 
         Args:
-            knobs: those given, by name.
-
-        >>> [TABLE["random-k"].feeds_back_with({"scaled": it}) for it in (True, False)]
-        [False, True]
+            scales: whether elements may be scaled so that their mean is right: where what is lost
+                is added to the next vector, that would grow from step to step.
         """
-        return bool(self.feeds_back) and not {**self.knobs, **knobs}.get("scaled")
+        return self
+
+    def of_differences(self) -> Self:
+        """Return the row for differences to what the receiver holds."""
+        return replace(self, **self.differences)
+
+    def of_means(self) -> Self:
+        """Return the row for means of what went through it once."""
+        return replace(self, **self.back)
+
+    def check_matrices(self, shapes: Iterable[tuple[int, int]]) -> None:
+        """Check the knobs against the rows and columns of a model's matrices.
+
+        Raises:
+            ConfigError: one line that begins with the row.
+        """
+
+    def codec(self, n: int, *, matrices: Sequence[Matrix] = ()) -> Codec:
+        """Make a codec for vectors of n elements: a receiver's side.
+
+        Args:
+            n: elements of a vector.
+            matrices: in it, disjoint and in order; most codecs do not look at them.
+
+        Raises:
+            ConfigError: if it cannot be as asked.
+        """
+        more = {"matrices": matrices} if self.takes_matrices else {}
+        codec: Codec = self.made(n, **self.settled(scales=True).knobs, **more)
+        return codec
+
+    def encoder(
+        self, n: int, *, error_feedback: bool | None = None, matrices: Sequence[Matrix] = ()
+    ) -> Encoder:
+        """Make a sender's side, with what it keeps back from vector to vector.
+
+        Args:
+            n: elements of a vector.
+            error_feedback: whether what is lost is added to the next vector; None as the row says.
+            matrices: as in ``codec``.
+
+        Raises:
+            ConfigError: as ``codec``.
+        """
+        from psrt.codec.feedback import ErrorFeedback  # needs numpy
+
+        feeds_back = self.is_fed_back if error_feedback is None else error_feedback
+        if feeds_back and not self.settled(scales=True).can_feed_back:
+            what = "which is unbiased or keeps back by itself" if self.feeds_back is None else ""
+            raise ConfigError(
+                f"error feedback around {self.name}, {what or 'scaled'}: it would lead away, or "
+                "twice"
+            )
+        codec = self.codec(n, matrices=matrices)
+        return ErrorFeedback(codec) if feeds_back else codec
 
 
-_ROWS = (
-    # Half precision is added as it is; either way it is rounded a few times.
-    Row(
-        name="float16",
-        code=1,
-        summary="IEEE half precision",
-        synonyms=("fp16", "half"),
-        ways=(Way.STRAIGHT, Way.TWO_PHASES),
-        ways_if_asked=(Way.GATHERED,),
-        times=((3, 1.72), (2, 0.9)),
-    ),
-    Row(
-        name="bfloat16",
-        code=2,
-        summary="the upper half of a float32",
-        synonyms=("bf16",),
-        times=((6, 1.04), (3, 0.35)),
-    ),
-    Row(
-        name="float8-e4m3",
-        code=3,
-        summary="8 bits, 3 of them mantissa, and a scale for each bucket",
-        synonyms=("fp8", "float8"),
-        times=((24, 3.99), (8, 1.38)),
-        knobs={"bucket": 128},
-    ),
-    Row(
-        name="float8-e5m2",
-        code=4,
-        summary="8 bits, 2 of them mantissa, and a scale for each bucket",
-        times=((23, 3.97), (8, 1.34)),
-        knobs={"bucket": 128},
-    ),
-    Row(
-        name="float4-e3m0",
-        code=5,
-        summary="powers of two in 4 bits, and a scale for each bucket",
-        times=((36, 4.41), (18, 1.77)),
-        knobs={"bucket": 128},
-        feeds_back=True,
-    ),
-    Row(
-        name="int8",
-        code=6,
-        summary="127 levels of the largest magnitude, rounded at random",
-        times=((13, 2.68), (7, 0.7)),
-        knobs={"bucket": 1024},
-        is_unbiased=True,
-        feeds_back=None,
-    ),
-    Row(
-        name="qsgd",
-        code=7,
-        summary="levels of the l2 norm, rounded at random",
-        times=((26, 3.01), (19, 1.1)),
-        knobs={"levels": 7, "bucket": 128},
-        is_unbiased=True,
-        feeds_back=None,
-    ),
-    Row(
-        name="ternary",
-        code=8,
-        summary="-1, 0 or 1 times the largest magnitude, drawn at random, in 2 bits",
-        times=((24, 2.89), (17, 1.11)),
-        knobs={"bucket": 4096},
-        is_unbiased=True,
-        sends_differences=False,
-        feeds_back=None,
-    ),
-    Row(
-        name="ternary-base3",
-        code=9,
-        summary="as ternary, five elements in a byte",
-        times=((15, 3.03), (8, 0.69)),
-        knobs={"bucket": 4096},
-        is_unbiased=True,
-        sends_differences=False,
-        feeds_back=None,
-    ),
-    Row(
-        name="sign",
-        code=10,
-        summary="signs, and the mean magnitude of each bucket",
-        synonyms=("signsgd", "1bit"),
-        times=((8, 0.68), (5, 0.64)),
-        knobs={"bucket": 1024},
-        feeds_back=True,
-        bucket_multiple=8,
-    ),
-    Row(
-        name="top-k",
-        code=11,
-        summary="the largest elements",
-        times=((31, 0.88), (15, 0.28)),
-        knobs={"density": 0.01},
-        feeds_back=True,
-    ),
-    Row(
-        name="threshold",
-        code=12,
-        summary="the elements that reach a threshold",
-        times=((30, 0.83), (15, 0.27)),
-        knobs={"threshold": 1e-3},
-        feeds_back=True,
-    ),
-    # Scaled, it is unbiased. With error feedback it must not be, as the scaled sum of what is sent
-    # and what is kept back would grow from step to step.
-    Row(
-        name="random-k",
-        code=13,
-        summary="elements drawn at random, known by a seed",
-        ways=(Way.STRAIGHT,),
-        # In two phases little of what was drawn is drawn again of its mean.
-        ways_if_asked=(Way.TWO_PHASES, Way.GATHERED),
-        times=((17, 0.5), (13, 0.67)),
-        knobs={"density": 0.01, "scaled": True},
-        is_unbiased=True,
-        feeds_back=True,
-        differences={"scaled": False},
-    ),
-    Row(
-        name="low-rank",
-        code=14,
-        summary="each matrix as the product of two thin ones",
-        synonyms=("powersgd",),
-        ways=(Way.STRAIGHT,),
-        # In two phases matrices are cut, each part with a P of its own.
-        ways_if_asked=(Way.TWO_PHASES, Way.GATHERED),
-        times=((16, 0.68), (5, 0.6)),
-        knobs={"rank": 2},
-        feeds_back=True,
-        takes_matrices=True,
-    ),
-    # What it keeps back is its velocity.
-    Row(
-        name="dgc",
-        code=15,
-        summary="the largest elements of a momentum that each worker keeps",
-        times=((34, 1.71), (16, 0.18)),
-        knobs={"density": 0.001, "momentum": 0.9, "clip_norm": None, "warmup_epochs": 4},
-        sends_differences=False,
-        feeds_back=None,
-        back={"momentum": 0.0, "clip_norm": None},
-    ),
-    # As is its momentum.
-    Row(
-        name="demo",
-        code=16,
-        summary="the largest cosine coefficients of a momentum that each worker keeps",
-        times=((7, 10.35), (22, 2.34)),
-        knobs={"chunk": 64, "kept": 32, "momentum": 0.999},
-        sends_differences=False,
-        feeds_back=None,
-        back={"momentum": 0.0},
-        takes_matrices=True,
-        ways=(Way.GATHERED,),
-        ways_if_asked=(Way.TWO_PHASES,),
-    ),
-    Row(
-        name="nonzero",
-        code=17,
-        summary="the elements that are not zero, or all where that is shorter: nothing is lost",
-        times=((20, 0.9), (14, 0.45)),
-        is_unbiased=True,
-        feeds_back=None,
-    ),
-)
+def _bucket(default: int) -> Any:
+    help = "number of elements that share a scale"
+    return knob(default, WHOLE, help, min=1, max=65535)
+
+
+def _density(default: float) -> Any:
+    return knob(default, REAL, "share of the elements that are sent", exclusive_min=0, max=1)
+
+
+def _momentum(default: float) -> Any:
+    help = "fraction of a worker's momentum kept from step to step, in place of the optimizer's"
+    return knob(default, REAL, help, min=0, exclusive_max=1)
+
+
+_FEW: Final = MappingProxyType({"bucket": 4})
+
+
+class Float16(CodecRow):
+    """Half precision, which is added as it is; either way it is rounded a few times."""
+
+    name, code = "float16", 1
+    summary = "IEEE half precision"
+    synonyms = ("fp16", "half")
+    home = "psrt.codec.casts:Float16"
+    ways = (Way.STRAIGHT, Way.TWO_PHASES)
+    ways_if_asked = (Way.GATHERED,)
+    times = ((3, 1.72), (2, 0.9))
+
+
+class BFloat16(CodecRow):
+    """The upper half of each number."""
+
+    name, code = "bfloat16", 2
+    summary = "the upper half of a float32"
+    synonyms = ("bf16",)
+    home = "psrt.codec.casts:BFloat16"
+    times = ((6, 1.04), (3, 0.35))
+
+
+@dataclass(frozen=True)
+class Float8E4M3(CodecRow):
+    """Eight bits, and a scale for each bucket."""
+
+    name, code = "float8-e4m3", 3
+    summary = "8 bits, 3 of them mantissa, and a scale for each bucket"
+    synonyms = ("fp8", "float8")
+    home = "psrt.codec.small_floats:Float8E4M3"
+    times = ((24, 3.99), (8, 1.38))
+    small = _FEW
+    bucket: int = _bucket(128)
+
+
+@dataclass(frozen=True)
+class Float8E5M2(CodecRow):
+    """Eight bits, and a scale for each bucket."""
+
+    name, code = "float8-e5m2", 4
+    summary = "8 bits, 2 of them mantissa, and a scale for each bucket"
+    home = "psrt.codec.small_floats:Float8E5M2"
+    times = ((23, 3.97), (8, 1.34))
+    small = _FEW
+    bucket: int = _bucket(128)
+
+
+@dataclass(frozen=True)
+class Float4E3M0(CodecRow):
+    """Four bits, and a scale for each bucket."""
+
+    name, code = "float4-e3m0", 5
+    summary = "powers of two in 4 bits, and a scale for each bucket"
+    home = "psrt.codec.small_floats:Float4E3M0"
+    times = ((36, 4.41), (18, 1.77))
+    feeds_back = True
+    small = _FEW
+    bucket: int = _bucket(128)
+
+
+@dataclass(frozen=True)
+class Int8(CodecRow):
+    """Levels of the largest magnitude."""
+
+    name, code = "int8", 6
+    summary = "127 levels of the largest magnitude, rounded at random"
+    home = "psrt.codec.quantize:Int8"
+    times = ((13, 2.68), (7, 0.7))
+    is_unbiased, feeds_back = True, None
+    small = _FEW
+    bucket: int = _bucket(1024)
+
+
+@dataclass(frozen=True)
+class Qsgd(CodecRow):
+    """Levels of the norm."""
+
+    name, code = "qsgd", 7
+    summary = "levels of the l2 norm, rounded at random"
+    home = "psrt.codec.quantize:Qsgd"
+    times = ((26, 3.01), (19, 1.1))
+    is_unbiased, feeds_back = True, None
+    small = _FEW
+    levels: int = knob(
+        7, WHOLE, "levels of a magnitude; with signs and 0 they fit into 8 bits", min=1, max=127
+    )
+    bucket: int = _bucket(128)
+
+    @property
+    def share_told(self) -> float:
+        """1/(1 + ω) of the frames once they are scaled by that.
+
+        Rounding to levels at random has a variance of ω‖v‖², ω = min(d/s², √d/s) for s levels and
+        buckets of d (Alistarh et al., "QSGD", NeurIPS 2017).
+
+        >>> round(Qsgd(levels=7, bucket=128).share_told, 2)
+        0.38
+        """
+        variance = min(self.bucket / self.levels**2, math.sqrt(self.bucket) / self.levels)
+        return 1.0 / (1.0 + variance)
+
+
+@dataclass(frozen=True)
+class Ternary(CodecRow):
+    """Signs of elements drawn at random."""
+
+    name, code = "ternary", 8
+    summary = "-1, 0 or 1 times the largest magnitude, drawn at random, in 2 bits"
+    home = "psrt.codec.quantize:Ternary"
+    times = ((24, 2.89), (17, 1.11))
+    is_unbiased, feeds_back = True, None
+    sends_differences = False
+    small = _FEW
+    bucket: int = _bucket(4096)
+
+
+@dataclass(frozen=True)
+class TernaryBase3(CodecRow):
+    """The same in fewer bits."""
+
+    name, code = "ternary-base3", 9
+    summary = "as ternary, five elements in a byte"
+    home = "psrt.codec.quantize:TernaryBase3"
+    times = ((15, 3.03), (8, 0.69))
+    is_unbiased, feeds_back = True, None
+    sends_differences = False
+    small = _FEW
+    bucket: int = _bucket(4096)
+
+
+@dataclass(frozen=True)
+class Sign(CodecRow):
+    """One bit of each element."""
+
+    name, code = "sign", 10
+    summary = "signs, and the mean magnitude of each bucket"
+    synonyms = ("signsgd", "1bit")
+    home = "psrt.codec.sign:Sign"
+    times = ((8, 0.68), (5, 0.64))
+    feeds_back = True
+    small = MappingProxyType({"bucket": 8})
+    bucket: int = _bucket(1024)
+
+    def check(self) -> None:
+        """Check that a bucket is of whole bytes."""
+        if self.bucket % 8:
+            raise ConfigError(f"bucket must be a multiple of 8, got {self.bucket}")
+
+
+@dataclass(frozen=True)
+class TopK(CodecRow):
+    """Some elements as they are."""
+
+    name, code = "top-k", 11
+    summary = "the largest elements"
+    home = "psrt.codec.sparse:TopK"
+    times = ((31, 0.88), (15, 0.28))
+    feeds_back = True
+    small = MappingProxyType({"density": 0.25})
+    density: float = _density(0.01)
+
+    @property
+    def share_told(self) -> float:
+        """The density: no less than of elements that are drawn at random."""
+        return self.density
+
+
+@dataclass(frozen=True)
+class Threshold(CodecRow):
+    """As many elements as there are large ones."""
+
+    name, code = "threshold", 12
+    summary = "the elements that reach a threshold"
+    home = "psrt.codec.sparse:Threshold"
+    times = ((30, 0.83), (15, 0.27))
+    feeds_back = True
+    small = MappingProxyType({"threshold": 1.0})
+    threshold: float = knob(
+        1e-3, REAL, "magnitude from which on elements are sent", exclusive_min=0, max=1e30
+    )
+
+
+@dataclass(frozen=True)
+class RandomK(CodecRow):
+    """Elements drawn at random. Scaled it is unbiased, and nothing is fed back."""
+
+    name, code = "random-k", 13
+    summary = "elements drawn at random, known by a seed"
+    home = "psrt.codec.sparse:RandomK"
+    ways = (Way.STRAIGHT,)
+    # In two phases little of what was drawn is drawn again of its mean.
+    ways_if_asked = (Way.TWO_PHASES, Way.GATHERED)
+    times = ((17, 0.5), (13, 0.67))
+    is_unbiased, feeds_back = True, True
+    differences = MappingProxyType({"scaled": False})
+    small = MappingProxyType({"density": 0.25})
+    density: float = _density(0.01)
+    scaled: bool | None = knob(
+        None, SWITCH, "multiply the elements that are sent, so that their mean is right",
+        default_text="true, but not with --error-feedback, or of differences to a centre",
+    )  # fmt: skip
+
+    @property
+    def is_fed_back(self) -> bool:
+        """Where it is not scaled."""
+        return self.scaled is False
+
+    @property
+    def can_feed_back(self) -> bool:
+        """Where it is not scaled: the scaled sum would grow from step to step."""
+        return not self.scaled
+
+    @property
+    def share_told(self) -> float:
+        """The density."""
+        return self.density
+
+    def settled(self, *, scales: bool) -> Self:
+        """Return the row with ``scaled`` set."""
+        return self if self.scaled is not None else replace(self, scaled=scales)
+
+
+@dataclass(frozen=True)
+class LowRank(CodecRow):
+    """Two thin matrices for each matrix."""
+
+    name, code = "low-rank", 14
+    summary = "each matrix as the product of two thin ones"
+    synonyms = ("powersgd",)
+    home = "psrt.codec.low_rank:LowRank"
+    ways = (Way.STRAIGHT,)
+    # In two phases matrices are cut, each part with a P of its own.
+    ways_if_asked = (Way.TWO_PHASES, Way.GATHERED)
+    times = ((16, 0.68), (5, 0.6))
+    feeds_back = True
+    takes_matrices = True
+    small = MappingProxyType({"rank": 1})
+    rank: int = knob(
+        2, WHOLE, "columns of the two thin matrices that stand for each matrix", min=1, max=65535
+    )
+
+    @property
+    def share_told(self) -> None:
+        """Nobody knows: it depends on the matrices."""
+        return None
+
+    def check_matrices(self, shapes: Iterable[tuple[int, int]]) -> None:
+        """Check that some matrix has as many rows and columns as that."""
+        most = max((min(shape) for shape in shapes), default=0)
+        if not most:
+            raise ConfigError(
+                f"{self} is for matrices, and the problem has no matrices() that names some"
+            )
+        if self.rank > most:
+            raise ConfigError(
+                f"{self}: rank {self.rank} is more than a matrix of the model can have, at most "
+                f"{most}"
+            )
+
+
+@dataclass(frozen=True)
+class Dgc(CodecRow):
+    """The largest elements of a velocity, which is what it keeps back."""
+
+    name, code = "dgc", 15
+    summary = "the largest elements of a momentum that each worker keeps"
+    home = "psrt.codec.dgc:Dgc"
+    times = ((34, 1.71), (16, 0.18))
+    sends_differences = False
+    feeds_back = None
+    back = MappingProxyType({"momentum": 0.0, "clip_norm": None})
+    small = MappingProxyType({"density": 0.25, "warmup_epochs": 0})
+    density: float = _density(0.001)
+    momentum: float = _momentum(0.9)
+    clip_norm: float | None = knob(
+        None, REAL, "scale gradients with an L2 norm above X down to X before the momentum",
+        exclusive_min=0, max=1e30, default_text="no clipping",
+    )  # fmt: skip
+    warmup_epochs: int = knob(
+        4, WHOLE, "send more in the first N epochs: a quarter, a 16th, and so on", min=0
+    )
+
+
+@dataclass(frozen=True)
+class Demo(CodecRow):
+    """Cosine coefficients of a momentum, which is what it keeps back."""
+
+    name, code = "demo", 16
+    summary = "the largest cosine coefficients of a momentum that each worker keeps"
+    home = "psrt.codec.demo:Demo"
+    times = ((7, 10.35), (22, 2.34))
+    sends_differences = False
+    feeds_back = None
+    back = MappingProxyType({"momentum": 0.0})
+    takes_matrices = True
+    ways = (Way.GATHERED,)
+    ways_if_asked = (Way.TWO_PHASES,)
+    small = MappingProxyType({"chunk": 4, "kept": 1})
+    # An index in a square takes two bytes.
+    chunk: int = knob(
+        64, WHOLE, "cut matrices into squares with sides of N for the cosine transform",
+        min=1, max=256,
+    )  # fmt: skip
+    kept: int = knob(32, WHOLE, "coefficients of each square that are sent", min=1, max=65536)
+    momentum: float = _momentum(0.999)
+
+    def check(self) -> None:
+        """Check that no more is kept than there is."""
+        if self.kept > self.chunk**2:
+            raise ConfigError(f"kept {self.kept} is more than chunk {self.chunk} squared")
+
+
+class Nonzero(CodecRow):
+    """Nothing but the zeros is left out."""
+
+    name, code = "nonzero", 17
+    summary = "the elements that are not zero, or all where that is shorter: nothing is lost"
+    home = "psrt.codec.sparse:Nonzero"
+    times = ((20, 0.9), (14, 0.45))
+    is_unbiased, feeds_back = True, None
+
 
 #: Every codec by its name.
-TABLE: Final[Mapping[str, Row]] = {row.name: row for row in _ROWS}
-
-
-def codecs_with(knob: str) -> tuple[str, ...]:
-    """Return the names of the codecs that have a knob.
-
-    >>> codecs_with("density")
-    ('top-k', 'random-k', 'dgc')
-    """
-    return tuple(row.name for row in _ROWS if knob in row.knobs)
-
-
-def differences_with(knob: str) -> tuple[str, ...]:
-    """Return the names of the codecs of differences that obey a knob.
-
-    >>> differences_with("density"), differences_with("scaled")
-    (('top-k', 'random-k'), ())
-    """
-    rows = (TABLE[name] for name in codecs_with(knob))
-    return tuple(row.name for row in rows if row.sends_differences and knob not in row.differences)
+CODECS: Final = Rows("codec", "psrt.codecs", CodecRow, (
+    Float16, BFloat16, Float8E4M3, Float8E5M2, Float4E3M0, Int8, Qsgd, Ternary, TernaryBase3, Sign,
+    TopK, Threshold, RandomK, LowRank, Dgc, Demo, Nonzero,
+))  # fmt: skip

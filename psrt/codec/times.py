@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from psrt.codec.table import TABLE
+from psrt.codec.table import CODECS
 
 
 class Line(NamedTuple):
@@ -53,7 +53,7 @@ class CodecTimes:
     @classmethod
     def of(cls, name: str) -> CodecTimes:
         """Return the times in the row of a codec."""
-        (encode_us, encode_ns), (decode_us, decode_ns) = TABLE[name].times
+        (encode_us, encode_ns), (decode_us, decode_ns) = CODECS[name].times
         return cls(
             Line(1e-6 * encode_us, 1e-9 * encode_ns), Line(1e-6 * decode_us, 1e-9 * decode_ns)
         )

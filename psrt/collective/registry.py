@@ -8,6 +8,10 @@ and their help, the choice of ``auto``, prices, explanations, plots, tests.
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
 from psrt.collective import spec
 from psrt.collective.schedule import Algorithm, Schedule
 from psrt.collective.schedules.all_gather import all_gather_steps
@@ -35,6 +39,8 @@ from psrt.collective.schedules.scatter import scatter_steps
 from psrt.collective.schedules.segmented_ring import segmented_ring_seconds, segmented_ring_steps
 from psrt.collective.schedules.tree import tree_seconds, tree_steps
 from psrt.partition import Span
+from psrt.rows.registry import Registry
+from psrt.rows.values import AUTO as AUTO
 from psrt.ways import Way
 
 
@@ -43,9 +49,11 @@ def _always(size: int) -> bool:
 
 
 #: By name. On a tie ``auto`` prefers the first, and plots choose colours by position.
-ALGORITHMS: dict[str, Algorithm] = {
-    algorithm.name: algorithm
-    for algorithm in (
+ALGORITHMS: Final = Registry(
+    "all-reduce",
+    "psrt.all_reduces",
+    Algorithm,
+    (
         Algorithm(
             "butterfly",
             butterfly_steps,
@@ -126,8 +134,8 @@ ALGORITHMS: dict[str, Algorithm] = {
             "rank 0 takes all, one by one, and sends the sum out",
             closed_form=root_seconds,
         ),
-    )
-}
+    ),
+)
 
 #: By name: the collectives that an all-reduce is composed of, and related ones.
 PHASES: dict[str, Schedule] = {
@@ -193,10 +201,8 @@ PHASES: dict[str, Schedule] = {
 }
 
 #: Every schedule by its name.
-SCHEDULES: dict[str, Schedule] = {**ALGORITHMS, **PHASES}
+SCHEDULES: Final[Mapping[str, Schedule]] = ChainMap(PHASES, ALGORITHMS)  # type: ignore[arg-type]
 
-#: Leaves the choice to the machine's costs.
-AUTO = "auto"
 #: Folds in shared memory inside a host, and between hosts by the fastest schedule.
 NODE = "node"
 #: Most bytes of a vector that, on one host, every rank folds for itself; of more, each its slice.
@@ -205,8 +211,29 @@ ONE_SHOT_BYTES = 8192
 PLUS = "node+"
 #: The MPI library's own.
 LIBRARY = "mpi"
-#: All names of all-reduces that a user may ask for.
-ALL_REDUCES = (AUTO, NODE, LIBRARY, *ALGORITHMS, *(PLUS + name for name in ALGORITHMS))
+
+
+class AllReduces(Collection[str]):
+    """The names of all-reduces: some that are no schedule; schedules, also between hosts."""
+
+    def __init__(self, others: tuple[str, ...], holds: Callable[[Algorithm], bool]) -> None:
+        self._others, self._schedules = others, ALGORITHMS.where(holds)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (
+            name in self._others or name.removeprefix(PLUS) in self._schedules
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        names = tuple(self._schedules)
+        return iter((*self._others, *names, *(PLUS + name for name in names)))
+
+    def __len__(self) -> int:
+        return len(self._others) + 2 * len(self._schedules)
+
+
+#: All that a user may ask for.
+ALL_REDUCES: Final = AllReduces((AUTO, NODE, LIBRARY), lambda row: True)
 
 
 def by_hosts(name: str | None) -> bool:
@@ -221,10 +248,7 @@ def by_hosts(name: str | None) -> bool:
 
 
 #: All-reduces that hand each rank its own part of the sums first.
-SHARDING = (
-    *(AUTO, NODE),
-    *(each for it in ALGORITHMS.values() if it.owned for each in (it.name, PLUS + it.name)),
-)
+SHARDING: Final = AllReduces((AUTO, NODE), lambda row: row.owned is not None)
 
 
 def shares_evenly(name: str | None) -> bool:
@@ -233,7 +257,9 @@ def shares_evenly(name: str | None) -> bool:
     >>> [shares_evenly(it) for it in ("node", "ring", "node+ring", "tree")]
     [True, True, False, False]
     """
-    return name == NODE or (name in ALGORITHMS and ALGORITHMS[name].owned is not None)
+    return name == NODE or (
+        name is not None and name in ALGORITHMS and ALGORITHMS[name].owned is not None
+    )
 
 
 def owned_by(name: str, rank: int, size: int, n: int) -> Span:

@@ -5,22 +5,20 @@
 """
 
 from psrt.config.checks import check_data
-from psrt.config.knobs import Condition, Knob
+from psrt.config.knobs import Condition, RunKnob
 from psrt.config.modes import MODES, Mode
-from psrt.config.names import ALLREDUCE_NAMES, OPTIMIZER_NAMES, STALENESS_RATE_NAMES
+from psrt.config.names import ALLREDUCE_NAMES
 from psrt.config.resolve import resolve
-from psrt.config.suggest import did_you_mean
 from psrt.config.toml import from_toml, read_toml, to_toml
 from psrt.config.train import TrainConfig
+from psrt.rows.suggest import did_you_mean
 
 __all__ = [
     "ALLREDUCE_NAMES",
     "MODES",
-    "OPTIMIZER_NAMES",
-    "STALENESS_RATE_NAMES",
     "Condition",
-    "Knob",
     "Mode",
+    "RunKnob",
     "TrainConfig",
     "check_data",
     "did_you_mean",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from psrt.config.suggest import did_you_mean
-from psrt.config.values import TEXT, WHOLE, WIDTHS, Kind, write_text
-from psrt.pipeline.registry import FORMS, PIPELINES
-from psrt.pipeline.schedule import PipelineSchedule
+from psrt.pipeline.registry import schedule_of
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import TEXT, WHOLE, WIDTHS, Kind, write_text
 
 #: More would be a slip of the keyboard.
 _MOST: Final = 1_000_000
@@ -47,7 +46,7 @@ def axes_of(text: str) -> Axes:
     """Return what a text of ``--parallel`` says.
 
     Raises:
-        ValueError: with the end of a sentence, see ``psrt.config.values``.
+        ValueError: with the end of a sentence, see ``psrt.rows.values``.
     """
     found: dict[str, int] = {}
     for part in text.split(","):
@@ -77,53 +76,6 @@ class Given(tuple[str, ...]):
 
     def __contains__(self, value: object) -> bool:
         return value is not None
-
-
-class ScheduleName(NamedTuple):
-    """A schedule of ``--pipeline-schedule``, and the chunks of a stage where it has several.
-
-    >>> schedule_of("interleaved:2")
-    ScheduleName(name='interleaved', chunks=2)
-    """
-
-    #: A name in ``PIPELINES``.
-    name: str
-    #: Pieces of each stage, V.
-    chunks: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.chunks}" if self.row.chunked else self.name
-
-    @property
-    def row(self) -> PipelineSchedule:
-        """All that is known of it."""
-        return PIPELINES[self.name]
-
-
-#: What ``--pipeline-schedule`` takes.
-PIPELINE_FORMS: Final = FORMS
-
-
-def schedule_of(text: str) -> ScheduleName:
-    """Return what a text of ``--pipeline-schedule`` says.
-
-    Raises:
-        ValueError: with the end of a sentence, see ``psrt.config.values``.
-    """
-    name, colon, number = text.partition(":")
-    row = PIPELINES.get(name)
-    if row is None or (colon and not row.chunked):
-        hint = did_you_mean(name, tuple(PIPELINES))
-        raise ValueError(f"must be one of {', '.join(PIPELINE_FORMS)}{hint}")
-    if not row.chunked:
-        return ScheduleName(name)
-    try:
-        chunks = WHOLE.read(number)
-    except ValueError:
-        chunks = 0
-    if not 2 <= chunks <= _MOST:
-        raise ValueError(f"must have the chunks of a stage, 2 or more, as in {name}:2")
-    return ScheduleName(name, chunks)
 
 
 def _read_stages(text: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from psrt.codec.table import TABLE
-from psrt.config.axes import Given, ScheduleName, axes_of, schedule_of
+from psrt.codec.table import CODECS, CodecRow
+from psrt.config.axes import Given, axes_of
 from psrt.config.dealing import IID
-from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
+from psrt.config.knobs import Condition, RunKnob, knobs_of
 from psrt.config.modes import MODES, Mode
 from psrt.config.names import (
     ADAPT_THEN_COMBINE,
@@ -20,7 +20,8 @@ from psrt.config.names import (
     by_hosts,
 )
 from psrt.errors import ConfigError
-from psrt.optim import OPTIMIZERS
+from psrt.pipeline.registry import ScheduleName, schedule_of
+from psrt.rows.knobs import dashed, shown
 from psrt.sharding import Sharing
 from psrt.units import plural
 
@@ -40,11 +41,11 @@ def check(config: TrainConfig) -> None:
     Raises:
         ConfigError: one line that names the flags.
     """
-    brought = OPTIMIZERS[config.optimizer].codec
+    brought = config.optimizer.codec
 
     def value_of(name: str) -> Any:
         value = getattr(config, name)
-        return brought if name == "codec" and value is None else value
+        return CODECS[brought] if name == "codec" and value is None and brought else value
 
     knobs = knobs_of(config)
     for name, knob in knobs.items():
@@ -82,7 +83,7 @@ def check(config: TrainConfig) -> None:
 
 
 def first_miss(
-    knobs: Mapping[str, Knob], name: str, value_of: Callable[[str], Any]
+    knobs: Mapping[str, RunKnob], name: str, value_of: Callable[[str], Any]
 ) -> Condition | None:
     """Return the first condition of a knob that is surely not met.
 
@@ -149,29 +150,22 @@ def check_data(
         )
 
 
-def check_rank(config: TrainConfig, shapes: Iterable[tuple[int, int]]) -> None:
-    """Check the rank of a low-rank codec against a model.
+def check_matrices(config: TrainConfig, shapes: Iterable[tuple[int, int]]) -> None:
+    """Check the codecs against the matrices of a model.
 
     Args:
         config: resolved.
         shapes: of the matrices that the problem names.
 
     Raises:
-        ConfigError: if all of them have fewer rows or columns, or there is none.
+        ConfigError: if they are not as a codec needs them.
     """
-    if config.codec_rank is None:
-        return
-    most = max((min(shape) for shape in shapes), default=0)
-    if not most:
-        [whose, *_] = (flag(*it) for it in config.codecs.items() if "rank" in TABLE[it[1]].knobs)
-        raise ConfigError(
-            f"{whose} is for matrices, and the problem has no matrices() that names some"
-        )
-    if config.codec_rank > most:
-        raise ConfigError(
-            f"--codec-rank {config.codec_rank} is more than a matrix of the model can have, at "
-            f"most {most}"
-        )
+    shapes = tuple(shapes)
+    for field, row in config.codecs.items():
+        try:
+            row.check_matrices(shapes)
+        except ConfigError as error:
+            raise ConfigError(f"--{dashed(field)} {error}") from None
 
 
 def flag(name: str, value: Any) -> str:
@@ -210,9 +204,9 @@ def _check_length(config: TrainConfig) -> None:
     """Check the knobs that set the length of the run."""
     if config.epochs is not None and config.steps is not None:
         raise ConfigError("give --epochs or --steps, not both")
-    if config.epochs is not None and config.warmup_epochs > config.epochs:
+    if config.epochs is not None and config.schedule.warmup > config.epochs:
         raise ConfigError(
-            f"--warmup-epochs {shown(config.warmup_epochs)} is longer than "
+            f"--schedule {config.schedule}: its warm-up is longer than "
             f"the run of {shown(config.epochs)} epochs"
         )
 
@@ -389,19 +383,14 @@ def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
         )
     rate, mode = config.staleness_rate, config.mode and MODES[config.mode]
     served = bool(mode and mode.is_stale)
-    if rate not in (None, "constant") and mode and not served and config.axes.pipeline == 1:
+    if rate is None:
+        return
+    if not rate.is_usual and mode and not served and config.axes.pipeline == 1:
         raise ConfigError(
             f"--staleness-rate {rate} has no effect with one stage, whose gradients are fresh"
         )
-    why = {
-        ("drop", False): "it would leave out all gradients of a stage, or none",
-        ("gap-aware", False): "what it measures is a server's updates",
-        ("gap-aware", True): "servers keep what a worker read last, and this one is of older reads",
-        ("delay-compensated", True): (
-            "servers keep what a worker read last, and this one is of older reads"
-        ),
-    }.get((str(rate), served))
-    if why is not None and (mode or rate != "drop"):
+    why = rate.not_served if served else rate.not_alone
+    if why and (mode or rate.not_served):
         of_mode = f" and --mode {mode.name}" if mode else ""
         raise ConfigError(
             f"--staleness-rate {rate} is not possible with --pipeline-schedule {schedule}{of_mode}:"
@@ -418,7 +407,7 @@ def _check_shard(config: TrainConfig) -> None:
             f"--shard {config.shard} cannot be combined with --allreduce {config.allreduce}, which "
             f"gives every worker all sums; those that can: {', '.join(SHARDING_NAMES)}"
         )
-    codec = config.codec or OPTIMIZERS[config.optimizer].codec
+    codec = config.codec.name if config.codec else config.optimizer.codec
     if codec is not None:
         raise ConfigError(
             f"--shard {config.shard} cannot be combined with --codec {codec}: owners hand out "
@@ -450,46 +439,53 @@ def _check_shard(config: TrainConfig) -> None:
 
 
 def _check_codec(config: TrainConfig) -> None:
-    """Check the knobs of a codec that do not go together."""
-    if config.error_feedback and config.codec_scaled:
+    """Check what goes with codecs."""
+    codec, mode = config.codec, None if config.mode is None else config.scheme
+    if config.error_feedback and codec and not codec.settled(scales=False).can_feed_back:
         raise ConfigError(
-            "--error-feedback cannot be combined with --codec-scaled: the scaled sum of what is "
+            f"--error-feedback cannot be combined with --codec {codec}: the scaled sum of what is "
             "sent and what is kept back would grow from step to step"
         )
-    for field, name in config.codecs.items():
-        multiple = TABLE[name].bucket_multiple
-        if config.codec_bucket is not None and config.codec_bucket % multiple:
-            raise ConfigError(
-                f"--codec-bucket {config.codec_bucket} must be a multiple of {multiple} with "
-                f"{flag(field, name)}"
-            )
-    mode = None if config.mode is None else config.scheme
-    if mode is not None and mode.mixes and config.codec is not None:
-        _check_differences(config, config.codec)
+    if mode is not None and mode.mixes and codec is not None:
+        _check_differences(config, codec)
     if mode is not None and mode.elastic is not None:
-        for field, name in config.codecs.items():
-            if "momentum" in TABLE[name].knobs:
+        for field, row in config.codecs.items():
+            if "momentum" in row.knobs:
                 raise ConfigError(
-                    f"{flag(field, name)} keeps a momentum, which would multiply the force of "
+                    f"{flag(field, row.name)} keeps a momentum, which would multiply the force of "
                     f"--mode {mode.name}: workers and centre would not come to rest"
                 )
-    chunk, kept = config.codec_chunk, config.codec_kept
-    if kept is not None and chunk is not None and kept > chunk**2:
-        raise ConfigError(f"--codec-kept {kept} is more than --codec-chunk {chunk} squared")
-
-
-def _check_differences(config: TrainConfig, codec: str) -> None:
-    """Check the codec of what parameters differ from what neighbours know of them."""
-    able = [row.name for row in TABLE.values() if row.sends_differences]
-    if codec not in able:
+    replies = config.codec_reply
+    if replies is not None and not replies.sends_differences:
         raise ConfigError(
-            f"--codec {codec} cannot send how parameters differ from what neighbours know of them, "
-            f"as --mode {config.mode} does; those that can: {', '.join(able)}"
+            f"--codec-reply {replies.name} cannot send what has changed; those that can: {_able()}"
         )
-    if "rank" in TABLE[codec].knobs and config.consensus_rate is None:
+    for field, row in config.codecs.items():
+        for knob, value in row.differences.items():
+            differs = field == "codec_reply" or (mode is not None and mode.mixes)
+            if differs and row.knobs[knob] not in (None, value):
+                raise ConfigError(
+                    f"--{dashed(field)} {row}: differences have {knob} {shown(value)}, whatever is "
+                    "asked"
+                )
+
+
+def _able() -> str:
+    """Return the codecs that can send differences."""
+    return ", ".join(CODECS.where(lambda row: row.sends_differences))
+
+
+def _check_differences(config: TrainConfig, codec: CodecRow) -> None:
+    """Check the codec of what parameters differ from what neighbours know of them."""
+    if not codec.sends_differences:
         raise ConfigError(
-            f"--codec {codec} needs --consensus-rate G with --mode {config.mode}: what is safe "
-            "depends on the model; begin with the share of its numbers that a frame has"
+            f"--codec {codec.name} cannot send how parameters differ from what neighbours know of "
+            f"them, as --mode {config.mode} does; those that can: {_able()}"
+        )
+    if codec.share_told is None and config.consensus_rate is None:
+        raise ConfigError(
+            f"--codec {codec.name} needs --consensus-rate G with --mode {config.mode}: what is "
+            "safe depends on the model; begin with the share of its numbers that a frame has"
         )
 
 

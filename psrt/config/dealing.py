@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from psrt.config.knobs import shown
-from psrt.config.suggest import did_you_mean
-from psrt.config.values import LARGEST, TEXT, Kind, Number, read_numbers, write_text
+from psrt.rows.knobs import shown
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import LARGEST, TEXT, Kind, Number, read_numbers, write_text
 
 #: All workers have data that is alike: each epoch is shuffled and cut for all of them.
 IID: Final = "iid"
@@ -36,7 +36,7 @@ def dealing_of(text: str) -> Dealing | None:
     """Return what a text of ``--partition`` says; None for ``iid``, where nothing is dealt out.
 
     Raises:
-        ValueError: with the end of a sentence, see ``psrt.config.values``.
+        ValueError: with the end of a sentence, see ``psrt.rows.values``.
     """
     rule, _, number = text.partition(":")
     if text == IID:

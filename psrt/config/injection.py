@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from psrt.config.suggest import did_you_mean
-from psrt.config.values import LARGEST, WHOLE, Kind, Number, form, read_numbers, write_text
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import LARGEST, WHOLE, Kind, Number, form, read_numbers, write_text
 
 _SECONDS = Number("SECONDS", 0.0, 86400.0)
 _STEP = Number("STEP", 0, LARGEST, whole=True)
@@ -66,7 +66,7 @@ def read_injection(text: str) -> Injection:
     """Parse an injection.
 
     Raises:
-        ValueError: with the end of a sentence, see `psrt.config.values`.
+        ValueError: with the end of a sentence, see `psrt.rows.values`.
     """
     who, _, rest = text.strip().partition(":")
     kind, *parts = rest.split(":")

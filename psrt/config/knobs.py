@@ -1,19 +1,17 @@
-"""Knob: everything declared about one field of the configuration, kept in its metadata."""
+"""RunKnob: what is declared about one field of the configuration, kept in its metadata."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from psrt.config.modes import MODES
-from psrt.config.names import AUTO
-from psrt.config.suggest import did_you_mean
-from psrt.config.values import LARGEST, Kind, Number, read_numbers
-from psrt.errors import ConfigError
+from psrt.rows.knobs import Knob, dashed
+from psrt.rows.registry import Registry
+from psrt.rows.values import Kind
 
 
 class Condition(NamedTuple):
@@ -27,38 +25,20 @@ class Condition(NamedTuple):
     otherwise: Condition | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Knob:
-    """A field as its help, flag, TOML key, checks and default need it."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunKnob(Knob):
+    """A knob of a run: a flag and a TOML key, which may have an effect in some runs only."""
 
-    #: Type of its values.
-    kind: Kind
     #: Heading of its group in the help text.
     group: str
-    #: One line for the help text.
-    help: str
-    #: Name of its value in the help text; the kind's own word if empty.
-    metavar: str = ""
-    #: The only values allowed; empty allows any.
-    choices: tuple[str, ...] = ()
-    #: Smallest value, inclusive.
-    min: float | None = None
-    #: Lower bound, exclusive.
-    exclusive_min: float | None = None
-    #: Largest value, inclusive.
-    max: float | None = None
-    #: Upper bound, exclusive.
-    exclusive_max: float | None = None
+    #: The rows that it chooses among, each with knobs of its own; None where it is no such knob.
+    rows: Registry[Any] | None = None
     #: Where it has an effect; all must hold. Such a knob is ``None`` when not given.
     requires: tuple[Condition, ...] = ()
     #: Or where this holds, whatever the mode is, for knobs that only some modes have.
     otherwise: Condition | None = None
     #: Value that `resolve` fills in where the knob has an effect and was not given.
     fallback: Any = None
-    #: Other names for it, with dashes, that a user may try.
-    synonyms: tuple[str, ...] = ()
-    #: Other word that a user may try → choice.
-    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Whether its value changes the trained numbers; if not, a replay may use another value.
     numeric: bool = True
     #: Whether it belongs to the run, so that a replay and ``simulate --like`` take it over; if not,
@@ -70,25 +50,28 @@ class Knob:
     drawn: bool = False
     #: Whether most people meet it, so that ``--help`` shows it; ``--help-all`` shows every knob.
     usual: bool = False
-    #: The default in words, where neither the field's default nor ``fallback`` is the whole truth.
-    default_text: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return what may be chosen; empty where that is no name."""
+        return tuple(self.choices if self.rows is None else self.rows)
 
 
 def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
-    """Return a dataclass field with ``default`` whose metadata is a `Knob`.
+    """Return a dataclass field with ``default`` whose metadata is a `RunKnob`.
 
     Args:
         default: of the field; None leaves it to `resolve`.
         kind: type of its values.
         group: heading in the help text.
         help: one line for the help text.
-        rest: further fields of `Knob`.
+        rest: further fields of `RunKnob`.
     """
-    metadata = {"knob": Knob(kind=kind, group=group, help=help, **rest)}
+    metadata = {"knob": RunKnob(kind=kind, group=group, help=help, **rest)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def knobs_of(config: Any) -> Mapping[str, Knob]:
+def knobs_of(config: Any) -> Mapping[str, RunKnob]:
     """Return the knobs of a config class (or of its instance) by field name, in order.
 
     A knob listed by rows of `psrt.config.modes` requires one of those modes first of all.
@@ -97,12 +80,12 @@ def knobs_of(config: Any) -> Mapping[str, Knob]:
 
 
 @functools.cache
-def _knobs(cls: type) -> Mapping[str, Knob]:
-    found: dict[str, Knob] = {}
+def _knobs(cls: type) -> Mapping[str, RunKnob]:
+    found: dict[str, RunKnob] = {}
     for field in dataclasses.fields(cls):
-        knob: Knob = field.metadata["knob"]
-        users = tuple(mode.name for mode in MODES.values() if field.name in mode.knobs)
-        if users:
+        knob: RunKnob = field.metadata["knob"]
+        if any(field.name in MODES[mode].knobs for mode in MODES.own):
+            users = MODES.where(lambda mode, name=field.name: name in mode.knobs)  # type: ignore[misc]
             condition = Condition("mode", users, knob.otherwise)
             knob = dataclasses.replace(knob, requires=(condition, *knob.requires))
         found[field.name] = knob
@@ -112,132 +95,3 @@ def _knobs(cls: type) -> Mapping[str, Knob]:
 def synonyms_of(config: Any) -> dict[str, str]:
     """Return a dict from each synonym to its knob, both with dashes."""
     return {word: dashed(name) for name, it in knobs_of(config).items() for word in it.synonyms}
-
-
-def dashed(name: str) -> str:
-    """Return a field's name as flags and messages spell it.
-
-    >>> dashed("batch_size")
-    'batch-size'
-    """
-    return name.replace("_", "-")
-
-
-def accept(name: str, knob: Knob, value: Any) -> Any:
-    """Return ``value`` in its canonical type.
-
-    Args:
-        name: of the knob, for the message.
-        knob: its type, choices and range.
-        value: as Python or TOML has it.
-
-    Raises:
-        ConfigError: for a wrong type, choice or range: "batch-size must be at least 1, got 0".
-    """
-    try:
-        value = knob.kind.accept(value)
-    except ValueError as error:
-        raise _refusal(name, str(error), value) from None
-    if knob.choices and value not in knob.choices:
-        names = ", ".join(knob.choices)
-        hint = did_you_mean(value, knob.choices, knob.words)
-        raise ConfigError(f"{dashed(name)} must be one of {names}, got {value!r}{hint}")
-    for words, bound, holds in (
-        ("at least", knob.min, operator.ge),
-        ("above", knob.exclusive_min, operator.gt),
-        ("at most", knob.max, operator.le),
-        ("below", knob.exclusive_max, operator.lt),
-    ):
-        if bound is not None and value != AUTO and not holds(value, bound):
-            raise _refusal(name, f"must be {words} {shown(bound)}", value)
-    return value
-
-
-def read(name: str, knob: Knob, text: str) -> Any:
-    """Parse the text of a knob's flag.
-
-    Args:
-        name: of the knob, for the message.
-        knob: its type, choices and range.
-        text: as on the command line.
-
-    Raises:
-        ConfigError: as `accept`.
-    """
-    try:
-        value = knob.kind.read(text)
-    except ValueError as error:
-        raise ConfigError(f"{dashed(name)} {error}, got {text!r}") from None
-    return accept(name, knob, value)
-
-
-def read_flag(name: str, kind: Kind, text: str, **bounds: float) -> Any:
-    """Parse the text of a flag that is not a knob of a run.
-
-    Args:
-        name: of the flag, for the message.
-        kind: type of its values.
-        text: as on the command line.
-        bounds: ``min``, ``exclusive_min``, ``max`` or ``exclusive_max``.
-
-    >>> from psrt.config.values import BYTES
-    >>> read_flag("bytes", BYTES, "1K", min=1)
-    1024
-
-    Raises:
-        ConfigError: as `accept`.
-    """
-    return read(name, Knob(kind, "", "", **bounds), text.strip())  # type: ignore[arg-type]
-
-
-def read_by_worker(
-    name: str, number: Number, texts: Sequence[str], workers: int
-) -> dict[int, float]:
-    """Return a dict from worker to number out of texts ``WORKER:NUMBER[,WORKER:NUMBER...]``.
-
-    Args:
-        name: of the flag, for the message.
-        number: what belongs to a worker, and its range.
-        texts: one for each time that the flag was given.
-        workers: number of workers, W.
-
-    >>> read_by_worker("crash", Number("SECONDS", 0, 10), ["1:0.5,0:2", "3:1"], 4)
-    {1: 0.5, 0: 2.0, 3: 1.0}
-
-    Raises:
-        ConfigError: if a text has another form, names a worker twice, or one that does not exist.
-    """
-    numbers = (Number("WORKER", 0, LARGEST, whole=True), number)
-    found: dict[int, float] = {}
-    for text in ",".join(texts).split(",") if texts else ():
-        try:
-            who, value = read_numbers(numbers, text.strip())
-        except ValueError as error:
-            raise ConfigError(f"{name} {error}, got {text!r}") from None
-        if who >= workers:
-            raise ConfigError(
-                f"{name} names worker {who} that does not exist, the last is {workers - 1}"
-            )
-        if who in found:
-            raise ConfigError(f"{name} names worker {who} twice")
-        found[int(who)] = value
-    return found
-
-
-def shown(value: Any) -> str:
-    """Return a value for a message, close to how a user would type it.
-
-    >>> shown(10.0), shown(0.5), shown(True), shown("a"), shown((128, 64))
-    ('10', '0.5', 'true', "'a'", '128,64')
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    if isinstance(value, list | tuple):
-        return ",".join(shown(item) for item in value)
-    return repr(value)
-
-
-def _refusal(name: str, must: str, value: Any) -> ConfigError:
-    return ConfigError(f"{dashed(name)} {must}, got {shown(value)}")

@@ -7,10 +7,12 @@ ahead"; the policy and, independently, the checker each have their own formula f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
+
+from psrt.rows.registry import Registry
 
 
 class Servers(Enum):
@@ -29,7 +31,7 @@ class Mode:
     #: As ``--mode`` spells it.
     name: str
     #: One line for the help text.
-    doc: str
+    summary: str
     #: Other names that a user may try.
     synonyms: tuple[str, ...] = ()
     servers: Servers = Servers.NEVER
@@ -178,10 +180,7 @@ class Mode:
 
 
 _SERVED = ("placement", "shards_per_server")
-_STALE = (
-    *("staleness_rate", "staleness_power", "staleness_decay", "staleness_limit"),
-    *("dc_lambda", "dc_adaptive", *_SERVED),
-)
+_STALE = (*("staleness_rate", *_SERVED),)
 _SUMMED = ("allreduce", "machine_costs", "check_every")
 
 _ROWS = (
@@ -189,7 +188,7 @@ _ROWS = (
         name="serial",
         builder="psrt.runtime.strategies.builders:serial",
         saves=True,
-        doc="one process, without communication",
+        summary="one process, without communication",
         single=True,
     ),
     Mode(
@@ -197,7 +196,7 @@ _ROWS = (
         synonyms=("bsp",),
         saves=True,
         regroups=True,
-        doc="every update averages the gradients of all workers, who wait for one another",
+        summary="every update averages the gradients of all workers, who wait for one another",
         servers=Servers.ALWAYS,
         codecs=True,
         rounds=True,
@@ -210,7 +209,7 @@ _ROWS = (
         synonyms=("asp", "asgd", "hogwild"),
         saves=True,
         regroups=True,
-        doc="every gradient is applied as soon as it arrives; no worker waits for another",
+        summary="every gradient is applied as soon as it arrives; no worker waits for another",
         servers=Servers.ALWAYS,
         codecs=True,
         knobs=_STALE,
@@ -219,7 +218,7 @@ _ROWS = (
         name="ssp",
         saves=True,
         regroups=True,
-        doc="as async, but no worker runs more than --staleness steps ahead of the slowest",
+        summary="as async, but no worker runs more than --staleness steps ahead of the slowest",
         servers=Servers.ALWAYS,
         codecs=True,
         lead="staleness",
@@ -230,7 +229,7 @@ _ROWS = (
         name="softsync",
         saves=True,
         regroups=True,
-        doc="every update averages the next workers/K gradients to arrive; no worker waits",
+        summary="every update averages the next workers/K gradients to arrive; no worker waits",
         servers=Servers.ALWAYS,
         codecs=True,
         share="softsync",
@@ -243,13 +242,13 @@ _ROWS = (
         synonyms=("fedavg", "diloco"),
         saves=True,
         regroups=True,
-        doc="workers train alone for --local-steps steps, then average their parameters",
+        summary="workers train alone for --local-steps steps, then average their parameters",
         servers=Servers.OPTIONAL,
         averages=True,
         rounds=True,
         codecs=True,
         knobs=(
-            *("local_steps", "post_local_epoch", "outer_lr", "outer_momentum"),
+            *("local_steps", "post_local_epoch", "outer"),
             *("fragments", "fragment_order", "eager", "sync_delay", "mixing"),
             *(*_SUMMED, *_SERVED),
         ),
@@ -260,7 +259,7 @@ _ROWS = (
         builder="psrt.runtime.strategies.builders:averaging",
         saves=True,
         regroups=True,
-        doc="workers train alone; a centre at the servers and they draw each other now and then",
+        summary="workers train alone; a centre at the servers and they draw each other at times",
         servers=Servers.ALWAYS,
         averages=True,
         rounds=True,
@@ -277,7 +276,7 @@ _ROWS = (
         synonyms=("ddp",),
         saves=True,
         regroups=True,
-        doc="as sync, but an all-reduce sums the gradients; there are no servers",
+        summary="as sync, but an all-reduce sums the gradients; there are no servers",
         codecs=True,
         knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every", "shard"),
         words="{}",
@@ -287,7 +286,7 @@ _ROWS = (
         builder="psrt.runtime.strategies.builders:mixing",
         synonyms=("d-psgd", "dpsgd"),
         saves=True,
-        doc="workers average with their neighbours on a graph; nobody waits for all",
+        summary="workers average with their neighbours on a graph; nobody waits for all",
         mixes=True,
         codecs=True,
         asynchronous="asynchronous",
@@ -300,16 +299,7 @@ _ROWS = (
 )
 
 #: Every mode by its name.
-MODES: Final[Mapping[str, Mode]] = {row.name: row for row in _ROWS}
-
-
-def modes_with(has: Callable[[Mode], bool]) -> tuple[str, ...]:
-    """Return the names of the modes that have a property.
-
-    >>> modes_with(lambda mode: mode.is_stale)
-    ('async', 'ssp', 'softsync')
-    """
-    return tuple(row.name for row in _ROWS if has(row))
+MODES: Final = Registry("mode", "psrt.modes", Mode, _ROWS)
 
 
 def default_mode(ranks: int) -> Mode:

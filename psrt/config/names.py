@@ -8,7 +8,6 @@ from psrt.collective.registry import ALL_REDUCES, SHARDING
 from psrt.collective.registry import AUTO as AUTO
 from psrt.collective.registry import LIBRARY as LIBRARY
 from psrt.collective.registry import by_hosts as by_hosts
-from psrt.optim import OPTIMIZERS, STALENESS_RATES
 from psrt.sharding import Sharing
 
 #: Where the servers are put among the ranks.
@@ -41,10 +40,5 @@ BUCKET_BYTES: Final = 1 << 20
 #: In what order the stages of a cut model work where nobody says.
 DEFAULT_PIPELINE: Final = "1f1b"
 
-#: Staleness-aware learning rates.
-STALENESS_RATE_NAMES: Final = tuple(STALENESS_RATES)
-OPTIMIZER_NAMES: Final = tuple(OPTIMIZERS)
-
 ACTIVATION_NAMES: Final = ("relu", "tanh", "gelu")
 LOSS_NAMES: Final = ("cross-entropy", "squared")
-SCHEDULE_NAMES: Final = ("constant", "step", "cosine")

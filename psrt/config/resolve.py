@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from psrt.codec.table import TABLE
-from psrt.config.axes import schedule_of
+from psrt.codec.table import CODECS
 from psrt.config.checks import first_miss, overlaps
-from psrt.config.knobs import dashed, knobs_of, shown
-from psrt.config.modes import MODES, Mode, default_mode, modes_with
+from psrt.config.knobs import knobs_of
+from psrt.config.modes import MODES, Mode, default_mode
 from psrt.config.names import (
     ADAPT_THEN_COMBINE,
     BUCKET_BYTES,
@@ -19,13 +16,10 @@ from psrt.config.names import (
 )
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
-from psrt.optim import OPTIMIZERS
+from psrt.pipeline.registry import schedule_of
+from psrt.rows.knobs import dashed, shown
 from psrt.units import plural
 
-#: Outer rate and momentum of DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
-_OUTER_LR, _OUTER_MOMENTUM = 0.7, 0.9
-#: Strengths of delay compensation, plain and adaptive (Zheng et al. 2017, arXiv 1609.08326).
-_DC_LAMBDA, _DC_LAMBDA_ADAPTIVE = 0.04, 2.0
 _EPOCHS = 10.0
 
 
@@ -60,9 +54,8 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
         config = replace(config, overlap=overlaps(config))
     if config.overlap and config.bucket_bytes is None:
         config = replace(config, bucket_bytes=BUCKET_BYTES)
-    if config.dc_adaptive is not None and config.dc_lambda is None:
-        strength = _DC_LAMBDA_ADAPTIVE if config.dc_adaptive else _DC_LAMBDA
-        config = replace(config, dc_lambda=strength)
+    if config.staleness_rate is not None:
+        config = _with(config, staleness_rate=config.staleness_rate.settled())
     config = _with_codec(config)
     _check_ranks(config, mode, ranks)
     return config
@@ -124,20 +117,21 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
 
 def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
     """Have the codec that an optimizer is one half of in effect, wherever the ranks are."""
-    name, codec = config.optimizer, OPTIMIZERS[config.optimizer].codec
+    name, codec = config.optimizer.name, config.optimizer.codec
     if codec is None:
         return config
     if not mode.encodes_gradients:
-        able = ", ".join(modes_with(lambda row: row.encodes_gradients))
+        able = ", ".join(MODES.where(lambda row: row.encodes_gradients))
         raise ConfigError(
             f"--optimizer {name} is one half of a codec of gradients, which --mode {mode.name} "
             f"does not send; those that do: {able}"
         )
-    if config.codec not in (None, codec):
-        raise ConfigError(f"--optimizer {name} is one half of --codec {codec}, got {config.codec}")
+    asked = config.codec
+    if asked is not None and asked.name != codec:
+        raise ConfigError(f"--optimizer {name} is one half of --codec {codec}, got {asked.name}")
     if config.codec_everywhere is False:
         raise ConfigError(f"--optimizer {name} cannot do without its codec anywhere")
-    return replace(config, codec=codec, codec_everywhere=True)
+    return replace(config, codec=asked or CODECS[codec], codec_everywhere=True)
 
 
 def _of_other_knobs(config: TrainConfig, mode: Mode) -> dict[str, Any]:
@@ -148,11 +142,7 @@ def _of_other_knobs(config: TrainConfig, mode: Mode) -> dict[str, Any]:
     if config.epochs is None and config.steps is None:
         found["epochs"] = _EPOCHS
     if config.lr is None:
-        found["lr"] = OPTIMIZERS[config.optimizer].lr
-    if config.outer_lr is None and config.outer_momentum is not None:
-        found["outer_lr"] = _OUTER_LR
-    if config.outer_momentum is None and config.outer_lr is not None:
-        found["outer_momentum"] = _OUTER_MOMENTUM
+        found["lr"] = config.optimizer.lr
     if config.push_sum and config.order is None:
         found["order"] = ADAPT_THEN_COMBINE
     return found
@@ -174,52 +164,22 @@ def _fallbacks(config: TrainConfig, mode: Mode) -> dict[str, Any]:
 
 
 def _with_codec(config: TrainConfig) -> TrainConfig:
-    """Fill in the knobs of the codecs, as far as these agree: a knob that is set holds for all."""
-    if config.codec is None:
+    """Fill in what depends on the codec and the mode together."""
+    row = config.codec
+    if row is None:
         return config
-    row = TABLE[config.codec]
     if config.scheme.mixes:
-        if config.consensus_rate is None:
-            config = _with(config, consensus_rate=_consensus_rate(config.codec_knobs))
-        knobs = config.codec_knobs
-        known = {f"codec_{name}": knobs[name] for name in knobs if name not in row.differences}
-        return _with(config, **known)
+        # Other codecs than those that tell a share need it given.
+        return config if config.consensus_rate else _with(config, consensus_rate=row.share_told)
+    if row.feeds_back is None:
+        return config
     # A difference to the centre still holds what no frame has told: fed back it would count twice,
     # and drive both apart; as would a difference that is scaled by more than its force.
-    if config.scheme.elastic is not None and row.feeds_back is not None:
-        if config.error_feedback is None:
-            config = _with(config, error_feedback=False)
-        if "scaled" in row.knobs and config.codec_scaled is None:
-            config = _with(config, codec_scaled=False)
-    if config.error_feedback and "scaled" in row.knobs and config.codec_scaled is None:
-        config = _with(config, codec_scaled=False)
-    if config.error_feedback is None and row.feeds_back is not None:
-        config = _with(config, error_feedback=row.feeds_back_with(config.codec_knobs))
-    knobs = config.codec_knobs
-    for name, value in config.reply_knobs.items():
-        if name not in TABLE[str(config.codec_reply)].differences:
-            knobs[name] = value if knobs.get(name, value) == value else None
-    return _with(config, **{f"codec_{name}": value for name, value in knobs.items()})
-
-
-def _consensus_rate(knobs: Mapping[str, float | None]) -> float:
-    """Return the γ of a codec with these knobs: a bound of what its frames tell of a vector.
-
-    Of the squared length of a vector v a frame tells δ if E‖C(v) − v‖² ≤ (1 − δ)‖v‖²: the density
-    of elements drawn at random, and no less of the largest ones. Rounding to levels at random has a
-    variance of ω‖v‖², ω = min(d/s², √d/s) for s levels and buckets of d, and δ = 1/(1 + ω) once it
-    is scaled by that (Alistarh et al., "QSGD", NeurIPS 2017); so is γ here. Other codecs lose
-    little enough for 1.
-
-    >>> _consensus_rate({"density": 0.01}), round(_consensus_rate({"levels": 7, "bucket": 128}), 2)
-    (0.01, 0.38)
-    """
-    density, levels, bucket = (knobs.get(name) for name in ("density", "levels", "bucket"))
-    if density is not None:
-        return density
-    if levels is not None and bucket is not None:
-        return 1.0 / (1.0 + min(bucket / levels**2, math.sqrt(bucket) / levels))
-    return 1.0
+    elastic, feedback = config.scheme.elastic is not None, config.error_feedback
+    if feedback is None:
+        feedback = row.is_fed_back and not elastic
+    row = row.settled(scales=not (feedback or elastic))
+    return _with(config, codec=row, error_feedback=feedback)
 
 
 def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:

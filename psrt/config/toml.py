@@ -5,10 +5,12 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from psrt.config.knobs import accept, knobs_of, synonyms_of
-from psrt.config.suggest import did_you_mean
+from psrt.config.former import as_spelled_now, now_of
+from psrt.config.knobs import knobs_of, synonyms_of
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
+from psrt.rows.knobs import accept
+from psrt.rows.suggest import did_you_mean
 
 
 def to_toml(config: TrainConfig) -> str:
@@ -47,6 +49,10 @@ def read_toml(text: str, *, source: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source}: not TOML: {str(error).splitlines()[0]}") from None
     knobs = knobs_of(TrainConfig)
+    try:
+        values = as_spelled_now(values)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
     for key in values:
         if key not in knobs:
             raise ConfigError(f"{source}: unknown key {key!r}{_meant(key)}")
@@ -58,6 +64,8 @@ def read_toml(text: str, *, source: str) -> dict[str, Any]:
 
 def _meant(key: str) -> str:
     """Return a guess at which key was meant, spelled as in the file."""
+    if now := now_of(key):
+        return f" (it is now {now})"
     synonyms = {
         word.replace("-", "_"): name.replace("-", "_")
         for word, name in synonyms_of(TrainConfig).items()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal
 
-from psrt.codec.table import TABLE, Row, codecs_with, differences_with
+from psrt.codec.table import CODECS, CodecRow
 from psrt.config import names
 from psrt.config.axes import (
     AXES,
-    PIPELINE_FORMS,
     PIPELINE_SCHEDULE,
     STAGES,
     Axes,
@@ -20,20 +18,33 @@ from psrt.config.axes import (
 )
 from psrt.config.checks import check
 from psrt.config.dealing import IID, PARTITION
+from psrt.config.former import now_of
 from psrt.config.injection import INJECTIONS, Injection
-from psrt.config.knobs import Condition, accept, dashed, knob, knobs_of, shown, synonyms_of
-from psrt.config.modes import MODES, Mode, modes_with
-from psrt.config.suggest import did_you_mean
-from psrt.config.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
+from psrt.config.knobs import Condition, knob, knobs_of, synonyms_of
+from psrt.config.modes import MODES, Mode
 from psrt.errors import ConfigError
-from psrt.optim import OPTIMIZERS
-from psrt.optim.table import optimizers_with
+from psrt.optim.table import (
+    OPTIMIZERS,
+    OUTER_STEPS,
+    SCHEDULES,
+    STALENESS_RATES,
+    Always,
+    Constant,
+    OptimizerRow,
+    OuterRow,
+    RateRow,
+    ScheduleRow,
+    Sgd,
+)
 from psrt.pipeline.registry import PIPELINES
+from psrt.rows.knobs import accept, dashed, shown
+from psrt.rows.row import Row
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
 from psrt.topology.names import DEFAULT
 
 _MODE = "mode"
 _CUT = "models cut across ranks"
-_RATE = "staleness-aware learning rate"
 _CODEC = "compression"
 _OPTIMIZER = "optimizer"
 _DATA = "data and model"
@@ -44,7 +55,7 @@ _NO_SERVERS = Condition("servers", range(1))
 _SERVERS = Condition("servers", range(1, LARGEST))
 #: Where something comes back: parameters, or means.
 _ANSWERED = _SERVERS._replace(
-    otherwise=Condition("mode", modes_with(lambda row: row.codecs and row.sums))
+    otherwise=Condition("mode", MODES.where(lambda row: row.codecs and row.sums))
 )
 _IN_ROUNDS = Condition("asynchronous", (False,))
 _WHOLE, _AT_ONCE, _NOT_EAGER = (
@@ -55,63 +66,32 @@ _WHOLE, _AT_ONCE, _NOT_EAGER = (
 #: Where every worker has all parameters.
 _EVERYWHERE = Condition("shard", (None, names.OPTIMIZER, names.GRADIENTS))
 #: Where a frame stands by itself: it is not added to what its receivers know.
-_ALONE = Condition("mode", modes_with(lambda row: row.codecs and not row.mixes))
+_ALONE = Condition("mode", MODES.where(lambda row: row.codecs and not row.mixes))
 _PARALLEL = (Condition("parallel", Given(["pipeline:2"])),)
 #: Where gradients are stale by the mode or, in any mode, by the pipeline.
-_NO_DRAINS = Condition(
-    "pipeline_schedule", tuple(it.name for it in PIPELINES.values() if it.asynchronous)
-)
-_STEPPED = (Condition("schedule", ("step",)),)
+_NO_DRAINS = Condition("pipeline_schedule", PIPELINES.where(lambda row: row.asynchronous))
 
 
 def _usual(name: str, fallback: object) -> str:
     """Return a default in words, with the modes that have another one."""
     own = [
-        f"{shown(it)} in {row.name}" for row in MODES.values() for of, it in row.usual if of == name
+        f"{shown(it)} in {row}" for row in MODES.own for of, it in MODES[row].usual if of == name
     ]
     return "; ".join([shown(fallback), *own])
 
 
-def _words(rows: Mapping[str, Row] | Mapping[str, Mode]) -> dict[str, str]:
-    """Return a dict from each synonym of a row to the row's name."""
-    return {word: name for name, row in rows.items() for word in row.synonyms}
-
-
-#: Those by which servers may answer.
-_OF_REPLIES = tuple(row.name for row in TABLE.values() if row.sends_differences)
+_CODED = Condition("codec", CODECS.where(lambda row: True))
+#: Those by which servers may answer, and neighbours tell what is new.
+_OF_DIFFERENCES = CODECS.where(lambda row: row.sends_differences)
 #: Those whose loss may be added to what is sent next.
-_FED_BACK = tuple(row.name for row in TABLE.values() if row.feeds_back is not None)
-_BY_DEFAULT = tuple(row.name for row in TABLE.values() if row.feeds_back_with({}))
+_FED_BACK = CODECS.where(lambda row: row.feeds_back is not None)
 
 
-def _of_codec(name: str) -> tuple[Condition, ...]:
-    replies = differences_with(name)
-    otherwise = Condition("codec_reply", replies) if replies else None
-    return (Condition("codec", codecs_with(name), otherwise),)
-
-
-def _defaults(name: str) -> str:
-    """Return the defaults of a codecs' knob in words: one if they agree, else one each."""
-    found = {row.name: shown(row.knobs[name]) for row in TABLE.values() if name in row.knobs}
-    if len(set(found.values())) == 1:
-        return found.popitem()[1]
-    return ", ".join(f"{codec} {default}" for codec, default in found.items())
-
-
-def _of_optimizer(knob: str) -> tuple[Condition, ...]:
-    return (Condition("optimizer", optimizers_with(knob)),)
-
-
-def _of_rate(name: str) -> tuple[Condition, ...]:
-    return (Condition("staleness_rate", (name,)),)
-
-
+#: A row as its text, of which a type checker cannot know that it becomes a row.
+Spelled = Any
 #: Names that a type checker knows, the choices of their knobs.
 ModeName = Literal[
     "serial", "sync", "async", "ssp", "softsync", "local-sgd", "easgd", "allreduce", "gossip"
-]
-OptimizerName = Literal[
-    "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "sign-sgd", "demo"
 ]
 
 
@@ -122,7 +102,7 @@ class TrainConfig:
     Values are brought to their canonical types (a whole number given for a float becomes one,
     lists become tuples). A knob that only some modes, optimizers, schedules or rates use is
     ``None`` when not given, and giving it to one that would ignore it is an error. Each field's
-    meaning, unit and range is its `Knob`, from which flags and their help are made.
+    meaning, unit and range is its `RunKnob`, from which flags and their help are made.
 
     Raises:
         ConfigError: one line that names the knob.
@@ -131,15 +111,15 @@ class TrainConfig:
     # One table that the eye can run down: not an argument a line, as the formatter would.
     # fmt: off
     mode: ModeName | None = knob(  # noqa: RUF009
-        None, TEXT, _MODE, "synchronization scheme", choices=tuple(MODES),
-        default_text="serial on one rank, else sync", words=_words(MODES),
+        None, MODES.kind, _MODE, "synchronization scheme", rows=MODES,
+        default_text="serial on one rank, else sync",
         synonyms=("sync", "scheme"),
         usual=True,
     )
     servers: int | None = knob(
         None, WHOLE, _MODE, "number of ranks that are servers, each with a share of the parameters",
         min=0,
-        default_text=f"1 in {', '.join(modes_with(lambda row: row.needs_servers))}, else 0",
+        default_text="1 in modes that need servers, else 0",
         drawn=True,
         synonyms=("num-servers", "parameter-servers"),
         usual=True,
@@ -196,14 +176,10 @@ class TrainConfig:
         None, WHOLE, _MODE, "average after every step until epoch E, then every H steps",
         metavar="E", min=0, default_text="H from the start", drawn=True,
     )
-    outer_lr: float | None = knob(
-        None, REAL, _MODE,
-        "learning rate of the outer Nesterov optimizer (0.7 with --outer-momentum)",
-        exclusive_min=0, max=1e6, default_text="plain averaging", drawn=True,
-    )
-    outer_momentum: float | None = knob(
-        None, REAL, _MODE, "momentum of the outer optimizer (0.9 with --outer-lr)",
-        min=0, exclusive_max=1, default_text="plain averaging", drawn=True,
+    outer: OuterRow | Spelled | None = knob(  # noqa: RUF009
+        None, OUTER_STEPS.kind, _MODE, "take an outer step towards the average", rows=OUTER_STEPS,
+        default_text="plain averaging", drawn=True,
+        synonyms=("outer-optimizer",),
     )
     fragments: int | None = knob(
         None, WHOLE, _MODE,
@@ -317,7 +293,7 @@ class TrainConfig:
     consensus_rate: float | None = knob(
         None, REAL, _MODE,
         "how far a worker moves in a round towards the average with its neighbours; 1: all the way",
-        metavar="G", exclusive_min=0, max=1, requires=(Condition("codec", _OF_REPLIES),),
+        metavar="G", exclusive_min=0, max=1, requires=(Condition("codec", _OF_DIFFERENCES),),
         default_text="1; of sparse codecs the density, of qsgd 1/(1 + its variance); needed with "
         "low-rank",
         synonyms=("consensus-step", "gamma"),
@@ -327,15 +303,15 @@ class TrainConfig:
         None, AXES, _CUT,
         "cut the model: data:D copies, pipeline:P stages of layers, tensor:T slices of each layer; "
         "D is what the ranks allow",
-        requires=(Condition("mode", modes_with(lambda row: not row.single)),),
+        requires=(Condition("mode", MODES.where(lambda row: not row.single)),),
         default_text="each worker has the whole model",
         synonyms=("parallelism", "mesh", "pipeline-parallel", "tensor-parallel"),
         usual=True,
     )
     pipeline_schedule: str | None = knob(
         None, PIPELINE_SCHEDULE, _CUT,
-        f"order in which stages work: {', '.join(PIPELINE_FORMS)}; psrt explain pipeline "
-        "draws it",
+        f"order in which stages work: {', '.join(PIPELINES.own)} (interleaved:V has V chunks a "
+        "stage); psrt explain pipeline draws it",
         requires=_PARALLEL, fallback=names.DEFAULT_PIPELINE,
     )
     micro_batches: int | None = knob(
@@ -361,39 +337,18 @@ class TrainConfig:
         requires=_PARALLEL, default_text="as even as parameters allow", numeric=False,
     )
 
-    staleness_rate: str | None = knob(
-        None, TEXT, _RATE, "scale the learning rate of a gradient by its staleness tau",
-        choices=names.STALENESS_RATE_NAMES, otherwise=_NO_DRAINS,
-        fallback="constant",
-    )
-    staleness_power: float | None = knob(
-        None, REAL, _RATE, "exponent P of the factor (1 + tau)^-P",
-        metavar="P", min=0, max=1e6, requires=_of_rate("power"), otherwise=_NO_DRAINS, fallback=0.5,
-    )
-    staleness_decay: float | None = knob(
-        None, REAL, _RATE, "decay B of the factor exp(-B tau)",
-        metavar="B", min=0, max=1e6, requires=_of_rate("exponential"), otherwise=_NO_DRAINS,
-        fallback=0.2,
-    )
-    staleness_limit: int | None = knob(
-        None, WHOLE, _RATE, "drop gradients whose staleness is above K",
-        metavar="K", min=0, requires=_of_rate("drop"), otherwise=_NO_DRAINS, fallback=4,
-    )
-    dc_lambda: float | None = knob(
-        None, REAL, _RATE, "strength lambda of the delay compensation", min=0, max=1e6,
-        requires=_of_rate("delay-compensated"), otherwise=_NO_DRAINS,
-        default_text="0.04, or 2 with --dc-adaptive",
-    )
-    dc_adaptive: bool | None = knob(
-        None, SWITCH, _RATE, "divide lambda by the gradient's running root mean square",
-        requires=_of_rate("delay-compensated"), otherwise=_NO_DRAINS, fallback=False,
+    staleness_rate: RateRow | Spelled | None = knob(  # noqa: RUF009
+        None, STALENESS_RATES.kind, _OPTIMIZER,
+        "scale the learning rate of a gradient by its staleness tau",
+        rows=STALENESS_RATES, otherwise=_NO_DRAINS, fallback=Constant(),
     )
 
-    codec: str | None = knob(
-        None, TEXT, _CODEC, "send vectors in fewer bytes; psrt explain codec NAME shows how",
-        metavar="NAME", choices=tuple(TABLE), default_text="as they are", words=_words(TABLE),
+    codec: CodecRow | Spelled | None = knob(  # noqa: RUF009
+        None, CODECS.kind, _CODEC,
+        "send vectors in fewer bytes; psrt explain codec NAME shows how",
+        rows=CODECS, default_text="as they are",
         requires=(
-            Condition("mode", modes_with(lambda row: row.codecs)),
+            Condition("mode", MODES.where(lambda row: row.codecs)),
             _IN_ROUNDS._replace(otherwise=_ALONE),
             Condition("push_sum", (False,)), Condition("gradient_tracking", (False,)),
             Condition("by_host", (False,)),
@@ -401,88 +356,33 @@ class TrainConfig:
         synonyms=("compression", "compressor", "compress", "quantize"),
         usual=True,
     )
-    codec_reply: str | None = knob(
-        None, TEXT, _CODEC, "send parameters, too, in fewer bytes: what has changed, by this "
-        "codec; in an all-reduce, means",
-        metavar="NAME", choices=_OF_REPLIES, default_text="as they are; means by --codec",
-        words=_words(TABLE),
-        requires=(Condition("codec", tuple(TABLE)), _ANSWERED),
+    codec_reply: CodecRow | Spelled | None = knob(  # noqa: RUF009
+        None, CODECS.kind, _CODEC, "send parameters, too, in fewer bytes: what has changed, by "
+        "this codec; in an all-reduce, means",
+        rows=CODECS, default_text="as they are; means by --codec",
+        requires=(_CODED, _ANSWERED),
     )
     codec_everywhere: bool | None = knob(
         None, SWITCH, _CODEC, "use the codec on one host, too, where it costs time and saves none",
-        requires=(Condition("codec", tuple(TABLE)),), fallback=False,
+        requires=(_CODED,), fallback=False,
     )
     error_feedback: bool | None = knob(
         None, SWITCH, _CODEC, "add what the codec lost of one vector to the next",
         requires=(Condition("codec", _FED_BACK), _ALONE),
-        default_text=f"yes with {', '.join(_BY_DEFAULT)}, and random-k if it is not scaled, but "
-        "not in easgd",
-    )
-    codec_density: float | None = knob(
-        None, REAL, _CODEC, "share of the elements that are sent", exclusive_min=0, max=1,
-        requires=_of_codec("density"), default_text=_defaults("density"),
-        synonyms=("density", "sparsity"),
-    )
-    codec_levels: int | None = knob(
-        None, WHOLE, _CODEC, "levels of a magnitude; with signs and 0 they fit into 8 bits",
-        min=1, max=127, requires=_of_codec("levels"), default_text=_defaults("levels"),
-    )
-    codec_bucket: int | None = knob(
-        None, WHOLE, _CODEC, "number of elements that share a scale; of signs a multiple of 8",
-        min=1, max=65535, requires=_of_codec("bucket"), default_text=_defaults("bucket"),
-    )
-    codec_threshold: float | None = knob(
-        None, REAL, _CODEC, "send the elements whose magnitude is at least this",
-        exclusive_min=0, max=1e30, requires=_of_codec("threshold"),
-        default_text=_defaults("threshold"),
-    )
-    codec_scaled: bool | None = knob(
-        None, SWITCH, _CODEC, "multiply the elements that are sent, so that their mean is right",
-        requires=(*_of_codec("scaled"), _ALONE),
-        default_text="yes, but not with --error-feedback or in easgd",
-    )
-    codec_rank: int | None = knob(
-        None, WHOLE, _CODEC, "columns of the two thin matrices that stand for each matrix",
-        min=1, max=65535, requires=_of_codec("rank"), default_text=_defaults("rank"),
-    )
-    codec_chunk: int | None = knob(
-        None, WHOLE, _CODEC, "cut matrices into squares with sides of N for the cosine transform",
-        min=1, max=256, requires=_of_codec("chunk"), default_text=_defaults("chunk"),
-    )
-    codec_kept: int | None = knob(
-        None, WHOLE, _CODEC, "number of coefficients of each square that are sent", metavar="K",
-        min=1, max=65536, requires=_of_codec("kept"), default_text=_defaults("kept"),
-    )
-    codec_momentum: float | None = knob(
-        None, REAL, _CODEC, "momentum that each worker keeps, in place of the optimizer's",
-        min=0, exclusive_max=1, requires=_of_codec("momentum"), default_text=_defaults("momentum"),
-    )
-    codec_clip_norm: float | None = knob(
-        None, REAL, _CODEC, "scale gradients with an L2 norm above X down to X before the velocity",
-        exclusive_min=0, max=1e30, requires=_of_codec("clip_norm"), default_text="no clipping",
-    )
-    codec_warmup_epochs: int | None = knob(
-        None, WHOLE, _CODEC, "send more in the first N epochs: a quarter, a 16th, and so on",
-        metavar="N", min=0, requires=_of_codec("warmup_epochs"),
-        default_text=_defaults("warmup_epochs"),
+        default_text="as the codec does, but not of differences to a centre",
     )
 
-    optimizer: OptimizerName = knob(  # noqa: RUF009
-        "sgd", TEXT, _OPTIMIZER, "rule that turns gradients into steps",
-        choices=names.OPTIMIZER_NAMES,
+    optimizer: OptimizerRow | Spelled = knob(  # noqa: RUF009
+        Sgd(), OPTIMIZERS.kind, _OPTIMIZER, "rule that turns gradients into steps",
+        rows=OPTIMIZERS,
         synonyms=("optim",),
         usual=True,
     )
     lr: float | None = knob(
         None, REAL, _OPTIMIZER, "learning rate", exclusive_min=0, max=1e6,
-        default_text=", ".join(f"{row.name} {row.lr}" for row in OPTIMIZERS.values()),
+        default_text="the optimizer's own; --help optimizer lists them",
         synonyms=("learning-rate", "rate", "eta"),
         usual=True,
-    )
-    momentum: float | None = knob(
-        None, REAL, _OPTIMIZER, "fraction of the velocity kept from step to step",
-        min=0, exclusive_max=1, requires=_of_optimizer("momentum"), fallback=0.9,
-        synonyms=("mu",),
     )
     weight_decay: float = knob(
         0.0, REAL, _OPTIMIZER,
@@ -490,43 +390,17 @@ class TrainConfig:
         min=0, max=1e6,
         synonyms=("wd", "l2"),
     )
-    beta1: float | None = knob(
-        None, REAL, _OPTIMIZER, "decay of the running mean of the gradient",
-        min=0, exclusive_max=1, requires=_of_optimizer("beta1"), fallback=0.9,
-    )
-    beta2: float | None = knob(
-        None, REAL, _OPTIMIZER, "decay of the running mean square of the gradient",
-        min=0, exclusive_max=1, requires=_of_optimizer("beta2"), fallback=0.999,
-    )
-    epsilon: float | None = knob(
-        # Below 1e-30 the square root's square would vanish in float32.
-        None, REAL, _OPTIMIZER, "added to the root of the mean square, against division by zero",
-        min=1e-30, max=1e6, requires=_of_optimizer("epsilon"), fallback=1e-8,
-        synonyms=("eps",),
-    )
     clip_norm: float | None = knob(
         None, REAL, _OPTIMIZER, "scale gradients with an L2 norm above X down to X",
         exclusive_min=0, max=1e30,
         default_text="no clipping",
         synonyms=("clip", "grad-clip", "max-grad-norm"),
     )
-    warmup_epochs: float = knob(
-        0.0, REAL, _OPTIMIZER, "raise the learning rate from 0 to --lr over X epochs",
-        min=0, max=1e9,
-        synonyms=("warmup",),
-    )
-    schedule: str = knob(
-        "constant", TEXT, _OPTIMIZER, "how the learning rate changes over time",
-        choices=names.SCHEDULE_NAMES,
+    schedule: ScheduleRow | Spelled = knob(  # noqa: RUF009
+        Always(), SCHEDULES.kind, _OPTIMIZER,
+        "how the learning rate warms up, and changes over time",
+        rows=SCHEDULES,
         synonyms=("scheduler", "lr-schedule"),
-    )
-    decay_epochs: float | None = knob(
-        None, REAL, _OPTIMIZER, "multiply the learning rate by --decay-factor every X epochs",
-        exclusive_min=0, max=1e9, requires=_STEPPED, fallback=5.0,
-    )
-    decay_factor: float | None = knob(
-        None, REAL, _OPTIMIZER, "factor of --decay-epochs",
-        exclusive_min=0, max=1, requires=_STEPPED, fallback=0.1,
     )
 
     dataset: str = knob(
@@ -694,27 +568,15 @@ class TrainConfig:
         return f"TrainConfig({', '.join(said)})"
 
     @property
-    def codecs(self) -> dict[str, str]:
+    def codecs(self) -> dict[str, CodecRow]:
         """Field → codec: that of what workers send and that of replies, as far as there are any."""
         both = {"codec": self.codec, "codec_reply": self.codec_reply}
-        return {field: name for field, name in both.items() if name is not None}
+        return {field: row for field, row in both.items() if row is not None}
 
-    @property
-    def codec_knobs(self) -> dict[str, float | None]:
-        """Knobs of the codec by the names of its arguments; empty without one."""
-        return self._knobs_of(self.codec)
-
-    @property
-    def reply_knobs(self) -> dict[str, float | None]:
-        """Knobs of the codec of replies; empty without one."""
-        name = self.codec_reply
-        return self._knobs_of(name) | dict(TABLE[name].differences if name is not None else {})
-
-    def _knobs_of(self, codec: str | None) -> dict[str, float | None]:
-        """Return the knobs of a codec: those given, which hold for all codecs, and its defaults."""
-        knobs = {} if codec is None else TABLE[codec].knobs
-        given = {name: getattr(self, f"codec_{name}") for name in knobs}
-        return {name: knobs[name] if it is None else it for name, it in given.items()}
+    def plain(self) -> dict[str, Any]:
+        """Return knob → value as JSON has it: a row as its text, which makes it again."""
+        values = {it.name: getattr(self, it.name) for it in fields(self)}
+        return {name: it.text if isinstance(it, Row) else it for name, it in values.items()}
 
     @property
     def axes(self) -> Axes:
@@ -741,6 +603,8 @@ if not TYPE_CHECKING:  # which knows the names
         known = knobs_of(TrainConfig)
         for name in given:
             if name not in known:
+                if now := now_of(name):
+                    raise ConfigError(f"there is no knob {name}: it is now {now}")
                 hint = did_you_mean(dashed(name), map(dashed, known), synonyms_of(TrainConfig))
                 raise ConfigError(f"there is no knob {name}{hint.replace('-', '_')}")
         _make(self, *values, **given)

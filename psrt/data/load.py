@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from psrt.config.suggest import did_you_mean
 from psrt.data.dataset import Dataset
 from psrt.data.digits import load_digits
 from psrt.data.idx import load_idx
 from psrt.data.npz import load_npz
 from psrt.data.synthetic import load_synthetic, parse_size
 from psrt.errors import ConfigError
+from psrt.rows.suggest import did_you_mean
 
 
 def dataset_size(spec: str, *, seed: int) -> tuple[int, int, int]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psrt.config import Knob, TrainConfig
+from psrt.config import TrainConfig
 from psrt.config.checks import flag
-from psrt.config.knobs import accept, dashed, knobs_of
+from psrt.config.knobs import knobs_of
 from psrt.config.names import by_hosts
 from psrt.history.header import Header
+from psrt.rows.knobs import Knob, accept, dashed
 
 #: Digits of a digest that a message shows.
 _DIGITS = 8

@@ -8,15 +8,17 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from psrt.config import TrainConfig
+from psrt.config.former import as_spelled_now
+from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
 from psrt.errors import ConfigError
+from psrt.rows.row import Rows
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
 FORMAT = 12
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
-#: Largest value of a codec's knob, such as a threshold.
-_MOST_OF_A_KNOB = 1e30
 #: The fields in which a cell of a model that is cut differs from the whole job.
 OF_CELL = (
     *("n", "workers", "servers", "spans", "initial_sha256", "files", "matrices", "layers"),
@@ -60,10 +62,6 @@ class Header:
     #: Samples of an epoch, and of a worker's full batch, where psrt cuts the data into batches;
     #: None where the problem does.
     batches: tuple[int, int] | None = None
-    #: Knobs of the codec, and of that of replies, by the names that their classes give them: those
-    #: of the configuration, or the codec's own default.
-    codec_knobs: dict[str, Any] = field(default_factory=dict)
-    reply_knobs: dict[str, Any] = field(default_factory=dict)
     #: By worker, the number of its samples, and that of the labels among them, where they are dealt
     #: out; empty in ``--partition iid``.
     deal: tuple[tuple[int, int], ...] = ()
@@ -140,6 +138,19 @@ class Header:
         value = self.config.get(name)
         return otherwise if value is None else value
 
+    def chosen(self, name: str) -> Any:
+        """Return the row that a knob of the run chose, with its knobs; None if nothing uses it.
+
+        Raises:
+            ConfigError: if this psrt has no such row, or the row cannot be so.
+        """
+        rows, text = knobs_of(TrainConfig)[name].rows, self.knob(name)
+        assert isinstance(rows, Rows), "a knob that chooses a row"
+        try:
+            return None if text is None else rows.read(str(text))
+        except ConfigError as error:
+            raise ConfigError(f"the history is of another {rows.what}: it {error}") from None
+
     def to_json(self) -> str:
         """Return the JSON text, with a checksum of all other fields and a line feed at the end."""
         return sealed(json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False)))
@@ -168,6 +179,8 @@ class Header:
         missing = [name for name in known if name not in values]
         if missing:
             raise ConfigError(f"lacks {', '.join(missing)}")
+        if isinstance(values["config"], dict):
+            values["config"] = as_spelled_now(values["config"])
         header = cls(**{name: _tuples(values[name]) for name in known})
         header._check()
         header._check_cells()
@@ -232,8 +245,6 @@ class Header:
             or not all(type(number) is int and 0 < number <= MOST for number in _rows(self.batches))
         ):
             raise ConfigError(f"has batches that are not two whole numbers from 1 to {MOST}")
-        if not all(_are_knobs(it) for it in (self.codec_knobs, self.reply_knobs)):
-            raise ConfigError("has knobs of a codec that are not numbers by name")
         if not all(type(it) is float and 0 <= it < MOST for it in self.resumed):
             raise ConfigError("has times of going on that are none")
         if not all(map(_is_reading, self.clocks)):
@@ -308,14 +319,6 @@ def _is_reading(value: Any) -> bool:
     if not isinstance(value, tuple) or len(value) != 4 or type(value[0]) is not int:
         return False
     return all(type(number) in (int, float) and abs(number) < MOST for number in value[1:])
-
-
-def _are_knobs(value: Any) -> bool:
-    """Return whether a value is a dict of numbers from 0 on, or nothing, by name."""
-    return isinstance(value, dict) and all(
-        it is None or (isinstance(it, int | float) and 0 <= it <= _MOST_OF_A_KNOB)
-        for it in value.values()
-    )
 
 
 def _rows(value: Any) -> tuple[Any, ...]:

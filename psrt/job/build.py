@@ -20,7 +20,8 @@ from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.history import EventLog
 from psrt.messages import Message
-from psrt.optim import Optimizer, Schedule, StalenessRate, make_optimizer, make_staleness_rate
+from psrt.optim import Optimizer, Schedule, StalenessRate
+from psrt.optim.table import Always, Sgd
 from psrt.partition import ShardPlan, Span
 from psrt.runtime.delays import Delays
 from psrt.runtime.elastic import CentreUpdater
@@ -286,8 +287,8 @@ def policy_of(config: TrainConfig, workers: int) -> Policy:
     """Return the policy of one shard, by a resolved config."""
     mode = config.scheme
     knobs = {name: getattr(config, name) for name in mode.policy_knobs}
-    if config.staleness_rate == "drop" and config.staleness_limit is not None:
-        knobs["late"] = config.staleness_limit
+    if config.staleness_rate is not None and config.staleness_rate.most is not None:
+        knobs["late"] = config.staleness_rate.most
     return policy_for(mode.name, workers, **knobs)
 
 
@@ -318,15 +319,7 @@ def held_of_layers(config: TrainConfig, spans: Sequence[Span], role_map: RoleMap
 
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:
-    optimizer = make_optimizer(
-        config.optimizer,
-        n,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        beta1=config.beta1,
-        beta2=config.beta2,
-        epsilon=config.epsilon,
-    )
+    optimizer = config.optimizer.make(n, weight_decay=config.weight_decay)
     elementwise = rate if rate is not None and rate.elementwise else None
     return Updater(n, optimizer, _schedule(config), rate=elementwise)
 
@@ -339,42 +332,27 @@ def _outer_updater(config: TrainConfig, n: int, *, differences: bool) -> Updater
         n: elements of θ.
         differences: whether it is given the mean of Δ_i = θ − θ_i instead of that of the θ_i.
     """
-    outer: Optimizer = make_optimizer("sgd", n) if differences else PlainAverage()
+    outer: Optimizer = Sgd().make(n) if differences else PlainAverage()
     rate = 1.0
-    if config.outer_lr is not None:
-        rate = config.outer_lr
-        nesterov = make_optimizer("nesterov", n, momentum=config.outer_momentum)
-        outer = nesterov if differences else OuterStep(nesterov)
-    return Updater(n, outer, Schedule("constant", rate, epochs=1.0))
+    if config.outer is not None:
+        rate, step = config.outer.lr, config.outer.make(n)
+        outer = step if differences else OuterStep(step)
+    return Updater(n, outer, Schedule(Always(), rate, epochs=1.0))
 
 
 def _schedule(config: TrainConfig) -> Schedule:
     assert config.lr is not None, "a resolved config has a learning rate"
-    decay = {
-        name: value
-        for name in ("decay_epochs", "decay_factor")
-        if (value := getattr(config, name)) is not None
-    }
     return Schedule(
         config.schedule,
         config.lr,
         epochs=math.inf if config.epochs is None else config.epochs,
-        warmup_epochs=config.warmup_epochs,
-        **decay,
     )
 
 
 def rate_of(config: TrainConfig, n: int) -> StalenessRate | None:
     """Return the staleness-aware rate of n parameters; None where r is always 1."""
-    name = config.staleness_rate
-    if name is None or name in ("constant", "drop"):  # the policy drops
+    row = config.staleness_rate
+    if row is None or row.never_scales:  # what is dropped the policy drops
         return None
-    return make_staleness_rate(
-        name,
-        n,
-        power=config.staleness_power,
-        decay=config.staleness_decay,
-        dc_lambda=config.dc_lambda,
-        adaptive=config.dc_adaptive,
-        max_lr=_schedule(config).peak,
-    )
+    rate: StalenessRate = row.make(n, max_lr=_schedule(config).peak)
+    return rate

@@ -18,7 +18,6 @@ from psrt.checkpoint import (
 )
 from psrt.config import to_toml
 from psrt.config.regroup import bound_to_workers, parks
-from psrt.config.values import seconds_of
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history import EventLog
 from psrt.history.log import Owner
@@ -32,6 +31,7 @@ from psrt.job.resuming import CONTROL, DATA, HOSTS
 from psrt.job.saving import Part, Saver
 from psrt.job.setup import Setup
 from psrt.partition import Span
+from psrt.rows.values import seconds_of
 from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.base import ReducePlan

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from psrt.config import TrainConfig
-from psrt.config.axes import Axes, ScheduleName, schedule_of
+from psrt.config.axes import Axes
 from psrt.config.names import DEFAULT_PIPELINE, OPTIMIZER
 from psrt.errors import ConfigError
 from psrt.job.build import held_of_layers, length_of, rate_of, role_map_for
@@ -25,7 +25,7 @@ from psrt.model.tensor import tensor_slice
 from psrt.partition import Part, Rectangle, Span
 from psrt.pipeline.balance import balanced, imbalance
 from psrt.pipeline.messages import sent_early
-from psrt.pipeline.registry import PIPELINES
+from psrt.pipeline.registry import PIPELINES, ScheduleName, schedule_of
 from psrt.pipeline.schedule import most_alive
 from psrt.report import ModelCut, cut_text
 from psrt.runtime.cut_problem import CutProblem, Ways

@@ -52,7 +52,7 @@ def topology_for(
     if config.asynchronous:
         _check_pairs(topology, edges)
     if config.codec is not None:
-        _check_framed(config.codec, topology)
+        _check_framed(config.codec.name, topology)
     return topology
 
 

@@ -8,7 +8,6 @@ in a folder for each host.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import socket
@@ -139,7 +138,7 @@ class LastEvents:
         setup, launcher = self._setup, self._launcher
         role_map, cut, names = setup.role_map, setup.cut, self._names
         return Header(
-            config=dataclasses.asdict(setup.config),
+            config=setup.config.plain(),
             n=role_map.n,
             workers=role_map.workers,
             servers=role_map.servers,

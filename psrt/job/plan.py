@@ -15,7 +15,7 @@ from typing import NamedTuple
 from psrt.codec import Matrix
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig
-from psrt.config.checks import check_rank
+from psrt.config.checks import check_matrices
 from psrt.job.build import held_by_workers, role_map_for
 from psrt.job.cut import Cut, CutPlan, cut_of, cut_plan
 from psrt.job.gossip import role_map_with_peers, topology_for
@@ -107,7 +107,7 @@ def plan_job(
         ConfigError: if the job is impossible.
     """
     matrices = matrices_of(problem, n)
-    check_rank(config, [(it.rows, it.columns) for it in matrices])
+    check_matrices(config, [(it.rows, it.columns) for it in matrices])
     layers: Sequence[Span] = ()
     shards: ShardChoice | None = None
     if servers:

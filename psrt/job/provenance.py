@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -102,7 +101,7 @@ def history_header(
         cells: of a model that is cut, see ``Header``.
     """
     return Header(
-        config=dataclasses.asdict(config),
+        config=config.plain(),
         n=role_map.n,
         workers=role_map.workers,
         servers=role_map.servers,
@@ -116,8 +115,6 @@ def history_header(
         algorithm=None if plan is None else plan.algorithm,
         way=None if plan is None or plan.frames is None else plan.frames.way.value,
         control_algorithm=None if plan is None else plan.control_algorithm,
-        codec_knobs=config.codec_knobs,
-        reply_knobs=config.reply_knobs,
         layers=_layers(problem, role_map.n) if config.streams else (),
         matrices=() if problem is None else matrices_of(problem, role_map.n),
         batches=batch_plan(problem, config.axes.data or len(role_map.workers)),

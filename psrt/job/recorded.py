@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from psrt.config import ALLREDUCE_NAMES, TrainConfig, from_toml
-from psrt.config.knobs import dashed, knobs_of
+from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 from psrt.files import read_text
@@ -18,6 +18,7 @@ from psrt.history.differences import knob_differences
 from psrt.history.folder import FOLDER
 from psrt.history.reading import folder_of, read_header
 from psrt.report.files import CONFIG
+from psrt.rows.knobs import dashed
 
 
 def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
@@ -74,7 +75,7 @@ def recorded_header(run: str | PathLike[str]) -> Header:
     path = root_of(run) / CONFIG
     if path.exists():
         beside = from_toml(read_text(str(path)), source=str(path))
-        if found := knob_differences(asdict(beside), header.config):
+        if found := knob_differences(beside.plain(), header.config):
             raise ConfigError(f"{path} does not go with the history: {'; '.join(found)}")
     return header
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,8 +178,8 @@ class Resumption(NamedTuple):
         Raises:
             ConfigError: one line that lists every difference.
         """
-        then = asdict(from_toml(self.manifest.config, source=str(self.path)))
-        now = {name: it for name, it in asdict(config).items() if name not in FREE}
+        then = from_toml(self.manifest.config, source=str(self.path)).plain()
+        now = {name: it for name, it in config.plain().items() if name not in FREE}
         workers = ranks - (config.servers or 0)
         absent = self.manifest.absent
         others = workers != self.manifest.workers or bool(absent)
@@ -240,7 +240,7 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
     if it is None and resume == AUTO:
         return TrainConfig(**given, resume=AUTO)
     it = _there(it, where)
-    then = asdict(from_toml(it.manifest.config, source=f"{where}"))
+    then = from_toml(it.manifest.config, source=f"{where}").plain()
     if given.get("parallel") is not None and then["parallel"] is not None:
         # The number of copies may be left to the ranks.
         axes = axes_of(given["parallel"])
@@ -281,7 +281,7 @@ def pinned(config: TrainConfig) -> TrainConfig:
         is_left = (Path(where) / SUMMARY).exists() or next(left, None) is not None
         return replace(config, resume=None, overwrite=config.overwrite or not is_left)
     it = _there(it, where)
-    chosen: dict[str, Any] = it.chosen(asdict(config))
+    chosen: dict[str, Any] = it.chosen(config.plain())
     if chosen:
         chosen["machine_costs"] = None  # by which it was
     return replace(config, **chosen, resume=str(it.path))

@@ -25,7 +25,6 @@ from psrt.job.replay import Replay
 from psrt.job.resuming import Resumption, found, pinned
 from psrt.job.roles import resolved, who_is_who
 from psrt.mpirun import launch_line
-from psrt.optim import OPTIMIZERS
 from psrt.report.files import OutputFolder
 from psrt.runtime.job_codec import JobCodec, job_codec
 from psrt.runtime.problem import Problem, gradient_spans
@@ -247,7 +246,7 @@ def _resolved(launcher: Launcher, config: TrainConfig, *, is_replay: bool) -> Tr
         keep_apart(config.out, "--machine-costs", config.machine_costs)
     asked = config.codec_everywhere
     config = resolved(config, launcher.ranks_of(config), launcher.started_as)
-    brings = OPTIMIZERS[config.optimizer].codec is not None  # it cannot do without its codec
+    brings = config.optimizer.codec is not None  # it cannot do without its codec
     if config.codec is not None and not is_replay and not brings:
         there = launcher.has_network(launcher.hosts(config), asked)
         config = replace(config, codec_everywhere=there or asked is True)

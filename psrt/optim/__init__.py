@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from psrt.lazy import on_first_use
-from psrt.optim.table import OPTIMIZERS, STALENESS_RATES
+from psrt.optim.table import OPTIMIZERS, SCHEDULES, STALENESS_RATES
 
 if TYPE_CHECKING:
     from psrt.optim.clip import clip_factor, square_sum
     from psrt.optim.optimizer import BLOCK, Optimizer, step
-    from psrt.optim.registry import make_optimizer, make_staleness_rate
-    from psrt.optim.schedule import SCHEDULES, Schedule
+    from psrt.optim.schedule import Schedule
     from psrt.optim.staleness import StalenessRate
 
 __all__ = [
@@ -27,8 +26,6 @@ __all__ = [
     "Schedule",
     "StalenessRate",
     "clip_factor",
-    "make_optimizer",
-    "make_staleness_rate",
     "square_sum",
     "step",
 ]
@@ -37,8 +34,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("clip_factor", "square_sum"), "psrt.optim.clip"),
     **dict.fromkeys(("BLOCK", "Optimizer", "step"), "psrt.optim.optimizer"),
-    **dict.fromkeys(("make_optimizer", "make_staleness_rate"), "psrt.optim.registry"),
-    **dict.fromkeys(("SCHEDULES", "Schedule"), "psrt.optim.schedule"),
+    "Schedule": "psrt.optim.schedule",
     "StalenessRate": "psrt.optim.staleness",
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.errors import ConfigError
 from psrt.optim.optimizer import block_scratch, scalar
 from psrt.partition import Span
 
@@ -29,22 +28,14 @@ class DelayCompensated:
     elementwise = True
     needs_read = True
 
-    def __init__(self, n: int, *, dc_lambda: float | None = None, adaptive: bool = False) -> None:
+    def __init__(self, n: int, *, strength: float, adaptive: bool = False) -> None:
         """Set up.
 
         Args:
             n: number of elements of the shard.
-            dc_lambda: λ, or λ₀ if adaptive; None for the paper's 0.04, or 2.
+            strength: λ, or λ₀ if adaptive; at least 0.
             adaptive: whether λ follows the gradient's running mean square.
-
-        Raises:
-            ConfigError: if the strength is negative.
         """
-        strength = dc_lambda
-        if strength is None:
-            strength = LAMBDA_ADAPTIVE if adaptive else LAMBDA
-        if not strength >= 0:
-            raise ConfigError(f"delay compensation of strength {strength}, expected at least 0")
         self.state: dict[str, Vector] = {}
         if adaptive:
             self.state["mean_square"] = np.zeros(n, np.float32)

@@ -5,62 +5,41 @@ from __future__ import annotations
 import math
 
 from psrt.errors import ConfigError
+from psrt.optim.table import ScheduleRow
 
 #: Relative tolerance of progress.
 _HAIR = 1e-6
-#: Every schedule's name.
-SCHEDULES = ("constant", "step", "cosine")
 
 
 class Schedule:
-    """A learning rate that warms up linearly and then stays, steps down or follows a cosine.
+    """A learning rate that warms up linearly and goes on as its row says.
 
-    >>> schedule = Schedule("cosine", 0.8, epochs=10, warmup_epochs=2)
+    >>> from psrt.optim.table import Cosine
+    >>> schedule = Schedule(Cosine(warmup=2), 0.8, epochs=10)
     >>> [round(schedule.rate(progress), 3) for progress in (0, 1, 2, 6, 10)]
     [0.0, 0.4, 0.8, 0.4, 0.0]
-
-    Source: warm-up, Goyal et al. 2017 (1706.02677); cosine, Loshchilov & Hutter, ICLR 2017
-    (1608.03983), one period that ends at zero.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        lr: float,
-        *,
-        epochs: float,
-        warmup_epochs: float = 0.0,
-        decay_epochs: float = 5.0,
-        decay_factor: float = 0.1,
-    ) -> None:
+    def __init__(self, row: ScheduleRow, lr: float, *, epochs: float) -> None:
         """Set the curve.
 
         Args:
-            kind: ``constant``, ``step`` or ``cosine``.
+            row: its warm-up, and how it goes on.
             lr: peak rate, at the end of the warm-up.
-            epochs: end of the cosine; later progress gets its last rate.
-            warmup_epochs: number of epochs in which the rate rises from 0 to ``lr``.
-            decay_epochs: number of epochs between two decays of ``step``, and between the warm-up
-                and the first.
-            decay_factor: factor of each decay.
+            epochs: end of the run; later progress gets its last rate.
 
         Raises:
-            ConfigError: if the kind is unknown or a number invalid.
+            ConfigError: if a number is invalid.
         """
-        if kind not in SCHEDULES:
-            raise ConfigError(f"unknown schedule {kind!r}, expected one of {', '.join(SCHEDULES)}")
         if not (lr > 0 and math.isfinite(lr)):
             raise ConfigError(f"learning rate {lr}, expected a positive finite number")
-        if not (0 <= warmup_epochs <= epochs):
-            raise ConfigError(f"warm-up of {warmup_epochs} epochs in a run of {epochs}")
-        if not (decay_epochs > 0 and 0 < decay_factor <= 1):
-            raise ConfigError(f"step of factor {decay_factor} every {decay_epochs} epochs")
-        self._kind, self._epochs = kind, epochs
+        if row.warmup > epochs:
+            raise ConfigError(f"warm-up of {row.warmup:g} epochs in a run of {epochs:g}")
+        self._row, self._length = row, epochs - row.warmup
         #: The largest rate, at the end of the warm-up.
         self.peak = lr
-        self._warmup = warmup_epochs
-        self._decay_epochs, self._decay_factor = decay_epochs, decay_factor
-        self._always_peak = kind == "constant" and warmup_epochs == 0
+        self._warmup = row.warmup
+        self._always_peak = row.stays and row.warmup == 0
 
     def rate(self, progress: float) -> float:
         """Return the rate at ``progress`` epochs, a fraction included."""
@@ -68,16 +47,5 @@ class Schedule:
             return self.peak
         if progress < self._warmup:
             return self.peak * progress / self._warmup
-        return self.peak * self._shape(progress - self._warmup)
-
-    def _shape(self, since: float) -> float:
-        """Return the factor in ``[0, 1]`` at ``since`` epochs after the warm-up."""
-        if self._kind == "step":
-            # Progress that was rounded to float32, such as in an all-reduce, or computed by a
-            # subtraction may be slightly below the start of a decay.
-            hair = _HAIR * (since + self._warmup)
-            return self._decay_factor ** math.floor((since + hair) / self._decay_epochs)
-        if self._kind == "cosine":
-            length = self._epochs - self._warmup
-            return 0.5 * (1 + math.cos(math.pi * min(1.0, since / length))) if length else 1.0
-        return 1.0
+        since = progress - self._warmup
+        return self.peak * self._row.share(since, self._length, _HAIR * (since + self._warmup))

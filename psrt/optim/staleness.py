@@ -14,7 +14,6 @@ from typing import Protocol
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.errors import ConfigError
 from psrt.partition import Span
 
 #: Smallest factor of the rules that only weaken a gradient: 0 would count as dropped.
@@ -123,8 +122,6 @@ class MeanInverse(ScalarRate):
 
     def __init__(self, *, window: int = 32) -> None:
         super().__init__()
-        if window < 1:
-            raise ConfigError(f"a mean over the last {window} gradients, expected at least 1")
         #: Staleness of the last gradients, a ring of ``window``.
         self._last = [0] * window
         self._seen = 0
@@ -146,10 +143,8 @@ class Power(ScalarRate):
     0.5
     """
 
-    def __init__(self, *, power: float = 0.5) -> None:
+    def __init__(self, *, power: float) -> None:
         super().__init__()
-        if not power >= 0:
-            raise ConfigError(f"staleness power {power}, expected at least 0")
         self._power = power
 
     def scale(self, staleness: int) -> float:
@@ -164,10 +159,8 @@ class Exponential(ScalarRate):
     0.25
     """
 
-    def __init__(self, *, decay: float = 0.2) -> None:
+    def __init__(self, *, decay: float) -> None:
         super().__init__()
-        if not decay >= 0:
-            raise ConfigError(f"staleness decay {decay}, expected at least 0")
         self._decay = decay
 
     def scale(self, staleness: int) -> float:
@@ -186,8 +179,6 @@ class Drop(ScalarRate):
 
     def __init__(self, *, limit: int) -> None:
         super().__init__()
-        if limit < 0:
-            raise ConfigError(f"staleness limit {limit}, expected at least 0")
         self._limit = limit
 
     def scale(self, staleness: int) -> float:

@@ -1,119 +1,380 @@
-"""Every optimizer and staleness-aware rate: a new one is a file with its class and a row here.
+"""Every optimizer, staleness-aware rate and schedule of learning rates, one row each.
 
-Data only, and without numpy: flags are made from it. A row knows where its class is.
+A new one is a file with its class and a row here, or in another package. Without numpy: flags are
+made from the rows, which know where their classes are.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from psrt.rows.knobs import knob
+from psrt.rows.row import Row, Rows
+from psrt.rows.values import REAL, SWITCH, WHOLE
 
 if TYPE_CHECKING:
     from psrt.optim.optimizer import Optimizer
     from psrt.optim.staleness import StalenessRate
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What optimizers and rates have in common."""
-
-    #: As users write it.
-    name: str
-    #: Module and class, as ``package.module:Class``.
-    home: str
-    #: Knobs of users that the class takes.
-    knobs: tuple[str, ...] = ()
-    #: Arguments that are always the same.
-    fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-
-    def made(self, **arguments: Any) -> Any:
-        """Return an object of the class."""
-        module, _, name = self.home.partition(":")
-        return getattr(importlib.import_module(module), name)(**self.fixed, **arguments)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerRow(_Row):
+@dataclass(frozen=True)
+class OptimizerRow(Row):
     """An optimizer."""
 
     #: The learning rate that it starts from when none is given.
-    lr: float
+    lr: ClassVar[float]
     #: Vectors that it keeps, each as long as the parameters.
-    vectors: int = 0
+    vectors: ClassVar[int] = 0
     #: Whether it moves an element whose gradient is 0, by what it keeps of earlier ones.
-    coasts: bool = False
+    coasts: ClassVar[bool] = False
     #: The codec whose other half it is.
-    codec: str | None = None
+    codec: ClassVar[str | None] = None
 
-    def make(self, n: int, *, weight_decay: float, **knobs: Any) -> Optimizer:
-        """Return one of ``n`` elements."""
-        made: Optimizer = self.made(n=n, weight_decay=weight_decay, **knobs)
+    def told(self) -> str:
+        """Return it in a few words."""
+        return f"{self.summary}; --lr {self.lr}"
+
+    def make(self, n: int, *, weight_decay: float = 0.0) -> Optimizer:
+        """Make one of ``n`` elements.
+
+        Args:
+            n: number of elements of its vector.
+            weight_decay: L2 coefficient, at least 0.
+        """
+        made: Optimizer = self.made(n, weight_decay=weight_decay, **self.knobs)
         return made
 
+    def moves_without(self, weight_decay: float, *, had_one: bool = True) -> str:
+        """Return what would move a parameter that has no gradient; empty if nothing.
 
-@dataclass(frozen=True, slots=True)
-class RateRow(_Row):
-    """A staleness-aware rate; ``n`` and ``max_lr`` are no knobs of users, but of the run."""
+        Args:
+            weight_decay: at least 0.
+            had_one: whether it had a gradient in an earlier step.
+        """
+        if had_one and self.coasts:
+            return f"what {self.name} keeps of earlier gradients"
+        return "weight decay" if weight_decay else ""
 
-    def make(self, **knobs: Any) -> StalenessRate:
-        """Return one."""
-        made: StalenessRate = self.made(**knobs)
-        return made
+
+def _memory(default: float, of: str) -> Any:
+    return knob(default, REAL, f"decay of the running mean {of}", min=0, exclusive_max=1)
 
 
-_SGD, _ADAM, _SIGN = "psrt.optim.sgd:", "psrt.optim.adam:Adam", "psrt.optim.sign_sgd:SignSgd"
-_OF_ADAM = ("beta1", "beta2", "epsilon")
+def _epsilon() -> Any:
+    # Below 1e-30 the square root's square would vanish in float32.
+    help = "added to the root of the mean square, against division by zero"
+    return knob(1e-8, REAL, help, min=1e-30, max=1e6, synonyms=("eps",))
+
+
+class Sgd(OptimizerRow):
+    """Plain steps."""
+
+    name, summary = "sgd", "plain steps"
+    home, lr = "psrt.optim.sgd:Sgd", 0.1
+
+
+@dataclass(frozen=True)
+class Momentum(OptimizerRow):
+    """Heavy ball."""
+
+    name, summary = "momentum", "steps along a velocity, the heavy ball's"
+    home, lr = "psrt.optim.sgd:Momentum", 0.05
+    vectors, coasts = 1, True
+    momentum: float = knob(
+        0.9, REAL, "fraction of the velocity kept from step to step",
+        min=0, exclusive_max=1, synonyms=("mu",),
+    )  # fmt: skip
+
+
+class Nesterov(Momentum):
+    """Heavy ball that looks ahead."""
+
+    name, summary = "nesterov", "steps along a velocity, and once more along the gradient"
+    fixed = MappingProxyType({"nesterov": True})
+
+
+@dataclass(frozen=True)
+class Adagrad(OptimizerRow):
+    """Steps that shrink with what gradients there were."""
+
+    name, summary = "adagrad", "steps over the root of the sum of squares"
+    home, lr = "psrt.optim.adagrad:Adagrad", 0.02
+    vectors = 1
+    epsilon: float = _epsilon()
+
+
+@dataclass(frozen=True)
+class Adam(OptimizerRow):
+    """Running means."""
+
+    name, summary = "adam", "running mean over the root of the running mean square"
+    home, lr = "psrt.optim.adam:Adam", 0.002
+    vectors, coasts = 2, True
+    beta1: float = _memory(0.9, "of the gradient")
+    beta2: float = _memory(0.999, "square of the gradient")
+    epsilon: float = _epsilon()
+
+
+class AdamW(Adam):
+    """The same with decoupled weight decay."""
+
+    name, summary = "adamw", "as adam, with decoupled weight decay"
+    fixed = MappingProxyType({"decoupled": True})
+
+
+class SignSgd(OptimizerRow):
+    """Signs of the gradient."""
+
+    name, summary = "sign-sgd", "steps along the signs of the gradient"
+    home, lr = "psrt.optim.sign_sgd:SignSgd", 0.001
+
+
+class DemoSgd(SignSgd):
+    """Decoupled momentum: the codec keeps it."""
+
+    name, summary = "demo", "decoupled momentum: sign-sgd with the codec of that name"
+    codec = "demo"
+
 
 #: Every optimizer by its name.
-OPTIMIZERS: Final[dict[str, OptimizerRow]] = {
-    row.name: row
-    for row in (
-        OptimizerRow("sgd", _SGD + "Sgd", lr=0.1),
-        OptimizerRow(
-            "momentum", _SGD + "Momentum", ("momentum",), lr=0.05, vectors=1, coasts=True
-        ),
-        OptimizerRow(
-            "nesterov", _SGD + "Momentum", ("momentum",), {"nesterov": True}, lr=0.05, vectors=1,
-            coasts=True,
-        ),
-        OptimizerRow("adagrad", "psrt.optim.adagrad:Adagrad", ("epsilon",), lr=0.02, vectors=1),
-        OptimizerRow("adam", _ADAM, _OF_ADAM, lr=0.002, vectors=2, coasts=True),
-        OptimizerRow(
-            "adamw", _ADAM, _OF_ADAM, {"decoupled": True}, lr=0.002, vectors=2, coasts=True
-        ),
-        OptimizerRow("sign-sgd", _SIGN, lr=0.001),
-        OptimizerRow("demo", _SIGN, lr=0.001, codec="demo"),
-    )
-}  # fmt: skip
+OPTIMIZERS: Final = Rows("optimizer", "psrt.optimizers", OptimizerRow, (
+    Sgd, Momentum, Nesterov, Adagrad, Adam, AdamW, SignSgd, DemoSgd,
+))  # fmt: skip
 
-_RATES = "psrt.optim.staleness:"
+
+@dataclass(frozen=True)
+class OuterRow(Row):
+    """The step that local SGD takes from the mean of its workers, not all the way to it."""
+
+    lr: float = knob(0.7, REAL, "learning rate of the outer step", exclusive_min=0, max=1e6)
+
+    def make(self, n: int) -> Optimizer:
+        """Make the optimizer of ``n`` elements that takes it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OuterNesterov(OuterRow):
+    """Rate and momentum of DiLoCo (Douillard et al. 2023, arXiv 2311.08105)."""
+
+    name, summary = "nesterov", "Nesterov's momentum over the means of periods"
+    synonyms = ("diloco", "slowmo")
+    momentum: float = knob(0.9, REAL, "fraction of the velocity kept", min=0, exclusive_max=1)
+
+    def make(self, n: int) -> Optimizer:
+        """Make the optimizer."""
+        return Nesterov(self.momentum).make(n)
+
+
+#: Every outer step by its name; without one the mean is taken as it is.
+OUTER_STEPS: Final = Rows("outer step", "psrt.outer_steps", OuterRow, (OuterNesterov,))
+
+
+@dataclass(frozen=True)
+class RateRow(Row):
+    """A staleness-aware rate."""
+
+    #: Facts of a shard and a run that its class takes, beside its knobs: n, max_lr.
+    takes: ClassVar[tuple[str, ...]] = ()
+    #: Whether it is none, and whether it never scales a gradient.
+    is_usual: ClassVar[bool] = False
+    never_scales: ClassVar[bool] = False
+    #: Why gradients that are late by a pipeline cannot have it, without servers and with them.
+    not_alone: ClassVar[str] = ""
+    not_served: ClassVar[str] = ""
+
+    @property
+    def most(self) -> int | None:
+        """The largest staleness of a gradient that is not dropped; None for any."""
+        return None
+
+    def settled(self) -> Self:
+        """Return the row with what was left open."""
+        return self
+
+    def make(self, n: int, *, max_lr: float) -> StalenessRate:
+        """Make one of a shard.
+
+        Args:
+            n: number of elements of the shard.
+            max_lr: largest learning rate of the run.
+        """
+        facts = {"n": n, "max_lr": max_lr}
+        taken = {name: facts[name] for name in self.takes}
+        made: StalenessRate = self.made(**taken, **self.settled().knobs)
+        return made
+
+
+class Constant(RateRow):
+    """No rate at all."""
+
+    name, summary = "constant", "as if gradients were fresh"
+    home = "psrt.optim.staleness:Constant"
+    is_usual = never_scales = True
+
+
+class Inverse(RateRow):
+    """1/τ."""
+
+    name, summary = "inverse", "1/tau"
+    home = "psrt.optim.staleness:Inverse"
+
+
+class MeanInverse(RateRow):
+    """1/⟨τ⟩."""
+
+    name, summary = "mean-inverse", "1 over the mean tau of the last gradients"
+    home = "psrt.optim.staleness:MeanInverse"
+
+
+@dataclass(frozen=True)
+class Power(RateRow):
+    """A power of the age."""
+
+    name, summary = "power", "(1 + tau)^-P"
+    home = "psrt.optim.staleness:Power"
+    power: float = knob(0.5, REAL, "exponent P", metavar="P", min=0, max=1e6)
+
+
+@dataclass(frozen=True)
+class Exponential(RateRow):
+    """An exponential of the age."""
+
+    name, summary = "exponential", "exp(-B tau)"
+    home = "psrt.optim.staleness:Exponential"
+    decay: float = knob(0.2, REAL, "decay B", metavar="B", min=0, max=1e6)
+
+
+@dataclass(frozen=True)
+class Drop(RateRow):
+    """Nothing beyond an age; the policy of a server drops it."""
+
+    name, summary = "drop", "1, and nothing of gradients whose tau is above K"
+    home = "psrt.optim.staleness:Drop"
+    never_scales = True
+    not_alone = "it would leave out all gradients of a stage, or none"
+    limit: int = knob(4, WHOLE, "largest staleness that is kept", metavar="K", min=0)
+
+    @property
+    def most(self) -> int:
+        """The limit."""
+        return self.limit
+
+
+_OLDER = "servers keep what a worker read last, and this one is of older reads"
+#: Strengths of delay compensation, plain and adaptive (Zheng et al. 2017, arXiv 1609.08326).
+_PLAIN, _ADAPTIVE = 0.04, 2.0
+
+
+@dataclass(frozen=True)
+class DelayCompensated(RateRow):
+    """A gradient at where the parameters are now, by a second order."""
+
+    name = "delay-compensated"
+    summary = "add what the gradient would have changed by since it was computed"
+    home = "psrt.optim.delay_compensated:DelayCompensated"
+    takes = ("n",)
+    not_served = _OLDER
+    strength: float | None = knob(
+        None, REAL, "lambda of the compensation", min=0, max=1e6,
+        default_text=f"{_PLAIN}, or {_ADAPTIVE:g} if adaptive",
+    )  # fmt: skip
+    adaptive: bool = knob(False, SWITCH, "divide lambda by the gradient's running root mean square")
+
+    def settled(self) -> Self:
+        """Return the row with a strength."""
+        usual = _ADAPTIVE if self.adaptive else _PLAIN
+        return self if self.strength is not None else replace(self, strength=usual)
+
+
+class GapAware(RateRow):
+    """A gradient over how far each parameter has moved."""
+
+    name, summary = "gap-aware", "divide by how many steps each parameter has moved"
+    home = "psrt.optim.gap_aware:GapAware"
+    takes = ("n", "max_lr")
+    not_alone = "what it measures is a server's updates"
+    not_served = _OLDER
+
 
 #: Every staleness-aware rate by its name.
-STALENESS_RATES: Final[dict[str, RateRow]] = {
-    row.name: row
-    for row in (
-        RateRow("constant", _RATES + "Constant"),
-        RateRow("inverse", _RATES + "Inverse"),
-        RateRow("mean-inverse", _RATES + "MeanInverse", ("window",)),
-        RateRow("power", _RATES + "Power", ("power",)),
-        RateRow("exponential", _RATES + "Exponential", ("decay",)),
-        RateRow("drop", _RATES + "Drop", ("limit",)),
-        RateRow(
-            "delay-compensated", "psrt.optim.delay_compensated:DelayCompensated",
-            ("n", "dc_lambda", "adaptive"),
-        ),
-        RateRow("gap-aware", "psrt.optim.gap_aware:GapAware", ("n", "max_lr")),
-    )
-}  # fmt: skip
+STALENESS_RATES: Final = Rows("staleness rate", "psrt.staleness_rates", RateRow, (
+    Constant, Inverse, MeanInverse, Power, Exponential, Drop, DelayCompensated, GapAware,
+))  # fmt: skip
 
 
-def optimizers_with(knob: str) -> tuple[str, ...]:
-    """Return the names of the optimizers that obey a knob.
+@dataclass(frozen=True)
+class ScheduleRow(Row):
+    """A learning rate that warms up linearly, and how it goes on.
 
-    >>> optimizers_with("momentum")
-    ('momentum', 'nesterov')
+    Source: warm-up, Goyal et al. 2017 (1706.02677).
     """
-    return tuple(row.name for row in OPTIMIZERS.values() if knob in row.knobs)
+
+    warmup: float = knob(
+        0.0, REAL, "number of epochs in which the rate rises from 0 to --lr",
+        kw_only=True, min=0, max=1e9, synonyms=("warmup-epochs",),
+    )  # fmt: skip
+    #: Whether it stays where it is.
+    stays: ClassVar[bool] = False
+
+    def share(self, since: float, length: float, hair: float) -> float:
+        """Return what the largest rate is multiplied by, in ``[0, 1]``.
+
+        Args:
+            since: epochs after the warm-up, at least 0.
+            length: epochs from there to the end of the run, at least 0; may be infinite.
+            hair: how far off ``since`` may be by rounding.
+        """
+        raise NotImplementedError
+
+
+class Always(ScheduleRow):
+    """The same rate throughout."""
+
+    name, summary = "constant", "stay"
+    stays = True
+
+    def share(self, since: float, length: float, hair: float) -> float:
+        """Return 1."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Steps(ScheduleRow):
+    """Down in steps."""
+
+    name, summary = "step", "multiply by a factor every few epochs"
+    epochs: float = knob(
+        5.0, REAL, "number of epochs between two steps", exclusive_min=0, max=1e9,
+        synonyms=("every", "decay-epochs"),
+    )  # fmt: skip
+    factor: float = knob(0.1, REAL, "what each step multiplies by", exclusive_min=0, max=1)
+
+    def share(self, since: float, length: float, hair: float) -> float:
+        """Return a power of the factor.
+
+        Progress that was rounded to float32, such as in an all-reduce, or computed by a subtraction
+        may be slightly below the start of a decay.
+        """
+        power: float = self.factor ** math.floor((since + hair) / self.epochs)
+        return power
+
+
+class Cosine(ScheduleRow):
+    """One period that ends at zero.
+
+    Source: Loshchilov & Hutter, ICLR 2017 (1608.03983).
+    """
+
+    name, summary = "cosine", "half a period, which ends at 0 with the run"
+
+    def share(self, since: float, length: float, hair: float) -> float:
+        """Return a cosine of the share that is over."""
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, since / length))) if length else 1.0
+
+
+#: Every schedule of learning rates by its name.
+SCHEDULES: Final = Rows("schedule", "psrt.schedules", ScheduleRow, (Always, Steps, Cosine))

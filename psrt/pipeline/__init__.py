@@ -10,19 +10,20 @@ numpy.
 
 from __future__ import annotations
 
-from psrt.pipeline.registry import FORMS, PIPELINES, pipeline_of
+from psrt.pipeline.registry import PIPELINES, ScheduleName, forms, schedule_of
 from psrt.pipeline.schedule import PipelineSchedule, most_alive
 from psrt.pipeline.step import ALL, Kind, PipelineStep
 from psrt.pipeline.timeline import ScheduleError
 
 __all__ = [
     "ALL",
-    "FORMS",
     "PIPELINES",
     "Kind",
     "PipelineSchedule",
     "PipelineStep",
     "ScheduleError",
+    "ScheduleName",
+    "forms",
     "most_alive",
-    "pipeline_of",
+    "schedule_of",
 ]

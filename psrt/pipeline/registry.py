@@ -6,6 +6,8 @@ uses schedules by name reads this registry: flags and their help, prices, explan
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from psrt.errors import ConfigError
 from psrt.pipeline.schedule import Passes, PipelineSchedule
 from psrt.pipeline.schedules.gpipe import gpipe_order
@@ -14,6 +16,8 @@ from psrt.pipeline.schedules.one_f_one_b import one_f_one_b_order
 from psrt.pipeline.schedules.pipedream import pipedream_order, pipedream_staleness
 from psrt.pipeline.schedules.sequential import sequential_order
 from psrt.pipeline.schedules.zero_bubble import zero_bubble_order
+from psrt.rows.registry import Registry
+from psrt.rows.suggest import did_you_mean
 
 
 def _behind(stage: int, stages: int, micro_batches: int, chunks: int) -> int:
@@ -44,9 +48,11 @@ def _zero_bubble(stages: int, micro_batches: int, chunks: int, passes: Passes) -
 
 
 #: By name.
-PIPELINES: dict[str, PipelineSchedule] = {
-    row.name: row
-    for row in (
+PIPELINES: Final = Registry(
+    "pipeline schedule",
+    "psrt.pipelines",
+    PipelineSchedule,
+    (
         PipelineSchedule(
             "sequential",
             sequential_order,
@@ -109,34 +115,54 @@ PIPELINES: dict[str, PipelineSchedule] = {
             defers=False,
             staleness=pipedream_staleness,
         ),
-    )
-}
-
-#: As users write them.
-FORMS = tuple(f"{name}:V" if row.chunked else name for name, row in PIPELINES.items())
+    ),
+)
 
 
-def pipeline_of(text: str) -> tuple[PipelineSchedule, int]:
-    """Return the row and the number of chunks, V, that a name says.
+def forms() -> tuple[str, ...]:
+    """Return the schedules as users write them."""
+    return tuple(f"{name}:V" if row.chunked else name for name, row in PIPELINES.items())
+
+
+class ScheduleName(NamedTuple):
+    """A schedule as users write it: its name, and the chunks of a stage where it has several.
+
+    >>> schedule_of("interleaved:2")
+    ScheduleName(name='interleaved', chunks=2)
+    """
+
+    #: In ``PIPELINES``.
+    name: str
+    #: Pieces of each stage, V.
+    chunks: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.chunks}" if self.row.chunked else self.name
+
+    @property
+    def row(self) -> PipelineSchedule:
+        """All that is known of it."""
+        return PIPELINES[self.name]
+
+
+def schedule_of(text: str) -> ScheduleName:
+    """Return what a text says.
 
     Args:
         text: a name, followed by ``:V`` where stages have chunks.
 
     Raises:
-        ConfigError: if it is none.
-
-    >>> row, chunks = pipeline_of("interleaved:2")
-    >>> row.name, chunks
-    ('interleaved', 2)
+        ConfigError: with the end of a sentence that begins with the flag's name.
     """
     name, colon, number = text.partition(":")
     row = PIPELINES.get(name)
-    if row is None:
-        raise ConfigError(f"no pipeline schedule {text!r}, only {', '.join(FORMS)}")
+    if row is None or (colon and not row.chunked):
+        hint = did_you_mean(name, tuple(PIPELINES))
+        raise ConfigError(f"must be one of {', '.join(forms())}{hint}, got {text!r}")
     if not row.chunked:
-        if colon:
-            raise ConfigError(f"{name} has one chunk a stage, got {text}")
-        return row, 1
-    if not (number.isascii() and number.isdigit() and int(number) >= 2):
-        raise ConfigError(f"{name}:V needs the number of chunks of a stage, at least 2, got {text}")
-    return row, int(number)
+        return ScheduleName(name)
+    if not (number.isascii() and number.isdigit() and len(number) < 8 and int(number) >= 2):
+        raise ConfigError(
+            f"must have the chunks of a stage, 2 or more, as in {name}:2, got {text!r}"
+        )
+    return ScheduleName(name, int(number))

@@ -12,7 +12,7 @@ from typing import Any
 
 from psrt.config.modes import MODES
 from psrt.history.folds.record import Record
-from psrt.pipeline.registry import pipeline_of
+from psrt.pipeline.registry import schedule_of
 from psrt.sharding import Memory
 from psrt.units import plural, size_text
 
@@ -136,7 +136,7 @@ def cut_text(row: Mapping[str, Any]) -> str:
     lists = [f"{name} {' + '.join(map(str, row[name]))}" for name in ("layers", "parameters")]
     number = row["micro_batches"]
     schedule = f"{row['schedule']} of {number} micro-batch{'es' if number > 1 else ''}"
-    if pipeline_of(row["schedule"])[0].asynchronous:
+    if schedule_of(row["schedule"]).row.asynchronous:
         schedule = f"{row['schedule']} of whole batches"
     return ", ".join([row["parallel"], schedule, *lists])
 

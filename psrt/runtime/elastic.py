@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.optim import Schedule, make_optimizer
+from psrt.optim import Schedule
+from psrt.optim.table import Always, Sgd
 from psrt.runtime.conserved import signed_sum
 from psrt.runtime.updater import Contribution, Updater
 
@@ -75,7 +76,7 @@ class CentreUpdater(Updater):
             differences: whether a term brings x_i − x̃ as its worker sees x̃, and not x_i; one with
                 ``read`` brings x_i − ``read``.
         """
-        super().__init__(n, make_optimizer("sgd", n), Schedule("constant", 1.0, epochs=1.0))
+        super().__init__(n, Sgd().make(n), Schedule(Always(), 1.0, epochs=1.0))
         self._alpha = np.float32(alpha)
         self._differences = differences
         self.lr = alpha

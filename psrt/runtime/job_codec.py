@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.codec import (
-    TABLE,
     Codec,
+    CodecRow,
     Encoder,
     ErrorFeedback,
     Matrix,
-    make_codec,
-    make_encoder,
     matrices_of_part,
     matrices_side_by_side,
     matrices_within,
@@ -25,7 +22,6 @@ from psrt.codec.randomness import BACK, FORTH, seed_of_part
 from psrt.codec.times import CodecTimes, FrameTimes
 from psrt.collective.analysis.pick import Coding
 from psrt.config import TrainConfig
-from psrt.optim import OPTIMIZERS
 from psrt.partition import Part, Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, TimingOnlyEncoder
 from psrt.runtime.reply_codec import ReplyDecoder, ReplyEncoder
@@ -40,10 +36,8 @@ from psrt.ways import Way
 class JobCodec:
     """What a job encodes its pushes or its sums by; the same in all processes."""
 
-    #: In ``CODECS``.
-    name: str
-    #: Of the codec, as ``make_codec`` takes them.
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    #: What was asked for, with all knobs.
+    row: CodecRow
     #: Whether what a frame loses is added to the next gradient; None as the codec's row says.
     error_feedback: bool | None = None
     #: Of the run, or of a part of the parameters.
@@ -63,6 +57,11 @@ class JobCodec:
     )
 
     @property
+    def name(self) -> str:
+        """Name of its row."""
+        return self.row.name
+
+    @property
     def feeds_back(self) -> bool:
         """Whether what a frame loses is added to the next vector."""
         return isinstance(self.lengths(Span(0, 1)), ErrorFeedback)
@@ -70,7 +69,7 @@ class JobCodec:
     def codec(self, span: Span) -> Codec:
         """Return a new codec for the span of a shard: a receiver's side."""
         matrices = matrices_within(self.matrices, span)
-        return make_codec(self.name, span.size, matrices=matrices, **self.knobs)
+        return self.row.codec(span.size, matrices=matrices)
 
     def sender(self, span: Span, way: int = FORTH) -> Encoder:
         """Return a new sender's side for a span, with nothing kept back.
@@ -81,13 +80,11 @@ class JobCodec:
         """
         if way == BACK and self.reply is not None:
             return self.reply.sender(span)
-        more = TABLE[self.name].back if way == BACK else {}
-        return make_encoder(
-            self.name,
+        row = self.row.of_means() if way == BACK else self.row
+        return row.encoder(
             span.size,
             error_feedback=self.error_feedback,
             matrices=matrices_within(self.matrices, span),
-            **{**self.knobs, **more},
         )
 
     def lengths(self, span: Span, way: int = FORTH) -> Encoder:
@@ -100,7 +97,7 @@ class JobCodec:
     def side_by_side(self, spans: Sequence[Span]) -> JobCodec:
         """Return the same for a vector that has these spans of the parameters side by side."""
         reply = None if self.reply is None else self.reply.side_by_side(spans)
-        if not TABLE[self.name].takes_matrices and reply is self.reply:
+        if not self.row.takes_matrices and reply is self.reply:
             return self
         matrices = matrices_side_by_side(self.matrices, spans)
         return replace(self, matrices=matrices, reply=reply)
@@ -258,15 +255,14 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
     if config.codec is None or not config.codec_everywhere:
         return None
     if config.scheme.mixes:
-        knobs = config.codec_knobs | dict(TABLE[config.codec].differences)
-        return JobCodec(config.codec, knobs, False, config.seed, matrices, differs=True)
+        row = config.codec.of_differences()
+        return JobCodec(row, False, config.seed, matrices, differs=True)
     reply: JobCodec | None = None
     if config.codec_reply is not None:
         # What a difference loses is in the next one; what a mean loses is not.
         differs = bool(config.servers)
         reply = JobCodec(
-            config.codec_reply,
-            config.reply_knobs,
+            config.codec_reply.of_differences(),
             False if differs else None,
             config.seed,
             matrices,
@@ -274,12 +270,11 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
         )
     return JobCodec(
         config.codec,
-        config.codec_knobs,
         config.error_feedback,
         config.seed,
         matrices,
         reply,
-        of_optimizer=OPTIMIZERS[config.optimizer].codec is not None,
+        of_optimizer=config.optimizer.codec is not None,
     )
 
 
@@ -319,6 +314,6 @@ def say_codec(
             say(codec.reply.described(spans, f"a reply{part}"))
     elif config.codec is not None and not config.codec_everywhere:
         say(
-            f"--codec {config.codec} has no effect on one host, whose ranks share memory; "
+            f"--codec {config.codec.name} has no effect on one host, whose ranks share memory; "
             "--codec-everywhere uses it all the same"
         )

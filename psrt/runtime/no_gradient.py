@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
-from psrt.optim.registry import moves_without
 
 
 class NoGradient:
@@ -31,8 +30,8 @@ class NoGradient:
         self._is_mean = workers > 1 and config.scheme.means_gradients
         optimizer, decay = config.optimizer, config.weight_decay
         #: What moves one that never had a gradient, and one that had.
-        self._moves_new = moves_without(optimizer, decay, had_one=False)
-        self._moves_old = self._moves_new or moves_without(optimizer, decay)
+        self._moves_new = optimizer.moves_without(decay, had_one=False)
+        self._moves_old = self._moves_new or optimizer.moves_without(decay)
         #: Those that never had one here since this process began; None before the first step.
         self._never: frozenset[str] | None = None
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from psrt.config.values import Number, read_numbers
 from psrt.errors import ConfigError
 from psrt.history import read_history
 from psrt.pipeline.cost import Slowdown, StageCosts, as_dear
 from psrt.pipeline.step import Kind
+from psrt.rows.values import Number, read_numbers
 from psrt.simulation import SimulationCosts
 from psrt.simulation.calibration import RecordedCosts, calibrate
 from psrt.simulation.distributions import LONGEST, read_compute

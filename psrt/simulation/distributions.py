@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.config.suggest import did_you_mean
-from psrt.config.values import Number, form, read_numbers
 from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import Number, form, read_numbers
 
 #: Seconds of one gradient of a worker, by its number.
 Compute = Callable[[int, np.random.Generator], float]

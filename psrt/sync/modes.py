@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 
-from psrt.config.modes import MODES, modes_with
+from psrt.config.modes import MODES
 from psrt.errors import ConfigError
 from psrt.sync.policy import Policy
 
@@ -43,7 +43,7 @@ def policy_for(mode: str, workers: int, *, late: float = math.inf, **knobs: int)
     """
     row = MODES.get(mode)
     if row is None or not row.may_have_servers:
-        served = ", ".join(modes_with(lambda it: it.may_have_servers))
+        served = ", ".join(MODES.where(lambda it: it.may_have_servers))
         raise ConfigError(f"mode {mode!r} has no servers; those that do: {served}")
     assert knobs.keys() <= set(row.policy_knobs), f"{mode} has no {', '.join(knobs)}"
     row = row.under(knobs.get)

@@ -16,15 +16,15 @@ from psrt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from psrt.topology.graph import Graph
-    from psrt.topology.registry import GRAPHS, Topology, topology_of
+    from psrt.topology.registry import Topology, topology_of
     from psrt.topology.verify import MixingError
 
-__all__ = ["GRAPHS", "Graph", "MixingError", "Topology", "topology_of"]
+__all__ = ["Graph", "MixingError", "Topology", "topology_of"]
 
 #: Public name → the module that has it.
 _HOME = {
     "Graph": "psrt.topology.graph",
-    **dict.fromkeys(("GRAPHS", "Topology", "topology_of"), "psrt.topology.registry"),
+    **dict.fromkeys(("Topology", "topology_of"), "psrt.topology.registry"),
     "MixingError": "psrt.topology.verify",
 }
 

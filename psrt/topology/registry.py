@@ -1,36 +1,23 @@
-"""Every topology by name: a new one is a function in ``graphs``, a row here and in ``names``."""
+"""Topologies, verified: from the rows in ``names``, or a file."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.files import read_text
-from psrt.topology import graphs as build
 from psrt.topology.files import read_edges, weighted, written_edges
 from psrt.topology.graph import Graph, two_colours
 from psrt.topology.mixing import Weights, column_stochastic, metropolis, two_level, uniform
-from psrt.topology.names import FORMS, RANDOM
+from psrt.topology.names import forms, row_of
 from psrt.topology.spectrum import contraction, rounds_to, simulated_rounds
 from psrt.topology.verify import verify
 from psrt.units import plural
-
-#: By name, number of ranks → the graph of each round of a period.
-GRAPHS: Final[dict[str, Callable[[int], tuple[Graph, ...]]]] = {
-    "ring": build.ring,
-    "exponential": build.exponential,
-    "one-peer-exponential": build.one_peer_exponential,
-    "torus": build.torus,
-    "star": build.star,
-    "full": build.full,
-    "hypercube": build.hypercube,
-}
 
 
 @dataclass(frozen=True)
@@ -120,7 +107,7 @@ def topology_of(
     """Return a verified topology by its name, or from a file.
 
     Args:
-        text: one of ``FORMS``; what is none of the names is the path of a file, see ``files``.
+        text: one of ``forms()``; what is none of the names is the path of a file, see ``files``.
         size: number of ranks, N, at least 1.
         push_sum: whether a weight is mixed along, so that only columns need to add up to 1.
         seed: of random graphs.
@@ -142,7 +129,8 @@ def topology_of(
     level: HostLevel | None = None
     try:
         graphs, given = _graphs(text, nodes, seed, edges)
-        if text.partition(":")[0] == RANDOM:
+        row = row_of(text)
+        if row is not None and row.number:
             edges = written_edges(graphs[0])
         matrices = tuple(
             weighted(nodes, given, push_sum=push_sum) if given else _weights(graph, push_sum, count)
@@ -165,26 +153,21 @@ def edges_of(text: str) -> str | None:
     Raises:
         ConfigError: if it can be neither.
     """
-    if text in GRAPHS or text.partition(":")[0] == RANDOM:
+    if row_of(text) is not None:
         return None
     try:
         return read_text(text)
     except ConfigError as error:
         why = str(error).removeprefix(f"{text}: ")
-        raise ConfigError(f"{text}: {why}; known are {', '.join(FORMS)}") from None
+        raise ConfigError(f"{text}: {why}; known are {', '.join(forms())}") from None
 
 
 def _graphs(
     text: str, size: int, seed: int, edges: str | None
 ) -> tuple[tuple[Graph, ...], dict[tuple[int, int], float]]:
     """Return the graphs of a period, and the weights by edge that a file has."""
-    name, _, number = text.partition(":")
-    if text in GRAPHS:
-        return GRAPHS[text](size), {}
-    if name == RANDOM:
-        if not (number.isascii() and number.isdigit() and len(number) < 10):
-            raise ConfigError(f"expected {RANDOM}:D with the number of neighbours, like {RANDOM}:4")
-        return build.random_regular(size, int(number), seed), {}
+    if (row := row_of(text)) is not None:
+        return row.graphs(size, text.partition(":")[2], seed), {}
     graph, given = read_edges(edges or "", size)
     return (graph,), given
 

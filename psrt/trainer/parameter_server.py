@@ -9,16 +9,15 @@ import numpy as np
 
 from psrt.arrays import AnyArray
 from psrt.config import TrainConfig
-from psrt.config.modes import modes_with
+from psrt.config.modes import MODES
 from psrt.errors import ConfigError
-from psrt.optim.registry import moves_without
 from psrt.trainer.trainer import Trainer, Words
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Modes in which gradients are pushed to servers.
-_MODES = modes_with(lambda mode: mode.needs_servers and not mode.averages)
+_MODES = MODES.where(lambda mode: mode.needs_servers and not mode.averages)
 #: Pushes of a worker, at most: it leaves when it likes.
 _STEPS = 1 << 31
 
@@ -83,7 +82,7 @@ class ParameterServer(Trainer):
         if not config.scheme.needs_servers or config.scheme.averages:
             raise ConfigError(f"mode must be {', '.join(_MODES)}, got {mode}")
         #: What would move that of which no gradient is pushed.
-        self._moves = moves_without(config.optimizer, config.weight_decay)
+        self._moves = config.optimizer.moves_without(config.weight_decay)
         begun = {name: _array(name, it) for name, it in shapes.items()}
         self._zeros = {name: np.zeros_like(it) for name, it in begun.items()}
         super().__init__(config, begun, comm=comm)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from psrt.codec.table import Sign
 from psrt.config import TrainConfig
-from psrt.pipeline import pipeline_of
+from psrt.pipeline import PIPELINES
 from psrt.views.explain.codec import run as coded
-from psrt.views.explain.codec import small_knobs
 from psrt.views.explain.exchange import run as exchanged
 from psrt.views.explain.gossip import explained as mixed
 from psrt.views.explain.pipeline import explained as piped
@@ -23,7 +23,7 @@ SAID = "document.querySelector('.said').textContent"
 #: The film of each kind of explanation.
 FILMS = {
     "ring": lambda: collective.film_of(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))),
-    "pipeline": lambda: pipeline.film_of(piped(pipeline_of("zero-bubble")[0], 3, 4)),
+    "pipeline": lambda: pipeline.film_of(piped(PIPELINES["zero-bubble"], 3, 4)),
     "timeline": lambda: timeline.film_of(
         run(TrainConfig(mode="ssp", steps=3, staleness=1), workers=3, slow={1: 3.0})
     ),
@@ -31,9 +31,7 @@ FILMS = {
         exchanged(TrainConfig(mode="sync", steps=1, shards_per_server=2), workers=2, slow={})
     ),
     "gossip": lambda: gossip.film_of(mixed("star", 4, nbytes=4)),
-    "codec": lambda: codec.film_of(
-        coded("sign", (1.5, -2.0, 0.25), knobs=small_knobs("sign"), error_feedback=True)
-    ),
+    "codec": lambda: codec.film_of(coded(Sign(8), (1.5, -2.0, 0.25), error_feedback=True)),
     "broadcast": lambda: collective.film_of(explained("broadcast", size=5)),
 }
 

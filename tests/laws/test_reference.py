@@ -22,7 +22,7 @@ from psrt.history.reading import read_cells
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
 from support.cases import some
 from support.jobs import FACTORS, JOBS, SPLIT, STALE, Job, Ran, plain, ran
-from support.reference import CODECS, Batch, Network, Reference
+from support.reference import CODECS, Batch, Network, Reference, named
 
 #: Of how far the parameters have moved, the part that tens of steps in float32 may be off by: each
 #: rounds some hundred times by 2⁻²⁴.
@@ -67,8 +67,9 @@ def reference_of(job: Job, ran: Ran) -> Reference:
         hosts.append(range(first, first + ranks))
         first += ranks
     one = cells[0] if len(cells) == 1 else None
+    config, knobs = named(header.config)
     return Reference(
-        header.config,
+        config,
         network,
         initial_parameters(problem).astype(float),
         batches,
@@ -77,7 +78,7 @@ def reference_of(job: Job, ran: Ran) -> Reference:
         () if one is None else one.workers,
         () if one is None else one.shards,
         () if one is None else one.header.spans,
-        header.codec_knobs,
+        knobs,
     )
 
 

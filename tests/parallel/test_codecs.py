@@ -10,7 +10,7 @@ import pytest
 
 import psrt
 from psrt import TrainConfig
-from psrt.codec import CODECS, TABLE, Matrix, make_codec, make_encoder, matrices_within
+from psrt.codec import CODECS, Matrix, matrices_within
 from psrt.codec.randomness import BACK, FORTH
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.pick import Coding, way_of
@@ -24,6 +24,7 @@ from psrt.simulation.straight_run import StraightRun
 from psrt.transport.coded_sum import SumCodec, coding_of
 from psrt.transport.sums_in_frames import sum_in_frames
 from psrt.ways import Way
+from support.coding import make_codec, make_encoder
 from support.sums import hold, hosts_of, rounds_of
 
 N, FIRST, TAG = 3001, 17, 5
@@ -52,7 +53,7 @@ def framed_codec(name, rank):
     def make(span, way):
         if means and way == BACK:
             return make_encoder(means, span.size)
-        more = TABLE[name].back if way == BACK else {}
+        more = CODECS[name].back if way == BACK else {}
         return make_encoder(name, span.size, **{**knobs, **more})
 
     decoder = (lambda span: make_codec(means, span.size)) if means else None
@@ -172,7 +173,7 @@ def test_sums_straight_through_schedules_are_those_of_one_process(comm, host, op
 # --- jobs ---------------------------------------------------------------------------------------
 
 BASE = {"mode": "sync", "hidden": (16,), "batch_size": 8, "steps": 6, "lr": 0.05, "timeout_s": 20}
-REPLIES = [row.name for row in TABLE.values() if row.sends_differences]
+REPLIES = [row.name for row in CODECS.values() if row.sends_differences]
 
 
 @pytest.mark.mpi(min_size=2)

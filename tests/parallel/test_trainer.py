@@ -178,7 +178,7 @@ OF_ITS_OWN = [
     *(
         pytest.param(flags, marks=pytest.mark.mpi(min_size=2), id=str(flags))
         for flags in (
-            {"mode": "local-sgd", "local_steps": 2, "outer_lr": 0.5, "eager": True},
+            {"mode": "local-sgd", "local_steps": 2, "outer": "nesterov:lr=0.5", "eager": True},
             {"mode": "easgd", "local_steps": 2, "asynchronous": True},
             {"mode": "gossip", "order": "adapt-then-combine"},
             {"mode": "gossip", "gradient_tracking": True},

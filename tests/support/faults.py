@@ -39,7 +39,7 @@ WORKERS, STEPS = 3, 4
 #: Checkpoints that are kept where nothing else is said.
 KEPT = 2
 _TWO = {"servers": 2}
-_TOP_K = {"codec": "top-k", "codec_density": 0.3, "codec_everywhere": True}
+_TOP_K = {"codec": "top-k:density=0.3", "codec_everywhere": True}
 #: Every mode, with what is pushed or summed in several parts.
 MODES: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync", **_TWO},
@@ -64,14 +64,14 @@ MODES: dict[str, dict[str, Any]] = {
     "stale": {"mode": "async", "optimizer": "adam", "staleness_rate": "mean-inverse", **_TWO},
     "residuals": {"mode": "sync", **_TOP_K, **_TWO},
     "replies": {
-        "mode": "sync", "codec": "random-k", "codec_density": 0.4, "codec_reply": "qsgd",
+        "mode": "sync", "codec": "random-k:density=0.4", "codec_reply": "qsgd",
         "codec_everywhere": True, **_TWO,
     },
     "summed residuals": {"mode": "allreduce", "allreduce": "all-pairs", **_TOP_K},
     "sharded": {
         "mode": "allreduce", "allreduce": "ring", "optimizer": "adam", "shard": "optimizer",
     },
-    "outer": {"mode": "local-sgd", "local_steps": 2, "outer_momentum": 0.9, **_TWO},
+    "outer": {"mode": "local-sgd", "local_steps": 2, "outer": "nesterov:momentum=0.9", **_TWO},
     "known": {"mode": "gossip", "topology": "ring", **_TOP_K},
     "push-sum": {"mode": "gossip", "topology": "exponential", "push_sum": True},
     "tracked": {"mode": "gossip", "topology": "ring", "gradient_tracking": True},

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from psrt.job.scenario import Scenario
+from psrt.optim.table import Drop
 from psrt.simulation.cost_flags import VirtualCosts
 from support.cases import also
 from support.jobs import FACTORS, Job, refused_by
@@ -52,10 +53,12 @@ class Draw:
         more = {"seed": self.seed, "batch_size": batch, "dataset": f"synthetic:{samples}x12x4"}
         more["log_every"] = self.whole(1, 9)
         drawn = {"staleness": (0, 3), "softsync": (1, job.copies), "local_steps": (2, 4)}
-        drawn |= {"shards_per_server": (1, 3), "staleness_limit": (0, 4)}
+        drawn |= {"shards_per_server": (1, 3)}
         if job["cut"] == "whole":  # each part of one that is cut has as many
             drawn["servers"] = 1, 4
         more |= {it: self.whole(*drawn[it]) for it in drawn if it in job.knobs()}
+        if job["rate"] == "drop":
+            more["staleness_rate"] = Drop(self.whole(0, 4))
         return Job(job.levels, tuple(more.items()))
 
     def costs(self, job: Job) -> VirtualCosts:

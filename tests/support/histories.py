@@ -36,7 +36,7 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "one backup, 3 shards each": ("sync", {"backup": 1, "shards_per_server": 3}, (1,)),
     "two backups": ("sync", {"backup": 2}, (1, 2)),
     "async": ("async", {}, (1, 2)),
-    "async, drops": ("async", {"staleness_rate": "drop", "staleness_limit": 1}, (1, 2)),
+    "async, drops": ("async", {"staleness_rate": "drop:limit=1"}, (1, 2)),
     "async, inverse": ("async", {"staleness_rate": "inverse"}, (1,)),
     "async, mean": ("async", {"staleness_rate": "mean-inverse"}, (1,)),
     "softsync 1, mean": ("softsync", {"softsync": 1, "staleness_rate": "mean-inverse"}, (2,)),
@@ -45,27 +45,28 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "ssp 1": ("ssp", {"staleness": 1}, (1, 3)),
     "ssp 1, 2 shards each": ("ssp", {"staleness": 1, "shards_per_server": 2}, (2,)),
     "ssp 2, drops": (
-        "ssp", {"staleness": 2, "staleness_rate": "drop", "staleness_limit": 1}, (2,),
+        "ssp", {"staleness": 2, "staleness_rate": "drop:limit=1"}, (2,),
     ),
     "softsync 1": ("softsync", {"softsync": 1}, (1, 2)),
     "softsync 2": ("softsync", {"softsync": 2, "staleness_rate": "power"}, (1, 2)),
     "softsync 2, drops": (
-        "softsync", {"softsync": 2, "staleness_rate": "drop", "staleness_limit": 1}, (2,),
+        "softsync", {"softsync": 2, "staleness_rate": "drop:limit=1"}, (2,),
     ),
     "local-sgd over servers": ("local-sgd", {"local_steps": 2}, (1, 2)),
     "post-local over servers": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (2,)),
     "local-sgd over 2 shards": ("local-sgd", {"local_steps": 2, "shards_per_server": 2}, (1,)),
     "local-sgd": ("local-sgd", {"local_steps": 3}, (0,)),
     "post-local": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (0,)),
-    "outer": ("local-sgd", {"local_steps": 2, "outer_lr": 0.7}, (0,)),
+    "outer": ("local-sgd", {"local_steps": 2, "outer": "nesterov:lr=0.7"}, (0,)),
     "fragments": ("local-sgd", {"local_steps": 3, "fragments": 2}, (0,)),
     "fragments, late": (
-        "local-sgd", {"local_steps": 4, "fragments": 3, "sync_delay": 2, "outer_lr": 0.7}, (0,),
+        "local-sgd",
+        {"local_steps": 4, "fragments": 3, "sync_delay": 2, "outer": "nesterov"}, (0,),
     ),
     "late, post-local": (
         "local-sgd", {"local_steps": 3, "sync_delay": 3, "post_local_epoch": 1}, (0,),
     ),
-    "eager": ("local-sgd", {"local_steps": 2, "eager": True, "outer_lr": 0.7}, (0,)),
+    "eager": ("local-sgd", {"local_steps": 2, "eager": True, "outer": "nesterov:lr=0.7"}, (0,)),
     "eager, fragments, post-local": (
         "local-sgd",
         {"local_steps": 3, "eager": True, "fragments": 2, "post_local_epoch": 1},
@@ -91,18 +92,18 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-#: Knobs of a codec with which small problems do not diverge, and which show what it is.
-CODEC_KNOBS: dict[str, dict[str, Any]] = {
-    "random-k": {"codec_scaled": False, "codec_density": 0.1},
-    "top-k": {"codec_density": 0.1},
-    "dgc": {"codec_density": 0.1, "codec_warmup_epochs": 1},
-    "demo": {"codec_chunk": 8, "codec_kept": 4},
+#: Codecs with knobs with which small problems do not diverge, and which show what it is.
+SMALL_CODECS = {
+    "random-k": "random-k:scaled=false,density=0.1",
+    "top-k": "top-k:density=0.1",
+    "dgc": "dgc:density=0.1,warmup-epochs=1",
+    "demo": "demo:chunk=8,kept=4",
 }
 
 
 def codec_knobs(codec: str | None) -> dict[str, Any]:
     """Return the knobs of a small run with a codec; none without one."""
-    return {} if codec is None else {"codec": codec} | CODEC_KNOBS.get(codec, {})
+    return {} if codec is None else {"codec": SMALL_CODECS.get(codec, codec)}
 
 
 class Kept(EventLog):
@@ -238,11 +239,10 @@ def written(
 
 def header_of(config: Any, workers: int, servers: int, **more: Any) -> Header:
     """Return a header of so many ranks, the servers first."""
-    from dataclasses import asdict
 
     spans = tuple((shard, shard + 1) for shard in range(servers))
     return Header(
-        config=asdict(config) | ({"shards_per_server": 1} if servers else {}),
+        config=config.plain() | ({"shards_per_server": 1} if servers else {}),
         n=max(servers, 1),
         workers=tuple(range(servers, servers + workers)),
         servers=tuple(range(servers)),

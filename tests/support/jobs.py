@@ -18,16 +18,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from psrt.codec import TABLE as CODEC_ROWS
+from psrt.codec import CODECS as CODEC_ROWS
 from psrt.collective import ALGORITHMS
-from psrt.config import OPTIMIZER_NAMES, STALENESS_RATE_NAMES, TrainConfig
+from psrt.config import TrainConfig
 from psrt.config.faults import EVENT, Fault
 from psrt.errors import ConfigError, PsrtError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import SimulatedRun
+from psrt.optim import OPTIMIZERS, STALENESS_RATES
 from psrt.pipeline.registry import PIPELINES
 from psrt.simulation.cost_flags import VirtualCosts
-from psrt.topology.names import NAMES as TOPOLOGIES
+from support.graphs import GRAPHS as TOPOLOGIES
 
 Knobs = dict[str, Any]
 
@@ -57,9 +58,9 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
         "ssp": {"mode": "ssp", "staleness": 1},
         "softsync": {"mode": "softsync", "softsync": 2},
         "local": _LOCAL,
-        "post-local": _LOCAL | {"post_local_epoch": 1, "outer_lr": 0.7, "outer_momentum": 0.9},
-        "streaming": _LOCAL | {"fragments": 2, "sync_delay": 1, "outer_lr": 0.7},
-        "eager": _LOCAL | {"eager": True, "outer_lr": 0.7},
+        "post-local": _LOCAL | {"post_local_epoch": 1, "outer": "nesterov:lr=0.7,momentum=0.9"},
+        "streaming": _LOCAL | {"fragments": 2, "sync_delay": 1, "outer": "nesterov:lr=0.7"},
+        "eager": _LOCAL | {"eager": True, "outer": "nesterov:lr=0.7"},
         "easgd": _ELASTIC,
         "easgd, asynchronous": _ELASTIC | {"asynchronous": True},
         "gossip": _GOSSIP,
@@ -72,12 +73,12 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
     "codec": {
         "none": {},
         "float16": _CODED | {"codec": "float16"},
-        "int8": _CODED | {"codec": "int8", "codec_bucket": 64},
-        "sign": _CODED | {"codec": "sign", "codec_bucket": 64},
-        "top-k": _CODED | {"codec": "top-k", "codec_density": 0.1},
-        "dgc": _CODED | {"codec": "dgc", "codec_density": 0.1, "codec_warmup_epochs": 1},
-        "low-rank": _CODED | {"codec": "low-rank", "codec_rank": 2},
-        "demo": _CODED | {"codec": "demo", "codec_chunk": 8, "codec_kept": 4},
+        "int8": _CODED | {"codec": "int8:bucket=64"},
+        "sign": _CODED | {"codec": "sign:bucket=64"},
+        "top-k": _CODED | {"codec": "top-k:density=0.1"},
+        "dgc": _CODED | {"codec": "dgc:density=0.1,warmup-epochs=1"},
+        "low-rank": _CODED | {"codec": "low-rank:rank=2"},
+        "demo": _CODED | {"codec": "demo:chunk=8,kept=4"},
     },
     "cut": {
         "whole": {},
@@ -119,12 +120,12 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
     "trim": {
         "none": {},
         "clip": {"clip_norm": 0.5},
-        "decay": {"weight_decay": 0.01, "schedule": "cosine", "warmup_epochs": 0.7},
+        "decay": {"weight_decay": 0.01, "schedule": "cosine:warmup=0.7"},
     },
     "rate": {
         "constant": {},
         "inverse": {"staleness_rate": "inverse"},
-        "drop": {"staleness_rate": "drop", "staleness_limit": 1},
+        "drop": {"staleness_rate": "drop:limit=1"},
         "delay-compensated": {"staleness_rate": "delay-compensated"},
         "gap-aware": {"staleness_rate": "gap-aware"},
     },
@@ -424,7 +425,10 @@ def of_rows() -> Iterator[Job]:
         plain(mode=it, way=way) for it, way in (("sync", "2 servers"), ("allreduce", "all-pairs"))
     )
     known = {
-        str(it) for levels in FACTORS.values() for knobs in levels.values() for it in knobs.values()
+        str(it).partition(":")[0]
+        for levels in FACTORS.values()
+        for knobs in levels.values()
+        for it in knobs.values()
     }
 
     def new(names: Iterable[str]) -> Iterator[str]:
@@ -434,10 +438,10 @@ def of_rows() -> Iterator[Job]:
         for job in (served, summed, plain(mode="gossip")):
             if job["mode"] != "gossip" or CODEC_ROWS[codec].sends_differences:
                 yield replace(job, more=(("codec", codec), ("codec_everywhere", True)))
-    for name in new(OPTIMIZER_NAMES):
+    for name in new(OPTIMIZERS):
         for job in (served, plain(mode="allreduce", cut="optimizer")):
             yield replace(job, more=(("optimizer", name),))
-    for name in new(STALENESS_RATE_NAMES):
+    for name in new(STALENESS_RATES):
         yield replace(plain(mode="async", way="2 servers"), more=(("staleness_rate", name),))
     turns = itertools.cycle((plain(mode="allreduce"), plain(mode="local", copies="5")))
     for name, job in zip(new(ALGORITHMS), turns, strict=False):

@@ -105,7 +105,7 @@ class Network:
 
 def rate_of(config: Config, progress: float) -> float:
     """Return η, which warms up and then stays or follows a cosine."""
-    peak, warm = float(config["lr"]), float(config["warmup_epochs"] or 0.0)
+    peak, warm = float(config["lr"]), float(config.get("warmup", 0.0))
     if progress < warm:
         return peak * progress / warm
     if config["schedule"] == "cosine":
@@ -139,19 +139,19 @@ class Optimizer:
         elif name == "sign-sgd":
             step = np.sign(g)
         elif name in ("momentum", "nesterov"):
-            momentum = _or(config["momentum"], 0.9)
+            momentum = config.get("momentum", 0.9)
             self.first = momentum * self.first + g
             step = g + momentum * self.first if name == "nesterov" else self.first
         elif name == "adagrad":
             self.second = self.second + g**2
-            step = g / (np.sqrt(self.second) + _or(config["epsilon"], 1e-8))
+            step = g / (np.sqrt(self.second) + config.get("epsilon", 1e-8))
         else:
             assert name in ("adam", "adamw"), name
-            one, two = _or(config["beta1"], 0.9), _or(config["beta2"], 0.999)
+            one, two = config.get("beta1", 0.9), config.get("beta2", 0.999)
             self.first = one * self.first + (1 - one) * g
             self.second = two * self.second + (1 - two) * g**2
             mean, square = self.first / (1 - one**self.count), self.second / (1 - two**self.count)
-            step = mean / (np.sqrt(square) + _or(config["epsilon"], 1e-8))
+            step = mean / (np.sqrt(square) + config.get("epsilon", 1e-8))
         return theta - lr * step - (lr * decay * theta if decoupled else 0.0)
 
 
@@ -159,7 +159,7 @@ class Outer:
     """θ_old and the mean → θ: the mean itself, or Nesterov along θ_old − mean."""
 
     def __init__(self, config: Config) -> None:
-        self.lr, self.momentum = config["outer_lr"], config["outer_momentum"]
+        self.lr, self.momentum = config.get("outer_lr"), config.get("outer_momentum")
         self.velocity: Any = 0.0
 
     def __call__(self, old: Vector, delta: Vector) -> Vector:
@@ -189,15 +189,14 @@ class StalenessRule:
         if name == "mean-inverse":
             return g / max(1.0, float(np.mean(self.taus[-32:])))
         if name == "power":
-            return g * (1 + tau) ** -_or(config["staleness_power"], 0.5)
+            return g * (1 + tau) ** -config.get("power", 0.5)
         if name == "exponential":
-            return g * math.exp(-_or(config["staleness_decay"], 0.2) * tau)
+            return g * math.exp(-config.get("decay", 0.2) * tau)
         if name == "drop":
-            assert tau <= config["staleness_limit"], "it is dropped before"
+            assert tau <= config["limit"], "it is dropped before"
             return g
         if name == "delay-compensated":
-            assert not config["dc_adaptive"]
-            return g + _or(config["dc_lambda"], 0.04) * g * g * (now - read)
+            return g + config.get("strength", 0.04) * g * g * (now - read)
         assert name == "gap-aware", name
         if not self.updates:
             return g
@@ -246,6 +245,22 @@ def weights_of(edges: NDArray[np.bool_], ranks: Sequence[int]) -> Vector:
     if (edges == edges.T).all():
         found = edges * np.minimum(found, n[None, :] / n[:, None] / (1.0 + degree[None, :]))
     return found + np.diag(1 - found.sum(axis=1))
+
+
+def named(config: Config) -> tuple[Config, Config]:
+    """Return a config with the names of rows, their knobs beside them; and the codec's knobs."""
+    found = dict(config)
+    for row in ("optimizer", "staleness_rate", "schedule", "outer", "codec"):
+        name, _, given = (config[row] or "").partition(":")
+        knobs = dict(it.split("=") for it in given.split(",") if it)
+        numbers = {
+            knob: float(it) if "." in it or "e-" in it else int(it)
+            for knob, it in knobs.items()
+            if it not in ("true", "false")
+        }
+        its = {f"outer_{knob}": it for knob, it in numbers.items()} if row == "outer" else numbers
+        found |= {row: name or None} | ({} if row == "codec" else its)
+    return found, numbers
 
 
 def _signs(vector: Vector, knobs: Config) -> Vector:

@@ -28,7 +28,7 @@ import numpy as np
 from psrt.checkpoint import Checkpoints, Disk, announced
 from psrt.checkpoint.part import parsed
 from psrt.cli.like import read_like
-from psrt.codec import CODECS, make_codec
+from psrt.codec import CODECS
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig, from_toml, to_toml
@@ -53,6 +53,7 @@ from psrt.report.metrics import read_metrics
 from psrt.topology import topology_of
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.views.explain.inputs import read_example
+from support.coding import make_codec
 from support.mutation import NUMBERS, Mutator
 
 Reader = Callable[[Mutator, Path], object]
@@ -63,7 +64,7 @@ _KNOBS: dict[str, Any] = {
 }  # fmt: skip
 RUNS: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync", "servers": 2},
-    "async": {"mode": "async", "servers": 1, "codec": "top-k", "codec_density": 0.1},
+    "async": {"mode": "async", "servers": 1, "codec": "top-k:density=0.1"},
     "allreduce": {"mode": "allreduce", "allreduce": "ring"},
     "local-sgd": {"mode": "local-sgd", "local_steps": 2, "fragments": 2},
     "gossip": {"mode": "gossip"},
@@ -72,8 +73,8 @@ RUNS: dict[str, dict[str, Any]] = {
 #: Those that can be gone on with.
 SAVED: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync", "servers": 2, "optimizer": "adam", "bucket_bytes": None},
-    "allreduce": {"mode": "allreduce", "codec": "dgc", "codec_density": 0.1},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 2, "servers": 1, "outer_lr": 0.7},
+    "allreduce": {"mode": "allreduce", "codec": "dgc:density=0.1"},
+    "local-sgd": {"mode": "local-sgd", "local_steps": 2, "servers": 1, "outer": "nesterov:lr=0.7"},
 }
 _WORKERS = 2
 #: What psrt may raise; what is raised otherwise is a bug.

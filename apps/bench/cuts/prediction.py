@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 from cuts.layer_times import PASSES, PassCosts, of_stages
 from psrt.collective.registry import NODE
 from psrt.config import TrainConfig
-from psrt.config.axes import axes_of, schedule_of
-from psrt.config.knobs import dashed
+from psrt.config.axes import axes_of
 from psrt.config.names import DEFAULT_PIPELINE
 from psrt.job.scenario import Scenario, run_in_virtual_time
-from psrt.pipeline.registry import PIPELINES
+from psrt.pipeline.registry import PIPELINES, schedule_of
+from psrt.rows.knobs import dashed
 from psrt.sharding import Sharing
 from psrt.simulation.cost_flags import VirtualCosts
 

@@ -7,6 +7,7 @@ that share memory and a clock are slower than one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -19,7 +20,8 @@ from cuts.layer_times import LayerTimes, PassCosts
 from cuts.prediction import Predictor
 from psrt.arrays import ITEMSIZE
 from psrt.bench.race import Readings, Run
-from psrt.optim import Schedule, make_optimizer
+from psrt.optim import OPTIMIZERS, Schedule
+from psrt.optim.table import Always
 from psrt.runtime.updater import Contribution, Updater
 
 #: Elements that are copied to see how fast that is: more than caches hold.
@@ -57,8 +59,8 @@ class StepTimes:
         self._at_once = LayerTimes(*own, micro_batches=1)
         n = self._theta.size
         self._gradient = np.ones(n, np.float32)
-        made = make_optimizer(optimizer, n, **state)
-        self._updater = Updater(n, made, Schedule("constant", LR, epochs=1.0))
+        made = replace(OPTIMIZERS[optimizer], **state).make(n)
+        self._updater = Updater(n, made, Schedule(Always(), LR, epochs=1.0))
         self._from, self._to = np.ones(_COPIED, np.float32), np.zeros(_COPIED, np.float32)
         #: Seconds of one update and of one copy, turn by turn.
         self._updates: list[float] = []

@@ -31,8 +31,6 @@ from psrt.errors import ConfigError
 from psrt.history.check.data_plan import DataPlan
 from psrt.history.check.table import Ints
 from psrt.history.header import MOST, Header
-from psrt.optim import STALENESS_RATES
-from psrt.optim.table import RateRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +167,8 @@ def contract_of(header: Header) -> Contract:
     mode = mode.under(header.knob)
     _check_ranks(header)
     backup = _whole(header, mode.backup, 0) if mode.backup else 0
-    drops = mode.is_stale and "limit" in rate_of(header).knobs
+    rate = header.chosen("staleness_rate") if mode.is_stale else None
+    most = None if rate is None else rate.most
     return Contract(
         mode=mode,
         workers=workers,
@@ -179,7 +178,7 @@ def contract_of(header: Header) -> Contract:
         backup=backup,
         share=_whole(header, mode.share, 1, least=1) if mode.share else 0,
         gate=_whole(header, mode.lead, 0) if mode.lead else None,
-        late=_whole(header, "staleness_limit", 4) if drops else 0 if backup else None,
+        late=0 if most is None and backup else most,
         local_steps=_whole(header, "local_steps", 1, least=1) if mode.averages else 1,
         post_local_epoch=_whole(header, "post_local_epoch", 0) if mode.averages else 0,
         fragments=_whole(header, "fragments", 1, least=1),
@@ -217,20 +216,6 @@ def _data_plan(header: Header) -> DataPlan | None:
             f"the history's header has {samples} samples, of which {sum(dealt)} are dealt out"
         )
     return DataPlan(samples, size, len(header.workers), dealt, header.left_out)
-
-
-def rate_of(header: Header) -> RateRow:
-    """Return the row of a run's staleness-aware rate.
-
-    Raises:
-        ConfigError: if there is no such rate.
-    """
-    name = header.knob("staleness_rate", next(iter(STALENESS_RATES)))
-    if name not in STALENESS_RATES:
-        raise ConfigError(
-            f"the history is of staleness rate {name!r}, which this psrt does not have"
-        )
-    return STALENESS_RATES[name]
 
 
 def _whole(header: Header, name: str, otherwise: int, *, least: int = 0) -> int:

@@ -9,13 +9,12 @@ nothing: by sums. How long frames are the codec says.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from psrt.codec import TABLE, Codec, Matrix, make_codec, matrices_within
+from psrt.codec import CODECS, Codec, CodecRow, Matrix, matrices_within
 from psrt.errors import ConfigError
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
 from psrt.history.check.norms import are_near, may_be_norms
@@ -50,9 +49,7 @@ _NORMAL = 2.0**-126
 class FrameContract:
     """What a run's codec promises."""
 
-    name: str
-    #: By name, without the prefix.
-    knobs: Mapping[str, Any]
+    row: CodecRow
     #: Whether it keeps something back for later frames, and whether as error feedback.
     keeps: bool
     feeds_back: bool
@@ -66,7 +63,7 @@ class FrameContract:
 
     def codec(self, n: int, matrices: Sequence[Matrix]) -> Codec:
         """Return a codec that makes frames of n elements."""
-        return make_codec(self.name, n, matrices=matrices, **self.knobs)
+        return self.row.codec(n, matrices=matrices)
 
     def bounds(self, shard: int, epoch: int) -> tuple[int, int]:
         """Return the least and the most bytes of a frame of a shard in an epoch."""
@@ -80,12 +77,11 @@ def frames_of(header: Header) -> FrameContract | None:
     name = header.knob("codec")
     if name is None or not header.knob("codec_everywhere"):
         return None
-    feeds_back = bool(header.knob("error_feedback"))
+    row, feeds_back = _row(str(name)), bool(header.knob("error_feedback"))
     matrices = [Matrix(*it) for it in header.matrices]
     pushes = FrameContract(
-        name=str(name),
-        knobs=_knobs(header, str(name), header.codec_knobs),
-        keeps=(feeds_back or "momentum" in TABLE[str(name)].knobs) and header.numerics,
+        row=row,
+        keeps=(feeds_back or "momentum" in row.knobs) and header.numerics,
         feeds_back=feeds_back and header.numerics,
         sizes=tuple(stop - start for start, stop in header.spans),
         matrices=tuple(matrices_within(matrices, Span(*span)) for span in header.spans),
@@ -94,36 +90,31 @@ def frames_of(header: Header) -> FrameContract | None:
     back = header.knob("codec_reply")
     if back is None:
         return pushes
-    knobs = _knobs(header, str(back), header.reply_knobs)
+    row = _row(str(back)).of_differences()
     # What a difference to a worker's parameters loses is in the next difference.
-    feeds_back = TABLE[str(back)].feeds_back_with(knobs)
-    kept = not header.servers and feeds_back and header.numerics
-    reply = replace(pushes, name=str(back), knobs=knobs, keeps=kept, feeds_back=kept)
+    kept = not header.servers and row.is_fed_back and header.numerics
+    reply = replace(pushes, row=row, keeps=kept, feeds_back=kept)
     return replace(pushes, reply=reply)
 
 
-def _knobs(header: Header, codec: str, knobs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the knobs of a codec, which are those that were asked for as far as any were.
+def _row(text: str) -> CodecRow:
+    """Return the row of a codec.
 
     Raises:
-        ConfigError: if they are not, one is missing, or there is no such codec.
+        ConfigError: if there is none, or it cannot be so.
     """
-    if codec not in TABLE:
-        raise ConfigError(f"the history is of codec {codec!r}, which this psrt does not have")
-    row = TABLE[codec]
-    for knob in row.knobs.keys() - row.differences.keys() - row.back.keys():
-        found, asked = knobs.get(knob), header.knob(f"codec_{knob}")
-        if knob not in knobs or asked not in (None, found):
-            raise ConfigError(
-                f"the history's header has a codec {codec} with {knob} {found}, its config {asked}"
-            )
-    return knobs
+    try:
+        return CODECS.read(text)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the history is of a codec that this psrt does not have: {error}"
+        ) from None
 
 
 def frame_bounds(contract: FrameContract, n: int, matrices: Sequence[Matrix]) -> tuple[int, int]:
     """Return the least and the most bytes of a frame of n elements in any epoch."""
     codec, bounds = contract.codec(n, matrices), []
-    for epoch in (0, int(contract.knobs.get("warmup_epochs") or 0)):
+    for epoch in (0, int(contract.row.knobs.get("warmup_epochs") or 0)):
         codec.begin_epoch(epoch)
         bounds.append((codec.shortest, codec.longest))
     return min(least for least, _ in bounds), max(most for _, most in bounds)
@@ -275,7 +266,7 @@ def _check_lengths(
     said = table["samples"][at]
     text = (
         f"{{kind}} of worker {{worker}} and shard {{shard}} at clock {{clock}}: a frame of "
-        f"{{samples}} bytes, {codec.name} makes {{low}} to {{high}}"
+        f"{{samples}} bytes, {codec.row.name} makes {{low}} to {{high}}"
     )
     findings.on(table, at).require(FRAMES, (said >= low) & (said <= high), text, low=low, high=high)
 

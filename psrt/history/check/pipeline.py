@@ -39,7 +39,7 @@ from psrt.history.events import (
     Kind,
 )
 from psrt.history.header import Header
-from psrt.pipeline.registry import pipeline_of
+from psrt.pipeline.registry import schedule_of
 from psrt.pipeline.schedule import PipelineSchedule
 from psrt.pipeline.step import COMPUTING
 from psrt.pipeline.step import Kind as Step
@@ -121,7 +121,8 @@ def layout_of(header: Header) -> Layout:
     """
     axes = dict(re.findall(r"(data|pipeline|tensor):(\d{1,7})", str(header.knob("parallel", ""))))
     copies, stages, slices = (int(axes.get(it, 1)) for it in ("data", "pipeline", "tensor"))
-    schedule, chunks = pipeline_of(str(header.knob("pipeline_schedule", DEFAULT_PIPELINE)))
+    chosen = schedule_of(str(header.knob("pipeline_schedule", DEFAULT_PIPELINE)))
+    schedule, chunks = chosen.row, chosen.chunks
     micro_batches = header.knob("micro_batches", 1)
     if (
         stages * slices != len(header.cells)

@@ -482,7 +482,7 @@ def _check_config(path: Path, header: Header) -> None:
     """Raise if the run's config is not that of its history."""
     if not path.exists():
         return
-    config = dataclasses.asdict(from_toml(read_text(str(path)), source=str(path)))
+    config = from_toml(read_text(str(path)), source=str(path)).plain()
     # As JSON knows them: a tuple is a list there.
     mine, its = (json.loads(json.dumps(values)) for values in (config, header.config))
     differs = [name for name in mine if mine[name] != its.get(name)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.history.check.alternation import Shard
-from psrt.history.check.contract import Contract, rate_of, real_knob
+from psrt.history.check.contract import Contract, real_knob
 from psrt.history.check.elastic import alpha_of
 from psrt.history.check.findings import (
     BATCHES,
@@ -33,7 +33,7 @@ from psrt.history.check.table import Bools, Floats, Grid, Ints, Table, previous,
 from psrt.history.check.updates import PushOutcomes
 from psrt.history.events import Kind
 from psrt.history.header import MOST, Header
-from psrt.optim import Schedule, StalenessRate, make_staleness_rate
+from psrt.optim import STALENESS_RATES, Schedule, StalenessRate
 
 #: By how much two numbers of epochs may differ that are the same but for rounding.
 _HAIR = 1e-9
@@ -250,28 +250,18 @@ def _scheduled(header: Header) -> Schedule | None:
     """Return the learning rate of a run; None where its header does not tell it."""
     if header.knob("lr") is None:
         return None
-    decay = {
-        name: real_knob(header, name, 1.0)
-        for name in ("decay_epochs", "decay_factor")
-        if header.knob(name) is not None
-    }
     return Schedule(
-        str(header.knob("schedule", "constant")),
+        header.chosen("schedule"),
         real_knob(header, "lr", 0.0),
         epochs=real_knob(header, "epochs", np.inf),
-        warmup_epochs=real_knob(header, "warmup_epochs", 0.0),
-        **decay,
     )
 
 
 def _rate(header: Header) -> StalenessRate:
     """Return the staleness-aware rate of a run, for what it makes of a gradient as a whole."""
-    knobs = {name: header.knob(f"staleness_{name}") for name in ("power", "decay")}
-    knobs |= {"limit": header.knob("staleness_limit", 4), "dc_lambda": header.knob("dc_lambda")}
-    knobs["adaptive"] = header.knob("dc_adaptive")
-    row = rate_of(header)
-    taken = {name: it for name, it in knobs.items() if name in row.knobs}
-    return make_staleness_rate(row.name, 1, max_lr=real_knob(header, "lr", 1.0), **taken)
+    row = header.chosen("staleness_rate") or STALENESS_RATES["constant"]
+    rate: StalenessRate = row.make(1, max_lr=real_knob(header, "lr", 1.0))
+    return rate
 
 
 def _bounds(schedule: Schedule, progress: Floats, hair: float) -> tuple[Floats, Floats]:
@@ -368,7 +358,8 @@ def _shared(
     if not contract.mode.averages:
         schedule = _scheduled(header)
         return None if schedule is None else _bounds(schedule, progress, hair)
-    rate = real_knob(header, "outer_lr", 1.0)
+    outer = header.chosen("outer")
+    rate = 1.0 if outer is None else outer.lr
     if contract.mode.elastic is not None:
         rate = alpha_of(contract, header)
     always = np.full(len(progress), rate)

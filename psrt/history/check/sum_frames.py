@@ -220,7 +220,7 @@ def check_chunks(sums: Sums, sent: Frames, findings: Findings) -> None:
     said = sent.column("samples")
     text = (
         "worker {worker} made a frame of {samples} bytes in round {clock}, "
-        f"{sums.codecs[0].name} makes {{least}} to {{most}}"
+        f"{sums.codecs[0].row.name} makes {{least}} to {{most}}"
     )
     asked.require(FRAMES, (said >= least) & (said <= most), text, least=least, most=most)
     count = np.bincount(_FLAGS * group + sent.flag, minlength=_FLAGS * len(chunks))

@@ -29,7 +29,6 @@ from psrt.history.events import CAME, Kind
 from psrt.history.folds.figures import Counts, Staleness
 from psrt.history.folds.history import WorkerPieces
 from psrt.history.header import Header
-from psrt.optim import OPTIMIZERS
 from psrt.stats import Stats
 
 #: The keys of every summary; ``psrt.report.Summary`` has a field for each.
@@ -158,7 +157,7 @@ class SummaryCheck:
         whole, shard = ITEMSIZE * header.n, header.knob("shard")
         buckets = figures.number("buckets") or 0
         least, most = whole / workers, whole / workers + ITEMSIZE * buckets
-        vectors = OPTIMIZERS[str(header.knob("optimizer"))].vectors
+        vectors = header.chosen("optimizer").vectors
         if shard is None:
             least = most = whole
         elif not shares_evenly(self._header.algorithm):

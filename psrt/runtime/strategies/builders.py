@@ -241,7 +241,7 @@ def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:
     return ReduceAverager(
         port,
         of.outer(port.theta.size, differences=codec is not None),
-        steps=config.outer_lr is not None,
+        steps=config.outer is not None,
         algorithm=config.allreduce or "auto",
         full=config.batch_size * (config.local_steps or 1),
         check_every=config.check_every or 0,

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.codec import Matrix, draws, make_codec, make_encoder
+from psrt.codec import CodecRow, Matrix, draws
 from psrt.codec.fields import Field
-from psrt.codec.table import TABLE
 
 #: A vector with numbers of all sizes, a zero, and a largest one.
 EXAMPLE = (0.3, -1.7, 2.25, 0.0, -0.1, 3.1, -4.0, 0.8)
 #: With a matrix of four rows and columns: a tenth of it is not of rank 1.
 MATRIX = (1.0, 2.0, 3.0, 4.0, 2.0, 4.0, 6.1, 8.0, -1.0, -2.0, -3.0, -4.2, 0.5, 1.0, 1.5, 2.0)
-#: Knobs with which there is something to see of so few elements.
-_SMALL = {"bucket": 4, "density": 0.25, "threshold": 1.0, "rank": 1, "chunk": 4, "kept": 1}
-_SMALL |= {"warmup_epochs": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +38,20 @@ class Step:
 class CodedVectors:
     """The same vector, encoded again and again by one worker."""
 
-    codec: str
-    knobs: Mapping[str, float | None]
+    row: CodecRow
     error_feedback: bool
     steps: tuple[Step, ...]
 
 
-def small_knobs(codec: str) -> dict[str, float | None]:
-    """Return the knobs of a codec for a few elements."""
-    row = TABLE[codec]
-    knobs = {name: _SMALL.get(name, value) for name, value in row.knobs.items()}
-    if "bucket" in knobs:
-        knobs["bucket"] = max(row.bucket_multiple, _SMALL["bucket"])
-    return knobs
-
-
-def example_of(codec: str) -> tuple[float, ...]:
+def example_of(row: CodecRow) -> tuple[float, ...]:
     """Return the vector that is shown where none is given."""
-    return MATRIX if "rank" in TABLE[codec].knobs else EXAMPLE
+    return MATRIX if "rank" in row.knobs else EXAMPLE
 
 
 def run(
-    codec: str,
+    row: CodecRow,
     values: Sequence[float],
     *,
-    knobs: Mapping[str, float | None],
     error_feedback: bool,
     steps: int = 1,
     seed: int = 0,
@@ -75,9 +59,8 @@ def run(
     """Encode a vector a few times.
 
     Args:
-        codec: its name.
+        row: the codec.
         values: the vector; a codec of matrices sees the largest square that begins it as one.
-        knobs: of the codec, all of them.
         error_feedback: whether what is lost is added to the next vector.
         steps: how often.
         seed: of what is random.
@@ -87,10 +70,9 @@ def run(
     """
     vector = np.array(values, np.float32)
     side = math.isqrt(vector.size)
-    matrices = [Matrix(0, side, side)] if side > 1 and "rank" in knobs else []
-    made: dict[str, Any] = {"matrices": matrices, **knobs}
-    sender = make_encoder(codec, vector.size, error_feedback=error_feedback, **made)
-    receiver = make_codec(codec, vector.size, **made)
+    matrices = [Matrix(0, side, side)] if side > 1 and "rank" in row.knobs else []
+    sender = row.encoder(vector.size, error_feedback=error_feedback, matrices=matrices)
+    receiver = row.codec(vector.size, matrices=matrices)
     found = []
     for clock in range(steps):
         kept = sender.residual
@@ -101,4 +83,4 @@ def run(
         residual = None if sender.residual is None else sender.residual.copy()
         parts = tuple(receiver.fields(frame, decoded))
         found.append(Step(vector, encoded, decoded, residual, parts, frame.size))
-    return CodedVectors(codec, dict(knobs), error_feedback, tuple(found))
+    return CodedVectors(row, error_feedback, tuple(found))

@@ -22,7 +22,6 @@ from typing import Any
 from psrt.arrays import ITEMSIZE, Vector
 from psrt.codec.fields import Field
 from psrt.codec.frame import HEADER_BYTES
-from psrt.codec.table import TABLE
 from psrt.config.checks import flag
 from psrt.views.explain.codec import CodedVectors, Step
 
@@ -35,9 +34,9 @@ def as_document(found: CodedVectors) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     return {
         "format": FORMAT,
-        "codec": found.codec,
-        "summary": TABLE[found.codec].summary,
-        "knobs": dict(found.knobs),
+        "codec": found.row.name,
+        "summary": found.row.summary,
+        "knobs": found.row.knobs,
         "error_feedback": found.error_feedback,
         "steps": [
             {
@@ -59,9 +58,8 @@ def _numbers(vector: Vector) -> list[float | None]:
 
 def as_text(found: CodedVectors) -> str:
     """Return what people read."""
-    lines = [f"{found.codec}: {TABLE[found.codec].summary}"]
-    if flags := list(flags_of(found)):
-        lines.append(f"with {' '.join(flags)}")
+    lines = [f"{found.row.name}: {found.row.summary}"]
+    lines.append(f"shown by {words_of(found)}")
     for i, step in enumerate(found.steps):
         if len(found.steps) > 1:
             lines += ["", f"step {i}"]
@@ -69,13 +67,11 @@ def as_text(found: CodedVectors) -> str:
     return "\n".join(lines)
 
 
-def flags_of(found: CodedVectors) -> Iterator[str]:
-    """Yield the flags that give the same again."""
-    for name, value in found.knobs.items():
-        if value is not None:
-            yield flag(f"codec_{name}", value)
-    if found.error_feedback or TABLE[found.codec].feeds_back_with(found.knobs):
-        yield flag("error_feedback", found.error_feedback)
+def words_of(found: CodedVectors) -> str:
+    """Return the words of ``psrt explain codec`` that give the same again."""
+    row, is_fed_back = found.row, found.error_feedback
+    told = [flag("error_feedback", is_fed_back)] if is_fed_back or row.is_fed_back else []
+    return " ".join([row.text, *told])
 
 
 def _table(step: Step, *, fed_back: bool) -> Iterator[str]:

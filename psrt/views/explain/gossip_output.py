@@ -29,7 +29,7 @@ from typing import Any, Final
 from psrt.errors import ConfigError
 from psrt.topology import Graph
 from psrt.topology.mixing import Weights
-from psrt.topology.names import NAMES
+from psrt.topology.names import row_of
 from psrt.units import plural, size_text
 from psrt.views.explain.gossip import Explained
 from psrt.views.svg import Canvas, text_width
@@ -106,7 +106,8 @@ def _what_a_round_does(found: Explained) -> tuple[str, ...]:
 def title(found: Explained) -> str:
     """Return the heading."""
     topology = found.topology
-    doc = NAMES.get(topology.name, "")
+    row = row_of(topology.name)
+    doc = row.summary if row is not None and not row.number else ""
     where = f", on hosts of {', '.join(map(str, found.hosts))}" if found.hosts else ""
     doc = doc.replace("rank", "host") if found.hosts else doc
     push = ", push-sum" if topology.push_sum else ""

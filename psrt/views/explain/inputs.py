@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from psrt.config.knobs import read_flag
-from psrt.config.suggest import did_you_mean
-from psrt.config.values import BYTES, WHOLE
 from psrt.errors import ConfigError
 from psrt.files import read_text
+from psrt.rows.knobs import read_flag
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import BYTES, WHOLE
 from psrt.views.explain.trace import Number
 
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from psrt.arrays import ITEMSIZE, Vector
 from psrt.codec.fields import Field
-from psrt.codec.table import TABLE
 from psrt.units import plural, size_text
 from psrt.views.explain.codec import CodedVectors, Step
-from psrt.views.explain.codec_output import flags_of, place_of
+from psrt.views.explain.codec_output import place_of, words_of
 from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
 from psrt.views.film.layout import RADIUS, placed
 
@@ -54,12 +53,11 @@ def film_of(found: CodedVectors) -> Film:
     if found.error_feedback:
         places.append((across, max(high * 0.6, 110.0)))
         ways.append((0.0, 1.0))
-    flags = " ".join(flags_of(found))
     plain = ITEMSIZE * n * len(found.steps)
     sent = sum(step.nbytes for step in found.steps)
     return Film(
-        title=f"codec {found.codec}",
-        lead=TABLE[found.codec].summary,
+        title=f"codec {found.row.name}",
+        lead=found.row.summary,
         names=tuple(names),
         start=tuple((Cell(""),) * n for _ in names),
         frames=tuple(_frames(found, ranks)),
@@ -68,7 +66,7 @@ def film_of(found: CodedVectors) -> Film:
         bound="uncompressed",
         legend=tuple(_legend(found)),
         facts=(
-            *((("flags", flags),) if flags else ()),
+            ("codec", words_of(found)),
             ("x", f"the vector, {plural(n, 'number')}, {size_text(ITEMSIZE * n)} uncompressed"),
             *((("x+e", "with what was kept back of the one before"),) * found.error_feedback),
             ("x̂", "what the receiver decodes"),

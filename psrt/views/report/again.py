@@ -9,10 +9,11 @@ from typing import Any
 
 from psrt.checkpoint import Manifest
 from psrt.config import TrainConfig, resolve
-from psrt.config.knobs import dashed, knobs_of, shown
-from psrt.config.values import SWITCH
+from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
 from psrt.report.simulation import Simulation
+from psrt.rows.knobs import dashed, shown
+from psrt.rows.values import SWITCH
 from psrt.views.report.folder import RunFolder
 
 #: Knobs that say where a run writes, or what it began from, not what it does.

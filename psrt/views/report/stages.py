@@ -8,7 +8,7 @@ import numpy as np
 
 from psrt.config.axes import axes_of
 from psrt.errors import ConfigError
-from psrt.pipeline.registry import pipeline_of
+from psrt.pipeline.registry import schedule_of
 from psrt.pipeline.schedule import Passes
 from psrt.report.summary import ModelCut
 from psrt.views.page.bars import bar_chart
@@ -62,7 +62,8 @@ def bubble_of(cut: ModelCut) -> float | None:
     All passes take as long, and messages no time; None for a schedule that is not known.
     """
     try:
-        schedule, chunks = pipeline_of(cut.schedule)
+        chosen = schedule_of(cut.schedule)
+        schedule, chunks = chosen.row, chosen.chunks
         stages = axes_of(cut.parallel).pipeline
     except (ConfigError, ValueError):
         return None

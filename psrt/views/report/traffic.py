@@ -56,7 +56,8 @@ def _frames(runs: Sequence[RunFolder]) -> Part:
 
 
 def _codec(run: RunFolder) -> str:
-    return (run.config.codec if run.config is not None else None) or "frames"
+    codec = None if run.config is None else run.config.codec
+    return "frames" if codec is None else str(codec.name)
 
 
 def _table(summaries: Sequence[tuple[str, Summary]]) -> Table:

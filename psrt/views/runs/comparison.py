@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from psrt.config import TrainConfig
-from psrt.config.knobs import dashed, knobs_of, shown
+from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
 from psrt.history.differences import differences
 from psrt.history.header import Header
@@ -19,6 +19,7 @@ from psrt.history.reading import read_header
 from psrt.report.environment import WORDS, environment_rows
 from psrt.report.files import SIMULATION
 from psrt.report.metrics import seconds_to_accuracy
+from psrt.rows.knobs import dashed, shown
 from psrt.units import time_text
 from psrt.views.runs.figures import FIGURES, TEST, Figure, Told, user_figure, user_figures
 from psrt.views.runs.folder import RunFolder, as_written, labels, read_run

@@ -14,7 +14,7 @@ from psrt.bench.codec_limits import (
     simulated,
 )
 from psrt.bench.figures import Summary
-from psrt.codec import TABLE
+from psrt.codec import CODECS
 from support.cases import each, pairs
 
 N = 1 << 20
@@ -72,6 +72,6 @@ def test_what_saves_nothing_pays_nowhere():
 
 def test_every_codec_is_measured():
     measured = {row["codec"]: row for row in measure(n=1 << 12, rounds=1)}
-    assert list(measured) == list(TABLE)
+    assert list(measured) == list(CODECS)
     for row in measured.values():
         assert all(row[it].median > 0 for it in ("copy", "encode", "send", "decode", "copies"))

@@ -12,9 +12,10 @@ from psrt.cli.bench import main as bench
 from psrt.cli.bench import run as written
 from psrt.cli.flags import parse_train
 from psrt.config import TrainConfig, from_toml, resolve
-from psrt.config.knobs import dashed, knobs_of
-from psrt.config.values import SWITCH
+from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
+from psrt.rows.knobs import dashed
+from psrt.rows.values import SWITCH
 from support.cases import each
 
 
@@ -108,7 +109,7 @@ def test_help_tells_every_flag_once_under_its_group(capsys):
         assert (negative is not None) == (knob.kind is SWITCH), flag
     words = " ".join(text.split())
     assert "(mode ssp; default: 3)" in words
-    assert "default: sgd 0.1, momentum 0.05" in words
+    assert "adam running mean over the root of the running mean square; --lr 0.002" in words
 
 
 def flags_of(capsys, *words):
@@ -126,9 +127,9 @@ def test_help_shows_the_usual_flags(capsys):
 
 
 @each(("topic", "some", "none"), [
-    ("compression", {"codec", "codec-density", "error-feedback"}, {"lr", "staleness"}),
-    ("lr", {"lr", "outer-lr"}, {"mode", "codec"}),
-    ("top-k", {"codec", "codec-density"}, {"codec-levels", "lr"}),
+    ("compression", {"codec", "error-feedback"}, {"lr", "staleness"}),
+    ("lr", {"lr"}, {"mode", "codec"}),
+    ("top-k", {"codec"}, {"lr"}),
 ])  # fmt: skip
 def test_help_on_a_topic(topic, some, none, capsys):
     shown = flags_of(capsys, topic)

@@ -11,6 +11,7 @@ from psrt.__main__ import main as psrt
 from psrt.checkpoint.failures import FailureCosts
 from psrt.cli.like import config_like
 from psrt.cli.simulate import main, parse_simulate, simulate_parser
+from psrt.codec.table import Int8, Sign, TopK
 from psrt.config import TrainConfig, resolve
 from psrt.config.injection import Injection
 from psrt.errors import ConfigError
@@ -151,13 +152,12 @@ def test_what_failures_cost_is_said_and_kept(tmp_path, capsys):
 
 
 @each(("ran", "asked", "expected"), [
-    # Another codec has its own defaults, and takes over what was asked for.
-    ({"codec": "sign"}, [], {"codec_bucket": 1024, "error_feedback": True}),
-    ({"codec": "sign"}, ["--codec", "int8"], {"codec_bucket": None, "error_feedback": None}),
-    ({"codec": "sign", "codec_bucket": 64}, ["--codec", "int8"], {"codec_bucket": 64}),
-    ({"codec": "sign"}, ["--codec-reply", "int8"], {"codec": "sign", "codec_bucket": None}),
+    # Another codec has its own knobs and defaults.
+    ({"codec": "sign:bucket=64"}, [], {"codec": Sign(64), "error_feedback": True}),
+    ({"codec": "sign:bucket=64"}, ["--codec", "int8"], {"codec": Int8(), "error_feedback": None}),
+    ({"codec": "sign"}, ["--codec-reply", "int8"], {"codec": Sign(), "codec_reply": Int8()}),
     ({"codec": "sign", "error_feedback": False}, ["--codec", "top-k"],
-     {"codec_bucket": None, "error_feedback": False}),
+     {"codec": TopK(), "error_feedback": False}),
 ])  # fmt: skip
 def test_like_a_run_with_another_codec(ran, asked, expected):
     config = resolve(TrainConfig(mode="async", **ran), ranks=3)

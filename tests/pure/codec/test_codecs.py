@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from psrt.codec import make_codec
 from psrt.codec.demo import cosines
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.indices import pack_indices, unpack_indices
@@ -20,6 +19,7 @@ from psrt.errors import CodecError
 from psrt.partition import Span
 from support.cases import each
 from support.codecs import normal, through
+from support.coding import make_codec
 
 N = 4096
 

@@ -17,7 +17,7 @@ import pytest
 
 import psrt.codec
 from psrt.codec.matrices import Matrix
-from psrt.codec.registry import CODECS
+from psrt.codec.table import CODECS
 from support import codecs
 from support.cases import some
 
@@ -232,12 +232,12 @@ def load(monkeypatch, sources):
 
 def maker(codec):
     """Return what makes a codec of the modules that are loaded now."""
-    known = CODECS[codec]
-    made = getattr(sys.modules.get(known.__module__) or importlib.import_module(known.__module__),
-                   known.__name__)  # fmt: skip
+    row = CODECS[codec]
+    module, _, name = row.home.partition(":")
+    made = getattr(sys.modules.get(module) or importlib.import_module(module), name)
 
     def make(n, **knobs):
-        if known.row.takes_matrices:
+        if row.takes_matrices:
             knobs["matrices"] = tuple(Matrix(*it) for it in codecs.matrices_in(n))
         return made(n, **knobs)
 

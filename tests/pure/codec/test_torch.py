@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psrt.codec import ErrorFeedback, make_codec
+from psrt.codec import ErrorFeedback
 from psrt.codec.matrices import Matrix
+from support.coding import make_codec
 
 torch = pytest.importorskip("torch")
 ROWS, COLUMNS = 20, 30

@@ -226,9 +226,7 @@ def test_an_algorithm_is_added_as_the_guide_says(tmp_path):
         f"from {module} import {', '.join(functions)}\nfrom psrt.collective.schedules",
         1,
     )
-    registry.write_text(
-        rows.replace("    for algorithm in (\n", f"    for algorithm in (\n{row}\n")
-    )
+    registry.write_text(rows.replace("    Algorithm,\n    (\n", f"    Algorithm,\n    (\n{row}\n"))
     done = subprocess.run(
         [sys.executable, "-c", SHOWN],
         cwd=tmp_path,

@@ -3,8 +3,9 @@
 import pytest
 
 from psrt.config import TrainConfig, resolve
-from psrt.config.axes import Axes, ScheduleName, axes_of, schedule_of
+from psrt.config.axes import Axes, axes_of
 from psrt.errors import ConfigError
+from psrt.pipeline.registry import ScheduleName, schedule_of
 from support.cases import each
 
 

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from dataclasses import replace
 
 import pytest
 
 from psrt.cli.flags import parse_train
-from psrt.codec import make_encoder
+from psrt.codec.table import Dgc, Float16, Int8, LowRank, RandomK, Sign, TopK
 from psrt.config import MODES, TrainConfig, check_data, resolve
-from psrt.config.checks import check_rank
+from psrt.config.checks import check_matrices
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
+from psrt.optim.table import (
+    Adam,
+    Always,
+    Constant,
+    DelayCompensated,
+    Drop,
+    OuterNesterov,
+    Power,
+    Steps,
+)
 from support.cases import each
 
 KNOBS = knobs_of(TrainConfig)
@@ -34,12 +45,10 @@ def refusal(ranks=None, **knobs):
 
 def a_value(name):
     given = {
-        "outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2, "dc_lambda": 0.1,
+        "outer": OuterNesterov(), "post_local_epoch": 2,
         "machine_costs": "costs.json", "overlap": True, "bucket_bytes": 64, "shard": "optimizer",
-        "codec": "top-k", "codec_density": 0.1, "codec_levels": 3, "codec_bucket": 64,
-        "codec_chunk": 64, "codec_kept": 32, "codec_reply": "sign", "codec_threshold": 0.1,
-        "codec_rank": 2, "codec_momentum": 0.9, "codec_clip_norm": 1.0, "codec_warmup_epochs": 2,
-        "codec_scaled": False, "parallel": "pipeline:2", "micro_batches": 4, "stages": "1,2",
+        "codec": TopK(0.1), "codec_reply": Sign(), "parallel": "pipeline:2",
+        "micro_batches": 4, "stages": "1,2",
         "error_feedback": True, "consensus_rate": 0.5,
     }  # fmt: skip
     fallback = KNOBS[name].fallback
@@ -50,13 +59,13 @@ CONDITIONAL = [
     (name, only.field, value)
     for name, knob in KNOBS.items()
     for only in knob.requires
-    for value in KNOBS[only.field].choices
+    for value in KNOBS[only.field].names
 ]
 
 
 @each(("name", "field", "value"), CONDITIONAL)
 def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
-    firsts = {only.field: only.values[0] for only in KNOBS[name].requires if only.values}
+    firsts = {only.field: next(iter(only.values)) for only in KNOBS[name].requires if only.values}
     # What is so by default need not be given, and may belong to another mode.
     knobs = {field: it for field, it in firsts.items() if it != KNOBS[field].fallback}
     knobs |= {field: value, name: a_value(name)}
@@ -75,8 +84,6 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
 NO_EFFECT = [
     ("--staleness-rate inverse", "--mode sync", "with --mode sync",
      "--mode async, ssp or softsync"),
-    ("--no-dc-adaptive", "--mode async", "without --staleness-rate",
-     "--staleness-rate delay-compensated"),
     *((it, "--mode local-sgd --servers 1", "with --servers 1", "--servers 0") for it in (
         "--fragments 2", "--eager", "--allreduce ring", "--check-every 5",
         "--machine-costs a.json")),
@@ -84,8 +91,6 @@ NO_EFFECT = [
     ("--mixing 0.5", "--mode local-sgd", "without --sync-delay", "--sync-delay 1 or more"),
     ("--machine-costs a.json", "--mode allreduce --allreduce ring", "with --allreduce ring",
      "--allreduce auto"),
-    ("--codec-levels 3", "--mode sync --codec sign --codec-reply int8",
-     "with --codec sign and --codec-reply int8", "--codec qsgd"),
 ]  # fmt: skip
 
 
@@ -98,20 +103,23 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
 
 @pytest.mark.parametrize(("knobs", "message"), [
     ({"epochs": 1, "steps": 1}, "give --epochs or --steps, not both"),
-    ({"epochs": 2, "warmup_epochs": 2.5}, "--warmup-epochs 2.5 is longer than the run of 2 epochs"),
+    ({"epochs": 2, "schedule": Always(warmup=2.5)},
+     "--schedule constant:warmup=2.5: its warm-up is longer than the run of 2 epochs"),
     ({"mode": "local-sgd", "fragments": 9}, "--fragments 9 is more than --local-steps 8: after "
      "each step of a period one is sent, or none"),
     ({"mode": "local-sgd", "local_steps": 4, "sync_delay": 5}, "--sync-delay 5 is longer than the "
      "period, --local-steps 4: an average arrives before the next one begins"),
-    ({"codec": "demo", "codec_chunk": 4, "codec_kept": 17},
-     "--codec-kept 17 is more than --codec-chunk 4 squared"),
-    ({"codec": "sign", "codec_bucket": 12},
-     "--codec-bucket 12 must be a multiple of 8 with --codec sign"),
-    ({"mode": "sync", "codec": "int8", "codec_reply": "sign", "codec_bucket": 12},
-     "--codec-bucket 12 must be a multiple of 8 with --codec-reply sign"),
-    ({"codec": "random-k", "error_feedback": True, "codec_scaled": True},
-     "--error-feedback cannot be combined with --codec-scaled: the scaled sum of what is sent and "
-     "what is kept back would grow from step to step"),
+    ({"codec": "demo:chunk=4,kept=17"}, "codec demo: kept 17 is more than chunk 4 squared"),
+    ({"mode": "sync", "codec": "int8", "codec_reply": "sign:bucket=12"},
+     "codec-reply sign: bucket must be a multiple of 8, got 12"),
+    ({"codec": "random-k:scaled=true", "error_feedback": True},
+     "--error-feedback cannot be combined with --codec random-k:scaled=true: the scaled sum of "
+     "what is sent and what is kept back would grow from step to step"),
+    ({"mode": "gossip", "codec": "random-k:scaled=true"},
+     "--codec random-k:scaled=true: differences have scaled false, whatever is asked"),
+    ({"mode": "sync", "codec": "sign", "codec_reply": "dgc"}, "--codec-reply dgc cannot send what "
+     "has changed; those that can: float16, bfloat16, float8-e4m3, float8-e5m2, float4-e3m0, int8, "
+     "qsgd, sign, top-k, threshold, random-k, low-rank, nonzero"),
     ({"mode": "allreduce", "overlap": True, "clip_norm": 2},
      "--overlap cannot be combined with --clip-norm 2: the norm is that of the whole gradient"),
     ({"mode": "allreduce", "overlap": False, "bucket_bytes": 9},
@@ -135,33 +143,33 @@ def test_what_depends_on_the_mode_waits_for_it():
 @each(("knobs", "ranks", "expected"), [
     ({}, 1, {"mode": "serial", "servers": 0, "epochs": 10.0, "steps": None, "lr": 0.1}),
     ({}, 3, {"mode": "sync", "servers": 1, "backup": 0, "placement": "first"}),
-    ({"mode": "async"}, 2, {"servers": 1, "staleness_rate": "constant", "staleness": None}),
+    ({"mode": "async"}, 2, {"servers": 1, "staleness_rate": Constant(), "staleness": None}),
     ({"mode": "ssp", "servers": 2}, 4, {"servers": 2, "staleness": 3, "allreduce": None}),
     ({"mode": "allreduce", "servers": 0}, 1,
      {"overlap": True, "bucket_bytes": 1 << 20, "check_every": 100, "machine_costs": None}),
     ({"mode": "allreduce", "clip_norm": 1}, 2, {"overlap": False, "bucket_bytes": None}),
     ({"mode": "local-sgd"}, 2,
      {"servers": 0, "allreduce": "auto", "local_steps": 8, "placement": None, "check_every": 100,
-      "overlap": None, "bucket_bytes": None, "outer_lr": None, "outer_momentum": None,
+      "overlap": None, "bucket_bytes": None, "outer": None,
       "post_local_epoch": None}),
     ({"mode": "local-sgd", "servers": 1}, 2,
      {"allreduce": None, "placement": "first", "check_every": None}),
-    ({"mode": "local-sgd", "outer_momentum": 0.5}, 2, {"outer_lr": 0.7}),
-    ({"mode": "local-sgd", "outer_lr": 0.5}, 2, {"outer_momentum": 0.9}),
+    ({"mode": "local-sgd", "outer": "nesterov:momentum=0.5"}, 2,
+     {"outer": OuterNesterov(0.7, 0.5)}),
     ({"mode": "easgd"}, 2,
      {"servers": 1, "local_steps": 10, "elastic": 0.9, "asynchronous": False,
       "post_local_epoch": None, "staleness_rate": None, "allreduce": None}),
     ({"steps": 7}, 1, {"epochs": None, "steps": 7}),
-    ({"optimizer": "adam"}, 1, {"lr": 0.002, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}),
-    ({"schedule": "step"}, 1, {"decay_epochs": 5.0, "decay_factor": 0.1}),
+    ({"optimizer": "adam"}, 1, {"lr": 0.002, "optimizer": Adam(0.9, 0.999, 1e-8)}),
+    ({"schedule": "step"}, 1, {"schedule": Steps(5.0, 0.1)}),
     *(({"mode": mode, **rate}, 2, expected) for mode in ("async", "ssp", "softsync")
       for rate, expected in (
-        ({"staleness_rate": "power"}, {"staleness_power": 0.5, "staleness_decay": None}),
-        ({"staleness_rate": "exponential"}, {"staleness_decay": 0.2}),
-        ({"staleness_rate": "drop"}, {"staleness_limit": 4, "dc_adaptive": None}),
-        ({"staleness_rate": "delay-compensated"}, {"dc_lambda": 0.04, "dc_adaptive": False}),
-        ({"staleness_rate": "delay-compensated", "dc_adaptive": True}, {"dc_lambda": 2.0}),
-        ({"staleness_rate": "gap-aware"}, {"dc_lambda": None, "staleness_limit": None}),
+        ({}, {"staleness_rate": Constant()}),
+        ({"staleness_rate": "power"}, {"staleness_rate": Power(0.5)}),
+        ({"staleness_rate": "drop"}, {"staleness_rate": Drop(4)}),
+        ({"staleness_rate": "delay-compensated"}, {"staleness_rate": DelayCompensated(0.04)}),
+        ({"staleness_rate": "delay-compensated:adaptive=true"},
+         {"staleness_rate": DelayCompensated(2.0, adaptive=True)}),
     )),
 ])  # fmt: skip
 def test_defaults(knobs, ranks, expected):
@@ -170,72 +178,49 @@ def test_defaults(knobs, ranks, expected):
     assert resolve(config, ranks=ranks) == config
 
 
-@pytest.mark.parametrize(("knobs", "expected"), [
-    ({"codec": "sign"}, {"codec_bucket": 1024, "error_feedback": True}),
-    ({"codec": "int8"}, {"codec_bucket": 1024, "error_feedback": None}),
-    ({"codec": "top-k"}, {"codec_density": 0.01, "codec_everywhere": False}),
-    ({"codec": "float16"}, {"error_feedback": False, "codec_bucket": None}),
-    ({"codec": "random-k"}, {"codec_scaled": True, "error_feedback": False}),
-    ({"codec": "random-k", "codec_scaled": False, "error_feedback": False}, {"codec_scaled": False,
-     "error_feedback": False}),
-    ({"codec": "dgc", "codec_momentum": 0.5}, {"codec_momentum": 0.5, "codec_clip_norm": None,
-     "codec_warmup_epochs": 4} | {"codec_density": 0.001, "error_feedback": None}),
+@pytest.mark.parametrize(("asked", "codec", "feedback"), [
+    ({"codec": "sign"}, Sign(bucket=1024), True),
+    ({"codec": "int8"}, Int8(bucket=1024), None),
+    ({"codec": "top-k"}, TopK(density=0.01), True),
+    ({"codec": "float16"}, Float16(), False),
+    ({"codec": "random-k"}, RandomK(scaled=True), False),
+    ({"codec": "random-k", "error_feedback": True}, RandomK(scaled=False), True),
+    ({"codec": "random-k:scaled=false"}, RandomK(scaled=False), True),
+    ({"codec": "dgc:momentum=0.5"}, Dgc(momentum=0.5), None),
 ])  # fmt: skip
-def test_defaults_of_codecs(knobs, expected):
+def test_defaults_of_codecs(asked, codec, feedback):
     for mode, row in MODES.items():
-        if not row.codecs or row.mixes or (row.elastic and knobs.get("codec") == "dgc"):
+        if not row.codecs or row.mixes or (row.elastic and "momentum" in codec.knobs):
             continue
-        config = resolve(TrainConfig(mode=mode, **knobs), ranks=2)
-        due = expected
-        if row.elastic is not None:  # the next difference to the centre has what a frame lost
-            off = {"error_feedback": False, "codec_scaled": False}
-            due = {name: off.get(name, it) if it else it for name, it in expected.items()}
-        assert {name: getattr(config, name) for name in due} == due
+        config = resolve(TrainConfig(mode=mode, **asked), ranks=2)
+        due = codec, feedback
+        if row.elastic is not None and feedback is not None:
+            # the next difference to the centre has what a frame lost
+            due = codec.settled(scales=False), bool(asked.get("error_feedback"))
+            due = (replace(due[0], scaled=False) if "scaled" in codec.knobs else due[0]), due[1]
+        assert (config.codec, config.error_feedback) == due
         assert resolve(config, ranks=2) == config
-        if config.codec is not None:
-            encoder = make_encoder(
-                config.codec, 100, error_feedback=config.error_feedback, **config.codec_knobs
-            )
-            assert (encoder.residual is not None) == (
-                config.error_feedback or knobs["codec"] == "dgc"
-            )
-
-
-@each(("codec", "reply", "asked", "expected", "pushes", "replies"), [
-    ("sign", "int8", {}, 1024, {"bucket": 1024}, {"bucket": 1024}),
-    ("sign", "float8-e4m3", {}, None, {"bucket": 1024}, {"bucket": 128}),
-    ("sign", "float8-e4m3", {"codec_bucket": 64}, 64, {"bucket": 64}, {"bucket": 64}),
-    ("int8", "float16", {"codec_bucket": 64}, 64, {"bucket": 64}, {}),
-])  # fmt: skip
-def test_a_knob_holds_for_every_codec_of_the_run_that_has_it(
-    codec, reply, asked, expected, pushes, replies
-):
-    asked = TrainConfig(mode="async", codec=codec, codec_reply=reply, **asked)
-    config = resolve(asked, ranks=2)
-    assert (config.codec_bucket, config.codec_knobs, config.reply_knobs) == (
-        expected, pushes, replies,
-    )  # fmt: skip
-    assert (asked.codec_knobs, asked.reply_knobs) == (pushes, replies)
-    assert resolve(config, ranks=2) == config
+        encoder = config.codec.encoder(100, error_feedback=config.error_feedback)
+        assert (encoder.residual is not None) == (due[1] or "momentum" in codec.knobs)
 
 
 def test_differences_are_never_scaled():
     config = resolve(TrainConfig(mode="async", codec="random-k", codec_reply="random-k"), ranks=2)
-    assert (config.codec_scaled, config.reply_knobs["scaled"]) == (True, False)
+    assert (config.codec.scaled, config.codec_reply.of_differences().scaled) == (True, False)
 
 
 def test_the_rank_is_one_that_a_matrix_can_have():
-    check_rank(TrainConfig(codec="sign"), [])
-    check_rank(TrainConfig(codec="low-rank", codec_rank=20), [(20, 30), (2, 100)])
+    check_matrices(TrainConfig(codec="sign"), [])
+    check_matrices(TrainConfig(codec="low-rank:rank=20"), [(20, 30), (2, 100)])
     for rank, shapes, match in [
-        (21, [(20, 30), (2, 100)], "--codec-rank 21 is more than a matrix of the model can have, "),
-        (1, [], "--codec low-rank is for matrices, and the problem has no matrices"),
+        (21, [(20, 30), (2, 100)], "rank 21 is more than a matrix of the model can have, "),
+        (1, [], " is for matrices, and the problem has no matrices"),
     ]:
-        with pytest.raises(ConfigError, match=match):
-            check_rank(TrainConfig(codec="low-rank", codec_rank=rank), shapes)
-        replies = TrainConfig(mode="async", codec="sign", codec_reply="low-rank", codec_rank=rank)
-        with pytest.raises(ConfigError, match=match.replace("codec low", "codec-reply low")):
-            check_rank(replies, shapes)
+        with pytest.raises(ConfigError, match=f"^--codec low-rank:rank={rank}.*{match}"):
+            check_matrices(TrainConfig(codec=LowRank(rank)), shapes)
+        replies = TrainConfig(mode="async", codec="sign", codec_reply=LowRank(rank))
+        with pytest.raises(ConfigError, match=f"^--codec-reply low-rank:rank={rank}.*{match}"):
+            check_matrices(replies, shapes)
 
 
 @pytest.mark.parametrize(("knobs", "ranks", "message"), [
@@ -253,7 +238,8 @@ def test_the_rank_is_one_that_a_matrix_can_have():
      "--elastic 1.1 drives 1 worker and the centre apart: it may be at most 1"),
     ({"inject": ("*:delay:1", "1:slow:2:7"), "mode": "ssp"}, 2,
      "--inject 1:slow:2:7 names a worker that does not exist, the last is 0"),
-    ({"warmup_epochs": 12}, 1, "--warmup-epochs 12 is longer than the run of 10 epochs"),
+    ({"schedule": "constant:warmup=12"}, 1,
+     "--schedule constant:warmup=12: its warm-up is longer than the run of 10 epochs"),
 ])  # fmt: skip
 def test_what_does_not_fit_the_ranks(knobs, ranks, message):
     assert refusal(ranks, **knobs) == message
@@ -268,7 +254,7 @@ def test_what_does_not_fit_the_ranks(knobs, ranks, message):
     ({"inject": ("0:delay:1", "*:jitter:1"), "mode": "ssp"}, 2),
     ({"inject": ("1:delay:1",), "mode": "allreduce"}, 2),
     ({"inject": ("0:pause:9:1",), "steps": 10}, 1),
-    ({"warmup_epochs": 10}, 1),
+    ({"schedule": "constant:warmup=10"}, 1),
 ])  # fmt: skip
 def test_what_just_fits_the_ranks(knobs, ranks):
     assert resolve(TrainConfig(**knobs), ranks=ranks).lr == 0.1

@@ -13,9 +13,10 @@ import pytest
 from psrt.config import TrainConfig
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
-from psrt.config.knobs import accept, dashed, knobs_of, read_by_worker, read_flag, shown
-from psrt.config.values import BYTES, WHOLE, Number, form, read_numbers
+from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
+from psrt.rows.knobs import accept, dashed, read_by_worker, read_flag, shown
+from psrt.rows.values import BYTES, WHOLE, Number, form, read_numbers
 from support.cases import each
 
 KNOBS = knobs_of(TrainConfig)
@@ -38,7 +39,7 @@ def refusal(**knobs):
     ({"seed": 2**63}, "seed must fit into 64 bits, got 9223372036854775808"),
     ({"lr": float("nan")}, "lr must be a finite number, got nan"),
     ({"lr": "fast"}, "lr must be a number, got 'fast'"),
-    ({"optimizer": "momentum", "momentum": 1}, "momentum must be below 1, got 1"),
+    ({"optimizer": "momentum:momentum=1"}, "optimizer momentum: momentum must be below 1, got 1"),
     ({"overwrite": 1}, "overwrite must be true or false, got 1"),
     ({"out": ""}, "out must not be empty, got ''"),
     ({"out": "a\0b"}, r"out must be valid text, got 'a\x00b'"),
@@ -128,9 +129,7 @@ def test_most_values_are_inside_their_range(name):
 
 def only_where_it_belongs(name, value):
     """Make a config that gives a knob, and what the knob needs to have a meaning."""
-    needs = {only.field: only.values[0] for only in KNOBS[name].requires if only.values}
-    if name == "warmup_epochs":
-        needs = {"epochs": 1e9}
+    needs = {only.field: next(iter(only.values)) for only in KNOBS[name].requires if only.values}
     if name in ("checkpoint_every", "keep"):
         needs = {"out": "runs/x", "checkpoint_every": 100}
     if name == "mtbf":

@@ -48,7 +48,7 @@ def test_what_a_row_promises(mode):
     assert declared == PROMISED[mode.name]
     assert mode.mixes == (mode.name in MIXED)
     assert mode.codecs == (mode.name in CODED)
-    assert len(mode.doc.splitlines()) == 1
+    assert len(mode.summary.splitlines()) == 1
     assert mode.described(dict.fromkeys(mode.knobs, 2).get).startswith(mode.name)
     assert mode.described(lambda name: None) == mode.name
 

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from psrt.cli.flags import parse_train
 from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.config.injection import KINDS, Injection
-from psrt.config.knobs import dashed, knobs_of
-from psrt.config.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
+from psrt.config.knobs import RunKnob, knobs_of
 from psrt.errors import ConfigError
+from psrt.rows.knobs import dashed
+from psrt.rows.row import Rows, knobs_of_row
+from psrt.rows.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
 
 KNOBS = knobs_of(TrainConfig)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
@@ -41,11 +43,29 @@ def injections():
     return st.one_of(one_of)
 
 
+def rows_of(rows):
+    """Return a strategy of the rows of a registry, with any knobs."""
+    return st.one_of(
+        st.builds(
+            type(row),
+            **{name: values_like(knob) for name, knob in knobs_of_row(row).items()},
+        )
+        for row in rows.values()
+    )
+
+
 def values_of(name):
     """Return a strategy of everything that a knob takes."""
     knob = KNOBS[name]
-    if knob.choices:
-        return st.sampled_from(knob.choices)
+    if name == "inject":
+        return st.lists(injections()).map(tuple)
+    return rows_of(knob.rows) if isinstance(knob.rows, Rows) else values_like(knob)
+
+
+def values_like(knob):
+    """Return a strategy of what a knob of a kind takes."""
+    if names := knob.names if isinstance(knob, RunKnob) else knob.choices:
+        return st.sampled_from(list(names))
     if knob.kind is SWITCH:
         return st.booleans()
     if knob.kind is WHOLE:
@@ -60,8 +80,6 @@ def values_of(name):
         return st.floats(least, most, exclude_min=exclude_least, exclude_max=exclude_most)
     if knob.kind is WIDTHS:
         return st.lists(st.integers(1, 2**63 - 1)).map(tuple)
-    if name == "inject":
-        return st.lists(injections()).map(tuple)
     return texts
 
 

@@ -250,7 +250,7 @@ def test_a_fragment_that_is_sent_again_before_it_arrived_is_found():
 
 # --- tolerances ---------------------------------------------------------------------------------
 
-TOP_K = {"codec": "top-k", "codec_density": 0.2, "codec_everywhere": True}
+TOP_K = {"codec": "top-k:density=0.2", "codec_everywhere": True}
 TOLERANT = {
     "residuals": {"mode": "async", "servers": 2, **TOP_K},
     "sums in frames": {"mode": "allreduce", "allreduce": "all-pairs", **TOP_K},

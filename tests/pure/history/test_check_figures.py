@@ -30,9 +30,9 @@ MODES = {
     "serial": {"mode": "serial"},
     "allreduce": {"mode": "allreduce"},
     "local-sgd": {"mode": "local-sgd", "local_steps": 2},
-    "outer": {"mode": "local-sgd", "local_steps": 2, "outer_lr": 0.7, "outer_momentum": 0.9},
+    "outer": {"mode": "local-sgd", "local_steps": 2, "outer": "nesterov:lr=0.7,momentum=0.9"},
     "outer over servers": {
-        "mode": "local-sgd", "local_steps": 2, "outer_lr": 0.7, "outer_momentum": 0.9,
+        "mode": "local-sgd", "local_steps": 2, "outer": "nesterov:lr=0.7,momentum=0.9",
         "servers": 2,
     },
     "fragments": {
@@ -58,9 +58,9 @@ MODES = {
 #: What a schedule may look like over two and a half epochs.
 CURVES = {
     "constant": {},
-    "warm-up": {"warmup_epochs": 1.0},
-    "step": {"schedule": "step", "decay_epochs": 0.5, "decay_factor": 0.5},
-    "cosine": {"schedule": "cosine", "warmup_epochs": 0.5},
+    "warm-up": {"schedule": "constant:warmup=1.0"},
+    "step": {"schedule": "step:epochs=0.5,factor=0.5"},
+    "cosine": {"schedule": "cosine:warmup=0.5"},
 }
 
 
@@ -119,7 +119,7 @@ for modes, curve in ((["easgd", "softsync, power"], "constant"), (["inverse"], "
     broken.add("has another rate than the schedule", (Schedule, "rate"), modes, "rates",
                lambda rate, self, progress: 1.01 * rate(self, progress), **CURVES[curve])
 broken.add("leaves out the warm-up", (Schedule, "rate"), ["serial", "gap-aware"], "rates",
-           lambda _, self, progress: self.peak, warmup_epochs=1.0)
+           lambda _, self, progress: self.peak, schedule="constant:warmup=1.0")
 broken.add("heeds no staleness", [(it, "scale") for it in (Inverse, Power, Exponential)],
            ["inverse", "ssp, exponential", "softsync, power"], "rates", lambda *_: 1.0,
            **CURVES["cosine"])

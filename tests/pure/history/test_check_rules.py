@@ -117,7 +117,7 @@ SERIAL = """
 GOOD = {
     "ssp": (SSP_1, "ssp", {"staleness": 1, "workers": 2, "steps": 2}),
     "drops": (
-        ASYNC_DROP_0, "async", {"workers": 2, "staleness_rate": "drop", "staleness_limit": 0},
+        ASYNC_DROP_0, "async", {"workers": 2, "staleness_rate": "drop:limit=0"},
     ),
     "softsync": (SOFTSYNC_1, "softsync", {"workers": 2, "softsync": 1}),
     "softsync of two": (SOFTSYNC_MIXED, "softsync", {"workers": 2, "softsync": 1}),

@@ -215,8 +215,6 @@ def rewritten(history, change):
     ("batches that are not", {"batches": [0, 1]}),
     ("clocks that are not a list", {"clocks": 1}),
     ("clocks that are not a host and three times each", {"clocks": [[0, 1.0, "2", 3.0]]}),
-    ("knobs of a codec that are not numbers", {"codec_knobs": {"bucket": "8"}}),
-    ("knobs of a codec that are not numbers", {"reply_knobs": []}),
 ])  # fmt: skip
 def test_a_header_that_cannot_be_is_refused(history, text, values):
     write_header(history, header())

@@ -3,8 +3,6 @@
 Of a shard, and of a worker that averages in pairs; and what a replay says of another run.
 """
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -256,7 +254,7 @@ def header(*, workers=2, servers=2, told=(), **knobs):
     config = resolve(TrainConfig(**knobs), ranks=workers + servers)
     ranks = tuple(range(workers + servers))
     values = {
-        "config": dataclasses.asdict(config), "n": 100, "workers": ranks[servers:],
+        "config": config.plain(), "n": 100, "workers": ranks[servers:],
         "servers": ranks[:servers], "initial_sha256": "a" * 64, "data_sha256": "b" * 64,
         "spans": tuple((50 * shard, 50 * shard + 50) for shard in range(servers)),
         "code_sha256": "c" * 64, "psrt": "0.1.0", "numpy": "2.0.0", "files": ("events.npy",),

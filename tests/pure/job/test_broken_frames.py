@@ -43,7 +43,8 @@ PUSHES = {
     "mode": "async", "servers": 2,
 }  # fmt: skip
 FRAGMENTS = LOCAL | {
-    "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer_lr": 0.7, "post_local_epoch": 1,
+    "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer": "nesterov",
+        "post_local_epoch": 1,
 }  # fmt: skip
 JOBS = {
     "pushes": PUSHES | {"codec": "sign"},
@@ -114,7 +115,7 @@ def test_events_that_contradict_each_other(good, name):
 SAYS = [
     ("pushes", {"config": {"codec": None}}, "in a run without a codec"),
     ("two phases", {"config": {"codec": None}}, ""),
-    ("two phases", {"config": {"codec_bucket": 8}, "codec_knobs": {"bucket": 8}}, "sign makes"),
+    ("two phases", {"config": {"codec": "sign:bucket=8"}}, "sign makes"),
     ("float16", {"n": 277}, "the last chunk ends at element"),
     *(
         (ran, {"way": way.value}, "")
@@ -124,12 +125,12 @@ SAYS = [
         for way in (Way.TWO_PHASES, Way.GATHERED)
         if way != its
     ),
-    ("random-k", {"config": {"codec_density": 0.2}, "codec_knobs": {"density": 0.2}},
+    ("random-k", {"config": {"codec": "random-k:density=0.2"}},
      "random-k makes"),
     ("in turn", {"config": {"fragment_order": "sequential"}}, ""),
     ("in turn", {"layers": ((0, 207), (207, 344), (344, 380))}, ""),
     ("means", {"config": {"codec_reply": "float16"}}, ""),
-    ("means", {"config": {"codec_reply": "sign"}, "reply_knobs": {"bucket": 8}}, ""),
+    ("means", {"config": {"codec_reply": "sign:bucket=8"}}, ""),
 ]  # fmt: skip
 
 
@@ -137,8 +138,6 @@ SAYS = [
 def test_a_header_that_says_otherwise(good, name, changes, text):
     history = good(name)
     new = {it: value for it, value in changes.items() if it != "config"}
-    if "codec_knobs" in new:
-        new["codec_knobs"] = history.header.codec_knobs | new["codec_knobs"]
     config = history.header.config | changes.get("config", {})
     header = replace(history.header, config=config, **new)
     assert header != history.header

@@ -1,13 +1,14 @@
 """Which ranks are servers, who has which part of a model that is cut, and what it sends of it."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psrt.codec import TABLE, ErrorFeedback, make_codec, make_encoder, matrices_of_part
+from psrt.codec import CODECS, ErrorFeedback, matrices_of_part
 from psrt.codec.randomness import draws, seed_of_part
 from psrt.config import TrainConfig, resolve
 from psrt.config.axes import Axes
@@ -229,8 +230,8 @@ def test_a_part_is_encoded_as_a_vector_of_its_own(name):
         pushed.setdefault(id(self), (self, []))[1].append((gradient.copy(), frame.copy()))
         return frame
 
-    coded = {"codec": name, "codec_everywhere": True, "optimizer": "sgd"}
-    coded |= {f"codec_{it}": SMALL[it] for it in TABLE[name].knobs if it in SMALL}
+    row = replace(CODECS[name], **{it: SMALL[it] for it in CODECS[name].knobs if it in SMALL})
+    coded = {"codec": row, "codec_everywhere": True, "optimizer": "sgd"}
     for axes in ("data:1,pipeline:2", "data:1,tensor:2")[: 2 if name == "low-rank" else 1]:
         knobs = {"mode": "sync", "steps": STEPS, "lr": 1.0, "servers": 2, "seed": 3} | coded
         config = resolve(TrainConfig(**OWN | knobs | {"parallel": axes}), ranks=4)
@@ -245,9 +246,8 @@ def test_a_part_is_encoded_as_a_vector_of_its_own(name):
         for number, cell in enumerate(parts.cells):
             made, pushes = by_size[cell.part.size]
             matrices = matrices_of_part(problem.matrices(), cell.part)
-            its = {"matrices": matrices, **config.codec_knobs}
-            alone = make_encoder(name, cell.part.size, error_feedback=None, **its)
-            codec = make_codec(name, cell.part.size, **its)
+            alone = config.codec.encoder(cell.part.size, matrices=matrices)
+            codec = config.codec.codec(cell.part.size, matrices=matrices)
             given, arrived = np.zeros((2, cell.part.size))
             for clock, (gradient, frame) in enumerate(pushes):
                 rng = draws(seed_of_part(3, number), 0, clock, 0)

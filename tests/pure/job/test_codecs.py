@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psrt.codec import TABLE, Matrix, make_codec
+from psrt.codec import CODECS, Matrix
 from psrt.codec.frame import HEADER_BYTES
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
@@ -41,7 +41,7 @@ SERVED = {
     "local-sgd": {"mode": "local-sgd", "local_steps": 3},
     "easgd": {"mode": "easgd", "local_steps": 3},
 }
-REPLIES = [row.name for row in TABLE.values() if row.sends_differences]
+REPLIES = [row.name for row in CODECS.values() if row.sends_differences]
 #: Codecs whose frames are as long as the numbers make them, but never longer than is known.
 SPARSE = ("top-k", "threshold", "dgc", "nonzero")
 #: Codecs take no time, so the order of events is that without.
@@ -81,22 +81,28 @@ def test_replies_are_counted_checked_and_repeated(tmp_path, mode, codec):
     assert replayed(config).summary.parameters_sha256 == run.summary.parameters_sha256
 
 
-@each(("bucket", "knobs"), [(None, (1024, 128)), (64, (64, 64))])
-def test_a_knob_holds_for_pushes_and_replies(tmp_path, bucket, knobs):
+@each(("codecs", "knobs"), [
+    (("sign", "float8-e4m3"), (1024, 128)),
+    (("sign:bucket=64", "float8-e4m3:bucket=32"), (64, 32)),
+])  # fmt: skip
+def test_pushes_and_replies_have_knobs_of_their_own(tmp_path, codecs, knobs):
     """The header says what each codec had, and the checker believes nothing else."""
-    more = {"codec_reply": "float8-e4m3", "codec_bucket": bucket, "record": True, "servers": 1}
-    config = config_of("async", "sign", out=str(tmp_path / f"{bucket}"), **more)
+    codec, reply = codecs
+    more = {"codec_reply": reply, "record": True, "servers": 1}
+    config = config_of("async", codec, out=str(tmp_path / f"{knobs[0]}"), **more)
     n = simulate(config, workers=3).theta.size
     history = read_history(config.out)
-    assert (history.header.codec_knobs["bucket"], history.header.reply_knobs["bucket"]) == knobs
+    said = f"sign:bucket={knobs[0]}", f"float8-e4m3:bucket={knobs[1]}"
+    assert (history.header.config["codec"], history.header.config["codec_reply"]) == said
     [shard] = history.shards
     for kind, expected in (
         (Kind.DECODE, 4 * -(-n // knobs[0]) + -(-n // 8)),
         (Kind.REPLY_ENCODE, -(-n // knobs[1]) + n),
     ):
         assert set(shard["samples"][shard["kind"] == kind]) == {HEADER_BYTES + expected}
-    if bucket is None:
-        other = replace(history, header=replace(history.header, reply_knobs={"bucket": 32}))
+    if codec == "sign":
+        config = history.header.config | {"codec_reply": "float8-e4m3:bucket=32"}
+        other = replace(history, header=replace(history.header, config=config))
         assert check(other).violation.text.endswith("float8-e4m3 makes 305 to 305")
 
 
@@ -106,8 +112,8 @@ def test_all_elements_of_top_k_are_what_is_sent_without_a_codec(mode):
     plain = simulate(config_of(mode, shards_per_server=2), workers=3)
     exact = {"rtol": 0, "atol": 0 if mode not in ("local-sgd", "easgd") else 1e-6}
     for reply, most in ((None, exact), ("nonzero", {"rtol": 0, "atol": 1e-4})):
-        more = {"shards_per_server": 2, "codec_density": 1.0, "codec_reply": reply}
-        framed = simulate(config_of(mode, "top-k", **more), workers=3, costs=NO_TIME)
+        more = {"shards_per_server": 2, "codec_reply": reply}
+        framed = simulate(config_of(mode, "top-k:density=1.0", **more), workers=3, costs=NO_TIME)
         assert framed.summary.staleness.histogram == plain.summary.staleness.histogram
         np.testing.assert_allclose(framed.theta, plain.theta, **most)
 
@@ -115,7 +121,7 @@ def test_all_elements_of_top_k_are_what_is_sent_without_a_codec(mode):
 @each("mode", ["sync", "softsync"])
 def test_demo_that_sends_everything_is_signed_descent(mode):
     """For one worker. Some chunks have fewer elements than are sent of a chunk, others as many."""
-    whole = {"optimizer": "demo", "codec": "demo", "codec_chunk": 8, "codec_kept": 64}
+    whole = {"optimizer": "demo", "codec": "demo:chunk=8,kept=64"}
     one = {"softsync": 1} if mode == "softsync" else {}
     thetas = [
         simulate(config_of(mode, lr=0.01, **one, **more), workers=1).theta
@@ -140,17 +146,17 @@ def test_without_numbers_the_same_bytes_are_sent_or_the_most(codec, reply):
         assert (bare.frame_bytes, bare.bytes_sent) == (whole.frame_bytes, whole.bytes_sent)
 
 
-@each("codec", TABLE)
+@each("codec", CODECS)
 def test_no_frame_is_shorter_or_longer_than_its_codec_says(codec):
     """By which the check judges lengths."""
-    knobs, rng = dict(TABLE[codec].knobs), np.random.default_rng(3)
+    row, rng = CODECS[codec], np.random.default_rng(3)
     for n in (0, 1, 7, 8, 129, 1000, 20_000):
         rows = min(40, n // 50)
         matrices = [Matrix(n // 4, rows, 30)] if rows else []
         encoder = PushEncoder(
-            [JobCodec(codec, knobs, matrices=matrices).sender(Span(0, n))], seed=1, worker=0
+            [JobCodec(row, matrices=matrices).sender(Span(0, n))], seed=1, worker=0
         )
-        bounds = make_codec(codec, n, matrices=matrices, **knobs)
+        bounds = row.codec(n, matrices=matrices)
         for clock in range(3):
             push = Push(0, clock, 0, 1, float(clock))
             frame = encoder.encode(push, rng.standard_normal(n).astype(np.float32))
@@ -200,7 +206,7 @@ def possible(scheme, codec, reply, feedback):
 
 @each("scheme", SCHEMES)
 def test_replies_and_error_feedback_are_taken_or_refused_in_a_line(scheme):
-    for codec, reply, feedback in itertools.product(TABLE, (None, *TABLE), (None, True, False)):
+    for codec, reply, feedback in itertools.product(CODECS, (None, *CODECS), (None, True, False)):
         if codec not in ("sign", reply) and (reply not in (None, "sign") or (reply and feedback)):
             continue
         knobs = {"optimizer": "sign-sgd"} if codec == "demo" else {}
@@ -212,7 +218,7 @@ def test_replies_and_error_feedback_are_taken_or_refused_in_a_line(scheme):
         except ConfigError as error:
             line = str(error)
             # It is about a flag that was given.
-            given = ("--codec", "--error-feedback", "--no-error-feedback", "codec-reply must be")
+            given = ("--codec", "--error-feedback", "--no-error-feedback", "--codec-reply")
             assert line.startswith(given), line
             assert "\n" not in line
         told = codec, reply, feedback, line
@@ -221,12 +227,15 @@ def test_replies_and_error_feedback_are_taken_or_refused_in_a_line(scheme):
 
 #: What a user may get wrong, and what the line must have of it: what came, and what is possible.
 BAD = [
-    ({"mode": "sync", "codec_density": 0.5}, "has no effect with"),
+    (
+        {"mode": "sync", "codec": "int8:density=0.5"},
+        "int8 has no knob .density., which is one of top-k",
+    ),
     ({"mode": "local-sgd", "codec": "sign", "fragments": 2, "servers": 1}, "has no effect with"),
-    ({"codec": "top-k", "codec_density": 1.5}, "codec-density must be at most 1, got 1.5"),
-    ({"codec": "low-rank", "codec_rank": 13}, "--codec-rank 13 is more than .* at most 12"),
-    ({"codec": "demo", "codec_chunk": 4, "codec_kept": 17}, "--codec-kept 17 is more than"),
-    ({"codec": "sign", "codec_bucket": 12}, "--codec-bucket 12 must be a multiple of 8"),
+    ({"codec": "top-k:density=1.5"}, "codec top-k: density must be at most 1, got 1.5"),
+    ({"codec": "low-rank:rank=13"}, "--codec low-rank:rank=13: rank 13 is more than .* at most 12"),
+    ({"codec": "demo:chunk=4,kept=17"}, "codec demo: kept 17 is more than"),
+    ({"codec": "sign:bucket=12"}, "codec sign: bucket must be a multiple of 8, got 12"),
     ({"mode": "local-sgd", "fragments": 4}, "--fragments 4 is more than the model has layers, 2"),
     ({"mode": "local-sgd", "sync_delay": 9}, "--sync-delay 9 is longer than the period"),
     (

@@ -6,12 +6,13 @@ import itertools
 
 import numpy as np
 
-from psrt.codec import TABLE
+from psrt.codec import CODECS
 from psrt.config import TrainConfig, resolve
 from psrt.config.names import ADAPT_THEN_COMBINE, COMBINE_THEN_ADAPT
 from psrt.errors import ConfigError
 from psrt.job.gossip import topology_for
 from psrt.job.virtual import simulate
+from psrt.optim.table import Steps
 from support.cases import each
 
 ORDERS = (None, COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE)
@@ -61,7 +62,7 @@ def possible(topology, order, codec, ways):
     names = {"by_host": BY_HOST, "push_sum": PUSH_SUM, "asynchronous": ASYNCHRONOUS}
     given = {it for it in WAYS if ways[it]}
     way = next((name for knob, name in names.items() if knob in given), IN_ROUNDS)
-    if codec is not None and (given or not TABLE[codec].sends_differences):
+    if codec is not None and (given or not CODECS[codec].sends_differences):
         return False
     if way not in TOPOLOGIES[topology] or (codec and CODED not in TOPOLOGIES[topology]):
         return False
@@ -103,7 +104,7 @@ def test_sync_is_allreduce_where_a_decay_begins_between_two_float32_numbers(deca
     """10 steps an epoch, and the progress of an all-reduce has been through float32."""
     own = {
         "dataset": "synthetic:240x5x3", "hidden": (6,), "activation": "tanh", "epochs": 2,
-        "lr": 0.1, "schedule": "step", "decay_epochs": decay,
+        "lr": 0.1, "schedule": Steps(decay),
     }  # fmt: skip
     thetas = [
         simulate(TrainConfig(**own, mode=mode, batch_size=size), workers=24 // size)

@@ -31,7 +31,7 @@ from support.cases import each
 WORKERS, ROWS, ATTEMPTS, EPOCHS, SAMPLES = 3, 12, 2, 2, 12
 #: Of the grid of events.
 PARTS = 35
-TOP_K = {"codec": "top-k", "codec_density": 0.001, "codec_everywhere": True}
+TOP_K = {"codec": "top-k:density=0.001", "codec_everywhere": True}
 ELASTIC = {"mode": "easgd", "local_steps": 2, "servers": 2}
 MODES = {
     "sync": {"mode": "sync", "servers": 2},

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import psrt
-from psrt.codec import TABLE, make_codec
+from psrt.codec import CODECS
+from psrt.codec.table import Demo, TopK
 from psrt.config import TrainConfig
 from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
 from psrt.history.events import BACK
 from psrt.job.virtual import simulate
+from psrt.optim.table import Steps
 from psrt.partition import even_spans
 from psrt.simulation import SimulationCosts
 from support.cases import each, pairs
@@ -34,31 +36,28 @@ LOCAL = {
 }  # fmt: skip
 KINDS = {
     "as a whole": {},
-    "outer": {"outer_lr": 0.7},
+    "outer": {"outer": "nesterov:lr=0.7"},
     "post-local": {"post_local_epoch": 1},
     "fragments": {"fragments": 2},
     "late": {"sync_delay": 2},
     "all at once": {
-        "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer_lr": 0.7, "post_local_epoch": 1,
+        "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer": "nesterov",
+        "post_local_epoch": 1,
     },
     "eager": {"eager": True},
-    "eager fragments": {"eager": True, "fragments": 3, "outer_lr": 0.7},
-    "means": {"fragments": 2, "codec_reply": "low-rank", "codec_rank": 1},
-    "servers": {"servers": 2, "outer_lr": 0.7},
+    "eager fragments": {"eager": True, "fragments": 3, "outer": "nesterov:lr=0.7"},
+    "means": {"fragments": 2, "codec_reply": "low-rank:rank=1"},
+    "servers": {"servers": 2, "outer": "nesterov:lr=0.7"},
     "replies": {"servers": 1, "codec_reply": "sign"},
 }  # fmt: skip
 #: Codecs of means in two phases.
-MEANS = {
-    "nonzero": {}, "float16": {}, "sign": {}, "top-k": {"codec_density": 0.1}, "int8": {},
-    "random-k": {"codec_density": 0.1},
-}  # fmt: skip
+MEANS = ["nonzero", "float16", "sign", "top-k:density=0.1", "int8", "random-k:density=0.1"]
 
 
 def summed(codec=None, **more):
     """Return the config of gradients that are summed."""
     rule = {"optimizer": "sign-sgd"} if codec == "demo" else {}
-    unscaled = {"codec_scaled": False} if codec == "random-k" else {}
-    return TrainConfig(**SUMS | codec_knobs(codec) | rule | unscaled | more)
+    return TrainConfig(**SUMS | codec_knobs(codec) | rule | more)
 
 
 def local(codec=None, kind="as a whole", **more):
@@ -82,11 +81,11 @@ def recorded(config, out, workers=3, problem=None):
 @pytest.mark.parametrize(("codec", "reply"), pairs(["sign", "top-k", "int8"], MEANS, one_in=9))
 @pytest.mark.one_in(3)
 def test_means_may_have_a_codec_of_their_own(tmp_path, codec, reply):
-    more = MEANS[reply] | {"codec_reply": reply}
-    assert recorded(summed(codec, **more), tmp_path / "run").summary.allreduce == "all-pairs"
+    run = recorded(summed(codec, codec_reply=reply), tmp_path / "run")
+    assert run.summary.allreduce == "all-pairs"
 
 
-@pytest.mark.parametrize(("codec", "kind"), pairs(TABLE, KINDS, one_in=6))
+@pytest.mark.parametrize(("codec", "kind"), pairs(CODECS, KINDS, one_in=6))
 @pytest.mark.one_in(20)
 def test_local_steps_are_averaged_checked_and_repeated(tmp_path, codec, kind):
     run = recorded(local(codec, kind), tmp_path / "run")
@@ -102,9 +101,7 @@ def test_bytes_are_those_of_the_formula(codec, way):
     config = summed(codec, overlap=False, bucket_bytes=None, allreduce=way, epochs=None, steps=3)
     run = simulate(config, workers=3)
     sizes = [chunk.size for chunk in even_spans(run.theta.size, 3 if way == "all-pairs" else 1)]
-    knobs = {name: getattr(config, f"codec_{name}") for name in TABLE[codec].knobs}
-    knobs = {name: value for name, value in knobs.items() if value is not None}
-    lengths = [make_codec(codec, size, **knobs).nbytes for size in sizes]
+    lengths = [config.codec.codec(size).nbytes for size in sizes]
     # Every frame goes to its owner, and every mean to all others; or three frames to two others.
     copies = 2 * 2 if way == "all-pairs" else 3 * 2
     assert run.summary.frame_bytes == run.summary.updates * copies * sum(lengths)
@@ -115,7 +112,7 @@ def test_a_mean_is_no_longer_than_all_contributions_or_the_numbers():
     n, workers = 4096, 4
     for density in (0.001, 0.01, 0.05, 0.2, 0.24, 0.25, 0.5, 1.0):
         config = summed("top-k", codec_reply="nonzero", epochs=None, steps=2)
-        config = replace(config, codec_density=density, overlap=False, bucket_bytes=None)
+        config = replace(config, codec=TopK(density), overlap=False, bucket_bytes=None)
         bare = simulate(config, workers=workers, numerics=False, parameters=n)
         k = -(-int(density * 1e6) * (n // workers) // 10**6)
         one = min(4 * n // workers, 4 * k + min(4 * k, n // workers // 8))
@@ -127,7 +124,7 @@ def test_a_mean_is_no_longer_than_all_contributions_or_the_numbers():
 @each("fragments", [1, 3])
 def test_a_period_sends_the_frames_of_its_fragments(tmp_path, fragments):
     out = str(tmp_path / f"{fragments}")
-    config = local("int8", "late", record=True, out=out, steps=24, epochs=None, codec_bucket=64)
+    config = local("int8:bucket=64", "late", record=True, out=out, steps=24, epochs=None)
     run = simulate(replace(config, fragments=fragments), workers=3)
     sizes = [[208, 136, 36][f::fragments] for f in range(fragments)]
 
@@ -156,9 +153,9 @@ def test_a_period_sends_the_frames_of_its_fragments(tmp_path, fragments):
 @each(
     ("way", "workers", "lossless"),
     [
-        ("all-pairs", 3, codec_knobs("top-k") | {"codec_density": 1.0}),
-        ("ring", 3, {"codec": "random-k", "codec_density": 1.0}),
-        ("tree", 3, {"codec": "low-rank", "codec_rank": 7}),
+        ("all-pairs", 3, {"codec": "top-k:density=1.0"}),
+        ("ring", 3, {"codec": "random-k:density=1.0"}),
+        ("tree", 3, {"codec": "low-rank:rank=7"}),
     ],
 )
 def test_all_elements_and_matrices_that_are_not_shorter_are_the_dense_sum_to_the_bit(
@@ -224,9 +221,9 @@ def test_the_first_lines_say_what_is_sent():
 START, ROWS, COLUMNS, N = 3, 10, 9, 98
 BETA, CHUNK, KEPT, STEPS = 0.9, 4, 3, 8
 DEMO = {
-    "mode": "allreduce", "optimizer": "demo", "codec_chunk": CHUNK, "codec_kept": KEPT,
-    "codec_momentum": BETA, "lr": 0.03, "epochs": 2, "schedule": "step", "decay_epochs": 1.0,
-    "decay_factor": 0.25, "batch_size": 4,
+    "mode": "allreduce", "optimizer": "demo", "codec": Demo(CHUNK, KEPT, BETA),
+    "lr": 0.03, "epochs": 2, "schedule": Steps(1.0, 0.25),
+    "batch_size": 4,
 }  # fmt: skip
 
 
@@ -302,7 +299,7 @@ def published(workers, kept, beta=BETA):
 
 @each(("workers", "kept"), [(1, 1), (2, KEPT), (5, 7)])
 def test_it_is_the_published_algorithm(workers, kept):
-    config = TrainConfig(**DEMO | {"codec_kept": kept})
+    config = TrainConfig(**DEMO | {"codec": Demo(CHUNK, kept, BETA)})
     run = simulate(config, Drawn(), workers=workers)
     np.testing.assert_allclose(run.theta, published(workers, kept), atol=1e-6)
 
@@ -312,6 +309,6 @@ def test_one_worker_that_sends_all_is_signed_descent():
     plain = {name: it for name, it in DEMO.items() if not name.startswith("codec")}
     whole, signed = (
         psrt.run(TrainConfig(**it), Drawn()).theta
-        for it in (DEMO | {"codec_kept": 16}, plain | {"optimizer": "sign-sgd"})
+        for it in (DEMO | {"codec": Demo(CHUNK, 16, BETA)}, plain | {"optimizer": "sign-sgd"})
     )
     assert whole.tobytes() == signed.tobytes()

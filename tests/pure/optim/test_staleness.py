@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.optim import BLOCK, STALENESS_RATES, make_staleness_rate
+from psrt.optim import BLOCK, STALENESS_RATES
+from psrt.optim.staleness import MeanInverse
 from psrt.partition import Span, even_spans
 from support.cases import each
 from support.reference import StalenessRule
@@ -16,16 +18,16 @@ from support.reference import StalenessRule
 ELEMENTWISE = ["delay-compensated", "gap-aware"]
 #: Element-wise rates with their knobs.
 VARIANTS = [
-    ("delay-compensated", {}), ("delay-compensated", {"dc_lambda": 0.5}),
+    ("delay-compensated", {}), ("delay-compensated", {"strength": 0.5}),
     ("delay-compensated", {"adaptive": True}),
-    ("delay-compensated", {"adaptive": True, "dc_lambda": 0.5}), ("gap-aware", {}),
+    ("delay-compensated", {"adaptive": True, "strength": 0.5}), ("gap-aware", {}),
 ]  # fmt: skip
 MAX_LR = 0.2
 
 
 def make(name, n=1, **knobs):
-    own = {"limit": 3} if name == "drop" else {}
-    return make_staleness_rate(name, n, **({"max_lr": MAX_LR} | own | knobs))
+    max_lr = knobs.pop("max_lr", MAX_LR)
+    return replace(STALENESS_RATES[name], **knobs).make(n, max_lr=max_lr)
 
 
 def noise(n, seed, scale=1.0):
@@ -82,7 +84,7 @@ def test_factors(name, knobs, rule):
 
 @each("window", [1, 3, 8, None])
 def test_mean_inverse_is_over_the_last_gradients(window):
-    rate, last = make("mean-inverse", window=window), window or 32
+    rate, last = MeanInverse(**{"window": window} if window else {}), window or 32
     taus = [int(tau) for tau in np.random.default_rng(0).integers(0, 9, 80)] + [0] * 40
     for i, tau in enumerate(taus):
         window_now = taus[max(0, i + 1 - last) : i + 1]
@@ -93,7 +95,7 @@ def test_mean_inverse_is_over_the_last_gradients(window):
 @each(("name", "knobs"), VARIANTS)
 def test_the_rule_of_each_element(name, knobs):
     rate, square = make(name, 99, **knobs), np.zeros(99)
-    config = {"staleness_rate": name, "lr": MAX_LR, "dc_adaptive": False, "dc_lambda": None}
+    config = {"staleness_rate": name, "lr": MAX_LR}
     oracle, rtol = StalenessRule(config | knobs), 1e-4 if name == "gap-aware" else 1e-5
     theta = noise(99, 0)
     for t in range(1, 7):
@@ -106,7 +108,7 @@ def test_the_rule_of_each_element(name, knobs):
         g, gap = grad.astype(float), theta.astype(float) - read
         if knobs.get("adaptive"):
             square = 0.95 * square + 0.05 * g * g
-            due = g + knobs.get("dc_lambda", 2.0) / np.sqrt(square + 1e-7) * g * g * gap
+            due = g + knobs.get("strength", 2.0) / np.sqrt(square + 1e-7) * g * g * gap
         else:
             due = oracle(g, 1, theta.astype(float), read.astype(float))
         np.testing.assert_allclose(turned(rate, grad, theta, read), due, rtol=rtol, atol=1e-5)
@@ -132,8 +134,8 @@ def test_gap_awareness_counts_updates_and_not_blocks_nor_those_with_next_to_no_r
 @each(
     ("name", "knobs"),
     [
-        ("delay-compensated", {"dc_lambda": 0.0}),
-        ("delay-compensated", {"dc_lambda": 0.0, "adaptive": True}),
+        ("delay-compensated", {"strength": 0.0}),
+        ("delay-compensated", {"strength": 0.0, "adaptive": True}),
         ("gap-aware", {"max_lr": math.inf}),  # C = ∞
     ],
 )
@@ -163,16 +165,13 @@ def test_shards_of_any_cut_in_place_or_not_give_the_bits_of_one(name, knobs):
 @each(
     ("name", "knobs", "message"),
     [
-        ("inverse", {"power": 1.0}, "inverse takes no power"),
-        ("drop", {"limit": -1}, "limit -1"),
-        ("power", {"power": -0.5}, "power -0.5"),
-        ("exponential", {"decay": math.nan}, "decay nan"),
-        ("mean-inverse", {"window": 0}, "last 0 gradients"),
-        ("delay-compensated", {"dc_lambda": -1.0}, "strength -1.0"),
-        ("gap-aware", {}, "gap-aware needs max_lr"),
+        ("drop", {"limit": -1}, "^drop: limit must be at least 0, got -1"),
+        ("power", {"power": -0.5}, "power must be at least 0, got -0.5"),
+        ("exponential", {"decay": math.nan}, "decay must be a finite number, got nan"),
+        ("delay-compensated", {"strength": -1.0}, "strength must be at least 0, got -1"),
         ("gap-aware", {"max_lr": 0.0}, "peak rate of 0.0"),
     ],
 )
 def test_knobs_that_cannot_be(name, knobs, message):
     with pytest.raises(ConfigError, match=message):
-        make_staleness_rate(name, 3, **knobs)
+        make(name, 3, **knobs)

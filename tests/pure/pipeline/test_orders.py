@@ -7,7 +7,7 @@ import re
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.pipeline import ALL, FORMS, PIPELINES, Kind, PipelineStep, most_alive, pipeline_of
+from psrt.pipeline import ALL, PIPELINES, Kind, PipelineStep, forms, most_alive, schedule_of
 from psrt.pipeline.step import COMPUTING
 from support.cases import each
 
@@ -104,24 +104,28 @@ def test_steps_in_words():
 
 @each("name", PIPELINES)
 def test_names(name):
-    form = next(it for it in FORMS if it.startswith(name))
-    row, chunks = pipeline_of(form.replace("V", "3"))
-    assert (row.name, chunks) == (name, 3 if row.chunked else 1)
+    form = next(it for it in forms() if it.startswith(name))
+    found = schedule_of(form.replace("V", "3"))
+    assert found == (name, 3 if found.row.chunked else 1)
+    assert str(found) == form.replace("V", "3")
 
 
 @each(
     ("text", "words"),
     [
-        ("gpipes", "no pipeline schedule 'gpipes', only sequential, gpipe, 1f1b, interleaved:V"),
-        ("gpipe:2", "gpipe has one chunk a stage, got gpipe:2"),
-        ("interleaved", "interleaved:V needs the number of chunks of a stage, at least 2, got int"),
-        ("interleaved:1", "at least 2, got interleaved:1"),
-        ("interleaved:²", "at least 2, got interleaved:²"),
+        ("gpipes", "must be one of sequential, gpipe, 1f1b, interleaved:V, "),
+        ("gpipe:2", "(did you mean gpipe?), got 'gpipe:2'"),
+        (
+            "interleaved",
+            "must have the chunks of a stage, 2 or more, as in interleaved:2",
+        ),
+        ("interleaved:1", "2 or more, as in interleaved:2, got 'interleaved:1'"),
+        ("interleaved:²", "as in interleaved:2, got 'interleaved:²'"),
     ],
 )
 def test_names_that_are_none(text, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
-        pipeline_of(text)
+        schedule_of(text)
     with pytest.raises(ConfigError, match="weights of pipedream cannot be deferred"):
         list(PIPELINES["pipedream"](0, 2, 4, deferred=True))
     with pytest.raises(ConfigError, match="gpipe needs at least one stage, micro-batch and chunk"):

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.optim import Schedule, make_optimizer
+from psrt.optim import Schedule
+from psrt.optim.table import Always, Sgd
 from psrt.partition import Span
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.averaging import PlainAverage
@@ -51,7 +52,7 @@ def all_reduce(algorithm, samples, spans=()):
     )
 
     def updater(n):
-        return Updater(n, make_optimizer("sgd", n), Schedule("constant", 1.0, epochs=9))
+        return Updater(n, Sgd().make(n), Schedule(Always(), 1.0, epochs=9))
 
     async def role(port):
         strategy = AllReduce(
@@ -83,8 +84,8 @@ def local_sgd(algorithm, samples, period):
     theta, ends = expected_averages(samples, period)
 
     async def role(port):
-        local = Updater(N, make_optimizer("sgd", N), Schedule("constant", 1.0, epochs=9))
-        outer = Updater(N, PlainAverage(), Schedule("constant", 1.0, epochs=9))
+        local = Updater(N, Sgd().make(N), Schedule(Always(), 1.0, epochs=9))
+        outer = Updater(N, PlainAverage(), Schedule(Always(), 1.0, epochs=9))
         averager = ReduceAverager(port, outer, steps=False, algorithm=algorithm, full=FULL)
         strategy = LocalSGD(port, local, averager, period)
         clock = 0

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from psrt.codec import TABLE, Matrix, make_encoder
+from psrt.codec import CODECS, Matrix
 from psrt.history import EVENT, Kind
 from psrt.history.check.findings import Findings
 from psrt.history.check.frames import check_conserved
@@ -19,6 +19,7 @@ from psrt.runtime.conserved import conserved
 from psrt.runtime.gap import GapMeter
 from psrt.runtime.mean import mean_of
 from support.cases import each
+from support.coding import make_encoder
 
 # --- how far parameters have moved since they were read -------------------------------------------
 
@@ -159,7 +160,7 @@ def test_a_flipped_bit_shows_and_an_exchange(place, bit):
 
 # --- what error feedback conserves, as a history shows it -----------------------------------------
 
-FED_BACK = [row.name for row in TABLE.values() if row.feeds_back is not None]
+FED_BACK = [row.name for row in CODECS.values() if row.feeds_back is not None]
 STEPS = 30
 
 
@@ -183,7 +184,7 @@ def findings_of(sums, factors, n):
 @pytest.mark.parametrize("codec", FED_BACK)
 def test_numbers_of_all_magnitudes_add_up(codec, n):
     rng = np.random.default_rng(n)
-    knobs = {"scaled": False} if "scaled" in TABLE[codec].knobs else {}
+    knobs = {"scaled": False} if "scaled" in CODECS[codec].knobs else {}
     rows = n // 40
     matrices = [Matrix(n - 20 * rows, rows, 20)] if rows else []
     sender = make_encoder(codec, n, error_feedback=True, matrices=matrices, **knobs)

@@ -145,8 +145,8 @@ def test_recomputed_activations_are_of_stashed_weights():
     ("knobs", "scale", "compensate"),
     [
         ({"staleness_rate": "inverse"}, lambda tau: 1 / max(1, tau), 0.0),
-        ({"staleness_rate": "power", "staleness_power": 2.0}, lambda tau: (1 + tau) ** -2.0, 0.0),
-        ({"staleness_rate": "delay-compensated", "dc_lambda": 3.0}, lambda tau: 1.0, 3.0),
+        ({"staleness_rate": "power:power=2.0"}, lambda tau: (1 + tau) ** -2.0, 0.0),
+        ({"staleness_rate": "delay-compensated:strength=3.0"}, lambda tau: 1.0, 3.0),
     ],
     ids=["inverse", "power", "delay-compensated"],
 )

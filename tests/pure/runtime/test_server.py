@@ -10,7 +10,8 @@ import pytest
 from psrt.errors import ProtocolError
 from psrt.history.folds.worker import CAUSES
 from psrt.messages import Leave, Params, Push
-from psrt.optim import Schedule, make_optimizer
+from psrt.optim import Schedule
+from psrt.optim.table import Always, Sgd
 from psrt.partition import Span, even_spans
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
@@ -75,7 +76,7 @@ def server_of(port, mode, **knobs):
         shard = Shard(
             buffers,
             np.zeros(n, np.float32),
-            Updater(n, make_optimizer("sgd", n), Schedule("constant", 1.0, epochs=1)),
+            Updater(n, Sgd().make(n), Schedule(Always(), 1.0, epochs=1)),
             payload=partial(port.payload, number),
             workers=2,
             by_samples=mode == "sync",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from psrt.messages import Push
-from psrt.optim import BLOCK, Schedule, make_optimizer, make_staleness_rate
+from psrt.optim import BLOCK, Schedule
+from psrt.optim.table import OPTIMIZERS, STALENESS_RATES, Always, DelayCompensated, GapAware, Sgd
 from psrt.runtime.shard import Shard
 from psrt.runtime.updater import Contribution, Updater
 from support.cases import each
@@ -24,13 +27,14 @@ class Case:
 
     def __init__(self, *, by_samples=False, rate=None, schedule=None, initial=0.0):
         self.gradients = [np.full(N, 2.0**w, np.float32) for w in range(4)]
-        rule = rate and make_staleness_rate(rate, N, dc_lambda=0.5 if "delay" in rate else None)
-        schedule = schedule or Schedule("constant", 1.0, epochs=4)
+        known = {"delay-compensated": DelayCompensated(0.5)}
+        rule = rate and known.get(rate, STALENESS_RATES[rate]).make(N, max_lr=0.1)
+        schedule = schedule or Schedule(Always(), 1.0, epochs=4)
         elementwise = rule if rule and rule.elementwise else None
         self.shard = Shard(
             [np.zeros(N, np.float32) for _ in range(3)],
             np.full(N, initial, np.float32),
-            Updater(N, make_optimizer("sgd", N), schedule, rate=elementwise),
+            Updater(N, Sgd().make(N), schedule, rate=elementwise),
             payload=self.gradients.__getitem__,
             workers=4,
             by_samples=by_samples,
@@ -109,7 +113,7 @@ def test_a_kept_gradient_is_compensated_too():
 
 @each("by_samples", [True, False])
 def test_an_update_goes_with_the_mean_progress_of_its_pushes(by_samples):
-    schedule = Schedule("constant", 1.0, epochs=4, warmup_epochs=4)
+    schedule = Schedule(Always(warmup=4), 1.0, epochs=4)
     case = Case(by_samples=by_samples, schedule=schedule)
     assert case.apply(push(0, progress=3.0), push(0, progress=1.0)) == 0.5
     assert case.apply(push(1, progress=1.0)) == 0.5
@@ -122,7 +126,7 @@ LARGE = 2 * BLOCK + 77
 
 def updater(n, name="sgd", lr=0.1, rate=None, **knobs):
     return Updater(
-        n, make_optimizer(name, n, **knobs), Schedule("constant", lr, epochs=1), rate=rate
+        n, replace(OPTIMIZERS[name], **knobs).make(n), Schedule(Always(), lr, epochs=1), rate=rate
     )
 
 
@@ -150,7 +154,7 @@ def test_a_step_along_the_weighted_sum_in_place_or_not(n, weights):
 
 def test_elementwise_rates_are_asked_for_each_gradient_and_shown_each_step():
     theta, first, second, read = vectors(LARGE, 4)
-    rate = make_staleness_rate("delay-compensated", LARGE, dc_lambda=0.5)
+    rate = DelayCompensated(0.5).make(LARGE, max_lr=0.1)
     seen = []
     rate.observe = lambda span, before, after, lr: seen.append(
         (span, before.copy(), after.copy(), lr)
@@ -184,7 +188,7 @@ def test_views_are_of_the_vector_that_is_given_and_not_held_for_ever():
 
 def test_equal_elements_stay_equal_across_blocks():
     """What was wrong once: every block after the first counted its own update as an earlier one."""
-    rate = make_staleness_rate("gap-aware", N, max_lr=0.1)
+    rate = GapAware().make(N, max_lr=0.1)
     it = updater(N, rate=rate)
     gradient, theta, read = np.ones(N, np.float32), *np.zeros((2, N), np.float32)
     for _ in range(2):

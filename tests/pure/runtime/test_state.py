@@ -24,7 +24,7 @@ ROWS = {
     "local, codecs": LOCAL | {"servers": 2, "codec": "top-k", "codec_reply": "sign"},
     "elastic, codecs": {"mode": "easgd", "servers": 2, "codec": "top-k", "codec_reply": "top-k"},
     "streaming, late": LOCAL | {"fragments": 2, "sync_delay": 2, "mixing": 0.5},
-    "streaming, codec": LOCAL | {"fragments": 3, "codec": "top-k", "outer_lr": 0.7},
+    "streaming, codec": LOCAL | {"fragments": 3, "codec": "top-k", "outer": "nesterov:lr=0.7"},
     "buckets by a codec": {"mode": "allreduce", "bucket_bytes": 64, "codec": "low-rank"},
     "delays": {"mode": "sync", "inject": ("*:jitter:0.01", "1:pause:5:2")},
 }

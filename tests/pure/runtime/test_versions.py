@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from psrt.config import TrainConfig
 from psrt.messages import Leave, Params, Push
-from psrt.optim import Schedule, make_optimizer
+from psrt.optim import Schedule
+from psrt.optim.table import Always, Sgd
 from psrt.partition import even_spans
 from psrt.runtime.leases import Leases
 from psrt.runtime.server import Server
@@ -221,11 +222,11 @@ class Landings:
 
 def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False, **knobs):
     port = Landings(workers=workers, steps=steps, shared=shared, rng=np.random.default_rng(seed))
-    sgd = make_optimizer("sgd", port.SIZE)
+    sgd = Sgd().make(port.SIZE)
     shard = Shard(
         port.versions[0],
         np.zeros(port.SIZE, np.float32),
-        Updater(port.SIZE, sgd, Schedule("constant", 1.0, epochs=1)),
+        Updater(port.SIZE, sgd, Schedule(Always(), 1.0, epochs=1)),
         payload=lambda worker: port.payload(0, worker),
         workers=workers,
         by_samples=mode == "sync",

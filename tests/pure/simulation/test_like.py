@@ -15,6 +15,7 @@ from psrt.cli.simulate import parse_simulate
 from psrt.history import Header, read_history
 from psrt.job.scenario import run_in_virtual_time
 from psrt.job.virtual import simulate
+from psrt.optim.table import Adam, Power, Sgd
 from psrt.partition import Span
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.simulation.calibration import calibrate
@@ -31,18 +32,18 @@ MODES = {
     "sync, 2 servers": "--mode sync --workers 3 --servers 2",
     "backup": "--mode sync --backup 1 --workers 4",
     "async": "--mode async --workers 4",
-    "async, drops": "--mode async --staleness-rate drop --staleness-limit 2 --workers 5",
+    "async, drops": "--mode async --staleness-rate drop:limit=2 --workers 5",
     "async, 2 shards each": "--mode async --workers 3 --servers 2 --shards-per-server 2",
     "saturated": "--mode async --workers 16",
     "ssp": "--mode ssp --staleness 2 --workers 4",
     "softsync": "--mode softsync --softsync 2 --workers 4",
-    "outer, servers": "--mode local-sgd --local-steps 4 --outer-lr 0.7 --servers 2 --workers 5",
+    "outer, servers": "--mode local-sgd --local-steps 4 --outer nesterov --servers 2 --workers 5",
     "allreduce": "--mode allreduce --allreduce ring --workers 4",
     "node": "--mode allreduce --allreduce node --workers 4",
     "no overlap": "--mode allreduce --no-overlap --allreduce tree --workers 4",
     "local": "--mode local-sgd --local-steps 4 --workers 4",
     "late": "--mode local-sgd --local-steps 4 --sync-delay 3 --workers 4",
-    "outer": "--mode local-sgd --local-steps 4 --outer-lr 0.7 --workers 4",
+    "outer": "--mode local-sgd --local-steps 4 --outer nesterov --workers 4",
     "post-local, late":
         "--mode local-sgd --local-steps 4 --sync-delay 3 --post-local-epoch 1 --workers 4",
     "late fragments": "--mode local-sgd --local-steps 4 --fragments 2 --sync-delay 3 --workers 4",
@@ -252,16 +253,16 @@ def test_flags_come_before_what_the_run_had(tmp_path):
 
 def test_what_no_longer_means_anything_is_left_out(tmp_path):
     """Delays are in the run's times already; knobs of another mode have no effect."""
-    rates = ("--staleness-rate", "power", "--staleness-power", "0.7", "--optimizer", "adam")
+    rates = ("--staleness-rate", "power:power=0.7", "--optimizer", "adam")
     record(tmp_path / "run", MODES["ssp"], *rates, "--inject", "1:delay:0.02")
     run = str(tmp_path / "run")
     config, _ = parse_simulate(["--like", run])
-    assert (config.staleness, config.staleness_power, config.beta1) == (2, 0.7, 0.9)
+    assert (config.staleness, config.staleness_rate, config.optimizer) == (2, Power(0.7), Adam())
     assert not config.inject
     words = ["--like", run, "--mode", "sync", "--optimizer", "sgd", "--inject", "0:delay:1"]
     config, _ = parse_simulate(words)
-    assert (config.staleness, config.staleness_rate, config.staleness_power) == (None, None, None)
-    assert (config.beta1, config.lr, len(config.inject)) == (None, None, 1)
+    assert (config.staleness, config.staleness_rate, config.lr) == (None, None, None)
+    assert (config.optimizer, len(config.inject)) == (Sgd(), 1)
     config, _ = parse_simulate(["--like", run, "--mode", "local-sgd", "--servers", "0"])
     assert (config.servers, config.placement) == (0, None)
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.topology import GRAPHS, Graph, topology_of
+from psrt.topology import Graph, topology_of
 from psrt.topology.graph import merged, two_colours
 from support.cases import each
+from support.graphs import GRAPHS
 
 SIZES = range(1, 17)
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.topology import GRAPHS, Graph, MixingError, topology_of
+from psrt.topology import Graph, MixingError, topology_of
 from psrt.topology.mixing import bridged, column_stochastic, folded, metropolis, two_level
 from psrt.topology.part import Part
 from psrt.topology.spectrum import disagreement, rounds_to, simulated_rounds
 from psrt.topology.verify import verify
 from support.cases import each
+from support.graphs import GRAPHS
 
 NAMES = (*GRAPHS, "random-regular:4")
 ONE_WAY = ("exponential", "one-peer-exponential")

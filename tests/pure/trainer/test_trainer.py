@@ -23,7 +23,7 @@ def one_step(gradients, parameters):
 
 
 def test_a_step_is_a_step_of_the_optimizer():
-    config = TrainConfig(mode="serial", epochs=3, lr=0.1, optimizer="momentum", momentum=0.5)
+    config = TrainConfig(mode="serial", epochs=3, lr=0.1, optimizer="momentum:momentum=0.5")
     theta, speed = np.ones(4), np.zeros(4)
     with Trainer(config, np.ones(4, np.float32)) as trainer:
         assert (trainer.worker, trainer.workers, trainer.serves) == (0, 1, False)

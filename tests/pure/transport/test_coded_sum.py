@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psrt.codec import CODECS, TABLE, draws, make_codec, make_encoder
+from psrt.codec import CODECS, draws
 from psrt.codec.randomness import BACK, FORTH
 from psrt.errors import CodecError
 from psrt.partition import Span, even_spans
@@ -13,6 +13,7 @@ from psrt.simulation.schedule_run import sum_by_schedule
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.sums_in_frames import sum_in_frames
 from support.cases import each
+from support.coding import make_codec, make_encoder
 from support.sums import Ranks, normal
 
 every_codec = pytest.mark.parametrize("name", CODECS)
@@ -21,7 +22,7 @@ AT = 100
 
 def encoder_of(name, **knobs):
     def make(span, way):
-        more = TABLE[name].back if way == BACK else {}
+        more = CODECS[name].back if way == BACK else {}
         return make_encoder(name, span.size, **{**knobs, **more})
 
     return make

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psrt.codec import TABLE, Matrix, make_codec, make_encoder
+from psrt.codec import CODECS, Matrix
 from psrt.codec.linear import Linear
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.pick import way_of
@@ -15,10 +15,11 @@ from psrt.simulation.straight_run import StraightRun
 from psrt.transport.coded_sum import SumCodec
 from psrt.ways import Way
 from support.cases import each
+from support.coding import make_codec, make_encoder
 from support.sums import Ranks, normal
 
 AT = 100
-LINEAR = [row.name for row in TABLE.values() if Way.STRAIGHT in row.ways]
+LINEAR = [row.name for row in CODECS.values() if Way.STRAIGHT in row.ways]
 SCHEDULES = [name for name in ALGORITHMS if way_of(name, [Way.STRAIGHT])]
 #: A matrix, an element, another one, and some more; the second is as short as it is.
 MATRICES = (Matrix(0, 9, 7), Matrix(64, 2, 2))
@@ -53,7 +54,7 @@ class Straight(Ranks):
 
 
 def test_rows_and_classes_agree_on_what_is_linear():
-    for name in TABLE:
+    for name in CODECS:
         assert isinstance(make_codec(name, 10), Linear) == (name in LINEAR)
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from psrt.collective import ALGORITHMS
 from psrt.errors import ProtocolError
-from psrt.optim import Schedule, make_optimizer
+from psrt.optim import Schedule
+from psrt.optim.table import Always, Sgd
 from psrt.partition import Span
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.base import Step
@@ -29,7 +30,7 @@ def raise_on_all(size, role, n=4):
 
 def strategy(port, lr=1.0, **knobs):
     def updater(n):
-        return Updater(n, make_optimizer("sgd", n), Schedule("constant", lr, epochs=9))
+        return Updater(n, Sgd().make(n), Schedule(Always(), lr, epochs=9))
 
     return AllReduce(port, updater, **{"algorithm": "ring", "batch_size": 4, **knobs})
 
@@ -141,7 +142,7 @@ class Noting(Updater):
     """Steps with a rate of 1, and notes the progress of every update and what it was given."""
 
     def __init__(self, n=N):
-        super().__init__(n, make_optimizer("sgd", n), Schedule("constant", 1.0, epochs=9))
+        super().__init__(n, Sgd().make(n), Schedule(Always(), 1.0, epochs=9))
         self.begun, self.blocks = [], []
 
     def begin(self, progress):

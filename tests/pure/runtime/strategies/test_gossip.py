@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from psrt.codec import TABLE
+from psrt.codec import CODECS
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ConfigError
 from psrt.job.virtual import VirtualLauncher, simulate
@@ -111,7 +111,7 @@ def oracle(problem, matrices, steps, *, order=CTA, tracks=False, density=None, r
     return x / w
 
 
-CODED = {"codec": "top-k", "codec_density": 0.1, "consensus_rate": 0.3}
+CODED = {"codec": "top-k:density=0.1", "consensus_rate": 0.3}
 #: Topology, knobs, ranks of hosts.
 KINDS = [
     ("star", {}, ()),
@@ -292,12 +292,12 @@ def test_without_rounds_reports_add_up_to_the_summary():
 #: What codecs need that have no default, or one for larger models.
 KNOBS = {
     "int8": {},
-    "top-k": {"codec_density": 0.25},
-    "low-rank": {"codec_rank": 1, "consensus_rate": 0.2},
-    "random-k": {"codec_density": 0.4},
-    "threshold": {"codec_threshold": 0.05},
+    "top-k": {"codec": "top-k:density=0.25"},
+    "low-rank": {"codec": "low-rank:rank=1", "consensus_rate": 0.2},
+    "random-k": {"codec": "random-k:density=0.4"},
+    "threshold": {"codec": "threshold:threshold=0.05"},
 }
-KNOBS |= {name: {} for name, row in TABLE.items() if row.sends_differences and name not in KNOBS}
+KNOBS |= {name: {} for name, row in CODECS.items() if row.sends_differences and name not in KNOBS}
 
 
 @pytest.mark.parametrize("codec", [it if i < 3 else also(it) for i, it in enumerate(KNOBS)])
@@ -314,7 +314,7 @@ def test_workers_come_to_agree_whatever_a_codec_loses(codec):
 
 
 def test_a_frame_is_counted_for_each_neighbour():
-    run = gossip(Apart(*[7] * 4, n=40), topology="full", codec="int8", codec_bucket=40)
+    run = gossip(Apart(*[7] * 4, n=40), topology="full", codec="int8:bucket=40")
     frame = run.workers[0].stats.frame_bytes // (7 * 3)
     assert 40 < frame < 80
     for worker in run.workers:
@@ -327,16 +327,16 @@ def test_a_frame_is_counted_for_each_neighbour():
 @each(
     ("knobs", "rate"),
     [
-        ({"codec": "int8", "codec_bucket": 4096}, 1.0),
-        ({"codec": "random-k", "codec_density": 0.2}, 0.2),
-        ({"codec": "qsgd", "codec_levels": 8, "codec_bucket": 16}, 0.8),
+        ({"codec": "int8:bucket=4096"}, 1.0),
+        ({"codec": "random-k:density=0.2"}, 0.2),
+        ({"codec": "qsgd:levels=8,bucket=16"}, 0.8),
         ({"codec": "qsgd", "consensus_rate": 0.7}, 0.7),
     ],
 )
 def test_the_consensus_rate_is_what_a_codec_tells(knobs, rate):
     config = resolve(TrainConfig(mode="gossip", **knobs), ranks=3)
     assert config.consensus_rate == pytest.approx(rate)
-    assert config.error_feedback is config.codec_scaled is None
+    assert config.error_feedback is config.codec.knobs.get("scaled") is None
 
 
 # --- what is said -------------------------------------------------------------------------------

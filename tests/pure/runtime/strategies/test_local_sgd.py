@@ -16,7 +16,8 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.job.virtual import simulate
-from psrt.optim import BLOCK, Schedule, make_optimizer
+from psrt.optim import BLOCK, Schedule
+from psrt.optim.table import Always, Momentum, Nesterov, OuterNesterov
 from psrt.partition import Span
 from psrt.runtime.strategies.averaging import OuterStep
 from psrt.runtime.updater import Contribution, Updater
@@ -108,12 +109,11 @@ class Oracle:
 
     def outer(self, base, velocity, delta):
         """Return the next parameters and velocity."""
-        lr, mu = self.knobs.get("outer_lr"), self.knobs.get("outer_momentum")
-        if lr is None and mu is None:
+        asked = self.knobs.get("outer")
+        if asked is None:
             return base - delta, velocity
-        velocity = (0.9 if mu is None else mu) * velocity + delta
-        step = delta + (0.9 if mu is None else mu) * velocity
-        return base - (0.7 if lr is None else lr) * step, velocity
+        velocity = asked.momentum * velocity + delta
+        return base - asked.lr * (delta + asked.momentum * velocity), velocity
 
     def mean(self, k):
         """Return the mean of round k, None without samples."""
@@ -219,11 +219,13 @@ class Oracle:
 
 def trained(problem, workers, knobs, *, seed=0, **length):
     knobs = {"mode": "local-sgd", "local_steps": 4, "allreduce": "tree"} | knobs | length
-    config = TrainConfig(**{"optimizer": "momentum", "momentum": MU, "lr": LR} | knobs)
+    config = TrainConfig(**{"optimizer": Momentum(MU), "lr": LR} | knobs)
     return simulate(config, problem, workers=workers, seed=seed)
 
 
-OUTERS = [{}, {"outer_lr": 0.7}, {"outer_lr": 0.4, "outer_momentum": 0.0}, {"outer_momentum": 0.5}]
+OUTERS = [{}, *({"outer": OuterNesterov(**it)} for it in (
+    {}, {"lr": 0.4, "momentum": 0.0}, {"momentum": 0.5},
+))]  # fmt: skip
 KINDS = [
     {"fragments": 2},
     {"fragments": 3, "fragment_order": "sequential", "local_steps": 7},
@@ -238,7 +240,7 @@ KINDS = [
     {"eager": True, "fragments": 2, "post_local_epoch": 1},
 ]
 #: Differences go as they are, in two phases.
-ALL_OF_THEM = {"codec": "top-k", "codec_density": 1.0, "allreduce": "all-pairs"}
+ALL_OF_THEM = {"codec": "top-k:density=1.0", "allreduce": "all-pairs"}
 
 
 @each("length", [{"epochs": 3}, {"steps": 1}, {"steps": 11}])
@@ -302,8 +304,8 @@ def test_an_outer_step_of_several_blocks(n):
     rng = np.random.default_rng(0)
     theta, *means = rng.normal(size=(5, n)).astype(np.float32)
     expected, velocity = theta.astype(np.float64), np.zeros(n)
-    outer = OuterStep(make_optimizer("nesterov", n, momentum=0.9))
-    updater = Updater(n, outer, Schedule("constant", 0.7, epochs=1))
+    outer = OuterStep(Nesterov(0.9).make(n))
+    updater = Updater(n, outer, Schedule(Always(), 0.7, epochs=1))
     for mean in means:
         before = mean.copy()
         updater.apply(theta, [Contribution(mean)], theta, progress=0.0)
@@ -338,7 +340,7 @@ ASYNCHRONOUS = each("asynchronous", [False, True])
 def test_forces_are_equal_and_opposite(asynchronous, codecs):
     """Workers differ after a first step, and have no gradients after it: Σx + x̃ stays."""
     problem = Points(tuple(((2,) * count, ()) for count in (7, 2, 9, 5)), last=1)
-    more = {"asynchronous": asynchronous, "optimizer": "sgd", "momentum": None}
+    more = {"asynchronous": asynchronous, "optimizer": "sgd"}
     _, centre, x = elastic(problem, 4, local_steps=1, **more, **codecs)
     before = [START - LR * (START - it[0, :2].mean(axis=0)) for it in problem.points[:4]]
     np.testing.assert_allclose(
@@ -375,8 +377,8 @@ def test_what_a_codec_leaves_out_stays_in_the_difference():
     def apart(steps, **more):
         """Return how far apart all are that differ after a first step, and have no gradients."""
         problem = Points(tuple(((2,) * steps, ()) for _ in range(4)), last=1)
-        more |= {"codec": "random-k", "codec_density": 0.1, "codec_everywhere": True}
-        given = {"local_steps": 1, "optimizer": "sgd", "momentum": None}
+        more |= {"codec": "random-k:density=0.1", "codec_everywhere": True}
+        given = {"local_steps": 1, "optimizer": "sgd"}
         _, centre, x = elastic(problem, 4, **given, **more)
         return np.ptp([*x, centre], axis=0).max()
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from psrt.cli import explain
-from psrt.codec import TABLE, draws, make_encoder
+from psrt.codec import CODECS, draws
 from psrt.codec.matrices import Matrix
 from psrt.config import TrainConfig
-from psrt.views.explain.codec import example_of, small_knobs
+from psrt.views.explain.codec import example_of
 from psrt.views.explain.codec import run as run_codec
 from psrt.views.explain.codec_output import as_document as codec_document
 from psrt.views.explain.codec_output import as_text as codec_text
@@ -121,26 +122,31 @@ def test_the_command(capsys, tmp_path):
 # Codecs.
 
 
+def small(codec):
+    """Return the row that is shown."""
+    row = CODECS[codec]
+    return replace(row, **row.small).settled(scales=True)
+
+
 def explained(codec, values=None, **rest):
-    knobs = small_knobs(codec)
-    feeds_back = TABLE[codec].feeds_back_with(knobs)
-    values = example_of(codec) if values is None else values
-    return run_codec(codec, values, knobs=knobs, error_feedback=feeds_back, **rest)
+    row = small(codec)
+    values = example_of(row) if values is None else values
+    return run_codec(row, values, error_feedback=row.is_fed_back, **rest)
 
 
 def frame_of(codec, values, seed=0):
     side = math.isqrt(len(values))
-    matrices = [Matrix(0, side, side)] if "rank" in TABLE[codec].knobs else []
-    encoder = make_encoder(codec, len(values), matrices=matrices, **small_knobs(codec))
+    matrices = [Matrix(0, side, side)] if "rank" in CODECS[codec].knobs else []
+    encoder = small(codec).encoder(len(values), matrices=matrices)
     return encoder.encode(np.array(values, np.float32), draws(seed, 0, 0, 0)).tobytes()
 
 
-@each("codec", TABLE)
+@each("codec", CODECS)
 @each("n", [1, 5, 8, 16, 70])
 def test_every_bit_of_the_frame_is_explained(codec, n):
     values = tuple(float(it) for it in np.random.default_rng(n).standard_normal(n))
     if n in (8, 16):
-        values = example_of(codec)
+        values = example_of(CODECS[codec])
     [step] = explained(codec, values, seed=3).steps
     whole, at = int.from_bytes(frame_of(codec, values, 3), "little"), 0
     for field in step.fields:
@@ -160,7 +166,7 @@ def test_indices_in_each_form():
     assert any("which of" in field.meaning for field in dense.steps[0].fields)
 
 
-@each("codec", TABLE)
+@each("codec", CODECS)
 def test_nothing_is_lost_but_what_is_kept_back(codec):
     found = explained(codec, steps=3)
     if not found.error_feedback:
@@ -172,19 +178,20 @@ def test_nothing_is_lost_but_what_is_kept_back(codec):
         kept = step.residual
 
 
-@each("codec", TABLE)
+@each("codec", CODECS)
 def test_the_flags_that_it_prints_give_the_same_again(codec, capsys):
-    row = TABLE[codec]
+    row = CODECS[codec]
     asked = [[]] + [["--no-error-feedback"]] * (row.feeds_back is not None)
-    for given in [*asked, *([["--no-codec-scaled"]] if "scaled" in row.knobs else [])]:
-        explain.main(["codec", codec, *given])
+    words = [[codec, *it] for it in asked]
+    for given in [*words, *([[f"{codec}:scaled=false"]] if "scaled" in row.knobs else [])]:
+        explain.main(["codec", *given])
         text = capsys.readouterr().out
         assert text.startswith(f"{codec}: ")
         assert max(map(len, text.splitlines())) <= 110
-        if not given:
+        if given == [codec]:
             assert text.rstrip() == codec_text(explained(codec))
-        flags = [line.removeprefix("with ") for line in text.splitlines() if line[:5] == "with "]
-        explain.main(["codec", codec, *" ".join(flags).split()])
+        shown = text.splitlines()[1].removeprefix("shown by ")
+        explain.main(["codec", *shown.split()])
         assert capsys.readouterr().out == text
     explain.main(["codec", codec, "--json"])
     document = json.loads(capsys.readouterr().out)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from psrt.cli import explain
-from psrt.pipeline import PIPELINES, pipeline_of
-from psrt.topology import GRAPHS, topology_of
+from psrt.pipeline import PIPELINES, schedule_of
+from psrt.topology import topology_of
 from psrt.views.explain.gossip import explained as topology_explained
 from psrt.views.explain.gossip_output import FORMAT as GOSSIP_FORMAT
 from psrt.views.explain.gossip_output import draw as draw_topology
@@ -29,6 +29,7 @@ from psrt.views.film.drawing import draw
 from psrt.views.film.pipeline import film_of
 from psrt.views.film.text import lanes_text
 from support.cases import each
+from support.graphs import GRAPHS
 
 ROOT = Path(__file__).parents[4]
 
@@ -58,7 +59,7 @@ CASES = (
 
 @each(("name", "stages", "micro_batches", "deferred"), CASES)
 def test_text_and_document_are_one_timeline(name, stages, micro_batches, deferred):
-    row, chunks = pipeline_of(name)
+    row, chunks = schedule_of(name).row, schedule_of(name).chunks
     found = explained(row, stages, micro_batches, chunks, deferred=deferred)
     text, said = lanes_text(film_of(found)), as_document(found)
     assert max(map(len, text.splitlines())) <= 118
@@ -105,7 +106,7 @@ def test_the_text_of_1f1b(capsys):
 
 @each(("name", "stages", "micro_batches", "deferred"), CASES)
 def test_the_drawing_has_every_pass_in_the_picture(name, stages, micro_batches, deferred):
-    row, chunks = pipeline_of(name)
+    row, chunks = schedule_of(name).row, schedule_of(name).chunks
     found = explained(row, stages, micro_batches, chunks, deferred=deferred)
     canvas = draw(film_of(found))
     shapes = list(ElementTree.fromstring(canvas.as_text()))

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from psrt.arrays import ITEMSIZE
-from psrt.codec.table import TABLE
+from psrt.codec.table import CODECS
 from psrt.collective import SCHEDULES
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.messages import Params
 from psrt.pipeline import PIPELINES
 from psrt.pipeline.step import SENDING
-from psrt.topology.names import NAMES
 from psrt.topology.spectrum import disagreement, simulated
 from psrt.units import size_text
 from psrt.views.explain import exchange as exchanges
 from psrt.views.explain import gossip
-from psrt.views.explain.codec import example_of, run, small_knobs
+from psrt.views.explain.codec import example_of, run
 from psrt.views.explain.inputs import Example
 from psrt.views.explain.pipeline import explained as piped
 from psrt.views.explain.timeline import COMPUTE, WORKERS
@@ -35,6 +35,7 @@ from psrt.views.film.thin import coarse, thinned
 from psrt.views.film.timeline import film_of as film_of_timeline
 from support.cases import each
 from support.explanations import EXAMPLE, explained
+from support.graphs import GRAPHS
 from support.pages import Page
 
 
@@ -93,7 +94,9 @@ def test_a_collective_shows_its_plan_comes_to_what_is_proved_and_costs_its_price
 # --- graphs -------------------------------------------------------------------------------------
 
 
-@each(("name", "push_sum"), [*((it, False) for it in NAMES), ("exponential", True), ("star", True)])
+@each(
+    ("name", "push_sum"), [*((it, False) for it in GRAPHS), ("exponential", True), ("star", True)]
+)
 def test_a_graph_shows_its_edges_and_what_the_simulation_says(name, push_sum):
     found = gossip.explained(name, 8, nbytes=1024, push_sum=push_sum, seed=3)
     film, topology = film_of_graph(found), found.topology
@@ -126,17 +129,16 @@ def test_a_graph_shows_its_edges_and_what_the_simulation_says(name, push_sum):
 
 
 def coded(name, *, steps=2, values=None):
-    knobs = small_knobs(name)
-    values = example_of(name) if values is None else values
-    feedback = TABLE[name].feeds_back_with(knobs)
-    return run(name, values, knobs=knobs, error_feedback=feedback, steps=steps)
+    row = replace(CODECS[name], **CODECS[name].small).settled(scales=True)
+    values = example_of(row) if values is None else values
+    return run(row, values, error_feedback=row.is_fed_back, steps=steps)
 
 
 def written(vector):
     return [f"{it:.4g}" for it in vector.tolist()]
 
 
-@each("name", TABLE)
+@each("name", CODECS)
 def test_a_codec_sends_each_field_and_ends_with_what_is_decoded_and_kept_back(name):
     found = coded(name)
     film, last = film_of_codec(found), found.steps[-1]

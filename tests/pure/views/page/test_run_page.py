@@ -142,7 +142,7 @@ def test_several_runs_side_by_side(made):
     assert [it["style"] for it in page.charts[0]["series"]] == [0, 1, 2]
     differs = {row[0]: row[1:] for row in page.tables["differences"][0]}
     assert differs["mode"] == table["mode"]
-    assert differs["codec"] == ["–", "–", "top-k"]
+    assert differs["codec"] == ["–", "–", "top-k:density=0.01"]
     assert "dataset" not in differs
     assert "seed" not in differs
     for names, message in (

@@ -14,10 +14,10 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from psrt.config.names import AUTO
-
+#: Leaves a choice to psrt.
+AUTO: Final = "auto"
 #: TOML and numpy both hold whole numbers in 64 bits.
 LARGEST = 2**63 - 1
 _NOT_WHOLE = "must be a whole number"

@@ -1,0 +1,113 @@
+"""Knobs that were flags of a run once and are a row's now: files that have them are still read.
+
+Once ``codec_density = 0.1`` stood beside ``codec = "top-k"``, and held for the codec of replies,
+too, as far as that had it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from psrt.codec.table import CODECS, CodecRow
+from psrt.optim.table import (
+    OPTIMIZERS,
+    OUTER_STEPS,
+    SCHEDULES,
+    STALENESS_RATES,
+    Always,
+    OuterNesterov,
+)
+from psrt.rows.knobs import dashed
+from psrt.rows.row import Rows
+
+
+class Former(NamedTuple):
+    """Where the knobs of a row stood."""
+
+    #: Fields of the config that hold such a row.
+    fields: tuple[str, ...]
+    #: The rows.
+    rows: Rows[Any]
+    #: Knob of the run → knob of the row.
+    knobs: Mapping[str, str]
+    #: The row where a file names none.
+    usual: str | None = None
+
+
+_CODEC_KNOBS: Final = (
+    *("density", "levels", "bucket", "threshold", "scaled", "rank", "chunk", "kept", "momentum"),
+    *("clip_norm", "warmup_epochs"),
+)
+_RATE_KNOBS: Final = {
+    "staleness_power": "power",
+    "staleness_decay": "decay",
+    "staleness_limit": "limit",
+    "dc_lambda": "strength",
+    "dc_adaptive": "adaptive",
+}
+_SCHEDULE_KNOBS: Final = {
+    "decay_epochs": "epochs",
+    "decay_factor": "factor",
+    "warmup_epochs": "warmup",
+}
+_OUTER_KNOBS: Final = {"outer_lr": "lr", "outer_momentum": "momentum"}
+FORMER: Final = (
+    Former(("codec", "codec_reply"), CODECS, {f"codec_{it}": it for it in _CODEC_KNOBS}),
+    Former(
+        ("optimizer",), OPTIMIZERS, {it: it for it in ("momentum", "beta1", "beta2", "epsilon")}
+    ),
+    Former(("staleness_rate",), STALENESS_RATES, _RATE_KNOBS),
+    Former(("schedule",), SCHEDULES, _SCHEDULE_KNOBS, Always.name),
+    Former(("outer",), OUTER_STEPS, _OUTER_KNOBS, OuterNesterov.name),
+)
+
+
+def as_spelled_now(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the knobs of a config with those that are rows' now in the texts of their rows.
+
+    Those that no row takes are left as they are.
+
+    Args:
+        values: knob → value, as a file has them.
+
+    Raises:
+        ConfigError: if a row cannot have such a value.
+    """
+    found = dict(values)
+    for former in FORMER:
+        given = {name: found[name] for name in former.knobs if name in found}
+        if not given:
+            continue
+        taken = {name for name, value in given.items() if value is None}
+        for field in former.fields:
+            chosen = found.get(field, former.usual)
+            row = former.rows.get(chosen) if isinstance(chosen, str) else None
+            own = {
+                name: value
+                for name, value in given.items()
+                if row is not None and value is not None and former.knobs[name] in row.knobs
+            }
+            if row is None or not own:
+                continue
+            taken |= set(own)
+            fixed = row.differences if isinstance(row, CodecRow) and field != "codec" else {}
+            knobs = {former.knobs[name]: value for name, value in own.items()}
+            row = type(row)(**{name: it for name, it in knobs.items() if name not in fixed})
+            found[field] = row.text
+        found = {name: value for name, value in found.items() if name not in taken}
+    return found
+
+
+def now_of(name: str) -> str:
+    """Return how a former knob of a run is spelled now, for a message; empty if it was none.
+
+    >>> now_of("codec_density")
+    '--codec top-k:density=...'
+    """
+    for former in FORMER:
+        if name in former.knobs:
+            knob = former.knobs[name]
+            row = next(row.name for row in former.rows.values() if knob in row.knobs)
+            return f"--{dashed(former.fields[0])} {row}:{dashed(knob)}=..."
+    return ""

@@ -1,0 +1,1 @@
+"""What users choose by its name, and the knobs of it. Needs no numpy."""

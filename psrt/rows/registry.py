@@ -1,0 +1,129 @@
+"""Registry: what may be chosen by its name, psrt's own and what other packages add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from psrt.errors import ConfigError
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import TEXT, Kind, write_text
+
+
+class Named(Protocol):
+    """What a registry holds."""
+
+    @property
+    def name(self) -> str:
+        """As flags spell it."""
+
+
+NamedT = TypeVar("NamedT", bound=Named)
+
+
+class Registry(Mapping[str, NamedT], Generic[NamedT]):
+    """Rows by their names.
+
+    Beside psrt's own there may be rows of other packages, which name them under an entry point.
+    They are looked up where a name is not one of psrt's, or all names are asked for.
+    """
+
+    def __init__(self, what: str, group: str, base: type[NamedT], rows: Iterable[NamedT]) -> None:
+        """Set up.
+
+        Args:
+            what: what a row is, for messages: "codec".
+            group: entry points of other packages, each with the name of a row, and it or its class.
+            base: class of all rows.
+            rows: psrt's own.
+        """
+        self.what, self.group, self.base = what, group, base
+        self._rows = {row.name: row for row in rows}
+        self._looked = False
+
+    def __getitem__(self, name: str) -> NamedT:
+        if name not in self._rows:
+            self._look()
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._look()
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        self._look()
+        return len(self._rows)
+
+    def _look(self) -> None:
+        """Add the rows of other packages.
+
+        Raises:
+            ConfigError: if one cannot be had, or has a name that is taken.
+        """
+        if self._looked:
+            return
+        self._looked = True
+        from importlib.metadata import entry_points  # costs milliseconds, and few need it
+
+        for point in entry_points(group=self.group):
+            try:
+                found = point.load()
+                row = found() if isinstance(found, type) else found
+                is_one = isinstance(row, self.base) and row.name == point.name
+            except Exception as error:
+                raise ConfigError(
+                    f"{self.what} {point.name} cannot be had from {point.value}: {error}"
+                ) from error
+            if not is_one or point.name in self._rows:
+                why = "there is one already" if is_one else f"it is no {self.base.__name__}"
+                raise ConfigError(f"{point.value} cannot be {self.what} {point.name}: {why}")
+            self._rows[point.name] = row
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The names of psrt's own rows, and of others that were looked up."""
+        return tuple(self._rows)
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Other name that a user may try → name."""
+        return {word: row.name for row in self.values() for word in getattr(row, "synonyms", ())}
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the values of a flag that chooses a name."""
+        return Kind(
+            "NAME", self.checked, lambda value: self.checked(TEXT.accept(value)), write_text
+        )
+
+    def checked(self, name: str) -> str:
+        """Return a name.
+
+        Raises:
+            ConfigError: with the end of a sentence that begins with the flag's name.
+        """
+        if name in self:
+            return name
+        hint = did_you_mean(name, self, self.words)
+        raise ConfigError(f"must be one of {', '.join(self)}, got {name!r}{hint}")
+
+    def where(self, holds: Callable[[NamedT], bool]) -> Chosen[NamedT]:
+        """Return the rows of which something holds, which also depends on their knobs."""
+        return Chosen(self, holds)
+
+
+class Chosen(Collection[str], Generic[NamedT]):
+    """The names of some rows of a registry, and any row of which what they share holds."""
+
+    def __init__(self, registry: Registry[NamedT], holds: Callable[[NamedT], bool]) -> None:
+        self._registry, self._holds = registry, holds
+
+    def __contains__(self, value: object) -> bool:
+        row = self._registry.get(value) if isinstance(value, str) else value
+        return isinstance(row, self._registry.base) and self._holds(row)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, row in self._registry.items() if self._holds(row))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

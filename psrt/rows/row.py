@@ -1,0 +1,185 @@
+"""Row: one of several ways to do something, chosen by its name, which owns the knobs of that way.
+
+A row is a frozen dataclass. What is always so of it are class attributes; its fields are its knobs.
+``top-k:density=0.01`` is one as flags, TOML files and histories spell it, ``TopK(density=0.01)`` as
+Python does; neither knows of the runs that use it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, TypeVar
+
+from psrt.errors import ConfigError
+from psrt.rows.knobs import Knob, accept, dashed, read, shown
+from psrt.rows.registry import Registry
+from psrt.rows.suggest import did_you_mean
+from psrt.rows.values import Kind, write_text
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a registry, with a value for each of its knobs.
+
+    A subclass with knobs of its own is a dataclass, too, whose fields are made by ``knob``.
+
+    Raises:
+        ConfigError: one line that begins with the row's name, if a knob is out of its range or
+            knobs do not go together.
+    """
+
+    #: As flags spell it.
+    name: ClassVar[str]
+    #: In a few words.
+    summary: ClassVar[str] = ""
+    #: Other names that a user may try.
+    synonyms: ClassVar[tuple[str, ...]] = ()
+    #: Module and class of what it makes, ``package.module:Class``: imported where it is made.
+    home: ClassVar[str] = ""
+    #: Arguments of that class that are always the same.
+    fixed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    def __post_init__(self) -> None:
+        try:
+            for field in fields(self):
+                value = getattr(self, field.name)
+                if value is not field.default:  # which is in its canonical type
+                    checked = accept(field.name, field.metadata["knob"], value)
+                    object.__setattr__(self, field.name, checked)
+            self.check()
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error}") from None
+
+    def check(self) -> None:
+        """Check the knobs against each other.
+
+        Raises:
+            ConfigError: one line, without the row's name.
+        """
+
+    def told(self) -> str:
+        """Return what it is, in a few words, for a list of rows."""
+        return self.summary
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """Value of each knob; None where it was left open."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def text(self) -> str:
+        """The row with all knobs that have a value, for files: defaults may change."""
+        return self._spelled({name: it for name, it in self.knobs.items() if it is not None})
+
+    def __str__(self) -> str:
+        """Return the row with the knobs that are not as usual, for people."""
+        usual = {field.name: field.default for field in fields(self)}
+        return self._spelled({name: it for name, it in self.knobs.items() if it != usual[name]})
+
+    def _spelled(self, knobs: Mapping[str, Any]) -> str:
+        given = (f"{dashed(name)}={_shown(it)}" for name, it in knobs.items())
+        return f"{self.name}:{','.join(given)}" if knobs else self.name
+
+    def made(self, *arguments: Any, **named: Any) -> Any:
+        """Return an object of the class that is its home."""
+        module, _, name = self.home.partition(":")
+        return getattr(importlib.import_module(module), name)(*arguments, **self.fixed, **named)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)
+
+
+def knobs_of_row(row: Row | type[Row]) -> Mapping[str, Knob]:
+    """Return the knobs of a row by field name, in order."""
+    return {field.name: field.metadata["knob"] for field in fields(row)}
+
+
+RowT = TypeVar("RowT", bound=Row)
+
+
+class Rows(Registry[RowT], Generic[RowT]):
+    """Rows with knobs by their names, each with its usual ones."""
+
+    def __init__(self, what: str, group: str, base: type[RowT], rows: Iterable[type[RowT]]) -> None:
+        """Set up.
+
+        Args:
+            what: what a row is, for messages: "codec".
+            group: entry points of other packages, each with the name of a row and its class.
+            base: class of all rows.
+            rows: psrt's own.
+        """
+        super().__init__(what, group, base, (row() for row in rows))
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the values of a flag that chooses a row."""
+        metavar = "NAME[:KNOB=VALUE,...]"
+        return Kind(metavar, self.read, self.accept, lambda row: write_text(row.text))
+
+    def read(self, text: str) -> RowT:
+        """Return the row that a text spells.
+
+        Args:
+            text: a name and, behind a colon, values of knobs: ``qsgd:levels=3,bucket=64``.
+
+        Raises:
+            ConfigError: with the end of a sentence that begins with the flag's name.
+        """
+        row, given = self.parsed(text)
+        return type(row)(**given)
+
+    def parsed(self, text: str) -> tuple[RowT, dict[str, Any]]:
+        """Return the row of a text's name, with the usual knobs, and the knobs that it gives.
+
+        Raises:
+            ConfigError: as ``read``.
+        """
+        name, colon, rest = text.strip().partition(":")
+        row, found = self[self.checked(name)], dict[str, Any]()
+        knobs = knobs_of_row(row)
+        for part in rest.split(",") if colon else ():
+            word, equals, value = (it.strip() for it in part.partition("="))
+            knob = word.replace("-", "_")
+            if knob not in knobs:
+                raise ConfigError(f"{name} has no knob {word!r}{self._hint(row, knob)}")
+            if not equals or knob in found:
+                what = f"{word} twice" if knob in found else f"{word} without =VALUE"
+                raise ConfigError(f"{name} has {what}, got {text!r}")
+            try:
+                found[knob] = read(knob, knobs[knob], value)
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error}") from None
+        return row, found
+
+    def _hint(self, row: RowT, knob: str) -> str:
+        """Return which knob of a row, or whose knob, was meant."""
+        known = {name: it.synonyms for name, it in knobs_of_row(row).items()}
+        words = {word: dashed(name) for name, its in known.items() for word in its}
+        if near := did_you_mean(dashed(knob), map(dashed, known), words):
+            return near
+        others = [name for name, it in self.items() if knob in it.knobs]
+        if others:
+            return f", which is one of {', '.join(others)}"
+        return f"; it has {', '.join(map(dashed, known)) or 'none'}"
+
+    def accept(self, value: Any) -> RowT:
+        """Return the row that a Python or TOML value is.
+
+        Raises:
+            ConfigError: as ``read``.
+            ValueError: if it is neither a row nor a text.
+        """
+        if isinstance(value, str):
+            return self.read(value)
+        if not isinstance(value, self.base):
+            raise ValueError(f"must be a {self.what}")
+        if type(self.get(value.name)) is not type(value):
+            raise ConfigError(
+                f"{value.name} is of no package that names it under the entry point {self.group}"
+            )
+        return value

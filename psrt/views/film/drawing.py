@@ -5,6 +5,7 @@ Below each arrow that ends at a rank is what it then holds, with a firm edge whe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from textwrap import wrap
 
@@ -155,10 +156,10 @@ class _Chart:
             y += _LINE
 
 
-#: Most ranks that are readable side by side, and boxes that a viewer opens in reasonable time.
-MOST_RANKS, _MOST_BOXES = 32, 200_000
+#: Boxes that a viewer opens in reasonable time.
+_MOST_BOXES = 200_000
 #: Height of a row of arrows, by the most ranks that it is for.
-_BANDS = ((4, 50.0), (8, 62.0), (MOST_RANKS, 76.0))
+_BANDS = ((4, 50.0), (8, 62.0), (math.inf, 76.0))
 #: Most local steps of a rank shown in one round; further ones are only counted.
 _MOST_LOCAL = 8
 _GUTTER, _BETWEEN_RANKS, _HEAD, _LOCAL_LINE = 92.0, 34.0, 132.0, 14.0
@@ -298,12 +299,10 @@ def draw(film: Film) -> Canvas:
     """Return the drawing of a film: its lanes, or a row for each frame of what ranks hold.
 
     Raises:
-        ConfigError: if there are too many ranks, frames or cells.
+        ConfigError: if there are too many frames or cells.
     """
     if isinstance(film.scene, Lanes):
         return _Chart(film, film.scene).draw()
-    if len(film.names) > MOST_RANKS:
-        raise ConfigError(f"svg draws at most {MOST_RANKS} ranks, got {len(film.names)}")
     boxes = len(film.frames) * sum(map(len, film.start))
     if boxes > _MOST_BOXES:
         raise ConfigError(f"svg would have {boxes} boxes, give fewer ranks or fewer --bytes")

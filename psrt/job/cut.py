@@ -16,9 +16,8 @@ from psrt.job.cells import Cell, Place, layout_lines, place_of, ranks_of_cell
 from psrt.job.gossip import role_map_with_peers
 from psrt.job.result import Say
 from psrt.job.shards import ShardChoice
-from psrt.model.chain import ChainLayer, chain_layers, layer_spans
+from psrt.model.chain import ChainLayer, SliceGroup, chain_layers, layer_spans
 from psrt.model.lent_stage import LentStage
-from psrt.model.slice_group import SliceGroup
 from psrt.model.stage import Stage, StageLoss
 from psrt.model.stage_memory import Boundary, StageShape
 from psrt.model.tensor import tensor_slice

@@ -15,8 +15,7 @@ from psrt.bench.allreduce_rows import MOST_RANKS
 from psrt.bench.probes import read_machine
 from psrt.bench.race import Layout, layouts
 from psrt.cli.printing import say
-from psrt.collective.analysis.costs_file import read_costs
-from psrt.collective.analysis.machine import MachineCosts
+from psrt.collective.analysis.machine import MachineCosts, read_costs
 from psrt.errors import ConfigError
 from psrt.files import write_text
 from psrt.mpi.agreement import bcast_text, raise_on_all

@@ -274,8 +274,7 @@ def costs_of(given: argparse.Namespace) -> LinkCosts:
     Raises:
         ConfigError: for an unreadable file or an invalid number.
     """
-    from psrt.collective.analysis.costs_file import read_costs
-    from psrt.collective.analysis.machine import DEFAULT_COSTS
+    from psrt.collective.analysis.machine import DEFAULT_COSTS, read_costs
 
     machine = DEFAULT_COSTS if given.machine_costs is None else read_costs(given.machine_costs)
     costs: LinkCosts = getattr(machine, given.link)

@@ -172,6 +172,13 @@ SERVER_KINDS = (
     Kind.LEFT, Kind.FORCE, Kind.CENTRE,
 )  # fmt: skip
 
+#: Kinds whose version is a ``pair``.
+PAIRED = (
+    Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE,
+    Kind.REPLY_ENCODE, Kind.REPLY_DECODE, Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.TRACK,
+    Kind.DRAW, Kind.FORCE, Kind.CENTRE,
+)  # fmt: skip
+
 #: Kind → the fields that it has, beyond kind, worker and time; the others are as in ``UNUSED``.
 FIELDS = {
     Kind.READ: ("shard", "clock", "version", "tau", "seconds", "flag"),

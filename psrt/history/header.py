@@ -28,6 +28,10 @@ OF_CELL = (
 _SUM = "crc32"
 
 
+def _kind_of(annotation: str) -> str:
+    return "tuple" if annotation.startswith("tuple[") and "None" not in annotation else annotation
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The facts about a run that its events do not contain."""
@@ -210,21 +214,7 @@ class Header:
 
     def _check(self) -> None:
         """Raise if the fields have impossible types or values."""
-        for name in (
-            "workers",
-            "servers",
-            "spans",
-            "matrices",
-            "layers",
-            "deal",
-            "hosts",
-            "clocks",
-            "resumed",
-            "files",
-            "crashes",
-            "left_out",
-            "cells",
-        ):
+        for name in _OF_KIND["tuple"]:
             if not isinstance(getattr(self, name), tuple):
                 raise ConfigError(f"has {name} that are not a list")
         if not all(len(_rows(span)) == 2 for span in (*self.spans, *self.layers)):
@@ -256,10 +246,9 @@ class Header:
             whole += [epoch, *_rows(gone)]
         whole += [number for it in self.matrices for number in _rows(it)]
         whole += [bound for span in (*self.spans, *self.layers) for bound in _rows(span)]
-        names: list[Any] = [*self.files, self.psrt, self.numpy, self.edges]
-        names += [self.initial_sha256, self.data_sha256, self.code_sha256]
-        chosen = (self.algorithm, self.way, self.control_algorithm)
-        names += [name for name in chosen if name is not None]
+        chosen = [getattr(self, name) for name in _OF_KIND["str | None"]]
+        names: list[Any] = [*self.files, *(it for it in chosen if it is not None)]
+        names += [getattr(self, name) for name in _OF_KIND["str"]]
         if not all(type(number) is int and number >= 0 for number in whole):
             raise ConfigError("has ranks, sizes or spans that are not whole numbers")
         if not all(min(_rows(it)) > 0 for it in (_rows(it)[1:] for it in self.matrices)):
@@ -268,16 +257,7 @@ class Header:
             raise ConfigError("has names that are not text")
         if not all(map(_is_digest, (self.initial_sha256, self.code_sha256))):
             raise ConfigError("has digests that are not SHA-256")
-        if not all(
-            isinstance(flag, bool)
-            for flag in (
-                self.simulated,
-                self.numerics,
-                self.disturbed,
-                self.is_end,
-                self.own_loop,
-            )
-        ):
+        if not all(isinstance(getattr(self, name), bool) for name in _OF_KIND["bool"]):
             raise ConfigError("does not say what was simulated")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("mode"), str):
             raise ConfigError("does not say the mode")
@@ -286,6 +266,13 @@ class Header:
                 f"has {len(self.workers)} workers, the ranks of {len(self.servers)} shards and the "
                 f"spans of {len(self.spans)}"
             )
+
+
+#: Names of the fields by what they are annotated with, of tuples whatever is in them.
+_OF_KIND = {
+    kind: [it.name for it in dataclasses.fields(Header) if _kind_of(str(it.type)) == kind]
+    for kind in ("tuple", "str", "str | None", "bool")
+}
 
 
 def _tuples(value: Any) -> Any:

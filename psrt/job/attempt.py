@@ -23,7 +23,7 @@ from psrt.faults.parent import Parent
 from psrt.faults.roster import how_it_ended
 from psrt.faults.watcher import End
 from psrt.job.output import Output, may_be_full
-from psrt.job.signals import Signals
+from psrt.job.signals import Heard, Signals
 from psrt.mpirun.boxes import Boxes
 
 #: Signals that end a job.
@@ -92,6 +92,71 @@ class Ended:
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
+class _Watch:
+    """Passes signals on to a job's process, and sees that it ends when it is to."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        parent: Parent,
+        alone: bool,
+        saves: bool,
+        deaf_s: float,
+        grace_s: float,
+        stall: Callable[[], str | None] | None,
+    ) -> None:
+        self._process, self._parent, self._stall = process, parent, stall
+        self._alone, self._saves = alone, saves
+        self._deaf_s, self._grace_s = deaf_s, grace_s
+        self._began, self._deadline = time.monotonic(), math.inf
+        #: The signal that the job was asked to end by, and by which to save first.
+        self.asked: int | None = None
+        self.saving: int | None = None
+        #: Why it was ended from here.
+        self.stalled: str | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it is killed."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def take(self, heard: Heard | None) -> None:
+        """Look how the job stands, and do what a signal asks for, if one has come."""
+        self._look()
+        again = heard is not None and heard.number in _ENDING and self.asked is not None
+        if again or not self.left_s:
+            self._process.kill()
+            self._deadline = math.inf
+        elif heard is not None and heard.number != signal.SIGCHLD:
+            self._pass_on(heard)
+
+    def _look(self) -> None:
+        """Set the job a deadline where it is over, or gets on no more."""
+        if self._parent.over is not None:
+            if self._parent.is_late and self._deadline == math.inf:
+                self._process.terminate()
+            self._deadline = min(self._deadline, time.monotonic() + _OVER_S)
+        elif self._stall is not None and self.asked is None and self.stalled is None:
+            self.stalled = self._stall()
+            if self.stalled is not None:
+                self._process.terminate()
+                self._deadline = time.monotonic() + _OVER_S
+
+    def _pass_on(self, heard: Heard) -> None:
+        deaf = self._parent.heard_at is None and time.monotonic() - self._began < self._deaf_s
+        saves = self._saves and self.saving is None and not deaf  # else there is nothing to save
+        if saves and heard.number in _SAVING:
+            self.saving = heard.number
+            self._process.send_signal(signal.SIGUSR1)
+            return
+        if heard.number in _ENDING:
+            self.asked = heard.number
+            self._deadline = time.monotonic() + (0.0 if deaf else self._grace_s)
+        if self._alone or not heard.from_terminal:
+            number = signal.Signals(heard.number)
+            self._process.send_signal(_AS.get(number, number))
+
+
 def attempt(
     words: Sequence[str],
     variables: Mapping[str, str],
@@ -141,86 +206,58 @@ def attempt(
         try:
             # What it has started becomes a child of this process when it dies.
             libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-            environment = {**os.environ, **variables, **parent.variables}
             alone = saves or any(signal.getsignal(it) is signal.SIG_IGN for it in _PASSED)
-            input_ = None if reads else subprocess.DEVNULL
-            # By this signal a job is asked to save, whatever this process was started to ignore.
-            taken = {signal.SIGUSR1} if saves else set()
             full = ("stdout",) if refused is not None and may_be_full(1) else ()
             pipes = {name: os.pipe() for name in dict.fromkeys((*boxed, *full))}
-            process = _start(words, environment, signals.before, libc, taken, alone, input_, pipes)
+            own = {**variables, **parent.variables}
+            process = _start(words, own, signals.before, libc, saves, alone, reads, pipes)
+            boxes = {name: Boxes(parent.lost, verbose=verbose) for name in boxed}
             outputs = [
-                Output(
-                    pipes[name][0],
-                    number,
-                    Boxes(parent.lost, verbose=verbose) if name in boxed else None,
-                )
+                Output(pipes[name][0], number, boxes.get(name))
                 for number, name in ((1, "stdout"), (2, "stderr"))
                 if name in pipes
             ]
-            own = threading.get_ident()
-            parent.start(lambda: signal.pthread_kill(own, signal.SIGCHLD))
-            asked: int | None = None
-            saving: int | None = None
-            stalled: str | None = None
-            deadline = math.inf
+            here = threading.get_ident()
+            parent.start(lambda: signal.pthread_kill(here, signal.SIGCHLD))
+            watch = _Watch(process, parent, alone, saves, deaf_s, grace_s, stall)
             while process.poll() is None:
-                left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
-                heard = signals.wait(left)
-                if parent.over is not None:
-                    if parent.is_late and deadline == math.inf:
-                        process.terminate()
-                    deadline = min(deadline, time.monotonic() + _OVER_S)
-                elif stall is not None and asked is None and stalled is None:
-                    stalled = stall()
-                    if stalled is not None:
-                        process.terminate()
-                        deadline = time.monotonic() + _OVER_S
-                is_deaf = parent.heard_at is None and time.monotonic() - begin < deaf_s
-                again = heard is not None and heard.number in _ENDING and asked is not None
-                if again or time.monotonic() >= deadline:
-                    process.kill()
-                    deadline = math.inf
-                elif (
-                    heard is not None
-                    and heard.number in _SAVING
-                    and saves
-                    and saving is None
-                    and not is_deaf  # there is nothing to save yet
-                ):
-                    saving = heard.number
-                    process.send_signal(signal.SIGUSR1)
-                elif heard is not None and heard.number != signal.SIGCHLD:
-                    if heard.number in _ENDING:
-                        asked = heard.number
-                        deadline = time.monotonic() + (0.0 if is_deaf else grace_s)
-                    if alone or not heard.from_terminal:
-                        number = signal.Signals(heard.number)
-                        process.send_signal(_AS.get(number, number))
+                watch.take(signals.wait(min(watch.left_s, _LONGEST_S)))
+            asked, stalled = watch.asked, watch.stalled
             for output in outputs:
                 output.drain()
             ends_itself = asked is None and stalled is None and process.returncode >= 0
             over = parent.close(blames=ends_itself)
             told = asked is not None or stalled is not None or over is not None
-            for output in outputs:
-                output.close(told=told)
-                if refused is not None and output.refused is not None and output.target == 1:
-                    refused(output.refused)
+            _close(outputs, told, refused)
             status = process.returncode if over is None else over.status
             if asked is None and status not in (0, StoppedError.exit_status):
-                asked = saving  # it could not save
+                asked = watch.saving  # it could not save
             if over is not None or stalled is not None or process.returncode:
                 _end_orphans()
         finally:
             parent.close(blames=False)
             libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
     ended = Ended(process.returncode, asked, time.monotonic() - begin, over, stalled)
+    _write_down(ended, parent)
+    return ended
+
+
+def _close(
+    outputs: Sequence[Output], told: bool, refused: Callable[[OSError], None] | None
+) -> None:
+    for output in outputs:
+        output.close(told=told)
+        if refused is not None and output.refused is not None and output.target == 1:
+            refused(output.refused)
+
+
+def _write_down(ended: Ended, parent: Parent) -> None:
+    """Write why an attempt ended into its run's folder, if it has one and did not succeed."""
     if parent.run is not None and ended.status:
         text, is_known = _why(ended)
         from psrt.report.end import EndFile  # needs numpy, and the launcher does not until now
 
         EndFile(*parent.run).write(text, ended.status, replaces=is_known)
-    return ended
 
 
 def _why(ended: Ended) -> tuple[str, bool]:
@@ -265,16 +302,18 @@ def _pending(pid: int) -> set[int]:
 
 def _start(
     words: Sequence[str],
-    environment: Mapping[str, str],
+    variables: Mapping[str, str],
     mask: Set[signal.Signals | int],
     libc: ctypes.CDLL,
-    taken: Set[int],
+    saves: bool,
     alone: bool,
-    input_: int | None,
+    reads: bool,
     pipes: Mapping[str, tuple[int, int]],
 ) -> subprocess.Popen[bytes]:
     # Loaded before the fork: nothing may be after it.
     parent = os.getpid()
+    # By this signal a job is asked to save, whatever this process was started to ignore.
+    taken = {signal.SIGUSR1} if saves else set()
 
     def prepare() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -295,10 +334,10 @@ def _start(
     try:
         return subprocess.Popen(
             list(words),
-            env=dict(environment),
+            env={**os.environ, **variables},
             preexec_fn=prepare,
             process_group=0 if alone else None,
-            stdin=input_,
+            stdin=None if reads else subprocess.DEVNULL,
             stdout=streams.get("stdout"),
             stderr=streams.get("stderr"),
             # It has the other end, too: if this process is killed, to write is no error by which it

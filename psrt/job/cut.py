@@ -16,9 +16,8 @@ from psrt.job.cells import Cell, Place, layout_lines, place_of, ranks_of_cell
 from psrt.job.gossip import role_map_with_peers
 from psrt.job.result import Say
 from psrt.job.shards import ShardChoice
-from psrt.model.chain import ChainLayer, chain_layers, layer_spans
+from psrt.model.chain import ChainLayer, SliceGroup, chain_layers, layer_spans
 from psrt.model.lent_stage import LentStage
-from psrt.model.slice_group import SliceGroup
 from psrt.model.stage import Stage, StageLoss
 from psrt.model.stage_memory import Boundary, StageShape
 from psrt.model.tensor import tensor_slice
@@ -328,7 +327,6 @@ def cut_problem(
     alive = most_alive(steps, chunks)
     stages: list[Stage] = []
     for i, number in enumerate(own):
-        is_last = number == len(spans) - 1
         shape = StageShape(
             rows=cut.rows,
             micro_batches=cut.micro_batches,
@@ -338,21 +336,9 @@ def cut_problem(
             first=number == 0,
             given=number == 0,
         )
-        own_layers = of.layers[slice(*spans[number])]
-        if isinstance(problem, TimingOnlyProblem):
-            stages.append(TimingOnlyStage(own_layers, shape, group=links, is_last=is_last))
-            continue
-        made = Stage if config.shard in (None, OPTIMIZER) else LentStage
-        stages.append(
-            made(
-                own_layers,
-                shape,
-                loss=of.loss if is_last else None,
-                group=links,
-                boundary=_boundary(links, ways[i]),
-                summed=links.empty,
-            )
-        )
+        loss = of.loss if number == len(spans) - 1 else None
+        layers = of.layers[slice(*spans[number])]
+        stages.append(_stage(config, problem, layers, shape, loss, ways[i], links))
     is_first = place.stage == place.slice == 0
     if row.asynchronous:
         # Servers that count staleness are told which version a gradient is of.
@@ -383,6 +369,23 @@ def cut_problem(
         now=now,
         events=events,
     )
+
+
+def _stage(
+    config: TrainConfig,
+    problem: Problem,
+    layers: Sequence[ChainLayer],
+    shape: StageShape,
+    loss: StageLoss | None,
+    ways: Ways,
+    links: StageLinks,
+) -> Stage:
+    """Return what computes the layers of a chunk; ``loss`` is that of the last one."""
+    if isinstance(problem, TimingOnlyProblem):
+        return TimingOnlyStage(layers, shape, group=links, is_last=loss is not None)
+    made = Stage if config.shard in (None, OPTIMIZER) else LentStage
+    boundary = _boundary(links, ways)
+    return made(layers, shape, loss=loss, group=links, boundary=boundary, summed=links.empty)
 
 
 def _ways(cut: Cut, place: Place, chunk: int) -> Ways:

@@ -10,8 +10,7 @@ import numpy as np
 
 from psrt.arrays import AnyArray, Vector
 from psrt.codec import Matrix
-from psrt.collective.analysis.costs_file import read_costs
-from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, read_costs
 from psrt.config import TrainConfig, check_data
 from psrt.config.dealing import IID, dealing_of
 from psrt.data import Deal, dataset_size, deal, load_dataset

@@ -7,7 +7,7 @@ and made by the caller: a layer writes into them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from operator import index
 from typing import Any, Protocol
@@ -96,6 +96,19 @@ class SliceLayer(ChainLayer, Protocol):
 
     def finish(self, out: FloatArray, params: Vector, saved: FloatArray) -> None:
         """Make y of the sum of all parts, in place; called where ``sums_forward`` says so."""
+
+
+class SliceGroup(Protocol):
+    """Reductions over the slices of a layer, in place; all slices end with equal bits.
+
+    A reduction may begin with the call or with the wait for its result.
+    """
+
+    def sum(self, array: FloatArray) -> Awaitable[None]:
+        """Replace an array, C-contiguous, by the sum of those of all slices."""
+
+    def max(self, array: FloatArray) -> Awaitable[None]:
+        """Replace an array by the largest of those of all slices, element by element."""
 
 
 class Chain(Protocol):

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from psrt.arrays import AnyArray, FloatArray
 from psrt.errors import ConfigError
+from psrt.model.chain import SliceGroup
 from psrt.model.loss import Labels
-from psrt.model.slice_group import SliceGroup
 from psrt.partition import Span
 
 

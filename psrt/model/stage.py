@@ -22,9 +22,8 @@ import numpy as np
 
 from psrt.arrays import AnyArray, FloatArray, Vector
 from psrt.errors import ConfigError
-from psrt.model.chain import ChainLayer, SliceLayer, layer_spans
+from psrt.model.chain import ChainLayer, SliceGroup, SliceLayer, layer_spans
 from psrt.model.layers import SpanViews
-from psrt.model.slice_group import SliceGroup
 from psrt.model.stage_memory import Boundary, Empty, Slot, StageMemory, StageShape, sums
 from psrt.partition import Span, even_spans
 from psrt.pipeline.step import ALL

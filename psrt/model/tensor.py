@@ -19,10 +19,9 @@ import numpy as np
 from psrt.arrays import AnyArray, FloatArray, Vector
 from psrt.errors import ConfigError
 from psrt.model.activation import Activation
-from psrt.model.chain import ChainLayer, layer_spans
+from psrt.model.chain import ChainLayer, SliceGroup, layer_spans
 from psrt.model.dense import Dense
 from psrt.model.mlp import MLP
-from psrt.model.slice_group import SliceGroup
 from psrt.model.sliced_loss import SLICED_LOSSES
 from psrt.model.workspace import Workspace
 from psrt.partition import Part, Rectangle, Span, even_span

@@ -206,6 +206,8 @@ class MpiStageLinks:
         """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
         if self._copy is None:
             return number
+        # All numbers go to all, and each part rounds their sum once: a sum on the way would be
+        # rounded at each step, and its last bit would depend on the order.
         numbers = self._numbers
         numbers[self._copy.rank] = number
         self._copy.all_gather(numbers)
@@ -220,6 +222,7 @@ class MpiStageLinks:
             return None
         whole = np.empty(sum(part.size for part in parts), np.float32)
         parts[0].put(mine, whole)
+        # One after another: beside the whole there is room for one part.
         for source, part in enumerate(parts[1:], 1):
             theirs = np.empty(part.size, np.float32)
             requests = [comm.Irecv(it, source, FETCH) for it in pieces(theirs)]
@@ -235,6 +238,7 @@ class MpiStageLinks:
 
     def close(self) -> None:
         """Free what was made; collective."""
+        # What was sent is waited for before anything is freed: MPI still reads the matrices.
         for link in self._remote.values():
             link.close(self._backoff)
         self._local.clear()

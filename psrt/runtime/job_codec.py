@@ -120,7 +120,7 @@ class JobCodec:
         """Return what makes the frames of a worker's sums; ``watch`` is told of each."""
         make, worker = self.sender if port.theta.size else self.lengths, port.rank
         return SumCodec(
-            make, seed=self.seed, worker=worker, coding=self.coding,
+            make, seed=self.seed, worker=worker, makes=self.coding,
             of_optimizer=self.of_optimizer, watch=watch,
             means=None if self.reply is None else self.reply.codec,
         )  # fmt: skip

@@ -14,8 +14,7 @@ from psrt.codec.matrices import Matrix, between
 from psrt.data import BatchPlan, Dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
-from psrt.model.chain import ChainLayer
-from psrt.model.slice_group import SliceGroup
+from psrt.model.chain import ChainLayer, SliceGroup
 from psrt.model.tensor import TensorSlice
 from psrt.partition import Span
 from psrt.runtime.problem_rules import check_takes_samples, no_labels, not_labels, not_matrices

@@ -11,9 +11,8 @@ import numpy as np
 
 from psrt.arrays import FloatArray, Vector
 from psrt.model import MLP
-from psrt.model.chain import ChainLayer, layer_spans
+from psrt.model.chain import ChainLayer, SliceGroup, layer_spans
 from psrt.model.lent_stage import LentStage
-from psrt.model.slice_group import SliceGroup
 from psrt.model.stage_memory import StageShape
 from psrt.model.tensor import TensorSlice
 from psrt.partition import Span

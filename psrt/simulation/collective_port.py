@@ -27,8 +27,7 @@ from psrt.simulation.schedule_run import ScheduleRun
 from psrt.simulation.straight_run import StraightRun
 from psrt.simulation.sums import Gathering, MessageSum, RendezvousSum, ShardedSum
 from psrt.transport.coded_sum import CodedSum, SumCodec
-from psrt.transport.majority import outliers
-from psrt.transport.port import AS_ASKED, CONTROL, Held, Reduction, RoleMap, Take
+from psrt.transport.port import AS_ASKED, CONTROL, Held, Reduction, RoleMap, Take, outliers
 
 if TYPE_CHECKING:
     from psrt.simulation.cell import World

@@ -90,12 +90,12 @@ class VirtualCosts:
         if not self.link.startswith(LIKE):
             read_link(self.link)
         if not self.server_apply.startswith(LIKE):
-            read_rate("server-apply", self.server_apply)
-        read_speed(self.codec_speed)
+            _rate("server-apply", self.server_apply)
+        _read("codec-speed", (_SPEED,), self.codec_speed)
         read_stage_costs(self.stage_costs)
         read_small_products(self.small_products)
         read_seconds("pass-overhead", self.pass_overhead)
-        read_rate("worker-apply", self.worker_apply)
+        _rate("worker-apply", self.worker_apply)
 
     @classmethod
     def like(cls, run: str, **given: str) -> VirtualCosts:
@@ -122,7 +122,7 @@ class VirtualCosts:
     def apply_rate(self) -> float | None:
         """Return the bytes of gradient that a server applies a second; None if they are a run's."""
         given = self.server_apply
-        return None if given.startswith(LIKE) else read_rate("server-apply", given)
+        return None if given.startswith(LIKE) else _rate("server-apply", given)
 
     def compute_mean(self) -> float | None:
         """Return the mean time of a gradient, of some draws; None if it is a run's."""
@@ -154,18 +154,18 @@ class VirtualCosts:
     def _given(self, role_map: RoleMap) -> SimulationCosts:
         draw = read_compute(self.compute)
         latency, bandwidth = read_link(self.link)
-        rate = read_rate("server-apply", self.server_apply)
+        rate = _rate("server-apply", self.server_apply)
         number = {rank: worker for worker, rank in enumerate(role_map.workers)}
         return SimulationCosts(
             compute=lambda rank, rng: draw(number[rank], rng),
             latency=lambda rng: latency,
             bandwidth=bandwidth,
             apply=None if rate == math.inf else lambda shard, nbytes, rng: nbytes / rate,
-            codec_speed=read_speed(self.codec_speed),
+            codec_speed=_read("codec-speed", (_SPEED,), self.codec_speed)[0],
             stages=read_stage_costs(self.stage_costs),
             slowdown=read_small_products(self.small_products),
             pass_s=read_seconds("pass-overhead", self.pass_overhead),
-            worker_apply=read_rate("worker-apply", self.worker_apply),
+            worker_apply=_rate("worker-apply", self.worker_apply),
         )
 
 
@@ -211,24 +211,9 @@ def read_link(text: str) -> tuple[float, float]:
     return latency, bandwidth
 
 
-def read_rate(flag: str, text: str) -> float:
-    """Return a number of bytes per second, which may be infinite.
-
-    Raises:
-        ConfigError: if it is not a number, or less than 1.
-    """
-    (rate,) = _read(flag, (_RATE,), text)
-    return rate
-
-
-def read_speed(text: str) -> float:
-    """Return how many times as fast codecs are; may be infinite.
-
-    Raises:
-        ConfigError: if it is not a number above 0.
-    """
-    (speed,) = _read("codec-speed", (_SPEED,), text)
-    return speed
+def _rate(flag: str, text: str) -> float:
+    """Return a number of bytes per second, which may be infinite."""
+    return _read(flag, (_RATE,), text)[0]
 
 
 def read_seconds(flag: str, text: str) -> float:
@@ -237,8 +222,7 @@ def read_seconds(flag: str, text: str) -> float:
     Raises:
         ConfigError: if it is not a number, or less than 0.
     """
-    (seconds,) = _read(flag, (_SECONDS,), text)
-    return seconds
+    return _read(flag, (_SECONDS,), text)[0]
 
 
 def read_checkpoint_cost(text: str) -> tuple[float, float]:

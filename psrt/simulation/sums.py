@@ -9,6 +9,7 @@ real run. The frames of a codec are always sent. If that time was measured with 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -101,6 +102,83 @@ class Sum:
             take(Span(first + block.start, first + block.stop), block.of(sums))
 
 
+class Carrier(Protocol):
+    """What brings the numbers of a sum, or of a half of one, together, round after round."""
+
+    @property
+    def result(self) -> Vector:
+        """This rank's sums, or what was gathered, at the places that they have in the span."""
+
+    def begin(self, mine: Vector | None) -> None:
+        """Begin a round with this rank's numbers; None moves their bytes only."""
+
+    def is_over(self) -> bool:
+        """Progress without waiting; return whether the round is over."""
+
+
+@dataclass(eq=False, slots=True)
+class ByMessages:
+    """Carries by the messages of a schedule, or by frames."""
+
+    port: CollectivePort
+    run: ScheduleRun | CodedSum | StraightRun
+
+    @property
+    def result(self) -> Vector:
+        """What the steps have made."""
+        return self.run.sums
+
+    def begin(self, mine: Vector | None) -> None:
+        """Send what can be sent."""
+        if not self.run.begin(mine):
+            self.port.under_way.append(self.run)
+
+    def is_over(self) -> bool:
+        """Run the steps of all schedules whose spans have arrived."""
+        self.port.move_on()
+        return self.run not in self.port.under_way
+
+
+@dataclass(eq=False, slots=True)
+class AtRendezvous:
+    """Carries by a rendezvous of all workers."""
+
+    port: CollectivePort
+    place: Rendezvous
+    #: Bytes that this rank sends, and receives, as counted in a real run.
+    moves: int
+    _is_over: bool = field(default=True, init=False)
+    _result: Any = field(default=None, init=False)
+
+    @property
+    def result(self) -> Vector:
+        """What the rendezvous has made; all workers share one array, whose owners may write it."""
+        result: Vector = self._result
+        return result
+
+    def begin(self, mine: Vector | None, *, after: float = 0.0) -> None:
+        """Arrive, after that many seconds."""
+        port = self.port
+        self._is_over = False
+        port.bytes_sent += self.moves
+        if after:
+            port.world.after(after, lambda _: self._arrive(mine))
+        else:
+            self._arrive(mine)
+
+    def _arrive(self, mine: Vector | None) -> None:
+        self.place.arrive(self.port.worker, mine, self._on_result)
+
+    def _on_result(self, result: Any) -> None:
+        self.port.bytes_received += self.moves
+        self._is_over, self._result = True, result
+        self.port.world.wake(self.port.rank)
+
+    def is_over(self) -> bool:
+        """Return whether the result is there."""
+        return self._is_over
+
+
 class MessageSum(Sum):
     """A sum by messages: those of a schedule, or frames."""
 
@@ -126,21 +204,22 @@ class MessageSum(Sum):
         """
         super().__init__(port, span, take)
         size, numerics = len(port.role_map.workers), self._mine is not None
-        self._run: ScheduleRun | CodedSum | StraightRun
+        run: ScheduleRun | CodedSum | StraightRun
         if codec is None:
-            self._run = ScheduleRun(
+            run = ScheduleRun(
                 port, algorithm, span.size, rank=port.rank, size=size, key=key, numerics=numerics
             )
         elif codec.way(algorithm, span) is Way.STRAIGHT:
-            self._run = StraightRun(
+            run = StraightRun(
                 port, codec, span, algorithm,
                 rank=port.worker, size=size, key=key, numerics=numerics,
             )  # fmt: skip
         else:
-            self._run = sum_in_frames(
+            run = sum_in_frames(
                 algorithm, port, codec, span,
                 rank=port.worker, size=size, key=key, numerics=numerics,
             )  # fmt: skip
+        self._carrier = ByMessages(port, run)
         world = port.world
         #: Where the sum's recorded time passes; None where that of its messages does.
         self._timer: Rendezvous | None = None
@@ -152,19 +231,18 @@ class MessageSum(Sum):
         if self._timer is not None:
             self._has_passed = False
             self._timer.arrive(self._port.worker, None, self._on_time)
-        if not self._run.begin(self._mine):
-            self._port.under_way.append(self._run)
+        self._carrier.begin(self._mine)
 
     def _on_time(self, _: None) -> None:
         self._has_passed = True
         self._port.world.wake(self._port.rank)
 
     def _advance(self) -> bool:
-        self._port.move_on()
-        return self._has_passed and self._run not in self._port.under_way
+        # Whatever the timer says: what has arrived is taken up, as over MPI.
+        return self._carrier.is_over() and self._has_passed
 
     def _sums(self) -> Vector:
-        return self._run.sums
+        return self._carrier.result
 
 
 class RendezvousSum(Sum):
@@ -178,48 +256,33 @@ class RendezvousSum(Sum):
         ranks = len(port.role_map.workers)
         # Few numbers that all ranks need are summed by each of them; else each sums its slice.
         whole = take is None and 4 * span.size <= ONE_SHOT_BYTES
-        self._moves = moved_bytes(algorithm, port.worker, ranks, span.size, whole=whole)
         #: Elements that it updates: inside a host its slice.
         self._own = span.size
         if algorithm == NODE:
             self._own = even_span(span.size, ranks, port.worker).size
         fold = _nothing if self._mine is None else fold_of(algorithm, whole=whole)
         moved = 4 * span.size * (ranks - 1) / ranks
-        along = (
-            span.start >= port.role_map.gradient_size
-        )  # control values, summed beside a gradient
-        self._rendezvous = port.world.rendezvous.at(key, fold, moved, along=along)
-        self._has_result = False
-        self._result: Any = None
+        # Control values are summed beside a gradient.
+        along = span.start >= port.role_map.gradient_size
+        self._carrier = AtRendezvous(
+            port,
+            port.world.rendezvous.at(key, fold, moved, along=along),
+            moved_bytes(algorithm, port.worker, ranks, span.size, whole=whole),
+        )
 
     @property
     def _updates(self) -> int:
         return self._own
 
     def _start(self) -> None:
-        port = self._port
-        port.bytes_sent += self._moves
-        if port.behind:
-            port.world.after(port.behind, self._arrive)
-        else:
-            self._arrive()
-
-    def _arrive(self, _: object = None) -> None:
-        self._rendezvous.arrive(self._port.worker, self._mine, self._on_result)
-
-    def _on_result(self, sums: Any) -> None:
-        self._port.bytes_received += self._moves
-        self._has_result, self._result = True, sums
-        self._port.world.wake(self._port.rank)
+        self._carrier.begin(self._mine, after=self._port.behind)
 
     def _advance(self) -> bool:
-        there, self._has_result = self._has_result, False
-        return there
+        return self._carrier.is_over()
 
     def _sums(self) -> Vector:
-        sums: Vector = self._result
         # All workers share one array, and ``take`` may overwrite its sums.
-        return sums if self._take is None else sums.copy()
+        return self._carrier.result if self._take is None else self._carrier.result.copy()
 
 
 class ShardedSum(Sum):
@@ -253,8 +316,10 @@ class ShardedSum(Sum):
             self._theta = None
         #: Whether the owners have taken their parts in this round.
         self._has_taken = False
-        self._scatter: Half = _half(port, algorithm, span.size, keys[0], 0, self._mine is not None)
-        self._gather: Half | None = None
+        self._scatter: Carrier = _half(
+            port, algorithm, span.size, keys[0], 0, self._mine is not None
+        )
+        self._gather: Carrier | None = None
         if held.spreads:
             self._gather = _half(port, algorithm, span.size, keys[1], 1, self._mine is not None)
 
@@ -313,102 +378,33 @@ class Gathering(Sum):
         """Do nothing: what was gathered is in its place."""
 
 
-class Half(Protocol):
-    """A reduce-scatter to owners, or an all-gather from them, round after round."""
-
-    @property
-    def result(self) -> Vector:
-        """This rank's sums, or what was gathered, at the places that they have in the span."""
-
-    def begin(self, mine: Vector | None) -> None:
-        """Begin a round with this rank's numbers; None moves their bytes only."""
-
-    def is_over(self) -> bool:
-        """Progress without waiting; return whether the round is over."""
-
-
 def _half(
     port: CollectivePort, algorithm: str, n: int, key: int, half: int, numerics: bool
-) -> Half:
-    """Return one half of a sum: by a schedule's messages, or at a rendezvous."""
+) -> Carrier:
+    """Return what carries one half of a sum: a reduce-scatter to owners, or an all-gather.
+
+    At a rendezvous the first one takes the time of all of it.
+    """
+    ranks, worker, table = len(port.role_map.workers), port.worker, port.world.rendezvous
     if algorithm in ALGORITHMS and port.world.costs.reduce is None:
-        return HalfSchedule(port, algorithm, n, key, half, numerics)
-    return HalfRendezvous(port, algorithm, n, key, half, numerics)
-
-
-class HalfSchedule:
-    """Half of a schedule, by messages."""
-
-    def __init__(
-        self, port: CollectivePort, algorithm: str, n: int, key: int, half: int, numerics: bool
-    ) -> None:
-        self._port, size = port, len(port.role_map.workers)
-        self._run = ScheduleRun(
-            port, algorithm, n, rank=port.rank, size=size, key=key, numerics=numerics, half=half
+        run = ScheduleRun(
+            port, algorithm, n, rank=port.rank, size=ranks, key=key, numerics=numerics, half=half
         )
-
-    @property
-    def result(self) -> Vector:
-        """What the steps have made."""
-        return self._run.sums
-
-    def begin(self, mine: Vector | None) -> None:
-        """Send what can be sent."""
-        if not self._run.begin(mine):
-            self._port.under_way.append(self._run)
-
-    def is_over(self) -> bool:
-        """Run the steps of all schedules whose spans have arrived."""
-        self._port.move_on()
-        return self._run not in self._port.under_way
-
-
-class HalfRendezvous:
-    """Half of a sum at a rendezvous: the first one takes the time of all of it."""
-
-    def __init__(
-        self, port: CollectivePort, algorithm: str, n: int, key: int, half: int, numerics: bool
-    ) -> None:
-        self._port, table = port, port.world.rendezvous
-        ranks, worker = len(port.role_map.workers), port.worker
-        self._moves = 0
-        if algorithm in ALGORITHMS:
-            steps = ALGORITHMS[algorithm].halves(worker, ranks, n)[half]
-            self._moves = 4 * sum(step.send.size for step in steps)
-        elif half == 0:
-            self._moves = 4 * even_spans(n, ranks)[worker].size * (ranks - 1)
-        if half == 0:
-            fold = fold_of(algorithm, whole=False) if numerics else _nothing
-            moved = 4 * n * (ranks - 1) / ranks
-            self._rendezvous = table.at(key, fold, moved, along=False)
-        else:
-            whole = Span(0, n)
-            owners = [port.owned(whole, algorithm, worker=i) for i in range(ranks)]
-            self._rendezvous = table.free(key, partial(_joined, owners) if numerics else _nothing)
-        self._is_over = True
-        self._result: Any = None
-
-    @property
-    def result(self) -> Vector:
-        """What the rendezvous has made; all workers share one array, whose owners may write it."""
-        result: Vector = self._result
-        return result
-
-    def begin(self, mine: Vector | None) -> None:
-        """Arrive."""
-        self._is_over = False
-        port = self._port
-        port.bytes_sent += self._moves
-        self._rendezvous.arrive(port.worker, mine, self._on_result)
-
-    def _on_result(self, result: Any) -> None:
-        self._port.bytes_received += self._moves
-        self._is_over, self._result = True, result
-        self._port.world.wake(self._port.rank)
-
-    def is_over(self) -> bool:
-        """Return whether the result is there."""
-        return self._is_over
+        return ByMessages(port, run)
+    moves = 0
+    if algorithm in ALGORITHMS:
+        steps = ALGORITHMS[algorithm].halves(worker, ranks, n)[half]
+        moves = 4 * sum(step.send.size for step in steps)
+    elif half == 0:
+        moves = 4 * even_spans(n, ranks)[worker].size * (ranks - 1)
+    if half == 0:
+        fold = fold_of(algorithm, whole=False) if numerics else _nothing
+        return AtRendezvous(
+            port, table.at(key, fold, 4 * n * (ranks - 1) / ranks, along=False), moves
+        )
+    owners = [port.owned(Span(0, n), algorithm, worker=i) for i in range(ranks)]
+    fold = partial(_joined, owners) if numerics else _nothing
+    return AtRendezvous(port, table.free(key, fold), moves)
 
 
 def _joined(owners: Sequence[Span], vectors: Sequence[Vector]) -> Vector:

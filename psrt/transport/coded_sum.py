@@ -78,56 +78,46 @@ class FrameWatch(Protocol):
         """A sender has kept back what the parts of these numbers have lost."""
 
 
+@dataclass(eq=False)
 class SumCodec:
     """By what a worker encodes its sums, and what all of them must know of the round."""
 
-    saved = ("sums",)
+    #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
+    saved: ClassVar[tuple[str, ...]] = ("sums",)
 
-    def __init__(
-        self,
-        encoder: Callable[[Span, int], Encoder],
-        *,
-        seed: int,
-        worker: int,
-        coding: Callable[[Span], Coding] | None = None,
-        of_optimizer: bool = False,
-        means: Callable[[Span], Codec] | None = None,
-        watch: FrameWatch | None = None,
-    ) -> None:
-        """Set up.
-
-        Args:
-            encoder: (span, way) → a new sender's side for a span of the whole vector, of
-                contributions (``FORTH``) or of means (``BACK``).
-            seed: of the run.
-            worker: the number of this one.
-            coding: what it makes of a span, and how the sum may travel; None as by its row.
-            of_optimizer: whether it is one half of the optimizer: then it is in effect where a
-                worker is alone, too, and it is given numbers times the learning rate.
-            means: span → what decodes means, where they have another codec.
-            watch: is told of every frame.
-        """
-        self.means = means
-        self.of_optimizer = of_optimizer
-        self.encoder, self._coding, self.watch = encoder, coding, watch
-        self.seed, self.worker = seed, worker
-        #: Updates before this one.
-        self.clock = 0
-        #: The epoch that the workers are in.
-        self.epoch = 0
-        #: The total of all weights, which sums are divided by.
-        self.total = 1.0
-        #: The learning rate of this update.
-        self.rate = 1.0
-        #: Where its worker counts the bytes of frames, and of the numbers that they stand for.
-        self.counts = WorkerFold()
-        #: The parts in sums that this codec makes the frames of.
-        self.sums: list[SumPart] = []
+    #: (span, way) → a new sender's side for a span of the whole vector, of contributions
+    #: (``FORTH``) or of means (``BACK``).
+    encoder: Callable[[Span, int], Encoder]
+    _: KW_ONLY
+    #: Of the run.
+    seed: int
+    #: The number of this one.
+    worker: int
+    #: What it makes of a span, and how the sum may travel; None as by its row.
+    makes: Callable[[Span], Coding] | None = None
+    #: Whether it is one half of the optimizer: then it is in effect where a worker is alone, too,
+    #: and it is given numbers times the learning rate.
+    of_optimizer: bool = False
+    #: Span → what decodes means, where they have another codec.
+    means: Callable[[Span], Codec] | None = None
+    #: Is told of every frame.
+    watch: FrameWatch | None = None
+    #: Updates before this one.
+    clock: int = field(default=0, init=False)
+    #: The epoch that the workers are in.
+    epoch: int = field(default=0, init=False)
+    #: The total of all weights, which sums are divided by.
+    total: float = field(default=1.0, init=False)
+    #: The learning rate of this update.
+    rate: float = field(default=1.0, init=False)
+    #: Where its worker counts the bytes of frames, and of the numbers that they stand for.
+    counts: WorkerFold = field(default_factory=WorkerFold, init=False)
+    #: The parts in sums that this codec makes the frames of.
+    sums: list[SumPart] = field(default_factory=list, init=False)
 
     def coding(self, span: Span) -> Coding:
         """Return what it makes of a span, and how the sum may travel."""
-        own = self._coding
-        return coding_of(self.encoder(span, FORTH)) if own is None else own(span)
+        return coding_of(self.encoder(span, FORTH)) if self.makes is None else self.makes(span)
 
     def way(self, algorithm: str, span: Span) -> Way | None:
         """Return the way in which the sum of a span goes by an all-reduce."""

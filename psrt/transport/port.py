@@ -26,7 +26,8 @@ of its own; nothing is in order between two shards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
@@ -449,7 +450,7 @@ class Port(Protocol):
 
         Returns:
             The same on every worker: the workers whose number is not the most frequent one, in
-            order; see ``majority.outliers``.
+            order; see ``outliers``.
 
         Raises:
             TransportError: if a worker does not take part within the deadline.
@@ -474,3 +475,17 @@ def control_of(port: Port, i: int = 0) -> Vector:
     """Return the i-th set of control values (CONTROL,)."""
     first = port.gradient.size - CONTROL * (port.role_map.controls - i)
     return port.gradient[first : first + CONTROL]
+
+
+def outliers(numbers: Sequence[int]) -> list[int]:
+    """Return the indices of the numbers that are not the most frequent one, in order.
+
+    Ties are decided for the number that comes first, so all workers get the same result.
+
+    >>> outliers([7, 7, 9, 7]), outliers([7, 9]), outliers([5])
+    ([2], [1], [])
+    """
+    # Counter keeps the order of first appearance, and max returns the first of equals.
+    counts = Counter(numbers)
+    usual = max(counts, key=counts.__getitem__)
+    return [place for place, number in enumerate(numbers) if number != usual]

@@ -29,6 +29,7 @@ of the codecs that it compares, random K, too, draws with a seed of all workers.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -44,6 +45,7 @@ from psrt.transport.coded_sum import SumCodec
 from psrt.ways import Way
 
 
+@dataclass(eq=False)
 class StraightSum:
     """One rank's part in the sums of one span, round after round.
 
@@ -54,28 +56,27 @@ class StraightSum:
     saved: ClassVar[tuple[str, ...]] = ("_sender", "_total")
     way: ClassVar[Way] = Way.STRAIGHT
 
-    def __init__(
-        self,
-        codec: SumCodec,
-        span: Span,
-        algorithm: str,
-        *,
-        rank: int,
-        size: int,
-        numerics: bool = True,
-    ) -> None:
-        """Set up.
+    #: Makes the parts; linear.
+    codec: SumCodec
+    #: Of the whole vector, that is summed.
+    span: Span
+    #: A key of ``ALGORITHMS``.
+    algorithm: InitVar[str]
+    _: KW_ONLY
+    #: This rank's number in the schedule, in [0, ``size``).
+    rank: InitVar[int]
+    #: The number of ranks, p.
+    size: InitVar[int]
+    #: Whether to compute; if not, only bytes are counted.
+    numerics: InitVar[bool] = True
+    _vector: Vector | None = field(default=None, init=False)
+    #: What the parts are made of; None without numerics.
+    _given: Vector | None = field(default=None, init=False)
+    #: The total that what is kept back belongs to; 0 before the first round.
+    _total: float = field(default=0.0, init=False)
 
-        Args:
-            codec: makes the parts; linear.
-            span: of the whole vector, that is summed.
-            algorithm: a key of ``ALGORITHMS``.
-            rank: this rank's number in the schedule, in [0, ``size``).
-            size: the number of ranks, p.
-            numerics: whether to compute; if not, only bytes are counted.
-        """
-        self._codec, self.span = codec, span
-        self._sender = sender = codec.encoder(span, FORTH)
+    def __post_init__(self, algorithm: str, rank: int, size: int, numerics: bool) -> None:
+        self._sender = sender = self.codec.encoder(self.span, FORTH)
         linear = codec_of(sender)
         assert isinstance(linear, Linear), "whoever asks for a codec has chosen so"
         self._linear: Linear = linear
@@ -87,18 +88,13 @@ class StraightSum:
         self.parts: tuple[int, ...] = tuple(linear.parts[i] for i in self._numbers)
         #: Bytes that this rank sends of each part in a round, and would of the numbers themselves.
         self._sent = [self.dtype.itemsize * sent(algorithm, rank, size, n) for n in self.parts]
-        self.framed_bytes = 4 * sent(algorithm, rank, size, span.size)
+        self.framed_bytes = 4 * sent(algorithm, rank, size, self.span.size)
         #: What the schedule adds: this rank's part before the sum of it, the sum after.
         self.buffers = [np.empty(n if numerics else 0, self.dtype) for n in self.parts]
         self._means = [np.zeros(n if numerics else 0, np.float32) for n in linear.parts]
         #: This rank's own parts, where what they have lost is kept back.
         self._own = [] if self._feedback is None else [np.zeros_like(it) for it in self._means]
-        self._vector: Vector | None = None
-        #: What the parts are made of; None without numerics.
-        self._given: Vector | None = None
-        #: The total that what is kept back belongs to; 0 before the first round.
-        self._total = 0.0
-        codec.sums.append(self)
+        self.codec.sums.append(self)
 
     @property
     def frame_bytes(self) -> int:
@@ -122,7 +118,7 @@ class StraightSum:
         Args:
             mine: (span,) this rank's numbers, which the means will replace; None without numerics.
         """
-        codec, feedback = self._codec, self._feedback
+        codec, feedback = self.codec, self._feedback
         self._vector = self._given = mine
         if mine is None:
             return
@@ -144,7 +140,7 @@ class StraightSum:
         Args:
             at: its place in ``parts``.
         """
-        codec, number = self._codec, self._numbers[at]
+        codec, number = self.codec, self._numbers[at]
         buffer: AnyVector | None = None
         if self._given is not None:
             buffer = self.buffers[at]
@@ -158,7 +154,7 @@ class StraightSum:
 
     def agree(self, at: int) -> None:
         """Take up the sum of a part, which stands in its buffer."""
-        codec, number = self._codec, self._numbers[at]
+        codec, number = self.codec, self._numbers[at]
         codec.counts.framed(self._sent[at], 0)
         if self._given is not None:
             mean, scale = self._means[number], np.float32(1.0 / codec.total)
@@ -170,7 +166,7 @@ class StraightSum:
 
     def finish(self) -> None:
         """Put the means in the place of this rank's numbers."""
-        codec, feedback, vector = self._codec, self._feedback, self._vector
+        codec, feedback, vector = self.codec, self._feedback, self._vector
         codec.counts.framed(0, self.framed_bytes)
         # Before the means take the place of this rank's numbers, which the watch is shown.
         if vector is not None and feedback is not None:
@@ -186,7 +182,7 @@ class StraightSum:
 
     def _tell(self, at: int) -> None:
         """Tell of the sum of a part; of the last one, with the means of the span."""
-        codec, number = self._codec, self._numbers[at]
+        codec, number = self.codec, self._numbers[at]
         if codec.watch is not None:
             mean = None if self._vector is None else self._means[number]
             result = self._vector if at + 1 == len(self.parts) else None

@@ -167,6 +167,11 @@ def _is_of_a_last_round(it: Forgery) -> bool:
     return bool(mine["worker"] in it.told.crashed and last)
 
 
+def _goes_straight(it: Forgery) -> bool:
+    """Return whether a schedule adds what its codec makes, so that nobody else sees that."""
+    return it.told.cells[it.cell].header.way == "straight"
+
+
 def _ends_later(it: Forgery) -> bool:
     late = it.job["event"] in ("is killed", "loses a worker") or it.job["mode"] == "pairs"
     return late or it.job["cut"] == "parameters"
@@ -185,6 +190,8 @@ ON_TRUST = (
         lambda it: not it.is_taken),
     Row("a gradient that nobody takes", (f"TRACK.{FIRST_DIGEST}",), _is_sent_no_more),
     Row("what a frame comes to", ("DECODE.version", "SUM_DECODE.version"), _nobody_else_says),
+    Row("what a schedule adds", ("SUM_ENCODE.version", f"SUM_ENCODE.{FIRST_DIGEST}"),
+        _goes_straight),
     Row("the step of a checkpoint to which no other worker comes", ("PARK.version",), _comes_alone),
     Row("when all is written, after a fault, or where it is waited for", (f"FINAL.{LATE}",),
         _ends_later),
@@ -222,6 +229,8 @@ def why_it_passes(it: Forgery) -> str:
         kinds = {Kind(int(one["kind"])) for one in (it.before, it.next)}
         free = kinds in EITHER_FIRST or (kinds == OF_STAGES and not it.is_message_of_pass)
         free |= kinds == OF_SUMS and not it.is_frame_and_source
+        # What is kept back of a part, and the sum of the next one.
+        free |= kinds == {Kind.SUM_KEEP, Kind.SUM_DECODE} and _goes_straight(it)
         # Two frames for others, of chunks that are theirs.
         free |= kinds == {Kind.SUM_ENCODE} and it.job["way"] == "all-pairs"
         ends_meanwhile = it.job["mode"] == "eager" or (

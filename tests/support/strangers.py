@@ -29,8 +29,7 @@ from psrt.checkpoint import Checkpoints, Disk, announced
 from psrt.checkpoint.part import parsed
 from psrt.cli.like import read_like
 from psrt.codec import CODECS
-from psrt.collective.analysis.costs_file import read_costs
-from psrt.collective.analysis.machine import DEFAULT_COSTS
+from psrt.collective.analysis.machine import DEFAULT_COSTS, read_costs
 from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.data import load_dataset
 from psrt.errors import PsrtError

@@ -10,8 +10,7 @@ import numpy as np
 from schemes import FixedBatch
 
 from psrt.arrays import FloatArray, Vector
-from psrt.model.chain import ChainLayer
-from psrt.model.slice_group import SliceGroup
+from psrt.model.chain import ChainLayer, SliceGroup
 from psrt.model.tensor import TensorSlice
 from psrt.partition import Span, even_spans
 

@@ -1,4 +1,4 @@
-"""What messages and shared memory cost on one machine, as measured and kept in a file. Pure.
+"""What messages and shared memory cost on one machine, as measured and kept in a file.
 
 ``psrt bench allreduce --fit FILE`` measures a machine and writes ``MachineCosts.to_json()``;
 `choose` predicts with them which all-reduce is the fastest.
@@ -31,6 +31,7 @@ from typing import Any
 
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
+from psrt.files import read_text
 
 #: Largest time accepted, in seconds; a file with a larger one is broken.
 _LONGEST = 1e9
@@ -204,6 +205,19 @@ def _measured(found: Any) -> tuple[Measured, ...]:
         if rows[key] == 0:
             raise ConfigError(f"{what}, seconds: 0, expected more")
     return tuple((*key, seconds) for key, seconds in rows.items())
+
+
+def read_costs(path: str) -> MachineCosts:
+    """Return the costs that a file holds.
+
+    Raises:
+        ConfigError: if it cannot be read, or is not what ``MachineCosts.to_json`` writes.
+    """
+    text = read_text(path)
+    try:
+        return MachineCosts.from_json(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 #: Where nothing was measured: a machine of 2 cores with the messages of an MPI library over

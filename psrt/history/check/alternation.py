@@ -103,14 +103,6 @@ class Workers:
         """By read, whether it answers a push, as all do but a worker's first."""
         return same_as_before(self.table["worker"][self.reads[:, 0]])
 
-    @property
-    def skew(self) -> Ints:
-        """By read that answers a push, the largest minus the smallest version of its shards."""
-        table, answers = self.table, self.reads[self.is_answer]
-        versions = (table["version"] if table.answers is None else table.answers)[answers]
-        skew: Ints = versions.max(axis=1, initial=0) - versions.min(axis=1, initial=2**62)
-        return skew
-
 
 def shard_of(
     contract: Contract, number: int, table: Table, died: Bools, findings: Findings

@@ -121,6 +121,16 @@ class Averagers:
         text = "{kind} of worker {worker} in round {clock} says what only averages of pairs have"
         findings.on(table, at).require(OFFERS, nothing, text, counts=False)
 
+    def check_plain(self, vectors: Ints, results: Ints, findings: Findings) -> None:
+        """Check that these vectors have no weight of their own, and that no result is divided."""
+        table = self.table
+        text = "{kind} of worker {worker} at clock {clock} has weight {weight:g}, expected 1"
+        plain = table.real("weight")[vectors] == 1
+        findings.on(table, vectors).require(CONSERVED, plain, text, counts=False)
+        text = "worker {worker} ends clock {clock} with a vector that is divided by its weight"
+        whole = table.real("rate")[results] == 0
+        findings.on(table, results).require(CONSERVED, whole, text, counts=False)
+
     def check_total(
         self, before: Ints, ends: Ints, slack: Floats, whole: Bools, findings: Findings
     ) -> None:

@@ -27,7 +27,6 @@ from psrt.history.check.averages import (
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
     CAUSALITY,
-    CONSERVED,
     NEIGHBOURS,
     OFFERS,
     TURNS,
@@ -261,11 +260,7 @@ def _check_said(rounds: _Rounds, findings: Findings) -> None:
     between.check_receivers((to & here).sum(axis=1), to.sum(axis=1), findings)
     rounds.all.check_unsaid(findings)
     own = np.concatenate([inside.offers.at, rounds.mixes.at])
-    text = "{kind} of worker {worker} in round {clock} has weight {weight:g}, expected 1"
-    findings.on(table, own).require(CONSERVED, table.real("weight")[own] == 1, text, counts=False)
-    ends = table.where(Kind.MIXED)
-    text = "worker {worker} ends round {clock} with a vector that is divided by its weight"
-    findings.on(table, ends).require(CONSERVED, table.real("rate")[ends] == 0, text, counts=False)
+    rounds.all.check_plain(own, table.where(Kind.MIXED), findings)
 
 
 def _check_all(rounds: _Rounds, findings: Findings) -> None:

@@ -25,9 +25,12 @@ from psrt.history.events import (
     GRADIENT,
     LATE,
     LOST,
+    PAIRED,
     PRESENT,
+    SERVER_KINDS,
     Kind,
 )
+from psrt.history.events import FIELDS as FIELDS_OF
 from psrt.units import plural
 
 FIELDS = "well-formed events"
@@ -311,33 +314,8 @@ def _refs(reasons: Reasons, table: Table, i: int) -> list[EventRef]:
 #: Events of the same worker and of the same shard that are shown before the one that is wrong, and
 #: how far back they are looked for, whatever the length of the history.
 _BEFORE, _WITHIN = 4, 10_000
-#: Fields beyond kind and time that matter, by kind.
-_SHOWN = {
-    Kind.READ: ("worker", "shard", "clock", "version", "tau"),
-    Kind.PUSH: ("worker", "shard", "clock", "version", "samples", "progress"),
-    Kind.STEP: ("worker", "clock", "samples", "progress", "rate"),
-    Kind.REDUCE: ("worker", "clock", "version", "samples", "weight"),
-    Kind.REDUCED: ("worker", "clock", "version", "weight", "rate"),
-    Kind.LEAVE: ("worker", "clock"),
-    Kind.OFFER: ("worker", "clock", "samples", "progress", "weight"),
-    Kind.OWN: ("worker", "clock", "progress"),
-    Kind.TAKE: ("worker", "shard", "clock", "weight"),
-    Kind.MIXED: ("worker", "clock", "progress", "weight"),
-    Kind.TRACK: ("worker", "clock", "progress", "rate"),
-    Kind.RECEIVE: ("shard", "worker", "clock", "version", "samples", "progress"),
-    Kind.SAVE: ("shard", "worker", "clock"),
-    Kind.APPLY: ("shard", "worker", "clock", "version", "tau", "samples", "rate"),
-    Kind.DROP: ("shard", "worker", "clock", "version", "tau"),
-    Kind.REPLY: ("shard", "worker", "clock", "version"),
-    Kind.LEFT: ("shard", "worker", "clock"),
-    Kind.DRAW: ("worker", "shard", "clock", "progress", "rate", "gap"),
-    Kind.FORCE: ("shard", "worker", "clock", "progress"),
-    Kind.CENTRE: ("shard", "clock", "progress"),
-    Kind.PASS: ("worker", "shard", "clock", "tau", "samples"),
-    Kind.MESSAGE: ("worker", "shard", "clock", "tau", "samples", "progress"),
-    Kind.PARK: ("worker", "clock", "version", "samples"),
-    Kind.FINAL: ("shard", "version"),
-}
+#: Fields that are not shown, and, as −1, those that an event does not have.
+_HIDDEN, _MAYBE = ("gap", "seconds", "flag"), ("worker", "shard")
 _FLAGS = {
     (Kind.DROP, LATE): "late",
     (Kind.DROP, LOST): "lost",
@@ -457,7 +435,12 @@ def _record(ref: EventRef) -> dict[str, Any]:
     event = ref.table.events[ref.at]
     kind = Kind(int(event["kind"]))
     record: dict[str, Any] = {"time": _finite(event["time"].item()), "kind": kind.name}
-    record |= {name: _finite(event[name].item()) for name in _SHOWN.get(kind, ())}
+    hidden = (*_HIDDEN, "version") if kind in PAIRED else _HIDDEN
+    names = (*(reversed(_MAYBE) if kind in SERVER_KINDS else _MAYBE), *FIELDS_OF[kind])
+    for name in dict.fromkeys(names):
+        value = event[name].item()
+        if name not in hidden and not (name in _MAYBE and value < 0):
+            record[name] = _finite(value)
     if flag := _FLAGS.get((kind, int(event["flag"]))):
         record["flag"] = flag
     return record

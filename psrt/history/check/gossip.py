@@ -280,7 +280,7 @@ def _check_sums(rounds: _Rounds, level: Level, findings: Findings) -> None:
     if run.mixing.push_sum:
         _check_weights(rounds, level, offers, share, sure, findings)
     else:
-        _check_no_weights(level, findings)
+        everybody.check_plain(np.concatenate([level.offers.at, ends]), ends, findings)
     if not findings.none or not len(ends) or not everybody.told.all():
         return
     count = np.bincount(clock)
@@ -326,17 +326,6 @@ def _own_share(rounds: _Rounds, level: Level, offers: Ints) -> tuple[Floats, Boo
         share[mine] += np.where(kept == 0, 0.0, doubt.sum(axis=1))
         sure[mine] &= (kept == 0) | (kept == (doubt > 0).sum(axis=1))
     return share, sure
-
-
-def _check_no_weights(level: Level, findings: Findings) -> None:
-    """Check that without push-sum nothing is weighed, nor divided."""
-    table = level.all.table
-    text = "worker {worker} ends round {clock} with a vector that is divided by its weight"
-    undivided = table.real("rate")[level.ends.at] == 0
-    findings.on(table, level.ends.at).require(CONSERVED, undivided, text, counts=False)
-    at = np.concatenate([level.offers.at, level.ends.at])
-    text = "{kind} of worker {worker} in round {clock} has weight {weight:g}, expected 1"
-    findings.on(table, at).require(CONSERVED, table.real("weight")[at] == 1, text, counts=False)
 
 
 def _check_weights(

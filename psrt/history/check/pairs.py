@@ -76,7 +76,7 @@ def check_pairs(
     if not findings.none:
         return 0, 0
     _check_roles(linked, np.array(mixing_of(header).colours), table, findings)
-    _check_numbers(table, findings)
+    _check_numbers(everybody, findings)
     if not findings.none:
         return 0, 0
     _check_offers(everybody, averages, findings)
@@ -211,8 +211,9 @@ def _check_roles(linked: Bools, colour: Ints, table: Table, findings: Findings) 
     )
 
 
-def _check_numbers(table: Table, findings: Findings) -> None:
+def _check_numbers(everybody: Averagers, findings: Findings) -> None:
     """Check the numbers that mean nothing, or the same everywhere, without rounds."""
+    table = everybody.table
     _, number = parts(table["version"])
     at = table.where(Kind.OFFER)
     text = "worker {worker} sends what it offers to {samples} neighbours, expected 1"
@@ -220,12 +221,10 @@ def _check_numbers(table: Table, findings: Findings) -> None:
     takes = table.where(Kind.TAKE)
     text = "worker {worker} weighs what worker {shard} has by {weight:g}, expected 0.5"
     findings.on(table, takes).require(NEIGHBOURS, table.real("weight")[takes] == 0.5, text)
-    at = table.where(Kind.OFFER, Kind.MIXED)
-    text = "{kind} of worker {worker} has weight {weight:g}, expected 1"
-    findings.on(table, at).require(CONSERVED, table.real("weight")[at] == 1, text, counts=False)
     ends = table.where(Kind.MIXED, Kind.OWN)
-    plain = (number[ends] == 0) & (table.real("rate")[ends] == 0) & (table["flag"][ends] == 0)
-    text = "{kind} of worker {worker} has a number, a rate or a flag, which mean nothing there"
+    everybody.check_plain(table.where(Kind.OFFER, Kind.MIXED), ends, findings)
+    plain = (number[ends] == 0) & (table["flag"][ends] == 0)
+    text = "{kind} of worker {worker} has a number or a flag, which mean nothing there"
     findings.on(table, ends).require(TURNS, plain, text, counts=False)
 
 

@@ -38,11 +38,10 @@ def without_stops(contract: Contract, table: Table, findings: Findings) -> Table
     findings.on(table, at).require(READS, follows, text, because=[np.maximum(before, 0)])
     if not findings.none:
         return table
-    events, answers = table.events.copy(), table["version"].copy()
+    events = table.events.copy()
     for name in ("tau", "seconds"):
         events[name][at] = events[name][before]
-    answers[at] = answers[before]
-    return Table(np.delete(events, before), table.name, answers=np.delete(answers, before))
+    return Table(np.delete(events, before), table.name)
 
 
 def stopped(contract: Contract, table: Table, left: Ints, findings: Findings) -> Ints:

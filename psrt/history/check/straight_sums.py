@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
-from psrt.history.check.sum_frames import Frames, Sums, check_chain, check_chunks, check_inside
+from psrt.history.check.findings import FRAMES, Findings
+from psrt.history.check.sum_frames import Frames, Sums, check_chunks, check_inside, check_kept
 from psrt.history.check.table import Ints, Table, find, repeats
 from psrt.history.events import OF_ALL, Kind, parts
 from psrt.history.header import Header
@@ -37,7 +37,7 @@ def check_straight_sums(sums: Sums, findings: Findings) -> None:
     if findings.none:
         _check_means(sums, sent, got, findings)
     if findings.none:
-        _check_kept(sums, sent, kept, findings)
+        check_kept(sums.codecs[0], sums, sent, kept, findings)
 
 
 def _check_means(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> None:
@@ -109,30 +109,6 @@ def _check_sent(
     findings.on(got.table, got.at[leader]).require(
         FRAMES, holds, text, total=total, nbytes=nbytes, least=least, most=most, counts=False
     )
-
-
-def _check_kept(sums: Sums, sent: Frames, kept: Frames, findings: Findings) -> None:
-    """Check that each span's sum takes up what was kept back of it before."""
-    asked, codec = findings.on(kept.table, kept.at), sums.codecs[0]
-    if not codec.keeps:
-        asked.forbid(RESIDUALS, "worker {worker} kept something back, which its codec does not")
-        return
-    ours, theirs = sent.keys("worker"), kept.keys("worker")
-    text = "worker {worker} kept something back in round {clock}, of no sum, or twice"
-    holds = np.isin(theirs, ours) & ~repeats(theirs) & (kept.flag == 0)
-    asked.require(RESIDUALS, holds, text, counts=False)
-    text = "worker {worker} took part in round {clock} and did not say what it kept back"
-    made = findings.on(sent.table, sent.at)
-    made.require(RESIDUALS, np.isin(ours, theirs), text, counts=False)
-    if not findings.none:
-        return
-    order = np.argsort(theirs, kind="stable")
-    its = order[find(theirs[order], ours)]
-    text = "worker {worker} kept back in round {clock} before it had made part {flag}"
-    holds = (kept.at[its] > sent.at) & (kept.size[its] == sent.size)
-    made.require(RESIDUALS, holds, text, counts=False)
-    if findings.none:
-        check_chain(codec, sums, kept, findings)
 
 
 def straight_bytes(table: Table) -> tuple[int, int]:

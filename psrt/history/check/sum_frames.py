@@ -177,7 +177,7 @@ def check_sum_frames(sums: Sums, findings: Findings) -> None:
             _check_turns(sent, got, findings)
         kept = sums.frames(Kind.SUM_KEEP)
         for flag, codec in enumerate(sums.codecs):
-            _check_kept(codec, sums, sent.only(flag), kept.only(flag), findings)
+            check_kept(codec, sums, sent.only(flag), kept.only(flag), findings)
 
 
 def check_inside(sums: Sums, frames: Frames, findings: Findings) -> None:
@@ -335,31 +335,43 @@ def _check_turns(sent: Frames, got: Frames, findings: Findings) -> None:
     )
 
 
-def _check_kept(
+def check_kept(
     codec: FrameContract, sums: Sums, sent: Frames, kept: Frames, findings: Findings
 ) -> None:
-    """Check that each frame takes up what was kept back of its chunk before it."""
-    table = sums.table
-    asked = findings.on(table, kept.at)
+    """Check that of each frame, or sum of parts, it is said behind it what is kept back, once.
+
+    Args:
+        codec: what it promises.
+        sums: what is summed when.
+        sent: what was encoded.
+        kept: what was kept back.
+        findings: takes what is wrong.
+    """
+    asked, made = findings.on(sums.table, kept.at), findings.on(sums.table, sent.at)
     if not codec.keeps:
         asked.forbid(RESIDUALS, "worker {worker} kept something back, which its codec does not")
         return
-    kind = np.append(table["kind"], 0)
-    follows = kind[sent.at + 1] == Kind.SUM_KEEP
-    belongs = (kept.at > 0) & (kind[kept.at - 1] == Kind.SUM_ENCODE)
-    for name in ("worker", "shard", "clock", "tau", "flag", "progress"):
-        column = table.column(name)
-        follows &= column[sent.at] == np.append(column, 0)[sent.at + 1]
-        belongs &= column[kept.at] == column[kept.at - 1]
+    check_inside(sums, kept, findings)
+    ours, theirs = sent.keys("worker"), kept.keys("worker")
+    text = "worker {worker} kept something back in round {clock}, of no frame, or twice"
+    once = np.isin(theirs, ours) & ~repeats(theirs)
+    asked.require(RESIDUALS, once & ((kept.flag == 0) | (not sums.straight)), text, counts=False)
     text = "worker {worker} encoded in round {clock} and did not say what it kept back"
-    findings.on(table, sent.at).require(RESIDUALS, follows, text, counts=False)
-    text = "worker {worker} kept something back in round {clock}, of no frame"
-    asked.require(RESIDUALS, belongs, text, counts=False)
+    made.require(RESIDUALS, np.isin(ours, theirs), text, counts=False)
+    if not findings.none:
+        return
+    order = np.argsort(theirs, kind="stable")
+    its = order[find(theirs[order], ours)]
+    # Of what a schedule adds, it is known once all parts are made.
+    behind = kept.at[its] > sent.at if sums.straight else kept.at[its] == sent.at + 1
+    same = (kept.size[its] == sent.size) & (kept.column("shard")[its] == sent.column("shard"))
+    text = "worker {worker} did not say behind its frame in round {clock} what it kept back of it"
+    made.require(RESIDUALS, behind & same, text, because=[kept.at[its]], counts=False)
     if findings.none:
-        check_chain(codec, sums, kept, findings)
+        _check_chain(codec, sums, kept, findings)
 
 
-def check_chain(codec: FrameContract, sums: Sums, kept: Frames, findings: Findings) -> None:
+def _check_chain(codec: FrameContract, sums: Sums, kept: Frames, findings: Findings) -> None:
     """Check that what is kept back of a chunk is what is taken up again, and that none is lost.
 
     Args:

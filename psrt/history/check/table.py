@@ -22,13 +22,11 @@ Grid = NDArray[np.int64]
 class Table:
     """The events of one shard, of all workers (worker after worker), or the FINAL ones."""
 
-    def __init__(self, events: Events, name: str, *, answers: Ints | None = None) -> None:
+    def __init__(self, events: Events, name: str) -> None:
         #: The records themselves, in order.
         self.events = events
         #: What reports call this place.
         self.name = name
-        #: By position, the version that the answer to a push had; None where that is what was read.
-        self.answers = answers
         self._columns: dict[str, Ints] = {}
         self._reals: dict[str, Floats] = {}
 

@@ -63,6 +63,10 @@ ON_TRUST: Final = (
         EVENTS, ("DECODE.version", "SUM_DECODE.version"),
         "a digest of what a frame came to, where only one decodes it", "without error feedback",
     ),
+    Trusted(
+        EVENTS, ("SUM_ENCODE.version",), "a digest of what nobody else has",
+        "where a schedule adds what a codec makes",
+    ),
     Trusted(EVENTS, ("LEFT.flag",), "whether it was missed, or had said so", "of who died"),
     Trusted(
         EVENTS, ("PARK.version",), "the step of a checkpoint",

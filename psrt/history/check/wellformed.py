@@ -22,6 +22,7 @@ from psrt.history.events import (
     LATE,
     LOST,
     MISSED,
+    PAIRED,
     PARKED,
     PRESENT,
     TRACKED,
@@ -137,7 +138,7 @@ def _check_numbers(contract: Contract, table: Table, findings: Findings) -> None
     unmeasured = ~in_rounds | np.isnan(table.real("gap"))
     _require(findings, table, unmeasured, "gap {gap}, expected none in rounds")
     _require(findings, table, table["samples"] >= 0, "{samples} samples")
-    digests = ~table.are(*FRAMED, *_SUMMED, *DRAWN, *_MIXED) | (table["version"] >= 0)
+    digests = ~table.are(*PAIRED) | (table["version"] >= 0)
     _require(findings, table, digests, "digests {version}, expected a number from 0 on")
 
 

@@ -6,7 +6,7 @@ job: a law of every job, and what ``psrt check`` asks of every run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,7 +95,7 @@ def pieces_of(history: History, number: int, *, by_stages: bool = False) -> Work
     pairs = bool(history.header.knob("asynchronous")) and not shards
     chosen = events[np.isin(events["kind"], _KINDS)]
     pieces = _Pieces(shards, pairs, has_steps=bool((events["kind"] == Kind.STEP).any()))
-    found = [piece for row in chosen.tolist() for piece in pieces.of(*row)]
+    found = [piece for row in chosen.tolist() if (piece := pieces.of(*row)) is not None]
     if by_stages:
         ends = events[(events["kind"] == Kind.PASS) & np.isin(events["flag"], _ENDS)]
         ages = iter((ends["clock"] - ends["version"]).tolist())
@@ -122,40 +122,40 @@ class _Pieces:
         self, kind: int, flag: int, shard: int, worker: int, clock: int, version: int,
         progress: float, time: float, tau: int, samples: int, rate: float, gap: float,
         weight: float, seconds: float,
-    ) -> Iterator[Piece]:  # fmt: skip
-        """Yield what is counted at an event, of these fields in their order."""
-        if kind == _STEP:
-            self._clock = clock + 1
-            yield Piece(self._clock, time, seconds, samples=samples)
-        elif kind == _PUSH and shard == 0:
-            self._pushed = samples, seconds
-        elif kind == _TAKE:
-            self._tau = tau
-        elif kind == _MIXED and self._pairs:
-            yield Piece(self._clock, time, seconds, seconds, age=self._tau, gap=gap)
-        elif kind in (_REDUCED, _MIXED, _LEAVE) or (kind == _OFFER and seconds > 0):
-            yield Piece(self._clock, time, seconds, seconds)
-        elif kind == _READ:
+    ) -> Piece | None:  # fmt: skip
+        """Return what is counted at an event, of these fields in their order."""
+        if kind == _READ:
             if shard == 0:
                 self._versions, self._taus, self._waited = [], [], seconds
             self._versions.append(version)
             self._taus.append(tau)
-            if shard == self._shards - 1:
-                yield from self._read(flag, clock, time)
+            return self._read(flag, clock, time) if shard == self._shards - 1 else None
+        if kind == _STEP:
+            self._clock = clock + 1
+            return Piece(self._clock, time, seconds, samples=samples)
+        if kind == _MIXED and self._pairs:
+            return Piece(self._clock, time, seconds, seconds, age=self._tau, gap=gap)
+        if kind in (_REDUCED, _MIXED, _LEAVE) or (kind == _OFFER and seconds > 0):
+            return Piece(self._clock, time, seconds, seconds)
+        if kind == _PUSH and shard == 0:
+            self._pushed = samples, seconds
+        elif kind == _TAKE:
+            self._tau = tau
+        return None
 
-    def _read(self, flag: int, clock: int, time: float) -> Iterator[Piece]:
-        """Yield what is counted of a read of all shards: the first one answers no push."""
+    def _read(self, flag: int, clock: int, time: float) -> Piece | None:
+        """Return what is counted of a read of all shards: the first one answers no push."""
         is_answer, self._has_read = self._has_read, True
         if flag == PARKED:
-            yield Piece(self._clock, time, 0.0)
-        elif is_answer:
-            skew, taus = max(self._versions) - min(self._versions), tuple(self._taus)
-            if self._has_steps:
-                yield Piece(self._clock, time, self._waited, self._waited, skew=skew, taus=taus)
-            else:
-                self._clock = clock
-                samples, lasts = self._pushed
-                yield Piece(clock, time, lasts + self._waited, self._waited, samples, skew, taus)
+            return Piece(self._clock, time, 0.0)
+        if not is_answer:
+            return None
+        skew, taus = max(self._versions) - min(self._versions), tuple(self._taus)
+        if self._has_steps:
+            return Piece(self._clock, time, self._waited, self._waited, skew=skew, taus=taus)
+        self._clock = clock
+        samples, lasts = self._pushed
+        return Piece(clock, time, lasts + self._waited, self._waited, samples, skew, taus)
 
 
 def fold(history: History, workers: Sequence[WorkerPieces]) -> list[Stats]:

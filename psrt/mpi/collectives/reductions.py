@@ -21,8 +21,7 @@ from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
 from psrt.sharding import Sharing
 from psrt.transport.coded_sum import SumCodec
-from psrt.transport.majority import outliers
-from psrt.transport.port import Held, Reduction, Take
+from psrt.transport.port import Held, Reduction, Take, outliers
 
 #: The signature of ``differing``.
 _COMPARISON = "comparison of numbers"

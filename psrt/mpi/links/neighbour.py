@@ -36,16 +36,9 @@ class LocalNeighbour:
         frames_out: list[Bytes] | None,
         frames_in: list[Bytes] | None,
     ) -> None:
-        """Take up the mailboxes.
+        """Take up the mailboxes; the arguments are those of a ``LocalLink``.
 
-        Args:
-            memory: of this host.
-            peer: its rank on this host.
-            waker: its flag, and what wakes it.
-            regions: the peer's regions, all of one length, as seen from here.
-            frames_out: this rank's memory for the longest frame that it sends, ``AHEAD`` times;
-                None if it sends none.
-            frames_in: the same of the peer.
+        Regions are all of one length, and of memory for frames there is ``AHEAD`` times as much.
         """
         #: Where the peer's payload is found after a receipt.
         self.payload = np.zeros(regions[0].size, np.float32)
@@ -130,14 +123,10 @@ class RemoteNeighbour(RemoteLink):
         most: int,
         frame_bytes: int = 0,
     ) -> None:
-        """Make the requests and post the first receives.
+        """Make the requests and post the first receives; see ``RemoteLink`` for the arguments.
 
-        Args:
-            comm: the communicator of the job's own traffic.
-            peer: rank of the other end in ``comm``.
-            regions: what this rank sends from, all of one length.
-            most: see ``RemoteLink``.
-            frame_bytes: length of the longest frame, either way; 0 if regions are sent.
+        Regions are all of one length; ``frame_bytes`` is that of the longest frame, either way, or
+        0 if regions are sent.
         """
         # Two take turns: MPI may fill one while the caller still mixes what lies in the other. Of
         # frames two more are on their way out.

@@ -126,7 +126,7 @@ class AllReduce(Strategy):
 
     @property
     def owned(self) -> Sequence[Span]:
-        """See ``Strategy.owned``."""
+        """See ``Holding.owned``."""
         return self._reducer.owned if self._shares is None else self._shares.owned
 
     def begin(self, step: Step) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
-
 from psrt.arrays import ITEMSIZE, Vector
 from psrt.history.folds.worker import WorkerFold
 from psrt.history.log import QUEUED
-from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.strategies.boundary import Boundary
+from psrt.runtime.strategies.holding import Holding
 from psrt.runtime.updater import Contribution, Updater
-from psrt.sharding import Memory, memory
+from psrt.sharding import memory
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 from psrt.ways import Way
@@ -90,11 +89,12 @@ class ReducePlan(NamedTuple):
     largest: int = 0
 
 
-class Strategy(Protocol):
-    """One synchronization scheme, as a worker meets it.
+class Strategy(Boundary, Holding, Protocol):
+    """One synchronization scheme, as the training loop meets it.
 
     The gradient is in the port's ``gradient``; the next parameters are in its ``theta`` when
-    ``step`` returns.
+    ``step`` returns. What it is to checkpoints (``Boundary``) and which vectors a worker has
+    (``Holding``) most schemes leave as it is.
     """
 
     #: Updates of this rank's own parameters that all ranks share: averages in local SGD; 0 in
@@ -109,84 +109,13 @@ class Strategy(Protocol):
     plan: ReducePlan | None = None
     #: What it counts; the worker counts into it, too, and reports it.
     counts: WorkerFold
-    #: (n,) where the gradient is to be written; None for the port's own.
-    gradient: Vector | None = None
-    #: Whether the port's ``theta`` is all parameters; else they are in ``model``, at the end only.
-    whole: bool = True
     #: Computes the gradient of a batch, and returns its mean loss; None leaves that to the problem.
     compute: Callable[[Any], Awaitable[float]] | None = None
     #: Called by ``compute`` with each part of this worker's gradient before it is summed, and the
     #: place of its first element; set by the worker. None where nobody looks.
     look: Callable[[int, Vector], None] | None = None
-    #: The memory of this worker's vectors; None where it is not counted.
-    memory: Memory | None = None
-    #: (n,) the model that is evaluated, as far as this worker knows it; None for θ.
-    model: Vector | None = None
-    #: Called with the clock of those that train, after each round that this worker joins when it is
-    #: done itself: its state is part of a cut then, too. None costs nothing.
-    at_round: Callable[[int], Awaitable[object]] | None = None
-
-    @property
-    def owned(self) -> Sequence[Span] | None:
-        """The elements of which this worker keeps the optimizer's state, as they lie there.
-
-        Where it has room for more, only these are up to date. None where it keeps all, or none.
-        """
-        return None
-
-    #: Where workers come to a checkpoint at steps of their own, and no server sees all of them:
-    #: called between two steps with the clock, and the step of the newest checkpoint that this
-    #: worker was parked for; returns that of the next one, as ``Params.cut``. None costs nothing.
-    call: Callable[[int, int], int] | None = None
-    #: Whether the port's ``theta`` is this worker's alone between two steps, so that a loop of the
-    #: user's own may write to it.
-    owns_theta: bool = False
-    #: Whether it goes on without a neighbour that fell silent.
-    has_lost: bool = False
-    #: Bytes received of messages that will come once more where a run goes on from here.
-    early_bytes: int = 0
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: ClassVar[tuple[str, ...]] = ("updates",)
-    by_element: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def at_cut(self) -> bool:
-        """Whether, between this step and the next, what workers have is one state of the run.
-
-        All workers come there at the same clock, and nothing is under way but what is ``saved``.
-        """
-        return True
-
-    @property
-    def cut(self) -> int:
-        """The ``Params.cut`` that this worker is to ``park`` for; 0 for none."""
-        return 0
-
-    async def park(self, clock: int) -> None:
-        """At a clock, wait until all are parked for the checkpoint; read what there is then."""
-        return
-
-    async def set_out(self) -> None:
-        """Before the first step, wait for what is to be there by then where a run resumes."""
-        return
-
-    def go_on(self, clock: int) -> None:
-        """Go on at a clock from a checkpoint, after what is ``saved`` was restored."""
-        return
-
-    @property
-    def held(self) -> tuple[Vector, float]:
-        """Where workers end with different parameters, what this one brings to their mean.
-
-        Returns:
-            (n,) a vector, and its weight; the mean is the sum of all vectors over that of weights.
-            Elsewhere nothing.
-        """
-        return np.zeros(0, np.float32), 0.0
-
-    def load(self, initial: Vector) -> None:
-        """Take what this worker keeps of the initial parameters (n,), where it is not ``whole``."""
-        return
 
     def begin(self, step: Step) -> None:
         """Prepare for a step before its gradient is computed; the default does nothing."""
@@ -207,14 +136,6 @@ class Strategy(Protocol):
     async def leave(self, clock: int) -> None:
         """Finish: this worker has done all its steps; others may not have."""
         ...
-
-    def note_left(self, clock: int) -> None:
-        """Record the end of a worker that had left before the checkpoint it went on from."""
-        return
-
-    async def collect(self) -> None:
-        """Where ``theta`` is not ``whole``, bring ``model`` to the first worker; after training."""
-        return
 
 
 class LocalSteps(Strategy):

@@ -98,7 +98,7 @@ class ElasticAverager(Averager):
 
     @property
     def cut(self) -> int:
-        """See ``Strategy.cut``."""
+        """See ``Boundary.cut``."""
         return self._push_pull.cut
 
     async def park(self, averages: int) -> None:
@@ -195,7 +195,7 @@ class ElasticAverager(Averager):
             events.note((events.drawn, now, step.clock, shard, sums))
 
     def note_left(self, averages: int) -> None:
-        """See ``Strategy.note_left``."""
+        """See ``Boundary.note_left``."""
         self._push_pull.note_left(averages)
 
     async def leave(self, clock: int) -> int:

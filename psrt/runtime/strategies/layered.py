@@ -139,7 +139,7 @@ class LayeredAllReduce(Strategy):
 
     @property
     def owned(self) -> Sequence[Span]:
-        """See ``Strategy.owned``."""
+        """See ``Holding.owned``."""
         return self._shares.owned
 
     def begin(self, step: Step) -> None:

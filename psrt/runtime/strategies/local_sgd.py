@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from psrt.runtime.strategies.base import (
     Step,
     frame_plan,
 )
+from psrt.runtime.strategies.boundary import Boundary
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
@@ -26,36 +27,16 @@ from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 
 
-class Averager(Protocol):
+class Averager(Boundary, Protocol):
     """Replaces ``theta`` by the mean over the workers, weighted by their samples."""
 
     #: What a checkpoint keeps between an average and the next step.
-    saved: ClassVar[tuple[str, ...]] = ()
-    by_element: ClassVar[tuple[str, ...]] = ()
     #: How the mean is summed over all ranks; None where servers do it.
     plan: ReducePlan | None = None
     #: See ``Strategy.counts``.
     counts: WorkerFold
-    #: See ``Strategy.model``.
+    #: See ``Holding.model``.
     model: Vector | None = None
-
-    @property
-    def at_cut(self) -> bool:
-        """Whether all workers come to the average that was the last one."""
-        return True
-
-    @property
-    def cut(self) -> int:
-        """See ``Strategy.cut``."""
-        return 0
-
-    async def park(self, averages: int) -> None:
-        """Wait, after that many averages, until all are parked; only where there is a ``cut``."""
-        return
-
-    def go_on(self, averages: int) -> None:
-        """Go on from a checkpoint, after that many averages; the default does nothing."""
-        return
 
     def begin(self, step: Step) -> None:
         """Prepare for the local steps of round ``step.clock``; the default does nothing."""
@@ -68,10 +49,6 @@ class Averager(Protocol):
             step: ``clock`` is the round, ``samples`` counts those since the round before.
         """
         ...
-
-    def note_left(self, averages: int) -> None:
-        """See ``Strategy.note_left``; the default does nothing."""
-        return
 
     async def leave(self, clock: int) -> int:
         """Leave the averages, after that many; return how many ``theta`` has seen then."""
@@ -131,7 +108,7 @@ class ServerAverager(Averager):
         np.copyto(base, theta)
 
     def note_left(self, averages: int) -> None:
-        """See ``Strategy.note_left``."""
+        """See ``Boundary.note_left``."""
         self._push_pull.note_left(averages)
 
     async def leave(self, clock: int) -> int:
@@ -258,7 +235,7 @@ class LocalSGD(LocalSteps):
 
     @property
     def cut(self) -> int:
-        """See ``Strategy.cut``."""
+        """See ``Boundary.cut``."""
         return self._averager.cut
 
     async def park(self, clock: int) -> None:

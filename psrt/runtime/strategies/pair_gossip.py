@@ -105,7 +105,7 @@ class PairGossip(LocalSteps):
         n = port.theta.size
         self._blocks = block_spans(n, BLOCK)
         self._scratch = np.empty(min(n, BLOCK), np.float32)
-        #: See ``Strategy.call``.
+        #: See ``Boundary.call``.
         self.call: Callable[[int, int], int] | None = None
         #: The checkpoint that is next; the one that this worker parks for now, as ``Params.cut``,
         #: 0 for none; and the step of its newest.

@@ -21,7 +21,6 @@ import numpy as np
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ConfigError
 from psrt.history import Kind
-from psrt.history.events import SERVER_KINDS
 from psrt.messages import Params
 from psrt.partition import Span, even_spans
 from psrt.runtime.strategies.push_pull import shares_of
@@ -172,16 +171,11 @@ def _messages(job: RecordedJob) -> Iterator[Bar]:
 
 
 def _updates(job: RecordedJob) -> Iterator[Bar]:
-    """Yield the updates of servers, and what saving a gradient takes, which is to be in one.
-
-    In virtual time nothing else takes a server any: so each began with the event before it.
-    """
-    before: dict[int, float] = {}
-    for it in job.of_kind(*SERVER_KINDS):
-        start = before.get(it.rank, it.time)
-        before[it.rank] = it.time
-        if it.kind in (Kind.APPLY, Kind.SAVE) and it.time > start:
-            yield Bar(start, it.time, UPDATE, it.rank - job.workers, it.shard, 0.0)
+    """Yield the updates of servers, and what saving a gradient takes, which is to be in one."""
+    for server in range(job.config.servers or 0):
+        for it in job.on_lane(job.workers + server, marks.UPDATE):
+            shard = int(it.facts["shard"])
+            yield Bar(it.start / 1e9, it.stop / 1e9, UPDATE, server, shard, 0.0)
 
 
 def _step(job: RecordedJob) -> float:

@@ -5,6 +5,7 @@ Below each arrow that ends at a rank is what it then holds, with a firm edge whe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from textwrap import wrap
 
@@ -53,12 +54,12 @@ class _Chart:
 
     def __init__(self, film: Film, scene: Lanes) -> None:
         self._film, self._scene = film, scene
-        self._lanes = scene.busy
+        self._lanes, self._over = scene.busy, scene.over
         self._what = _MARGIN + max(text_width(it.name, 12) for _, it in self._lanes) * 1.1 + 12
         whats = max(text_width(it.what, 11) for _, it in self._lanes)
         self._left = self._what + (whats + 12 if whats else 0.0)
         unit = 0.0 if scene.across else _UNIT
-        self._length = max(_LENGTH, unit * scene.over, text_width(film.heading, 16) - self._left)
+        self._length = max(_LENGTH, unit * self._over, text_width(film.heading, 16) - self._left)
         self._tops = self._placed()
         last, _ = self._lanes[-1]
         self._bottom = self._tops[last] + self._height(last)
@@ -88,7 +89,7 @@ class _Chart:
             canvas.text(self._what, middle, lane.what, anchor="start", size=11, fill=SOFT)
             if not scene.across:  # where it does nothing it is idle
                 top, height = self._tops[i], self._height(i)
-                canvas.rect(self._left, top, self._x(scene.over) - self._left, height, fill=RULE)
+                canvas.rect(self._left, top, self._x(self._over) - self._left, height, fill=RULE)
         for it in scene.bars:
             if it.since is not None and self._x(it.start) - self._x(it.since) > 1:
                 y = self._tops[it.lane] + self._height(it.lane) / 2
@@ -111,7 +112,7 @@ class _Chart:
         return _LOW if self._scene.lanes[lane].what not in ("", "computes") else _TALL
 
     def _x(self, time: float) -> float:
-        return self._left + self._length * time / self._scene.over
+        return self._left + self._length * time / self._over
 
     def _bar(self, it: Bar) -> None:
         x, end = self._x(it.start), self._x(it.stop)
@@ -133,8 +134,8 @@ class _Chart:
     def _axis(self) -> None:
         scene, y = self._scene, self._bottom + 12
         most = max(25.0, self._length / 60)
-        apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, 10**9) if a * most >= scene.over)
-        for mark in range(0, int(scene.over + 1e-9) + 1, apart):
+        apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, 10**9) if a * most >= self._over)
+        for mark in range(0, int(self._over + 1e-9) + 1, apart):
             x = self._x(mark)
             self.canvas.line(x, _TOP - 6, x, self._bottom + 4, stroke=RULE)
             self.canvas.text(x, y, str(mark), size=10, fill=SOFT)
@@ -155,10 +156,10 @@ class _Chart:
             y += _LINE
 
 
-#: Most ranks that are readable side by side, and boxes that a viewer opens in reasonable time.
-MOST_RANKS, _MOST_BOXES = 32, 200_000
+#: Boxes that a viewer opens in reasonable time.
+_MOST_BOXES = 200_000
 #: Height of a row of arrows, by the most ranks that it is for.
-_BANDS = ((4, 50.0), (8, 62.0), (MOST_RANKS, 76.0))
+_BANDS = ((4, 50.0), (8, 62.0), (math.inf, 76.0))
 #: Most local steps of a rank shown in one round; further ones are only counted.
 _MOST_LOCAL = 8
 _GUTTER, _BETWEEN_RANKS, _HEAD, _LOCAL_LINE = 92.0, 34.0, 132.0, 14.0
@@ -298,12 +299,10 @@ def draw(film: Film) -> Canvas:
     """Return the drawing of a film: its lanes, or a row for each frame of what ranks hold.
 
     Raises:
-        ConfigError: if there are too many ranks, frames or cells.
+        ConfigError: if there are too many frames or cells.
     """
     if isinstance(film.scene, Lanes):
         return _Chart(film, film.scene).draw()
-    if len(film.names) > MOST_RANKS:
-        raise ConfigError(f"svg draws at most {MOST_RANKS} ranks, got {len(film.names)}")
     boxes = len(film.frames) * sum(map(len, film.start))
     if boxes > _MOST_BOXES:
         raise ConfigError(f"svg would have {boxes} boxes, give fewer ranks or fewer --bytes")

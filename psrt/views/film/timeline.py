@@ -167,7 +167,7 @@ def _frames(timeline: Timeline, names: Sequence[str], last: float) -> Iterator[F
     )
     passages = InOrder(timeline.passages, lambda it: it.stop)
     waits = [
-        InOrder([it for it in line if it.what == WORKERS], lambda it: it.start)
+        InOrder([it for it in line if it.what in WAITING], lambda it: it.start)
         for line in timeline.lines
     ]
     waiting: list[Stretch | None] = [None] * timeline.workers
@@ -237,7 +237,7 @@ def _caption(
     if final:
         return "All workers have finished."
     waits = sorted(
-        (it.waiting_for, worker)
+        (f"worker {it.waiting_for}" if it.what == WORKERS else "messages", worker)
         for worker, it in enumerate(waiting)
         if it is not None and it.start <= time < it.stop
     )
@@ -248,7 +248,7 @@ def _caption(
     for target, group in groupby(waits, key=lambda it: it[0]):
         workers = [worker for _, worker in group]
         verb = "waits" if len(workers) == 1 else "wait"
-        parts.append(f"{_workers(workers)} {verb} for worker {target}")
+        parts.append(f"{_workers(workers)} {verb} for {target}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else "Everybody computes."
 

@@ -14,21 +14,13 @@ from psrt.errors import ConfigError
 from psrt.report.simulation import Simulation
 from psrt.rows.knobs import dashed, shown
 from psrt.rows.values import SWITCH
+from psrt.simulation.cost_flags import VirtualCosts
 from psrt.views.report.folder import RunFolder
 
 #: Knobs that say where a run writes, or what it began from, not what it does.
 OF_A_FOLDER = ("out", "overwrite", "record", "resume")
-#: Of ``psrt simulate``: field of ``simulation.json`` → its default.
-_COSTS = {
-    "compute": "lognormal:0.001:0.1",
-    "link": "5e-5:1.25e9",
-    "server_apply": "2e9",
-    "worker_apply": "inf",
-    "codec_speed": "1",
-    "stage_costs": "",
-    "small_products": "",
-    "pass_overhead": "0",
-}
+#: Flags of ``psrt simulate`` that say what costs what.
+_COSTS = {it.name: it.default for it in dataclasses.fields(VirtualCosts)}
 
 
 def own_knobs(config: TrainConfig, ranks: int | None) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any
 from psrt.report.environment import environment_rows
 from psrt.report.simulation import Simulation
 from psrt.units import plural
-from psrt.views.page.parts import Heading, Note, Part, Section, Table
+from psrt.views.page.parts import Note, Part, Section, Table
 from psrt.views.page.words import NONE, number, percent
 from psrt.views.report.folder import RunFolder
+from psrt.views.report.of_each import of_each
 
 #: Rows that are listed.
 _LISTED = 64
@@ -19,24 +20,23 @@ _LISTED = 64
 
 def section(runs: Sequence[RunFolder]) -> Section:
     """Return the section."""
-    parts: list[Part] = []
-    for style, run in enumerate(runs):
-        if len(runs) > 1:
-            parts.append(Heading(run.name, style))
-        rows = [row for row in _rows(run) if row[1] not in ("", NONE)]
-        if run.summary is not None:
-            rows += [row for row in environment_rows(run.summary.environment)
-                     if row[0] not in dict(rows)]  # fmt: skip
-        if rows:
-            parts.append(Table(rows))
-        if run.simulation is not None:
-            parts.append(Table(list(_virtual(run.simulation)), caption="Virtual time"))
-        if run.roster:
-            parts.append(_roster(run.roster))
-        if run.header is None:
-            text = "Digests of psrt's code and of the data are not recorded: --record keeps them."
-            parts.append(Note(text, "missing"))
-    return Section("environment", "Environment", parts)
+    return Section("environment", "Environment", list(of_each(runs, _of_one)))
+
+
+def _of_one(run: RunFolder) -> Iterator[Part]:
+    rows = [row for row in _rows(run) if row[1] not in ("", NONE)]
+    if run.summary is not None:
+        known = dict(rows)
+        rows += [it for it in environment_rows(run.summary.environment) if it[0] not in known]
+    if rows:
+        yield Table(rows)
+    if run.simulation is not None:
+        yield Table(list(_virtual(run.simulation)), caption="Virtual time")
+    if run.roster:
+        yield _roster(run.roster)
+    if run.header is None:
+        text = "Digests of psrt's code and of the data are not recorded: --record keeps them."
+        yield Note(text, "missing")
 
 
 def _rows(run: RunFolder) -> Iterator[tuple[str, str]]:

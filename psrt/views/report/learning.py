@@ -35,12 +35,7 @@ _SPEED = _Column("Speed", "samples_per_second", "samples/s", zero=True)
 
 
 def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
-    """Return the section.
-
-    Args:
-        runs: in their order.
-        detail: how much of each.
-    """
+    """Return the section."""
     parts: list[Part] = []
     found = [run for run in runs if run.metrics is not None and len(run.metrics)]
     for run in runs:

@@ -7,25 +7,17 @@ from collections.abc import Iterator, Sequence
 from psrt.report.summary import GraphAverages
 from psrt.views.page.detail import Detail
 from psrt.views.page.lines import line_chart
-from psrt.views.page.parts import Heading, Note, Part, Section, Table
+from psrt.views.page.parts import Note, Part, Section, Table
 from psrt.views.page.words import NONE, nbytes, number
 from psrt.views.report.folder import RunFolder
 from psrt.views.report.learning import lines_of
+from psrt.views.report.of_each import of_each
 
 
 def section(runs: Sequence[RunFolder], detail: Detail) -> Section | None:
-    """Return the section; None where nobody averages with neighbours.
-
-    Args:
-        runs: in their order.
-        detail: how much of each.
-    """
+    """Return the section; None where nobody averages with neighbours."""
     lines = lines_of(runs, "consensus_distance", "step")
-    graphs = [
-        (style, run, run.summary.graph_averages)
-        for style, run in enumerate(runs)
-        if run.summary is not None and run.summary.graph_averages is not None
-    ]
+    graphs = list(of_each(runs, _of_one))
     if not lines and not graphs:
         return None
     parts: list[Part] = []
@@ -38,11 +30,12 @@ def section(runs: Sequence[RunFolder], detail: Detail) -> Section | None:
         parts.append(figure)
     else:
         parts.append(Note("How far apart the workers were was not measured meanwhile.", "missing"))
-    for style, run, found in graphs:
-        if len(runs) > 1:
-            parts.append(Heading(run.name, style))
-        parts.append(Table(list(_rows(found))))
-    return Section("consensus", "Consensus", parts)
+    return Section("consensus", "Consensus", [*parts, *graphs])
+
+
+def _of_one(run: RunFolder) -> Iterator[Part]:
+    if run.summary is not None and run.summary.graph_averages is not None:
+        yield Table(list(_rows(run.summary.graph_averages)))
 
 
 def _rows(found: GraphAverages) -> Iterator[tuple[str, str]]:

@@ -14,30 +14,22 @@ from psrt.report.summary import ModelCut
 from psrt.views.page.bars import bar_chart
 from psrt.views.page.detail import Detail
 from psrt.views.page.heat_map import group_names, grouped
-from psrt.views.page.parts import Figure, Heading, Note, Part, Section, Table
+from psrt.views.page.parts import Figure, Note, Part, Section, Table
 from psrt.views.page.words import nbytes, percent
 from psrt.views.report.folder import RunFolder
+from psrt.views.report.of_each import of_each
 
 
 def section(runs: Sequence[RunFolder], detail: Detail) -> Section | None:
-    """Return the section; None where no model is cut.
-
-    Args:
-        runs: in their order.
-        detail: how much of each.
-    """
-    parts: list[Part] = []
-    for style, run in enumerate(runs):
-        cut = None if run.summary is None else run.summary.model_cut
-        if cut is None:
-            continue
-        if len(runs) > 1:
-            parts.append(Heading(run.name, style))
-        parts += _of_one(run, cut, detail)
+    """Return the section; None where no model is cut."""
+    parts = list(of_each(runs, lambda run: _of_one(run, detail)))
     return Section("pipeline", "Pipeline", parts) if parts else None
 
 
-def _of_one(run: RunFolder, cut: ModelCut, detail: Detail) -> Iterator[Part]:
+def _of_one(run: RunFolder, detail: Detail) -> Iterator[Part]:
+    cut = None if run.summary is None else run.summary.model_cut
+    if cut is None:
+        return
     rows = [
         ("copies, stages and slices", cut.parallel),
         ("schedule", cut.schedule),

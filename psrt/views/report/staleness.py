@@ -23,12 +23,7 @@ _MOST_TAU = 100_000
 
 
 def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
-    """Return the section.
-
-    Args:
-        runs: in their order.
-        detail: how much of each.
-    """
+    """Return the section."""
     shared: list[Part | None] = [
         line_chart(
             "Mean staleness, by steps", "step", "τ, in versions",

@@ -15,12 +15,7 @@ from psrt.views.report.learning import lines_of
 
 
 def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
-    """Return the section.
-
-    Args:
-        runs: in their order.
-        detail: how much of each.
-    """
+    """Return the section."""
     parts: list[Part] = []
     figure = line_chart(
         "Bytes sent by workers, by steps", "step", "bytes", lines_of(runs, "bytes_sent", "step"),

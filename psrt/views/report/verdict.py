@@ -19,12 +19,7 @@ _MOST_LINES = 40
 
 
 def section(runs: Sequence[RunFolder], *, always: bool = False) -> Section:
-    """Return the section.
-
-    Args:
-        runs: in their order.
-        always: whether to check histories of any size.
-    """
+    """Return the section; ``always``: of histories of any size."""
     parts = of_each(runs, lambda run: _of_one(run, always))
     return Section("check", "Check of the history", list(parts))
 

@@ -29,12 +29,7 @@ _CAUSES = {
 
 
 def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
-    """Return the section.
-
-    Args:
-        runs: in their order.
-        detail: how much of each.
-    """
+    """Return the section."""
     parts: list[Part] = []
     figure = line_chart(
         "Time spent waiting, by seconds", CLOCK, "% of the workers' time",

@@ -3,7 +3,8 @@
 A worker *computes* until a step, a push or the pass of a micro-batch; it *waits* until a read that
 answers a push, for the seconds that a sum, an average or its leaving says, and until a micro-batch
 comes. A *sum* goes from when its part is ready to when it is over, an average of neighbours from
-the first that it takes. A server *updates* for the seconds that the update says.
+the first that it takes. A server *updates* for the seconds that the update says; in virtual time,
+where it says none, since its event before, as when it saves a gradient for a later update.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from psrt.history.events import (
     HOST,
     LATE,
     PARKED,
+    SERVER_KINDS,
     TRACKED,
     Kind,
 )
@@ -100,6 +102,8 @@ class Spans:
         self._ends: dict[tuple[int, str], int] = {}
         #: By cell and shard, the last version that was made.
         self._versions: dict[tuple[int, int], int] = {}
+        #: By rank of a server, when its last event was.
+        self._served: dict[int, int] = {}
         #: By rank, what it has sent.
         self._bytes: dict[int, float] = {}
         self._kinds: dict[int, Callable[[Event, int, _Worker], None]] = {
@@ -123,12 +127,16 @@ class Spans:
         kind, now = event.kind, nanoseconds(event.time)
         if kind == Kind.APPLY:
             self._applied(event, now)
+        elif kind == Kind.SAVE:
+            self._updates(event, "save", now, {"step": event.clock})
         elif kind in self._kinds:
             worker = self._workers.setdefault((event.cell, event.worker), _Worker())
             self._kinds[kind](event, now, worker)
             worker.last = now
         elif kind in _FRAMES:
             self._sent(event, now, event.samples)
+        if kind in SERVER_KINDS:
+            self._served[event.rank] = now
         if kind in MARKED:
             self._mark(event, _mark_of(event, now))
 
@@ -230,12 +238,16 @@ class Spans:
         of = f" shard {event.shard}" if several else ""
         if self._versions.get(owner) != event.version:  # one event for each push of an update
             self._versions[owner] = event.version
-            facts: Facts = {"version": event.version, "shard": event.shard}
-            start = now - round(event.seconds * 1e9)
-            self._lane(event.rank, UPDATE, "update", start, now, facts)
+            self._updates(event, "update", now, {"version": event.version})
         if event.worker >= 0:
             self._count(Count(event.rank, f"τ{of}", now, event.tau))
         self._count(Count(event.rank, f"gap{of}", now, event.gap))
+
+    def _updates(self, event: Event, name: str, now: int, facts: Facts) -> None:
+        start = now - round(event.seconds * 1e9)
+        if not event.seconds:
+            start = self._served.get(event.rank, now)
+        self._lane(event.rank, UPDATE, name, start, now, facts | {"shard": event.shard})
 
     def _sent(self, event: Event, now: int, nbytes: float) -> None:
         total = self._bytes[event.rank] = self._bytes.get(event.rank, 0.0) + nbytes

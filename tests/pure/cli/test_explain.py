@@ -118,6 +118,7 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
     ("sync --slow 9:2", "slow names worker 9 that does not exist, the last is 3"),
     ("ring --html a.svg", "--html a.svg: a page ends in .html"),
     ("ring --overwrite", "--overwrite replaces the file of --html, which is not given"),
+    ("all-to-all --ranks 16 --html a.html", "html would show 4096 chunks of all ranks, at most 2"),
     ("ring --ranks 33 --html a.html", "html and svg show at most 32 ranks, got 33"),
 ])  # fmt: skip
 def test_what_will_not_do(argv, words, capsys, tmp_path, monkeypatch):

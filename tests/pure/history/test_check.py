@@ -63,7 +63,7 @@ def test_a_violation_is_told_with_the_events_that_led_there():
         "        0.004000 s  RECEIVE     shard 0  worker 0  clock 0  version 0  samples 1  "
         "progress 0",
         "        0.005000 s  APPLY       shard 0  worker 0  clock 0  version 1  tau 0  samples 1  "
-        "rate 0.1",
+        "progress 0  rate 0.1",
         "  >     0.006000 s  REPLY       shard 0  worker 0  clock 1  version 1",
         "        0.008000 s  RECEIVE     shard 0  worker 1  clock 0  version 0  samples 1  "
         "progress 0",

@@ -212,7 +212,7 @@ def adding_more(self, reply, read=ReplyDecoder.read):
 
 
 def dividing(self, at, agree=StraightSum.agree):
-    self._codec.total *= 1 + (self._codec.worker == 1)
+    self.codec.total *= 1 + (self.codec.worker == 1)
     agree(self, at)
 
 

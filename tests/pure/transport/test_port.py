@@ -17,7 +17,7 @@ from psrt.partition import Span, even_spans
 from psrt.stats import COLUMNS, Report, Sketch
 from psrt.transport import CONTROL, RoleMap, SoloPort, drive
 from psrt.transport.frames import FRAME_BYTES, decode, decode_report, encode, encode_report
-from psrt.transport.majority import outliers
+from psrt.transport.port import outliers
 from psrt.transport.window import BYTES, SHARDS, Window
 from support.cases import each
 

@@ -71,6 +71,7 @@ class _Incoming:
         """Receive the frames of a round; yield where nothing more has come."""
         post, status = self._post, self._status
         for buffer in self._buffers:
+            # Room for the longest: a shorter piece may come, and MPI says how long it was.
             first = post(buffer[: self._most])
             while not first.Test(status):
                 yield False
@@ -87,6 +88,7 @@ class _Incoming:
 
     def _checked(self, buffer: Bytes, here: int) -> int:
         """Return the bytes of the frame whose first piece is in a buffer."""
+        # A frame says its length in its header, which the first piece always has in it.
         length = read_length(buffer[:here])
         if length > buffer.size or here != min(length, self._most):
             raise CodecError(
@@ -136,6 +138,8 @@ class FrameLinks:
 
     def take_span(self, source: int, key: int) -> Sequence[Bytes]:
         """Return the next frame of a rank, if it is here."""
+        # Those of all ranks, not only of the one that is asked for: they are posted one after the
+        # other, and what comes before its receive is copied twice.
         for it in self._incoming.values():
             it.progress()
         frame = self._incoming[source].take()
@@ -151,6 +155,7 @@ class FrameLinks:
 
     def flushed(self) -> bool:
         """Return whether all that was sent may be overwritten."""
+        # In order: behind the first that has not left none need be asked.
         while self._sends:
             if not self._sends[0].Test():
                 return False
@@ -202,6 +207,7 @@ class Framed(Plan):
 
     def run(self) -> Run:
         """Run it."""
+        # Receives first: the other ranks may be ahead.
         self._links.begin()
         advance: Callable[[], bool] = self._sum.advance
         if not self._sum.begin(self._vector):

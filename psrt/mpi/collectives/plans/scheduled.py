@@ -9,7 +9,7 @@ which are bound to their spans once and started in every run.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -66,76 +66,71 @@ class _Move:
     peers: list[int] = field(default_factory=list)
 
 
+@dataclass(eq=False)
 class Scheduled(Plan):
     """The plan of one rank."""
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        context: CollectiveContext,
-        team: Team,
-        schedules: dict[int, Sequence[Step]],
-        vector: AnyVector,
-        operation: Operation,
-        *,
-        result: Span | None = None,
-        workspace: AnyVector | None = None,
-        most: Sequence[int],
-        overlaps: bool = False,
-        rooted: bool = False,
-    ) -> None:
-        """Compile.
+    #: What the ranks of the team are of.
+    comm: MPI.Intracomm
+    #: Of the collective.
+    context: CollectiveContext
+    #: Who runs it.
+    team: Team
+    #: The steps of this rank and of the peers that it sees, by their numbers.
+    schedules: InitVar[dict[int, Sequence[Step]]]
+    #: (n,), this rank's.
+    vector: AnyVector
+    #: What folds two values.
+    operation: InitVar[Operation]
+    _: KW_ONLY
+    #: What this rank ends with the fold of, to be finished; None: nothing.
+    result: InitVar[Span | None] = None
+    #: What the schedule's spans behind the vector are of; None: there are none.
+    workspace: AnyVector | None = None
+    #: By rank of ``comm``, the bytes of one message to it at most.
+    most: Sequence[int]
+    #: Whether a step may begin before the receipt of the last one is folded.
+    overlaps: InitVar[bool] = False
+    #: Whether messages go one way, to one rank or from it.
+    rooted: bool = False
+    _scratch: list[AnyVector] = field(default_factory=list, init=False)
+    _at: _Move | None = field(default=None, init=False)
 
-        Args:
-            comm: what the ranks of the team are of.
-            context: of the collective.
-            team: who runs it.
-            schedules: the steps of this rank and of the peers that it sees, by their numbers.
-            vector: (n,), this rank's.
-            operation: what folds two values.
-            result: what this rank ends with the fold of, to be finished; None: nothing.
-            workspace: what the schedule's spans behind the vector are of; None: there are none.
-            most: by rank of ``comm``, the bytes of one message to it at most.
-            overlaps: whether a step may begin before the receipt of the last one is folded.
-            rooted: whether messages go one way, to one rank or from it.
-        """
-        self._context = context
-        self._progress = context.progress
+    def __post_init__(
+        self,
+        schedules: dict[int, Sequence[Step]],
+        operation: Operation,
+        result: Span | None,
+        overlaps: bool,
+    ) -> None:
+        self._progress = self.context.progress
         self._fold = operation.ufunc
         self._finish = operation.finish
-        self._vector = vector
-        self._result = None if result is None else result.of(vector)
-        self._team = team
-        self._workspace = workspace
-        self._bases = context.bases
-        self._scratch: list[AnyVector] = []
-        self._comm = comm
-        self._most = most
-        self._rooted = rooted
-        steps = schedules[team.rank]
+        self._result = None if result is None else result.of(self.vector)
+        self._bases = self.context.bases
+        steps = schedules[self.team.rank]
         #: Local rank → steps of a run, where node-local ranks count each other's; by MPI none does.
-        self._lengths = {team.seen[r][0]: len(s) for r, s in schedules.items()}
+        self._lengths = {self.team.seen[r][0]: len(s) for r, s in schedules.items()}
         # A rank that nobody sees publishes no counts, and its peers add nothing to its base; so it
         # must not either, or the next call in this slot would begin at different counts.
-        if len(team.seen) == 1:
+        if len(self.team.seen) == 1:
             self._lengths.clear()
         self._moves = self._compile(steps, schedules)
         if overlaps:
             self._allow_early(steps)
         self.polls = any(move.send or move.receive for move in self._moves)
-        self._at: _Move | None = None
-        itemsize = vector.itemsize
-        me = team.rank
+        itemsize = self.vector.itemsize
+        me = self.team.rank
         self.bytes_sent = itemsize * sum(s.send.size for s in steps if s.send_to not in (None, me))
         self.bytes_received = itemsize * sum(
             s.receive.size for s in steps if s.receive_from not in (None, me)
         )
 
     def _compile(self, steps: Sequence[Step], schedules: dict[int, Sequence[Step]]) -> list[_Move]:
-        me, team = self._team.rank, self._team
+        me, team = self.team.rank, self.team
         most = max((s.receive.size for s in steps if s.receive_from not in (None, me)), default=0)
         # Two, so that one may be folded while the next one arrives.
-        self._scratch = [np.empty(most, self._vector.dtype) for _ in range(2)]
+        self._scratch = [np.empty(most, self.vector.dtype) for _ in range(2)]
         # The k-th message between two ranks is the k-th non-empty half in both schedules, so each
         # end works out the number of the other's step, and no message has to carry it.
         sends = {peer: _numbers(schedules[peer], "send_to", me) for peer in schedules}
@@ -169,25 +164,25 @@ class Scheduled(Plan):
     def _outgoing(
         self, move: _Move, step: Step, to: int, receipts: dict[int, list[int]], which: int
     ) -> None:
-        rank = self._team.ranks[to]
+        rank = self.team.ranks[to]
         move.peers.append(rank)
         if to in receipts:
             move.shown = True
-            move.reader, move.reader_number = self._team.seen[to][0], receipts[to][which]
+            move.reader, move.reader_number = self.team.seen[to][0], receipts[to][which]
             return
-        data = step.send.of(self._vector).view(np.uint8)
+        data = step.send.of(self.vector).view(np.uint8)
         # MPI calls a small message sent before anybody receives it. Where messages go both ways a
         # rank that calls something else is missed by those who wait for its message; towards a root
         # nobody may wait for anything, and what was sent would lie there for the next equal call.
         # A synchronous send is over when its like has been received, by a call with this tag: the
         # edges of the tree join all ranks, so between ranks that differ some edge does not end.
         move.send = persistent_send(
-            self._comm,
+            self.comm,
             data,
             rank,
-            self._context.tag,
-            most=self._most[rank],
-            synchronous=self._rooted,
+            self.context.tag,
+            most=self.most[rank],
+            synchronous=self.rooted,
         )
 
     def _incoming(
@@ -199,14 +194,14 @@ class Scheduled(Plan):
         spans: dict[int, list[Span]],
         which: int,
     ) -> None:
-        rank = self._team.ranks[source]
+        rank = self.team.ranks[source]
         move.peers.append(rank)
         move.mine, move.combine = self._view(step.receive), step.combine
-        move.given_first = source < self._team.rank
+        move.given_first = source < self.team.rank
         apart = step.send_to is not None and _meet(step.send, step.receive)
         scratch = self._scratch[move.number % 2][: step.receive.size]
         if source in sends:
-            local, vector = self._team.seen[source]
+            local, vector = self.team.seen[source]
             move.source, move.source_number = local, sends[source][which]
             # The peer's span, which may lie elsewhere in its vector than in this one.
             move.given = spans[source][which].of(vector)
@@ -218,15 +213,15 @@ class Scheduled(Plan):
         move.given = landing
         data = landing.view(np.uint8)
         move.receive = persistent_receive(
-            self._comm, data, rank, self._context.tag, most=self._most[rank]
+            self.comm, data, rank, self.context.tag, most=self.most[rank]
         )
 
     def _view(self, span: Span) -> AnyVector:
-        n = self._vector.size
+        n = self.vector.size
         if span.start >= n and span.size:
-            assert self._workspace is not None, "the schedule has spans behind the vector"
-            return self._workspace[span.start - n : span.stop - n]
-        return span.of(self._vector)
+            assert self.workspace is not None, "the schedule has spans behind the vector"
+            return self.workspace[span.start - n : span.stop - n]
+        return span.of(self.vector)
 
     def _allow_early(self, steps: Sequence[Step]) -> None:
         """Mark the steps that neither send nor overwrite what the step before folds."""
@@ -269,12 +264,12 @@ class Scheduled(Plan):
             self._bases[peer] += length
         self._at = None
         if self._result is not None:
-            self._finish(self._result, len(self._team.ranks))
+            self._finish(self._result, len(self.team.ranks))
 
     @property
     def _base(self) -> int:
         """Steps that this rank has begun in earlier runs."""
-        return self._bases[self._context.slot.local_rank]
+        return self._bases[self.context.slot.local_rank]
 
     def _take_in(self, move: _Move) -> Generator[Ready, None, AnyVector | None]:
         """Wait for what arrives; return it if it is not in its place yet."""

@@ -12,6 +12,7 @@ import pytest
 
 from psrt.cli import explain
 from psrt.codec import CODECS, draws
+from psrt.codec.casts import Float16
 from psrt.codec.matrices import Matrix
 from psrt.config import TrainConfig
 from psrt.views.explain.codec import example_of
@@ -157,6 +158,17 @@ def test_every_bit_of_the_frame_is_explained(codec, n):
         assert field.meaning
         at += field.size
     assert at == 8 * step.nbytes
+
+
+def test_a_codec_that_says_nothing_of_its_parts_is_shown_byte_by_byte():
+    class Silent(Float16):
+        parts_of_element = ()
+
+    codec, out = Silent(2), np.empty(2, np.float32)
+    frame = codec.encode(np.array([1, -2], np.float32), None)
+    codec.decode(frame, out)
+    meanings = [field.meaning for field in codec.fields(frame, out)]
+    assert meanings[6:] == [f"byte {i} of the payload: {it}" for i, it in enumerate(frame[-4:])]
 
 
 def test_indices_in_each_form():

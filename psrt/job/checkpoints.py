@@ -73,9 +73,9 @@ def saver_for(
         committer = _committer(launcher, setup, checkpoints, plan, say)
     boundaries = _boundaries(launcher, setup, next(iter(roles)), every, committer)
     saver = Saver(
-        checkpoints,
-        launcher.disk,
-        boundaries,
+        checkpoints=checkpoints,
+        disk=launcher.disk,
+        boundaries=boundaries,
         every=every,
         parks=parks(config),
         attempt=_attempt(setup),
@@ -190,8 +190,8 @@ def _committer(
     if setup.cut is not None:
         more["stages"] = config.stages or ""
     return Committer(
-        checkpoints,
-        launcher.disk,
+        checkpoints=checkpoints,
+        disk=launcher.disk,
         names=_names(setup),
         keep=config.keep or 1,
         attempt=attempt,

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from psrt.checkpoint import (
@@ -25,51 +26,37 @@ MOST_FAILURES = 3
 _LOOK_S = 0.01
 
 
+@dataclass(eq=False, kw_only=True)
 class Committer:
     """Commits the checkpoints of a run."""
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        disk: Disk,
-        *,
-        names: Sequence[str],
-        keep: int,
-        attempt: int,
-        timeout_s: float,
-        manifest: Callable[[int, Sequence[PartEntry]], Manifest],
-        say: Callable[[str], None],
-        gone: Callable[[], Collection[int]] = tuple,
-    ) -> None:
-        """Set up.
-
-        Args:
-            checkpoints: of the run.
-            disk: makes the file operations.
-            names: of the parts of a checkpoint, those of workers first, in order.
-            keep: checkpoints that are kept.
-            attempt: how often the run was resumed before.
-            timeout_s: how long a part may be late.
-            manifest: of a step and its parts.
-            say: called with each line for the user.
-            gone: returns the numbers of the workers that the others go on without, who write
-                nothing more.
-        """
-        self._checkpoints, self._disk = checkpoints, disk
-        self._gone = gone
-        self._names, self._keep, self._attempt = names, keep, attempt
-        self._timeout_s, self._manifest, self._say = timeout_s, manifest, say
-        #: Lines to be said, and failures in a row.
-        self._lines: list[str] = []
-        self._failures = 0
-        #: The steps of those that could not be written.
-        self._failed: set[int] = set()
-        #: Whether a role is done, which others wait for no more.
-        self._is_over = False
-        #: Set once all processes have finished.
-        self.over = threading.Event()
-        #: Seconds that the newest checkpoint took from its cut on; None before the first.
-        self.took_s: float | None = None
+    checkpoints: Checkpoints
+    #: Makes the file operations.
+    disk: Disk
+    #: Of the parts of a checkpoint, those of workers first, in order.
+    names: Sequence[str]
+    #: Checkpoints that are kept.
+    keep: int
+    #: How often the run was resumed before.
+    attempt: int
+    #: How long a part may be late.
+    timeout_s: float
+    #: Of a step and its parts.
+    manifest: Callable[[int, Sequence[PartEntry]], Manifest]
+    #: Called with each line for the user.
+    say: Callable[[str], None]
+    #: Returns the numbers of the workers that the others go on without, who write nothing more.
+    gone: Callable[[], Collection[int]] = tuple
+    #: Set once all processes have finished.
+    over: threading.Event = field(default_factory=threading.Event, init=False)
+    #: Seconds that the newest checkpoint took from its cut on; None before the first.
+    took_s: float | None = field(default=None, init=False)
+    #: Lines to be said, failures in a row, and the steps of those that could not be written.
+    _lines: list[str] = field(default_factory=list, init=False)
+    _failures: int = field(default=0, init=False)
+    _failed: set[int] = field(default_factory=set, init=False)
+    #: Whether a role is done, which others wait for no more.
+    _is_over: bool = field(default=False, init=False)
 
     def look(self, step: int, *, waits: bool) -> None:
         """Commit a checkpoint once all its parts are there.
@@ -80,11 +67,11 @@ class Committer:
         """
         began = time.monotonic()
         try:
-            folder = self._checkpoints.begin(step, self._attempt)
-            entries = self._gathered(step, folder, began + self._timeout_s if waits else None)
+            folder = self.checkpoints.begin(step, self.attempt)
+            entries = self._gathered(step, folder, began + self.timeout_s if waits else None)
             if not entries:
                 return
-            self._checkpoints.commit(step, self._attempt, self._manifest(step, entries), self._keep)
+            self.checkpoints.commit(step, self.attempt, self.manifest(step, entries), self.keep)
         except (OSError, CheckpointError) as error:
             self.failed(reason_of(error), step)
             return
@@ -93,7 +80,7 @@ class Committer:
 
     def look_at_all(self) -> None:
         """Commit whatever has all its parts by now; where no thread waits for them."""
-        for step in self._checkpoints.begun(self._attempt):
+        for step in self.checkpoints.begun(self.attempt):
             if step not in self._failed:
                 self.look(step, waits=False)
 
@@ -105,15 +92,15 @@ class Committer:
             folder: that it is being written to.
             until: when a part is late; None if none may come while this waits.
         """
-        done = self._checkpoints.done(self._attempt)
+        done = self.checkpoints.done(self.attempt)
         while True:
             # In this order: who is gone has written what it ever will, and who is done has
             # announced its part of this one before, if any.
-            gone = {self._names[it] for it in self._gone()}
-            ended = announced(self._disk, done)
-            parts = announced(self._disk, folder)
+            gone = {self.names[it] for it in self.gone()}
+            ended = announced(self.disk, done)
+            parts = announced(self.disk, folder)
             absent = (gone - parts.keys() | self._lost(parts.values())) - ended.keys()
-            names = [it for it in self._names if it not in absent]
+            names = [it for it in self.names if it not in absent]
             missing = [it for it in names if it not in parts]
             if left := [it for it in missing if it in ended]:
                 if isinstance(entry := ended[left[0]], str):
@@ -125,7 +112,7 @@ class Committer:
             elif until is None:
                 return []
             elif time.monotonic() > until:
-                self.failed(f"no {missing[0]} within {self._timeout_s:g} s", step)
+                self.failed(f"no {missing[0]} within {self.timeout_s:g} s", step)
                 return []
             else:
                 time.sleep(_LOOK_S)
@@ -135,7 +122,7 @@ class Committer:
         if absent and not any(parts[it] != ended.get(it) for it in names if not is_shard(it)):
             return []  # the last one with steps left has not lived to save itself
         for name in absent:
-            self._disk.remove(folder / f"{name}.safetensors")
+            self.disk.remove(folder / f"{name}.safetensors")
         return [it for name in names if isinstance(it := parts[name], PartEntry)]
 
     def _lost(self, parts: Iterable[PartEntry | str]) -> set[str]:
@@ -145,11 +132,11 @@ class Committer:
         """
         entries = [it for it in parts if isinstance(it, PartEntry)]
         numbers = {worker for it in entries for worker in it.without}
-        return {name for number, name in enumerate(self._names) if number in numbers}
+        return {name for number, name in enumerate(self.names) if number in numbers}
 
     def _take(self, done: Path, folder: Path, entry: PartEntry) -> None:
         """Make what a role had when it was done a part of a checkpoint."""
-        disk, file = self._disk, folder / entry.file
+        disk, file = self.disk, folder / entry.file
         disk.remove(file)  # of a try that failed
         disk.write(file, [disk.read(done / entry.file, entry.nbytes)])
         announce(disk, folder, entry)
@@ -159,7 +146,7 @@ class Committer:
         seen, is_over = set[int](), False
         while not is_over:
             is_over = self.over.wait(_LOOK_S)  # then all parts are there
-            for step in self._checkpoints.begun(self._attempt):
+            for step in self.checkpoints.begun(self.attempt):
                 if step not in seen:
                     seen.add(step)
                     self.look(step, waits=not is_over)
@@ -187,7 +174,7 @@ class Committer:
     def close(self) -> None:
         """Delete what belongs to no checkpoint; nobody may be writing any more."""
         with contextlib.suppress(OSError, CheckpointError):
-            self._checkpoints.prepare()
+            self.checkpoints.prepare()
 
     def tell(self) -> None:
         """Say what went wrong since the last call.
@@ -200,7 +187,7 @@ class Committer:
             last = lines[-1].partition(";")[0]
             raise OutputError(f"{last}; {self._failures} in a row have failed")
         for line in lines:
-            self._say(line)
+            self.say(line)
 
 
 def reason_of(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 
 from psrt.checkpoint.interval import young_s
 
@@ -11,41 +12,34 @@ from psrt.checkpoint.interval import young_s
 FIRST_S = 1.0
 
 
+@dataclass(eq=False)
 class Pace:
-    """Says when it is time for the next checkpoint."""
+    """Says when it is time for the next checkpoint; begins when it is made."""
 
-    def __init__(
-        self,
-        interval_s: float | None,
-        *,
-        mtbf_s: float,
-        cost_s: Callable[[], float | None],
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Begin now.
+    #: Seconds from one to the next; None takes the cheapest.
+    given_s: float | None
+    _: KW_ONLY
+    #: Mean time between failures of the job.
+    mtbf_s: float
+    #: Returns the seconds from the last cut until its checkpoint was there; None before the first.
+    cost_s: Callable[[], float | None]
+    #: A clock, in seconds.
+    now: Callable[[], float] = time.monotonic
 
-        Args:
-            interval_s: from one to the next; None takes the cheapest.
-            mtbf_s: mean time between failures of the job.
-            cost_s: returns the seconds from the last cut until its checkpoint was there; None
-                before the first.
-            now: a clock, in seconds.
-        """
-        self._interval_s, self._mtbf_s, self._cost_s = interval_s, mtbf_s, cost_s
-        self._now = now
-        self._last = now()
+    def __post_init__(self) -> None:
+        self._last = self.now()
 
     @property
     def interval_s(self) -> float:
         """Seconds from one to the next, as far as is known now."""
-        if self._interval_s is not None:
-            return self._interval_s
-        cost_s = self._cost_s()
-        return FIRST_S if cost_s is None else young_s(cost_s, self._mtbf_s)
+        if self.given_s is not None:
+            return self.given_s
+        cost_s = self.cost_s()
+        return FIRST_S if cost_s is None else young_s(cost_s, self.mtbf_s)
 
     def is_due(self) -> bool:
         """Whether it is time; if so, the next interval begins."""
-        if self._now() - self._last < self.interval_s:
+        if self.now() - self._last < self.interval_s:
             return False
-        self._last = self._now()
+        self._last = self.now()
         return True

@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,56 +44,44 @@ class Part(NamedTuple):
     log: EventLog | None = None
 
 
+@dataclass(eq=False, kw_only=True)
 class Saver:
     """Saves the roles of one process."""
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        disk: Disk,
-        boundaries: Boundaries,
-        *,
-        every: int | None,
-        parks: bool = False,
-        attempt: int = 0,
-        threaded: bool = True,
-        committer: Committer | None = None,
-    ) -> None:
-        """Set up.
+    checkpoints: Checkpoints
+    #: Makes the file operations.
+    disk: Disk
+    #: Says what else is saved than every so many steps.
+    boundaries: Boundaries
+    #: Steps from one to the next; None where they are not known from the start.
+    every: int | None
+    #: Whether workers park, at steps of their own.
+    parks: bool = False
+    #: How often the run was resumed before.
+    attempt: int = 0
+    #: Whether files are written while the roles go on.
+    threaded: bool = True
+    #: Commits checkpoints, at the first process.
+    committer: Committer | None = None
+    #: Whether a role here has come to the end that somebody had the run come to.
+    stops: bool = field(default=False, init=False)
+    #: The newest step of which a checkpoint is under way, or was made.
+    _step: int = field(default=-1, init=False)
+    #: By part, the step of its newest checkpoint, and the arrays of the copy.
+    _saved: dict[str, int] = field(default_factory=dict, init=False)
+    _copies: dict[str, Any] = field(default_factory=dict, init=False)
+    #: Parts that are in no checkpoint any more.
+    _out: set[str] = field(default_factory=set, init=False)
+    #: Looks for the checkpoints that the others make, once the role of this process is done.
+    _follower: threading.Thread | None = field(default=None, init=False)
+    #: What SIGUSR1 did before; None while it is left alone.
+    _before: Any = field(default=None, init=False)
 
-        Args:
-            checkpoints: of the run.
-            disk: makes the file operations.
-            boundaries: says what else is saved than ``every`` step.
-            every: steps from one to the next; None where they are not known from the start.
-            parks: whether workers park, at steps of their own.
-            attempt: how often the run was resumed before.
-            threaded: whether files are written while the roles go on.
-            committer: commits checkpoints, at the first process.
-        """
-        self._checkpoints, self._disk = checkpoints, disk
-        self._every, self._attempt = every, attempt
-        self._parks, self._threaded = parks, threaded
-        #: Says what else is saved than every so many steps.
-        self.boundaries = boundaries
-        self._committer = committer
+    def __post_init__(self) -> None:
         #: What writes files, and what waits for those of others; none without threads. Two, since
         #: what is waited for may be written here.
-        self._writing = Background() if threaded else None
-        self._committing = Background() if threaded else None
-        #: The newest step of which a checkpoint is under way, or was made.
-        self._step = -1
-        #: By part, the step of its newest checkpoint, and the arrays of the copy.
-        self._saved: dict[str, int] = {}
-        self._copies: dict[str, Any] = {}
-        #: Parts that are in no checkpoint any more.
-        self._out: set[str] = set()
-        #: Looks for the checkpoints that the others make, once the role of this process is done.
-        self._follower: threading.Thread | None = None
-        #: What SIGUSR1 did before; None while it is left alone.
-        self._before: Any = None
-        #: Whether a role here has come to the end that somebody had the run come to.
-        self.stops = False
+        self._writing = Background() if self.threaded else None
+        self._committing = Background() if self.threaded else None
 
     def since(self, name: str, step: int) -> None:
         """Note that a part begins at a step, of which there is a checkpoint already, or none."""
@@ -104,7 +93,7 @@ class Saver:
         Raises:
             ConfigError: if not.
         """
-        folder = self._checkpoints.folder
+        folder = self.checkpoints.folder
         if not folder.is_dir():
             raise ConfigError(
                 f"--checkpoint-every needs an --out that every rank can write to: {folder} is not "
@@ -127,7 +116,7 @@ class Saver:
                 there is no agreement on a step.
         """
         is_out, before = await self._is_out(part), self._saved.get(part.name, 0)
-        if self._parks:
+        if self.parks:
             step, stops = abs(step), step < 0
             # Who goes on from a checkpoint is parked for it once more.
             is_due = not is_out and step != before
@@ -136,7 +125,7 @@ class Saver:
         else:
             agreed = self.boundaries.at(step, before)
             stops = agreed is not None and agreed.stops
-            by_steps = self._every is not None and step // self._every != before // self._every
+            by_steps = self.every is not None and step // self.every != before // self.every
             is_due = by_steps or agreed is not None
         if is_due:
             self._write(part, step)
@@ -152,19 +141,19 @@ class Saver:
         if part.name not in self._out:
             self._out.add(part.name)
             await self.ended(part, why=why)
-            if self._committer is not None:
-                self._committer.without(f"{part.name} {why}")
+            if self.committer is not None:
+                self.committer.without(f"{part.name} {why}")
         self._tell()
         return True
 
     def _tell(self) -> None:
         """Say what went wrong since the last call, at the process that commits."""
-        if self._committer is not None and self._committer.has_news:
-            self._committer.tell()
+        if self.committer is not None and self.committer.has_news:
+            self.committer.tell()
 
     def _write(self, part: Part, step: int) -> None:
         """Copy what a role has now, and write it."""
-        committer = self._committer
+        committer = self.committer
         self._saved[part.name] = step
         if is_first := step != self._step:
             self.finish()
@@ -191,7 +180,7 @@ class Saver:
         The system finds it when it is first written to, which takes many times as long as a copy
         into memory that is there.
         """
-        if self._threaded:
+        if self.threaded:
             self._copy(part)
 
     async def ended(
@@ -206,7 +195,7 @@ class Saver:
         """
         if stays and (reason := part.over()):
             stays, why = False, reason
-        disk, (name, tree, spans, *_) = self._disk, part
+        disk, (name, tree, spans, *_) = self.disk, part
         # Its part of the newest checkpoint must be found first: it is of that one as it was then.
         # What has failed is told at the end: its steps are done, and their result is not lost.
         if stays:
@@ -214,18 +203,18 @@ class Saver:
         else:
             self._written()
         try:
-            folder = self._checkpoints.done(self._attempt)
+            folder = self.checkpoints.done(self.attempt)
             disk.make_folder(folder)
             if stays:
                 announce(disk, folder, write_part(disk, folder, name, tree(), spans))
-                if self._committer is not None and not self._threaded:
-                    self._committer.look_at_all()
+                if self.committer is not None and not self.threaded:
+                    self.committer.look_at_all()
             else:
                 announce_failure(disk, folder, name, why)
         except (OSError, CheckpointError):
             pass  # the first process misses its part
-        if stays and self._committer is not None and self._threaded:
-            self._follower = threading.Thread(target=self._committer.follow, daemon=True)
+        if stays and self.committer is not None and self.threaded:
+            self._follower = threading.Thread(target=self.committer.follow, daemon=True)
             self._follower.start()
 
     def _written(self) -> None:
@@ -240,8 +229,8 @@ class Saver:
             OutputError: at the process that commits, if too many have failed.
         """
         self._settle()
-        if self._committer is not None:
-            self._committer.tell()
+        if self.committer is not None:
+            self.committer.tell()
 
     def _settle(self) -> None:
         for thread in (self._writing, self._committing):
@@ -250,7 +239,7 @@ class Saver:
 
     def begin(self) -> None:
         """Have SIGUSR1 ask to save and stop, from now on."""
-        if self._threaded:
+        if self.threaded:
             is_main = threading.current_thread() is threading.main_thread()
             if is_main and signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
                 self._before = signal.signal(signal.SIGUSR1, self._asked)
@@ -260,7 +249,7 @@ class Saver:
 
     def stopped(self, run: object) -> StoppedError:
         """Return what to raise where it was stopped, at the process that commits."""
-        newest, _ = self._checkpoints.newest()
+        newest, _ = self.checkpoints.newest()
         where = "there is no checkpoint"
         if newest is not None:
             where = f"--resume goes on from step {newest.manifest.step}, {newest.path}"
@@ -274,11 +263,11 @@ class Saver:
         for thread in (self._writing, self._committing):
             if thread is not None:
                 thread.close()
-        if self._committer is not None:
-            self._committer.over.set()
+        if self.committer is not None:
+            self.committer.over.set()
             if self._follower is not None:
                 self._follower.join()
-            self._committer.close()
+            self.committer.close()
 
     def give_back_signal(self) -> None:
         """Have SIGUSR1 do what it did before the run, which is over and was not stopped by it.
@@ -290,9 +279,9 @@ class Saver:
             signal.signal(signal.SIGUSR1, self._before)
 
     def _save(self, part: Part, tree: dict[str, Any], without: tuple[int, ...], step: int) -> None:
-        disk, name, spans, log = self._disk, part.name, part.spans, part.log
+        disk, name, spans, log = self.disk, part.name, part.spans, part.log
         try:
-            folder = self._checkpoints.begin(step, self._attempt)
+            folder = self.checkpoints.begin(step, self.attempt)
             try:
                 if log is not None:
                     log.sync()

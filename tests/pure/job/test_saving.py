@@ -48,8 +48,8 @@ def saver_of(
     disk = disk or Disk()
     checkpoints = Checkpoints(disk, folder)
     committer = Committer(
-        checkpoints,
-        disk,
+        checkpoints=checkpoints,
+        disk=disk,
         names=names,
         keep=2,
         attempt=0,
@@ -61,7 +61,14 @@ def saver_of(
         gone=gone,
     )
     boundaries = Boundaries(Cuts(0, processes=1))
-    return Saver(checkpoints, disk, boundaries, every=10, threaded=threaded, committer=committer)
+    return Saver(
+        checkpoints=checkpoints,
+        disk=disk,
+        boundaries=boundaries,
+        every=10,
+        threaded=threaded,
+        committer=committer,
+    )
 
 
 def steps_of(folder):
@@ -166,7 +173,13 @@ def test_a_role_that_is_done_is_no_failure(tmp_path):
 def others(folder, *names):
     """Save parts of other processes, of step 10."""
     boundaries = Boundaries(Cuts(0, processes=1))
-    saver = Saver(Checkpoints(Disk(), folder), Disk(), boundaries, every=10, threaded=False)
+    saver = Saver(
+        checkpoints=Checkpoints(Disk(), folder),
+        disk=Disk(),
+        boundaries=boundaries,
+        every=10,
+        threaded=False,
+    )
     for name in names:
         drive(saver.at(Part(name, zeros), 10))
     return saver

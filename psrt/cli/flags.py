@@ -16,6 +16,7 @@ from psrt.config.knobs import Condition, knobs_of, synonyms_of
 from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.rows.knobs import dashed, read, shown
+from psrt.rows.registry import Chosen
 from psrt.rows.row import Rows, knobs_of_row
 from psrt.rows.values import SWITCH, WIDTHS
 
@@ -388,14 +389,21 @@ def _registries(knobs: Mapping[str, RunKnob]) -> Iterator[tuple[str, Rows[Any]]]
 
 def _named(knob: RunKnob) -> list[Condition]:
     """Return where a knob applies by names; its text has numbers and switches."""
-    return [it for it in knob.requires if isinstance(next(iter(it.values), ""), str)]
+    return [
+        it
+        for it in knob.requires
+        if isinstance(it.values, Chosen) or isinstance(next(iter(it.values), ""), str)
+    ]
 
 
 def _listed(condition: Condition) -> str:
     """Return the values of a condition, or those that it excludes where these are fewer."""
-    values = tuple(condition.values)
-    known = knobs_of(TrainConfig)[condition.field].names
-    others = [it for it in known if it not in values]
-    if len(values) <= _MOST_NAMES:
-        return ", ".join(values)
+    # Every rank makes this text, which is no reason to look for other packages.
+    values = condition.values
+    named = values.own if isinstance(values, Chosen) else tuple(values)
+    if len(named) <= _MOST_NAMES:
+        return ", ".join(named)
+    field = knobs_of(TrainConfig)[condition.field]
+    known = field.choices if field.rows is None else field.rows.own
+    others = [it for it in known if it not in named]
     return f"any but {', '.join(others)}" if others else "any"

@@ -228,6 +228,9 @@ class AllReduces(Collection[str]):
         names = tuple(self._schedules)
         return iter((*self._others, *names, *(PLUS + name for name in names)))
 
+    def __bool__(self) -> bool:
+        return True  # which need not look for other packages
+
     def __len__(self) -> int:
         return len(self._others) + 2 * len(self._schedules)
 

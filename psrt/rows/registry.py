@@ -125,5 +125,10 @@ class Chosen(Collection[str], Generic[NamedT]):
     def __iter__(self) -> Iterator[str]:
         return (name for name, row in self._registry.items() if self._holds(row))
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Those of psrt, and of other packages as far as they were looked up."""
+        return tuple(name for name in self._registry.own if self._holds(self._registry[name]))
+
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -174,3 +174,15 @@ def test_a_row_of_another_package_trains_is_checked_repeated_and_explained(kind,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the same parameters to the bit" in done.stdout
+
+
+def test_no_rank_looks_for_other_packages_whose_names_are_all_psrts():
+    code = (
+        "import sys; from psrt.cli.flags import parse_train; from psrt.config import resolve\n"
+        "words = '--mode async --codec top-k:density=0.1 --optimizer adam --staleness-rate drop'\n"
+        "resolve(parse_train(words.split()), ranks=3)\n"
+        "assert 'importlib.metadata' not in sys.modules"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": f"{ROOT}"}, check=True, timeout=TIMEOUT_S
+    )

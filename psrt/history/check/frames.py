@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from psrt.codec import CODECS, Codec, CodecRow, Matrix, matrices_within
-from psrt.errors import ConfigError
+from psrt.codec import Codec, CodecRow, Matrix, matrices_within
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
 from psrt.history.check.norms import are_near, may_be_norms
 from psrt.history.check.table import (
@@ -74,10 +73,9 @@ class FrameContract:
 
 def frames_of(header: Header) -> FrameContract | None:
     """Return what the codec of a run promises; None where none was in effect."""
-    name = header.knob("codec")
-    if name is None or not header.knob("codec_everywhere"):
+    if not (header.knob("codec") and header.knob("codec_everywhere")):
         return None
-    row, feeds_back = _row(str(name)), bool(header.knob("error_feedback"))
+    row, feeds_back = header.chosen("codec"), bool(header.knob("error_feedback"))
     matrices = [Matrix(*it) for it in header.matrices]
     pushes = FrameContract(
         row=row,
@@ -87,28 +85,14 @@ def frames_of(header: Header) -> FrameContract | None:
         matrices=tuple(matrices_within(matrices, Span(*span)) for span in header.spans),
         numerics=header.numerics,
     )
-    back = header.knob("codec_reply")
+    back = header.chosen("codec_reply")
     if back is None:
         return pushes
-    row = _row(str(back)).of_differences()
+    row = back.of_differences()
     # What a difference to a worker's parameters loses is in the next difference.
     kept = not header.servers and row.is_fed_back and header.numerics
     reply = replace(pushes, row=row, keeps=kept, feeds_back=kept)
     return replace(pushes, reply=reply)
-
-
-def _row(text: str) -> CodecRow:
-    """Return the row of a codec.
-
-    Raises:
-        ConfigError: if there is none, or it cannot be so.
-    """
-    try:
-        return CODECS.read(text)
-    except ConfigError as error:
-        raise ConfigError(
-            f"the history is of a codec that this psrt does not have: {error}"
-        ) from None
 
 
 def frame_bounds(contract: FrameContract, n: int, matrices: Sequence[Matrix]) -> tuple[int, int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
@@ -21,7 +21,7 @@ from psrt.report.files import SIMULATION
 from psrt.report.metrics import seconds_to_accuracy
 from psrt.rows.knobs import dashed, shown
 from psrt.units import time_text
-from psrt.views.runs.figures import FIGURES, TEST, Figure, Told, user_figure, user_figures
+from psrt.views.runs.figures import FIGURES, OF_RUN, TEST, Figure, Told, user_figure, user_figures
 from psrt.views.runs.folder import RunFolder, as_written, labels, read_run
 
 #: Characters of a line, unless one column needs more.
@@ -30,32 +30,12 @@ _WIDEST = 100
 _NOT_COMPARED = ("out", "overwrite")
 
 
+_ROWS = (*OF_RUN, *FIGURES)
+
+
 def _told(run: RunFolder) -> Told:
-    return Told(run.summary, run.records[-1] if run.records else {})
-
-
-#: Of a run's folder, beside what its files say.
-_OF_FOLDER = (
-    ("ended", lambda run: run.summary is not None, lambda it: "yes" if it else "not yet"),
-    ("simulated", lambda run: (run.path / SIMULATION).exists(), lambda it: "yes" if it else "no"),
-)
-
-
-class _Row(NamedTuple):
-    """A figure of runs; see ``Figure``."""
-
-    name: str
-    of: Callable[[RunFolder], Any]
-    text: Callable[[Any], str]
-    relative: bool = False
-
-    @classmethod
-    def from_figure(cls, it: Figure) -> _Row:
-        """Return the row of a figure."""
-        return cls(it.name, lambda run: it.of(_told(run)), it.text, it.relative)
-
-
-_ROWS = (*(_Row(*it) for it in _OF_FOLDER), *map(_Row.from_figure, FIGURES))
+    last = run.records[-1] if run.records else {}
+    return Told(run.summary, last, (run.path / SIMULATION).exists(), run.records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +65,7 @@ class Comparison:
         known = {it.name: it for it in _ROWS}
         for name, its in self.outcome.items():
             is_users = name.startswith(TEST)
-            other = _users(name[len(TEST) :]) if is_users else _to_accuracy(1.0)
+            other = user_figure(name[len(TEST) :]) if is_users else _to_accuracy(1.0)
             figure = known.get(name) or other
             if all(it == its[0] for it in its):
                 equal.append(f"{name} {figure.text(its[0])}")
@@ -138,7 +118,7 @@ def compare(
         raise ConfigError("compare takes two runs or more")
     named = list(zip(labels(runs), [read_run(run) for run in runs], strict=True))
     asked = [] if target is None else [_to_accuracy(target)]
-    found = map(_Row.from_figure, user_figures(_told(run) for _, run in named))
+    found = user_figures(_told(run) for _, run in named)
     figures = {it.name: it for it in [*_ROWS, *asked, *found]}
     if sort is not None:
         named = _sorted(named, sort, figures)
@@ -153,7 +133,7 @@ def compare(
     for run in read:
         with as_written(run.path):
             for name, it in figures.items():
-                outcome[name].append(it.of(run))
+                outcome[name].append(it.of(_told(run)))
     return Comparison(
         [name for name, _ in named],
         base,
@@ -164,12 +144,8 @@ def compare(
     )
 
 
-def _users(name: str) -> _Row:
-    return _Row.from_figure(user_figure(name))
-
-
 def _sorted(
-    named: Sequence[tuple[str, RunFolder]], sort: str, figures: Mapping[str, _Row]
+    named: Sequence[tuple[str, RunFolder]], sort: str, figures: Mapping[str, Figure]
 ) -> list[tuple[str, RunFolder]]:
     """Return runs in the order of a figure or knob; those without it last."""
     name, down = sort.removeprefix("-"), sort.startswith("-")
@@ -178,11 +154,12 @@ def _sorted(
     if name not in figures and name not in knobs:
         names = "; ".join(figures)
         raise ConfigError(f"--sort {sort}: expected a knob such as lr, or one of {names}")
-    values = []
+    values: list[Any] = []
     for _, run in named:
         with as_written(run.path):
             is_figure = name in figures
-            values.append(figures[name].of(run) if is_figure else getattr(run.config, knobs[name]))
+            knob = None if is_figure else getattr(run.config, knobs[name])
+            values.append(figures[name].of(_told(run)) if is_figure else knob)
     known = [i for i, it in enumerate(values) if it is not None]
     try:
         known.sort(key=values.__getitem__, reverse=down)
@@ -201,10 +178,10 @@ def _environments(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
     return {name: texts for name, texts in rows.items() if len({*texts} - {""}) > 1}
 
 
-def _to_accuracy(target: float) -> _Row:
-    return _Row(
+def _to_accuracy(target: float) -> Figure:
+    return Figure(
         f"time to {100 * target:g} %",
-        lambda run: seconds_to_accuracy(run.records, target),
+        lambda told: seconds_to_accuracy(told.records, target),
         time_text,
         relative=True,
     )
@@ -248,7 +225,7 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else shown(value)
 
 
-def _cells(figure: _Row, values: Sequence[Any], base: Any) -> Iterator[str]:
+def _cells(figure: Figure, values: Sequence[Any], base: Any) -> Iterator[str]:
     """Yield a figure's values, with by how much they differ from the baseline's."""
     for value in values:
         if value is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from psrt.units import size_text, time_text
@@ -16,6 +16,10 @@ class Told(NamedTuple):
     summary: Mapping[str, Any] | None
     #: The columns of the last record of its metrics.
     last: Mapping[str, Any]
+    #: Whether it was in virtual time.
+    simulated: bool = False
+    #: All records of its metrics, where they were read one by one.
+    records: Sequence[Mapping[str, Any]] = ()
 
 
 class Figure(NamedTuple):
@@ -82,6 +86,11 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2f} %"
 
 
+#: Whether a run has ended, and where it was.
+OF_RUN = (
+    Figure("ended", lambda it: it.summary is not None, lambda it: "yes" if it else "not yet"),
+    Figure("simulated", lambda it: it.simulated, lambda it: "yes" if it else "no"),
+)
 FIGURES = (
     Figure("workers", _of("workers")),
     Figure("servers", _of("servers")),

@@ -15,7 +15,7 @@ from support.launching import TIMEOUT_S
 ROOT = Path(psrt.__file__).parents[1]
 
 PACKAGE = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from psrt.codec.codec import DenseCodec
 from psrt.codec.table import CodecRow
 from psrt.collective.schedule import Algorithm
 from psrt.collective.step import Step
-from psrt.config.modes import Mode, Servers
+from psrt.config.modes import MODES, Mode, Servers
 from psrt.optim.staleness import ScalarRate
 from psrt.optim.table import OptimizerRow, RateRow, ScheduleRow
 from psrt.partition import Span
@@ -109,6 +109,25 @@ lazy = Mode(
     words="staleness {}",
 )
 
+#: With a strategy of its own.
+twice = replace(MODES["allreduce"], name="twice", synonyms=(), builder="elsewhere:doubling")
+
+
+def doubling(of):
+    from psrt.runtime.strategies.all_reduce import AllReduce
+
+    class Doubled(AllReduce):
+        async def step(self, step):
+            self.doubled = True
+            return await super().step(step)
+
+        async def leave(self, clock):
+            assert self.doubled
+            await super().leave(clock)
+
+    size = of.config.batch_size
+    return Doubled(of.port, of.updater, algorithm="ring", batch_size=size, events=of.events)
+
 
 def a_path(size):
     return (Graph.of(size, [(i, i + 1) for i in range(size - 1)]),)
@@ -121,7 +140,7 @@ POINTS = {
     "psrt.all_reduces": "chain = elsewhere:chain",
     "psrt.pipelines": "all-first = elsewhere:all_first",
     "psrt.topologies": "path = elsewhere:path",
-    "psrt.modes": "lazy = elsewhere:lazy",
+    "psrt.modes": "lazy = elsewhere:lazy\ntwice = elsewhere:twice",
 }
 #: By kind, the flags of a job of three workers, and what explains the row.
 ROWS = {
@@ -136,6 +155,7 @@ ROWS = {
     ),
     "topology": ("--mode gossip --topology path", "gossip --topology path"),
     "mode": ("--mode lazy --staleness 2", ""),
+    "strategy": ("--mode twice", ""),
 }
 
 

@@ -6,9 +6,19 @@ broken, and the words that say which of several promises it was.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import psrt
+from psrt.codec import CODECS
+from psrt.collective.registry import ALGORITHMS
+from psrt.config import MODES
 from psrt.history.check import check
+from psrt.optim import OPTIMIZERS, STALENESS_RATES
+from psrt.pipeline import PIPELINES
+from psrt.topology.names import TOPOLOGIES
 from support.histories import written
 
 #: Worker 0 is two ahead, and has to wait for its second answer.
@@ -362,3 +372,21 @@ def test_with_something_changed_it_is_broken(rule):
         assert not outcome.ok, told
         assert outcome.violation.rule == rule, told
         assert text in outcome.violation.text, told
+
+
+#: Names of rows that are those of knobs, or of their usual values, too.
+WORDS = {"allreduce", "constant", "momentum", "power"}
+
+
+def test_the_check_names_no_row():
+    """It reads rows, so that what a row elsewhere adds is checked: see ``test_elsewhere``."""
+    rows = (MODES, OPTIMIZERS, STALENESS_RATES, CODECS, ALGORITHMS, TOPOLOGIES, PIPELINES)
+    names = re.compile("|".join(f'"(node\\+)?{it}"' for row in rows for it in row))
+    for file in (Path(psrt.__file__).parent / "history" / "check").glob("*.py"):
+        found = [
+            line
+            for line in file.read_text().splitlines()
+            if names.search(line) and not line.strip().startswith((">>>", "..."))
+            and not any(f'"{it}"' in line for it in WORDS)
+        ]  # fmt: skip
+        assert not found, (file.name, found)

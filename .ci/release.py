@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def version(root: Path) -> str:
     """Return the version that the code gives itself."""
-    return _found(root / "psrt/version.py", r'^__version__ = "(.+)"$')
+    return _found(root / "psrt/core/version.py", r'^__version__ = "(.+)"$')
 
 
 def contradictions(root: Path, tags: Sequence[str] | None) -> Iterator[str]:

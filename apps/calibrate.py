@@ -26,9 +26,9 @@ from script import DEFAULT, make_folder, names, number, ranks_of_job, run_script
 import psrt
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.cli.simulate import parse_simulate
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.job.scenario import run_in_virtual_time
-from psrt.mpirun import again
+from psrt.launch import again
 from psrt.report.strict_json import dumps
 from psrt.rows.suggest import did_you_mean
 

@@ -29,11 +29,11 @@ from studies.standings import Row, medians
 from studies.verdict import verdicts
 
 from psrt.cli.flags import FlagParser
-from psrt.errors import ConfigError
-from psrt.mpirun import again
+from psrt.core.errors import ConfigError
+from psrt.core.units import size_text
+from psrt.launch import again
 from psrt.report.strict_json import dumps
 from psrt.simulation.cost_flags import VirtualCosts
-from psrt.units import size_text
 
 if TYPE_CHECKING:
     from argparse import Namespace

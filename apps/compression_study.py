@@ -40,10 +40,10 @@ from studies.compression import LINKS, Row
 from studies.compression_table import cells, table, verdict
 
 from psrt.cli.flags import FlagParser
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural
 from psrt.report.strict_json import dumps
 from psrt.rows.suggest import did_you_mean
-from psrt.units import plural
 
 #: The modes that are compared unless others are asked for: one of each kind.
 SHOWN = ("sync", "async", "allreduce", "local-sgd")

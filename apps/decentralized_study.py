@@ -35,8 +35,8 @@ from studies import decentralized, decentralized_plot, refuse
 from studies.decentralized import PARTITIONS, Row, cells, table
 
 from psrt.cli.flags import FlagParser
+from psrt.core.units import plural
 from psrt.report.strict_json import dumps
-from psrt.units import plural
 
 
 def main(argv: Sequence[str]) -> None:

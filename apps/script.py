@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from psrt.cli.printing import say as say
 from psrt.cli.process import run_command
-from psrt.errors import ConfigError
-from psrt.mpirun import launched
+from psrt.core.errors import ConfigError
+from psrt.launch import launched
 from psrt.report.figure import check_installed
 
 if TYPE_CHECKING:

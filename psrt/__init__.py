@@ -26,11 +26,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from psrt.vendors import has_room as _has_room
-from psrt.vendors import is_one_of_several as _is_one_of_several
-from psrt.vendors import on_one_host as _on_one_host
-from psrt.vendors import settings as _settings
-from psrt.version import __version__
+from psrt.core.vendors import has_room as _has_room
+from psrt.core.vendors import is_one_of_several as _is_one_of_several
+from psrt.core.vendors import on_one_host as _on_one_host
+from psrt.core.vendors import settings as _settings
+from psrt.core.version import __version__
 
 if TYPE_CHECKING:
     from psrt import jax as jax
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         TopK,
     )
     from psrt.config import TrainConfig, from_toml, resolve, to_toml
-    from psrt.errors import (
+    from psrt.core.errors import (
         ConfigError,
         DivergedError,
         ProtocolError,
@@ -81,7 +81,7 @@ os.environ.update(_settings(os.environ, tcp=not (_on_one_host(os.environ) and _h
 if _is_one_of_several(os.environ):
     # One line for what each rank would show with a traceback, of which most is psrt's own.
     def _uncaught(kind: Any, error: Any, trace: Any, before: Any = sys.excepthook) -> None:
-        if kind.__module__ == "psrt.errors":
+        if kind.__module__ == "psrt.core.errors":
             importlib.import_module("psrt.faults.uncaught").end(error)
         before(kind, error, trace)
 
@@ -155,7 +155,7 @@ _HOME = {
             "ReplayError",
             "TransportError",
         ),
-        "psrt.errors",
+        "psrt.core.errors",
     ),
     "Communicator": "psrt.mpi.communicator",
     "recorded_config": "psrt.job.recorded",

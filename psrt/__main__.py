@@ -37,7 +37,7 @@ _ROLES = ("server", "worker")
 _HELP = {"-h", "--help", "--help-all"}
 #: What psrt depends on; a Python without them may find psrt itself in the current folder.
 _NEEDED = ("numpy", "mpi4py", "safetensors")
-#: As `psrt.errors.status_of` a KeyboardInterrupt, which may not be imported yet.
+#: As `psrt.core.errors.status_of` a KeyboardInterrupt, which may not be imported yet.
 _INTERRUPTED = 130
 
 
@@ -70,7 +70,7 @@ def _dispatch(words: list[str]) -> int:
         print_once(f"psrt {__version__}", sys.stdout)
         return 0
     if not words or words[0] not in COMMANDS:
-        from psrt.errors import ConfigError
+        from psrt.core.errors import ConfigError
 
         raise ConfigError(_no_command(words))
     try:
@@ -78,7 +78,7 @@ def _dispatch(words: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name not in _NEEDED:
             raise
-        from psrt.errors import ConfigError
+        from psrt.core.errors import ConfigError
 
         raise ConfigError(
             f"psrt {words[0]} needs {error.name}, which {sys.executable} does not have: install "

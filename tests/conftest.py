@@ -65,6 +65,6 @@ def pytest_sessionstart(session):
 
 def pytest_sessionfinish(session):
     """Delete the shared memory that ranks which tests have killed could not."""
-    from psrt.mpirun.segments import sweep  # not above: psrt sets variables for MPI
+    from psrt.launch.segments import sweep  # not above: psrt sets variables for MPI
 
     sweep(session.began)

@@ -30,8 +30,8 @@ from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
-from psrt.errors import ConfigError
-from psrt.units import size_text, time_text
+from psrt.core.errors import ConfigError
+from psrt.core.units import size_text, time_text
 from psrt.views.explain.inputs import read_ranks
 from support.hosts import Hosts, why_not
 

@@ -25,8 +25,8 @@ from psrt.bench.figures import write_json
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
-from psrt.errors import ConfigError
-from psrt.units import plural, time_text
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural, time_text
 from psrt.views.explain.inputs import read_ranks
 from support.hosts import Hosts, why_not
 

@@ -29,9 +29,9 @@ from psrt.bench.figures import Column, spread, table
 from psrt.bench.race import Candidate, Pace, Run, race
 from psrt.bench.ranks import RankTrack
 from psrt.cli.bench import Report, run_script
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
+from psrt.core.units import size_text
 from psrt.mpi.agreement import raise_on_all
-from psrt.units import size_text
 
 #: Keys, and bytes of each.
 GRID = ((1, 4 << 10), (40, 4 << 10), (400, 4 << 10), (40, 64 << 10), (40, 1 << 20), (10, 4 << 20))

@@ -10,13 +10,13 @@ import numpy as np
 from mpi4py import MPI
 from schemes import MODELS, FixedBatch, Scheme
 
-from psrt.arrays import Vector
 from psrt.bench.figures import Column, Summary, spread
 from psrt.bench.race import Candidate, Pace, calls_in_a_turn, race, repeated, trial
 from psrt.bench.ranks import RankTrack, run_on, wait
-from psrt.messages import Leave
+from psrt.core.arrays import Vector
+from psrt.core.messages import Leave
+from psrt.core.partition import even_spans
 from psrt.mpi.port import MpiPort
-from psrt.partition import even_spans
 from psrt.transport import RoleMap, drive
 
 #: Two batches of one sample; their content is never read.

@@ -22,7 +22,7 @@ from psrt.bench.figures import write_json
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.views.explain.inputs import read_ranks
 from support.hosts import VENDORS, Hosts, why_not
 from support.launching import Done

@@ -7,7 +7,7 @@ read stands what is predicted:
 
 - *time*: what the simulator says of the same job, by what layers, an update and a copy take in the
   same run, see ``cuts.prediction``.
-- *memory*: ``psrt.sharding.memory``, and the activations of ``docs/parallelism.md``.
+- *memory*: ``psrt.core.sharding.memory``, and the activations of ``docs/parallelism.md``.
 - *bytes*: of a sum of n numbers over W ranks of a host each reads n(W − 1)/W of the others'; where
   parameters are shared out, as many are sent to owners, and gathered twice, but for the two buckets
   that are still there on the way back; stages send activations, or their gradients, once.
@@ -26,19 +26,19 @@ from cuts.cut_scheme import CutScheme
 from cuts.step_times import StepTimes
 from mpi4py import MPI
 
-from psrt.arrays import ITEMSIZE
 from psrt.bench.figures import Column, Summary, spread, table
 from psrt.bench.race import Candidate, Pace, Run, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of
 from psrt.cli.bench import Report, run_script
 from psrt.config.names import BUCKET_BYTES
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.sharding import Sharing, memory
 from psrt.job.local import LocalLauncher
 from psrt.job.mpi import MpiLauncher
 from psrt.model.stage_memory import StageShape
 from psrt.mpi.monitor import watched
 from psrt.pipeline.balance import balanced
 from psrt.runtime.strategies.buckets import buckets_of
-from psrt.sharding import Sharing, memory
 
 #: 784-1024×6-10, of 6.1 million parameters.
 SIZES = (784, *[1024] * 6, 10)

@@ -34,24 +34,24 @@ from cuts.step_times import StepTimes
 from mpi4py import MPI
 from schemes import has_torch
 
-from psrt.arrays import Vector
 from psrt.bench.figures import Column, Summary, spread, table
 from psrt.bench.race import Candidate, Pace, Run, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of, wait
 from psrt.cli.bench import Report, run_script
 from psrt.config.axes import axes_of
-from psrt.errors import ProtocolError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ProtocolError
+from psrt.core.partition import even_spans
+from psrt.core.progress import PROGRESS
 from psrt.job.launcher import Launcher
 from psrt.job.local import LocalLauncher
 from psrt.job.mpi import MpiLauncher
 from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.monitor import watched
-from psrt.partition import even_spans
 from psrt.pipeline.balance import balanced
 from psrt.pipeline.cost import Bound, bound
 from psrt.pipeline.registry import PIPELINES, ScheduleName, schedule_of
 from psrt.pipeline.schedule import PipelineSchedule
-from psrt.progress import PROGRESS
 
 #: 784-1024×6-10.
 SIZES = (784, *[1024] * 6, 10)

@@ -23,7 +23,6 @@ import numpy as np
 from mpi4py import MPI
 from shards import add_flag, chosen_shards, read_shards
 
-from psrt.arrays import Vector
 from psrt.bench.figures import Column, spread, table
 from psrt.bench.race import Candidate, Pace, Run, race
 from psrt.bench.ranks import RankTrack, run_on
@@ -31,7 +30,11 @@ from psrt.cli.bench import Report, run_script
 from psrt.cli.bench_allreduce import named, vector_sizes
 from psrt.cli.flags import FlagParser
 from psrt.config import TrainConfig, resolve
-from psrt.errors import ConfigError, ProtocolError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError, ProtocolError
+from psrt.core.partition import even_spans
+from psrt.core.progress import PROGRESS
+from psrt.core.units import size_text
 from psrt.faults.vitals import HERE
 from psrt.job.build import role_map_for
 from psrt.mpi.agreement import raise_on_all
@@ -39,8 +42,6 @@ from psrt.mpi.cores import kept_on
 from psrt.mpi.port import MpiPort
 from psrt.optim import Schedule
 from psrt.optim.table import Always, Sgd
-from psrt.partition import even_spans
-from psrt.progress import PROGRESS
 from psrt.rows.suggest import did_you_mean
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
@@ -51,7 +52,6 @@ from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
 from psrt.transport import drive
 from psrt.transport.port import ThetaMemory
-from psrt.units import size_text
 from psrt.views.explain.inputs import read_ranks
 
 #: Bytes of the vector that goes back and forth.

@@ -13,16 +13,16 @@ from bounds import CpuMeter
 from mpi4py import MPI
 from shards import chosen_shards
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig, resolve
 from psrt.config.names import AUTO
-from psrt.errors import ProtocolError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ProtocolError
+from psrt.core.partition import Span
 from psrt.history import EventLog
 from psrt.job.build import role_map_for, server_role, theta_memory, worker_role
 from psrt.model import MLP
 from psrt.mpi.cores import kept_on
 from psrt.mpi.port import MpiPort
-from psrt.partition import Span
 from psrt.runtime.problem import gradient_spans
 from psrt.transport import SoloPort, drive, quietly
 

@@ -14,10 +14,10 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
+from psrt.core.partition import Span
 from psrt.job.shards import choose_shards, served_job
 from psrt.mpi.agreement import bcast_text
 from psrt.mpi.hosts import split_hosts
-from psrt.partition import Span
 from psrt.rows.knobs import read
 
 

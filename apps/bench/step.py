@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import FloatArray
 from psrt.bench.figures import Column, spread, table
 from psrt.bench.race import Candidate, race, repeated
 from psrt.cli.bench import Report, run_script
-from psrt.errors import PsrtError
+from psrt.core.arrays import FloatArray
+from psrt.core.errors import PsrtError
 from psrt.model import MLP
 from psrt.optim import step
 from psrt.optim.table import Sgd

@@ -25,9 +25,9 @@ from psrt.bench.figures import Column, Row, table
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
-from psrt.errors import ConfigError
-from psrt.files import read_text
-from psrt.units import size_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import read_text
+from psrt.core.units import size_text
 
 _K, _M = 1 << 10, 1 << 20
 #: From here on a vector in a window is to be this many times faster than the library's, at every

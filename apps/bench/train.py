@@ -35,7 +35,7 @@ from psrt.bench.race import Candidate, Pace, Readings, calls_in_a_turn, race, tr
 from psrt.bench.ranks import RankTrack, part_of
 from psrt.cli.bench import Report, run_script
 from psrt.config import MODES
-from psrt.progress import PROGRESS
+from psrt.core.progress import PROGRESS
 
 #: The scheme of a rank alone, which the others are compared with; and those that end as it does.
 _REFERENCE = next(name for name, (_, knobs) in SCHEMES.items() if MODES[knobs["mode"]].single)

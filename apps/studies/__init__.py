@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 
 def refuse(words: Sequence[str], *flags: str) -> None:

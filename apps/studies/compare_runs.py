@@ -12,7 +12,7 @@ from script import make_folder
 
 import psrt
 from psrt.cli.flags import parse_train
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.report import seconds_to_accuracy
 from psrt.rows.suggest import did_you_mean

@@ -20,14 +20,14 @@ import numpy as np
 from script import say
 
 import psrt
-from psrt.arrays import Vector
 from psrt.cli.flags import parse_train
 from psrt.codec import CodecRow, Matrix, draws, matrices_within
 from psrt.codec.times import CodecTimes, Line
 from psrt.config.modes import MODES
-from psrt.errors import ConfigError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.job.problems import supervised_problem
-from psrt.partition import Span
 from psrt.report import seconds_to_accuracy
 from psrt.rows.suggest import did_you_mean
 from psrt.runtime.problem import matrices_of

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from psrt.units import size_text
+from psrt.core.units import size_text
 
 Row = Mapping[str, Any]
 

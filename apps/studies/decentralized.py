@@ -16,10 +16,10 @@ from script import say
 
 import psrt
 from psrt.cli.flags import parse_train
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import size_text
 from psrt.job.problems import supervised_problem
 from psrt.rows.suggest import did_you_mean
-from psrt.units import size_text
 from studies.compression import LINKS, costs_of, measured
 
 Row = dict[str, Any]

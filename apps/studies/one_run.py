@@ -11,8 +11,8 @@ from typing import Any
 from script import make_folder, say
 
 from psrt.cli.flags import FlagParser
-from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import read_text
 from psrt.report import Summary, Waiting, read_metrics
 from psrt.report.figure import check_installed
 from studies import staleness_plot

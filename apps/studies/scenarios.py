@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 
 class Scenario(NamedTuple):

@@ -14,11 +14,11 @@ from script import DEFAULT, can_plot, make_folder, names, number, numbers, say
 
 import psrt
 from psrt.cli.flags import FlagParser, parse_train
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.report.strict_json import dumps
 from psrt.simulation.cost_flags import DEFAULT_LINK, DEFAULT_SERVER_APPLY, VirtualCosts
-from psrt.units import plural
 from studies import refuse, softsync_plot
 from studies.softsync_lines import Errors, lines_of, share_beyond, table
 

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import FloatArray
 from psrt.bench.allreduce_rows import (
     AFTER_BARRIER,
     AUTO,
@@ -47,13 +46,14 @@ from psrt.bench.allreduce_rows import (
 from psrt.bench.race import Candidate, Layout, Readings, race, repeated
 from psrt.bench.ranks import RankTrack, after_a_barrier, run_on
 from psrt.collective.analysis.machine import MachineCosts
-from psrt.errors import ProtocolError
+from psrt.core.arrays import FloatArray
+from psrt.core.errors import ProtocolError
+from psrt.core.progress import PROGRESS
+from psrt.core.units import plural, size_text
 from psrt.mpi.agreement import raise_on_all
 from psrt.mpi.communicator import Communicator
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.pieces import pieces, unannounced_bytes
-from psrt.progress import PROGRESS
-from psrt.units import plural, size_text
 
 _K, _M = 1 << 10, 1 << 20
 SIZES = tuple(_K << power for power in range(0, 17, 2))

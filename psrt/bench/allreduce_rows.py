@@ -27,14 +27,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.arrays import FloatArray
 from psrt.bench.figures import Column, Row, Summary, spread, table
 from psrt.bench.race import Layout, Readings
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import MachineCosts, Measured
 from psrt.collective.registry import ALL_REDUCES
-from psrt.units import size_text
+from psrt.core.arrays import FloatArray
+from psrt.core.units import size_text
 
 LIBRARY, AUTO, COPY, EXCHANGE = "MPI.Allreduce", "auto", "copyto", "exchange"
 WINDOW, PLAIN = "window", "plain"

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.bench.figures import Column, Row, Summary, spread
 from psrt.codec import CODECS, Codec, Encoder, Matrix
 from psrt.codec.randomness import draws
-from psrt.progress import PROGRESS
+from psrt.core.arrays import ITEMSIZE, Bytes, Vector
+from psrt.core.progress import PROGRESS
 
 #: Knobs other than the defaults: what a threshold sends depends on the numbers, here 1 %.
 _KNOBS: dict[str, dict[str, Any]] = {"threshold": {"threshold": 2.5758}}

@@ -40,16 +40,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from psrt.arrays import ITEMSIZE
 from psrt.bench import figures
 from psrt.bench.figures import Column, Row
 from psrt.codec import CODECS
 from psrt.codec.table import RandomK
 from psrt.codec.times import CodecTimes, Line
 from psrt.config import MODES, TrainConfig
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.ways import Way
 from psrt.job.virtual import simulate
 from psrt.simulation import SimulationCosts
-from psrt.ways import Way
 
 #: Numbers of workers for which the link's speed is told.
 WORKERS = (4, 16, 64)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.files import write_text
+from psrt.core.files import write_text
 from psrt.report.environment import processor
 
 Row = Mapping[str, Any]

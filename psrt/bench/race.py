@@ -16,8 +16,8 @@ from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
 from psrt.bench.figures import Summary
-from psrt.errors import ConfigError
-from psrt.progress import PROGRESS
+from psrt.core.errors import ConfigError
+from psrt.core.progress import PROGRESS
 
 Key = TypeVar("Key", bound=Hashable)
 #: Makes that many calls in a row and returns the seconds that count on this rank, in all: 0 where

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import PsrtError
+from psrt.core.errors import PsrtError
 from psrt.mpi.agreement import raise_on_all
 from psrt.transport.backoff import Backoff
 

@@ -14,8 +14,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from psrt.errors import CheckpointError
-from psrt.files import is_own_folder
+from psrt.core.errors import CheckpointError
+from psrt.core.files import is_own_folder
 
 #: For the owner only: parameters may be worth keeping to oneself.
 _FILE, _FOLDER = 0o600, 0o700

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from psrt.checkpoint.disk import Disk
 from psrt.checkpoint.manifest import MOST, Manifest
 from psrt.checkpoint.part import forget_announcements, read_part
-from psrt.errors import CheckpointError
+from psrt.core.errors import CheckpointError
 
 #: Of a run's folder, and of the file that makes a checkpoint one.
 FOLDER, MANIFEST = "checkpoints", "manifest.json"

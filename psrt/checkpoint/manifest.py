@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field, fields
 
 from psrt.checkpoint.part import PartEntry
-from psrt.errors import CheckpointError
-from psrt.version import __version__
+from psrt.core.errors import CheckpointError
+from psrt.core.version import __version__
 
 #: Of the format that this psrt writes, and the only one that it reads.
 FORMAT = 2

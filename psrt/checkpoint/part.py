@@ -20,8 +20,8 @@ import numpy as np
 
 from psrt.checkpoint.disk import Disk
 from psrt.checkpoint.tree import Tree, flatten, unflatten
-from psrt.errors import CheckpointError
-from psrt.partition import Span
+from psrt.core.errors import CheckpointError
+from psrt.core.partition import Span
 
 #: safetensors' names of the types of numbers.
 _TYPES = {

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psrt.errors import CheckpointError
-from psrt.partition import Span
+from psrt.core.errors import CheckpointError
+from psrt.core.partition import Span
 
 
 def assemble(pieces: Sequence[tuple[Sequence[Span], np.ndarray]], span: Span, n: int) -> np.ndarray:

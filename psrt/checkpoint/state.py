@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.errors import CheckpointError
+from psrt.core.errors import CheckpointError
 
 #: Largest count, up to which floating-point numbers are exact.
 _MOST = 1 << 53

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from psrt.checkpoint.tree import Tree, flatten, unflatten
-from psrt.errors import CheckpointError
+from psrt.core.errors import CheckpointError
 
 
 def to_text(tree: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from psrt.errors import CheckpointError
+from psrt.core.errors import CheckpointError
 
 Tree: TypeAlias = dict[str, Any]
 

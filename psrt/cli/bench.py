@@ -13,9 +13,9 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.cli.progress import add_flags, shown
-from psrt.errors import ConfigError
-from psrt.files import check_writable
-from psrt.mpirun import launch_line, launched
+from psrt.core.errors import ConfigError
+from psrt.core.files import check_writable
+from psrt.launch import launch_line, launched
 from psrt.rows.knobs import dashed, read_flag
 from psrt.rows.values import WHOLE
 

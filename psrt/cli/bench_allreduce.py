@@ -16,11 +16,11 @@ from psrt.bench.probes import read_machine
 from psrt.bench.race import Layout, layouts
 from psrt.cli.printing import say
 from psrt.collective.analysis.machine import MachineCosts, read_costs
-from psrt.errors import ConfigError
-from psrt.files import write_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import write_text
+from psrt.core.units import plural
 from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.hosts import split_hosts
-from psrt.units import plural
 from psrt.views.explain.inputs import read_ranks, read_sizes
 
 #: Seconds that all layouts share under ``--quick``.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
-from psrt.errors import CheckpointError, ConfigError
-from psrt.files import check_writable
-from psrt.units import numbered, plural, size_text
+from psrt.core.errors import CheckpointError, ConfigError
+from psrt.core.files import check_writable
+from psrt.core.units import numbered, plural, size_text
 
 if TYPE_CHECKING:
     from psrt.checkpoint import Checkpoints, Manifest

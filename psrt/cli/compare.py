@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 _DESCRIPTION = """\
 Compare runs by what they left in their folders: a line for each run, with the knobs that differ and

@@ -12,14 +12,14 @@ from dataclasses import asdict
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import flush, say
 from psrt.cli.progress import add_flags, shown
+from psrt.core.errors import TransportError, line_of
+from psrt.core.files import check_writable, write_text
+from psrt.core.progress import PROGRESS
 from psrt.doctor.facts import Facts
 from psrt.doctor.findings import FAILS, Finding, judge, verdict
 from psrt.doctor.preflight import here, is_first_here
 from psrt.doctor.watch import Watch
-from psrt.errors import TransportError, line_of
-from psrt.files import check_writable, write_text
-from psrt.mpirun import started_rank
-from psrt.progress import PROGRESS
+from psrt.launch import started_rank
 from psrt.rows.knobs import Knob, read
 from psrt.rows.values import REAL
 

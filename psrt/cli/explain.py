@@ -29,7 +29,7 @@ from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
 from psrt.config.modes import MODES
 from psrt.config.names import AUTO
 from psrt.config.train import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.pipeline import PIPELINES, forms, schedule_of
 from psrt.rows.knobs import read_flag
 from psrt.rows.suggest import did_you_mean
@@ -140,7 +140,7 @@ def _schedule(what: str, argv: list[str]) -> None:
 
 def _explanation(what: str, given: argparse.Namespace) -> Explanation:
     """Return the explanation that the flags ask for."""
-    from psrt.arrays import ITEMSIZE
+    from psrt.core.arrays import ITEMSIZE
     from psrt.views.explain.explanation import MOST_RANKS, default_names, explain
     from psrt.views.explain.inputs import rank_of, read_example, read_order
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from psrt.cli.page_file import check_page_file, write_page
 from psrt.cli.printing import say
-from psrt.errors import ConfigError
-from psrt.files import check_writable
-from psrt.units import plural
+from psrt.core.errors import ConfigError
+from psrt.core.files import check_writable
+from psrt.core.units import plural
 
 if TYPE_CHECKING:
     from psrt.views.film.film import Film

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
-from psrt.errors import ConfigError
-from psrt.files import check_writable, write_text
-from psrt.units import plural
+from psrt.core.errors import ConfigError
+from psrt.core.files import check_writable, write_text
+from psrt.core.units import plural
 
 CSV, TENSORBOARD = "csv", "tensorboard"
 _DESCRIPTION = """\

@@ -13,8 +13,8 @@ from psrt.cli.progress import add_flags
 from psrt.config import MODES, RunKnob, TrainConfig, did_you_mean, read_toml
 from psrt.config.former import now_of
 from psrt.config.knobs import Condition, knobs_of, synonyms_of
-from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import read_text
 from psrt.rows.knobs import dashed, read, shown
 from psrt.rows.registry import Chosen
 from psrt.rows.row import Rows, knobs_of_row

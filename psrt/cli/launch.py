@@ -22,19 +22,19 @@ from psrt.cli.flags import FlagParser, config_of, train_parser, values_of
 from psrt.cli.printing import refuse, say
 from psrt.config.names import AUTO
 from psrt.config.resolve import mode_of, resolve
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.vendors import has_room, settings
 from psrt.faults.parent import PARENT, Parent
 from psrt.job.attempt import Ended, attempt
-from psrt.mpirun import launched
-from psrt.mpirun.environment import pmi_for
-from psrt.mpirun.hostfile import Host, read_hostfile
-from psrt.mpirun.library import Library, loaded_library, mpirun_of
-from psrt.mpirun.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
-from psrt.mpirun.own_line import may_spread
-from psrt.mpirun.reach import OTHER_WAYS
-from psrt.mpirun.segments import sweep
+from psrt.launch import launched
+from psrt.launch.environment import pmi_for
+from psrt.launch.hostfile import Host, read_hostfile
+from psrt.launch.library import Library, loaded_library, mpirun_of
+from psrt.launch.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
+from psrt.launch.own_line import may_spread
+from psrt.launch.reach import OTHER_WAYS
+from psrt.launch.segments import sweep
 from psrt.rows.suggest import did_you_mean
-from psrt.vendors import has_room, settings
 
 if TYPE_CHECKING:
     from psrt.job.elastic import Size

@@ -16,10 +16,10 @@ from psrt.config.checks import first_miss
 from psrt.config.dealing import IID
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Servers
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.history import Header, History, Kind, read_history
 from psrt.history.log import Events
-from psrt.partition import Span
 from psrt.rows.knobs import accept
 
 #: All-reduces that a simulation can perform, given how long they take.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from psrt.errors import ConfigError
-from psrt.files import check_writable, write_text
-from psrt.units import size_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import check_writable, write_text
+from psrt.core.units import size_text
 
 #: What names a page.
 _ENDINGS = (".html", ".htm")

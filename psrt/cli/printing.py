@@ -9,8 +9,8 @@ import os
 import sys
 from collections.abc import Iterator
 
-from psrt.errors import plain
-from psrt.progress import PROGRESS
+from psrt.core.errors import plain
+from psrt.core.progress import PROGRESS
 
 #: Replacement of a character that the terminal or file cannot encode.
 _PLAIN = str.maketrans(

@@ -13,8 +13,8 @@ from types import FrameType
 from typing import NoReturn, TextIO
 
 from psrt.cli.printing import flush, prepare_streams, refused, say
-from psrt.errors import PsrtError, line_of, plain, status_of
-from psrt.mpirun import started_rank, started_ranks
+from psrt.core.errors import PsrtError, line_of, plain, status_of
+from psrt.launch import started_rank, started_ranks
 
 #: Ctrl-C, what mpirun and Slurm send to the ranks that they end, and what people have Slurm send
 #: some time before (``--signal=USR1@60``): unhandled, it would end each rank by itself.

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from psrt.errors import plain
-from psrt.mpirun import started_rank
-from psrt.progress import PROGRESS, Progress
+from psrt.core.errors import plain
+from psrt.core.progress import PROGRESS, Progress
+from psrt.launch import started_rank
 
 #: Back to the first column, and erase from there on.
 _CLEAR = "\r\x1b[K"

@@ -9,7 +9,7 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.page_file import add_overwrite, check_page_file, write_page
 from psrt.cli.printing import say
 from psrt.cli.progress import add_flags, shown
-from psrt.units import plural
+from psrt.core.units import plural
 
 _DESCRIPTION = """\
 Write a page about a run, or about several side by side: what was run and how to run it again, how

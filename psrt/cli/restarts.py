@@ -11,18 +11,18 @@ from psrt.cli.flags import parse_train, train_parser, values_of
 from psrt.cli.printing import refuse
 from psrt.config import from_toml
 from psrt.config.names import AUTO
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.faults.parent import Parent
 from psrt.job.attempt import Ended, attempt
 from psrt.job.elastic import Elastic, Size, described
 from psrt.job.resuming import found_in
 from psrt.job.stall import Stall
 from psrt.job.supervise import supervise
-from psrt.mpirun.environment import start_limit_s
-from psrt.mpirun.hostfile import Host
-from psrt.mpirun.lines import Line
-from psrt.mpirun.own_line import OwnLine, may_spread, own_line
-from psrt.mpirun.reach import OTHER_WAYS, unreachable
+from psrt.launch.environment import start_limit_s
+from psrt.launch.hostfile import Host
+from psrt.launch.lines import Line
+from psrt.launch.own_line import OwnLine, may_spread, own_line
+from psrt.launch.reach import OTHER_WAYS, unreachable
 
 #: Flags of the launcher that say where and how ranks start, as a line of the user's own does.
 _OF_STARTS = (

@@ -9,10 +9,10 @@ from psrt.cli.printing import say
 from psrt.config import TrainConfig, resolve, to_toml
 from psrt.config.dealing import IID
 from psrt.config.resolve import mode_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural
 from psrt.rows.knobs import Knob, read
 from psrt.rows.values import WHOLE
-from psrt.units import plural
 
 _DESCRIPTION = """\
 Print the configuration that `psrt train` would run with the same flags, every default filled in,

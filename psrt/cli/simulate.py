@@ -12,8 +12,8 @@ from psrt.cli.progress import Shown
 from psrt.config import TrainConfig
 from psrt.config.faults import KINDS, read_fault
 from psrt.config.knobs import knobs_of
-from psrt.errors import ConfigError
-from psrt.mpirun import started_ranks
+from psrt.core.errors import ConfigError
+from psrt.launch import started_ranks
 from psrt.rows.knobs import Knob, dashed, read, read_by_worker
 from psrt.rows.values import WHOLE, Number
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.progress import add_flags, shown
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 #: As in ``psrt.views.trace.trace``, which needs numpy.
 _FORMATS = ("perfetto", "json")

@@ -8,12 +8,12 @@ from psrt.cli.flags import config_of, train_parser
 from psrt.cli.printing import say
 from psrt.cli.progress import Shown
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.faults.parent import parent_of_this
 from psrt.job.launcher import Roles
 from psrt.job.local import LocalLauncher, run
 from psrt.job.session import run_job
-from psrt.mpirun import again, has_mpirun, launch_line, launched
+from psrt.launch import again, has_mpirun, launch_line, launched
 
 #: Of a job that is advised where nothing says how many ranks it needs.
 _USUAL_RANKS = 4

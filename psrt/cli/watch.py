@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
-from psrt.errors import ConfigError, status_of
+from psrt.core.errors import ConfigError, status_of
 
 _INTERVAL_S, _SILENT_S = 2.0, 60.0
 _DESCRIPTION = """\

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from psrt.codec.table import CODECS, CodecRow
-from psrt.lazy import on_first_use
+from psrt.core.lazy import on_first_use
 
 if TYPE_CHECKING:
     from psrt.codec.codec import Codec, Encoder

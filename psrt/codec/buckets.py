@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import FloatArray, Vector
 from psrt.codec.codec import BLOCK
 from psrt.codec.fields import Field, FieldReader, elements
+from psrt.core.arrays import FloatArray, Vector
 
 #: Where a row of buckets begins: in the vector, and among the buckets.
 Row: TypeAlias = tuple[int, int]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec.codec import BLOCK, DenseCodec
 from psrt.codec.table import CODECS
+from psrt.core.arrays import AnyVector, Bytes, Vector
 
 #: Half of the last place of a bfloat16, less one.
 _HALF = np.uint32(0x7FFF)

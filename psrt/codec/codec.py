@@ -7,11 +7,11 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
 from psrt.codec.fields import Field, FieldReader
 from psrt.codec.frame import HEADER_BYTES, MOST, Header, read_header, write_header
 from psrt.codec.table import CodecRow
-from psrt.errors import CodecError, ConfigError
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.errors import CodecError, ConfigError
 
 #: Elements that are encoded at a time: 64 KiB, so that they stay in the cache from pass to pass.
 BLOCK = 1 << 14

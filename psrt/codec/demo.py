@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import Bytes, FloatArray, Vector
 from psrt.codec.codec import DenseCodec
 from psrt.codec.fields import Field, FieldReader
 from psrt.codec.frame import Header
 from psrt.codec.matrices import Matrix, between
 from psrt.codec.table import CODECS
-from psrt.errors import CodecError
+from psrt.core.arrays import Bytes, FloatArray, Vector
+from psrt.core.errors import CodecError
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 

@@ -11,11 +11,11 @@ import math
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.indices import Indices
 from psrt.codec.sparse import Chosen, kept, longest_payload, shortest_payload
 from psrt.codec.table import CODECS
+from psrt.core.arrays import Bytes, Vector
 
 #: Densities of the epochs of warm-up: a quarter, and a quarter of that, and so on.
 _FIRST, _RATIO = 0.25, 0.25

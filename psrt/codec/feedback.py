@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
 from psrt.codec.codec import Codec, Encoder
+from psrt.core.arrays import Bytes, Vector
 
 
 class ErrorFeedback:

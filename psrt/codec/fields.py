@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from psrt.arrays import Bytes
+from psrt.core.arrays import Bytes
 
 #: Lengths of the parts of a float32's bits: its sign, exponent and mantissa.
 FLOAT32 = (1, 8, 23)

@@ -20,8 +20,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from psrt.arrays import Bytes
-from psrt.errors import CodecError
+from psrt.core.arrays import Bytes
+from psrt.core.errors import CodecError
 
 _LAYOUT = struct.Struct("<BBHIIQ")
 HEADER_BYTES = _LAYOUT.size

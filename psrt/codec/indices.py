@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import Bytes
 from psrt.codec.fields import Field, FieldReader, elements
-from psrt.errors import CodecError
+from psrt.core.arrays import Bytes
+from psrt.core.errors import CodecError
 
 #: Ascending positions in a vector.
 Indices = npt.NDArray[np.int64]

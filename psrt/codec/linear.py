@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import AnyVector, Vector
+from psrt.core.arrays import AnyVector, Vector
 
 
 @runtime_checkable

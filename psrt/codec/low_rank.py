@@ -12,12 +12,12 @@ from itertools import product
 
 import numpy as np
 
-from psrt.arrays import AnyVector, Bytes, FloatArray, Vector
 from psrt.codec.codec import DenseCodec
 from psrt.codec.fields import Field, FieldReader
 from psrt.codec.frame import Header
 from psrt.codec.matrices import Matrix, between
 from psrt.codec.table import CODECS
+from psrt.core.arrays import AnyVector, Bytes, FloatArray, Vector
 
 #: Added to a column's squared length: one that depends on those before it becomes 0, not NaN.
 _TINY = 1e-30

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from psrt.arrays import FloatArray, Vector
-from psrt.errors import ConfigError
-from psrt.partition import Part, Span
+from psrt.core.arrays import FloatArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Part, Span
 
 
 class Matrix(NamedTuple):
@@ -66,7 +66,7 @@ def matrices_side_by_side(
 def matrices_of_part(matrices: Iterable[Matrix], part: Part) -> tuple[Matrix, ...]:
     """Return the matrices of a vector that is a part of another one: of each, what is there.
 
-    >>> from psrt.partition import Rectangle
+    >>> from psrt.core.partition import Rectangle
     >>> part = Part([Rectangle(20, 1, 6, 6), Rectangle(2, rows=3, columns=2, pitch=4)])
     >>> matrices_of_part([Matrix(0, 3, 4), Matrix(20, 2, 3)], part)
     (Matrix(start=0, rows=2, columns=3), Matrix(start=6, rows=3, columns=2))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import Bytes, Vector
+from psrt.core.arrays import Bytes, Vector
 
 #: Numbers that are packed together: as many bytes as a number has bits.
 _GROUP = 8

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import Bytes, FloatArray, Vector
 from psrt.codec.buckets import Buckets, largest, or_nan
 from psrt.codec.codec import DenseCodec
 from psrt.codec.fields import Field, FieldReader, elements
@@ -25,6 +24,7 @@ from psrt.codec.packing import (
     unpack_trits,
 )
 from psrt.codec.table import CODECS
+from psrt.core.arrays import Bytes, FloatArray, Vector
 
 #: Random numbers have 16 bits, four to a draw: a mean is off by at most 2⁻¹⁷ of a step.
 _DRAWS = 4

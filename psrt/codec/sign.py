@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
 from psrt.codec.buckets import Buckets, or_nan
 from psrt.codec.codec import DenseCodec
 from psrt.codec.fields import Field, FieldReader, elements
 from psrt.codec.frame import Header
 from psrt.codec.table import CODECS
+from psrt.core.arrays import Bytes, Vector
 
 #: By byte, its eight signs as factors, the first element in the highest bit.
 _FACTORS = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1)

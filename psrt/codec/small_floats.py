@@ -13,13 +13,13 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import Bytes, Vector
 from psrt.codec.buckets import Buckets, largest
 from psrt.codec.codec import DenseCodec
 from psrt.codec.fields import Field, FieldReader, elements
 from psrt.codec.frame import Header
 from psrt.codec.packing import bits_bytes, pack_bits, unpack_bits
 from psrt.codec.table import CODECS
+from psrt.core.arrays import Bytes, Vector
 
 #: Of a scale 2**e, the byte is e + _BIAS; of a bucket that is not finite, it is _NAN.
 _BIAS, _NAN = 127, 255

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec.codec import Codec, Encoder
 from psrt.codec.feedback import codec_of
 from psrt.codec.fields import FLOAT32, Field, FieldReader
 from psrt.codec.frame import HEADER_BYTES, Header
 from psrt.codec.indices import DENSE, Indices, index_fields, pack_indices, unpack_indices
 from psrt.codec.table import CODECS
-from psrt.errors import CodecError
+from psrt.core.arrays import AnyVector, Bytes, Vector
+from psrt.core.errors import CodecError
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 #: Elements that are looked at together: they stay in the cache, and calls weigh little.

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.ways import Way
 from psrt.rows.knobs import knob
 from psrt.rows.row import Row, Rows
 from psrt.rows.values import REAL, SWITCH, WHOLE
-from psrt.ways import Way
 
 if TYPE_CHECKING:
     from psrt.codec.codec import Codec, Encoder

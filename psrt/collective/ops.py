@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from psrt.arrays import AnyArray
+    from psrt.core.arrays import AnyArray
 
 #: Products of integers are exact below this, and continue in float64 beyond.
 _EXACT = 2**63

@@ -38,10 +38,10 @@ from psrt.collective.schedules.root import root_seconds, root_steps
 from psrt.collective.schedules.scatter import scatter_steps
 from psrt.collective.schedules.segmented_ring import segmented_ring_seconds, segmented_ring_steps
 from psrt.collective.schedules.tree import tree_seconds, tree_steps
-from psrt.partition import Span
+from psrt.core.partition import Span
+from psrt.core.ways import Way
 from psrt.rows.registry import Registry
 from psrt.rows.values import AUTO as AUTO
-from psrt.ways import Way
 
 
 def _always(size: int) -> bool:

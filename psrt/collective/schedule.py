@@ -9,9 +9,9 @@ from psrt.collective import spec
 from psrt.collective.costs import ClosedForm, LinkCosts
 from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
-from psrt.errors import ConfigError
-from psrt.partition import Span
-from psrt.ways import Way
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
+from psrt.core.ways import Way
 
 #: p ≥ 2 → lower bounds of the bytes that some rank sends or receives, and combines, as fractions
 #: of n.

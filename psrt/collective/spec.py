@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from psrt.partition import Span, even_spans
+from psrt.core.partition import Span, even_spans
 
 
 class Postcondition(NamedTuple):

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 #: The span of a missing half of a step.
 NOTHING = Span(0, 0)

@@ -19,11 +19,11 @@ from psrt.config.names import (
     SHARDING_NAMES,
     by_hosts,
 )
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.sharding import Sharing
+from psrt.core.units import plural
 from psrt.pipeline.registry import ScheduleName, schedule_of
 from psrt.rows.knobs import dashed, shown
-from psrt.sharding import Sharing
-from psrt.units import plural
 
 if TYPE_CHECKING:
     from psrt.config.train import TrainConfig

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 #: Who, by what names them: a worker and a server by their numbers, a rank, all ranks of a host.
 _WHO = re.compile(r"(worker|server|rank|host)([0-9]{1,9})")

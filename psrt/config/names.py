@@ -8,7 +8,7 @@ from psrt.collective.registry import ALL_REDUCES, SHARDING
 from psrt.collective.registry import AUTO as AUTO
 from psrt.collective.registry import LIBRARY as LIBRARY
 from psrt.collective.registry import by_hosts as by_hosts
-from psrt.sharding import Sharing
+from psrt.core.sharding import Sharing
 
 #: Where the servers are put among the ranks.
 PLACEMENTS: Final = ("spread", "first", "last")

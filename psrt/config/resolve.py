@@ -15,10 +15,10 @@ from psrt.config.names import (
     DEFAULT_PIPELINE,
 )
 from psrt.config.train import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural
 from psrt.pipeline.registry import schedule_of
 from psrt.rows.knobs import dashed, shown
-from psrt.units import plural
 
 _EPOCHS = 10.0
 

@@ -8,7 +8,7 @@ from typing import Any
 from psrt.config.former import as_spelled_now, now_of
 from psrt.config.knobs import knobs_of, synonyms_of
 from psrt.config.train import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.rows.knobs import accept
 from psrt.rows.suggest import did_you_mean
 

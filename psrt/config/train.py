@@ -22,7 +22,7 @@ from psrt.config.former import now_of
 from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, knob, knobs_of, synonyms_of
 from psrt.config.modes import MODES, Mode
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.optim.table import (
     OPTIMIZERS,
     OUTER_STEPS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from psrt.errors import ConfigError
-from psrt.partition import Span, even_span
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, even_span
 
 #: Number of epochs whose order is kept.
 _KEPT = 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 #: Number of rows converted or checked at a time, so that a check never doubles the memory.
 _ROWS = 4096

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from psrt.errors import ConfigError
-from psrt.partition import even_spans
+from psrt.core.errors import ConfigError
+from psrt.core.partition import even_spans
 
 #: Sets the draws of the deal apart from those of the epochs, which begin with the seed, too.
 _DEAL: Final = 0x6465616C

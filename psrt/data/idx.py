@@ -17,8 +17,8 @@ from typing import IO, cast
 
 import numpy as np
 
+from psrt.core.errors import ConfigError
 from psrt.data.dataset import Dataset, checked_dataset
-from psrt.errors import ConfigError
 
 #: First four bytes of unsigned bytes with three axes (images) and with one (labels).
 IMAGES_MAGIC = 0x00000803

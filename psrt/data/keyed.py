@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psrt.arrays import AnyArray
+from psrt.core.arrays import AnyArray
+from psrt.core.errors import ConfigError
 from psrt.data.batches import BatchPlan
-from psrt.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from psrt.core.errors import ConfigError
 from psrt.data.dataset import Dataset
 from psrt.data.digits import load_digits
 from psrt.data.idx import load_idx
 from psrt.data.npz import load_npz
 from psrt.data.synthetic import load_synthetic, parse_size
-from psrt.errors import ConfigError
 from psrt.rows.suggest import did_you_mean
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from psrt.core.errors import ConfigError
+from psrt.core.files import open_regular
 from psrt.data.dataset import Dataset, checked_dataset
-from psrt.errors import ConfigError
-from psrt.files import open_regular
 
 #: The arrays that the file must contain; others are ignored.
 PARTS = ("x_train", "y_train", "x_test", "y_test")

@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
+from psrt.core.errors import ConfigError
+from psrt.core.partition import block_spans
 from psrt.data.dataset import Dataset, checked_dataset
-from psrt.errors import ConfigError
-from psrt.partition import block_spans
 
 #: Numbers of samples, features and classes of plain ``synthetic``.
 DEFAULT_SIZE = (4096, 32, 10)

@@ -12,8 +12,8 @@ from itertools import groupby
 from statistics import median
 from textwrap import fill
 
+from psrt.core.units import plural, size_text, time_text
 from psrt.doctor.facts import Facts, PairFacts, RankFacts
-from psrt.units import plural, size_text, time_text
 
 #: How bad it is: a job would fail, or be slow, or may be wanted otherwise.
 FAILS, SLOW, NOTE = "fails", "slow", "note"

@@ -19,6 +19,7 @@ from mpi4py import MPI  # isort: skip
 
 from psrt.bench.ranks import wait
 from psrt.config import TrainConfig
+from psrt.core.units import plural
 from psrt.doctor.facts import Facts, RankFacts, rank_from_json, to_json
 from psrt.doctor.links import measure_links
 from psrt.doctor.local import local_facts
@@ -31,7 +32,6 @@ from psrt.mpi.clocks import compare_clocks
 from psrt.mpi.hosts import Layout, split_hosts
 from psrt.mpi.monitor import wait_until_read
 from psrt.report import OutputFolder
-from psrt.units import plural
 
 #: Seconds that a shared file system may take to show what another host has written.
 _SHOWN_S = 3.0

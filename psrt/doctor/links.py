@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 from mpi4py import MPI
 
+from psrt.core.errors import TransportError
 from psrt.doctor.facts import PairFacts, pair_from_json, to_json
 from psrt.doctor.messages import Array, collect, deal, swap
-from psrt.errors import TransportError
 
 #: Bytes in each direction of an exchange between hosts. With the larger ones libraries change to
 #: protocols that may not use both directions at once.

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from psrt.core.vendors import is_own
+from psrt.core.version import __version__
 from psrt.doctor.facts import RankFacts
 from psrt.job.provenance import code_sha256
-from psrt.mpirun import spoken_pmi, started_by, started_ranks
-from psrt.mpirun.library import library_file
-from psrt.vendors import is_own
-from psrt.version import __version__
+from psrt.launch import spoken_pmi, started_by, started_ranks
+from psrt.launch.library import library_file
 
 #: What the libraries behind numpy call the number of their threads.
 _THREADS_OF = (

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
+from psrt.core.units import plural
 from psrt.mpi.agreement import from_bytes, to_bytes
-from psrt.units import plural
 
 #: An array that is sent as it lies.
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psrt.bench.figures import format_table
+from psrt.core.units import plural, runs_of, size_text, time_text
 from psrt.doctor.facts import Facts, PairFacts, RankFacts
 from psrt.doctor.findings import Finding, verdict
-from psrt.units import plural, runs_of, size_text, time_text
 
 
 def page(facts: Facts, findings: Sequence[Finding]) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from psrt.doctor.findings import FAILS, Finding
 from psrt.doctor.host import look
-from psrt.mpirun import launched
-from psrt.mpirun.hostfile import Host
-from psrt.mpirun.reach import Answer, ask, is_this_host
+from psrt.launch import launched
+from psrt.launch.hostfile import Host
+from psrt.launch.reach import Answer, ask, is_this_host
 
 _SAME = "install the same environment at the same path on every host"
 #: What ssh or the shell of the host has said → what that means, and its cure, both for ``{host}``.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from psrt.errors import JobOverError
+from psrt.core.errors import JobOverError
 from psrt.faults.connection import Address, Connection
 from psrt.faults.detector import Detector, Verdict, condition_of
 from psrt.faults.listener import Listener

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from psrt.errors import JobOverError
+from psrt.core.errors import JobOverError
 from psrt.faults.connection import MOST_TEXT, Address, not_for_children
 from psrt.faults.detector import STATES, told_of
 from psrt.faults.processes import Sight, exit_code, look, pidfds

@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from psrt.errors import JobOverError
+from psrt.core.errors import JobOverError
 from psrt.faults.connection import MOST_TEXT, Address, Connection
 from psrt.faults.listener import Listener
 from psrt.faults.processes import Sight, exit_code, look, state_of
 from psrt.faults.roster import Member, how_it_ended, this_process
 from psrt.faults.watcher import LAST_S, End
-from psrt.mpirun.environment import start_limit_s
+from psrt.launch.environment import start_limit_s
 
 #: The variable that ranks find their parent by.
 PARENT = "PSRT_PARENT"

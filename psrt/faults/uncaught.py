@@ -9,7 +9,7 @@ import contextlib
 import sys
 import time
 
-from psrt.errors import (
+from psrt.core.errors import (
     ConfigError,
     DifferentCallsError,
     LeftError,
@@ -21,7 +21,7 @@ from psrt.errors import (
 )
 from psrt.faults.parent import parent_of_this
 from psrt.faults.watcher import End
-from psrt.mpirun.environment import started_rank
+from psrt.launch.environment import started_rank
 
 #: Seconds that other ranks leave to the first one, which then ends them: most such errors are in
 #: what all ranks do.

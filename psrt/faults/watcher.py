@@ -23,11 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from psrt.errors import JobOverError
+from psrt.core.errors import JobOverError
 from psrt.faults.detector import Condition, Waiting
 from psrt.faults.processes import leave
 from psrt.faults.vitals import Vitals
-from psrt.mpirun.environment import daemon
+from psrt.launch.environment import daemon
 
 #: Seconds from one sign of life to the next at most; shorter where the time-out is.
 BEAT_S = 1.0

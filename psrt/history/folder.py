@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history.header import Header
 
 #: Folder of the history within that of a run, and its header.

@@ -12,7 +12,7 @@ from psrt.config import TrainConfig
 from psrt.config.former import as_spelled_now
 from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.rows.row import Rows
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.

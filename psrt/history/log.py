@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from psrt.errors import ConfigError, OutputError
+from psrt.core.errors import ConfigError, OutputError
 from psrt.history.events import EVENT, EVENT_BYTES, LAYOUT, Kind
 
 #: All events of a file, or some.

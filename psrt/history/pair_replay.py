@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.errors import ReplayError
+from psrt.core.errors import ReplayError
+from psrt.core.messages import Leave, Message, Mix
 from psrt.history.events import ANSWER, Kind, parts
 from psrt.history.replay import COLUMNS, Rows
-from psrt.messages import Leave, Message, Mix
 
 #: What a worker did: it made an offer, took one or an answer, or learnt that a neighbour had left.
 _OFFERED, _TOOK, _LEFT = range(3)

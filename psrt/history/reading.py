@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import read_text
+from psrt.core.progress import PROGRESS
+from psrt.core.units import plural
 from psrt.history.events import EVENT, EVENT_BYTES, PARKED, SERVER_KINDS, WORKER_KINDS, Kind
 from psrt.history.folder import ANY_RANK_FILE, EVENTS, FOLDER, HEADER, LAST_EVENTS
 from psrt.history.header import Header
 from psrt.history.log import Events, Owner
 from psrt.history.stream import blocks_of, events_file, extent_of, said_in
-from psrt.progress import PROGRESS
-from psrt.units import plural
 
 #: Events that are read at once where a run goes on.
 _BLOCK = 1 << 16

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from psrt.errors import ProtocolError, ReplayError
+from psrt.core.errors import ProtocolError, ReplayError
+from psrt.core.messages import Leave, Message, Push
 from psrt.history.events import Kind
-from psrt.messages import Leave, Message, Push
 
 #: Columns of a script. The version of a ``Leave`` is −1.
 COLUMNS = ("event", "worker", "clock", "version", "samples")

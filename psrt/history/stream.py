@@ -17,8 +17,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from psrt.errors import ConfigError
-from psrt.files import open_regular
+from psrt.core.errors import ConfigError
+from psrt.core.files import open_regular
 from psrt.history.events import EVENT, EVENT_BYTES, LAYOUT, Kind
 from psrt.history.folder import HEADER
 from psrt.history.log import Events, end_of_file

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
+from psrt.core.arrays import AnyArray, Vector
+from psrt.core.errors import ConfigError
 from psrt.data.keyed import Batch, KeyedBatches
-from psrt.errors import ConfigError
 from psrt.runtime.array_tree import ArrayTree, LastViews
 
 #: Samples of a batch of the test set, at least.

@@ -6,12 +6,12 @@ from collections.abc import Collection
 from itertools import islice
 
 from psrt.config import TrainConfig
+from psrt.core.progress import Amount
+from psrt.core.units import time_text
 from psrt.job.launcher import Launcher, Roles, shard_servers
-from psrt.progress import Amount
 from psrt.report.console import epoch_line
 from psrt.report.metrics_writer import MetricsWriter
 from psrt.runtime.worker import Worker
-from psrt.units import time_text
 
 #: Workers of a process that are asked at most: of a simulation's hundred thousand some will do.
 _ASKED = 1000

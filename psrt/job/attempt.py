@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from psrt.errors import ConfigError, StoppedError
+from psrt.core.errors import ConfigError, StoppedError
 from psrt.faults.parent import Parent
 from psrt.faults.roster import how_it_ended
 from psrt.faults.watcher import End
 from psrt.job.output import Output, may_be_full
 from psrt.job.signals import Heard, Signals
-from psrt.mpirun.boxes import Boxes
+from psrt.launch.boxes import Boxes
 
 #: Signals that end a job.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

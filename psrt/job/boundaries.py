@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from threading import Condition, Lock
 from typing import Any
 
-from psrt.errors import OutputError
+from psrt.core.errors import OutputError
 from psrt.faults.watcher import Watcher
 from psrt.job.pace import Pace
 from psrt.sync.cut import Agreed, Cuts, Sends, message_of, words_of

@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Message
+from psrt.core.partition import ShardPlan, Span
+from psrt.core.sharding import Sharing
 from psrt.data import Deal
-from psrt.errors import ConfigError
 from psrt.history import EventLog
-from psrt.messages import Message
 from psrt.optim import Optimizer, Schedule, StalenessRate
 from psrt.optim.table import Always, Sgd
-from psrt.partition import ShardPlan, Span
 from psrt.runtime.delays import Delays
 from psrt.runtime.elastic import CentreUpdater
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
@@ -48,7 +49,6 @@ from psrt.runtime.strategies.pair_gossip import Turns
 from psrt.runtime.strategies.shares import most_owned, room_of
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Worker
-from psrt.sharding import Sharing
 from psrt.sync import Policy, policy_for
 from psrt.topology import Topology
 from psrt.transport.port import Port, RoleMap, ThetaMemory

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from psrt.config.axes import Axes
-from psrt.partition import Part
+from psrt.core.partition import Part
 from psrt.transport.port import RoleMap
 
 

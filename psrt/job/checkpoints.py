@@ -18,7 +18,9 @@ from psrt.checkpoint import (
 )
 from psrt.config import to_toml
 from psrt.config.regroup import bound_to_workers, parks
-from psrt.errors import CheckpointError, ConfigError
+from psrt.core.errors import CheckpointError, ConfigError
+from psrt.core.partition import Span
+from psrt.core.units import numbered
 from psrt.history import EventLog
 from psrt.history.log import Owner
 from psrt.job.boundaries import Boundaries
@@ -30,14 +32,12 @@ from psrt.job.result import Say
 from psrt.job.resuming import CONTROL, DATA, HOSTS
 from psrt.job.saving import Part, Saver
 from psrt.job.setup import Setup
-from psrt.partition import Span
 from psrt.rows.values import seconds_of
 from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
 from psrt.sync.cut import Cuts
-from psrt.units import numbered
 
 #: Why there are no more checkpoints with a worker, where each has what no other has, and with a
 #: shard whose events are recorded.

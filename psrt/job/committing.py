@@ -17,7 +17,7 @@ from psrt.checkpoint import (
     announce,
     announced,
 )
-from psrt.errors import CheckpointError, OutputError
+from psrt.core.errors import CheckpointError, OutputError
 from psrt.job.resuming import is_shard
 
 #: Checkpoints in a row that may fail before the run ends.

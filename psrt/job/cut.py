@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from psrt.config import TrainConfig
 from psrt.config.axes import Axes
 from psrt.config.names import DEFAULT_PIPELINE, OPTIMIZER
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Part, Rectangle, Span
+from psrt.core.units import plural
 from psrt.job.build import held_of_layers, length_of, rate_of, role_map_for
 from psrt.job.cells import Cell, Place, layout_lines, place_of, ranks_of_cell
 from psrt.job.gossip import role_map_with_peers
@@ -21,7 +23,6 @@ from psrt.model.lent_stage import LentStage
 from psrt.model.stage import Stage, StageLoss
 from psrt.model.stage_memory import Boundary, StageShape
 from psrt.model.tensor import tensor_slice
-from psrt.partition import Part, Rectangle, Span
 from psrt.pipeline.balance import balanced, imbalance
 from psrt.pipeline.messages import sent_early
 from psrt.pipeline.registry import PIPELINES, ScheduleName, schedule_of
@@ -35,7 +36,6 @@ from psrt.runtime.timing_chain import TimingOnlyStage
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.topology import Topology
 from psrt.transport.stage_links import Channel, StageLinks, channels_of
-from psrt.units import plural
 
 
 class CutPlan(NamedTuple):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from psrt.config import TrainConfig, resolve
 from psrt.config.regroup import bound_to_workers, parks
-from psrt.errors import ConfigError
-from psrt.mpirun.hostfile import Host
-from psrt.units import plural
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural
+from psrt.launch.hostfile import Host
 
 #: Hosts that one line names.
 _SHOWN = 4

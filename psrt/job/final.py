@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span
 from psrt.job.cells import Cell
 from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.setup import Setup
-from psrt.partition import Span
 from psrt.runtime.mean import mean_of, mean_of_parts
 from psrt.runtime.worker import Worker
 

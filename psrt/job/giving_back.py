@@ -5,7 +5,7 @@ from __future__ import annotations
 from psrt.checkpoint import Tree
 from psrt.config import from_toml
 from psrt.config.regroup import parks
-from psrt.errors import CheckpointError, ConfigError, PsrtError
+from psrt.core.errors import CheckpointError, ConfigError, PsrtError
 from psrt.history.log import Owner
 from psrt.job.build import policy_of
 from psrt.job.checkpoints import hosts_text, parts_at

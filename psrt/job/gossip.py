@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
+from psrt.core.units import plural
 from psrt.job.result import Say
-from psrt.partition import Span
 from psrt.runtime.strategies.builders import part_of
 from psrt.runtime.strategies.by_host import LEADER_OFFERS, MEMBER_OFFERS
 from psrt.topology import Topology, topology_of
 from psrt.topology.files import read_edges
 from psrt.topology.host_part import HostPart
 from psrt.transport.port import RoleMap
-from psrt.units import plural
 
 #: Regions of a worker in rounds: what was sent for one may still be read in the next. With a codec
 #: nothing is sent from them.

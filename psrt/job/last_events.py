@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from psrt.config import to_toml
-from psrt.errors import ConfigError, PsrtError
-from psrt.files import is_own_folder, read_text
+from psrt.core.errors import ConfigError, PsrtError
+from psrt.core.files import is_own_folder, read_text
+from psrt.core.version import __version__
 from psrt.history import EventLog, Header
 from psrt.history.folder import HEADER, LAST_EVENTS
 from psrt.history.header import OF_CELL
@@ -30,7 +31,6 @@ from psrt.job.cells import Cell
 from psrt.job.launcher import Launcher
 from psrt.job.setup import Setup
 from psrt.report.files import CONFIG
-from psrt.version import __version__
 
 #: How the names of their temporary folders begin, and the number of those that are kept.
 _LEFT, _KEPT = f"psrt-{LAST_EVENTS}-", 8

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.checkpoint import Disk
 from psrt.config import TrainConfig
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError, OutputError
+from psrt.core.progress import PROGRESS
+from psrt.core.stats import Report, Sketch, Stats
 from psrt.data import Deal
-from psrt.errors import ConfigError, OutputError
 from psrt.faults import Member
 from psrt.faults.watcher import Watcher
 from psrt.history.folder import EVENTS
@@ -31,14 +33,12 @@ from psrt.history.replay import Rows
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
 from psrt.job.replay import Replay
 from psrt.job.shards import ServedJob
-from psrt.progress import PROGRESS
 from psrt.report import Summary
 from psrt.runtime.mean import Mean
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.worker import Worker
-from psrt.stats import Report, Sketch, Stats
 from psrt.transport.port import Port, RoleMap
 
 if TYPE_CHECKING:

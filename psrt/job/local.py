@@ -14,7 +14,7 @@ from psrt.job.launcher import Launcher, Roles
 from psrt.job.result import Run, Say
 from psrt.job.session import job
 from psrt.job.setup import Setup
-from psrt.mpirun import launched
+from psrt.launch import launched
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
 from psrt.transport import SoloPort, drive, quietly

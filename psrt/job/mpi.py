@@ -13,9 +13,10 @@ from typing import BinaryIO
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, MissingWorkersError, OutputError, PsrtError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError, MissingWorkersError, OutputError, PsrtError
+from psrt.core.stats import Stats
 from psrt.faults.roster import names
 from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
@@ -29,6 +30,7 @@ from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
 from psrt.job.session import job
 from psrt.job.setup import Setup
+from psrt.launch.library import short_version
 from psrt.mpi.agreement import bcast_text, gather_texts, print_once, raise_on_all
 from psrt.mpi.clocks import clocks_of_hosts
 from psrt.mpi.cores import kept_on
@@ -40,11 +42,9 @@ from psrt.mpi.monitor import Monitor, warn, watched
 from psrt.mpi.port import MpiPort
 from psrt.mpi.stage_links import MpiStageLinks
 from psrt.mpi.tags import FETCH
-from psrt.mpirun.library import short_version
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
-from psrt.stats import Stats
 from psrt.transport import drive, quietly
 from psrt.transport.port import Port, RoleMap
 from psrt.transport.stage_links import StageLinks

@@ -13,7 +13,7 @@ import select
 import stat
 import threading
 
-from psrt.mpirun.boxes import Boxes
+from psrt.launch.boxes import Boxes
 
 #: Seconds that what may be the beginning of a box is held back.
 _IDLE_S = 0.05

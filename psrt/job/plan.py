@@ -16,12 +16,12 @@ from psrt.codec import Matrix
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig
 from psrt.config.checks import check_matrices
+from psrt.core.partition import Span
 from psrt.job.build import held_by_workers, role_map_for
 from psrt.job.cut import Cut, CutPlan, cut_of, cut_plan
 from psrt.job.gossip import role_map_with_peers, topology_for
 from psrt.job.problems import arrays_of
 from psrt.job.shards import ServedJob, ShardChoice, served_job, shards_for
-from psrt.partition import Span
 from psrt.runtime.job_codec import job_codec
 from psrt.runtime.own_loop import NamedShape
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of

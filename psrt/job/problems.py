@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import AnyArray, Vector
 from psrt.codec import Matrix
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, read_costs
 from psrt.config import TrainConfig, check_data
 from psrt.config.dealing import IID, dealing_of
+from psrt.core.arrays import AnyArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.data import Deal, dataset_size, deal, load_dataset
-from psrt.errors import ConfigError
 from psrt.model import MLP
-from psrt.partition import Span
 from psrt.runtime.own_loop import NamedShape, OwnLoop
 from psrt.runtime.problem import Problem, Supervised, labels_of
 from psrt.runtime.problem_rules import check_methods

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig
+from psrt.core.arrays import Vector
+from psrt.core.version import __version__
 from psrt.data import Deal
 from psrt.history import Header
 from psrt.history.header import OF_CELL
@@ -22,7 +23,6 @@ from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.topology import Topology
 from psrt.transport.port import RoleMap
-from psrt.version import __version__
 
 #: Packages and modules of psrt that do not touch a run's numbers.
 _ELSEWHERE = (

@@ -11,8 +11,8 @@ from typing import Any
 from psrt.config import ALLREDUCE_NAMES, TrainConfig, from_toml
 from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
-from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import read_text
 from psrt.history import Header
 from psrt.history.differences import knob_differences
 from psrt.history.folder import FOLDER

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from psrt.config import to_toml
-from psrt.errors import ConfigError, OutputError, PsrtError, line_of, status_of
+from psrt.core.errors import ConfigError, OutputError, PsrtError, line_of, status_of
 from psrt.faults.parent import parent_of_this
 from psrt.faults.vitals import HERE, nothing, unnoted
 from psrt.history import EventLog, Header

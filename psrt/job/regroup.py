@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from psrt.checkpoint import Tree, assemble, marked, paths_by_element, state_of
-from psrt.errors import CheckpointError
+from psrt.core.errors import CheckpointError
+from psrt.core.messages import Push
+from psrt.core.partition import Span
 from psrt.job.crew import Crew
-from psrt.messages import Push
-from psrt.partition import Span
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.worker import Worker
 

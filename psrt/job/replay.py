@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.config.names import AUTO, LIBRARY
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError, ReplayError
+from psrt.core.files import keep_apart, read_text
 from psrt.data import Deal
-from psrt.errors import ConfigError, ReplayError
-from psrt.files import keep_apart, read_text
 from psrt.history import History, Kind
 from psrt.history.differences import differences
 from psrt.history.pair_replay import PairScript

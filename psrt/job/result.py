@@ -9,9 +9,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, Vector
 from psrt.config import TrainConfig
-from psrt.errors import DivergedError, OutputError, ProtocolError
+from psrt.core.arrays import ITEMSIZE, Vector
+from psrt.core.errors import DivergedError, OutputError, ProtocolError
+from psrt.core.sharding import Memory
+from psrt.core.stats import Stats
 from psrt.faults import Member
 from psrt.job.shards import ShardChoice
 from psrt.report import (
@@ -33,8 +35,6 @@ from psrt.report.summary import FIELDS
 from psrt.runtime.mean import Mean
 from psrt.runtime.problem import Problem
 from psrt.runtime.strategies.base import ReducePlan
-from psrt.sharding import Memory
-from psrt.stats import Stats
 from psrt.topology import Topology
 from psrt.transport.port import AS_ASKED
 

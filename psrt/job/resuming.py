@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.checkpoint import Checkpoints, Disk, Manifest, assemble, read_part
 from psrt.checkpoint.folder import FOLDER
 from psrt.config import TrainConfig, from_toml
 from psrt.config.axes import axes_of
 from psrt.config.names import AUTO
 from psrt.config.regroup import bound_to_workers, parks
-from psrt.errors import CheckpointError, ConfigError
+from psrt.core.arrays import Vector
+from psrt.core.errors import CheckpointError, ConfigError
+from psrt.core.partition import Span
+from psrt.core.units import numbered
 from psrt.history.differences import knob_differences
-from psrt.partition import Span
 from psrt.report.files import SUMMARY
 from psrt.runtime.mean import mean_of
-from psrt.units import numbered
 
 #: Knobs that touch the numbers, of which a run that goes on may have another value: how long it is
 #: and who serves.

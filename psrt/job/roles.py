@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from psrt.config import TrainConfig, resolve
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 #: The role that a rank was started in: any, or one of the two (MPMD).
 ANY, SERVER, WORKER = 0, 1, 2

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psrt.checkpoint import Checkpoints, Disk, announce, announce_failure, write_part
-from psrt.errors import CheckpointError, ConfigError, StoppedError
+from psrt.core.errors import CheckpointError, ConfigError, StoppedError
+from psrt.core.partition import Span
 from psrt.history import EventLog
 from psrt.job.background import Background
 from psrt.job.boundaries import Boundaries
 from psrt.job.committing import Committer, reason_of
-from psrt.partition import Span
 
 
 class Part(NamedTuple):

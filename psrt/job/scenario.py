@@ -12,9 +12,10 @@ from psrt.codec import Matrix
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.config.faults import Elapsed, Fault
-from psrt.errors import ConfigError, GaveUpError, PsrtError
+from psrt.core.errors import ConfigError, GaveUpError, PsrtError
+from psrt.core.files import keep_apart
+from psrt.core.partition import Span
 from psrt.faults.watcher import End
-from psrt.files import keep_apart
 from psrt.job.attempt import Ended
 from psrt.job.launcher import Roles
 from psrt.job.result import Say, silent
@@ -23,7 +24,6 @@ from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
 from psrt.job.supervise import GAVE_UP, supervise
 from psrt.job.virtual import SimulatedRun, VirtualLauncher
-from psrt.partition import Span
 from psrt.report import Summary
 from psrt.report.files import SIMULATION
 from psrt.report.simulation import Load, Simulation, simulation_text

@@ -19,10 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.checkpoint import from_text, to_text
 from psrt.config import TrainConfig
-from psrt.errors import MissingWorkersError, OutputError, line_of
+from psrt.core.arrays import Vector
+from psrt.core.errors import MissingWorkersError, OutputError, line_of
+from psrt.core.partition import Span
+from psrt.core.progress import PROGRESS
+from psrt.core.sharding import Sharing
+from psrt.core.stats import Stats
 from psrt.history import EventLog
 from psrt.history.log import Owner
 from psrt.history.pair_replay import PairScript, PairSequencer
@@ -51,8 +55,6 @@ from psrt.job.result import (
 )
 from psrt.job.resuming import CONTROL
 from psrt.job.setup import Setup, set_up
-from psrt.partition import Span
-from psrt.progress import PROGRESS
 from psrt.report.environment import ended, environment
 from psrt.report.files import MODEL
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -64,8 +66,6 @@ from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.weakly import weakly
 from psrt.runtime.worker import Worker
-from psrt.sharding import Sharing
-from psrt.stats import Stats
 from psrt.transport import drive
 from psrt.transport.port import Port
 

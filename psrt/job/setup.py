@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig, from_toml, to_toml
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError
+from psrt.core.files import keep_apart
 from psrt.data import Deal
-from psrt.errors import ConfigError
-from psrt.files import keep_apart
 from psrt.job.cells import in_order
 from psrt.job.cut import Cut
 from psrt.job.launcher import Launcher
@@ -24,7 +24,7 @@ from psrt.job.provenance import data_sha256
 from psrt.job.replay import Replay
 from psrt.job.resuming import Resumption, found, pinned
 from psrt.job.roles import resolved, who_is_who
-from psrt.mpirun import launch_line
+from psrt.launch import launch_line
 from psrt.report.files import OutputFolder
 from psrt.runtime.job_codec import JobCodec, job_codec
 from psrt.runtime.problem import Problem, gradient_spans

@@ -26,17 +26,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from psrt.arrays import ITEMSIZE
 from psrt.codec.times import FREE, NO_FRAMES, FrameTimes
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.config.names import MOST_SHARDS
-from psrt.partition import Span, layered_spans
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.partition import Span, layered_spans
+from psrt.core.units import size_text, time_text
 from psrt.runtime.job_codec import JobCodec
 from psrt.runtime.strategies.push_pull import shares_of
 from psrt.transport.port import AS_ASKED
-from psrt.units import size_text, time_text
 
 #: Seconds of a gradient for each parameter and sample of a dense layer: 6 operations at 1e11 a
 #: second, about one core.

@@ -14,11 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from psrt.checkpoint import Checkpoints, Disk
-from psrt.errors import ConfigError, DivergedError, GaveUpError, MissingWorkersError, StoppedError
+from psrt.core.errors import (
+    ConfigError,
+    DivergedError,
+    GaveUpError,
+    MissingWorkersError,
+    StoppedError,
+)
+from psrt.core.units import plural
 from psrt.job.attempt import Ended
-from psrt.mpirun.segments import sweep
+from psrt.launch.segments import sweep
 from psrt.report.files import SUMMARY
-from psrt.units import plural
 
 #: Exit status of a job that is not started again any more.
 GAVE_UP = GaveUpError.exit_status

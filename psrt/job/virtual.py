@@ -16,14 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.codec import Matrix
 from psrt.collective.registry import NODE, by_hosts
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.config.faults import OPERATION, Elapsed, Fault, crash_of
 from psrt.config.resolve import mode_of
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError, CrashError, TransportError
+from psrt.core.partition import Span
+from psrt.core.stats import Report, Sketch
 from psrt.data import Deal
-from psrt.errors import ConfigError, CrashError, TransportError
 from psrt.history import EventLog
 from psrt.history.folder import rank_file
 from psrt.job.cut import Cut
@@ -35,7 +37,6 @@ from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
 from psrt.model.chain import chain_layers
-from psrt.partition import Span
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
 from psrt.runtime.server import Server
@@ -48,7 +49,6 @@ from psrt.simulation.injection import Injector
 from psrt.simulation.pass_costs import PassCosts, shares_of
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.stage_links import VirtualStageLinks, stage_links
-from psrt.stats import Report, Sketch
 from psrt.transport import RoleMap
 from psrt.transport.port import Port
 from psrt.transport.stage_links import StageLinks

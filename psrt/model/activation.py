@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from psrt.arrays import FloatArray
+from psrt.core.arrays import FloatArray
 from psrt.model.workspace import Workspace
 
 #: 0-d arrays: numpy turns them into operands without the cost of converting a Python number.

@@ -12,9 +12,9 @@ from itertools import accumulate, pairwise
 from operator import index
 from typing import Any, Protocol
 
-from psrt.arrays import FloatArray, Vector
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.arrays import FloatArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 
 
 class ChainLayer(Protocol):

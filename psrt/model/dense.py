@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psrt.arrays import FloatArray, Vector
+from psrt.core.arrays import FloatArray, Vector
 from psrt.model.activation import Activation
 from psrt.model.layers import FlatViews
 from psrt.model.workspace import Workspace

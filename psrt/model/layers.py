@@ -8,10 +8,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from psrt.arrays import FloatArray, Vector
 from psrt.codec import Matrix
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.arrays import FloatArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 
 PartT = TypeVar("PartT")
 

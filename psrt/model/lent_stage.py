@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from psrt.arrays import AnyArray, FloatArray, Vector
+from psrt.core.arrays import AnyArray, FloatArray, Vector
 from psrt.model.chain import SliceLayer
 from psrt.model.stage import Ready, Stage
 from psrt.model.stage_memory import Slot

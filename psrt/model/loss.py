@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import AnyArray, FloatArray
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray, FloatArray
+from psrt.core.errors import ConfigError
 
 
 class Loss(Protocol):

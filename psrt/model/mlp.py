@@ -16,16 +16,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from psrt.arrays import AnyArray, FloatArray, Vector
 from psrt.codec import Matrix
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray, FloatArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.model.activation import ACTIVATIONS
 from psrt.model.chain import ChainLayer, layer_spans
 from psrt.model.dense import Dense
 from psrt.model.layers import FlatViews, SpanViews
 from psrt.model.loss import LOSSES
 from psrt.model.workspace import Workspace
-from psrt.partition import Span
 
 PartT = TypeVar("PartT")
 

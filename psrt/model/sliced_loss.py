@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import AnyArray, FloatArray
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray, FloatArray
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.model.chain import SliceGroup
 from psrt.model.loss import Labels
-from psrt.partition import Span
 
 
 class SlicedLoss(Protocol):

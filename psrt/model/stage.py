@@ -20,12 +20,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from psrt.arrays import AnyArray, FloatArray, Vector
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray, FloatArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, even_spans
 from psrt.model.chain import ChainLayer, SliceGroup, SliceLayer, layer_spans
 from psrt.model.layers import SpanViews
 from psrt.model.stage_memory import Boundary, Empty, Slot, StageMemory, StageShape, sums
-from psrt.partition import Span, even_spans
 from psrt.pipeline.step import ALL
 
 Ready = Callable[[int], None]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, FloatArray
-from psrt.errors import ConfigError
+from psrt.core.arrays import ITEMSIZE, FloatArray
+from psrt.core.errors import ConfigError
 from psrt.model.chain import ChainLayer
 
 

@@ -16,16 +16,16 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from psrt.arrays import AnyArray, FloatArray, Vector
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray, FloatArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Part, Rectangle, Span, even_span
+from psrt.core.units import plural
 from psrt.model.activation import Activation
 from psrt.model.chain import ChainLayer, SliceGroup, layer_spans
 from psrt.model.dense import Dense
 from psrt.model.mlp import MLP
 from psrt.model.sliced_loss import SLICED_LOSSES
 from psrt.model.workspace import Workspace
-from psrt.partition import Part, Rectangle, Span, even_span
-from psrt.units import plural
 
 
 class ColumnSlice(Dense):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psrt.arrays import FloatArray
+from psrt.core.arrays import FloatArray
 
 
 class Workspace:

@@ -11,7 +11,7 @@ from types import TracebackType
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import (
+from psrt.core.errors import (
     ConfigError,
     DivergedError,
     MissingWorkersError,
@@ -24,8 +24,8 @@ from psrt.errors import (
     line_of,
     status_of,
 )
+from psrt.core.version import __version__
 from psrt.faults.vitals import HERE
-from psrt.version import __version__
 
 #: What a rank waits for in all of these, for whoever asks why a job does not get on.
 _OTHERS = "the other ranks to get here"
@@ -95,7 +95,7 @@ def to_text(error: PsrtError | None) -> str:
     """Return what ``from_text`` makes an error of; empty for none."""
     if error is None:
         return ""
-    # The class of ``psrt.errors`` that it is of, itself or by descent.
+    # The class of ``psrt.core.errors`` that it is of, itself or by descent.
     kind = next(kind for kind in type(error).__mro__ if kind in _KINDS.values())
     return f"{kind.__name__}\n{error}"
 

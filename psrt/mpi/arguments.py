@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import AnyArray
 from psrt.collective import OPS
 from psrt.collective.analysis.pick import library_reduces
 from psrt.collective.registry import ALL_REDUCES, AUTO, LIBRARY
+from psrt.core.arrays import AnyArray
 
 #: Element types that can be reduced.
 DTYPES = ("float16", "float32", "float64", "int32", "int64")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from psrt.arrays import AnyArray
 from psrt.collective.analysis.choose import Choice
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.analysis.pick import pick
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray
+from psrt.core.errors import ConfigError
 from psrt.mpi.arguments import ABSENT, fault_of, fault_of_blocks, overlap, stored
 
 if TYPE_CHECKING:

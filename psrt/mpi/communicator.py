@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import AnyArray
 from psrt.collective.analysis.choose import Choice
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.registry import AUTO
-from psrt.errors import TransportError
+from psrt.core.arrays import AnyArray
+from psrt.core.errors import TransportError
 from psrt.mpi.arguments import kind_and_lengths
 from psrt.mpi.call_cache import CallCache
 from psrt.mpi.nonblocking import NonblockingCalls
@@ -31,8 +31,8 @@ class Communicator(NonblockingCalls):
 
     A call takes one array, of the same shape on every rank, and works in place, as MPI does with
     ``MPI.IN_PLACE``; only ``all_to_all`` takes a second one. Where a rank sends or receives but a
-    part, that is its *chunk* of the array: the ``rank``-th of ``psrt.partition.even_spans(buf.size,
-    size)``, of the elements as they are stored.
+    part, that is its *chunk* of the array: the ``rank``-th of
+    ``psrt.core.partition.even_spans(buf.size, size)``, of the elements as they are stored.
 
     Every rank makes the same calls in the same order, on arrays of the same shape and type. Where
     they differ, every rank gets a ProtocolError in that call or in its next one. (A rank that

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from mpi4py import MPI
 
-from psrt.errors import JobOverError
+from psrt.core.errors import JobOverError
 from psrt.faults.processes import leave
 from psrt.faults.vitals import never
 from psrt.transport.backoff import Backoff

@@ -7,7 +7,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.pieces import unannounced_bytes
 from psrt.mpi.links.segments import Segments

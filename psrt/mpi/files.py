@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import OutputError
+from psrt.core.errors import OutputError
 
 _TAG = 6
 #: Bytes of a piece.

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Bytes, Vector
-from psrt.messages import Leave, Message
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.messages import Leave, Message
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.departed import DepartedLink
 from psrt.mpi.links.neighbour import LocalNeighbour, RemoteNeighbour

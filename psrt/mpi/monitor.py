@@ -25,7 +25,7 @@ from typing import NoReturn, TextIO
 
 from mpi4py import MPI
 
-from psrt.errors import (
+from psrt.core.errors import (
     JobOverError,
     ProtocolError,
     PsrtError,

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, Bytes, Vector
+from psrt.core.arrays import ITEMSIZE, Bytes, Vector
 from psrt.transport.port import RoleMap
 
 #: Numbers of a cache line: each vector begins on one of its own.

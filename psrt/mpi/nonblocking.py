@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from psrt.arrays import AnyArray
+from psrt.core.arrays import AnyArray
+from psrt.core.partition import even_spans
 from psrt.mpi.arguments import ABSENT, stored
-from psrt.partition import even_spans
 
 if TYPE_CHECKING:
     from psrt.mpi.call_cache import CallCache

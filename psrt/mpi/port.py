@@ -16,11 +16,14 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.analysis.pick import Coding
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.messages import Leave, Message
+from psrt.core.partition import Span
+from psrt.core.sharding import Sharing
+from psrt.core.stats import Report, Sketch
 from psrt.faults.vitals import HERE
-from psrt.messages import Leave, Message
 from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.collectives.slots import FLOATS
@@ -35,9 +38,6 @@ from psrt.mpi.reports import Reports
 from psrt.mpi.served_memory import ServedMemory, floats_of
 from psrt.mpi.star import Star
 from psrt.mpi.tags import FETCH
-from psrt.partition import Span
-from psrt.sharding import Sharing
-from psrt.stats import Report, Sketch
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import (
     CONTROL,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Container
 
 from mpi4py import MPI
 
+from psrt.core.stats import Report, Sketch
 from psrt.mpi.lost import acknowledge, is_of_the_dead
 from psrt.mpi.tags import REPORT
-from psrt.stats import Report, Sketch
 from psrt.transport.frames import decode_report, encode_report
 
 

@@ -12,7 +12,7 @@ from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, Bytes, Vector
+from psrt.core.arrays import ITEMSIZE, Bytes, Vector
 from psrt.transport.port import CONTROL, VERSIONS, RoleMap, ThetaMemory
 
 

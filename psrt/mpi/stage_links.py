@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import FloatArray, Vector
+from psrt.core.arrays import FloatArray, Vector
+from psrt.core.partition import Part
 from psrt.mpi.communicator import Communicator
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.pieces import pieces
 from psrt.mpi.links.shared_memory import Waker
 from psrt.mpi.tags import FETCH, FIRST_STEP
-from psrt.partition import Part
 from psrt.pipeline.step import PipelineStep
 from psrt.transport.backoff import Backoff
 from psrt.transport.stage_links import NUMBER_BYTES, Channel, touches

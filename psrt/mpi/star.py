@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import PsrtError
+from psrt.core.errors import PsrtError
 from psrt.faults.vitals import HERE
 from psrt.mpi.agreement import from_bytes, from_text, to_bytes, to_text
 from psrt.mpi.files import Wait

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import mpi4py
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.faults.parent import parent_of_this
-from psrt.mpirun import mismatch, started_rank
-from psrt.mpirun.environment import start_limit_s
-from psrt.mpirun.library import INSTALL_ONE
+from psrt.launch import mismatch, started_rank
+from psrt.launch.environment import start_limit_s
+from psrt.launch.library import INSTALL_ONE
 
 #: Seconds that processes which MPI keeps apart leave to the first one, for its line.
 _AFTER_FIRST_S = 1.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from psrt.lazy import on_first_use
+from psrt.core.lazy import on_first_use
 from psrt.optim.table import OPTIMIZERS, SCHEDULES, STALENESS_RATES
 
 if TYPE_CHECKING:

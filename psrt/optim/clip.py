@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
 
 #: Elements widened to float64 at a time, 64 KiB.
 _CHUNK = 8192

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from psrt.arrays import Vector
-from psrt.errors import ConfigError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.optim.optimizer import block_scratch, scalar
-from psrt.partition import Span
 
 #: Memory of the steps' mean square, and the ε that keeps C above zero.
 _MEMORY, _EPSILON = 0.999, 1e-8

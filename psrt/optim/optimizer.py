@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from psrt.arrays import Vector
-from psrt.partition import Span, block_spans
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span, block_spans
 
 #: Most elements of one update: a block of parameters, one of gradients and one of scratch are
 #: then 768 KiB and stay in a core's second-level cache from one pass over them to the next.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.optim.table import ScheduleRow
 
 #: Relative tolerance of progress.

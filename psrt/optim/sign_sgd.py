@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span
 from psrt.optim.optimizer import block_scratch, scalar
-from psrt.partition import Span
 
 
 class SignSgd:

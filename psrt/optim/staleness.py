@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from psrt.arrays import Vector
-from psrt.partition import Span
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span
 
 #: Smallest factor of the rules that only weaken a gradient: 0 would count as dropped.
 _SMALLEST = float(np.finfo(np.float32).tiny)

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 
 
 def balanced(costs: Sequence[float], stages: int) -> tuple[Span, ...]:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.pipeline.proof import prove
 from psrt.pipeline.schedule import PipelineSchedule
 from psrt.pipeline.step import ALL, Kind, PipelineStep

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.pipeline.schedule import PipelineSchedule
 from psrt.pipeline.step import ALL, COMPUTING, SENDING, Kind, PipelineStep
 from psrt.pipeline.timeline import ScheduleError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.pipeline.schedule import Passes, PipelineSchedule
 from psrt.pipeline.schedules.gpipe import gpipe_order
 from psrt.pipeline.schedules.interleaved import interleaved_order, warm_up

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.pipeline.messages import with_messages
 from psrt.pipeline.step import ALL, BACKWARD_PASSES, Kind, PipelineStep
 

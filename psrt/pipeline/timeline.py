@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
 from psrt.pipeline.step import BACKWARD_PASSES, COMPUTING, Kind, PipelineStep
 
 

@@ -11,10 +11,10 @@ from os import PathLike
 from typing import Any
 
 from psrt.config.modes import MODES
+from psrt.core.sharding import Memory
+from psrt.core.units import plural, size_text
 from psrt.history.folds.record import Record
 from psrt.pipeline.registry import schedule_of
-from psrt.sharding import Memory
-from psrt.units import plural, size_text
 
 
 def epoch_line(record: Record) -> str:

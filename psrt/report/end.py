@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from psrt.errors import ConfigError, PsrtError, StoppedError, plain
-from psrt.files import read_text
+from psrt.core.errors import ConfigError, PsrtError, StoppedError, plain
+from psrt.core.files import read_text
 from psrt.report.files import CONFIG, END, SUMMARY
 from psrt.report.strict_json import dumps
 

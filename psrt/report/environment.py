@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.version import __version__
+from psrt.core.version import __version__
 
 #: What may touch a run's numbers or its speed, as a person reads it.
 WORDS = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from psrt.checkpoint.failures import FailureCosts, Lost, asked_for
 from psrt.checkpoint.interval import daly_s, young_s
-from psrt.units import time_text
+from psrt.core.units import time_text
 
 _COLUMNS = ("steps", "lost", "saving", "again", "down", "Young", "Daly")
 

@@ -7,8 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from psrt.errors import ConfigError
-from psrt.files import check_writable
+from psrt.core.errors import ConfigError
+from psrt.core.files import check_writable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

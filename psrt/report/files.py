@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from psrt.errors import ConfigError, OutputError
-from psrt.files import is_own_folder
+from psrt.core.errors import ConfigError, OutputError
+from psrt.core.files import is_own_folder
 from psrt.history import folder as history
 from psrt.history.folds.record import Record
 from psrt.report.metrics import MetricsFile, read_metrics

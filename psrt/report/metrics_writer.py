@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
-from psrt.errors import OutputError
+from psrt.core.errors import OutputError
+from psrt.core.stats import Report, Sketch, Stats
 from psrt.history.folds.lines import MetricsAggregator
 from psrt.history.folds.record import Record
 from psrt.report.console import epoch_line
 from psrt.report.files import OutputFolder
 from psrt.report.progress import ProgressFile
-from psrt.stats import Report, Sketch, Stats
 
 
 class MetricsWriter:
@@ -56,7 +56,7 @@ class MetricsWriter:
         return self._aggregator.finished
 
     def reported(self, worker: int) -> Stats:
-        """Return what a worker has reported of the columns of ``psrt.stats``."""
+        """Return what a worker has reported of the columns of ``psrt.core.stats``."""
         return self._aggregator.reported(worker)
 
     def add(self, report: Report | Sketch) -> None:

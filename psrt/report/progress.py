@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from statistics import median
 
+from psrt.core.stats import Report
 from psrt.report.strict_json import dumps
-from psrt.stats import Report
 
 #: Seconds from one writing to the next at least.
 EVERY_S = 1.0

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.sharding import Memory
+from psrt.core.stats import Stats
 from psrt.history.folds.figures import Counts, Staleness, Waiting
 from psrt.report.strict_json import dumps
-from psrt.sharding import Memory
-from psrt.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,8 @@ class Summary:
     #: When, where and by what it was made; see ``report.environment``. No figure: runs on two
     #: machines are the same run.
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
-    #: Figures of ``psrt.stats`` that have no field here: in the JSON text they are fields, too.
+    #: Figures of ``psrt.core.stats`` that have no field here: in the JSON text they are fields,
+    #: too.
     more: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:

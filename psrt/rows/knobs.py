@@ -7,7 +7,7 @@ import operator
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import AUTO, LARGEST, Kind, Number, read_numbers
 

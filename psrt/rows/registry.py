@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import TEXT, Kind, write_text
 

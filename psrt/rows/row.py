@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.rows.knobs import Knob, accept, dashed, read, shown
 from psrt.rows.registry import Registry
 from psrt.rows.suggest import did_you_mean

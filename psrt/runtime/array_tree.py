@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.arrays import AnyArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 
 
 class ArrayTree:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from psrt.arrays import FloatArray, Vector
+from psrt.core.arrays import FloatArray, Vector
 from psrt.model.chain import ChainLayer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 
-from psrt.arrays import AnyVector, Vector
+from psrt.core.arrays import AnyVector, Vector
 
 
 def checksum(vector: Vector) -> int:

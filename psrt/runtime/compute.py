@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.own_loop import OwnBatch, OwnBatches, OwnLoop
 from psrt.runtime.pipedream import PipeDream

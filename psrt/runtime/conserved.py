@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import AnyVector, Vector
+from psrt.core.arrays import AnyVector, Vector
 from psrt.runtime.checksum import digest
 
 #: Above it is no float32; infinite sums say nothing.

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from psrt.arrays import FloatArray, Vector
 from psrt.codec.matrices import Matrix, matrices_of_part
-from psrt.errors import ConfigError, ProtocolError
+from psrt.core.arrays import FloatArray, Vector
+from psrt.core.errors import ConfigError, ProtocolError
+from psrt.core.partition import Part, Span, even_spans
 from psrt.history.log import QUEUED
 from psrt.model.lent_stage import Lender, LentStage, Use
 from psrt.model.stage import Stage
-from psrt.partition import Part, Span, even_spans
 from psrt.pipeline.step import (
     ALL,
     BACKWARD_PASSES,

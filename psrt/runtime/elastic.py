@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
 from psrt.optim import Schedule
 from psrt.optim.table import Always, Sgd
 from psrt.runtime.conserved import signed_sum

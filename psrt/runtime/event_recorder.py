@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from psrt.arrays import AnyVector, Vector
+from psrt.core.arrays import AnyVector, Vector
+from psrt.core.messages import Leave, Params, Push
+from psrt.core.partition import Span
 from psrt.history import EventLog, Kind
 from psrt.history.events import (
     BACKWARD,
@@ -29,8 +31,6 @@ from psrt.history.events import (
     pair,
 )
 from psrt.history.log import Owner
-from psrt.messages import Leave, Params, Push
-from psrt.partition import Span
 from psrt.pipeline.step import Kind as StepKind
 from psrt.pipeline.step import PipelineStep
 from psrt.runtime.checksum import digest

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
 
 #: One read in 8 is followed on average, and at most 4,096 elements of a span, evenly spaced: so
 #: neither the time nor the memory is noticeable beside the updates.

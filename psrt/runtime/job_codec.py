@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.codec import (
     Codec,
     CodecRow,
@@ -22,14 +21,15 @@ from psrt.codec.randomness import BACK, FORTH, seed_of_part
 from psrt.codec.times import CodecTimes, FrameTimes
 from psrt.collective.analysis.pick import Coding
 from psrt.config import TrainConfig
-from psrt.partition import Part, Span
+from psrt.core.arrays import ITEMSIZE, Bytes, Vector
+from psrt.core.partition import Part, Span
+from psrt.core.units import size_text
+from psrt.core.ways import Way
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, TimingOnlyEncoder
 from psrt.runtime.reply_codec import ReplyDecoder, ReplyEncoder
 from psrt.runtime.strategies.base import FramePlan, ReducePlan
 from psrt.transport.coded_sum import FrameWatch, SumCodec, coding_of
 from psrt.transport.port import Port
-from psrt.units import size_text
-from psrt.ways import Way
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.arrays import Vector
-from psrt.partition import Part
+from psrt.core.arrays import Vector
+from psrt.core.partition import Part
 
 
 @dataclass(frozen=True, slots=True)

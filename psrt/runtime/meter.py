@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from psrt.arrays import Vector
-from psrt.errors import CheckpointError
+from psrt.core.arrays import Vector
+from psrt.core.errors import CheckpointError
+from psrt.core.stats import COLUMNS, Report, Sketch
 from psrt.history.folds.sketch import sketch
 from psrt.history.folds.worker import WorkerFold
-from psrt.stats import COLUMNS, Report, Sketch
 from psrt.transport.port import Port
 
 #: Reports that a checkpoint has of a worker, at most.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 
 class NoGradient:

@@ -14,10 +14,10 @@ from enum import Enum
 from types import coroutine
 from typing import Any, Protocol
 
-from psrt.arrays import AnyArray, Vector
 from psrt.checkpoint import Tree
 from psrt.codec.matrices import Matrix
-from psrt.errors import CheckpointError, ConfigError
+from psrt.core.arrays import AnyArray, Vector
+from psrt.core.errors import CheckpointError, ConfigError
 from psrt.runtime.checksum import fingerprint
 
 #: In a tree, what a loop keeps of itself, beside what is held.

@@ -22,11 +22,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psrt.arrays import FloatArray, Vector, read_only
+from psrt.core.arrays import FloatArray, Vector, read_only
+from psrt.core.partition import Part, Span, block_spans
 from psrt.history.log import QUEUED
 from psrt.model.stage import Stage
 from psrt.optim import BLOCK, StalenessRate
-from psrt.partition import Part, Span, block_spans
 from psrt.pipeline.schedule import PipelineSchedule
 from psrt.pipeline.step import COMPUTING, SENDING, Kind, PipelineStep
 from psrt.runtime.cut_problem import CutProblem, Ready, Ways

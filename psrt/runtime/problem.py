@@ -9,14 +9,14 @@ from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 
-from psrt.arrays import FloatArray, Vector
 from psrt.codec.matrices import Matrix, between
+from psrt.core.arrays import FloatArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.data import BatchPlan, Dataset
-from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.model.chain import ChainLayer, SliceGroup
 from psrt.model.tensor import TensorSlice
-from psrt.partition import Span
 from psrt.runtime.problem_rules import check_takes_samples, no_labels, not_labels, not_matrices
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector, read_only
 from psrt.config import TrainConfig
+from psrt.core.arrays import Vector, read_only
+from psrt.core.errors import ConfigError, users_place, users_traceback
+from psrt.core.stats import COLUMNS
 from psrt.data.keyed import whole_weight
-from psrt.errors import ConfigError, users_place, users_traceback
 from psrt.runtime.checksum import checksum
-from psrt.stats import COLUMNS
 
 METHODS = ("initial", "batches", "loss_and_grad", "evaluate")
 #: A NaN that no arithmetic makes: what of a gradient has these bits was not written.

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec import Codec, Encoder, ErrorFeedback, draws
-from psrt.errors import CodecError
-from psrt.messages import Push
+from psrt.core.arrays import AnyVector, Bytes, Vector
+from psrt.core.errors import CodecError
+from psrt.core.messages import Push
 from psrt.runtime.checksum import digest
 from psrt.runtime.conserved import Conserved, conserved
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
 from psrt.codec import Codec, Encoder, draws
 from psrt.codec.randomness import BACK
-from psrt.errors import CodecError
-from psrt.messages import Params
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.errors import CodecError
+from psrt.core.messages import Params
 from psrt.runtime.checksum import digest
 from psrt.runtime.push_codec import Digests
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from psrt.errors import ProtocolError
-from psrt.messages import Leave, Message, Push
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Message, Push
+from psrt.core.stats import Stats
+from psrt.core.units import numbered
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.weakly import weakly
-from psrt.stats import Stats
 from psrt.sync import Apply, Cut, Keep, Serve
 from psrt.transport.port import Port
-from psrt.units import numbered
 
 
 class Server:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Vector
-from psrt.errors import CheckpointError
+from psrt.core.arrays import Vector
+from psrt.core.errors import CheckpointError
+from psrt.core.messages import Push
 from psrt.history.folds.shard import ShardFold
-from psrt.messages import Push
 from psrt.optim import StalenessRate
 from psrt.runtime.elastic import CentreUpdater, ForceSums
 from psrt.runtime.gap import GapMeter

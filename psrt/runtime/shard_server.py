@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE
 from psrt.checkpoint import Tree, restore, state_of
-from psrt.errors import ProtocolError
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Message, Params, Park, Push
+from psrt.core.stats import Stats
 from psrt.history.log import QUEUED
-from psrt.messages import Leave, Message, Params, Park, Push
 from psrt.runtime.event_recorder import ShardEventRecorder
 from psrt.runtime.leases import Leases
 from psrt.runtime.push_codec import NO_DIGESTS, PushDecoder
 from psrt.runtime.reply_codec import ReplyEncoder
 from psrt.runtime.shard import Shard
 from psrt.runtime.weakly import weakly
-from psrt.stats import Stats
 from psrt.sync import Policy, Serve
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port

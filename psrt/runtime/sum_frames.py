@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec import Encoder, ErrorFeedback
+from psrt.core.arrays import AnyVector, Bytes, Vector
+from psrt.core.partition import Span
 from psrt.history.events import OF_ALL
-from psrt.partition import Span
 from psrt.runtime.checksum import digest
 from psrt.runtime.conserved import conserved
 from psrt.runtime.event_recorder import WorkerEventRecorder

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import FloatArray, Vector
+from psrt.core.arrays import FloatArray, Vector
+from psrt.core.partition import Span
 from psrt.model import MLP
 from psrt.model.chain import ChainLayer, SliceGroup, layer_spans
 from psrt.model.lent_stage import LentStage
 from psrt.model.stage_memory import StageShape
 from psrt.model.tensor import TensorSlice
-from psrt.partition import Span
 from psrt.runtime.timing_only import TimingOnlyProblem
 
 

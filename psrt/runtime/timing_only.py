@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.codec import Matrix
-from psrt.partition import Span
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span
 
 
 @dataclass(frozen=True, slots=True)

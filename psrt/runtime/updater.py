@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span, block_spans
 from psrt.optim import BLOCK, Optimizer, Schedule, StalenessRate
-from psrt.partition import Span, block_spans
 
 
 class Contribution(NamedTuple):

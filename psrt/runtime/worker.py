@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import ReadOnly, Vector
 from psrt.checkpoint import Tree, restore, state_of
-from psrt.errors import CheckpointError, DivergedError, FencedError
+from psrt.core.arrays import ReadOnly, Vector
+from psrt.core.errors import CheckpointError, DivergedError, FencedError
+from psrt.core.stats import Stats
 from psrt.optim import clip_factor, square_sum
 from psrt.runtime.checksum import fingerprint
 from psrt.runtime.compute import CutCompute, compute_of
@@ -35,7 +36,6 @@ from psrt.runtime.problem_rules import (
 )
 from psrt.runtime.strategies.base import Step, Strategy
 from psrt.runtime.weakly import weakly
-from psrt.stats import Stats
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port, ThetaMemory, gradient_of
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from psrt.codec.times import FrameTimes
+from psrt.core.stats import Report, Sketch
 from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.rendezvous import RendezvousTable
-from psrt.stats import Report, Sketch
 from psrt.transport.port import RoleMap
 
 if TYPE_CHECKING:

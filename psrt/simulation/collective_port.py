@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psrt.arrays import AnyVector, Vector
 from psrt.codec.randomness import BACK
 from psrt.codec.times import FREE
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import choose
 from psrt.collective.analysis.pick import Coding, pick_coded, pick_sharded
 from psrt.collective.registry import AUTO, LIBRARY, NODE, owned_by
-from psrt.errors import ConfigError
-from psrt.partition import Span, even_span
-from psrt.sharding import Sharing
+from psrt.core.arrays import AnyVector, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, even_span
+from psrt.core.sharding import Sharing
 from psrt.simulation.event_queue import Action
 from psrt.simulation.network import Channel
 from psrt.simulation.rendezvous import hosts_among

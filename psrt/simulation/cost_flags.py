@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import read_history
 from psrt.pipeline.cost import Slowdown, StageCosts, as_dear
 from psrt.pipeline.step import Kind

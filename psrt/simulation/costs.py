@@ -43,8 +43,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from psrt.codec.times import CodecTimes
-from psrt.errors import ConfigError
-from psrt.messages import Message
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Message
 from psrt.pipeline.cost import Slowdown, StageCosts, as_dear
 
 #: Draws one duration, in seconds.
@@ -62,7 +62,7 @@ class SimulationCosts:
 
     >>> SimulationCosts(bandwidth=0.0)
     Traceback (most recent call last):
-    psrt.errors.ConfigError: a link's bandwidth must be more than 0 bytes/s, got 0.0
+    psrt.core.errors.ConfigError: a link's bandwidth must be more than 0 bytes/s, got 0.0
     """
 
     #: ``(rank, rng)``: one call of ``compute``.

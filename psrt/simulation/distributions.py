@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import Number, form, read_numbers

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 #: What an event does, called with the event's argument.
 Action: TypeAlias = Callable[[Any], None]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from psrt.checkpoint import Disk
 from psrt.config.faults import ERROR, FULL
-from psrt.errors import CrashError
+from psrt.core.errors import CrashError
 
 _ERRORS = {FULL: errno.ENOSPC, ERROR: errno.EIO}
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural
 from psrt.pipeline.cost import Slowdown, StageCosts
 from psrt.pipeline.step import Kind, PipelineStep
-from psrt.units import plural
 
 _PARTS = {
     Kind.FORWARD: (Kind.FORWARD,),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from psrt.arrays import AnyArray, Bytes, Vector
-from psrt.messages import Leave, Message, Mix, Params, Push
+from psrt.core.arrays import AnyArray, Bytes, Vector
+from psrt.core.messages import Leave, Message, Mix, Params, Push
+from psrt.core.stats import Report, Sketch
 from psrt.simulation.collective_port import CollectivePort, suspend
 from psrt.simulation.network import Channel
-from psrt.stats import Report, Sketch
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import FRAMED, NO_PAYLOAD, VERSIONS, ThetaMemory
 

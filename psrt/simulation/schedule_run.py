@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import AnyVector, Vector
 from psrt.collective import ALGORITHMS, Step
+from psrt.core.arrays import AnyVector, Vector
 
 
 class SpanLink(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
 from psrt.simulation.event_queue import EventQueue, infrequent_gc
 
 #: A role: what one rank does, suspended wherever virtual time must pass.

@@ -15,8 +15,9 @@ import numpy as np
 
 from psrt.codec.times import FrameTimes
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
-from psrt.errors import ConfigError
-from psrt.messages import Leave
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Leave
+from psrt.core.stats import Report, Sketch
 from psrt.simulation.cell import SimulatedCell
 from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.event_queue import Action
@@ -25,7 +26,6 @@ from psrt.simulation.port import VirtualPort
 from psrt.simulation.rendezvous import RendezvousTable
 from psrt.simulation.scheduler import Scheduler
 from psrt.simulation.shared_links import SharedLinks
-from psrt.stats import Report, Sketch
 from psrt.transport.port import NO_PAYLOAD, RoleMap
 
 if TYPE_CHECKING:

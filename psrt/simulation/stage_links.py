@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from psrt.arrays import FloatArray, Vector
 from psrt.collective.registry import NODE, ONE_SHOT_BYTES
-from psrt.partition import Part
+from psrt.core.arrays import FloatArray, Vector
+from psrt.core.partition import Part
 from psrt.pipeline.step import Kind, PipelineStep
 from psrt.simulation.network import Channel as Line
 from psrt.simulation.pass_costs import PassCosts

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.codec.randomness import BACK, FORTH
-from psrt.partition import Span
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span
 from psrt.simulation.schedule_run import ScheduleRun, SpanLink
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.straight_sum import StraightSum

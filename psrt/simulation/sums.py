@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, Vector
 from psrt.collective import ALGORITHMS
 from psrt.collective.registry import LIBRARY, NODE, ONE_SHOT_BYTES
+from psrt.core.arrays import ITEMSIZE, Vector
+from psrt.core.partition import Span, block_spans, even_span, even_spans
+from psrt.core.ways import Way
 from psrt.optim import BLOCK
-from psrt.partition import Span, block_spans, even_span, even_spans
 from psrt.simulation.rendezvous import Fold, Rendezvous
 from psrt.simulation.schedule_run import ScheduleRun, sum_by_schedule
 from psrt.simulation.straight_run import StraightRun
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.port import Held, Take
 from psrt.transport.sums_in_frames import sum_in_frames
-from psrt.ways import Way
 
 if TYPE_CHECKING:
     from psrt.simulation.collective_port import CollectivePort

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 
 from psrt.config.modes import MODES
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.sync.policy import Policy
 
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from psrt.errors import CheckpointError, ProtocolError
-from psrt.messages import Leave, Park, Push
+from psrt.core.errors import CheckpointError, ProtocolError
+from psrt.core.messages import Leave, Park, Push
 
 
 class Apply(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from psrt.lazy import on_first_use
+from psrt.core.lazy import on_first_use
 
 if TYPE_CHECKING:
     from psrt.topology.graph import Graph

@@ -20,7 +20,7 @@ import re
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.topology.graph import Graph
 from psrt.topology.mixing import Weights
 

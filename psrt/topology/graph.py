@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.topology.graph import Graph
 
 #: Exchanges of two edges tried, for each edge, before a random graph is looked at.

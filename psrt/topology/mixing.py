@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.topology.graph import Graph
 
 #: (N, N) weights: row i of what rank i gets from whom.

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.rows.registry import Registry
 
 if TYPE_CHECKING:

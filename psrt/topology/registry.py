@@ -9,15 +9,15 @@ from functools import cached_property
 
 import numpy as np
 
-from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import read_text
+from psrt.core.units import plural
 from psrt.topology.files import read_edges, weighted, written_edges
 from psrt.topology.graph import Graph, two_colours
 from psrt.topology.mixing import Weights, column_stochastic, metropolis, two_level, uniform
 from psrt.topology.names import forms, row_of
 from psrt.topology.spectrum import contraction, rounds_to, simulated_rounds
 from psrt.topology.verify import verify
-from psrt.units import plural
 
 
 @dataclass(frozen=True)

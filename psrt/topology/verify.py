@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.topology.graph import Graph
 from psrt.topology.mixing import Weights
 

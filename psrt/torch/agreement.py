@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.torch.communicator import Communicator
 
 #: Bits of a digest: its square, summed over 32,768 ranks, fits into 64 bits.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from psrt.arrays import AnyArray
+from psrt.core.arrays import AnyArray
 from psrt.torch.communicator import Communicator, Work
 from psrt.torch.views import tensor_on
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from psrt.arrays import AnyArray
 from psrt.checkpoint import Tree
 from psrt.checkpoint.tree import SEPARATOR
-from psrt.errors import CheckpointError, ConfigError
+from psrt.core.arrays import AnyArray
+from psrt.core.errors import CheckpointError, ConfigError
 from psrt.torch.names import plain_name
 from psrt.torch.parameters import as_array
 from psrt.torch.rules import check_dense, check_stored

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from psrt.arrays import AnyArray
+from psrt.core.arrays import AnyArray
 
 
 class Work(Protocol):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from psrt.arrays import Vector
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.torch.parameters import Parameters
 from psrt.torch.views import address_of
 

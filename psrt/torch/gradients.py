@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from psrt.core.errors import ConfigError, DifferentCallsError
 from psrt.data.keyed import whole_weight
-from psrt.errors import ConfigError, DifferentCallsError
 from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number
 from psrt.torch.replica import Replica, trained_by

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from psrt.arrays import Vector
-from psrt.errors import ConfigError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError
 from psrt.torch.buffers import buffer_places
 from psrt.torch.names import plain_name
 from psrt.torch.parameters import Parameters

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.arrays import AnyArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.runtime.problem_rules import WrittenError
 from psrt.torch.names import plain_name
 from psrt.torch.rules import check_module, check_trainable

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from psrt.arrays import AnyArray, Vector
 from psrt.checkpoint import Tree
 from psrt.codec.matrices import Matrix
+from psrt.core.arrays import AnyArray, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.data.keyed import Batch, KeyedBatches
-from psrt.errors import ConfigError
-from psrt.partition import Span
 from psrt.torch.buffers import LOCAL, Buffers
 from psrt.torch.draws import DIGEST, EVALUATION, STEP, drawn_from
 from psrt.torch.gradient_parts import GradientParts

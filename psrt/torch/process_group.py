@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from psrt.arrays import AnyArray
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray
+from psrt.core.errors import ConfigError
 from psrt.torch.communicator import Communicator
 from psrt.torch.rules import check_on_cpu
 from psrt.torch.views import tensor_on

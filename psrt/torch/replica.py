@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.torch.agreement import Item, check_alike, item
 from psrt.torch.broadcast import check_alike_in_shape, named_in, send
 from psrt.torch.buckets import SUMMED_AS

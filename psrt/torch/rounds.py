@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from psrt.collective.ops import OPS
-from psrt.errors import ConfigError, DifferentCallsError
+from psrt.core.errors import ConfigError, DifferentCallsError
 from psrt.torch.agreement import Item, are_equal, difference, digest_of_all
 from psrt.torch.buckets import SUMMED_AS, Buckets
 from psrt.torch.communicator import Communicator

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 
 def check_module(module: Any) -> None:

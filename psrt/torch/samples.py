@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
-from psrt.arrays import AnyArray
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray
+from psrt.core.errors import ConfigError
 from psrt.torch.rules import check_on_cpu, said
 from psrt.torch.views import tensor_on
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from psrt.arrays import AnyArray
+from psrt.core.arrays import AnyArray
 
 
 def tensor_on(array: AnyArray) -> Any:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
-from psrt.errors import DifferentCallsError
+from psrt.core.errors import DifferentCallsError
 from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number
 

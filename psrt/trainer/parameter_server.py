@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from psrt.arrays import AnyArray
 from psrt.config import TrainConfig
 from psrt.config.modes import MODES
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray
+from psrt.core.errors import ConfigError
 from psrt.trainer.trainer import Trainer, Words
 
 if TYPE_CHECKING:

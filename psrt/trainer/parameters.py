@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray, Vector
+from psrt.core.errors import ConfigError
 from psrt.runtime.array_tree import ArrayTree, LastViews
 from psrt.runtime.checksum import digest
 from psrt.runtime.own_loop import Held, NamedShape, Writer

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from psrt.arrays import AnyArray, Vector
 from psrt.codec.matrices import Matrix
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyArray, Vector
+from psrt.core.errors import ConfigError
 from psrt.runtime.own_loop import Held, NamedShape, Writer
 from psrt.torch.buffers import LOCAL, Buffers
 from psrt.torch.parameters import Parameters

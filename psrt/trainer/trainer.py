@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError
 from psrt.job.local import any_job
 from psrt.job.result import Run, Say
 from psrt.runtime.own_loop import Ending, Next, OwnBatch, OwnLoop

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Protocol
 
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
 from psrt.faults.vitals import HERE, Vitals, never
 
 #: Polls before the first yield, with a core for every rank: about 15 µs. No more, since the kernel

@@ -18,16 +18,16 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec import Codec, Encoder, ErrorFeedback, draws
 from psrt.codec.feedback import codec_of
 from psrt.codec.linear import Linear
 from psrt.codec.randomness import FORTH
 from psrt.collective.analysis.pick import Coding, way_of
-from psrt.errors import CodecError
+from psrt.core.arrays import AnyVector, Bytes, Vector
+from psrt.core.errors import CodecError
+from psrt.core.partition import Span
+from psrt.core.ways import Way
 from psrt.history.folds.worker import WorkerFold
-from psrt.partition import Span
-from psrt.ways import Way
 
 
 class FrameLink(Protocol):

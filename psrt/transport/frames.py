@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from typing import get_type_hints
 
-from psrt.errors import ProtocolError
-from psrt.messages import Leave, Message, Mix, Params, Park, Push
-from psrt.stats import COLUMNS, Report, Sketch
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Message, Mix, Params, Park, Push
+from psrt.core.stats import COLUMNS, Report, Sketch
 
 #: Bytes of a frame of training traffic, and of each such message in the byte counters.
 FRAME_BYTES = 64

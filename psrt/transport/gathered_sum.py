@@ -22,8 +22,8 @@ import numpy as np
 
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.randomness import FORTH
+from psrt.core.ways import Way
 from psrt.transport.coded_sum import CodedSum
-from psrt.ways import Way
 
 
 class GatheredSum(CodedSum):

@@ -32,12 +32,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
-from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.pick import Coding
-from psrt.messages import Leave, Message
-from psrt.partition import Span
-from psrt.sharding import Sharing
-from psrt.stats import Report, Sketch
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.messages import Leave, Message
+from psrt.core.partition import Span
+from psrt.core.sharding import Sharing
+from psrt.core.stats import Report, Sketch
 from psrt.transport.coded_sum import SumCodec
 
 T = TypeVar("T")

@@ -10,14 +10,14 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.pick import Coding
-from psrt.errors import ProtocolError
-from psrt.messages import Leave, Message
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Message
+from psrt.core.partition import Span, block_spans
+from psrt.core.sharding import Sharing
+from psrt.core.stats import Report, Sketch
 from psrt.optim import BLOCK
-from psrt.partition import Span, block_spans
-from psrt.sharding import Sharing
-from psrt.stats import Report, Sketch
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.gathered_sum import GatheredSum
 from psrt.transport.port import (

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, FloatArray, Vector
-from psrt.partition import Span
+from psrt.core.arrays import ITEMSIZE, FloatArray, Vector
+from psrt.core.partition import Span
 from psrt.pipeline.step import PipelineStep
 
 #: Bytes of the number that goes along with a message.

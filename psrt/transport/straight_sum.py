@@ -34,15 +34,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from psrt.arrays import AnyVector, Vector
 from psrt.codec import ErrorFeedback, draws
 from psrt.codec.feedback import codec_of
 from psrt.codec.linear import Linear
 from psrt.codec.randomness import FORTH, TOGETHER
 from psrt.collective import ALGORITHMS
-from psrt.partition import Span
+from psrt.core.arrays import AnyVector, Vector
+from psrt.core.partition import Span
+from psrt.core.ways import Way
 from psrt.transport.coded_sum import SumCodec
-from psrt.ways import Way
 
 
 @dataclass(eq=False)

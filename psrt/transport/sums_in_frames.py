@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from psrt.collective import ALGORITHMS
-from psrt.partition import Span
+from psrt.core.partition import Span
+from psrt.core.ways import Way
 from psrt.transport.coded_sum import CodedSum, FrameLink, SumCodec
 from psrt.transport.gathered_sum import GatheredSum
 from psrt.transport.two_phase_sum import TwoPhaseSum
-from psrt.ways import Way
 
 _SUMS: Final[Mapping[Way, type[CodedSum]]] = {it.way: it for it in (TwoPhaseSum, GatheredSum)}
 

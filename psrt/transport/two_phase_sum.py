@@ -27,14 +27,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from psrt.arrays import Bytes
 from psrt.codec import Encoder
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.randomness import BACK, FORTH
 from psrt.codec.sparse import sum_of
-from psrt.partition import Span, even_spans
+from psrt.core.arrays import Bytes
+from psrt.core.partition import Span, even_spans
+from psrt.core.ways import Way
 from psrt.transport.coded_sum import CodedSum
-from psrt.ways import Way
 
 
 class TwoPhaseSum(CodedSum):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from xml.sax.saxutils import escape, quoteattr
 
-from psrt.files import write_text
+from psrt.core.files import write_text
 
 #: Found on most systems, with Greek letters and arrows.
 _FONT = "'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif"

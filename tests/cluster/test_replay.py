@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psrt.cli.simulate import main as simulate
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import read_history
 from psrt.history.check.run import check_run
 from psrt.history.reading import read_header

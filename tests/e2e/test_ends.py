@@ -106,7 +106,7 @@ def test_a_rank_that_waits_for_ever_and_holds_the_interpreter_is_named(job, rank
 def test_nothing_goes_on_where_an_abort_returns(launch):
     """MPICH's does, now and then: what follows the block that failed must not run."""
     (launch.folder / "abort.py").write_text(
-        "from psrt.errors import ConfigError\n"
+        "from psrt.core.errors import ConfigError\n"
         "from psrt.mpi.start import world\n"
         "from psrt.mpi.monitor import watched\n"
         "with watched(world()) as monitor:\n"

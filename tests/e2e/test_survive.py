@@ -23,7 +23,7 @@ JOB = """
 import os, pathlib, signal, sys, time
 import numpy as np
 import psrt
-from psrt.errors import MissingWorkersError
+from psrt.core.errors import MissingWorkersError
 from psrt.mpi.start import world
 
 mode, servers, survives, what = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "dies", sys.argv[5:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
 from psrt.history.check.run import check_run
 
 

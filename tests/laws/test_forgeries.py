@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import EVENT, Kind
 from psrt.history.check.run import check_run
 from psrt.history.events import FIELDS

@@ -11,7 +11,7 @@ import itertools
 
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from support.jobs import (
     AGAIN,
     FACTORS,

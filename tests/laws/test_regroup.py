@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.job.resuming import resumed_config
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from support.jobs import MIXED, SPLIT, refused_by

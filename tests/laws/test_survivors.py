@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from psrt.config.faults import EVENT, Fault
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
 from psrt.history.check.run import check_run
 from psrt.job.problems import supervised_problem
 from psrt.job.scenario import run_in_virtual_time

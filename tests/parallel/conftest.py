@@ -143,7 +143,7 @@ def enough_on_few(comm):
 @pytest.fixture
 def open_communicator(comm):
     """Return what makes a communicator; it is closed afterwards, by itself where it is broken."""
-    from psrt.errors import PsrtError
+    from psrt.core.errors import PsrtError
     from psrt.mpi.communicator import Communicator
 
     groups = []

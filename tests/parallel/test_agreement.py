@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from psrt.errors import ConfigError, DivergedError, OutputError, PsrtError, StoppedError
+from psrt.core.errors import ConfigError, DivergedError, OutputError, PsrtError, StoppedError
 from psrt.faults.vitals import HERE
 from psrt.mpi import agreement
 from psrt.mpi.agreement import bcast_text, raise_on_all

@@ -24,7 +24,7 @@ from psrt.bench.probes import read_machine
 from psrt.bench.race import Candidate, layouts, race
 from psrt.bench.ranks import RankTrack, run_on
 from psrt.collective.analysis.machine import DEFAULT_COSTS
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
 from psrt.mpi.agreement import raise_on_all
 
 SMALL = {"tiny": (12, 8, 4)}

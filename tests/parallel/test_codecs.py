@@ -14,16 +14,16 @@ from psrt.codec import CODECS, Matrix, matrices_within
 from psrt.codec.randomness import BACK, FORTH
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.pick import Coding, way_of
-from psrt.errors import CodecError, ConfigError
+from psrt.core.errors import CodecError, ConfigError
+from psrt.core.partition import Span
+from psrt.core.ways import Way
 from psrt.history.check.run import check_run
 from psrt.job.build import role_map_for
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.mpi.collectives.plans.framed import FrameLinks
-from psrt.partition import Span
 from psrt.simulation.straight_run import StraightRun
 from psrt.transport.coded_sum import SumCodec, coding_of
 from psrt.transport.sums_in_frames import sum_in_frames
-from psrt.ways import Way
 from support.coding import make_codec, make_encoder
 from support.sums import hold, hosts_of, rounds_of
 

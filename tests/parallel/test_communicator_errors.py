@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError, ProtocolError, PsrtError, TransportError
+from psrt.core.errors import ConfigError, ProtocolError, PsrtError, TransportError
 from psrt.faults.vitals import HERE
 from psrt.mpi.communicator import Communicator
 from support.cases import also

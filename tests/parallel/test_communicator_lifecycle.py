@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 from psrt.collective import ALGORITHMS
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.mpi.collectives.plans import staged as staged_plan
 from psrt.mpi.communicator import Communicator
 

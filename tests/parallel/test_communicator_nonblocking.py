@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS, OPS
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
 from psrt.mpi.collectives.plans import staged
 
 pytestmark = pytest.mark.mpi

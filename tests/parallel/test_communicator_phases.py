@@ -7,8 +7,8 @@ import pytest
 from mpi4py import MPI
 
 from psrt.collective import OPS
+from psrt.core.partition import even_spans
 from psrt.mpi.arguments import DTYPES
-from psrt.partition import even_spans
 
 pytestmark = pytest.mark.mpi
 

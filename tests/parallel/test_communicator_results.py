@@ -8,8 +8,8 @@ import pytest
 
 from psrt.collective import ALGORITHMS, OPS
 from psrt.collective.analysis.machine import DEFAULT_COSTS
+from psrt.core.partition import even_spans
 from psrt.mpi.arguments import DTYPES
-from psrt.partition import even_spans
 
 pytestmark = pytest.mark.mpi
 NODES = ["auto", "node", *(f"node+{name}" for name in ALGORITHMS)]

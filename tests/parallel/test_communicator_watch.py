@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
 from psrt.faults.vitals import HERE
 from psrt.mpi import company
 from psrt.mpi.communicator import Communicator

@@ -13,11 +13,11 @@ from mpi4py import MPI
 import psrt
 from psrt import ConfigError, TrainConfig
 from psrt.config.names import SHARDS
+from psrt.core.partition import Part, Span
 from psrt.history import EVENT, Kind, read_history
 from psrt.history.check.run import check_run
 from psrt.history.reading import read_cells
 from psrt.mpi.stage_links import MpiStageLinks
-from psrt.partition import Part, Span
 from psrt.transport import drive
 from psrt.transport.stage_links import Channel
 from support.uneven import Uneven

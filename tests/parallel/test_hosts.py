@@ -5,11 +5,11 @@ from time import perf_counter
 import pytest
 from mpi4py import MPI
 
+from psrt.core.errors import TransportError
 from psrt.doctor.findings import judge
 from psrt.doctor.gather import gather
 from psrt.doctor.messages import collect
 from psrt.doctor.watch import Watch
-from psrt.errors import TransportError
 from psrt.mpi.clocks import clocks_of_hosts
 from psrt.mpi.hosts import Layout, split_hosts
 from psrt.mpi.links import pieces

@@ -16,7 +16,7 @@ import psrt
 from psrt import TrainConfig
 from psrt.config import resolve
 from psrt.config.names import ALLREDUCE_NAMES
-from psrt.errors import ConfigError, ReplayError
+from psrt.core.errors import ConfigError, ReplayError
 from psrt.history import read_history
 from psrt.history.check.run import check_run
 from psrt.history.replay import Sequencer

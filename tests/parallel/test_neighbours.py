@@ -5,11 +5,11 @@ import time
 import numpy as np
 import pytest
 
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
+from psrt.core.messages import Leave, Mix
+from psrt.core.partition import Span
 from psrt.faults.vitals import HERE
-from psrt.messages import Leave, Mix
 from psrt.mpi.port import MpiPort
-from psrt.partition import Span
 from psrt.transport import NO_PAYLOAD, RoleMap, drive
 from psrt.transport.frames import FRAME_BYTES
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psrt.errors import CodecError, TransportError
-from psrt.messages import Params, Push
+from psrt.core.errors import CodecError, TransportError
+from psrt.core.messages import Params, Push
+from psrt.core.partition import ShardPlan
+from psrt.core.stats import Report
 from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.port import MpiPort
-from psrt.partition import ShardPlan
-from psrt.stats import Report
 from psrt.transport import NO_PAYLOAD, RoleMap, drive
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import ThetaMemory

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.errors import ConfigError, ProtocolError, TransportError
+from psrt.core.errors import ConfigError, ProtocolError, TransportError
+from psrt.core.partition import Span
 from psrt.mpi.collectives.slots import SLOTS
 from psrt.mpi.port import MpiPort
 from psrt.optim import BLOCK
-from psrt.partition import Span
 from psrt.transport import CONTROL, RoleMap, drive
 
 pytestmark = pytest.mark.mpi

@@ -26,7 +26,7 @@ from psrt.collective.step import Step
 from psrt.config.modes import MODES, Mode, Servers
 from psrt.optim.staleness import ScalarRate
 from psrt.optim.table import OptimizerRow, RateRow, ScheduleRow
-from psrt.partition import Span
+from psrt.core.partition import Span
 from psrt.pipeline import PIPELINES
 from psrt.pipeline.schedule import PipelineSchedule
 from psrt.rows.knobs import knob

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import psrt
-from psrt.errors import users_traceback
-from psrt.files import open_regular
+from psrt.core.errors import users_traceback
+from psrt.core.files import open_regular
 from support.launching import TIMEOUT_S
 from support.least_squares import UnevenSquares
 
@@ -48,7 +48,7 @@ def test_importing_psrt_imports_nothing_and_needs_no_mpi():
         "print([worker.clock for worker in done.workers])"
     )
     assert done.splitlines() == [
-        "['psrt', 'psrt.vendors', 'psrt.version']",
+        "['psrt', 'psrt.core', 'psrt.core.vendors', 'psrt.core.version']",
         f"{len(psrt.__all__)}",
         f"{64 * 4 + 4 + 4 * 10 + 10}",
         "[3, 3, 3]",

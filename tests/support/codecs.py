@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import Vector
-from psrt.errors import CodecError
+from psrt.core.arrays import Vector
+from psrt.core.errors import CodecError
 
 Knobs: TypeAlias = dict[str, Any]
 #: Takes n and knobs, returns a codec.

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from psrt.messages import Leave, Push
+from psrt.core.messages import Leave, Push
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
 
 #: A method of a crowd and its arguments.

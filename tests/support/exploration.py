@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from psrt.messages import Push
+from psrt.core.messages import Push
 from support.crowd import Crowd, Mode, Shard
 
 #: Instead of a clock: nobody is there.

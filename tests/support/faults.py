@@ -24,7 +24,7 @@ from psrt.checkpoint.folder import FOLDER, MANIFEST
 from psrt.checkpoint.tree import flatten
 from psrt.config import TrainConfig
 from psrt.config.faults import Fault
-from psrt.errors import PsrtError
+from psrt.core.errors import PsrtError
 from psrt.history.check.run import check_run
 from psrt.history.log import Owner
 from psrt.job import giving_back, session

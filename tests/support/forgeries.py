@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import EVENT, Header, History, Kind
 from psrt.history.check import Outcome, check
 from psrt.history.check.run import check_cells

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from psrt.config import TrainConfig, resolve
+from psrt.core.partition import Span, even_spans
 from psrt.history import EVENT, EventLog, Header, History, Kind
 from psrt.history.events import FIELDS as KIND_FIELDS
 from psrt.history.events import UNUSED
@@ -22,7 +23,6 @@ from psrt.history.reading import assemble
 from psrt.job.gossip import topology_for
 from psrt.job.provenance import history_header
 from psrt.job.virtual import SimulatedRun, simulate
-from psrt.partition import Span, even_spans
 from support.recording import COSTS as ALL_COSTS
 
 #: What computing and sending may take.

@@ -22,7 +22,7 @@ from psrt.codec import CODECS as CODEC_ROWS
 from psrt.collective import ALGORITHMS
 from psrt.config import TrainConfig
 from psrt.config.faults import EVENT, Fault
-from psrt.errors import ConfigError, PsrtError
+from psrt.core.errors import ConfigError, PsrtError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import SimulatedRun
 from psrt.optim import OPTIMIZERS, STALENESS_RATES

@@ -20,7 +20,7 @@ from psrt.collective import ALGORITHMS, PHASES, Step
 from psrt.collective.schedules.double_tree import double_tree_steps
 from psrt.collective.schedules.segmented_ring import segmented_ring_steps
 from psrt.collective.spec import CollectiveSpec, all_reduce
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 Schedules = list[list[Step]]
 #: Combines two operands, the lower rank's first.

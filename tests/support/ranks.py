@@ -22,8 +22,8 @@ import numpy as np
 
 from psrt.collective import ALGORITHMS, Step
 from psrt.collective.analysis.pick import Coding
-from psrt.partition import Span
-from psrt.sharding import Sharing
+from psrt.core.partition import Span
+from psrt.core.sharding import Sharing
 from psrt.transport import CONTROL, RoleMap
 from psrt.transport.coded_sum import SumCodec
 

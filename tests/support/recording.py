@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psrt.config import TrainConfig
+from psrt.core.messages import Message
 from psrt.job.virtual import SimulatedRun, simulate
-from psrt.messages import Message
 from psrt.simulation import SimulationCosts, Simulator
 
 

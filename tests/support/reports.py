@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from psrt.stats import Report, Stats
+from psrt.core.stats import Report, Stats
 
 
 def make_report(worker: int, step: int, **fields: Any) -> Report:

@@ -31,10 +31,11 @@ from psrt.cli.like import read_like
 from psrt.codec import CODECS
 from psrt.collective.analysis.machine import DEFAULT_COSTS, read_costs
 from psrt.config import TrainConfig, from_toml, to_toml
+from psrt.core.errors import PsrtError
+from psrt.core.files import read_text
+from psrt.core.messages import Leave, Message, Mix, Params, Push
 from psrt.data import load_dataset
-from psrt.errors import PsrtError
 from psrt.faults.connection import Connection
-from psrt.files import read_text
 from psrt.history import EVENT
 from psrt.history.check.run import check_run
 from psrt.history.folder import HEADER
@@ -44,8 +45,7 @@ from psrt.job.recorded import recorded_config
 from psrt.job.resuming import found, resumed_config
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import simulate
-from psrt.messages import Leave, Message, Mix, Params, Push
-from psrt.mpirun.hostfile import read_hostfile
+from psrt.launch.hostfile import read_hostfile
 from psrt.report import Summary
 from psrt.report.files import OutputFolder
 from psrt.report.metrics import read_metrics

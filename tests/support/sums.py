@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
-from psrt.partition import Span, even_spans
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span, even_spans
 from psrt.transport import drive
 from psrt.transport.coded_sum import SumCodec
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from schemes import FixedBatch
 
-from psrt.arrays import FloatArray, Vector
+from psrt.core.arrays import FloatArray, Vector
+from psrt.core.partition import Span, even_spans
 from psrt.model.chain import ChainLayer, SliceGroup
 from psrt.model.tensor import TensorSlice
-from psrt.partition import Span, even_spans
 
 #: Batches of an epoch, at whose end an asynchronous pipeline is drained.
 _EPOCH = 1024

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from cuts.chain import FixedChain
-from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.config.axes import axes_of
-from psrt.errors import ProtocolError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ProtocolError
 from psrt.job.build import worker_role
 from psrt.job.cut import cut_problem
 from psrt.job.launcher import Launcher

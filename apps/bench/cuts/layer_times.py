@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.arrays import AnyArray, FloatArray, Vector
+from psrt.core.arrays import AnyArray, FloatArray, Vector
+from psrt.core.partition import even_spans
 from psrt.model.chain import ChainLayer, layer_spans
 from psrt.model.stage import Stage, StageLoss
 from psrt.model.stage_memory import Boundary, StageShape
-from psrt.partition import even_spans
 from psrt.pipeline.cost import Slowdown, StageCosts
 from psrt.pipeline.step import Kind
 from psrt.transport import drive

@@ -27,10 +27,10 @@ from psrt.collective.registry import NODE
 from psrt.config import TrainConfig
 from psrt.config.axes import axes_of
 from psrt.config.names import DEFAULT_PIPELINE
+from psrt.core.sharding import Sharing
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.pipeline.registry import PIPELINES, schedule_of
 from psrt.rows.knobs import dashed
-from psrt.sharding import Sharing
 from psrt.simulation.cost_flags import VirtualCosts
 
 #: By what is shared out, the all-reduce of copies on one host, where it is another one.

@@ -18,8 +18,8 @@ from cuts.chain import FixedChain
 from cuts.cut_scheme import LR
 from cuts.layer_times import LayerTimes, PassCosts
 from cuts.prediction import Predictor
-from psrt.arrays import ITEMSIZE
 from psrt.bench.race import Readings, Run
+from psrt.core.arrays import ITEMSIZE
 from psrt.optim import OPTIMIZERS, Schedule
 from psrt.optim.table import Always
 from psrt.runtime.updater import Contribution, Updater

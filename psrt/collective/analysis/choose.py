@@ -49,8 +49,8 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.costs import LinkCosts
 from psrt.collective.registry import ALGORITHMS, LIBRARY, NODE, PLUS
 from psrt.collective.schedule import Algorithm
-from psrt.errors import ConfigError
-from psrt.units import plural, size_text, time_text
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural, size_text, time_text
 
 #: Measured times that differ by less than this factor count as equal: they would in the next run.
 _ALIKE = 1.03

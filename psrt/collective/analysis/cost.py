@@ -50,7 +50,7 @@ from itertools import accumulate
 from psrt.collective.analysis.rendezvous import RankState, run
 from psrt.collective.costs import LinkCosts
 from psrt.collective.step import NOTHING, Step
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ from itertools import pairwise
 from typing import Any
 
 from psrt.collective.costs import LinkCosts
-from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import read_text
 
 #: Largest time accepted, in seconds; a file with a larger one is broken.
 _LONGEST = 1e9

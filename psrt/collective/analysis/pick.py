@@ -11,8 +11,8 @@ from psrt.collective.analysis.choose import Choice, choose, choose_among
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.ops import OPS
 from psrt.collective.registry import ALGORITHMS, AUTO, NODE, PLUS
-from psrt.errors import ConfigError
-from psrt.ways import Way
+from psrt.core.errors import ConfigError
+from psrt.core.ways import Way
 
 
 def library_reduces(dtype: np.dtype[Any]) -> bool:
@@ -165,8 +165,8 @@ def pick_sharded(
     ['node', 'ring', 'node+ring']
     >>> pick_sharded("tree", [4], 100, DEFAULT_COSTS)
     Traceback (most recent call last):
-    psrt.errors.ConfigError: --allreduce tree gives every worker all sums; with --shard there are \
-auto, node, ring
+    psrt.core.errors.ConfigError: --allreduce tree gives every worker all sums; with --shard \
+there are auto, node, ring
     """
     several, size = len(hosts) > 1, sum(hosts)
     able = [row.name for row in ALGORITHMS.values() if row.owned]

@@ -23,8 +23,8 @@ from psrt.collective.analysis.provenance import Flaw, Provenance, Run, joined, o
 from psrt.collective.analysis.rendezvous import RankState, ScheduleError, Traffic, run
 from psrt.collective.spec import CollectiveSpec, Postcondition
 from psrt.collective.step import Step
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 
 
 def prove(spec: CollectiveSpec, plan: Sequence[Iterable[Step]]) -> Traffic:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 #: Number of places with consecutive elements, the first element, the ranks folded into each, and
 #: a fingerprint of their bracketing: 64 bits, which two bracketings share only by chance.

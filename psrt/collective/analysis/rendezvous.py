@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from psrt.collective.step import NOTHING, Step
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
 
 _NO_STEP = Step(None, NOTHING, None, NOTHING, False)
 #: Most links of a deadlock that are named; a chain may contain all ranks.
@@ -221,7 +221,7 @@ def _check_all_are_through(ranks: Sequence[RankState]) -> None:
 def in_words(rank: int, step: Step) -> str:
     """Return a step of ``rank`` in words.
 
-    >>> from psrt.partition import Span
+    >>> from psrt.core.partition import Span
     >>> in_words(0, Step(1, Span(0, 4), 2, Span(4, 8), True))
     'sends [0, 4) to 1, folds what 2 sends into [4, 8)'
     >>> in_words(0, Step.local(0, Span(4, 8), Span(0, 4), combine=False))

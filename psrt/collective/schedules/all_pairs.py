@@ -43,7 +43,7 @@ from psrt.collective.costs import LinkCosts
 from psrt.collective.schedules.naive import fold_in_order
 from psrt.collective.schedules.ring import ring_seconds
 from psrt.collective.step import Step
-from psrt.partition import Span, even_spans
+from psrt.core.partition import Span, even_spans
 
 
 def all_pairs_workspace(size: int, n: int) -> int:

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from psrt.collective.step import Step
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 
 def block_of(n: int, size: int, row: int, column: int) -> Span:

@@ -75,7 +75,7 @@ from itertools import pairwise
 from psrt.collective.costs import LinkCosts, lg_floor
 from psrt.collective.schedules.halving import Halving
 from psrt.collective.step import Step
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 
 def binary_blocks(size: int) -> list[range]:

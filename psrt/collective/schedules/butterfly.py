@@ -43,7 +43,7 @@ from collections.abc import Iterator, Sequence
 from psrt.collective.costs import LinkCosts, lg_floor
 from psrt.collective.schedules.core import around_core, around_core_seconds
 from psrt.collective.step import Step
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 
 def butterfly_steps(rank: int, size: int, n: int) -> Iterator[Step]:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from psrt.collective.costs import LinkCosts, lg_floor
 from psrt.collective.step import Step
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 
 def core_ranks(size: int) -> list[int]:

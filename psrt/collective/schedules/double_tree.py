@@ -65,7 +65,7 @@ from typing import NamedTuple
 from psrt.collective.costs import LinkCosts
 from psrt.collective.schedules.two_trees import Edge, two_trees
 from psrt.collective.step import NOTHING, Step
-from psrt.partition import Span, even_spans
+from psrt.core.partition import Span, even_spans
 
 #: α/β in elements: how many float32 travel while a message starts. 10 µs and 6 GB/s, between the
 #: shared memory of a host and a fast network; the time is flat around the best k.

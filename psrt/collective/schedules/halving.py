@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from psrt.collective.step import Step
-from psrt.partition import Span, even_spans
+from psrt.core.partition import Span, even_spans
 
 
 @dataclass(frozen=True, slots=True)

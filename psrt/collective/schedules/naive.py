@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 
 from psrt.collective.costs import LinkCosts
 from psrt.collective.step import Step
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 
 def naive_workspace(size: int, n: int) -> int:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from psrt.collective.schedules.binomial import Binomial
 from psrt.collective.step import Step
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 
 def reduce_steps(rank: int, size: int, n: int, root: int = 0) -> Iterator[Step]:

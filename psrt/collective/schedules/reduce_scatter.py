@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 from psrt.collective.schedules.ring import Ring
 from psrt.collective.step import Step
-from psrt.partition import even_spans
+from psrt.core.partition import even_spans
 
 
 def reduce_scatter_steps(rank: int, size: int, n: int) -> Iterator[Step]:

@@ -44,8 +44,8 @@ from dataclasses import dataclass
 
 from psrt.collective.costs import LinkCosts
 from psrt.collective.step import Step
-from psrt.errors import ConfigError
-from psrt.partition import Span, even_span, even_spans
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, even_span, even_spans
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 from psrt.collective.costs import LinkCosts
 from psrt.collective.step import Step
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 
 def root_steps(rank: int, size: int, n: int) -> Iterator[Step]:

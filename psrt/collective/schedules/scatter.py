@@ -29,7 +29,7 @@ from collections.abc import Iterator
 
 from psrt.collective.schedules.binomial import Binomial
 from psrt.collective.step import Step
-from psrt.partition import Span, even_spans
+from psrt.core.partition import Span, even_spans
 
 
 def subtree_spans(place: Binomial, n: int) -> list[Span]:

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from psrt.collective.costs import LinkCosts
 from psrt.collective.schedules.ring import Ring, ring_seconds
 from psrt.collective.step import Step
-from psrt.partition import Span, even_spans
+from psrt.core.partition import Span, even_spans
 
 #: Elements from which a chunk is cut, and the most in a segment: as float32 256 KB, so that what
 #: has come is still in a core's own cache when it is folded, and 30 µs on a wire of 8 GB/s, several

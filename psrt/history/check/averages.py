@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
     CAUSALITY,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE
 from psrt.config.names import ADAPT_THEN_COMBINE
+from psrt.core.arrays import ITEMSIZE
 from psrt.history.check.averages import (
     MESSAGE,
     Averagers,

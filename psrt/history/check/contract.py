@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psrt.config.modes import MODES, Mode
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history.check.data_plan import DataPlan
 from psrt.history.check.table import Ints
 from psrt.history.header import MOST, Header

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from psrt.core.units import plural
 from psrt.history.check.contract import Contract
 from psrt.history.check.table import COLUMNS, Bools, Grid, Ints, Table
 from psrt.history.events import (
@@ -31,7 +32,6 @@ from psrt.history.events import (
     Kind,
 )
 from psrt.history.events import FIELDS as FIELDS_OF
-from psrt.units import plural
 
 FIELDS = "well-formed events"
 STEPS = "steps"

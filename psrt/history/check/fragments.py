@@ -14,17 +14,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE
 from psrt.collective.registry import ALGORITHMS
 from psrt.config.names import SEQUENTIAL
-from psrt.errors import ConfigError
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, fragments_of
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import AVERAGING, FRAGMENTS, Findings, require_duration
 from psrt.history.check.steps import asks
 from psrt.history.check.table import Bools, Grid, Ints, Table
 from psrt.history.events import Kind
 from psrt.history.header import Header
-from psrt.partition import Span, fragments_of
 
 #: Numbers that are summed beside each fragment.
 _CONTROLS = 3

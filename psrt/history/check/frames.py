@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from psrt.codec import Codec, CodecRow, Matrix, matrices_within
+from psrt.core.partition import Span
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
 from psrt.history.check.norms import are_near, may_be_norms
 from psrt.history.check.table import (
@@ -29,7 +30,6 @@ from psrt.history.check.table import (
 )
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
-from psrt.partition import Span
 
 #: Bytes of zeros whose checksum is computed at a time.
 _CHUNK = 1 << 20

@@ -19,6 +19,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from psrt.core.stats import Report
 from psrt.history.check.contract import Contract
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import CLOCK_S, METRICS, Findings
@@ -27,7 +28,6 @@ from psrt.history.events import Kind
 from psrt.history.folds.history import WorkerPieces
 from psrt.history.folds.lines import MetricsAggregator
 from psrt.history.folds.record import Record
-from psrt.stats import Report
 
 #: What every line has.
 KEYS = (

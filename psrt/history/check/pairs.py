@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE
+from psrt.core.arrays import ITEMSIZE
 from psrt.history.check.averages import MESSAGE, Averagers, mixing_of
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (

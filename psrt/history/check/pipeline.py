@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.config.names import DEFAULT_PIPELINE
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history.check.findings import PIPELINE, EventRef, Findings
 from psrt.history.check.table import (
     Floats,

@@ -15,8 +15,9 @@ import numpy as np
 
 from psrt.config import from_toml
 from psrt.config.names import PARAMETERS
-from psrt.errors import ConfigError
-from psrt.files import open_regular, read_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import open_regular, read_text
+from psrt.core.progress import PROGRESS, Amount
 from psrt.history.check.alternation import Shard, Workers, shard_of, workers_of
 from psrt.history.check.by_host import check_by_host
 from psrt.history.check.contract import Contract, contract_of
@@ -58,7 +59,6 @@ from psrt.history.folder import FOLDER
 from psrt.history.folds.history import WorkerPieces, fold, pieces_of
 from psrt.history.header import Header
 from psrt.history.reading import History, read_cells
-from psrt.progress import PROGRESS, Amount
 
 #: Beside ``history/``.
 _METRICS = "metrics.jsonl"

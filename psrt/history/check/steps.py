@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract, real_knob
 from psrt.history.check.elastic import alpha_of

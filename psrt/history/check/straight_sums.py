@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from psrt.core.ways import Way
 from psrt.history.check.findings import FRAMES, Findings
 from psrt.history.check.sum_frames import Frames, Sums, check_chunks, check_inside, check_kept
 from psrt.history.check.table import Ints, Table, find, repeats
 from psrt.history.events import OF_ALL, Kind, parts
 from psrt.history.header import Header
-from psrt.ways import Way
 
 
 def goes_straight(header: Header) -> bool:

@@ -15,6 +15,8 @@ import numpy as np
 from psrt.codec import Matrix, matrices_within
 from psrt.codec.linear import Linear
 from psrt.config.names import by_hosts
+from psrt.core.partition import Span
+from psrt.core.ways import Way
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
 from psrt.history.check.fragments import fragment_spans
@@ -36,8 +38,6 @@ from psrt.history.check.table import (
 )
 from psrt.history.events import OF_ALL, Kind, parts
 from psrt.history.header import Header
-from psrt.partition import Span
-from psrt.ways import Way
 
 #: Flags of a frame: a contribution or a mean, or the number of a part.
 _FLAGS = 2

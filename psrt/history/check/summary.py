@@ -8,10 +8,11 @@ from dataclasses import asdict
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE
 from psrt.codec import Matrix
 from psrt.collective.registry import shares_evenly
 from psrt.config.names import OPTIMIZER, PARAMETERS
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.stats import Stats
 from psrt.history.check.alternation import Shard
 from psrt.history.check.averages import mixing_of
 from psrt.history.check.contract import Contract
@@ -29,7 +30,6 @@ from psrt.history.events import CAME, Kind
 from psrt.history.folds.figures import Counts, Staleness
 from psrt.history.folds.history import WorkerPieces
 from psrt.history.header import Header
-from psrt.stats import Stats
 
 #: The keys of every summary; ``psrt.report.Summary`` has a field for each.
 KEYS = (

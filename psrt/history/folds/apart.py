@@ -8,8 +8,8 @@ from collections import Counter
 
 import numpy as np
 
+from psrt.core.stats import Sketch
 from psrt.history.folds.sketch import distance
-from psrt.stats import Sketch
 
 
 class Slowest:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.stats import Stats
+from psrt.core.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)

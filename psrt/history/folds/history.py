@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from psrt.core.stats import Stats
 from psrt.history.events import BACKWARD, BACKWARD_WEIGHT, LOST, MISSED, PARKED, Kind
 from psrt.history.folds.shard import ShardFold
 from psrt.history.folds.worker import WorkerFold
 from psrt.history.log import Events
 from psrt.history.reading import History
-from psrt.stats import Stats
 
 #: What ends a backward pass.
 _ENDS = (BACKWARD, BACKWARD_WEIGHT)

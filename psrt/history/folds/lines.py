@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 import math
 
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
+from psrt.core.stats import Report, Sketch, Stats, merged_columns
 from psrt.history.folds.apart import Apart, Slowest
 from psrt.history.folds.record import Interval, Record, is_evaluated
 from psrt.history.folds.windows import Windows
-from psrt.stats import Report, Sketch, Stats, merged_columns
 
 
 class MetricsAggregator:
@@ -48,7 +48,7 @@ class MetricsAggregator:
         # Totals up to the newest record.
         self._epoch = 0
         self._samples = 0
-        #: By worker, its columns of ``psrt.stats``.
+        #: By worker, its columns of ``psrt.core.stats``.
         self._columns = [Stats().columns()] * workers
         self._seconds = 0.0
 
@@ -88,7 +88,7 @@ class MetricsAggregator:
         return self._complete()
 
     def reported(self, worker: int) -> Stats:
-        """Return what a worker has reported of the columns of ``psrt.stats``."""
+        """Return what a worker has reported of the columns of ``psrt.core.stats``."""
         return Stats.of_columns(worker, self._columns[worker])
 
     def look(self, sketch: Sketch) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from psrt.core.stats import COLUMNS as STATS
+from psrt.core.stats import Report
 from psrt.history.folds.windows import Window
-from psrt.stats import COLUMNS as STATS
-from psrt.stats import Report
 
 
 class Interval(NamedTuple):
@@ -33,7 +33,7 @@ class Interval(NamedTuple):
     pushes: int
     #: W.
     workers: int
-    #: The columns of ``psrt.stats`` at its end, by name.
+    #: The columns of ``psrt.core.stats`` at its end, by name.
     columns: Mapping[str, float]
     #: The time since the previous record's.
     window: Window
@@ -145,7 +145,7 @@ class Record:
     #: End of the window of ``samples_per_second`` and ``waiting_share``, which begins at that of
     #: the previous record: the last time, up to ``seconds``, of which all workers had told.
     measured_seconds: float | None = _column("seconds", lambda it: it.window.end, default=None)
-    #: Columns of ``psrt.stats`` that have no field here, and what else ``evaluate`` has found, by
+    #: Columns of ``psrt.core.stats`` that have no field here, and what else ``evaluate`` has found, by
     #: name: written like the fields.
     more: dict[str, float] = field(default_factory=dict)
 

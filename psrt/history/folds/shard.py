@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psrt.stats import Stats
+from psrt.core.stats import Stats
 
 
 class ShardFold:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
 
 #: Numbers of a sketch, at most.
 SIZE = 4096

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from psrt.stats import Report
+from psrt.core.stats import Report
 
 
 class Window(NamedTuple):

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 
-from psrt.stats import Report, Stats
+from psrt.core.stats import Report, Stats
 
 #: Why a worker waits: for others, whom a gate or a quorum held it back for; for a server's own work
 #: on its push; for messages under way and in a server's queue; in sums over all workers.

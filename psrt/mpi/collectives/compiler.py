@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import AnyVector
 from psrt.collective import ALGORITHMS, OPS, PHASES, Step
 from psrt.collective.registry import LIBRARY, ONE_SHOT_BYTES, PLUS, owned_by
 from psrt.collective.schedule import Schedule
 from psrt.collective.schedules.all_to_all import on_blocks
 from psrt.collective.spec import CollectiveSpec
+from psrt.core.arrays import AnyVector
+from psrt.core.partition import Span, block_spans, even_spans
+from psrt.core.ways import Way
 from psrt.mpi.collectives.contexts import BETWEEN, GATHERED, ContextTable
 from psrt.mpi.collectives.plans.copy import Copied, Copy, Fetched
 from psrt.mpi.collectives.plans.direct import Direct, Keep, Sink
@@ -29,10 +31,8 @@ from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.pieces import MOST_BYTES
 from psrt.mpi.links.segments import SegmentOffset
 from psrt.optim import BLOCK
-from psrt.partition import Span, block_spans, even_spans
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.straight_sum import StraightSum
-from psrt.ways import Way
 
 
 class Coded(NamedTuple):

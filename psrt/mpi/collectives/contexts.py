@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import AnyVector
+from psrt.core.arrays import AnyVector
 from psrt.mpi.collectives.plans.plan import CollectiveContext
 from psrt.mpi.collectives.slots import SHIFT, SLOTS, SyncSlot
 from psrt.mpi.fabric import Fabric

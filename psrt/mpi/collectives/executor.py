@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import AnyVector
-from psrt.errors import ProtocolError, PsrtError
+from psrt.core.arrays import AnyVector
+from psrt.core.errors import ProtocolError, PsrtError
 from psrt.faults.vitals import never
 from psrt.mpi.collectives.compiler import Compiler
 from psrt.mpi.collectives.contexts import ContextTable

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import DifferentCallsError, LeftError, ProtocolError
+from psrt.core.errors import DifferentCallsError, LeftError, ProtocolError
 from psrt.mpi.tags import CALL
 
 #: Seconds without progress after which a rank sends its signatures.

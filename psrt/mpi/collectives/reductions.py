@@ -7,19 +7,19 @@ from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, AnyVector, Vector
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.analysis.pick import Coding, pick, pick_coded, pick_sharded
 from psrt.collective.registry import by_hosts
-from psrt.errors import ConfigError
+from psrt.core.arrays import ITEMSIZE, AnyVector, Vector
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, block_spans
+from psrt.core.sharding import Sharing
 from psrt.mpi.collectives.compiler import Coded
 from psrt.mpi.collectives.executor import CollectiveExecutor, Work
 from psrt.mpi.collectives.plans.direct import Sink
 from psrt.mpi.collectives.plans.plan import Plan
 from psrt.mpi.collectives.slots import SLOTS
 from psrt.optim import BLOCK
-from psrt.partition import Span, block_spans
-from psrt.sharding import Sharing
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Held, Reduction, Take, outliers
 

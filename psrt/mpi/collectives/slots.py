@@ -23,9 +23,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from psrt.arrays import Bytes
 from psrt.collective.registry import ONE_SHOT_BYTES
-from psrt.errors import PsrtError
+from psrt.core.arrays import Bytes
+from psrt.core.errors import PsrtError
 from psrt.mpi.links.shared_memory import NodeMemory, Waker
 
 #: Collectives that can be compiled at a time.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psrt.arrays import Bytes, Vector
-from psrt.messages import Leave, Message
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.messages import Leave, Message
 
 
 @dataclass(eq=False, slots=True)

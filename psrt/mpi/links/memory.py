@@ -6,7 +6,7 @@ import mmap
 
 from mpi4py import MPI
 
-from psrt.units import size_text
+from psrt.core.units import size_text
 
 #: Alignment of each rank's part, in bytes: a page.
 PAGE = 4096

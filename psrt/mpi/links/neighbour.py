@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Bytes, Vector
-from psrt.messages import Message
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.messages import Message
 from psrt.mpi.links.outgoing import Outgoing
 from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.links.shared_memory import LocalLink, NodeMemory, Waker

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Bytes, Vector
+from psrt.core.arrays import Bytes, Vector
 from psrt.mpi.links.pieces import Persistent, persistent_send, pieces
 from psrt.mpi.lost import Living
 from psrt.transport.frames import FRAME_BYTES

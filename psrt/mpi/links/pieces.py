@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from psrt.arrays import Bytes
+from psrt.core.arrays import Bytes
 
 #: Bytes of one MPI message at most.
 MOST_BYTES = 1 << 30

@@ -17,9 +17,9 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Bytes, Vector
-from psrt.errors import CodecError
-from psrt.messages import Message
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.errors import CodecError
+from psrt.core.messages import Message
 from psrt.mpi.links.outgoing import Outgoing
 from psrt.mpi.links.pieces import MOST_BYTES, Persistent, persistent_receive, pieces
 from psrt.mpi.lost import Living

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Bytes
+from psrt.core.arrays import Bytes
 from psrt.mpi.links.memory import SharedMemory
 
 

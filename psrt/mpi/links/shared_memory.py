@@ -27,9 +27,9 @@ from typing import TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Bytes, Vector
-from psrt.errors import CodecError
-from psrt.messages import Message
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.errors import CodecError
+from psrt.core.messages import Message
 from psrt.mpi.links.memory import SharedMemory
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import FRAMED, NO_PAYLOAD

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psrt.partition import even_spans
+from psrt.core.partition import even_spans
 from psrt.pipeline.step import Kind, PipelineStep
 
 

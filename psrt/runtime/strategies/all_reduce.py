@@ -7,9 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
+from psrt.core.partition import Span
+from psrt.core.sharding import Sharing, memory
 from psrt.history.folds.worker import WorkerFold
-from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
     ReducePlan,
@@ -23,7 +24,6 @@ from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.strategies.shares import shares_of
 from psrt.runtime.updater import Updater
 from psrt.runtime.weakly import weakly
-from psrt.sharding import Sharing, memory
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 

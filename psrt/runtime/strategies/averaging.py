@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span
 from psrt.optim import BLOCK, Optimizer
-from psrt.partition import Span
 
 
 class PlainAverage:

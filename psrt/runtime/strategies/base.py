@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from psrt.arrays import ITEMSIZE, Vector
+from psrt.core.arrays import ITEMSIZE, Vector
+from psrt.core.sharding import memory
+from psrt.core.ways import Way
 from psrt.history.folds.worker import WorkerFold
 from psrt.history.log import QUEUED
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.boundary import Boundary
 from psrt.runtime.strategies.holding import Holding
 from psrt.runtime.updater import Contribution, Updater
-from psrt.sharding import memory
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
-from psrt.ways import Way
 
 
 class Step(NamedTuple):

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from psrt.arrays import ITEMSIZE
-from psrt.partition import Span
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.partition import Span
 
 
 class Bucket(NamedTuple):

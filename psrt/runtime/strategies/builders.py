@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from psrt.config import TrainConfig
 from psrt.config.names import ADAPT_THEN_COMBINE, SEQUENTIAL
 from psrt.config.regroup import parks
+from psrt.core.partition import Span, fragments_of
+from psrt.core.sharding import Sharing
 from psrt.model.chain import chain_layers, layer_spans
-from psrt.partition import Span, fragments_of
 from psrt.runtime.chain_work import ChainWork, LayerWork, NoWork
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -48,7 +49,6 @@ from psrt.runtime.strategies.tracking import Tracking
 from psrt.runtime.sum_frames import RecordedFrames
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.updater import Updater
-from psrt.sharding import Sharing
 from psrt.sync import AveragingPeriod, FragmentPeriod
 from psrt.topology import Topology
 from psrt.topology.host_part import HostPart

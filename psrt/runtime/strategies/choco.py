@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.codec import Encoder, draws
-from psrt.errors import CodecError
+from psrt.core.arrays import ITEMSIZE, Bytes, Vector
+from psrt.core.errors import CodecError
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.strategies.neighbours import Arrived

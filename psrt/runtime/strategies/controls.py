@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psrt.partition import Span
+from psrt.core.partition import Span
 from psrt.transport.port import CONTROL, Port, Reduction, control_of, controls_of
 
 #: Where each control value lies in its set.

@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
 from psrt.runtime.checksum import digest
 from psrt.runtime.conserved import signed_sum
 from psrt.runtime.elastic import Drawn, force

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psrt.core.partition import Span, block_spans
 from psrt.optim import BLOCK
-from psrt.partition import Span, block_spans
 from psrt.runtime.strategies.controls import ControlSum
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
+from psrt.core.partition import block_spans
 from psrt.history.log import QUEUED
 from psrt.optim import BLOCK
-from psrt.partition import block_spans
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import LocalSteps, Step
 from psrt.runtime.strategies.neighbours import Arrived, Neighbours

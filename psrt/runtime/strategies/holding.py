@@ -10,9 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
-from psrt.arrays import Vector
-from psrt.partition import Span
-from psrt.sharding import Memory
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span
+from psrt.core.sharding import Memory
 
 
 class Holding(Protocol):

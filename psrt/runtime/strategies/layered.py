@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector, read_only
+from psrt.core.arrays import Vector, read_only
+from psrt.core.partition import Span
+from psrt.core.sharding import Sharing
 from psrt.history.folds.worker import WorkerFold
 from psrt.model.lent_stage import Use
-from psrt.partition import Span
 from psrt.runtime.chain_work import LayerWork
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -30,7 +31,6 @@ from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.strategies.shares import shares_of
 from psrt.runtime.updater import Updater
 from psrt.runtime.weakly import weakly
-from psrt.sharding import Sharing
 from psrt.transport.port import Port, gradient_of
 
 

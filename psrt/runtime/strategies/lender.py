@@ -26,12 +26,12 @@ from itertools import groupby
 
 import numpy as np
 
-from psrt.arrays import Vector, read_only
+from psrt.core.arrays import Vector, read_only
+from psrt.core.partition import Span
+from psrt.core.sharding import BUCKETS, Sharing
 from psrt.model.lent_stage import Use
-from psrt.partition import Span
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.strategies.shares import Shares, places_of
-from psrt.sharding import BUCKETS, Sharing
 from psrt.transport.port import Port, Reduction, gradient_of
 
 

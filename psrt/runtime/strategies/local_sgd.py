@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span
 from psrt.history.folds.worker import WorkerFold
-from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
-from psrt.errors import ProtocolError
-from psrt.messages import Leave, Mix
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Mix
+from psrt.core.units import numbered
 from psrt.runtime.weakly import weakly
 from psrt.topology.part import Part
 from psrt.transport.port import NO_PAYLOAD, Port
-from psrt.units import numbered
 
 _NO_VECTOR: Vector = np.zeros(0, np.float32)
 _NO_FRAME: Bytes = np.zeros(0, np.uint8)

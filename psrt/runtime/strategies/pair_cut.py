@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psrt.errors import ProtocolError
-from psrt.messages import Leave, Mix, Park
-from psrt.units import numbered
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Mix, Park
+from psrt.core.units import numbered
 
 
 class PairCut:

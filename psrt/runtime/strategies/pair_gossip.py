@@ -9,12 +9,12 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, Vector
-from psrt.errors import ProtocolError
+from psrt.core.arrays import ITEMSIZE, Vector
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Message, Mix, Park
+from psrt.core.partition import block_spans
 from psrt.history.events import ANSWER
-from psrt.messages import Leave, Message, Mix, Park
 from psrt.optim import BLOCK
-from psrt.partition import block_spans
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import LocalSteps, Step
 from psrt.runtime.strategies.pair_cut import PairCut

@@ -29,9 +29,9 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from psrt.errors import ProtocolError
-from psrt.messages import Leave, Mix
-from psrt.units import numbered
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Mix
+from psrt.core.units import numbered
 
 
 class Offer(NamedTuple):

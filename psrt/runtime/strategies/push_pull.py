@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from psrt.arrays import ITEMSIZE
-from psrt.errors import FencedError, ProtocolError
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.errors import FencedError, ProtocolError
+from psrt.core.messages import Leave, Params, Park, Push
+from psrt.core.partition import Span
+from psrt.core.sharding import memory
 from psrt.history.events import PARKED
 from psrt.history.folds.worker import WorkerFold
 from psrt.history.log import QUEUED
-from psrt.messages import Leave, Params, Park, Push
-from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import NO_DIGESTS, PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.base import Step, Strategy
 from psrt.runtime.weakly import weakly
-from psrt.sharding import memory
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
 

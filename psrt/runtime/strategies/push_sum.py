@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.strategies.neighbours import Arrived

@@ -30,10 +30,10 @@ from functools import partial
 
 import numpy as np
 
-from psrt.arrays import Vector
-from psrt.errors import ProtocolError
+from psrt.core.arrays import Vector
+from psrt.core.errors import ProtocolError
+from psrt.core.partition import Span
 from psrt.history.log import QUEUED
-from psrt.partition import Span
 from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step

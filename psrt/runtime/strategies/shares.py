@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psrt.arrays import ITEMSIZE
-from psrt.partition import Span
-from psrt.sharding import BUCKETS, Memory, Sharing
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.partition import Span
+from psrt.core.sharding import BUCKETS, Memory, Sharing
 from psrt.transport.port import Held, Port
 
 

@@ -25,8 +25,9 @@ from itertools import zip_longest
 
 import numpy as np
 
+from psrt.core.partition import Span
+from psrt.core.units import plural, size_text
 from psrt.history.log import QUEUED
-from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
     LocalSteps,
@@ -40,7 +41,6 @@ from psrt.runtime.updater import Updater
 from psrt.sync import FragmentPeriod
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import CONTROL, Port
-from psrt.units import plural, size_text
 
 
 class StreamingSGD(LocalSteps):

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
+from psrt.core.partition import block_spans
 from psrt.history.events import TRACKED
 from psrt.optim import BLOCK
-from psrt.partition import block_spans
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.updater import Contribution

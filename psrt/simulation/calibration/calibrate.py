@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import History, Kind
 from psrt.simulation.calibration.clocks import on_one_clock
 from psrt.simulation.calibration.servers import ServerTimeline, Step

@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from psrt.errors import ConfigError
-from psrt.messages import Leave, Message, Params, Push
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Leave, Message, Params, Push
 from psrt.simulation import SimulationCosts
 from psrt.simulation.calibration.times import Calibration
 from psrt.simulation.calibration.track import Receipts, Track

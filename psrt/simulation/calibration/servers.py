@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import History, Kind
 from psrt.history.log import Events
 from psrt.simulation.calibration.times import ShardTimes

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psrt.core.units import size_text
 from psrt.simulation.calibration.wire import Wire
-from psrt.units import size_text
 
 #: (steps,) float64: a duration by clock; nan where there was none.
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE
+from psrt.core.arrays import ITEMSIZE
 from psrt.history import Header, History, Kind
 from psrt.transport.frames import FRAME_BYTES
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.codec import CodecRow, Matrix, draws
 from psrt.codec.fields import Field
+from psrt.core.arrays import Vector
 
 #: A vector with numbers of all sizes, a zero, and a largest one.
 EXAMPLE = (0.3, -1.7, 2.25, 0.0, -0.1, 3.1, -4.0, 0.8)

@@ -19,10 +19,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from psrt.arrays import ITEMSIZE, Vector
 from psrt.codec.fields import Field
 from psrt.codec.frame import HEADER_BYTES
 from psrt.config.checks import flag
+from psrt.core.arrays import ITEMSIZE, Vector
 from psrt.views.explain.codec import CodedVectors, Step
 
 FORMAT = "psrt explain codec 1"

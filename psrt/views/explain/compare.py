@@ -29,14 +29,14 @@ from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from psrt.arrays import ITEMSIZE
 from psrt.collective.analysis.choose import fastest
 from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.costs import LinkCosts
 from psrt.collective.registry import ALGORITHMS
-from psrt.errors import ConfigError
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.errors import ConfigError
+from psrt.core.units import size_text, time_text
 from psrt.report.figure import blank, save
-from psrt.units import size_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

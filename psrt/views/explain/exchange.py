@@ -19,10 +19,10 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from psrt.config import TrainConfig, resolve
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Params
+from psrt.core.partition import Span, even_spans
 from psrt.history import Kind
-from psrt.messages import Params
-from psrt.partition import Span, even_spans
 from psrt.runtime.strategies.push_pull import shares_of
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.simulation import SimulationCosts

@@ -36,11 +36,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from psrt.arrays import ITEMSIZE
 from psrt.collective import OPS, Algorithm, Schedule, Step
 from psrt.collective.analysis.cost import Bounds, Price, price, price_by_round
 from psrt.collective.costs import LinkCosts
-from psrt.errors import ConfigError
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.errors import ConfigError
 from psrt.views.explain.inputs import Example
 from psrt.views.explain.trace import FOLDS, Content, Number, ScheduleTrace, trace_schedule
 

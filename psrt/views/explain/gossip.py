@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.topology import Graph, Topology, topology_of
 from psrt.topology.graph import merged, two_colours
 

@@ -26,11 +26,11 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any, Final
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural, size_text
 from psrt.topology import Graph
 from psrt.topology.mixing import Weights
 from psrt.topology.names import row_of
-from psrt.units import plural, size_text
 from psrt.views.explain.gossip import Explained
 from psrt.views.svg import Canvas, text_width
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import read_text
 from psrt.rows.knobs import read_flag
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import BYTES, WHOLE

@@ -29,9 +29,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from psrt.arrays import ITEMSIZE
 from psrt.collective.costs import LinkCosts
-from psrt.units import size_text, time_text
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.units import size_text, time_text
 from psrt.views.explain.explanation import Explanation, Totals, overlaps
 from psrt.views.explain.trace import Content, Hop
 from psrt.views.explain.words import (

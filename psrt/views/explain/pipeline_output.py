@@ -29,9 +29,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from psrt.core.units import plural
 from psrt.pipeline import ALL, Kind
 from psrt.pipeline.timeline import Run
-from psrt.units import plural
 from psrt.views.explain.pipeline import Explained
 
 FORMAT: Final = "psrt explain pipeline 1"

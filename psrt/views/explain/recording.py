@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from psrt.config import TrainConfig, resolve
+from psrt.core.messages import Message
+from psrt.core.units import plural
 from psrt.history import EventLog
 from psrt.history.events import SERVER_KINDS, Kind
 from psrt.job.virtual import simulate
-from psrt.messages import Message
 from psrt.runtime.problem import Problem
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.simulation.event_queue import Action
@@ -25,7 +26,6 @@ from psrt.simulation.network import Channel
 from psrt.simulation.port import VirtualPort
 from psrt.transport import RoleMap
 from psrt.transport.port import NO_PAYLOAD
-from psrt.units import plural
 from psrt.views.trace.marks import Slice, nanoseconds
 from psrt.views.trace.source import Event
 from psrt.views.trace.spans import Spans

@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Vector
 from psrt.config import TrainConfig
+from psrt.core.arrays import Vector
+from psrt.core.partition import Span, even_spans
 from psrt.history import Kind
-from psrt.partition import Span, even_spans
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
 from psrt.views.explain.recording import Passage, RecordedJob, recorded

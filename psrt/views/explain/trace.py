@@ -21,7 +21,7 @@ from psrt.collective.analysis.rendezvous import RankState, ScheduleError, run
 from psrt.collective.ops import OPS
 from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
-from psrt.partition import Span
+from psrt.core.partition import Span
 
 
 class Cells:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from psrt.collective import OPS
-from psrt.partition import Span
+from psrt.core.partition import Span
 from psrt.views.explain.explanation import Explanation
 from psrt.views.explain.trace import Content, Hop
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import ITEMSIZE, Vector
 from psrt.codec.fields import Field
-from psrt.units import plural, size_text
+from psrt.core.arrays import ITEMSIZE, Vector
+from psrt.core.units import plural, size_text
 from psrt.views.explain.codec import CodedVectors, Step
 from psrt.views.explain.codec_output import place_of, words_of
 from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip

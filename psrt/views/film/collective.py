@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from psrt.arrays import ITEMSIZE
-from psrt.errors import ConfigError
-from psrt.units import plural, size_text, time_text
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural, size_text, time_text
 from psrt.views.explain.explanation import Explanation
 from psrt.views.explain.output import costs_text, ending_text
 from psrt.views.explain.trace import Content, Hop

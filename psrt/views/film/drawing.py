@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 from textwrap import wrap
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.views.film.film import EMPTY, Bar, Cell, Film, Frame, Lanes, Message, Plane
 from psrt.views.svg import INK, RULE, SOFT, Canvas, legend_entry, legend_width, text_width, tint
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psrt.units import plural
+from psrt.core.units import plural
 from psrt.views.explain.exchange import (
     BACKWARD,
     FORWARD,

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import size_text
 from psrt.topology import Graph
 from psrt.topology.mixing import Weights
 from psrt.topology.spectrum import disagreement, simulated
-from psrt.units import size_text
 from psrt.views.explain.gossip import Explained
 from psrt.views.explain.gossip_output import MOST_DRAWN, facts, places_of, title, weight_text
 from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, Node, Plane, SoFar, Strip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.views.film.film import Film
 from psrt.views.film.thin import coarse, thinned
 from psrt.views.page import assets

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from psrt.core.units import plural
 from psrt.pipeline import ALL, Kind, PipelineStep
 from psrt.pipeline.step import COMPUTING, SENDING, WEIGHT_PASSES
-from psrt.units import plural
 from psrt.views.explain.pipeline import Explained
 from psrt.views.explain.pipeline_output import cells_of, facts, legend, title
 from psrt.views.film.film import (

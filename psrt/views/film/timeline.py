@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from psrt.messages import Leave, Mix, Params, Push
-from psrt.units import plural
+from psrt.core.messages import Leave, Mix, Params, Push
+from psrt.core.units import plural
 from psrt.views.explain.recording import Passage, described
 from psrt.views.explain.timeline import (
     COMPUTE,

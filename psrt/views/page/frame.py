@@ -13,8 +13,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from psrt.errors import ConfigError
-from psrt.version import __version__
+from psrt.core.errors import ConfigError
+from psrt.core.version import __version__
 from psrt.views.page import assets
 from psrt.views.page.parts import Figure, Section
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from psrt import units
+from psrt.core import units
 
 #: Stands where there is no number.
 NONE = "–"

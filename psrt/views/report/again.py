@@ -10,7 +10,7 @@ from typing import Any
 from psrt.checkpoint import Manifest
 from psrt.config import TrainConfig, resolve
 from psrt.config.knobs import knobs_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.report.simulation import Simulation
 from psrt.rows.knobs import dashed, shown
 from psrt.rows.values import SWITCH

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from psrt.core.units import plural
 from psrt.report.environment import environment_rows
 from psrt.report.simulation import Simulation
-from psrt.units import plural
 from psrt.views.page.parts import Note, Part, Section, Table
 from psrt.views.page.words import NONE, number, percent
 from psrt.views.report.folder import RunFolder

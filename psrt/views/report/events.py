@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import Header, Kind
 from psrt.history.log import Events
 from psrt.history.stream import Extent, blocks_of, extent_of

@@ -13,8 +13,8 @@ from typing import Any
 
 from psrt.checkpoint import Checkpoints, Disk, Manifest
 from psrt.config import TrainConfig, from_toml
-from psrt.errors import CheckpointError, ConfigError
-from psrt.files import open_regular, read_text
+from psrt.core.errors import CheckpointError, ConfigError
+from psrt.core.files import open_regular, read_text
 from psrt.history import Header
 from psrt.history.folder import FOLDER
 from psrt.history.reading import folder_of, read_header

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from psrt.checkpoint import Manifest
-from psrt.units import plural
+from psrt.core.units import plural
 from psrt.views.page.parts import Note, Part, Section, Table
 from psrt.views.page.words import nbytes, seconds
 from psrt.views.report.folder import RunFolder

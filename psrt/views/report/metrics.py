@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from psrt.errors import ConfigError
-from psrt.files import open_regular
+from psrt.core.errors import ConfigError
+from psrt.core.files import open_regular
 from psrt.history.folds.record import COLUMNS as KNOWN
 from psrt.views.page.thin import Floats
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from psrt.units import plural
+from psrt.core.units import plural
 from psrt.views.page.parts import Note, Part, Section, Table
 from psrt.views.page.words import NONE, number, percent, seconds
 from psrt.views.report import again

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psrt.errors import ConfigError
-from psrt.progress import PROGRESS
-from psrt.units import plural
+from psrt.core.errors import ConfigError
+from psrt.core.progress import PROGRESS
+from psrt.core.units import plural
 from psrt.views.page.detail import Detail
 from psrt.views.page.frame import check_installed, render
 from psrt.views.page.lines import STYLES

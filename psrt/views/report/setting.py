@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from psrt.config import TrainConfig
+from psrt.core.units import plural
 from psrt.report.environment import WORDS, environment_rows
-from psrt.units import plural
 from psrt.views.page.parts import Code, Note, Part, Section, Table
 from psrt.views.page.words import NONE
 from psrt.views.report.again import OF_A_FOLDER, call, command, own_knobs, plain, text_of

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from psrt.config.axes import axes_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.pipeline.registry import schedule_of
 from psrt.pipeline.schedule import Passes
 from psrt.report.summary import ModelCut

@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Any
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 #: No count or time of a run is larger, and no float gets lost among such.
 _MOST = 1e300

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import plural, size_text
 from psrt.history.check import RULES, Outcome
 from psrt.history.check.run import check_run
-from psrt.units import plural, size_text
 from psrt.views.page.parts import Code, Note, Part, Section, Table
 from psrt.views.report.folder import RunFolder
 from psrt.views.report.of_each import of_each

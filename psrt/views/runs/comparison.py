@@ -12,7 +12,8 @@ from typing import Any
 
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.units import time_text
 from psrt.history.differences import differences
 from psrt.history.header import Header
 from psrt.history.reading import read_header
@@ -20,7 +21,6 @@ from psrt.report.environment import WORDS, environment_rows
 from psrt.report.files import SIMULATION
 from psrt.report.metrics import seconds_to_accuracy
 from psrt.rows.knobs import dashed, shown
-from psrt.units import time_text
 from psrt.views.runs.figures import FIGURES, OF_RUN, TEST, Figure, Told, user_figure, user_figures
 from psrt.views.runs.folder import RunFolder, as_written, labels, read_run
 

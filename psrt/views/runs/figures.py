@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from psrt.units import size_text, time_text
+from psrt.core.units import size_text, time_text
 
 
 class Told(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any
 
 from psrt.config import TrainConfig
 from psrt.config.toml import from_toml
-from psrt.errors import ConfigError, PsrtError
-from psrt.files import read_text
+from psrt.core.errors import ConfigError, PsrtError
+from psrt.core.files import read_text
 from psrt.report.end import RunEnd
 from psrt.report.files import CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY
 from psrt.report.metrics import read_metrics

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history.events import Kind
 from psrt.history.reading import folder_of, read_header
 from psrt.history.stream import blocks_of, extent_of

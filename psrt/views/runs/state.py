@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from psrt.progress import amount_text, hours, seconds_left
-from psrt.units import time_text
+from psrt.core.progress import amount_text, hours, seconds_left
+from psrt.core.units import time_text
 from psrt.views.runs.folder import RunFolder
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history.folds.record import time_of
 from psrt.report.files import METRICS
 from psrt.views.runs.folder import RunFolder, as_written, labels, read_run

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from psrt.errors import ConfigError, plain
+from psrt.core.errors import ConfigError, plain
 from psrt.report.console import final_table
 from psrt.report.files import CONFIG, END, METRICS, PROGRESS, ROSTER, SUMMARY
 from psrt.views.runs.folder import RunFolder, as_written, read_run

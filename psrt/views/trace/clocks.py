@@ -14,8 +14,8 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
+from psrt.core.units import plural, time_text
 from psrt.history.header import Header
-from psrt.units import plural, time_text
 
 Times = npt.NDArray[np.float64]
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.progress import PROGRESS
 from psrt.history.events import Kind
 from psrt.history.log import Events
 from psrt.history.reading import folder_of, owners, read_header
 from psrt.history.stream import Extent, blocks_of, extent_of
-from psrt.progress import PROGRESS
 from psrt.views.trace.clocks import HostClocks
 
 #: Events in memory at a time, of all files, and the fewest of one.

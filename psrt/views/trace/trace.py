@@ -13,10 +13,10 @@ from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
-from psrt.errors import ConfigError, OutputError
-from psrt.files import read_text
-from psrt.progress import PROGRESS, Amount
-from psrt.units import plural, size_text
+from psrt.core.errors import ConfigError, OutputError
+from psrt.core.files import read_text
+from psrt.core.progress import PROGRESS, Amount
+from psrt.core.units import plural, size_text
 from psrt.views.trace.chrome import ChromeWriter
 from psrt.views.trace.flows import Flows
 from psrt.views.trace.marks import Chain, Count, Mark, Slice, Writer, nanoseconds

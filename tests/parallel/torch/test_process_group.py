@@ -6,7 +6,7 @@ import torch
 from torch import distributed, nn
 
 import psrt
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from support.torch_models import data, loss, parameters_of, plain, trained_alone
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import psrt
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from support.torch_models import FEATURES, data, loss, parameters_of, plain
 
 STEPS = 4

@@ -25,8 +25,8 @@ from psrt.checkpoint import (
     write_part,
 )
 from psrt.checkpoint.state import paths_by_element, restore, state_of
-from psrt.errors import CheckpointError
-from psrt.partition import Span
+from psrt.core.errors import CheckpointError
+from psrt.core.partition import Span
 from support.cases import each, some
 from support.crashes import RecordingDisk, crash_states
 

@@ -10,7 +10,7 @@ import pytest
 
 from psrt.cli import explain
 from psrt.collective.analysis.machine import DEFAULT_COSTS
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from support.cases import each
 
 

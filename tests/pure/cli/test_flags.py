@@ -13,7 +13,7 @@ from psrt.cli.bench import run as written
 from psrt.cli.flags import parse_train
 from psrt.config import TrainConfig, from_toml, resolve
 from psrt.config.knobs import knobs_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.rows.knobs import dashed
 from psrt.rows.values import SWITCH
 from support.cases import each

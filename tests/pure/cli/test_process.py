@@ -13,10 +13,10 @@ from psrt.cli import printing
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.cli.progress import Shown
-from psrt.errors import ConfigError, DivergedError
+from psrt.core.errors import ConfigError, DivergedError
 from psrt.faults.parent import PARENT, Parent, parent_of_this
 from psrt.faults.watcher import End
-from psrt.mpirun import RANKS, SIZES
+from psrt.launch import RANKS, SIZES
 from support.launching import TIMEOUT_S
 
 

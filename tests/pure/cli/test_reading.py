@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from psrt.__main__ import main
 from psrt.cli.checkpoints import main as checkpoints_main
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import EVENT, EventLog, Kind
 from psrt.history.folder import HEADER
 from psrt.history.header import sealed

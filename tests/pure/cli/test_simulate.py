@@ -14,7 +14,7 @@ from psrt.cli.simulate import main, parse_simulate, simulate_parser
 from psrt.codec.table import Int8, Sign, TopK
 from psrt.config import TrainConfig, resolve
 from psrt.config.injection import Injection
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.simulation.distributions import FORMS
 from support.cases import each
 from support.histories import header_of

@@ -15,8 +15,8 @@ from psrt.codec.low_rank import LowRank, orthonormalize
 from psrt.codec.matrices import Matrix, matrices_within
 from psrt.codec.packing import bits_bytes, pack_bits, unpack_bits
 from psrt.codec.small_floats import Float8E4M3, Float8E5M2
-from psrt.errors import CodecError
-from psrt.partition import Span
+from psrt.core.errors import CodecError
+from psrt.core.partition import Span
 from support.cases import each
 from support.codecs import normal, through
 from support.coding import make_codec

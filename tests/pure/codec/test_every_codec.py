@@ -16,7 +16,7 @@ from psrt.codec import CODECS, ErrorFeedback, draws
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.matrices import Matrix
 from psrt.codec.times import CodecTimes
-from psrt.errors import CodecError, ConfigError
+from psrt.core.errors import CodecError, ConfigError
 from support.cases import each
 from support.codecs import matrices_in, nbytes, normal, through
 from support.coding import make_codec, make_encoder

@@ -17,8 +17,8 @@ import psrt
 from psrt.collective import ALGORITHMS, OPS, PHASES, ring_steps
 from psrt.collective.analysis.proof import prove
 from psrt.collective.spec import CollectiveSpec, Postcondition
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from support.cases import each
 from support.numbers import SUBJECTS, expected, perform, simulate
 

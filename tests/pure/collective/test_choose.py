@@ -11,7 +11,7 @@ from psrt.collective.analysis.choose import choose, fastest, predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 from psrt.collective.analysis.pick import pick
 from psrt.collective.costs import LinkCosts
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from support.cases import each
 
 KB, MB = 1 << 10, 1 << 20

@@ -9,8 +9,8 @@ from psrt.collective import ALGORITHMS, Step
 from psrt.collective.analysis.cost import lower_bounds, price
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
-from psrt.errors import ConfigError, ProtocolError
-from psrt.partition import Span
+from psrt.core.errors import ConfigError, ProtocolError
+from psrt.core.partition import Span
 from support.cases import each
 
 #: A message of m elements takes 100 + 10 m seconds, to fold them m. Elements are of 1 byte here.

@@ -14,7 +14,7 @@ from psrt.collective.schedules.double_tree import default_blocks, double_tree_st
 from psrt.collective.schedules.segmented_ring import SEGMENT, default_segments
 from psrt.collective.schedules.two_trees import two_trees
 from psrt.collective.spec import all_reduce
-from psrt.partition import even_spans
+from psrt.core.partition import even_spans
 from support.cases import each
 
 every_size = each("size", [*range(1, 14), 16, 17, 31, 32])

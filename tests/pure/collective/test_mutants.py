@@ -23,7 +23,7 @@ import pytest
 from psrt.collective import Step
 from psrt.collective.analysis.proof import prove
 from psrt.collective.analysis.rendezvous import ScheduleError
-from psrt.partition import Span
+from psrt.core.partition import Span
 from support.numbers import SUBJECTS, expected, perform
 
 every_subject = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)

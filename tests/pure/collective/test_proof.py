@@ -11,8 +11,8 @@ from psrt.collective.analysis.proof import prove
 from psrt.collective.analysis.rendezvous import ScheduleError, Traffic
 from psrt.collective.schedules.segmented_ring import SEGMENT
 from psrt.collective.spec import all_reduce
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from support.cases import also, each
 from support.numbers import SUBJECTS, perform
 

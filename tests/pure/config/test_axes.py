@@ -4,7 +4,7 @@ import pytest
 
 from psrt.config import TrainConfig, resolve
 from psrt.config.axes import Axes, axes_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.pipeline.registry import ScheduleName, schedule_of
 from support.cases import each
 

@@ -13,7 +13,7 @@ from psrt.codec.table import Dgc, Float16, Int8, LowRank, RandomK, Sign, TopK
 from psrt.config import MODES, TrainConfig, check_data, resolve
 from psrt.config.checks import check_matrices
 from psrt.config.knobs import knobs_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.optim.table import (
     Adam,
     Always,

@@ -8,7 +8,7 @@ import pytest
 
 from psrt import SimulationCosts, TrainConfig, simulate
 from psrt.config.faults import KINDS, Elapsed, Fault, read_fault
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from support.cases import each
 
 WORKERS, SERVERS, HOSTS = (2, 3, 4), (0, 1), (0, 0, 1, 1, 2)

@@ -14,7 +14,7 @@ from psrt.config import TrainConfig
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
 from psrt.config.knobs import knobs_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.rows.knobs import accept, dashed, read_by_worker, read_flag, shown
 from psrt.rows.values import BYTES, WHOLE, Number, form, read_numbers
 from support.cases import each

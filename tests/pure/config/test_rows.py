@@ -12,7 +12,7 @@ from psrt.cli.flags import parse_train
 from psrt.codec import CODECS
 from psrt.codec.table import CodecRow, Demo, RandomK, Sign, TopK
 from psrt.config import TrainConfig, from_toml, resolve, to_toml
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import Header
 from psrt.history.header import sealed
 from psrt.rows.row import Rows

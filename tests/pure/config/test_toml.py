@@ -14,7 +14,7 @@ from psrt.cli.flags import parse_train
 from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.config.injection import KINDS, Injection
 from psrt.config.knobs import RunKnob, knobs_of
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.rows.knobs import dashed
 from psrt.rows.row import Rows, knobs_of_row
 from psrt.rows.values import REAL, SWITCH, WHOLE, WIDTHS, write_text

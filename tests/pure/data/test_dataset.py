@@ -7,10 +7,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from psrt.core.errors import ConfigError
 from psrt.data import load_dataset
 from psrt.data.dataset import checked_dataset
 from psrt.data.synthetic import DEFAULT_SIZE
-from psrt.errors import ConfigError
 from support.cases import each
 
 

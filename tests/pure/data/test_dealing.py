@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psrt.core.errors import ConfigError
 from psrt.data import BatchPlan, Deal, deal
-from psrt.errors import ConfigError
 from support.cases import each
 
 

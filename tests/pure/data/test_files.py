@@ -11,8 +11,8 @@ import zipfile
 import numpy as np
 import pytest
 
+from psrt.core.errors import ConfigError
 from psrt.data import load_dataset
-from psrt.errors import ConfigError
 from support.cases import each
 
 

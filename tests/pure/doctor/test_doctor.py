@@ -14,8 +14,8 @@ from psrt.doctor.findings import FAILS, NOTE, RULES, SLOW, judge
 from psrt.doctor.host import look
 from psrt.doctor.page import page
 from psrt.doctor.preflight import understood
-from psrt.mpirun.hostfile import Host
-from psrt.mpirun.reach import Answer
+from psrt.launch.hostfile import Host
+from psrt.launch.reach import Answer
 from support.doctor import OPEN_MPI, VERSIONS, healthy, pair, rank, with_pair, with_rank
 
 #: Rule → its severity, facts that it is about, and words of what it says and of the cure.

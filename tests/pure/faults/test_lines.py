@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from psrt.errors import JobOverError
+from psrt.core.errors import JobOverError
 from psrt.faults import Detector, Hub, Line, Roster, Vitals
 from psrt.faults.connection import Address, Connection, addresses
 from psrt.faults.news import NewsHub, NewsLine

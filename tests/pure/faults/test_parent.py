@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from psrt.errors import JobOverError
+from psrt.core.errors import JobOverError
 from psrt.faults.connection import Address
 from psrt.faults.parent import PARENT, Parent, ParentLine
 from psrt.faults.processes import look

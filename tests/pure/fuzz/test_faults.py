@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from psrt.config.faults import EVENT, OPERATION, SECONDS, Fault
-from psrt.errors import ConfigError, TransportError
+from psrt.core.errors import ConfigError, TransportError
 from support.faults import (
     HOSTS,
     MODES,

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from psrt import recorded_config
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
 from psrt.history.check.run import check_run
 from psrt.job.scenario import run_in_virtual_time
 from support.fuzz import Draw, each_job, told

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import EVENT, Kind, read_history
 from psrt.history.check import RULES, check
 from psrt.history.check.trust import EVENTS, on_trust

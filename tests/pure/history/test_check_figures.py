@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import Findings, check, contract_of
 from psrt.history.check.run import check_run

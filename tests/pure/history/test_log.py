@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import psrt
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Push
 from psrt.history import EVENT, EVENT_BYTES, EventLog, Kind
 from psrt.history.events import LAYOUT
 from psrt.history.ring import EventRing
-from psrt.messages import Push
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from support.cases import each
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import History
 from psrt.history.check import check
 from psrt.history.check.averages import mixing_of

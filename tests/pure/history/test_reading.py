@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import EVENT, EventLog, Header, Kind, read_history
 from psrt.history.folder import write_header
 from psrt.history.header import sealed

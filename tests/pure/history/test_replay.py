@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.config import TrainConfig, resolve
-from psrt.errors import ReplayError
+from psrt.core.errors import ReplayError
+from psrt.core.messages import Leave, Mix, Push
 from psrt.history import EVENT, Header, Kind
 from psrt.history.differences import differences, knob_differences
 from psrt.history.events import ANSWER, pair
 from psrt.history.pair_replay import PairScript, PairSequencer
 from psrt.history.replay import Script, Sequencer
-from psrt.messages import Leave, Mix, Push
 from psrt.transport import drive
 from support.cases import each
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psrt.errors import OutputError
+from psrt.core.errors import OutputError
 from psrt.job.boundaries import Boundaries
 from psrt.job.pace import FIRST_S, Pace
 from psrt.sync.cut import Agreed, Cuts, Held, Hold, Wish, message_of, words_of

@@ -17,6 +17,7 @@ import pytest
 
 from psrt.codec import ErrorFeedback
 from psrt.config import TrainConfig
+from psrt.core.ways import Way
 from psrt.history import Kind, read_history
 from psrt.history.check import check
 from psrt.history.check.run import check_run
@@ -24,7 +25,6 @@ from psrt.job.virtual import simulate
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.straight_sum import StraightSum
-from psrt.ways import Way
 from support.cases import each
 from support.histories import altered, codec_knobs
 

@@ -12,14 +12,14 @@ from psrt.codec import CODECS, ErrorFeedback, matrices_of_part
 from psrt.codec.randomness import draws, seed_of_part
 from psrt.config import TrainConfig, resolve
 from psrt.config.axes import Axes
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, even_spans
 from psrt.job.build import role_map_for
 from psrt.job.cells import Place, in_order, number_of, place_of, ranks_of_cell
 from psrt.job.cut import cut_of, cut_plan
 from psrt.job.problems import supervised_problem
 from psrt.job.roles import assign_roles
 from psrt.job.virtual import simulate
-from psrt.partition import Span, even_spans
 from psrt.runtime import push_codec, reply_codec
 from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.strategies import choco

@@ -12,13 +12,13 @@ import pytest
 from psrt.codec import CODECS, Matrix
 from psrt.codec.frame import HEADER_BYTES
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Push
+from psrt.core.partition import Span
 from psrt.history import Kind, read_history
 from psrt.history.check import check
 from psrt.history.check.run import check_run
 from psrt.job.virtual import simulate
-from psrt.messages import Push
-from psrt.partition import Span
 from psrt.runtime.job_codec import JobCodec
 from psrt.runtime.push_codec import PushEncoder
 from psrt.simulation import SimulationCosts

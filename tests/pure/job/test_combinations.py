@@ -9,7 +9,7 @@ import numpy as np
 from psrt.codec import CODECS
 from psrt.config import TrainConfig, resolve
 from psrt.config.names import ADAPT_THEN_COMBINE, COMBINE_THEN_ADAPT
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.job.gossip import topology_for
 from psrt.job.virtual import simulate
 from psrt.optim.table import Steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.job.elastic import Elastic, Size
 from support.cases import each
 

@@ -10,8 +10,8 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.config.faults import EVENT, KINDS, Fault
+from psrt.core.errors import ConfigError, TransportError
 from psrt.data import deal
-from psrt.errors import ConfigError, TransportError
 from psrt.history.check.run import check_run
 from psrt.history.header import sealed
 from psrt.job.scenario import Scenario, run_in_virtual_time

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 import psrt
 from psrt.__main__ import main
-from psrt.errors import CheckpointError, ConfigError, DivergedError, OutputError
+from psrt.core.errors import CheckpointError, ConfigError, DivergedError, OutputError
 from psrt.history import Kind
 from psrt.history.folder import FOLDER, LAST_EVENTS
 from psrt.history.reading import read_header

@@ -9,7 +9,7 @@ import pytest
 
 import psrt
 from psrt.config import TrainConfig
-from psrt.errors import StoppedError
+from psrt.core.errors import StoppedError
 from psrt.job.local import run
 from support.cases import each
 

@@ -20,7 +20,7 @@ import pytest
 from psrt.checkpoint import Checkpoints, Disk, read_part
 from psrt.config import TrainConfig
 from psrt.config.faults import EVENT, Fault
-from psrt.errors import ConfigError, StoppedError
+from psrt.core.errors import ConfigError, StoppedError
 from psrt.history.check.run import check_run
 from psrt.job.boundaries import Boundaries
 from psrt.job.resuming import resumed_config

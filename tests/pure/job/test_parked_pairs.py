@@ -17,13 +17,13 @@ import pytest
 
 from psrt.checkpoint import Disk, Manifest, read_part
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, StoppedError
+from psrt.core.errors import ConfigError, StoppedError
+from psrt.core.messages import Mix, Park
 from psrt.history.check.run import check_run
 from psrt.job.boundaries import Boundaries
 from psrt.job.recorded import recorded_config
 from psrt.job.resuming import resumed_config
 from psrt.job.virtual import simulate
-from psrt.messages import Mix, Park
 from psrt.runtime.strategies.pair_gossip import PairGossip
 from psrt.simulation.port import VirtualPort
 from support.cases import each

@@ -13,8 +13,8 @@ import pytest
 import psrt
 from psrt import TrainConfig
 from psrt.cli.simulate import parse_simulate
+from psrt.core.errors import ConfigError
 from psrt.data import deal
-from psrt.errors import ConfigError
 from psrt.history.check.run import check_run
 from psrt.history.header import sealed
 from psrt.job.problems import supervised_problem

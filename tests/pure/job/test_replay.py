@@ -10,7 +10,7 @@ import psrt
 from psrt import ConfigError, TrainConfig
 from psrt.cli.flags import parse_train
 from psrt.cli.simulate import parse_simulate
-from psrt.errors import ReplayError
+from psrt.core.errors import ReplayError
 from psrt.history import read_history
 from psrt.history.header import sealed
 from psrt.history.pair_replay import PairScript

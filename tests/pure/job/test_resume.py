@@ -12,7 +12,7 @@ import pytest
 
 from psrt.checkpoint import Checkpoints, Disk
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.history import read_history
 from psrt.history.check.run import check_run
 from psrt.job import giving_back

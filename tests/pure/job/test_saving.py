@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from psrt.checkpoint import Checkpoints, Disk, Manifest, announced
-from psrt.errors import ConfigError, OutputError
+from psrt.core.errors import ConfigError, OutputError
 from psrt.job.background import Background
 from psrt.job.boundaries import Boundaries
 from psrt.job.committing import Committer

@@ -9,9 +9,9 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.config.names import SHARDS
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.sharding import Sharing, memory
 from psrt.job.virtual import simulate
-from psrt.sharding import Sharing, memory
 from psrt.simulation import SimulationCosts
 from support.cases import each, some
 from support.uneven import Uneven

@@ -11,13 +11,13 @@ import pytest
 import psrt
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.collective.costs import LinkCosts
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.history import read_history
 from psrt.history.check import check
 from psrt.job.recorded import recorded_config
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.shards import ServedJob, choose_shards, served_job, step_seconds
-from psrt.partition import Span
 from psrt.runtime.job_codec import job_codec
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.simulation import SimulationCosts

@@ -12,12 +12,12 @@ import psrt
 from psrt.codec import CODECS
 from psrt.codec.table import Demo, TopK
 from psrt.config import TrainConfig
+from psrt.core.partition import even_spans
 from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
 from psrt.history.events import BACK
 from psrt.job.virtual import simulate
 from psrt.optim.table import Steps
-from psrt.partition import even_spans
 from psrt.simulation import SimulationCosts
 from support.cases import each, pairs
 from support.histories import codec_knobs

@@ -19,13 +19,13 @@ import pytest
 
 from psrt.checkpoint import Checkpoints, Disk, Manifest, write_part
 from psrt.cli.launch import main
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.faults.processes import state_of
 from psrt.faults.watcher import End
 from psrt.job.attempt import Ended
 from psrt.job.stall import Stall
 from psrt.job.supervise import GAVE_UP, Restarts, supervise
-from psrt.mpirun.segments import sweep
+from psrt.launch.segments import sweep
 from support.cases import also, each
 from support.launching import TIMEOUT_S
 

@@ -14,7 +14,7 @@ from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig, read_toml
-from psrt.errors import ConfigError, CrashError, DivergedError, ProtocolError
+from psrt.core.errors import ConfigError, CrashError, DivergedError, ProtocolError
 from psrt.history import Kind, read_history
 from psrt.history.check import check
 from psrt.job.local import run

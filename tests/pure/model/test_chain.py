@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.model import MLP
 from psrt.model.chain import chain_layers, layer_spans
-from psrt.partition import Span
 from support.cases import each
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.model import ACTIVATIONS, LOSSES
 from psrt.model.workspace import Workspace
 from support.cases import each

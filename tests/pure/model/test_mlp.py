@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.model import MLP
 from support.cases import each
 from support.chains import in_float64

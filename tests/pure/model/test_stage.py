@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import even_spans
 from psrt.model import MLP
 from psrt.model.stage import Stage
 from psrt.model.stage_memory import Boundary, StageShape
-from psrt.partition import even_spans
 from psrt.pipeline.step import ALL
 from support.cases import each
 from support.chains import in_float64, problem, run, spans_of

@@ -7,13 +7,13 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import even_spans
 from psrt.model import LOSSES, MLP
 from psrt.model.sliced_loss import SLICED_LOSSES
 from psrt.model.stage import Stage
 from psrt.model.stage_memory import StageShape
 from psrt.model.tensor import TensorSlice
-from psrt.partition import even_spans
 from support.cases import each
 from support.chains import Lockstep, in_float64, problem
 

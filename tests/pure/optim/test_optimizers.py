@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import even_spans
 from psrt.optim import (
     BLOCK,
     OPTIMIZERS,
@@ -22,7 +23,6 @@ from psrt.optim import (
     square_sum,
     step,
 )
-from psrt.partition import even_spans
 from support.cases import each
 from support.reference import Optimizer
 

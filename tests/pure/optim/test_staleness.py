@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, even_spans
 from psrt.optim import BLOCK, STALENESS_RATES
 from psrt.optim.staleness import MeanInverse
-from psrt.partition import Span, even_spans
 from support.cases import each
 from support.reference import StalenessRule
 

@@ -7,8 +7,8 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.pipeline import PIPELINES, Kind
 from psrt.pipeline.balance import balanced, imbalance
 from psrt.pipeline.cost import StageCosts, bound, price

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.pipeline import ALL, PIPELINES, Kind, PipelineStep, forms, most_alive, schedule_of
 from psrt.pipeline.step import COMPUTING
 from support.cases import each

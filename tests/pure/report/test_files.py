@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from psrt.errors import ConfigError, OutputError
+from psrt.core.errors import ConfigError, OutputError
 from psrt.report import OutputFolder, Summary, read_metrics
 from psrt.report.end import EndFile, RunEnd
 from psrt.report.files import FILES

@@ -10,10 +10,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
+from psrt.core.stats import Sketch
 from psrt.report import MetricsAggregator, MetricsFile, read_metrics, seconds_to_accuracy
 from psrt.report.progress import ProgressFile
-from psrt.stats import Sketch
 from support.cases import each
 from support.reports import make_report
 

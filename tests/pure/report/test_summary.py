@@ -17,6 +17,7 @@ import pytest
 
 import psrt
 from psrt import ConfigError, TrainConfig
+from psrt.core.stats import Stats
 from psrt.history.check.run import check_run
 from psrt.report import (
     Counts,
@@ -35,7 +36,6 @@ from psrt.report.environment import environment_differences as differences
 from psrt.report.histogram import histogram_lines
 from psrt.report.simulation import Load, Simulation, simulation_text
 from psrt.runtime.problem_rules import TAKEN
-from psrt.stats import Stats
 from psrt.views.report.page import page_of
 from psrt.views.runs.comparison import compare
 from psrt.views.runs.metrics_csv import write_csv

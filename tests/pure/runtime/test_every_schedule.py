@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
+from psrt.core.partition import Span
 from psrt.optim import Schedule
 from psrt.optim.table import Always, Sgd
-from psrt.partition import Span
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.averaging import PlainAverage
 from psrt.runtime.strategies.base import Step

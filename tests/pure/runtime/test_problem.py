@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
 from psrt.data import load_dataset
-from psrt.errors import ConfigError
 from psrt.model import MLP
-from psrt.partition import Span
 from psrt.runtime.problem import Supervised, gradient_spans, matrices_of
 from psrt.runtime.problem_rules import sample_counter
 from psrt.runtime.timing_only import TimingOnlyProblem

@@ -9,7 +9,7 @@ import pytest
 
 import psrt
 from psrt import TrainConfig
-from psrt.errors import ConfigError, DivergedError, ProtocolError
+from psrt.core.errors import ConfigError, DivergedError, ProtocolError
 from psrt.job.virtual import simulate
 from psrt.model import MLP
 from psrt.model.dense import Dense

@@ -7,12 +7,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Params, Push
+from psrt.core.partition import Span, even_spans
 from psrt.history.folds.worker import CAUSES
-from psrt.messages import Leave, Params, Push
 from psrt.optim import Schedule
 from psrt.optim.table import Always, Sgd
-from psrt.partition import Span, even_spans
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer

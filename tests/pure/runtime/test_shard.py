@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psrt.messages import Push
+from psrt.core.messages import Push
 from psrt.optim import BLOCK, Schedule
 from psrt.optim.table import OPTIMIZERS, STALENESS_RATES, Always, DelayCompensated, GapAware, Sgd
 from psrt.runtime.shard import Shard

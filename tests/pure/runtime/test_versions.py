@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.config import TrainConfig
-from psrt.messages import Leave, Params, Push
+from psrt.core.messages import Leave, Params, Push
+from psrt.core.partition import even_spans
 from psrt.optim import Schedule
 from psrt.optim.table import Always, Sgd
-from psrt.partition import even_spans
 from psrt.runtime.leases import Leases
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, DivergedError
+from psrt.core.errors import ConfigError, DivergedError
 from psrt.history.folds.worker import WorkerFold
 from psrt.job.virtual import simulate
 from psrt.report import MetricsAggregator

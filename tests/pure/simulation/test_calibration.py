@@ -12,12 +12,12 @@ import pytest
 import psrt
 from psrt.cli.simulate import parse_simulate
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Leave, Params, Push
+from psrt.core.partition import Span
 from psrt.history import EVENT, EventLog, History, Kind, read_history
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import simulate
-from psrt.messages import Leave, Params, Push
-from psrt.partition import Span
 from psrt.simulation.calibration import Calibration, RecordedCosts, ShardTimes, calibrate
 from psrt.simulation.calibration.servers import ServerTimeline
 from psrt.simulation.calibration.track import Receipts, Track

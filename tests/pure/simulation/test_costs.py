@@ -10,10 +10,10 @@ import pytest
 
 from psrt.codec.times import CodecTimes, FrameTimes, Line
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Push
+from psrt.core.partition import even_spans
 from psrt.job.virtual import simulate
-from psrt.messages import Push
-from psrt.partition import even_spans
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.transport import NO_PAYLOAD, RoleMap
 from psrt.transport.frames import FRAME_BYTES

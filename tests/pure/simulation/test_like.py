@@ -12,11 +12,11 @@ import pytest
 from psrt import SimulationCosts, TrainConfig
 from psrt.cli.like import parts_of, samples_of
 from psrt.cli.simulate import parse_simulate
+from psrt.core.partition import Span
 from psrt.history import Header, read_history
 from psrt.job.scenario import run_in_virtual_time
 from psrt.job.virtual import simulate
 from psrt.optim.table import Adam, Power, Sgd
-from psrt.partition import Span
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.simulation.calibration import calibrate
 from psrt.simulation.cost_flags import VirtualCosts

@@ -10,10 +10,10 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.config.faults import read_fault
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
+from psrt.core.messages import Leave, Push
+from psrt.core.partition import even_spans
 from psrt.job.virtual import simulate
-from psrt.messages import Leave, Push
-from psrt.partition import even_spans
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.simulation.collective_port import suspend
 from psrt.simulation.disturbed import DisturbedNetwork

@@ -10,7 +10,7 @@ import pytest
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig
 from psrt.config.injection import Injection
-from psrt.errors import CrashError
+from psrt.core.errors import CrashError
 from psrt.history.check.run import check_run
 from psrt.job.recorded import recorded_config
 from psrt.job.virtual import simulate

@@ -10,10 +10,10 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, even_spans
 from psrt.job.virtual import simulate
 from psrt.optim import BLOCK
-from psrt.partition import Span, even_spans
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.transport import CONTROL, RoleMap
 from support.cases import each

@@ -12,7 +12,7 @@ import functools
 
 import pytest
 
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
 from psrt.sync import Apply, AveragingPeriod, Policy
 from support.crowd import BrokenRuleError, Mode, crowd_of
 from support.exploration import Likeness, explore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from psrt.config.modes import MODES
-from psrt.errors import ConfigError, ProtocolError
-from psrt.messages import Leave, Park, Push
+from psrt.core.errors import ConfigError, ProtocolError
+from psrt.core.messages import Leave, Park, Push
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Serve, policy_for
 from support.cases import each
 

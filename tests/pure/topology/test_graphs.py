@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.topology import Graph, topology_of
 from psrt.topology.graph import merged, two_colours
 from support.cases import each

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.topology import Graph, MixingError, topology_of
 from psrt.topology.mixing import bridged, column_stochastic, folded, metropolis, two_level
 from psrt.topology.part import Part

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import psrt
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.torch.buckets import Buckets
 from support.torch_models import data, loss, parameters_of, plain
 

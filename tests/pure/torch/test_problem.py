@@ -9,7 +9,7 @@ from torch import nn
 
 import psrt
 from psrt import TrainConfig
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.runtime.problem import gradient_spans, matrices_of
 from support.torch_models import (
     FEATURES,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from psrt.errors import TransportError
+from psrt.core.errors import TransportError
 from psrt.transport import backoff as module
 from psrt.transport.backoff import (
     LONGEST_AWAKE_S,

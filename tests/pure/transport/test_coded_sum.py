@@ -7,8 +7,8 @@ import pytest
 
 from psrt.codec import CODECS, draws
 from psrt.codec.randomness import BACK, FORTH
-from psrt.errors import CodecError
-from psrt.partition import Span, even_spans
+from psrt.core.errors import CodecError
+from psrt.core.partition import Span, even_spans
 from psrt.simulation.schedule_run import sum_by_schedule
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.sums_in_frames import sum_in_frames

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psrt.errors import ProtocolError
-from psrt.messages import Leave, Mix, Params, Park, Push
-from psrt.partition import Span, even_spans
-from psrt.stats import COLUMNS, Report, Sketch
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Mix, Params, Park, Push
+from psrt.core.partition import Span, even_spans
+from psrt.core.stats import COLUMNS, Report, Sketch
 from psrt.transport import CONTROL, RoleMap, SoloPort, drive
 from psrt.transport.frames import FRAME_BYTES, decode, decode_report, encode, encode_report
 from psrt.transport.port import outliers

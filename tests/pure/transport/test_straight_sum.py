@@ -9,11 +9,11 @@ from psrt.codec import CODECS, Matrix
 from psrt.codec.linear import Linear
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.pick import way_of
-from psrt.partition import Span
+from psrt.core.partition import Span
+from psrt.core.ways import Way
 from psrt.simulation.schedule_run import sum_by_schedule
 from psrt.simulation.straight_run import StraightRun
 from psrt.transport.coded_sum import SumCodec
-from psrt.ways import Way
 from support.cases import each
 from support.coding import make_codec, make_encoder
 from support.sums import Ranks, normal

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.arrays import AnyVector
 from psrt.collective.spec import CollectiveSpec
+from psrt.core.arrays import AnyVector
 from psrt.mpi.collectives.plans.plan import Around, CollectiveContext, OnHost, Run
 
 

@@ -27,11 +27,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
+from psrt.core.arrays import AnyVector
+from psrt.core.partition import Span, block_spans, even_spans
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 from psrt.mpi.collectives.slots import Ready
-from psrt.partition import Span, block_spans, even_spans
 
 #: Bytes of a block: a few of them fit into a core's second-level cache.
 BLOCK_BYTES = 256 * 1024

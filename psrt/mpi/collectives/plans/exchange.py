@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psrt.arrays import AnyVector
+from psrt.core.arrays import AnyVector
+from psrt.core.partition import block_spans, even_spans
 from psrt.mpi.collectives.plans.copy import BetweenBarriers
 from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Run
-from psrt.partition import block_spans, even_spans
 
 #: Bytes swapped at a time: what is moved aside stays in a core's second-level cache.
 _ASIDE_BYTES = 64 * 1024

@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from psrt.arrays import Bytes, Vector
 from psrt.codec.frame import HEADER_BYTES, read_length
-from psrt.errors import CodecError
+from psrt.core.arrays import Bytes, Vector
+from psrt.core.errors import CodecError
+from psrt.core.partition import Span
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run, name_ranks
 from psrt.mpi.collectives.plans.scheduled import Team
 from psrt.mpi.links.pieces import pieces
-from psrt.partition import Span
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.sums_in_frames import sum_in_frames
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from psrt.arrays import AnyVector
 from psrt.collective.ops import OPS
+from psrt.core.arrays import AnyVector
+from psrt.core.partition import even_spans
 from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import Around, Plan, Run
-from psrt.partition import even_spans
 
 #: Makes the plan that reduces a vector by an operation.
 Make = Callable[[AnyVector, str], Plan]

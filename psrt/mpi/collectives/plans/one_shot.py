@@ -16,9 +16,9 @@ from os import sched_yield
 
 import numpy as np
 
-from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
 from psrt.collective.registry import ONE_SHOT_BYTES
+from psrt.core.arrays import AnyVector
 from psrt.mpi.collectives.matcher import MEMORY, CallMatcher
 from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Plan, Run
 from psrt.mpi.collectives.plans.staged import STAGES

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
 from psrt.collective.step import Step
+from psrt.core.arrays import AnyVector
+from psrt.core.partition import Span
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Fold, Plan, Run, nobody
 from psrt.mpi.collectives.slots import BEGUN, READ, Ready
 from psrt.mpi.links.pieces import Persistent, persistent_receive, persistent_send
-from psrt.partition import Span
 
 
 class Team(NamedTuple):

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.arrays import AnyVector
+from psrt.core.arrays import AnyVector
+from psrt.core.partition import Span
 from psrt.mpi.collectives.plans.direct import Sink
 from psrt.mpi.collectives.plans.plan import InTurn, Run
-from psrt.partition import Span
 
 
 @dataclass(eq=False)

@@ -34,10 +34,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
+from psrt.core.arrays import AnyVector
+from psrt.core.partition import Span, block_spans, even_spans
 from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Run
-from psrt.partition import Span, block_spans, even_spans
 
 #: Stages that take turns.
 STAGES = 3

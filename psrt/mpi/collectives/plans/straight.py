@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.core.arrays import Vector
 from psrt.mpi.collectives.plans.plan import InTurn, Run
 from psrt.transport.straight_sum import StraightSum
 

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import AnyVector
 from psrt.collective.analysis.pick import library_reduces
 from psrt.collective.ops import Operation
-from psrt.errors import ConfigError
+from psrt.core.arrays import AnyVector
+from psrt.core.errors import ConfigError
 from psrt.mpi.collectives.plans.plan import Plan, Run
 from psrt.mpi.collectives.slots import OtherCallError
 from psrt.mpi.links.pieces import pieces

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.collective import ALGORITHMS
-from psrt.errors import ProtocolError
+from psrt.core.errors import ProtocolError
+from psrt.core.partition import Span
 from psrt.optim import Schedule
 from psrt.optim.table import Always, Sgd
-from psrt.partition import Span
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.buckets import buckets_of

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 
 from psrt.codec import CODECS
 from psrt.config import TrainConfig, resolve
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.job.virtual import VirtualLauncher, simulate
 from psrt.optim import BLOCK
 from psrt.simulation import SimulationCosts

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from psrt.core.partition import Span
+from psrt.core.sharding import Sharing
 from psrt.model.lent_stage import Use
-from psrt.partition import Span
 from psrt.runtime.strategies.lender import BucketLender
 from psrt.runtime.strategies.shares import Shares
-from psrt.sharding import Sharing
 from psrt.transport import RoleMap, drive
 from psrt.transport.port import CONTROL
 

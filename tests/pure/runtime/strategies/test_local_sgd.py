@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
+from psrt.core.partition import Span
 from psrt.job.virtual import simulate
 from psrt.optim import BLOCK, Schedule
 from psrt.optim.table import Always, Momentum, Nesterov, OuterNesterov
-from psrt.partition import Span
 from psrt.runtime.strategies.averaging import OuterStep
 from psrt.runtime.updater import Contribution, Updater
 from psrt.simulation import SimulationCosts

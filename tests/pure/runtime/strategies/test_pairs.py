@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from psrt.errors import ProtocolError
-from psrt.messages import Leave, Mix
+from psrt.core.errors import ProtocolError
+from psrt.core.messages import Leave, Mix
 from psrt.runtime.strategies.pairs import Pairs
 from psrt.topology.graph import Graph, two_colours
 from support.cases import also

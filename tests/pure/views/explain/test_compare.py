@@ -8,7 +8,7 @@ from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.collective.costs import LinkCosts
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.views.explain.compare import as_text, compare, crossovers, plot
 from psrt.views.explain.inputs import MOST_RANKS, read_ranks, read_sizes
 from support.cases import each

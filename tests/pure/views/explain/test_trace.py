@@ -9,8 +9,8 @@ import pytest
 
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Step
 from psrt.collective.spec import all_reduce
-from psrt.errors import ConfigError, ProtocolError
-from psrt.partition import Span
+from psrt.core.errors import ConfigError, ProtocolError
+from psrt.core.partition import Span
 from psrt.views.explain.explanation import least
 from psrt.views.explain.inputs import Example, rank_of, read_example, read_order
 from psrt.views.explain.trace import FOLDS, Content, trace_schedule

@@ -8,16 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from psrt.arrays import ITEMSIZE
 from psrt.codec.table import CODECS
 from psrt.collective import SCHEDULES
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError
-from psrt.messages import Params
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.errors import ConfigError
+from psrt.core.messages import Params
+from psrt.core.units import size_text
 from psrt.pipeline import PIPELINES
 from psrt.pipeline.step import SENDING
 from psrt.topology.spectrum import disagreement, simulated
-from psrt.units import size_text
 from psrt.views.explain import exchange as exchanges
 from psrt.views.explain import gossip
 from psrt.views.explain.codec import example_of, run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psrt.__main__ import main
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.views.report import events
 from psrt.views.report.folder import read_run
 from psrt.views.report.page import MOST_NBYTES, page_of

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from psrt.__main__ import main
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 from psrt.views.runs.comparison import compare
 from support.run_folders import CONFIG, summary, write_run
 

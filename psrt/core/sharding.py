@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from psrt.units import size_text
+from psrt.core.units import size_text
 
-#: Bytes of an element; as in ``psrt.arrays``, which imports numpy.
+#: Bytes of an element; as in ``psrt.core.arrays``, which imports numpy.
 ITEMSIZE = 4
 #: Buckets that a worker has at a time: one that is used, and one that is on its way.
 BUCKETS = 2

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from psrt.errors import ConfigError
-from psrt.mpirun.hostfile import Host
-from psrt.mpirun.library import Library
+from psrt.core.errors import ConfigError
+from psrt.launch.hostfile import Host
+from psrt.launch.library import Library
 
 #: How Open MPI leaves its ranks without input. It does not hand on the end of one (5.0.11): with
 #: /dev/null a rank that reads would wait for ever.

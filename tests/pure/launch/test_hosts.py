@@ -5,13 +5,13 @@ import socket
 
 import pytest
 
-from psrt import mpirun
-from psrt.errors import ConfigError
-from psrt.mpirun import launched, mismatch, reach, started_rank, started_ranks
-from psrt.mpirun.boxes import Boxes
-from psrt.mpirun.hostfile import Host, parse_hosts, read_hostfile
-from psrt.mpirun.reach import command, unreachable
-from psrt.vendors import is_own, on_one_host, settings
+from psrt import launch
+from psrt.core.errors import ConfigError
+from psrt.core.vendors import is_own, on_one_host, settings
+from psrt.launch import launched, mismatch, reach, started_rank, started_ranks
+from psrt.launch.boxes import Boxes
+from psrt.launch.hostfile import Host, parse_hosts, read_hostfile
+from psrt.launch.reach import command, unreachable
 from support.cases import each
 
 
@@ -107,7 +107,7 @@ SRUN = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
 
 @pytest.fixture
 def environment(monkeypatch):
-    for name in (*mpirun.SIZES, *mpirun.RANKS, "MPI_LOCALNRANKS"):
+    for name in (*launch.SIZES, *launch.RANKS, "MPI_LOCALNRANKS"):
         monkeypatch.delenv(name, raising=False)
 
     def put(variables):

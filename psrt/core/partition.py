@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -217,7 +217,7 @@ def users_place(error: BaseException) -> str:
 
 def _leave_out_psrt(found: traceback.TracebackException | None) -> None:
     if found is not None:
-        here = os.path.dirname(__file__) + os.sep
+        here = os.path.dirname(os.path.dirname(__file__)) + os.sep
         kept = [it for it in found.stack if not it.filename.startswith(here)]
         found.stack = traceback.StackSummary.from_list(kept)
         _leave_out_psrt(found.__cause__)

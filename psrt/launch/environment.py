@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 #: Variables with the number of ranks that were started together.
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")

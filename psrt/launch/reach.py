@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from psrt.errors import ConfigError
-from psrt.mpirun.hostfile import NAME
+from psrt.core.errors import ConfigError
+from psrt.launch.hostfile import NAME
 
 #: What in further flags makes mpirun reach hosts in a way that is not asked here.
 OTHER_WAYS = ("ssh", "rsh", "launcher", "agent")
@@ -99,7 +99,7 @@ def command(host: str, words: Sequence[str]) -> Sequence[str]:
 
 def _sweeping(age_s: float) -> Sequence[str]:
     # It is some seconds older when that host reads it.
-    return [sys.executable, "-P", "-m", "psrt.mpirun.segments", f"{age_s + _ANSWER_S:.0f}"]
+    return [sys.executable, "-P", "-m", "psrt.launch.segments", f"{age_s + _ANSWER_S:.0f}"]
 
 
 def _ask(words: Sequence[str]) -> subprocess.Popen[str] | str:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from psrt.errors import ConfigError
-from psrt.mpirun.hostfile import Host
-from psrt.mpirun.library import Library, mpirun_of
-from psrt.mpirun.lines import BINDINGS, Line, Start, mpirun_line, srun_line
-from psrt.mpirun.own_line import own_line
+from psrt.core.errors import ConfigError
+from psrt.launch.hostfile import Host
+from psrt.launch.library import Library, mpirun_of
+from psrt.launch.lines import BINDINGS, Line, Start, mpirun_line, srun_line
+from psrt.launch.own_line import own_line
 from support.cases import each
 
 OPEN, OLD, MPICH = Library("Open MPI v5.0.11"), Library("Open MPI v4.1.4"), Library("MPICH 5.0.2")

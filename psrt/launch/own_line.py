@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from psrt.errors import ConfigError
-from psrt.mpirun.environment import finds_hosts
-from psrt.mpirun.library import is_open_mpi
-from psrt.mpirun.lines import DEAF_S, MPICH_BOXED, NO_INPUT, OPEN_MPI_BOXED, Line
+from psrt.core.errors import ConfigError
+from psrt.launch.environment import finds_hosts
+from psrt.launch.library import is_open_mpi
+from psrt.launch.lines import DEAF_S, MPICH_BOXED, NO_INPUT, OPEN_MPI_BOXED, Line
 
 #: Programs that start ranks, by their names.
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prun", "srun")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from psrt.progress import SILENT_S, Amount, Progress
+from psrt.core.progress import SILENT_S, Amount, Progress
 
 
 class Clock:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 #: What to do where no MPI library can be loaded.
 INSTALL_ONE = (

@@ -7,7 +7,7 @@ says to the user which command that is.
 
 from __future__ import annotations
 
-from psrt.mpirun.environment import (
+from psrt.launch.environment import (
     RANKS,
     SIZES,
     launched,
@@ -17,7 +17,7 @@ from psrt.mpirun.environment import (
     started_rank,
     started_ranks,
 )
-from psrt.mpirun.hints import again, has_mpirun, launch_line
+from psrt.launch.hints import again, has_mpirun, launch_line
 
 __all__ = [
     "RANKS",

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from psrt.files import is_own_folder
+from psrt.core.files import is_own_folder
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import psrt
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
+from psrt.core.partition import ShardPlan, Span, even_span, even_spans, layered_spans
+from psrt.core.sharding import Memory, Sharing, memory
+from psrt.core.stats import Stats
+from psrt.core.units import size_text
 from psrt.model import MLP
-from psrt.partition import ShardPlan, Span, even_span, even_spans, layered_spans
 from psrt.report.summary import FIELDS
-from psrt.sharding import Memory, Sharing, memory
-from psrt.stats import Stats
-from psrt.units import size_text
 from support.cases import each
 
 ROOT = Path(psrt.__file__).parents[1]

@@ -6,8 +6,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.core.errors import ConfigError
+from psrt.core.files import read_text
 
 #: What may be handed to an mpirun, and by it to ssh, as a host: no leading dash, which would be a
 #: flag, and nothing that a shell or a list of hosts takes for its own.

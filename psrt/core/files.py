@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from psrt.errors import ConfigError
+from psrt.core.errors import ConfigError
 
 #: Largest text that is read, in bytes: psrt writes none this long.
 _MOST = 64 << 20

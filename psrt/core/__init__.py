@@ -1,0 +1,1 @@
+"""The nouns of all of psrt, below everything: errors, arrays, spans, messages, figures."""

@@ -9,7 +9,7 @@ import re
 from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
-VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "psrt/version.py").read_text()).group(1)
+VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "psrt/core/version.py").read_text()).group(1)
 #: A picture or a link of Markdown that leads to a file of the repository.
 PICTURE = re.compile(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n\n?", re.MULTILINE)
 LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]*\)")

@@ -1,4 +1,4 @@
-"""Streaming local SGD: when each fragment is sent (``psrt.core.partition`` has what it is of). Pure.
+"""Streaming local SGD: when each fragment is sent; ``psrt.core.partition`` has its layers. Pure.
 
 A period of H steps averages the whole model, one fragment at a time: fragment f of F after the step
 ⌈(f + 1)·H/F⌉ of the period, so that the last one ends it. What is sent at once is 1/F of the model,

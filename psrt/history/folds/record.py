@@ -145,8 +145,8 @@ class Record:
     #: End of the window of ``samples_per_second`` and ``waiting_share``, which begins at that of
     #: the previous record: the last time, up to ``seconds``, of which all workers had told.
     measured_seconds: float | None = _column("seconds", lambda it: it.window.end, default=None)
-    #: Columns of ``psrt.core.stats`` that have no field here, and what else ``evaluate`` has found, by
-    #: name: written like the fields.
+    #: Columns of ``psrt.core.stats`` that have no field here, and what else ``evaluate`` has found,
+    #: by name: written like the fields.
     more: dict[str, float] = field(default_factory=dict)
 
     @property

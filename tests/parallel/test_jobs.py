@@ -81,7 +81,7 @@ def test_every_all_reduce_trains_alike_on_every_layout(comm, on_hosts, monkeypat
         pytest.skip("none knows how many there are")
     base = {"mode": "allreduce", "optimizer": "momentum", "check_every": 1, "steps": 4}
     expected = in_virtual_time(comm, config_of(**base, allreduce="ring"))
-    for i, name in enumerate(ALLREDUCE_NAMES[(comm.size + part) % 2 :: 2]):
+    for i, name in enumerate([*ALLREDUCE_NAMES][(comm.size + part) % 2 :: 2]):
         cut = [{"overlap": False}, {"bucket_bytes": 1}, {"bucket_bytes": 4000}, {}][i % 4]
         one_theta_from = (1 << 40) * (i // 4 % 2)
         monkeypatch.setattr("psrt.mpi.collectives.reductions.ONE_THETA_BYTES", one_theta_from)

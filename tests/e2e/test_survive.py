@@ -109,7 +109,7 @@ def silent(launch):
         also(3, "ssp", 1, ("shards",)),
         also(4, "easgd", 1, ("asynchronous",)),
         also(4, "gossip", 0, ("messages",)),
-        also(4, "gossip", 0, ("asynchronous", "messages")),
+        (4, "gossip", 0, ("asynchronous", "messages")),
     ],
 )
 def test_the_others_train_on_and_the_run_has_results(launch, silent, ranks, mode, servers, what):

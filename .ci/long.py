@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-LIST = ROOT / ".ci/long.tsv"
+NAME = ".ci/long.tsv"
+LIST = ROOT / NAME
 
 
 class Part(NamedTuple):
@@ -60,7 +61,7 @@ def main(words: list[str]) -> int:
         return 0
     parts = [it for it in parts if not words or any(word in it.command for word in words)]
     if not parts:
-        print(f"no command in {LIST.name} has {' or '.join(words)}", file=sys.stderr)
+        print(f"no command in {NAME} has {' or '.join(words)}", file=sys.stderr)
         return 2
     failed = []
     for part in parts:
@@ -72,7 +73,7 @@ def main(words: list[str]) -> int:
         print(f"== make {part.command}: status {status}, {seconds} s", flush=True)
         if status != 0:
             failed.append(part.command)
-        elif not git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{LIST}"):
+        elif not git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{NAME}"):
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
             note(Part(today, commit, str(seconds), part.command))
     for command in failed:

@@ -250,6 +250,20 @@ def by_hosts(name: str | None) -> bool:
     return name is not None and (name == NODE or name.startswith(PLUS))
 
 
+def schedules_for(algorithm: str) -> tuple[str, ...]:
+    """Return the schedules that an all-reduce may come to: psrt's own, and one that is asked for.
+
+    Ranks choose each for itself, so ``auto`` takes none of another package: on some hosts there may
+    be no such package. Nor is it looked for there.
+
+    >>> schedules_for("auto") == schedules_for("node+ring") == ALGORITHMS.own
+    True
+    """
+    own, name = ALGORITHMS.own, algorithm.removeprefix(PLUS)
+    is_theirs = name not in (*own, AUTO, NODE, LIBRARY) and name in ALGORITHMS
+    return (*own, name) if is_theirs else own
+
+
 #: All-reduces that hand each rank its own part of the sums first.
 SHARDING: Final = AllReduces((AUTO, NODE), lambda row: row.owned is not None)
 

@@ -39,6 +39,8 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
         """
         self.what, self.group, self.base = what, group, base
         self._rows = {row.name: row for row in rows}
+        #: The names of psrt's own rows.
+        self.own = tuple(self._rows)
         self._looked = False
 
     def __getitem__(self, name: str) -> NamedT:
@@ -78,11 +80,6 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
                 why = "there is one already" if is_one else f"it is no {self.base.__name__}"
                 raise ConfigError(f"{point.value} cannot be {self.what} {point.name}: {why}")
             self._rows[point.name] = row
-
-    @property
-    def own(self) -> tuple[str, ...]:
-        """The names of psrt's own rows, and of others that were looked up."""
-        return tuple(self._rows)
 
     @property
     def words(self) -> dict[str, str]:

@@ -199,8 +199,14 @@ def test_a_row_of_another_package_trains_is_checked_repeated_and_explained(kind,
 def test_no_rank_looks_for_other_packages_whose_names_are_all_psrts():
     code = (
         "import sys; from psrt.cli.flags import parse_train; from psrt.config import resolve\n"
+        "from psrt.collective.analysis.choose import choose\n"
+        "from psrt.collective.analysis.pick import pick_sharded\n"
+        "from psrt.collective.analysis.machine import DEFAULT_COSTS\n"
         "words = '--mode async --codec top-k:density=0.1 --optimizer adam --staleness-rate drop'\n"
         "resolve(parse_train(words.split()), ranks=3)\n"
+        "for hosts in ([4], [1, 1], [2, 2]):\n"
+        "    choose(hosts, 1 << 20, 4, DEFAULT_COSTS)\n"
+        "    pick_sharded('auto', hosts, 1 << 20, DEFAULT_COSTS)\n"
         "assert 'importlib.metadata' not in sys.modules"
     )
     subprocess.run(

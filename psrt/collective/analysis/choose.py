@@ -101,16 +101,16 @@ def choose(
     if not hosts or min(hosts) < 1:
         raise ConfigError(f"ranks on each host {list(hosts)}, expected at least 1 each")
     if sum(hosts) == 1:
-        return Choice(next(iter(ALGORITHMS)), 0.0, "1 rank: nothing to sum")
+        return Choice(ALGORITHMS.own[0], 0.0, "1 rank: nothing to sum")
 
     if len(hosts) > 1:
         alone = max(hosts) == 1 and not shared_memory
-        through_nodes = () if alone else [PLUS + name for name in ALGORITHMS]
-        names = [*(() if shared_memory else ALGORITHMS), *through_nodes]
+        through_nodes = () if alone else [PLUS + name for name in ALGORITHMS.own]
+        names = [*(() if shared_memory else ALGORITHMS.own), *through_nodes]
         library = dtype_ok_for_library and not shared_memory
         return choose_among(names, hosts, nbytes, itemsize, costs, library=library)
     what = f"predicted {_what(hosts, nbytes)}"
-    messages = _predicted(ALGORITHMS, hosts, nbytes, itemsize, costs)
+    messages = _predicted(ALGORITHMS.own, hosts, nbytes, itemsize, costs)
     best_of_messages = fastest(messages)
     others = [NODE, LIBRARY] if dtype_ok_for_library else [NODE]
     times = messages | _predicted(others, hosts, nbytes, itemsize, costs)

@@ -10,7 +10,7 @@ import numpy as np
 from psrt.collective.analysis.choose import Choice, choose, choose_among
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.ops import OPS
-from psrt.collective.registry import ALGORITHMS, AUTO, NODE, PLUS
+from psrt.collective.registry import ALGORITHMS, AUTO, NODE, PLUS, schedules_for
 from psrt.core.errors import ConfigError
 from psrt.core.ways import Way
 
@@ -125,7 +125,7 @@ def pick_coded(
     """
     several = through_hosts and len(hosts) > 1
     every = {*coding.ways, *coding.ways_if_asked}
-    able = [name for name in ALGORITHMS if way_of(name, every)]
+    able = [name for name in schedules_for(algorithm) if way_of(name, every)]
     names = [*able, *(PLUS + name for name in able if several)]
     if algorithm in names:
         return Choice(algorithm, 0.0, "as asked")
@@ -169,7 +169,7 @@ def pick_sharded(
 there are auto, node, ring
     """
     several, size = len(hosts) > 1, sum(hosts)
-    able = [row.name for row in ALGORITHMS.values() if row.owned]
+    able = [name for name in schedules_for(algorithm) if ALGORITHMS[name].owned]
     inside = [] if alone else [PLUS + name for name in able] if several else [NODE]
     names = [*inside, *able]
     if algorithm in names:

@@ -135,7 +135,7 @@ class Contract:
         return np.maximum(live // self.share, 1) if self.share else np.ones_like(live)
 
     @property
-    def untold(self) -> tuple[int, ...]:
+    def unreported(self) -> tuple[int, ...]:
         """The workers of whose own events nothing is known."""
         return () if self.simulated else self.crashes
 

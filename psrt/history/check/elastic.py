@@ -222,7 +222,7 @@ def _check_both_ends(
     gone[workers["worker"][workers.where(Kind.LEAVE)]] = False
     owner = table["worker"][forces]
     excused = gone[owner] & (table["clock"][forces] == last[owner])
-    excused |= np.isin(owner, contract.untold)
+    excused |= np.isin(owner, contract.unreported)
     text = (
         "worker {worker} drew the centre of shard {shard} at clock {clock}, which did not draw it"
     )

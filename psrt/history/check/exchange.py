@@ -40,8 +40,8 @@ from psrt.history.events import MISSED, PARKED
 def check_delivery(contract: Contract, workers: Workers, shard: Shard, findings: Findings) -> None:
     """Compare the workers' events about a shard with the shard's own."""
     # To ask for a newer version is no push of a gradient.
-    told = ~np.isin(shard.pushes.worker, contract.untold)
-    real = np.flatnonzero(~shard.pushes.asks & told)
+    reported = ~np.isin(shard.pushes.worker, contract.unreported)
+    real = np.flatnonzero(~shard.pushes.asks & reported)
     _check_pushes(contract, workers, shard, real, findings)
     if findings.none:
         _check_reads(contract, workers, shard, real, findings)

@@ -365,8 +365,8 @@ class Outcome:
         if contract.shards:
             who += f" and {plural(contract.shards, 'shard')}"
         head = f"{contract}, {who}: {self.events:,} events in {self.seconds:.3f} s"
-        if contract.untold:
-            silent = ", ".join(map(str, contract.untold))
+        if contract.unreported:
+            silent = ", ".join(map(str, contract.unreported))
             head += f", without those of worker {silent}, which went missing"
         if self.violation is not None:
             promise = f"{self.violation.rule}: {RULES[self.violation.rule]}"

@@ -114,7 +114,7 @@ def check_frames(
     codec: FrameContract | None,
     workers: Table,
     shards: Sequence[Table],
-    untold: Sequence[int],
+    unreported: Sequence[int],
     findings: Findings,
 ) -> None:
     """Check every frame, and what was kept back.
@@ -123,7 +123,7 @@ def check_frames(
         codec: what it promises; None where none was in effect.
         workers: all events of all workers, worker after worker.
         shards: all events of each shard.
-        untold: workers of whose own events nothing is known.
+        unreported: workers of whose own events nothing is known.
         findings: takes what is wrong.
     """
     if codec is None:
@@ -140,7 +140,7 @@ def check_frames(
             findings.on(table, table.where(Kind.DECODE)).forbid(FRAMES, text)
         if findings.none:
             at, its = table.where(Kind.DECODE), _of_shard(workers, Kind.ENCODE, number)
-            at = at[~np.isin(table["worker"][at], untold)]
+            at = at[~np.isin(table["worker"][at], unreported)]
             _check_delivery(table, at, workers, its, findings, knows=codec.feeds_back)
     if findings.none:
         at = workers.where(Kind.ENCODE)

@@ -273,7 +273,7 @@ class _Case:
                 check(sums, findings)
             else:
                 mine, *its = map(without_forces, (workers, *shards))
-                check_frames(codec, mine, its, self.contract.untold, findings)
+                check_frames(codec, mine, its, self.contract.unreported, findings)
         if not findings.none:
             return
         if self.contract.shards:
@@ -441,10 +441,7 @@ class _Case:
             return None
         check = SummaryCheck(self._summary, self.contract, self.header, self.findings)
         check.digests(self._saved_sha256, updates)
-        # What a worker counted that went missing has not come to rank 0 either.
-        untold = self.contract.untold
-        told = (it for it in fold(self.history, self.pieces) if it.worker not in untold)
-        check.counted(list(told))
+        check.counted(fold(self.history, self.pieces))
         check.trained(self.pieces, self.left, self.begun)
         return check
 

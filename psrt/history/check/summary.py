@@ -123,8 +123,8 @@ class SummaryCheck:
             figures.same(len(set(header.hosts)), "hosts")
         if contract.simulated:
             figures.same("", "mpi")
-        figures.length(len(contract.untold), "missing")
-        for i, worker in enumerate(contract.untold):
+        figures.length(len(contract.unreported), "missing")
+        for i, worker in enumerate(contract.unreported):
             figures.same(worker, "missing", i, "worker")
         self._sums()
         self._averages()
@@ -239,7 +239,7 @@ class SummaryCheck:
             figures.same(None, "graph_averages", "gap")
         else:
             figures.near(mixing.gap, "graph_averages", "gap", slack=1e-6)
-        figures.within(1, contract.workers - len(contract.untold), "graph_averages", "models")
+        figures.within(1, contract.workers - len(contract.unreported), "graph_averages", "models")
         if header.numerics:
             figures.within(0.0, math.inf, "graph_averages", "consensus_distance")
         else:
@@ -318,10 +318,12 @@ class SummaryCheck:
         if all(left):
             self._figures.same(least, name)
         else:  # of some of them the events may be unknown
-            self._figures.within(least, math.inf if self._contract.untold else of(each), name)
+            self._figures.within(least, math.inf if self._contract.unreported else of(each), name)
 
     def counted(self, ranks: Sequence[Stats]) -> None:
         """Check what every worker and every shard counts, added up: the folds of a run do so."""
+        # What a worker counted that went missing has not come to rank 0 either.
+        ranks = [it for it in ranks if it.worker not in self._contract.unreported]
         figures, total = self._figures, Stats.merged(ranks)
         for name, due in (
             ("dropped", total.dropped),

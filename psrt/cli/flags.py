@@ -363,7 +363,7 @@ def rows_help(flag: str, rows: Rows[Any], names: Iterable[str] | None = None) ->
     lines = [f"--{dashed(flag)} NAME:KNOB=VALUE,...", ""]
     for name in rows if names is None else names:
         row = rows[name]
-        lines.append(f"  {name:<16} {row.told()}")
+        lines.append(f"  {name:<16} {row.line()}")
         for field, knob in knobs_of_row(row).items():
             value = row.knobs[field]
             default = knob.default_text or (value if isinstance(value, str) else shown(value))

@@ -62,11 +62,8 @@ class CodecRow(Row):
         return self.feeds_back is not None
 
     @property
-    def share_told(self) -> float | None:
-        """What a frame tells at least of a vector's squared length; None where nobody can say.
-
-        Of a vector v a frame tells δ if E‖C(v) − v‖² ≤ (1 − δ)‖v‖². Most lose little enough for 1.
-        """
+    def contraction(self) -> float | None:
+        """δ of E‖C(v) − v‖² ≤ (1 − δ)‖v‖²; None where nobody can say, 1 of what loses little."""
         return 1.0
 
     def settled(self, *, scales: bool) -> Self:
@@ -239,13 +236,13 @@ class Qsgd(CodecRow):
     bucket: int = _bucket(128)
 
     @property
-    def share_told(self) -> float:
+    def contraction(self) -> float:
         """1/(1 + ω) of the frames once they are scaled by that.
 
         Rounding to levels at random has a variance of ω‖v‖², ω = min(d/s², √d/s) for s levels and
         buckets of d (Alistarh et al., "QSGD", NeurIPS 2017).
 
-        >>> round(Qsgd(levels=7, bucket=128).share_told, 2)
+        >>> round(Qsgd(levels=7, bucket=128).contraction, 2)
         0.38
         """
         variance = min(self.bucket / self.levels**2, math.sqrt(self.bucket) / self.levels)
@@ -266,18 +263,13 @@ class Ternary(CodecRow):
     bucket: int = _bucket(4096)
 
 
-@dataclass(frozen=True)
-class TernaryBase3(CodecRow):
+class TernaryBase3(Ternary):
     """The same in fewer bits."""
 
     name, code = "ternary-base3", 9
     summary = "as ternary, five elements in a byte"
     home = "psrt.codec.quantize:TernaryBase3"
     times = ((15, 3.03), (8, 0.69))
-    is_unbiased, feeds_back = True, None
-    sends_differences = False
-    small = _FEW
-    bucket: int = _bucket(4096)
 
 
 @dataclass(frozen=True)
@@ -312,7 +304,7 @@ class TopK(CodecRow):
     density: float = _density(0.01)
 
     @property
-    def share_told(self) -> float:
+    def contraction(self) -> float:
         """The density: no less than of elements that are drawn at random."""
         return self.density
 
@@ -363,7 +355,7 @@ class RandomK(CodecRow):
         return not self.scaled
 
     @property
-    def share_told(self) -> float:
+    def contraction(self) -> float:
         """The density."""
         return self.density
 
@@ -392,7 +384,7 @@ class LowRank(CodecRow):
     )
 
     @property
-    def share_told(self) -> None:
+    def contraction(self) -> None:
         """Nobody knows: it depends on the matrices."""
         return None
 

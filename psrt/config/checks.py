@@ -482,7 +482,7 @@ def _check_differences(config: TrainConfig, codec: CodecRow) -> None:
             f"--codec {codec.name} cannot send how parameters differ from what neighbours know of "
             f"them, as --mode {config.mode} does; those that can: {_able()}"
         )
-    if codec.share_told is None and config.consensus_rate is None:
+    if codec.contraction is None and config.consensus_rate is None:
         raise ConfigError(
             f"--codec {codec.name} needs --consensus-rate G with --mode {config.mode}: what is "
             "safe depends on the model; begin with the share of its numbers that a frame has"

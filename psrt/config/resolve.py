@@ -170,7 +170,7 @@ def _with_codec(config: TrainConfig) -> TrainConfig:
         return config
     if config.scheme.mixes:
         # Other codecs than those that tell a share need it given.
-        return config if config.consensus_rate else _with(config, consensus_rate=row.share_told)
+        return config if config.consensus_rate else _with(config, consensus_rate=row.contraction)
     if row.feeds_back is None:
         return config
     # A difference to the centre still holds what no frame has told: fed back it would count twice,

@@ -8,8 +8,6 @@ from psrt.core.arrays import Vector
 from psrt.core.partition import Span
 from psrt.optim.optimizer import block_scratch, scalar
 
-#: Strength λ of the plain rule and λ₀ of the adaptive one, as the paper sets them.
-LAMBDA, LAMBDA_ADAPTIVE = 0.04, 2.0
 #: Memory m of the adaptive rule's mean square, and the ε under its root.
 _MEMORY, _EPSILON = 0.95, 1e-7
 

@@ -33,7 +33,7 @@ class OptimizerRow(Row):
     #: The codec whose other half it is.
     codec: ClassVar[str | None] = None
 
-    def told(self) -> str:
+    def line(self) -> str:
         """Return it in a few words."""
         return f"{self.summary}; --lr {self.lr}"
 

@@ -60,7 +60,7 @@ class Row:
             ConfigError: one line, without the row's name.
         """
 
-    def told(self) -> str:
+    def line(self) -> str:
         """Return what it is, in a few words, for a list of rows."""
         return self.summary
 

@@ -26,7 +26,7 @@ _KINDS = [
 class Meter:
     """Reports what a worker counts, with its time and its bytes."""
 
-    saved = (*("counts", "reported_step", "before", "_sketched", "_told", "_since", "spent"),)
+    saved = ("counts", "reported_step", "before", "_sketched", "_told", "_since", "spent")
 
     def __init__(
         self, port: Port, worker: int, *, log_every: int | None = None, sketch_every: int = 0

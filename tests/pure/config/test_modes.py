@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import psrt
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Servers
-from psrt.config.train import TrainConfig
+from psrt.config.train import ModeName, TrainConfig
 
 NEVER, ALWAYS, OPTIONAL = Servers
 PROMISED = {
@@ -120,3 +121,7 @@ def test_no_mode_is_named_outside_of_its_row():
         for node in named(ast.parse(text))
     ]
     assert not found
+
+
+def test_type_checkers_know_the_names_of_all_modes():
+    assert get_args(ModeName) == MODES.own

@@ -48,13 +48,16 @@ def test_a_stopped_rank_is_named(job, phase, rank, mode):
     ],
 )
 def test_a_killed_rank_is_named_once(job, mode, phase, rank):
-    done = job(phase, rank, "SIGKILL", mode)
+    killed(job(phase, rank, "SIGKILL", mode), f"rank {rank}")
+
+
+def killed(done, who):
     assert done.status not in (0, 1), done.stderr
     assert "Traceback" not in done.stderr
     if done.status == 9 and not done.errors:
         return  # MPICH's mpirun kills all ranks within 2 ms of a death, perhaps before they speak
     (line,) = done.errors
-    assert f"rank {rank}" in line
+    assert who in line
     assert "died" in line or "was killed by signal 9 (SIGKILL)" in line
 
 
@@ -112,10 +115,7 @@ psrt.run(psrt.TrainConfig(hidden=(12, 10, 8), micro_batches=4, epochs=20, timeou
 def cut_job(launch):
     def run(ranks, rank, how, *knobs):
         (launch.folder / "job.py").write_text(CUT)
-        done = launch.ranks(ranks, "job.py", rank, how, *knobs)
-        assert "Traceback" not in done.stderr
-        (line,) = done.errors
-        return done.status, line
+        return launch.ranks(ranks, "job.py", rank, how, *knobs)
 
     return run
 
@@ -129,10 +129,7 @@ def cut_job(launch):
     ],
 )
 def test_a_killed_stage_is_named_once(cut_job, ranks, rank, who, knobs):
-    status, line = cut_job(ranks, rank, "SIGKILL", *knobs.split())
-    assert status not in (0, 1)
-    assert who in line
-    assert "died" in line or "was killed by signal 9 (SIGKILL)" in line
+    killed(cut_job(ranks, rank, "SIGKILL", *knobs.split()), who)
 
 
 @EXHAUSTIVE
@@ -144,7 +141,9 @@ def test_a_killed_stage_is_named_once(cut_job, ranks, rank, who, knobs):
     ],
 )
 def test_a_stopped_stage_is_named(cut_job, ranks, rank, who, knobs):
-    status, line = cut_job(ranks, rank, "SIGSTOP", *knobs.split())
-    assert status == 4, line
+    done = cut_job(ranks, rank, "SIGSTOP", *knobs.split())
+    assert done.status == 4, done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = done.errors
     assert "within 4 s" in line
     assert who in line

@@ -196,6 +196,16 @@ def test_by_a_real_clock_a_gradient_takes_time_and_the_end_may_come_late(run, na
     assert "its gradient took no time" in violated(check(real), "durations")
 
 
+def test_by_a_real_clock_others_may_leave_after_the_one_that_writes(run):
+    """In a model that is cut the first worker of each part writes, and waits for none of them."""
+    history = read_history(run("gossip"))
+    real = with_header(history, simulated=False)
+    history.workers[-1]["time"][-1] += 1.0
+    assert check(real).ok
+    history.finals["time"] = history.workers[0]["time"][-1] - 1e-6
+    assert "or later" in violated(check(real), "final version")
+
+
 def test_by_a_real_clock_the_seconds_of_a_line_have_bounds(run):
     out = run("sync", log_every=4)
     history = with_header(read_history(out), simulated=False)

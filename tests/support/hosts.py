@@ -317,8 +317,8 @@ class Hosts:
         (self._state / "hosts").write_text("".join(["127.0.0.1 localhost\n", *known]))
         # sshd refuses a root whose password is locked, as in some containers; this one has none.
         (self._state / "shadow").write_text("root:*:19000:0:99999:7:::\n")
-        # And what this user's shell starts with is not read: where that takes a lock, as pyenv does,
-        # a host that lost its power while it held it would let each login after it wait for a minute.
+        # What this user's shell starts with is not read: where that takes a lock, as pyenv does, a
+        # host that lost its power meanwhile would let each later login wait for a minute.
         home = self._state / "home"
         home.mkdir()
         others = [line for line in _done("getent", "passwd").splitlines() if ":0:0:" not in line]

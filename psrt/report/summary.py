@@ -230,7 +230,7 @@ class Summary:
             raise ConfigError(f"summary is not JSON: {error}") from error
         except KeyError as error:
             raise ConfigError(f"summary lacks {error}") from error
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ConfigError("summary is not an object of fields") from error
         return cls(**known, more={name: more[name] for name in more if name not in known})
 

@@ -130,6 +130,7 @@ def shard_of(
     updates = applied[np.diff(table["version"][applied], prepend=0) > 0]
     shard = Shard(number, table, np.cumsum(starts) - 1, version, pushes, left, updates)
     _check_clocks(contract, shard, findings)
+    _check_missed(contract, shard, findings)
     return shard if findings.none else None
 
 
@@ -287,6 +288,33 @@ def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
         met=met,
         due=np.maximum(due, least),
         because=[pushes.at[i]],
+    )
+
+
+def _check_missed(contract: Contract, shard: Shard, findings: Findings) -> None:
+    """Check that who was taken to be dead was so at the clock behind its last push.
+
+    With backups a shard moves a worker that it has not waited for to the newest round; but in
+    virtual time, who says that it is dead counts only what it has sent.
+    """
+    pushes, table = shard.pushes, shard.table
+    gone = table.where(Kind.LEFT)
+    gone = gone[table["flag"][gone] == MISSED]
+    least, most = np.zeros((2, contract.workers), np.int64)
+    pushed, overtaken = ~pushes.stops, bool(contract.backup) and not contract.simulated
+    np.maximum.at(most, pushes.worker[pushed], pushes.clock[pushed] + 1)
+    asked = pushes.asks[pushed] & overtaken
+    np.maximum.at(least, pushes.worker[pushed], pushes.clock[pushed] + ~asked)
+    owner, clock = table["worker"][gone], table["clock"][gone]
+    least, most = least[owner], most[owner]
+    if overtaken:
+        most = np.maximum(most, shard.version[gone])
+    findings.on(table, gone).require(
+        ALTERNATION,
+        (least <= clock) & (clock <= most),
+        "worker {worker} was taken to be dead at clock {clock}, expected {least} to {most}",
+        least=least,
+        most=most,
     )
 
 

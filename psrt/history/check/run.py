@@ -301,7 +301,7 @@ class _Case:
         check_shared_rates(contract, self.header, table, rounds, ends, findings)
         check_own_rates(contract, self.header, table, findings)
         self.updates = updates = count_updates(table, rounds)
-        self._check_final(-1, updates, self._last_of_writer())
+        self._check_final(-1, updates, self._last_before_final())
         if summary := self._check_summary(updates):
             summary.updates(updates)
             summary.summed((self.header, self.tables[0]))
@@ -322,7 +322,7 @@ class _Case:
         steps, rounds = table.where(Kind.STEP), table.where(Kind.MIXED)
         rounds = rounds[table["flag"][rounds] == 0]  # not of gradients, nor of hosts
         ended = np.bincount(table["worker"][rounds], minlength=contract.workers)
-        self._check_final(-1, int(ended[0]), self._last_of_writer())
+        self._check_final(-1, int(ended[0]), self._last_before_final())
         self.updates = updates = int(ended.max())
         summary = self._check_summary(max(updates, len(steps)))
         died = bool((leave == len(table)).any())
@@ -424,12 +424,16 @@ class _Case:
                 unknown = split_steps(table, resumed, contract.workers)
                 check_distances(lines, apart(), unknown)
 
-    def _last_of_writer(self) -> EventRef:
-        """Return the last event of the worker that writes the parameters.
+    def _last_before_final(self) -> EventRef:
+        """Return the last event before the parameters are written: that of the one that does.
 
-        Others may still be about theirs by then: each process closes its own history.
+        By a real clock others may still be about theirs by then: each process closes its own
+        history.
         """
-        return EventRef(self.workers, int(np.flatnonzero(self.workers["worker"] == 0)[-1]))
+        table = self.workers
+        if self.contract.simulated:
+            return EventRef(table, int(table.real("time").argmax()))
+        return EventRef(table, int(np.flatnonzero(table["worker"] == 0)[-1]))
 
     def _check_final(self, shard: int, updates: int, last: EventRef) -> None:
         # In virtual time a run ends with its last event, but for a fault that comes after that.

@@ -18,8 +18,13 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.worker import Worker
 
 
-def give_back(setup: Setup, roles: Roles) -> dict[int, dict[Owner, int]]:
+def give_back(setup: Setup, roles: Roles, recorded_step: int) -> dict[int, dict[Owner, int]]:
     """Give the roles of this process what they had when the checkpoint was made.
+
+    Args:
+        setup: the job.
+        roles: of this process.
+        recorded_step: of the last record that the run goes on behind; −1: there is none.
 
     Returns:
         By rank, how many events of each that makes some are of the run until then, if those are
@@ -31,7 +36,7 @@ def give_back(setup: Setup, roles: Roles) -> dict[int, dict[Owner, int]]:
     it, recorded = setup.resumption, dict[int, dict[Owner, int]]()
     if it is None:
         return recorded
-    anew = _Anew(setup, it)
+    anew = _Anew(setup, it, recorded_step)
     for rank, role in roles.items():
         for part, owner in parts_at(setup, rank, role):
             try:
@@ -55,8 +60,8 @@ def _events_of(tree: Tree) -> int:
 class _Anew:
     """What roles get back, whether or not they are those that were saved."""
 
-    def __init__(self, setup: Setup, it: Resumption) -> None:
-        self._setup, self._it = setup, it
+    def __init__(self, setup: Setup, it: Resumption, recorded_step: int) -> None:
+        self._setup, self._it, self._recorded_step = setup, it, recorded_step
         self._old = {entry.name: entry.spans for entry in it.manifest.parts}
         more = it.manifest.more
         workers = len(setup.role_map.workers)
@@ -129,6 +134,7 @@ class _Anew:
             n,
             (it.manifest.workers, workers),
             samples,
+            self._recorded_step,
             parks=parks(setup.config),
             packed=packed,
             weight=weight,

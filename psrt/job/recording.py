@@ -388,6 +388,11 @@ class Recording:
         except ConfigError as error:
             raise OutputError(str(error)) from error
 
+    @property
+    def recorded_step(self) -> int:
+        """The step of the newest record, at the first process; −1 where there is none."""
+        return self.recorder.records[-1].step if self.recorder and self.recorder.records else -1
+
     def end(self, roles: Roles, *, is_whole: bool = True) -> None:
         """Record the final versions and close the history.
 

@@ -205,6 +205,7 @@ def worker_tree(
     n: int,
     workers: tuple[int, int],
     samples: tuple[int, int],
+    recorded: int,
     *,
     parks: bool,
     packed: bool,
@@ -219,6 +220,7 @@ def worker_tree(
         n: parameters of the model.
         workers: that there were, the dead included, and that there are.
         samples: of a full step of a worker, then and now.
+        recorded: the step of the last record that the run goes on behind; −1: there is none.
         parks: whether workers were at steps of their own; else all were at the same one.
         packed: whether a worker has only room for what it owns, in its own order.
         weight: by what what is kept back is multiplied, so that it moves parameters as far.
@@ -256,7 +258,8 @@ def worker_tree(
     tree["meter"]["before"], tree["meter"]["spent"] = [seconds, 0, 0], seconds
     if number == 0:
         counts = tree["meter"]["counts"]
-        unreported = _not_in_a_line(roles.values(), reported)
+        # The job may have died before all reports had come that its workers had sent.
+        unreported = _not_in_a_line(roles.values(), min(reported, recorded))
         counts["stats"]["samples"], counts["loss_sum"] = unreported
     for path in marked(owner, "per_worker"):
         _put(tree, path, deepcopy(_within(roles[crew.first if own is None else own], path)))

@@ -145,8 +145,11 @@ class _Session:
             roles = self._roles(ports, recording)
             plan = _plan(roles)
             recorded: dict[int, dict[Owner, int]] = {}
+            recorded_step = -1
+            if setup.resumption is not None:
+                recorded_step = int(launcher.share(str(recording.recorded_step)))
             with launcher.agree():
-                recorded = give_back(setup, roles)
+                recorded = give_back(setup, roles, recorded_step)
             recording.go_on(recorded)
             recording.begin(plan, roles)
             if launcher.first:

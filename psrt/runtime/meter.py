@@ -16,6 +16,8 @@ from psrt.transport.port import Port
 
 #: Reports that a checkpoint has of a worker, at most.
 _KEPT = 1024
+#: And elsewhere: as many as may be on their way while a checkpoint is made and the job then dies.
+_FEW = 16
 #: The kinds of a report's fields but the last two, the columns and the figures.
 _KINDS = [
     *(int, int, int, float, int, int, int, int, float, float, float),
@@ -58,9 +60,9 @@ class Meter:
         self.spent = 0.0
         #: Clock and time of the newest report.
         self.reported_step, self._since = 0, 0.0
-        #: The newest reports, which a checkpoint has: the last one may tell of time after the last
-        #: window of the records, others see ``keep_reports``.
-        self._reports: deque[Report] = deque(maxlen=1)
+        #: The newest reports, which a checkpoint has: they may not have come to the records yet,
+        #: and the last one may tell of time after the last window of these.
+        self._reports: deque[Report] = deque(maxlen=_FEW)
         #: Those of the run that this one goes on with.
         self._again: list[Report] = []
         #: What it reports, which its worker's strategy counts.

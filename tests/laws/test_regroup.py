@@ -11,6 +11,8 @@ sums that other workers take for theirs.
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 
 import numpy as np
 import pytest
@@ -120,6 +122,26 @@ def test_with_other_workers(job, result, tmp_path):
             assert run.summary.steps == whole.run.summary.steps
             assert run.summary.samples == whole.run.summary.samples
             np.testing.assert_allclose(run.theta, whole.run.theta, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.of(which=lambda job: can_have_others(job) and not is_bound(job) and is_rounded(job))
+@pytest.mark.first(which=lambda job: job["event"] == "saves")
+def test_a_line_that_had_not_come_yet_is_missed_in_no_total(job, result, tmp_path):
+    """As where the host that told of it was cut off: the checkpoint says what it had told."""
+    job = job.but(event="saves")
+    whole = result(job)
+    run = tmp_path / "run"
+    shutil.copytree(whole.out, run)
+    cut = cuts_of(run, whole.run)[-1]
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    before = [it for it in lines if json.loads(it)["step"] < int(cut.name)]
+    assert before, "no line is behind it"
+    (run / "metrics.jsonl").write_text("".join(f"{it}\n" for it in before[:-1]))
+    for after in (job.copies, *(it for it in GROUPS[job.copies] if fits(job, it))):
+        out, ranks = str(tmp_path / f"{after}"), after * job.workers // job.copies
+        more = {"batch_size": 4 * job.copies // after, "record": False, "out": out}
+        again = run_in_virtual_time(resumed_config(str(cut), **more), Scenario(ranks))
+        assert again.summary.samples == whole.run.summary.samples, after
 
 
 def other_servers(job):

@@ -277,10 +277,10 @@ def _saved(out: Path, faults: Sequence[Fault]) -> list[str]:
 
 
 def _give_back(
-    name: str, replaced: set[int], setup: Setup, roles: Roles
+    name: str, replaced: set[int], setup: Setup, roles: Roles, recorded_step: int
 ) -> dict[int, dict[Owner, int]]:
     """Give roles back what they had, which must be that of the newest checkpoint."""
-    recorded = giving_back.give_back(setup, roles)
+    recorded = giving_back.give_back(setup, roles, recorded_step)
     if setup.resumption is None:
         return recorded
     replaced.update(setup.resumption.manifest.absent)

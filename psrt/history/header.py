@@ -122,8 +122,9 @@ class Header:
 
     @property
     def algorithm_chosen(self) -> bool:
-        """Whether ``auto`` chose the all-reduce."""
-        return self.algorithm is not None and self.config.get("allreduce") == AUTO
+        """Whether ``auto`` chose the all-reduce; one worker alone has nothing to choose."""
+        chosen = self.algorithm is not None and self.config.get("allreduce") == AUTO
+        return chosen and len(self.workers) > 1
 
     def of_cell(self, number: int) -> Header:
         """Return the header of a cell, which is a job of its own.

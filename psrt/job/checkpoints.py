@@ -182,7 +182,7 @@ def _committer(
     except (OSError, CheckpointError) as error:
         raise ConfigError(f"--checkpoint-every: {reason_of(error)}") from None
     more: dict[str, str] = {}
-    if plan is not None:
+    if plan is not None and len(setup.role_map.workers) > 1:  # alone, there is nothing to choose
         more = {"allreduce": plan.algorithm, CONTROL: plan.control_algorithm}
     if data := data_sha256(setup.problem):
         more[DATA] = data

@@ -11,6 +11,7 @@ import psrt
 from psrt.config import TrainConfig
 from psrt.core.errors import StoppedError
 from psrt.job.local import run
+from psrt.job.resuming import resumed_config
 from support.cases import each
 
 BASE = {"dataset": "synthetic:40x4x2", "hidden": (6, 3), "batch_size": 8, "epochs": 2}
@@ -25,6 +26,19 @@ def _by_itself(monkeypatch):
 def test_without_neighbours_gossip_trains_as_one_does_alone(more):
     alone, done = (run(TrainConfig(**BASE, **it)) for it in ({}, {"mode": "gossip", **more}))
     assert done.theta == pytest.approx(alone.theta, abs=1e-6)
+
+
+def test_one_that_sums_alone_without_shared_memory_is_replayed_and_resumed(tmp_path):
+    """What sums there was never chosen, so nothing is held to a choice."""
+    out = tmp_path / "run"
+    more = {"mode": "allreduce", "shared_memory": False, "checkpoint_every": 3, "record": True}
+    done = run(TrainConfig(**BASE, **more, out=str(out)))
+    first = min((out / "checkpoints").iterdir())
+    for config in (
+        psrt.recorded_config(str(out)),
+        resumed_config(str(first), out=str(tmp_path / "on"), record=False),
+    ):
+        assert run(config).theta.tobytes() == done.theta.tobytes()
 
 
 class Signalled:

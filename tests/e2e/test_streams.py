@@ -82,7 +82,6 @@ def test_a_history_that_does_not_fit(launch, epochs):
     [
         "explain ring --html a.html",
         *map(also, ["explain ring --svg a.svg", "explain ssp --svg a.svg"]),
-        also("bench allreduce --json a.json"),
     ],
 )
 def test_what_commands_write(launch, words):

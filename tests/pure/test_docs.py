@@ -53,6 +53,18 @@ def test_the_worked_example_has_the_numbers_that_it_prints():
     assert f"```text\n{numbers}```" in (DOCS / "collectives.md").read_text(encoding="utf-8")
 
 
+def test_what_was_measured_says_by_what_where_and_when():
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    for section in page.split("\n## ")[1:]:
+        title, text = section.split("\n", 1)
+        lines = re.findall(r"^\*.+\*$|^\| \[.+", text, re.MULTILINE)  # of a table, or of a row
+        assert lines or title == "Machines", title
+        for line in lines:
+            assert re.search("`(make|psrt) |Command not recorded", line), line
+            assert re.search("Xeon|EPYC|not recorded", line), line
+            assert re.search(r"20\d\d-\d\d-\d\d", line), line
+
+
 def test_the_report_of_a_check_on_the_page_is_todays(tmp_path, capsys):
     """But for its numbers, which are those of one run."""
     page = (DOCS / "guarantees.md").read_text(encoding="utf-8")

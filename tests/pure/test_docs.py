@@ -127,6 +127,16 @@ def test_files_that_are_named_are_there(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_make_targets_that_are_named_are_there(page):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z][\w-]*):", makefile, re.MULTILINE)
+    for words in re.findall(r"`make ([^`]+)`", page.read_text(encoding="utf-8")):
+        for name in re.match(r"([a-z][\w-]*( |$))*", words)[0].split():
+            # test-parallel-4 is one of test-parallel-%.
+            assert name in targets or re.sub(r"\d+$", "%", name) in makefile, f"make {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_page_of_docs_is_in_its_index(page):
     if page.parent.name == "docs" and page.name != "index.md":
         included = INCLUDED.match(page.read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -51,6 +52,12 @@ def test_markdown_of_a_docstring():
 def test_the_worked_example_has_the_numbers_that_it_prints():
     numbers = (DOCS / "_static/worked-example.csv").read_text(encoding="utf-8")
     assert f"```text\n{numbers}```" in (DOCS / "collectives.md").read_text(encoding="utf-8")
+
+
+def test_charts_have_the_numbers_of_their_tables():
+    for name, draw in runpy.run_path(str(DOCS / "charts.py"))["CHARTS"].items():
+        written = (DOCS / name).read_text(encoding="utf-8")
+        assert written == draw(), f"python docs/charts.py draws {name} anew"
 
 
 def test_what_was_measured_says_by_what_where_and_when():

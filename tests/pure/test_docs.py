@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -51,6 +52,24 @@ def test_markdown_of_a_docstring():
 def test_the_worked_example_has_the_numbers_that_it_prints():
     numbers = (DOCS / "_static/worked-example.csv").read_text(encoding="utf-8")
     assert f"```text\n{numbers}```" in (DOCS / "collectives.md").read_text(encoding="utf-8")
+
+
+def test_charts_have_the_numbers_of_their_tables():
+    for name, draw in runpy.run_path(str(DOCS / "charts.py"))["CHARTS"].items():
+        written = (DOCS / name).read_text(encoding="utf-8")
+        assert written == draw(), f"python docs/charts.py draws {name} anew"
+
+
+def test_what_was_measured_says_by_what_where_and_when():
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    for section in page.split("\n## ")[1:]:
+        title, text = section.split("\n", 1)
+        lines = re.findall(r"^\*.+\*$|^\| \[.+", text, re.MULTILINE)  # of a table, or of a row
+        assert lines or title == "Machines", title
+        for line in lines:
+            assert re.search("`(make|psrt) |Command not recorded", line), line
+            assert re.search("Xeon|EPYC|not recorded", line), line
+            assert re.search(r"20\d\d-\d\d-\d\d", line), line
 
 
 def test_the_report_of_a_check_on_the_page_is_todays(tmp_path, capsys):
@@ -112,6 +131,16 @@ def test_files_that_are_named_are_there(page):
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"`((?:psrt|apps|tests|docs|hostfiles)/[\w./\-]*)`", text):
         assert (ROOT / name).exists() or name in TO_BE_MADE, f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_make_targets_that_are_named_are_there(page):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z][\w-]*):", makefile, re.MULTILINE)
+    for words in re.findall(r"`make ([^`]+)`", page.read_text(encoding="utf-8")):
+        for name in re.match(r"([a-z][\w-]*( |$))*", words)[0].split():
+            # test-parallel-4 is one of test-parallel-%.
+            assert name in targets or re.sub(r"\d+$", "%", name) in makefile, f"make {name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

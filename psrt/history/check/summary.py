@@ -301,8 +301,8 @@ class SummaryCheck:
             begun: epochs that somebody had finished when a step began.
         """
         figures, contract = self._figures, self._contract
-        samples = [sum(max(it.samples, 0) for it in own.pieces) for own in workers]
-        steps = [own.pieces[-1].clock if own.pieces else 0 for own in workers]
+        samples = [int(np.maximum(own.samples, 0).sum()) for own in workers]
+        steps = [int(own.clock.max(initial=0)) for own in workers]
         self._reached("samples", samples, left, sum)
         self._reached("steps", steps, left, max)
         if contract.plan is not None and all(left):
@@ -464,7 +464,7 @@ class SummaryCheck:
         # No worker trained for longer than the summary says, nor for less than its events take.
         most = max(figures.number("seconds") or 0.0, longest) + _MICROSECOND
         for worker, own in enumerate(least):
-            seconds = sum(it.waited for it in workers[worker].pieces)
+            seconds = float(workers[worker].waited.sum())
             self._waiting(worker, seconds)
             low = _share(seconds, own if exact else most)
             figures.within(low, _share(seconds, own), "waiting", worker, "share", rounded=True)

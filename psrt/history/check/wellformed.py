@@ -22,14 +22,13 @@ from psrt.history.events import (
     LATE,
     LOST,
     MISSED,
-    PAIRED,
     PARKED,
     PRESENT,
     TRACKED,
     UNUSED,
     Kind,
 )
-from psrt.history.events import FIELDS as FIELDS_OF
+from psrt.history.kinds import KINDS, PAIRED
 
 #: Kinds between a worker and a shard, and among the workers alone.
 _SERVED = (Kind.READ, Kind.PUSH)
@@ -60,7 +59,7 @@ _VERSIONED = (
 )
 #: Field → the kinds that have it.
 _HAVING = {
-    name: tuple(kind for kind, fields in FIELDS_OF.items() if name in fields) for name in UNUSED
+    name: tuple(kind for kind, it in KINDS.items() if name in it.columns()) for name in UNUSED
 }
 
 

@@ -38,29 +38,17 @@ _SUMMED = (Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
 #: Of averages among neighbours, and those of them with a sum over a vector.
 _MIXED = (Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.TRACK)
 _SUMS_OF = (Kind.OFFER, Kind.OWN, Kind.MIXED, Kind.TRACK)
-#: Kinds whose ``clock``, and whose ``version``, counts something.
-_CLOCKED = (
-    *_SERVED,
-    *_UNSERVED,
-    Kind.STEP,
-    Kind.LEAVE,
-    Kind.PARK,
-    *(Kind.RECEIVE, Kind.SAVE, Kind.DROP, Kind.REPLY, Kind.LEFT),
-    *FRAMED,
-    *_SUMMED,
-    *DRAWN,
-    *_MIXED,
-    *OF_STAGES,
-)
+#: Field → the kinds that have it.
+_HAVING = {
+    name: tuple(kind for kind, it in KINDS.items() if name in it.columns()) for name in UNUSED
+}
+#: Kinds whose ``clock``, and whose ``version``, counts something; that of APPLY not always.
+_CLOCKED = tuple(it for it in _HAVING["clock"] if it not in (Kind.APPLY, Kind.END))
 _VERSIONED = (
     *_SERVED,
     *_UNSERVED,
     *(Kind.RECEIVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.FINAL),
 )
-#: Field → the kinds that have it.
-_HAVING = {
-    name: tuple(kind for kind, it in KINDS.items() if name in it.columns()) for name in UNUSED
-}
 
 
 def check_events(contract: Contract, tables: list[Table], findings: Findings) -> None:

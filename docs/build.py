@@ -42,6 +42,7 @@ from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
 from psrt.history.check import RULES
 from psrt.history.check.trust import ON_TRUST
+from psrt.history.kinds import KINDS
 from psrt.pipeline import PIPELINES
 from psrt.rows.knobs import dashed, shown
 from psrt.rows.row import knobs_of_row
@@ -140,7 +141,24 @@ def _trusted() -> Iterator[str]:
         yield f"| {it.where} | {names} | {it.why} | {it.when or 'all'} |"
 
 
+def _kinds() -> Iterator[str]:
+    """Yield a table of the kinds of events; a column is said where a field is not called so."""
+    yield "| kind | | who | what happened | fields |"
+    yield "|---|---|---|---|---|"
+    for kind, it in sorted(KINDS.items()):
+        fields = []
+        for name, field in it.fields.items():
+            column = "" if name == field else f" (`{field}`)"
+            what = f"{'a pair of digests, ' * field.is_pair}{field.text}".removesuffix(", ")
+            fields.append(f"`{name}`{column}{': ' * bool(what)}{what}")
+        text = " ".join((it.__doc__ or "").replace("``", "`").split())
+        cells = (f"{kind:d}", kind.name, it.who, text, "<br>".join(fields))
+        yield f"| {' | '.join(map(_cell, cells))} |"
+
+
 def _part(name: str) -> str:
+    if name == "KINDS":
+        return "\n".join(_kinds())
     if name == "RULES":
         rules = [f"| {rule} | {promise} |" for rule, promise in RULES.items()]
         return "\n".join(["| rule | what holds |", "|---|---|", *rules])

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import os
 import zlib
 from collections.abc import Callable
 from os import PathLike
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from psrt.core.errors import ConfigError, OutputError
-from psrt.history.events import EVENT, EVENT_BYTES, LAYOUT, Kind
+from psrt.history.events import EVENT, EVENT_BYTES, LAYOUT, UNUSED, Kind
+from psrt.history.kinds import KINDS, Event
 
 #: All events of a file, or some.
 Events = np.ndarray[tuple[int], np.dtype[np.void]]
@@ -25,13 +27,41 @@ _BUFFERED = 4096
 #: Length of the queue at which its calls are made: short enough for the cache, and so few new
 #: objects that Python's garbage collector does not run for them.
 QUEUED = 128
-_NAN = math.nan
-_pack = LAYOUT.pack_into
+#: A method of ``EventLog`` that packs an event of a kind, by one call and without another: amid a
+#: run this is called millions of times.
+_ADDER = """
+def add(self, time, worker, {parameters}):
+    if self.queue:
+        self.drain()
+    at = self._at
+    pack(self._buffer, at, {values})
+    self._at = at = at + {nbytes}
+    if at == len(self._buffer):
+        self._write_buffer()
+"""
+
+
+@functools.cache
+def _adder(kind: Kind, pack: Callable[..., None]) -> Callable[..., None]:
+    """Return the method that adds events of a kind, by what packs columns into a buffer."""
+    held = {str(field): name for name, field in KINDS[kind].fields.items()}
+    own = {"kind": str(int(kind)), "worker": "worker", "time": "time - self.origin"}
+    unused = {name: repr(it) for name, it in UNUSED.items()}  # "nan" of one
+    values = unused | held | own
+    text = _ADDER.format(
+        parameters=", ".join(f"{held[it]}={unused[it]}" for it in UNUSED if it in held),
+        values=", ".join(values[name] for name in EVENT.names or ()),
+        nbytes=EVENT_BYTES,
+    )
+    made: dict[str, Any] = {}
+    exec(text, {"nan": math.nan, "pack": pack}, made)
+    found: Callable[..., None] = made["add"]
+    return found
 
 
 def end_of_file(events: int, crc: int) -> bytes:
     """Return the END event of a file with the given number of events; it has no free byte."""
-    return LAYOUT.pack(Kind.END, 0, -1, -1, events, crc, 0.0, 0.0, 0, 0, 0.0, _NAN, 0.0, 0.0)
+    return LAYOUT.pack(Kind.END, 0, -1, -1, events, crc, 0.0, 0.0, 0, 0, 0.0, math.nan, 0.0, 0.0)
 
 
 def _header(count: int) -> bytes:
@@ -59,6 +89,8 @@ class EventLog:
     only appends to ``queue``, and ``drain`` makes many calls in one go.
     """
 
+    #: Packs the columns of an event into the buffer, at a place.
+    pack: Callable[..., None] = staticmethod(LAYOUT.pack_into)
     #: Whether events are counted by who makes them.
     is_counted = False
     #: Whether events hold digests and sums of vectors, by which they can be checked. These cost as
@@ -91,7 +123,7 @@ class EventLog:
         self._buffer = bytearray(_BUFFERED * EVENT_BYTES)
         self._at = 0
         self._crc = 0
-        #: Calls to make later, each a function that calls ``add`` and then its arguments, which
+        #: Calls to make later, each a function that adds events and then its arguments, which
         #: must not change until then. Whoever appends calls ``drain`` from ``QUEUED`` calls on.
         self.queue: list[tuple[Any, ...]] = []
         #: Events written so far.
@@ -106,60 +138,17 @@ class EventLog:
         except OSError as error:
             raise ConfigError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
 
-    def add(
-        self,
-        kind: int,
-        time: float,
-        worker: int,
-        clock: int,
-        version: int,
-        shard: int = -1,
-        samples: int = 0,
-        progress: float = 0.0,
-        tau: int = 0,
-        rate: float = 0.0,
-        gap: float = _NAN,
-        weight: float = 0.0,
-        seconds: float = 0.0,
-        flag: int = 0,
-    ) -> None:
-        """Append an event, after those in the queue.
+    def adder(self, owner: Owner, kind: type[Event]) -> Callable[..., None]:
+        """Return what appends an event of a kind, after those in the queue.
 
-        Args:
-            kind: a ``Kind``, as a plain number.
-            time: the port's time, in seconds.
-            worker: its number; −1 for none.
-            clock: gradient steps finished before this one; −1 for none.
-            version: of the shard or of θ; −1 for none.
-            shard: its number; −1 for none.
-            samples: behind the gradient.
-            progress: of the worker, in epochs.
-            tau: staleness, in versions.
-            rate: η·r(τ), or η.
-            gap: ‖θ_now − θ_read‖/√n; nan if not measured.
-            weight: in a sum over all workers.
-            seconds: duration of the event.
-            flag: see ``events``, like the meaning of the fields for each kind.
-
-        Raises:
-            OutputError: if the buffer is full and cannot be written.
+        It takes the port's time in seconds, the worker, −1 for none, and then the fields of the
+        kind by their names, or in the order of the columns in ``UNUSED``, whose values those have
+        that are left out. It raises ``OutputError`` if the buffer is full and cannot be written.
         """
-        if self.queue:
-            self.drain()
-        at = self._at
-        _pack(
-            self._buffer, at, kind, flag, shard, worker, clock, version, progress,
-            time - self.origin, tau, samples, rate, gap, weight, seconds,
-        )  # fmt: skip
-        self._at = at = at + EVENT_BYTES
-        if at == len(self._buffer):
-            self._write_buffer()
-
-    def adder(self, owner: Owner) -> Callable[..., None]:
-        """Return what adds the events of an owner, as ``add`` does."""
+        add = MethodType(_adder(kind.kind, self.pack), self)
         if not self.is_counted:
-            return self.add
-        add, counts = self.add, self.counts
+            return add
+        counts = self.counts
         counts.setdefault(owner, 0)
 
         def counted(*event: Any, **more: Any) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from psrt.core.errors import ReplayError
 from psrt.core.messages import Leave, Message, Mix
 from psrt.history.events import ANSWER, Kind, parts
+from psrt.history.kinds import Offer
 from psrt.history.replay import COLUMNS, Rows
 
 #: What a worker did: it made an offer, took one or an answer, or learnt that a neighbour had left.
@@ -61,8 +62,8 @@ class PairScript:
             is_offer, is_answer = event["kind"] == Kind.OFFER, event["flag"] == ANSWER
             if is_offer and is_answer:
                 continue  # at once, to what it took
-            neighbour, clock = int(event["shard"]), int(event["clock"])
-            number = int(parts(int(event["version"]))[1])
+            neighbour, clock = int(event[Offer.neighbour]), int(event["clock"])
+            number = int(parts(int(event[Offer.digests]))[1])
             if is_offer and asked is not None:
                 turns.append(_Turn(at, asked, clock, number - 1, _LEFT))
             if is_offer or is_answer:

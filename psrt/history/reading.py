@@ -13,9 +13,10 @@ from psrt.core.errors import ConfigError
 from psrt.core.files import read_text
 from psrt.core.progress import PROGRESS
 from psrt.core.units import plural
-from psrt.history.events import EVENT, EVENT_BYTES, PARKED, SERVER_KINDS, WORKER_KINDS, Kind
+from psrt.history.events import EVENT, EVENT_BYTES, PARKED, Kind
 from psrt.history.folder import ANY_RANK_FILE, EVENTS, FOLDER, HEADER, LAST_EVENTS
 from psrt.history.header import Header
+from psrt.history.kinds import SERVER_KINDS, WORKER_KINDS
 from psrt.history.log import Events, Owner
 from psrt.history.stream import blocks_of, events_file, extent_of, said_in
 

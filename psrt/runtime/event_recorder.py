@@ -4,18 +4,19 @@ A role does not call these methods amid a step. It *notes* the call, ``events.no
 push, now))``, and once a step has the calls made if there are enough: ``if len(events.noted) >=
 QUEUED: events.drain()``. See ``EventLog``: a note costs a step a tenth of the call.
 
-``history.events`` defines the events and their fields.
+``history.kinds`` defines the events and their fields.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 from psrt.core.arrays import AnyVector, Vector
 from psrt.core.messages import Leave, Params, Push
 from psrt.core.partition import Span
-from psrt.history import EventLog, Kind
+from psrt.history import EventLog, kinds
 from psrt.history.events import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -30,7 +31,6 @@ from psrt.history.events import (
     PRESENT,
     pair,
 )
-from psrt.history.log import Owner
 from psrt.pipeline.step import Kind as StepKind
 from psrt.pipeline.step import PipelineStep
 from psrt.runtime.checksum import digest
@@ -40,41 +40,7 @@ from psrt.runtime.push_codec import Digests
 from psrt.runtime.shard import Note
 from psrt.sync import Serve
 
-# As plain numbers: looking up the member of an enumeration takes as long as writing the event.
-_READ = int(Kind.READ)
-_PUSH = int(Kind.PUSH)
-_ENCODE = int(Kind.ENCODE)
-_RESIDUAL = int(Kind.RESIDUAL)
-_SUM_ENCODE = int(Kind.SUM_ENCODE)
-_SUM_KEEP = int(Kind.SUM_KEEP)
-_SUM_DECODE = int(Kind.SUM_DECODE)
-_REPLY_ENCODE = int(Kind.REPLY_ENCODE)
-_REPLY_DECODE = int(Kind.REPLY_DECODE)
-_STEP = int(Kind.STEP)
-_REDUCE = int(Kind.REDUCE)
-_REDUCED = int(Kind.REDUCED)
-_LEAVE = int(Kind.LEAVE)
-_OFFER = int(Kind.OFFER)
-_OWN = int(Kind.OWN)
-_TAKE = int(Kind.TAKE)
-_MIXED = int(Kind.MIXED)
-_TRACK = int(Kind.TRACK)
-_RECEIVE = int(Kind.RECEIVE)
-_DECODE = int(Kind.DECODE)
-_SAVE = int(Kind.SAVE)
-_APPLY = int(Kind.APPLY)
-_DROP = int(Kind.DROP)
-_REPLY = int(Kind.REPLY)
-_LEFT = int(Kind.LEFT)
-_DRAW = int(Kind.DRAW)
-_FORCE = int(Kind.FORCE)
-_CENTRE = int(Kind.CENTRE)
-_PASS = int(Kind.PASS)
-_PARK = int(Kind.PARK)
-_MESSAGE = int(Kind.MESSAGE)
-_FINAL = int(Kind.FINAL)
 _NAN = math.nan
-
 #: Steps of a pipeline schedule → their flags.
 _PASSES = {
     StepKind.FORWARD: FORWARD,
@@ -93,8 +59,7 @@ _MESSAGES = {
 class _Recorder:
     """What the recorders of a server and of a worker have in common."""
 
-    def __init__(self, log: EventLog, owner: Owner) -> None:
-        self._add = log.adder(owner)
+    def __init__(self, log: EventLog) -> None:
         #: Whether digests and sums of vectors are recorded.
         self.is_exact = log.is_exact
         #: Makes the noted calls.
@@ -117,33 +82,43 @@ class ShardEventRecorder(_Recorder):
     """The events of one shard, in order."""
 
     def __init__(self, log: EventLog, shard: int) -> None:
-        super().__init__(log, (True, shard))
+        super().__init__(log)
         self._shard = shard
+        adder = functools.partial(log.adder, (True, shard))
+        self._receive = adder(kinds.Receive)
+        self._decode = adder(kinds.Decode)
+        self._save = adder(kinds.Save)
+        self._apply = adder(kinds.Apply)
+        self._drop = adder(kinds.Drop)
+        self._reply = adder(kinds.Reply)
+        self._reply_encode = adder(kinds.ReplyEncode)
+        self._left = adder(kinds.Left)
+        self._force = adder(kinds.Force)
+        self._centre = adder(kinds.Centre)
+        self._final = adder(kinds.Final)
 
     def taken(self, message: Push | Leave, now: float) -> None:
         """A message was received."""
         if type(message) is Push:
             worker, clock, version, samples, progress, _ = message
-            self._add(_RECEIVE, now, worker, clock, version, self._shard, samples, progress)
+            self._receive(now, worker, clock, version, self._shard, samples, progress)
         else:
             flag = MISSED if type(message) is Leave and message.missed else 0
-            self._add(_LEFT, now, message.worker, message.clock, -1, self._shard, flag=flag)
+            self._left(now, message.worker, message.clock, self._shard, flag)
 
     def parked(self, clocks: Sequence[tuple[int, int]], now: float) -> None:
         """All workers that are left have stopped for a checkpoint, each at its clock."""
         for worker, clock in clocks:
-            self._add(_RECEIVE, now, worker, clock, 0, self._shard, flag=PARKED)
+            self._receive(now, worker, clock, 0, self._shard, flag=PARKED)
 
     def decoded(self, push: Push, nbytes: int, digests: Digests, now: float) -> None:
         """The frame of a push was decoded."""
-        self._add(
-            _DECODE, now, push.worker, push.clock, pair(digests.frame, digests.decoded),
-            self._shard, nbytes,
-        )  # fmt: skip
+        both = pair(digests.frame, digests.decoded)
+        self._decode(now, push.worker, push.clock, both, self._shard, nbytes)
 
     def kept(self, push: Push, now: float) -> None:
         """A gradient was saved for a later update."""
-        self._add(_SAVE, now, push.worker, push.clock, push.version, self._shard)
+        self._save(now, push.worker, push.clock, push.version, self._shard)
 
     def applied(
         self,
@@ -166,12 +141,12 @@ class ShardEventRecorder(_Recorder):
         """
         seconds = now - began
         if not pushes:
-            self._add(_APPLY, now, -1, -1, version, self._shard, seconds=seconds)
+            self._apply(now, -1, -1, version, self._shard, seconds=seconds)
         for push, note in zip(pushes, notes, strict=True):
-            self._add(
-                _APPLY, now, push.worker, push.clock, version, self._shard, push.samples,
-                push.progress, version - 1 - push.version, lr * note.factor,
-                note.gap if note.gap >= 0.0 else _NAN, 0.0, seconds,
+            self._apply(
+                now, push.worker, push.clock, version, self._shard, push.samples, push.progress,
+                version - 1 - push.version, lr * note.factor,
+                note.gap if note.gap >= 0.0 else _NAN, seconds,
             )  # fmt: skip
 
     def drawn(self, pushes: Sequence[Push], sums: ForceSums, version: int, now: float) -> None:
@@ -185,43 +160,60 @@ class ShardEventRecorder(_Recorder):
         """
         drew = [push for push in pushes if push.samples]
         for push, (crc, total) in zip(drew, sums.forces, strict=True):
-            self._add(
-                _FORCE, now, push.worker, push.clock, pair(crc, 0), self._shard, progress=total
-            )
-        self._add(
-            _CENTRE, now, -1, version, pair(sums.before, sums.made), self._shard,
-            progress=sums.moved, weight=sums.most,
-        )  # fmt: skip
+            self._force(now, push.worker, push.clock, pair(crc, 0), self._shard, total)
+        both = pair(sums.before, sums.made)
+        self._centre(now, -1, version, both, self._shard, sums.moved, sums.most)
 
     def dropped(self, push: Push, version: int, now: float, late: bool) -> None:
         """A push is discarded: it arrived too late at ``version``, or its worker died."""
-        self._add(
-            _DROP, now, push.worker, push.clock, push.version, self._shard, push.samples,
-            push.progress, version - push.version, flag=LATE if late else LOST,
+        self._drop(
+            now, push.worker, push.clock, push.version, self._shard, push.samples, push.progress,
+            version - push.version, LATE if late else LOST,
         )  # fmt: skip
 
     def served(self, serve: Serve, version: int, now: float) -> None:
         """A worker was answered with this version."""
-        self._add(_REPLY, now, serve.worker, serve.clock, version, self._shard)
+        self._reply(now, serve.worker, serve.clock, version, self._shard)
 
     def answered(self, serve: Serve, nbytes: int, digests: Digests, now: float) -> None:
         """A reply was encoded."""
-        self._add(
-            _REPLY_ENCODE, now, serve.worker, serve.clock, pair(digests.frame, digests.decoded),
-            self._shard, nbytes,
-        )  # fmt: skip
+        both = pair(digests.frame, digests.decoded)
+        self._reply_encode(now, serve.worker, serve.clock, both, self._shard, nbytes)
 
     def saved(self, version: int, now: float) -> None:
         """The final span was written."""
-        self._add(_FINAL, now, -1, -1, version, self._shard)
+        self._final(now, -1, version, self._shard)
 
 
 class WorkerEventRecorder(_Recorder):
     """The events of one worker, in order."""
 
     def __init__(self, log: EventLog, worker: int) -> None:
-        super().__init__(log, (False, worker))
+        super().__init__(log)
         self._worker = worker
+        adder = functools.partial(log.adder, (False, worker))
+        self._read = adder(kinds.Read)
+        self._push = adder(kinds.Push)
+        self._encode = adder(kinds.Encode)
+        self._residual = adder(kinds.Residual)
+        self._reply_decode = adder(kinds.ReplyDecode)
+        self._draw = adder(kinds.Draw)
+        self._step = adder(kinds.Step)
+        self._reduce = adder(kinds.Reduce)
+        self._reduced = adder(kinds.Reduced)
+        self._sum_encode = adder(kinds.SumEncode)
+        self._sum_keep = adder(kinds.SumKeep)
+        self._sum_decode = adder(kinds.SumDecode)
+        self._offer = adder(kinds.Offer)
+        self._own = adder(kinds.Own)
+        self._take = adder(kinds.Take)
+        self._mixed = adder(kinds.Mixed)
+        self._track = adder(kinds.Track)
+        self._pass = adder(kinds.Pass)
+        self._message = adder(kinds.Message)
+        self._leave = adder(kinds.Leave)
+        self._park = adder(kinds.Park)
+        self._final = adder(kinds.Final)
 
     def read(
         self,
@@ -243,25 +235,22 @@ class WorkerEventRecorder(_Recorder):
             flag: PARKED after a stop for a checkpoint, which is no push.
         """
         for shard, version in enumerate(versions):
-            self._add(
-                _READ, now, self._worker, clock, version, shard, 0, 0.0, taus[shard],
-                seconds=now - pushed[shard], flag=flag,
-            )  # fmt: skip
+            self._read(
+                now, self._worker, clock, version, shard, taus[shard], now - pushed[shard], flag
+            )
 
     def pushed(self, push: Push, now: float, seconds: float) -> None:
         """A gradient is sent to a shard, ``seconds`` after its parameters were complete."""
         worker, clock, version, samples, progress, shard = push
-        self._add(_PUSH, now, worker, clock, version, shard, samples, progress, seconds=seconds)
+        self._push(now, worker, clock, version, shard, samples, progress, seconds)
 
     def encoded(self, push: Push, nbytes: int, digests: Digests, now: float) -> None:
         """The gradient of a push was encoded."""
         worker, clock, shard = push.worker, push.clock, push.shard
         frame, decoded, before, after, sums = digests
-        self._add(_ENCODE, now, worker, clock, pair(frame, decoded), shard, nbytes)
+        self._encode(now, worker, clock, pair(frame, decoded), shard, nbytes)
         if before or after:
-            self._add(
-                _RESIDUAL, now, worker, clock, pair(before, after), shard, 0, 0.0, 0, *sums
-            )  # fmt: skip
+            self._residual(now, worker, clock, pair(before, after), shard, *sums)
 
     def passed(
         self, now: float, clock: int, step: PipelineStep, rows: int, version: int = -1
@@ -276,16 +265,16 @@ class WorkerEventRecorder(_Recorder):
             version: the steps that the parameters have taken, where a stage does not wait for an
                 update.
         """
-        self._add(
-            _PASS, now, self._worker, clock, version, step.chunk, rows, 0.0, step.micro_batch,
-            flag=_PASSES[step.kind],
+        self._pass(
+            now, self._worker, clock, version, step.chunk, rows, step.micro_batch,
+            _PASSES[step.kind],
         )  # fmt: skip
 
     def exchanged(self, now: float, clock: int, step: PipelineStep, rows: int, nbytes: int) -> None:
         """A micro-batch was sent to another stage, or has come from there; see ``passed``."""
-        self._add(
-            _MESSAGE, now, self._worker, clock, step.peer, step.chunk, rows, nbytes,
-            step.micro_batch, flag=_MESSAGES[step.kind],
+        self._message(
+            now, self._worker, clock, step.peer, step.chunk, rows, nbytes, step.micro_batch,
+            _MESSAGES[step.kind],
         )  # fmt: skip
 
     def encoded_of_sum(
@@ -304,9 +293,9 @@ class WorkerEventRecorder(_Recorder):
             digests: of the frame, and of what is kept back if anything is.
         """
         frame, decoded = digests.frame, digests.decoded
-        self._add(
-            _SUM_ENCODE, now, self._worker, clock, pair(frame, decoded), owner, nbytes,
-            span.start, span.size, flag=flag,
+        self._sum_encode(
+            now, self._worker, clock, pair(frame, decoded), owner, nbytes, span.start, span.size,
+            flag,
         )  # fmt: skip
         if digests.before or digests.after:
             self.kept_of_sum(now, clock, owner, span, flag, digests)
@@ -315,10 +304,10 @@ class WorkerEventRecorder(_Recorder):
         self, now: float, clock: int, owner: int, span: Span, flag: int, digests: Digests
     ) -> None:
         """What a codec keeps back of a sum has changed; see ``encoded_of_sum``."""
-        self._add(
-            _SUM_KEEP, now, self._worker, clock, pair(digests.before, digests.after), owner, 0,
-            span.start, span.size, *digests.sums, flag=flag,
-        )  # fmt: skip
+        both = pair(digests.before, digests.after)
+        self._sum_keep(
+            now, self._worker, clock, both, owner, span.start, span.size, *digests.sums, flag=flag
+        )
 
     def decoded_of_sum(
         self, now: float, clock: int, source: int, span: Span, flag: int, nbytes: int,
@@ -335,33 +324,28 @@ class WorkerEventRecorder(_Recorder):
             nbytes: of the frame; of a part, of all that this worker has sent in its sum.
             digests: of the frame, or of the mean of the part, and of what it comes to.
         """
-        self._add(
-            _SUM_DECODE, now, self._worker, clock, pair(digests.frame, digests.decoded), source,
-            nbytes, span.start, span.size, flag=flag,
-        )  # fmt: skip
+        both = pair(digests.frame, digests.decoded)
+        self._sum_decode(
+            now, self._worker, clock, both, source, nbytes, span.start, span.size, flag
+        )
 
     def decoded(self, reply: Params, nbytes: int, digests: Digests, now: float) -> None:
         """The frame of a reply was added to the parameters."""
-        self._add(
-            _REPLY_DECODE, now, self._worker, reply.clock, pair(digests.frame, digests.decoded),
-            reply.shard, nbytes,
-        )  # fmt: skip
+        both = pair(digests.frame, digests.decoded)
+        self._reply_decode(now, self._worker, reply.clock, both, reply.shard, nbytes)
 
     def drawn(self, now: float, clock: int, shard: int, sums: Drawn) -> None:
         """The worker was drawn to the centre of a shard, after the push of this clock."""
-        self._add(
-            _DRAW, now, self._worker, clock, pair(sums.force, sums.centre), shard,
-            progress=sums.drew, rate=sums.apart, gap=sums.moved, weight=sums.most,
-            seconds=sums.most_drew,
+        self._draw(
+            now, self._worker, clock, pair(sums.force, sums.centre), shard, sums.drew, sums.apart,
+            sums.moved, sums.most, sums.most_drew,
         )  # fmt: skip
 
     def stepped(
         self, now: float, clock: int, samples: int, progress: float, rate: float, seconds: float
     ) -> None:
         """A gradient was computed; with a ``rate`` above 0, a local step was taken."""
-        self._add(
-            _STEP, now, self._worker, clock, -1, -1, samples, progress, 0, rate, seconds=seconds
-        )
+        self._step(now, self._worker, clock, samples, progress, rate, seconds)
 
     def reduces(
         self, now: float, clock: int, updates: int, samples: int, progress: float,
@@ -379,9 +363,9 @@ class WorkerEventRecorder(_Recorder):
             present: whether this worker is still training.
             fragment: number of the part of the parameters; −1 where they are summed as a whole.
         """
-        self._add(
-            _REDUCE, now, self._worker, clock, updates, fragment, samples, progress, 0, 0.0,
-            weight=weight, flag=PRESENT * present,
+        self._reduce(
+            now, self._worker, clock, updates, fragment, samples, progress, weight,
+            PRESENT * present,
         )  # fmt: skip
 
     def reduced(
@@ -401,9 +385,9 @@ class WorkerEventRecorder(_Recorder):
             fragment: number of the part of the parameters; −1 where they are summed as a whole.
             staleness: this worker's steps since its own part was ready.
         """
-        self._add(
-            _REDUCED, now, self._worker, clock, updates, fragment, 0, 0.0, staleness, rate,
-            weight=total, seconds=seconds, flag=PRESENT * present,
+        self._reduced(
+            now, self._worker, clock, updates, fragment, staleness, rate, total, seconds,
+            PRESENT * present,
         )  # fmt: skip
 
     def offered(
@@ -423,17 +407,15 @@ class WorkerEventRecorder(_Recorder):
             neighbour: that it goes to, without rounds.
             number: of the offer, without rounds: by who asks, counted by it.
         """
-        self._add(
-            _OFFER, now, self._worker, clock, pair(content.digest, number), neighbour, receivers,
-            content.total, 0, 0.0, content.rms, weight, seconds, flag,
+        self._offer(
+            now, self._worker, clock, pair(content.digest, number), neighbour, receivers,
+            content.total, content.rms, weight, seconds, flag,
         )  # fmt: skip
 
     def owned(self, now: float, clock: int, content: Content) -> None:
         """This is averaged into, which is not what was offered."""
-        self._add(
-            _OWN, now, self._worker, clock, pair(content.digest, 0), -1, 0, content.total,
-            gap=content.rms,
-        )  # fmt: skip
+        both = pair(content.digest, 0)
+        self._own(now, self._worker, clock, both, content.total, content.rms)
 
     def took(
         self, now: float, clock: int, neighbour: int, digest: int, factor: float,
@@ -451,10 +433,8 @@ class WorkerEventRecorder(_Recorder):
             number: as the offer's.
             staleness: this worker's steps since it offered what this answers.
         """
-        self._add(
-            _TAKE, now, self._worker, clock, pair(digest, number), neighbour, 0, 0.0, staleness,
-            weight=factor, flag=flag,
-        )  # fmt: skip
+        both = pair(digest, number)
+        self._take(now, self._worker, clock, both, neighbour, staleness, factor, flag)
 
     def mixed(
         self, now: float, clock: int, content: Content, seconds: float, gap: float,
@@ -473,21 +453,21 @@ class WorkerEventRecorder(_Recorder):
             flag: TRACKED or none.
             neighbour: that it was averaged with, without rounds.
         """
-        self._add(
-            _MIXED, now, self._worker, clock, pair(content.digest, 0), neighbour, 0, content.total,
-            0, divided, gap, weight, seconds, flag,
+        self._mixed(
+            now, self._worker, clock, pair(content.digest, 0), neighbour, content.total, divided,
+            gap, weight, seconds, flag,
         )  # fmt: skip
 
     def tracked(self, now: float, clock: int, content: Content, gradient: Content) -> None:
         """The gradient of a step was added to what is tracked, y, of this ``content`` then."""
-        self._add(
-            _TRACK, now, self._worker, clock, pair(content.digest, 0), -1, 0, content.total,
-            0, gradient.total, content.rms, gradient.rms,
+        self._track(
+            now, self._worker, clock, pair(content.digest, 0), content.total, gradient.total,
+            content.rms, gradient.rms,
         )  # fmt: skip
 
     def left(self, now: float, clock: int, seconds: float = 0.0) -> None:
         """The worker is done, ``seconds`` of waiting for its neighbours to be included."""
-        self._add(_LEAVE, now, self._worker, clock, -1, seconds=seconds)
+        self._leave(now, self._worker, clock, seconds)
 
     def parked(self, now: float, clock: int, step: int, told: int, seconds: float) -> None:
         """The worker and its neighbours have come to a checkpoint.
@@ -499,8 +479,8 @@ class WorkerEventRecorder(_Recorder):
             told: neighbours that were told.
             seconds: since it began to wait for that.
         """
-        self._add(_PARK, now, self._worker, clock, step, -1, told, seconds=seconds)
+        self._park(now, self._worker, clock, step, told, seconds)
 
     def saved(self, updates: int, now: float) -> None:
         """The final parameters that all workers share were written."""
-        self._add(_FINAL, now, self._worker, -1, updates)
+        self._final(now, self._worker, updates)

@@ -25,9 +25,8 @@ import numpy as np
 import pytest
 
 from psrt.core.errors import ConfigError
-from psrt.history import EVENT, Kind
+from psrt.history import EVENT, Kind, kinds
 from psrt.history.check.run import check_run
-from psrt.history.events import FIELDS
 from support.cases import also
 from support.forgeries import (
     FIRST_DIGEST,
@@ -280,7 +279,10 @@ def test_a_forged_event_is_found_out(group, histories):
     for kind, places in where.items():
         for way in ways_of(kind):
             # What a kind does not have is asked of all kinds alike.
-            unused = way in EVENT.names and way not in (*FIELDS[kind], "kind", "worker")
+            unused = way in EVENT.names and way not in kinds.KINDS[kind].columns() | {
+                "kind",
+                "worker",
+            }
             if unused and draw(way, group, kind.name) % 3:
                 continue
             first = draw(group, kind.name, way) % min(SHORTEST, len(places))

@@ -20,18 +20,13 @@ from psrt.core.errors import ConfigError
 from psrt.history import EVENT, Header, History, Kind
 from psrt.history.check import Outcome, check
 from psrt.history.check.run import check_cells
+from psrt.history.kinds import PAIRED
 from psrt.history.reading import assemble, read_cells
 
 #: What is done to a whole event.
 LEFT_OUT, DOUBLED, SWAPPED = "left out", "doubled", "after the next"
 #: What is done to a time: none is told by moving it between its neighbours.
 EARLY, LATE = "time before all", "time after all"
-#: Kinds whose version is a pair of digests, each in 32 bits.
-DIGESTS = (
-    Kind.ENCODE, Kind.RESIDUAL, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE, Kind.REPLY_DECODE,
-    Kind.OFFER, Kind.TAKE, Kind.MIXED, Kind.DECODE, Kind.REPLY_ENCODE, Kind.OWN, Kind.TRACK,
-    Kind.DRAW, Kind.FORCE, Kind.CENTRE,
-)  # fmt: skip
 FIRST_DIGEST = "version, the first digest"
 FIELDS = tuple(name for name in EVENT.names or () if name != "time")
 
@@ -40,7 +35,7 @@ Events = np.ndarray[Any, Any]
 
 def ways_of(kind: Kind) -> tuple[str, ...]:
     """Return what can be done to an event of a kind."""
-    more = (FIRST_DIGEST,) if kind in DIGESTS else ()
+    more = (FIRST_DIGEST,) if kind in PAIRED else ()
     return (LEFT_OUT, DOUBLED, SWAPPED, EARLY, LATE, *FIELDS, *more)
 
 

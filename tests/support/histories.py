@@ -16,8 +16,8 @@ import numpy as np
 from psrt.config import TrainConfig, resolve
 from psrt.core.partition import Span, even_spans
 from psrt.history import EVENT, EventLog, Header, History, Kind
-from psrt.history.events import FIELDS as KIND_FIELDS
 from psrt.history.events import UNUSED
+from psrt.history.kinds import KINDS, Final
 from psrt.history.log import Events
 from psrt.history.reading import assemble
 from psrt.job.gossip import topology_for
@@ -110,25 +110,27 @@ class Kept(EventLog):
     """A log in memory."""
 
     def __init__(self) -> None:
-        self.origin = 0.0
+        self.origin, self.queue = 0.0, []
         self.rows: list[tuple[Any, ...]] = []
-        self.queue = []
+        self._at, self._buffer = 0, cast(Any, self.rows)  # which is never so long as to be full
 
-    def add(
-        self, kind: int, time: float, worker: int, clock: int, version: int, shard: int = -1,
-        samples: int = 0, progress: float = 0.0, tau: int = 0, rate: float = 0.0,
-        gap: float = math.nan, weight: float = 0.0, seconds: float = 0.0, flag: int = 0,
-    ) -> None:  # fmt: skip
-        if self.queue:
-            self.drain()
-        self.rows.append(
-            (kind, flag, shard, worker, clock, version, progress, time, tau, samples, rate, gap,
-             weight, seconds)
-        )  # fmt: skip
+    @staticmethod
+    def pack(rows: list[tuple[Any, ...]], at: int, *columns: Any) -> None:
+        rows.append(columns)
 
     def kept(self) -> np.ndarray:
         self.drain()
         return np.array(self.rows, EVENT)
+
+
+def record(
+    kind: int, time: float, worker: int, clock: int, version: int, shard: int = -1,
+    samples: int = 0, **columns: float,
+) -> Events:  # fmt: skip
+    """Return one event, of any kind, with any columns; ``EventLog.keep`` writes it."""
+    own = {"kind": kind, "time": time, "worker": worker, "clock": clock, "version": version}
+    values = UNUSED | own | {"shard": shard, "samples": samples} | columns
+    return np.array([tuple(values[name] for name in EVENT.names or ())], EVENT)
 
 
 class Recorded(NamedTuple):
@@ -164,10 +166,11 @@ def recorded(
         config, problem, workers=workers, seed=seed, costs=COSTS[costs] if not hosts else None,
         log=log, crashes=crashes, hosts=hosts,
     )  # fmt: skip
+    final = log.adder((False, 0), Final)
     for shard, server in enumerate(run.servers):
-        log.add(Kind.FINAL, run.seconds, -1, -1, server.shard.version, shard)
+        final(run.seconds, -1, server.shard.version, shard)
     if not run.servers:
-        log.add(Kind.FINAL, run.seconds, 0, -1, run.workers[0].strategy.updates)
+        final(run.seconds, 0, run.workers[0].strategy.updates)
     role_map = run.world.role_map
     chosen = resolve(config, ranks=role_map.size)
     if chosen.shards_per_server is not None:
@@ -275,7 +278,7 @@ def events_of(text: str) -> np.ndarray:
         event = events[i : i + 1]
         event["kind"], event["gap"], event["time"] = Kind[kind], math.nan, i / 1000
         for field, unused in UNUSED.items():
-            if field not in KIND_FIELDS[Kind[kind]]:
+            if field not in KINDS[Kind[kind]].columns():
                 event[field] = unused
         if kind in ("REDUCE", "REDUCED"):
             event["shard"] = UNUSED["shard"]  # but for fragments

@@ -33,6 +33,7 @@ from psrt.history.check.steps import check_local_steps, check_own_rates, check_s
 from psrt.history.check.table import Bools, Floats, Ints, Table, find, previous
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
+from psrt.history.kinds import Mixed, Offer, Take, Vector
 from psrt.topology import Topology, topology_of
 
 #: Bytes of a message, without what goes with it.
@@ -97,10 +98,10 @@ class Averagers:
 
     def check_norms(self, at: Ints, findings: Findings) -> None:
         """Check that the norms of some vectors, by which rounding is judged, fit their sums."""
-        most = self.table.real("gap")[at] * self.n
-        holds = may_be_norms(self.table.real("progress")[at], most, self.n)
-        text = "{kind} of worker {worker} at clock {clock} adds up to {progress:.9g}, by a norm of "
-        text += "{gap:g} at most {most:.9g}, and hardly so little"
+        most = self.table.real(Offer.rms)[at] * self.n
+        holds = may_be_norms(self.table.real(Vector.total)[at], most, self.n)
+        text = "{kind} of worker {worker} at clock {clock} adds up to {total:.9g}, by a norm of "
+        text += "{rms:g} at most {most:.9g}, and hardly so little"
         findings.on(self.table, at).require(CONSERVED, holds, text, most=most, counts=False)
 
     def check_causality(self, takes: Ints, offers: Ints, findings: Findings) -> None:
@@ -108,7 +109,8 @@ class Averagers:
         table = self.table
         if self.contract.one_clock:
             sent = table.real("time")[offers] - table.real("seconds")[offers] * (1 + ROUNDING)
-            text = "worker {worker} took what worker {shard} has for round {clock} before it had it"
+            text = "worker {worker} took what worker {neighbour} has for round {clock} before it "
+            text += "had it"
             findings.on(table, takes).require(
                 CAUSALITY, table.real("time")[takes] >= sent, text, because=[offers]
             )
@@ -117,7 +119,7 @@ class Averagers:
         """Check that events of rounds have no number of an offer, and no staleness."""
         table = self.table
         at = table.where(Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.TRACK)
-        nothing = (parts(table["version"])[1][at] == 0) & (table["tau"][at] == 0)
+        nothing = (parts(table[Vector.digests])[1][at] == 0) & (table["tau"][at] == 0)
         text = "{kind} of worker {worker} in round {clock} says what only averages of pairs have"
         findings.on(table, at).require(OFFERS, nothing, text, counts=False)
 
@@ -125,10 +127,10 @@ class Averagers:
         """Check that these vectors have no weight of their own, and that no result is divided."""
         table = self.table
         text = "{kind} of worker {worker} at clock {clock} has weight {weight:g}, expected 1"
-        plain = table.real("weight")[vectors] == 1
+        plain = table.real(Offer.weight)[vectors] == 1
         findings.on(table, vectors).require(CONSERVED, plain, text, counts=False)
         text = "worker {worker} ends clock {clock} with a vector that is divided by its weight"
-        whole = table.real("rate")[results] == 0
+        whole = table.real(Mixed.divided)[results] == 0
         findings.on(table, results).require(CONSERVED, whole, text, counts=False)
 
     def check_total(
@@ -144,7 +146,7 @@ class Averagers:
             findings: takes what is wrong.
         """
         table, clock = self.table, self.table["clock"][ends]
-        total = table.real("progress")
+        total = table.real(Vector.total)
         had, has = np.bincount(clock, total[before]), np.bincount(clock, total[ends])
         last = np.zeros(len(whole), np.int64)
         np.maximum.at(last, clock, ends)
@@ -198,7 +200,7 @@ class Level:
     @cached_property
     def taken(self) -> tuple[Ints, Ints, Ints]:
         """By take, who takes, of whom, and in which round."""
-        worker, source, clock = (self.all.table[it] for it in ("worker", "shard", "clock"))
+        worker, source, clock = (self.all.table[it] for it in ("worker", Take.neighbour, "clock"))
         return worker[self.takes], source[self.takes], clock[self.takes]
 
     @cached_property
@@ -223,7 +225,7 @@ class Level:
     def over_takes(self, column: Floats | None = None) -> Floats:
         """Return, by average, the sum of its weights, each times a column of what it takes."""
         takes, row, source = self._known
-        values = self.all.table.real("weight")[takes]
+        values = self.all.table.real(Take.factor)[takes]
         if column is not None:
             values = values * np.where(source >= 0, column[source], 0.0)
         found: Floats = np.bincount(row, values, len(self.ends.at)).astype(np.float64)
@@ -246,7 +248,7 @@ class Level:
         may = np.where(everybody.told, self.offers.count + everybody.died, np.iinfo(np.int64).max)[
             source
         ]
-        text = "worker {worker} averages with worker {shard} in round {clock}, {why}"
+        text = "worker {worker} averages with worker {neighbour} in round {clock}, {why}"
         findings.on(table, self.takes).require(
             NEIGHBOURS,
             linked & (clock < may),
@@ -255,9 +257,9 @@ class Level:
         )
         known = self.offered >= 0
         at, its = self.takes[known], self.offered[known]
-        digest, _ = parts(table["version"])
+        digest, _ = parts(table[Vector.digests])
         text = (
-            "worker {worker} took digest {said:08x} of worker {shard} for round {clock}, which "
+            "worker {worker} took digest {said:08x} of worker {neighbour} for round {clock}, which "
             "offered {due:08x}"
         )
         findings.on(table, at).require_equal(OFFERS, digest[at], digest[its], text, because=[its])
@@ -295,17 +297,19 @@ class Level:
     def check_weights(self, due: Floats, findings: Findings) -> None:
         """Check by which factor each is taken; nan where it is not known."""
         factor = due.astype(np.float32)
-        text = "worker {worker} weighs what worker {shard} has for round {clock} by {weight:g}, "
+        text = (
+            "worker {worker} weighs what worker {neighbour} has for round {clock} by {factor:g}, "
+        )
         findings.on(self.all.table, self.takes).require(
             NEIGHBOURS,
-            (self.all.table.real("weight")[self.takes] == factor) | np.isnan(factor),
+            (self.all.table.real(Take.factor)[self.takes] == factor) | np.isnan(factor),
             text + "expected {due:g}",
             due=factor,
         )
 
     def check_receivers(self, least: Ints, most: Ints, findings: Findings) -> None:
         """Check to how many each offer went."""
-        said = self.all.table["samples"][self.offers.at]
+        said = self.all.table[Offer.receivers][self.offers.at]
         text = "worker {worker} sent what it has for round {clock} to {said}, expected {due}"
         findings.on(self.all.table, self.offers.at).require(
             OFFERS, (said >= least) & (said <= most), text, said=said, due=most, counts=False
@@ -335,7 +339,7 @@ class Level:
             (k,) the most that rounding may make of each.
         """
         table, n, ends = self.all.table, self.all.n, self.ends.at
-        total, size = table.real("progress"), table.real("gap") * n
+        total, size = table.real(Vector.total), table.real(Offer.rms) * n
         due = share * total[own] + rate * self.over_takes(total)
         most = 2.0 * size[own] + rate * self.over_takes(size)
         if less is not None:
@@ -362,10 +366,12 @@ class Level:
 
 def check_order(table: Table, takes: Ints, findings: Findings, *, vectors: int = 1) -> None:
     """Check that in a round what neighbours have is taken in their order, each once."""
-    worker, clock, source = (table[it][takes] for it in ("worker", "clock", "shard"))
+    worker, clock, source = (table[it][takes] for it in ("worker", "clock", Take.neighbour))
     rank = source * vectors + table["flag"][takes] % vectors
     again = (worker == previous(worker, -1)) & (clock == previous(clock, -1))
-    text = "worker {worker} takes what worker {shard} has for round {clock} after that of {before}"
+    text = (
+        "worker {worker} takes what worker {neighbour} has for round {clock} after that of {before}"
+    )
     findings.on(table, takes).require(
         ORDER,
         ~again | (rank > previous(rank, -1)),

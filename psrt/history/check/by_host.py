@@ -36,6 +36,7 @@ from psrt.history.check.norms import MORE, ROUNDING, TINY
 from psrt.history.check.table import Bools, Floats, Ints, Table, rank_in_group
 from psrt.history.events import HOST, Kind
 from psrt.history.header import Header
+from psrt.history.kinds import Mixed, Offer, Vector
 from psrt.topology.mixing import metropolis_weight
 from psrt.topology.registry import HostLevel
 
@@ -172,7 +173,7 @@ def _check_blocks(rounds: _Rounds, adapts_first: bool, findings: Findings) -> No
         # Of a round that death left half recorded there is no end.
         holds = (level.takes > begin) & (level.takes < np.where(end < 0, len(table), end))
         holds &= ((begin >= 0) | (not of_host)) & ((end >= 0) | rounds.all.died[worker])
-        text = "worker {worker} takes what worker {shard} has for round {clock} out of its turn"
+        text = "worker {worker} takes what worker {neighbour} has for round {clock} out of its turn"
         findings.on(table, level.takes).require(TURNS, holds, text)
 
 
@@ -185,10 +186,12 @@ def _check_means(rounds: _Rounds, findings: Findings) -> None:
     own = level.offers.find(table["worker"][means], table["clock"][means])
     number = level.count + (own >= 0)
     text = "worker {worker} says that {weight:g} workers are in round {clock}, expected {due}"
-    findings.on(table, means).require_equal(NEIGHBOURS, table.real("weight")[means], number, text)
+    findings.on(table, means).require_equal(
+        NEIGHBOURS, table.real(Mixed.weight)[means], number, text
+    )
     taker, _, clock = level.taken
     mean = level.ends.find(taker, clock)
-    level.check_weights(np.where(mean >= 0, 1.0 / table.real("weight")[mean], np.nan), findings)
+    level.check_weights(np.where(mean >= 0, 1.0 / table.real(Mixed.weight)[mean], np.nan), findings)
     # Without one's own, the first one is moved.
     first = np.full(len(means), -1)
     row = np.searchsorted(means, mean[mean >= 0])
@@ -201,7 +204,7 @@ def _check_means(rounds: _Rounds, findings: Findings) -> None:
 def _check_results(rounds: _Rounds, findings: Findings) -> None:
     """Check what comes of means."""
     table, level, mixing = rounds.all.table, rounds.between, rounds.mixing
-    results, size = level.ends.at, table.real("weight")
+    results, size = level.ends.at, table.real(Mixed.weight)
     if not len(results):
         return
     taker, source, clock = level.taken
@@ -235,7 +238,7 @@ def _check_what_workers_have(rounds: _Rounds, findings: Findings) -> None:
     known = (came >= 0) | (alone & rounds.all.told[lead])
     it, its = at[known], source[known]
     text = "worker {worker} goes on from round {clock} with {said}, its host has {due}"
-    for name in ("version", "progress"):
+    for name in (Vector.digests, Vector.total):
         column = table.column(name)
         same = (column[it] == column[its]) | (np.isnan(column[it]) & np.isnan(column[its]))
         findings.on(table, it).require(
@@ -272,7 +275,7 @@ def _check_all(rounds: _Rounds, findings: Findings) -> None:
     clock = table["clock"][at]
     count, its = np.bincount(clock), offers.find(table["worker"][at], clock)
     # All that is weighed in an average is no larger than what all have together.
-    size: Floats = everybody.n * table.real("gap")[its]
+    size: Floats = everybody.n * table.real(Offer.rms)[its]
     most = 8.0 * np.bincount(clock, size).astype(np.float64)
     slack = (count + 4) * (most * ROUNDING + everybody.n * TINY) * MORE
     whole = np.bincount(table["clock"][offers.at])[: len(count)] == count
@@ -286,7 +289,7 @@ def _sent_bytes(rounds: _Rounds, n: int) -> tuple[int, int]:
     """Return the bytes that all workers sent, at least and at most: the same."""
     table, between = rounds.all.table, rounds.between
     offers = (rounds.inside.offers, between.offers)
-    sent = sum(int(table["samples"][it.at].sum()) for it in offers)
+    sent = sum(int(table[Offer.receivers][it.at].sum()) for it in offers)
     members = ~rounds.leads
     sent += int(rounds.mixes.count[members].sum())  # what came of a round goes to each
     linked = between.linked.any(axis=0)

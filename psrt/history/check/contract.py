@@ -68,6 +68,8 @@ class Contract:
     described: str = ""
     #: How the data is cut; None where the problem cuts it by itself.
     plan: DataPlan | None = None
+    #: Steps between two lines of the metrics; 0 for the ends of epochs only.
+    log_every: int = 0
     #: Whether the loop was the user's own, see ``Header``.
     own_loop: bool = False
     #: Whether it was a run in virtual time, and workers that were made to die in it, unless they
@@ -189,6 +191,7 @@ def contract_of(header: Header) -> Contract:
         epochs=real_knob(header, "epochs", math.inf),
         described=mode.described(header.knob),
         plan=_data_plan(header),
+        log_every=_whole(header, "log_every", 0),
         own_loop=header.own_loop,
         simulated=header.simulated,
         crashes=header.crashes,

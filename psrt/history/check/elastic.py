@@ -20,6 +20,7 @@ from psrt.history.check.norms import LARGEST, LEAST, NORMAL, ROUNDING, are_near,
 from psrt.history.check.table import Floats, Ints, Table, find, previous, repeats
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
+from psrt.history.kinds import Centre, Draw, Force
 
 #: Kinds of events that only a run with an elastic force has.
 KINDS = (Kind.DRAW, Kind.FORCE, Kind.CENTRE)
@@ -83,7 +84,8 @@ def _check_draws(contract: Contract, alpha: float, table: Table, findings: Findi
     )
     findings.on(table, at).require(ELASTIC, follows, text, because=[before], counts=False)
     drew, apart, moved, most, most_drew = (
-        table.real(it)[at] for it in ("progress", "rate", "gap", "weight", "seconds")
+        table.real(it)[at]
+        for it in (Draw.force, Draw.apart, Draw.moved, Draw.most, Draw.most_force)
     )
     due = alpha * apart
     # Of α, of x − x̃, of their product, and of the sum of x − x̃ as it is written.
@@ -114,29 +116,29 @@ def _check_bounds(n: int, workers: Table, shards: Sequence[Table], findings: Fin
     """
     draws = workers.where(Kind.DRAW)
     drew, apart, moved, most_drew = (
-        workers.real(it)[draws] for it in ("progress", "rate", "gap", "seconds")
+        workers.real(it)[draws] for it in (Draw.force, Draw.apart, Draw.moved, Draw.most_force)
     )
-    text = "worker {worker} was drawn at clock {clock} by a force that adds up to {progress:.9g}, "
-    text += "which does not fit a norm of {seconds:g}"
+    text = "worker {worker} was drawn at clock {clock} by a force that adds up to {force:.9g}, "
+    text += "which does not fit a norm of {most_force:g}"
     holds = may_be_norms(drew, most_drew, n)
     findings.on(workers, draws).require(ELASTIC, holds, text, counts=False)
     moves = np.abs(np.concatenate([drew, apart, moved]))
     # A centre's has each force once more for each of the others.
     many = 1 + len(np.unique(workers["worker"]))
     moves = moves[np.isfinite(moves)].sum() * many
-    text = "{kind} says that rounding changes it by {weight:g} units, expected {most:g} at most"
+    text = "{kind} says that rounding changes it by {most:g} units, expected {limit:g} at most"
     for number, shard in enumerate(shards):
         tables = (
             (workers, draws[workers["shard"][draws] == number]),
             (shard, shard.where(Kind.CENTRE)),
         )
-        said = [table.real("weight")[at] for table, at in tables]
+        said = [table.real(Draw.most)[at] for table, at in tables]  # as of CENTRE
         shortest = np.minimum(np.concatenate(said), LARGEST).min(initial=LARGEST)
         most = many * shortest + np.sqrt(n) * moves / LEAST
         for (table, at), norms in zip(tables, said, strict=True):
             fits = (norms >= 0) & (np.minimum(norms, LARGEST) <= most)
-            fits |= np.isinf(table.real("progress")[at])  # as are its numbers
-            findings.on(table, at).require(ELASTIC, fits, text, most=most, counts=False)
+            fits |= np.isinf(table.real(Draw.force)[at])  # as are its numbers
+            findings.on(table, at).require(ELASTIC, fits, text, limit=most, counts=False)
 
 
 def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: Findings) -> bool:
@@ -146,7 +148,7 @@ def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: F
     kind = np.append(table["kind"], 0)
     same = (kind[drew - 1] == Kind.FORCE) | (kind[drew - 1] == Kind.APPLY)
     same &= (kind[drew + 1] == Kind.FORCE) | (kind[drew + 1] == Kind.CENTRE)
-    same &= (drew > pushed) & (parts(table["version"][drew])[1] == 0)
+    same &= (drew > pushed) & (parts(table[Draw.digests][drew])[1] == 0)
     for name in ("worker", "clock"):
         same &= table[name][drew] == table[name][pushed]
     text = (
@@ -161,7 +163,7 @@ def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: F
     if not findings.none:
         return False
     versions = np.unique(table["version"][applied])
-    drawn = table["clock"][centres]
+    drawn = table[Centre.version][centres]
     alone = (table["worker"][centres] == -1) & (kind[centres - 1] == Kind.FORCE)
     if len(versions) != len(centres) or (versions != drawn).any() or not alone.all():
         findings.on(table, centres[-1:] if len(centres) else applied[:1]).forbid(
@@ -170,7 +172,9 @@ def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: F
         return False
     of = np.searchsorted(centres, forces)
     inside = of < len(centres)
-    right = inside & (table["clock"][centres[np.where(inside, of, 0)]] == table["version"][applied])
+    right = inside & (
+        table[Centre.version][centres[np.where(inside, of, 0)]] == table["version"][applied]
+    )
     text = "shard {shard} has the force of worker {worker} at clock {clock} in another update"
     findings.on(table, forces).require(ELASTIC, right, text, because=[applied], counts=False)
     return findings.none
@@ -178,14 +182,14 @@ def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: F
 
 def _check_centres(table: Table, forces: Ints, centres: Ints, of: Ints, findings: Findings) -> None:
     """Check that each centre is the one before, moved by the forces; ``of`` by force its update."""
-    before, made = parts(table["version"][centres])
-    text = "shard {shard} made version {clock} of another centre than it had made before"
+    before, made = parts(table[Centre.digests][centres])
+    text = "shard {shard} made version {version} of another centre than it had made before"
     holds = made == np.where(np.arange(len(made)) > 0, before, 0)
     findings.on(table, centres).require(ELASTIC, holds, text, because=[previous(centres, -1)])
-    due = np.bincount(of, table.real("progress")[forces], len(centres)).astype(np.float64)
-    moved, slack = table.real("progress")[centres], _slack(table.real("weight")[centres])
+    due = np.bincount(of, table.real(Force.force)[forces], len(centres)).astype(np.float64)
+    moved, slack = table.real(Centre.moved)[centres], _slack(table.real(Centre.most)[centres])
     text = (
-        "shard {shard} moved the centre by {moved:.9g} to version {clock}, expected the sum of "
+        "shard {shard} moved the centre by {moved:.9g} to version {version}, expected the sum of "
         "the forces, {due:.9g}, give or take {slack:.2g}"
     )
     findings.on(table, centres).require(
@@ -232,16 +236,16 @@ def _check_both_ends(
     findings.on(workers, draws).require(ELASTIC, drawn, text, counts=False)
     at, forces, centres = draws[at[met]], forces[met], centres[met]
     (force, centre), (its_force, _) = (
-        parts(it["version"][of]) for it, of in ((workers, at), (table, forces))
+        parts(it[Draw.digests][of]) for it, of in ((workers, at), (table, forces))
     )
-    drew, its_drew = workers.real("progress")[at], table.real("progress")[forces]
+    drew, its_drew = workers.real(Draw.force)[at], table.real(Force.force)[forces]
     # The same numbers, added up in two orders, and not finite where the force is not.
-    near = are_near(drew, its_drew, 1e-9 * (np.abs(drew) + workers.real("seconds")[at]))
+    near = are_near(drew, its_drew, 1e-9 * (np.abs(drew) + workers.real(Draw.most_force)[at]))
     same = (force == its_force) & near
     text = "worker {worker} and shard {shard} have different forces at clock {clock}"
     findings.on(workers, at).require(ELASTIC, same, text, because=[(table, forces)])
     if contract.exact_reads:
-        its_centre, _ = parts(table["version"][centres])
+        its_centre, _ = parts(table[Centre.digests][centres])
         text = (
             "worker {worker} was drawn at clock {clock} by another centre of shard {shard} than "
             "the one that it drew"

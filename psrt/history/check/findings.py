@@ -26,12 +26,10 @@ from psrt.history.events import (
     GRADIENT,
     LATE,
     LOST,
-    PAIRED,
     PRESENT,
-    SERVER_KINDS,
     Kind,
 )
-from psrt.history.events import FIELDS as FIELDS_OF
+from psrt.history.kinds import KINDS, SERVER
 
 FIELDS = "well-formed events"
 STEPS = "steps"
@@ -173,8 +171,10 @@ class _Blanks(dict[str, Any]):
         self._table, self._at = table, at
 
     def __missing__(self, name: str) -> Any:
-        assert name in COLUMNS, f"no value for {{{name}}} in the text of a rule"
-        return self._table.value(name, self._at)
+        kind = Kind(int(self._table["kind"][self._at]))
+        column = KINDS[kind].fields.get(name, name)
+        assert column in COLUMNS, f"no value for {{{name}}} in the text of a rule"
+        return self._table.value(column, self._at)
 
 
 @dataclass(slots=True)
@@ -314,7 +314,7 @@ def _refs(reasons: Reasons, table: Table, i: int) -> list[EventRef]:
 #: Events of the same worker and of the same shard that are shown before the one that is wrong, and
 #: how far back they are looked for, whatever the length of the history.
 _BEFORE, _WITHIN = 4, 10_000
-#: Fields that are not shown, and, as −1, those that an event does not have.
+#: Columns that are not shown, and, as −1, those that an event does not have.
 _HIDDEN, _MAYBE = ("gap", "seconds", "flag"), ("worker", "shard")
 _FLAGS = {
     (Kind.DROP, LATE): "late",
@@ -435,12 +435,13 @@ def _record(ref: EventRef) -> dict[str, Any]:
     event = ref.table.events[ref.at]
     kind = Kind(int(event["kind"]))
     record: dict[str, Any] = {"time": _finite(event["time"].item()), "kind": kind.name}
-    hidden = (*_HIDDEN, "version") if kind in PAIRED else _HIDDEN
-    names = (*(reversed(_MAYBE) if kind in SERVER_KINDS else _MAYBE), *FIELDS_OF[kind])
-    for name in dict.fromkeys(names):
-        value = event[name].item()
-        if name not in hidden and not (name in _MAYBE and value < 0):
-            record[name] = _finite(value)
+    fields = {str(it): it.name for it in KINDS[kind].fields.values() if not it.is_pair}
+    # A server's events are of its shard, above all.
+    first = reversed(_MAYBE) if KINDS[kind].who == SERVER else _MAYBE
+    for column in dict.fromkeys((*first, *fields)):
+        value = event[column].item()
+        if column not in _HIDDEN and not (column in _MAYBE and value < 0):
+            record[fields.get(column, column)] = _finite(value)
     if flag := _FLAGS.get((kind, int(event["flag"]))):
         record["flag"] = flag
     return record

@@ -25,6 +25,7 @@ from psrt.history.check.steps import asks
 from psrt.history.check.table import Bools, Grid, Ints, Table
 from psrt.history.events import Kind
 from psrt.history.header import Header
+from psrt.history.kinds import Reduce
 
 #: Numbers that are summed beside each fragment.
 _CONTROLS = 3
@@ -73,7 +74,7 @@ def streamed_bytes(
     ends = ends[table["worker"][ends] == 0]
     first = len(ends) - contract.settles if contract.sends_frames else 0
     dense = ends[first:]  # in frames goes all but what settles
-    summed = sizes[table["shard"][dense[table.real("weight")[dense] > 0]]].tolist()
+    summed = sizes[table[Reduce.fragment][dense[table.real("weight")[dense] > 0]]].tolist()
     # What settles the differences of eager workers needs no control values.
     controls = [_CONTROLS] * (len(ends) - contract.settles)
     sent = sum(
@@ -163,7 +164,7 @@ def _check_turns(
     for what, at in (("sent", parts), ("took", ends)):
         text = f"worker {{worker}} {what} fragment {{said}} as its sum {{number}}, expected {{due}}"
         findings.on(table, at).require_equal(
-            FRAGMENTS, table["shard"][at], turn, text, number=number
+            FRAGMENTS, table[Reduce.fragment][at], turn, text, number=number
         )
 
 
@@ -265,7 +266,8 @@ def _check_arrivals(
     late = (number >= early * count) & (number < present)
     expected = _staleness(contract, due, late, made)
     text = (
-        "worker {worker} took fragment {shard} {passed} steps after it had sent it and says {tau},"
+        "worker {worker} took fragment {fragment} {passed} steps after it had sent it and says "
+        "{tau},"
         " expected {due}"
     )
     findings.on(table, ends).require(
@@ -276,7 +278,7 @@ def _check_arrivals(
         due=expected,
         because=[parts],
     )
-    text = "worker {worker} sent fragment {shard} again before it arrived"
+    text = "worker {worker} sent fragment {fragment} again before it arrived"
     before = ends[: max(len(parts) - count, 0)]
     findings.on(table, parts[count:]).require(
         FRAGMENTS, parts[count:] > before, text, because=[before]
@@ -285,7 +287,9 @@ def _check_arrivals(
         # What the others have sent before is taken with what is sent now; all of it, to settle.
         begun, settles = len(parts) - contract.settles, _settles(contract, parts)
         taken = np.where(settles, begun, np.maximum(number - count + 1, 0))
-        text = "worker {worker} had taken {said} sums when it sent fragment {shard}, expected {due}"
+        text = (
+            "worker {worker} had taken {said} sums when it sent fragment {fragment}, expected {due}"
+        )
         findings.on(table, parts).require_equal(
             FRAGMENTS, np.searchsorted(ends, parts), taken, text
         )

@@ -30,6 +30,7 @@ from psrt.history.check.table import (
 )
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
+from psrt.history.kinds import Encode, Kept
 
 #: Bytes of zeros whose checksum is computed at a time.
 _CHUNK = 1 << 20
@@ -38,6 +39,8 @@ SERVED = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, Kind.REPLY_ENCODE, Kind.REPLY
 KINDS = (*SERVED, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
 #: Those of what a codec keeps back.
 KEPT = (Kind.RESIDUAL, Kind.SUM_KEEP)
+#: What these say of it.
+_SUMS = (Kept.given, Kept.decoded, Kept.kept, Kept.most)
 #: The most that rounding to float32 makes of a number, over the number; and of the smallest ones.
 _ROUNDING, _TINY = 2.0**-24, 2.0**-149
 #: The smallest normal number, which a bound has for each element.
@@ -149,7 +152,7 @@ def check_frames(
         if not codec.feeds_back:
             text = "{kind} of worker {worker} at clock {clock} says what its frame decodes to, "
             text += "which it did not look at"
-            unknown = parts(workers["version"][at])[1] == 0
+            unknown = parts(workers[Encode.digests][at])[1] == 0
             findings.on(workers, at).require(FRAMES, unknown, text, counts=False)
         _check_residuals(codec, workers, findings)
     if findings.none:
@@ -247,10 +250,10 @@ def _check_lengths(
     places, which = np.unique(np.stack([shard, epoch], axis=1), axis=0, return_inverse=True)
     bounds = np.array([codec.bounds(*place) for place in places.tolist()], np.int64).reshape(-1, 2)
     low, high = bounds[which.ravel()].T
-    said = table["samples"][at]
+    said = table[Encode.nbytes][at]
     text = (
         f"{{kind}} of worker {{worker}} and shard {{shard}} at clock {{clock}}: a frame of "
-        f"{{samples}} bytes, {codec.row.name} makes {{low}} to {{high}}"
+        f"{{nbytes}} bytes, {codec.row.name} makes {{low}} to {{high}}"
     )
     findings.on(table, at).require(FRAMES, (said >= low) & (said <= high), text, low=low, high=high)
 
@@ -278,9 +281,9 @@ def _check_delivery(
         return
     its = its[order][found]
     (frame, made), (due_frame, due_made) = (
-        parts(table["version"][where]) for table, where in ((got, at), (sent, its))
+        parts(table[Encode.digests][where]) for table, where in ((got, at), (sent, its))
     )
-    whole = (frame == due_frame) & (got["samples"][at] == sent["samples"][its])
+    whole = (frame == due_frame) & (got[Encode.nbytes][at] == sent[Encode.nbytes][its])
     text = (
         "{kind} of worker {worker} and shard {shard} for clock {clock}: not the frame that was sent"
     )
@@ -319,7 +322,7 @@ def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> 
     owner = table["worker"][at] * len(codec.sizes) + table["shard"][at]
     order = np.argsort(owner, kind="stable")
     at, owner = at[order], owner[order]
-    before, after = parts(table["version"][at])
+    before, after = parts(table[Encode.digests][at])
     nothing = np.array([digest_of_zeros(size) for size in codec.sizes], np.int64)
     first = ~same_as_before(owner)
     due = np.where(first, nothing[table["shard"][at]], previous(after, 0))
@@ -343,7 +346,7 @@ def check_no_sums(table: Table, at: Ints, findings: Findings) -> None:
         at: positions of what was kept back.
         findings: takes what is wrong.
     """
-    sums = np.array([table.real(it)[at] for it in ("rate", "gap", "weight", "seconds")])
+    sums = np.array([table.real(it)[at] for it in _SUMS])
     text = "{kind} of worker {worker} at clock {clock} with sums, which its codec does not conserve"
     findings.on(table, at).require(RESIDUALS, (sums == 0).all(axis=0), text, counts=False)
 
@@ -354,7 +357,7 @@ def check_conserved(
     """Check that what was given and had been kept back is what was sent and is kept back now.
 
     By sums over their elements, with signs, which differ by roundings only. Those to float32 in
-    the addition and in the subtraction are bounded by what ``seconds`` says; that of the factor is
+    the addition and in the subtraction are bounded by what ``most`` says; that of the factor is
     by three units of what it multiplies; each sum is written as a float32.
 
     Args:
@@ -365,7 +368,7 @@ def check_conserved(
         n: elements of a vector, at most.
         findings: takes what is wrong.
     """
-    given, decoded, kept, most = (table.real(it) for it in ("rate", "gap", "weight", "seconds"))
+    given, decoded, kept, most = (table.real(it) for it in _SUMS)
     with np.errstate(invalid="ignore"):  # what is not finite has no sum
         had = np.where(last >= 0, factor * kept[last], 0.0)
         scaled = np.where((last >= 0) & (factor != 1.0), factor * most[last], 0.0)

@@ -34,6 +34,7 @@ from psrt.history.check.norms import MORE, ROUNDING, TINY, are_near, may_be_norm
 from psrt.history.check.table import Bools, Floats, Ints, Table, previous, rank_in_group
 from psrt.history.events import TRACKED, Kind, parts
 from psrt.history.header import Header
+from psrt.history.kinds import Mixed, Offer, Track, Vector
 from psrt.topology import Topology
 
 
@@ -181,7 +182,7 @@ def _rounds_of(run: _Run, everybody: Averagers, leave: Ints, findings: Findings)
     inside = before >= 0
     inside &= (table["worker"][takes] == owner[before]) & (table["clock"][takes] == clock[before])
     inside &= np.isin(turn[before], [turns.index(Kind.MIXED) - 1]) if len(at) else inside
-    text = "worker {worker} takes what worker {shard} has for round {clock} out of its turn"
+    text = "worker {worker} takes what worker {neighbour} has for round {clock} out of its turn"
     findings.on(table, takes).require(TURNS, inside, text, because=[at[before]])
 
     def found(which: Kind, vector: int) -> Series:
@@ -213,7 +214,7 @@ def _check_whole(rounds: _Rounds, findings: Findings) -> None:
     findings.on(table, takes).require(
         NEIGHBOURS,
         table["flag"][takes] < rounds.run.vectors,
-        "worker {worker} takes vector {flag} of worker {shard}, which there is not",
+        "worker {worker} takes vector {flag} of worker {neighbour}, which there is not",
         counts=False,
     )
     first, *others = (np.stack(level.taken) for level in rounds.levels)
@@ -224,7 +225,7 @@ def _check_whole(rounds: _Rounds, findings: Findings) -> None:
 def _check_steady(rounds: _Rounds, findings: Findings) -> None:
     """Check that a step without samples changes nothing of what an average came to."""
     table, run = rounds.all.table, rounds.run
-    digest, _ = parts(table["version"])
+    digest, _ = parts(table[Vector.digests])
     steps = Series.of(table, table.where(Kind.STEP), run.contract.workers)
     for level in rounds.levels:
         at = level.offers.at[table["clock"][level.offers.at] > 0]
@@ -322,7 +323,7 @@ def _own_share(rounds: _Rounds, level: Level, offers: Ints) -> tuple[Floats, Boo
         share[mine] += np.where(gone, to, 0.0).sum(axis=1)
         # Who died is known to be gone sooner or later; what was sent says how many were.
         doubt = np.where(died, to, 0.0)
-        kept = ((to > 0) & ~gone).sum(axis=1) - table["samples"][offers[mine]]
+        kept = ((to > 0) & ~gone).sum(axis=1) - table[Offer.receivers][offers[mine]]
         share[mine] += np.where(kept == 0, 0.0, doubt.sum(axis=1))
         sure[mine] &= (kept == 0) | (kept == (doubt > 0).sum(axis=1))
     return share, sure
@@ -342,7 +343,7 @@ def _check_weights(
         findings: takes what is wrong.
     """
     table, n, ends = rounds.all.table, rounds.all.n, level.ends.at
-    weight, norm = table.real("weight"), n * table.real("gap")
+    weight, norm = table.real(Offer.weight), n * table.real(Offer.rms)
     sent = level.offers.at
     before = level.ends.find(table["worker"][sent], table["clock"][sent] - 1)
     due = np.where(table["clock"][sent] > 0, weight[before], 1.0)
@@ -353,9 +354,9 @@ def _check_weights(
     text = "worker {worker} ends round {clock} with weight {weight:.9g}, expected {due:.9g}"
     findings.on(table, ends).require(CONSERVED, ~sure | holds, text, due=due)
     # θ = x / w, each number and w itself rounded; what it adds up to is a float32, too.
-    due = table.real("progress")[ends] / weight[ends]
+    due = table.real(Mixed.total)[ends] / weight[ends]
     size = norm[offers] * share + level.over_takes(norm)
-    said = table.real("rate")[ends]
+    said = table.real(Mixed.divided)[ends]
     slack = 4 * ROUNDING * (np.abs(due) + size / weight[ends]) * MORE + n * TINY
     text = (
         "worker {worker} goes on from round {clock} with parameters whose numbers add up to "
@@ -371,7 +372,7 @@ def _check_weight_of_all(rounds: _Rounds, level: Level, findings: Findings) -> N
     if (ended == 0).any():
         return
     last = level.ends.at[level.ends.start + ended - 1]
-    total = table.real("weight")[last].sum()
+    total = table.real(Mixed.weight)[last].sum()
     # The shares that one sends, each rounded, add up to 1 but for 2⁻²⁴, round after round.
     most = workers * ROUNDING * (ended.max() + 2) * MORE
     text = f"the weights that workers end with add up to {total:.9g}, expected {workers}"
@@ -385,8 +386,9 @@ def _check_tracked(rounds: _Rounds, findings: Findings) -> None:
     table, n, level = rounds.all.table, rounds.all.n, rounds.levels[1]
     at = table.where(Kind.TRACK)
     worker, clock = table["worker"][at], table["clock"][at]
-    digest, _ = parts(table["version"])
-    total, size, own, its = (table.real(name) for name in ("progress", "gap", "rate", "weight"))
+    digest, _ = parts(table[Vector.digests])
+    columns = (Track.total, Track.rms, Track.gradient_total, Track.gradient_rms)
+    total, size, own, its = (table.real(name) for name in columns)
     before = np.where(clock > 0, previous(at, -1), -1)
     # What it adds to: what the last average came to, of this round or of the one before.
     into = level.ends.find(worker, clock - rounds.run.adapts_first)
@@ -421,7 +423,7 @@ def _sent_bytes(rounds: _Rounds, n: int) -> tuple[int, int]:
     """Return the bytes that all workers sent, at least and at most."""
     table, level, offered = rounds.all.table, rounds.levels[0], rounds.offered
     ever = level.linked.any(axis=0)
-    sent = int(table["samples"][level.offers.at].sum())
+    sent = int(table[Offer.receivers][level.offers.at].sum())
     nbytes = sent * (MESSAGE + ITEMSIZE * n * rounds.run.vectors)
     nbytes += MESSAGE * int((ever | ever.T).sum())  # each says to each neighbour that it leaves
     if not rounds.run.mixing.push_sum:

@@ -14,20 +14,22 @@ rates and waits, which are of windows of time, need but add up.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
 
-from psrt.core.stats import Report
+from psrt.core.stats import Report, Stats
 from psrt.history.check.contract import Contract
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import CLOCK_S, METRICS, Findings
-from psrt.history.check.table import Floats, Ints, Table, without_pauses
+from psrt.history.check.table import Floats, Ints, Table, previous, without_pauses
 from psrt.history.events import Kind
 from psrt.history.folds.history import WorkerPieces
 from psrt.history.folds.lines import MetricsAggregator
 from psrt.history.folds.record import Record
+from psrt.history.header import MOST
 
 #: What every line has.
 KEYS = (
@@ -183,7 +185,7 @@ def check_lines(
     contract: Contract,
     lines: Sequence[Figures],
     workers: Sequence[WorkerPieces],
-    log_every: int,
+    reports: Sequence[Sequence[Report]],
     findings: Findings,
 ) -> None:
     """Check every line against the events; nobody has died, and psrt has cut the data.
@@ -192,19 +194,13 @@ def check_lines(
         contract: of the run.
         lines: as ``check_metrics`` returned them.
         workers: what each of them counts.
-        log_every: steps between two lines; 0 for the ends of epochs only.
+        reports: of each, as of ``told_by``.
         findings: takes what is wrong.
     """
-    aggregator = MetricsAggregator(contract.workers, log_every=log_every)
-    times = [times_of(contract, it) for it in workers]
-    reports = [
-        report
-        for number, it in enumerate(workers)
-        for report in _reports(contract, number, it, log_every, times[number][0])
-    ]
+    aggregator = MetricsAggregator(contract.workers, log_every=contract.log_every)
     # As they came: a window ends where all have told of.
-    reports.sort(key=attrgetter("seconds"))
-    records = [record for report in reports for record in aggregator.add(report)]
+    came = sorted(chain.from_iterable(reports), key=attrgetter("seconds"))
+    records = [record for report in came for record in aggregator.add(report)]
     if len(records) != len(lines):
         findings.count(METRICS, 1)
         text = f"metrics.jsonl has {len(lines)} lines, the history makes {len(records)}"
@@ -219,11 +215,11 @@ def check_lines(
         if record.evaluated_seconds is None:
             line.same(None, "evaluated_seconds")
     if not contract.exact_times:
-        clock = np.array([piece.clock for it in workers for piece in it.pieces])
-        high = np.concatenate([late for _, late in times])
+        clock = np.concatenate([it.clock for it in workers])
+        high = np.concatenate([times_of(contract, it)[1] for it in workers])
         _check_seconds(contract, lines, records, clock, high)
     if not measures and not contract.resumed:
-        waited = sum(piece.waited for it in workers for piece in it.pieces)
+        waited = sum(float(it.waited.sum()) for it in workers)
         check_windows(lines, waited / contract.workers if contract.one_clock else None)
 
 
@@ -246,44 +242,41 @@ def _check_seconds(
             line.within(0.0, most + CLOCK_S, "seconds", rounded=True)
 
 
-def _reports(
-    contract: Contract, number: int, worker: WorkerPieces, log_every: int, low: Floats
-) -> Iterator[Report]:
-    """Yield what a worker reported, as far as events say it: not losses, gaps and bytes.
+def told_by(contract: Contract, worker: WorkerPieces, number: int) -> tuple[Stats, list[Report]]:
+    """Have a worker's fold take its events; return what it has counted, and what it reported.
+
+    That is as far as events say it: not losses, gaps and bytes. Without a plan it is not known when
+    a worker reports.
 
     Args:
         contract: of the run.
-        number: of the worker.
         worker: what it counts.
-        log_every: steps between two lines; 0 for the ends of epochs only.
-        low: (k,) when a report that follows a piece is made, at the earliest.
+        number: of the worker, of a model that is cut in the whole job.
     """
-    plan = contract.plan
-    assert plan is not None, "else it is not known where an epoch ends"
-    counts, pieces = worker.fold(number), worker.pieces
-    clocks = np.array([it.clock for it in pieces])
-    begins, epochs, seconds = plan.begins_epoch(clocks), plan.epochs(clocks).tolist(), low.tolist()
-    before, since = 0, 0.0
-    for i, piece in enumerate(pieces):
-        piece.tell(counts)
-        clock, is_last = piece.clock, i == len(pieces) - 1
-        if not is_last and pieces[i + 1].clock == clock:
-            continue
-        ends = is_last or bool(clock > 0 and begins[i])
-        if ends or (log_every and clock // log_every > before // log_every):
-            figures = {"loss": 0.0} if ends and not number else {}  # it evaluates
-            yield counts.report(
-                number,
-                epochs[i],
-                clock,
-                figures,
-                seconds=seconds[i],
-                since=since,
-                epoch_end=ends,
-                last=is_last,
-            )
-            since = seconds[i]
-        before = clock
+    counts, plan, clock = worker.fold(), contract.plan, worker.clock
+    reports: list[Report] = []
+    begun, since = 0, 0.0
+    if plan is not None and len(clock):
+        low = times_of(contract, worker)[0]
+        at = np.flatnonzero(np.append(clock[1:] != clock[:-1], True))  # the last row of a clock
+        clock, is_last = clock[at], at == at[-1]
+        ends = is_last | ((clock > 0) & plan.begins_epoch(clock))
+        beats = clock // (contract.log_every or MOST)
+        due = ends | (beats > previous(beats, 0))
+        columns = (at, clock, plan.epochs(clock), low[at], ends, is_last)
+        for i, step, epoch, seconds, epoch_end, last in zip(
+            *(column[due].tolist() for column in columns), strict=True
+        ):
+            worker.tell(counts, begun, i + 1)
+            figures = {"loss": 0.0} if epoch_end and not number else {}  # it evaluates
+            report = counts.report(
+                number, epoch, step, figures, seconds=seconds, since=since, epoch_end=epoch_end,
+                last=last,
+            )  # fmt: skip
+            reports.append(report)
+            begun, since = i + 1, seconds
+    worker.tell(counts, begun, len(worker.rows))
+    return counts.stats, reports
 
 
 def times_of(contract: Contract, worker: WorkerPieces) -> tuple[Floats, Floats]:
@@ -293,8 +286,7 @@ def times_of(contract: Contract, worker: WorkerPieces) -> tuple[Floats, Floats]:
     the first piece did, and a worker reports before its next piece. What lies between a checkpoint
     and resuming from it does not count.
     """
-    lasts = np.array([it.lasts for it in worker.pieces])
-    time = np.array([it.time for it in worker.pieces])
+    time, lasts = worker.time, worker.lasts
     time = without_pauses(time, lasts, np.zeros(len(time), np.int64), contract.resumed)
     since = 0.0 if contract.simulated else time[0] - lasts[0]
     return time - since, np.append(time[1:], np.inf)

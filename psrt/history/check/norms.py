@@ -20,6 +20,7 @@ from psrt.config.names import ADAPT_THEN_COMBINE
 from psrt.history.check.table import Bools, Floats, Table
 from psrt.history.events import Kind
 from psrt.history.header import Header
+from psrt.history.kinds import Mixed, Offer
 
 #: Share of the norms in the largest sum of a history, below which nobody is believed.
 LEAST = 1e-5
@@ -80,11 +81,11 @@ def distances(header: Header, table: Table) -> Mapping[int, tuple[float, float]]
         # are no longer than those that were averaged.
         at = table.where(Kind.MIXED)
         at = at[table["flag"][at] == 0]
-        totals, after = table.real("rate" if push_sum else "progress")[at], 1
+        totals, after = table.real(Mixed.divided if push_sum else Mixed.total)[at], 1
     else:
         at, after = offers, 0
-        totals = table.real("progress")[at]
-    clocks, norms = table["clock"], table.real("gap")
+        totals = table.real(Offer.total)[at]
+    clocks, norms = table["clock"], table.real(Offer.rms)
     for clock in np.unique(clocks[at]).tolist():
         mine = totals[clocks[at] == clock]
         norm = norms[offers[clocks[offers] == clock]]

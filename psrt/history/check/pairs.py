@@ -31,6 +31,7 @@ from psrt.history.check.norms import MORE, ROUNDING, TINY, are_near
 from psrt.history.check.table import Bools, Ints, Table, find, previous, repeats, same_as_before
 from psrt.history.events import ANSWER, Kind, parts
 from psrt.history.header import Header
+from psrt.history.kinds import Mixed, Offer, Park, Take, Vector
 
 #: Relative error of a norm that two workers compute of the same numbers.
 _NORM = 1e-5
@@ -134,8 +135,8 @@ def _check_clocks(contract: Contract, table: Table, leave: Ints, findings: Findi
 
 def _averages(table: Table, findings: Findings) -> _Averages:
     """Check that what belongs to an average stands together; return all of them."""
-    worker, other, kind, flag = (table[it] for it in ("worker", "shard", "kind", "flag"))
-    _, number = parts(table["version"])
+    worker, other, kind, flag = (table[it] for it in ("worker", Offer.neighbour, "kind", "flag"))
+    _, number = parts(table[Vector.digests])
     take, last = table.where(Kind.TAKE), max(0, len(table) - 1)
     own, end = np.maximum(take - 1, 0), np.minimum(take + 1, last)
     asks = flag[take] == ANSWER
@@ -148,7 +149,7 @@ def _averages(table: Table, findings: Findings) -> _Averages:
     findings.on(table, take).require(
         TURNS,
         holds,
-        "worker {worker} takes what worker {shard} has between {before} and {after}",
+        "worker {worker} takes what worker {neighbour} has between {before} and {after}",
         before=lambda i: table.value("kind", int(own[i])),
         after=lambda i: table.value("kind", int(end[i])),
         because=[own, end],
@@ -168,7 +169,7 @@ def _averages(table: Table, findings: Findings) -> _Averages:
 
 def _offer_of(table: Table, worker: Ints, number: Ints) -> Ints:
     """Return one number for each offer."""
-    _, numbers = parts(table["version"])
+    _, numbers = parts(table[Vector.digests])
     return worker * (int(numbers.max(initial=0)) + 2) + number
 
 
@@ -187,10 +188,10 @@ def _found(at: Ints, keys: Ints, wanted: Ints) -> Ints:
 def _check_roles(linked: Bools, colour: Ints, table: Table, findings: Findings) -> None:
     """Check that only one colour asks, the other one answers, and both are neighbours."""
     at = table.where(Kind.OFFER, Kind.TAKE, Kind.MIXED)
-    mine, its = table["worker"][at], table["shard"][at]
-    text = "worker {worker} averages with worker {shard}, which is no neighbour of it"
+    mine, its = table["worker"][at], table[Offer.neighbour][at]
+    text = "worker {worker} averages with worker {neighbour}, which is no neighbour of it"
     findings.on(table, at).require(NEIGHBOURS, linked[mine, its], text)
-    text = "worker {worker} averages with worker {shard}, and both {do}"
+    text = "worker {worker} averages with worker {neighbour}, and both {do}"
     findings.on(table, at).require(
         NEIGHBOURS,
         colour[mine] != colour[its],
@@ -214,13 +215,13 @@ def _check_roles(linked: Bools, colour: Ints, table: Table, findings: Findings) 
 def _check_numbers(everybody: Averagers, findings: Findings) -> None:
     """Check the numbers that mean nothing, or the same everywhere, without rounds."""
     table = everybody.table
-    _, number = parts(table["version"])
+    _, number = parts(table[Vector.digests])
     at = table.where(Kind.OFFER)
-    text = "worker {worker} sends what it offers to {samples} neighbours, expected 1"
-    findings.on(table, at).require(OFFERS, table["samples"][at] == 1, text, counts=False)
+    text = "worker {worker} sends what it offers to {receivers} neighbours, expected 1"
+    findings.on(table, at).require(OFFERS, table[Offer.receivers][at] == 1, text, counts=False)
     takes = table.where(Kind.TAKE)
-    text = "worker {worker} weighs what worker {shard} has by {weight:g}, expected 0.5"
-    findings.on(table, takes).require(NEIGHBOURS, table.real("weight")[takes] == 0.5, text)
+    text = "worker {worker} weighs what worker {neighbour} has by {factor:g}, expected 0.5"
+    findings.on(table, takes).require(NEIGHBOURS, table.real(Take.factor)[takes] == 0.5, text)
     ends = table.where(Kind.MIXED, Kind.OWN)
     everybody.check_plain(table.where(Kind.OFFER, Kind.MIXED), ends, findings)
     plain = (number[ends] == 0) & (table["flag"][ends] == 0)
@@ -231,7 +232,7 @@ def _check_numbers(everybody: Averagers, findings: Findings) -> None:
 def _check_offers(everybody: Averagers, averages: _Averages, findings: Findings) -> None:
     """Check that each offer is answered once at most, and each answer taken once, as it is."""
     table, take, asks, came = everybody.table, averages.take, averages.asks, averages.came
-    digest, number = parts(table["version"])
+    digest, number = parts(table[Vector.digests])
     offers = table.where(Kind.OFFER)
     asked = offers[table["flag"][offers] == 0]
     follows = same_as_before(table["worker"][asked])
@@ -239,17 +240,19 @@ def _check_offers(everybody: Averagers, averages: _Averages, findings: Findings)
     text = "worker {worker} makes offer {said}, expected {due}"
     findings.on(table, asked).require_equal(OFFERS, number[asked], due, text)
     again = repeats(2 * averages.offer + asks)
-    text = "worker {worker} averages by offer {number} with worker {shard} again"
+    text = "worker {worker} averages by offer {number} with worker {neighbour} again"
     findings.on(table, take).require(OFFERS, ~again, text, number=number[take])
     if not findings.none:
         return
-    taker, source = table["worker"][take], table["shard"][take]
+    taker, source = table["worker"][take], table[Offer.neighbour][take]
     known = everybody.told[source]
-    right = (came >= 0) & (table["worker"][came] == source) & (table["shard"][came] == taker)
+    right = (
+        (came >= 0) & (table["worker"][came] == source) & (table[Offer.neighbour][came] == taker)
+    )
     right &= digest[came] == digest[take]
     text = (
-        "worker {worker} took digest {said:08x} of worker {shard} for offer {number}, which sent "
-        "{what}"
+        "worker {worker} took digest {said:08x} of worker {neighbour} for offer {number}, which "
+        "sent {what}"
     )
     findings.on(table, take).require(
         OFFERS,
@@ -261,21 +264,25 @@ def _check_offers(everybody: Averagers, averages: _Averages, findings: Findings)
         because=[came],
     )
     sent = averages.sent
-    mine = (sent >= 0) & (sent < take) & (table["shard"][sent] == source)
-    text = "worker {worker} takes the answer of worker {shard} to offer {number}, which it has not "
+    mine = (sent >= 0) & (sent < take) & (table[Offer.neighbour][sent] == source)
+    text = "worker {worker} takes the answer of worker {neighbour} to offer {number}, which it "
     findings.on(table, take).require(
-        OFFERS, ~asks | mine, text + "made to it", number=number[take], because=[sent]
+        OFFERS, ~asks | mine, text + "has not made to it", number=number[take], because=[sent]
     )
     if everybody.contract.one_clock and findings.none:
         holds = ~known | (table.real("time")[take] >= table.real("time")[came])
-        text = "worker {worker} took what worker {shard} has before it had it"
+        text = "worker {worker} took what worker {neighbour} has before it had it"
         findings.on(table, take).require(CAUSALITY, holds, text, because=[came])
 
 
 def _check_open(everybody: Averagers, averages: _Averages, findings: Findings) -> None:
     """Check that one offer is open at a time, and that only one that left lets one pass."""
     table, asks, died = everybody.table, averages.asks, everybody.died
-    worker, other, (_, number) = table["worker"], table["shard"], parts(table["version"])
+    worker, other, (_, number) = (
+        table["worker"],
+        table[Offer.neighbour],
+        parts(table[Vector.digests]),
+    )
     taken, of = averages.take[asks], averages.offer[asks]
     offers = table.where(Kind.OFFER)
     asked = offers[table["flag"][offers] == 0]
@@ -297,18 +304,18 @@ def _check_open(everybody: Averagers, averages: _Averages, findings: Findings) -
     newest = np.zeros(wide * wide, np.int64)
     np.maximum.at(newest, link, asked)
     holds = (done >= 0) | (newest[link] == asked)
-    text = "worker {worker} has no answer of worker {shard}, and yet offers it something again"
+    text = "worker {worker} has no answer of worker {neighbour}, and yet offers it something again"
     findings.on(table, asked).require(OFFERS, holds, text, because=[newest[link]])
     # What was answered has moved who answered: who asked takes it, unless it died.
     whose = other[answers]
     there = _found(taken, of, _offer_of(table, whose, number[answers])) >= 0
-    text = "worker {shard} never took the answer of worker {worker} to its offer {number}"
+    text = "worker {neighbour} never took the answer of worker {worker} to its offer {number}"
     findings.on(table, answers).require(OFFERS, there | died[whose], text, number=number[answers])
 
 
 def _check_steady(table: Table, findings: Findings) -> None:
     """Check that only a step and an average change what a worker has."""
-    digest, _ = parts(table["version"])
+    digest, _ = parts(table[Vector.digests])
     at = table.where(Kind.OFFER, Kind.OWN, Kind.MIXED)
     moved = np.cumsum(table.are(Kind.STEP) & (table["samples"] > 0))
     same = same_as_before(table["worker"][at]) & (moved[at] == previous(moved[at], -1))
@@ -329,23 +336,25 @@ def _check_staleness(table: Table, averages: _Averages, findings: Findings) -> N
     """Check by how many steps an average is late at who asked, and how far apart both were."""
     take, sent, end, asks = averages.take, averages.sent, averages.end, averages.asks
     due = np.where(asks, table["clock"][take] - table["clock"][sent], 0)
-    text = "worker {worker} averages with worker {shard} at staleness {said}, expected {due}"
+    text = "worker {worker} averages with worker {neighbour} at staleness {said}, expected {due}"
     findings.on(table, take).require_equal(STALENESS, table["tau"][take], due, text, because=[sent])
     # Both measure the same numbers.
-    gap = table.real("gap")
+    gap = table.real(Mixed.gap)
     pair = _found(end[~asks], averages.offer[~asks], averages.offer[asks])
     mine, pair = end[asks][pair >= 0], pair[pair >= 0]
     here, there = gap[mine], gap[pair]
     near = are_near(here, there, _NORM * (here + there) + TINY)
     near &= np.isnan(here) == np.isnan(there)
-    text = "worker {worker} was {gap:g} apart from worker {shard}, which was {its:g} apart from it"
+    text = (
+        "worker {worker} was {gap:g} apart from worker {neighbour}, which was {its:g} apart from it"
+    )
     findings.on(table, mine).require(GAPS, near, text, its=there, because=[pair])
 
 
 def _check_sums(everybody: Averagers, averages: _Averages, findings: Findings) -> None:
     """Check that each moves by half of what they differ by, so that what both have stays."""
     table, n = everybody.table, everybody.n
-    total, size = table.real("progress"), table.real("gap") * n
+    total, size = table.real(Vector.total), table.real(Offer.rms) * n
     own, end, sent, came = averages.own, averages.end, averages.sent, averages.came
     for at in (own, sent):
         everybody.check_norms(at, findings)
@@ -353,8 +362,8 @@ def _check_sums(everybody: Averagers, averages: _Averages, findings: Findings) -
     # A difference, and a sum: half of a number is exact.
     most = ROUNDING * (size[own] + size[came] + size[sent]) * MORE + n * TINY
     text = (
-        "worker {worker} ends an average with worker {shard} with a vector whose numbers add up to "
-        "{said:.9g}, expected {due:.9g}, {most:.1g} off at most"
+        "worker {worker} ends an average with worker {neighbour} with a vector whose numbers add "
+        "up to {said:.9g}, expected {due:.9g}, {most:.1g} off at most"
     )
     findings.on(table, end).require(
         CONSERVED,
@@ -382,24 +391,24 @@ def _check_checkpoints(
         How many neighbours have come to one that others told of it, and how many were told.
     """
     at, workers = table.where(Kind.PARK), len(linked)
-    owner, step = table["worker"][at], table["version"][at]
+    owner, step = table["worker"][at], table[Park.step][at]
     counts = np.bincount(owner, minlength=workers)
     number = np.arange(len(at)) - (np.cumsum(counts) - counts)[owner]
     first = np.full(int(counts.max(initial=0)), -1)
     first[number[::-1]] = np.arange(len(at))[::-1]
-    text = "worker {worker} comes to a checkpoint of step {version}, where another has {due}"
+    text = "worker {worker} comes to a checkpoint of step {step}, where another has {due}"
     due = step[first[number]]
     findings.on(table, at).require(
         CAUSALITY, step == due, text, due=due, because=[at[first[number]]]
     )
     follows = same_as_before(owner)
-    text = "worker {worker} comes to a checkpoint of step {version} after one of step {before}"
+    text = "worker {worker} comes to a checkpoint of step {step} after one of step {before}"
     before = previous(step, 0)
     findings.on(table, at).require(CAUSALITY, ~follows | (step > before), text, before=before)
     # Neighbours that come to one have been told of it, and some that had left by then.
     there = np.array([(counts[linked[i]] > k).sum() for i, k in zip(owner, number, strict=True)])
-    told, most = table["samples"][at], linked.sum(axis=1)[owner]
-    text = "worker {worker} told {samples} neighbours of a checkpoint, expected {there} to {most}"
+    told, most = table[Park.told][at], linked.sum(axis=1)[owner]
+    text = "worker {worker} told {told} neighbours of a checkpoint, expected {there} to {most}"
     findings.on(table, at).require(
         NEIGHBOURS, (told >= there) & (told <= most), text, there=there, most=most
     )
@@ -408,7 +417,7 @@ def _check_checkpoints(
     begins = (np.cumsum(counts) - counts)[table["worker"]]
     passed = total - begins
     for other in (averages.sent, averages.came):
-        text = "worker {worker} averages with worker {shard} across a checkpoint"
+        text = "worker {worker} averages with worker {neighbour} across a checkpoint"
         holds = (other < 0) | (passed[averages.take] == np.append(passed, 0)[other])
         findings.on(table, averages.take).require(CAUSALITY, holds, text, because=[other])
     steps = np.maximum.accumulate(np.where(table.are(Kind.STEP), np.arange(len(table)), -1))

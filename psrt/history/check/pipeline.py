@@ -18,6 +18,7 @@ import numpy as np
 
 from psrt.config.names import DEFAULT_PIPELINE
 from psrt.core.errors import ConfigError
+from psrt.history import kinds
 from psrt.history.check.findings import PIPELINE, EventRef, Findings
 from psrt.history.check.table import (
     Floats,
@@ -246,41 +247,40 @@ def _check_passes(layout: Layout, stage: int, own: Steps, findings: Findings) ->
     ends = own.at
     if layout.asynchronous:
         flag, row = _never_drained(layout, stage, own.epochs)
-        due = {"flag": flag, "tau": np.zeros_like(row), "shard": np.zeros_like(row)}
+        nothing = np.zeros_like(row)
+        due = {kinds.Pass.flag: flag, kinds.Pass.micro_batch: nothing, kinds.Pass.chunk: nothing}
         rows = samples[row]
     else:
         clocks, ends, samples = clocks[samples > 0], ends[samples > 0], samples[samples > 0]
         order = np.array(layout.order(stage, layout.micro_batches), np.int64)
         row = np.repeat(np.arange(len(clocks)), len(order))
         flag, micro_batch, chunk = np.tile(order, (len(clocks), 1)).T
-        due = {"flag": flag, "tau": micro_batch, "shard": chunk}
+        due = {kinds.Pass.flag: flag, kinds.Pass.micro_batch: micro_batch, kinds.Pass.chunk: chunk}
         rows = _rows(samples[row], micro_batch, layout.micro_batches)
-    due = {"clock": clocks[row], **due, "samples": rows}
+    due = {kinds.Pass.clock: clocks[row], **due, kinds.Pass.rows: rows}
     count = min(len(at), len(row))
     at, passes = at[:count], findings.on(table, at[:count])
     behind = [previous(at, -1)]
     said = {name: table[name][at] for name in due}
     wanted = {name: column[:count] for name, column in due.items()}
-    same = np.all(
-        [said[name] == wanted[name] for name in ("clock", "flag", "tau", "shard")], axis=0
-    )
+    same = np.all([said[name] == wanted[name] for name in due if name != kinds.Pass.rows], axis=0)
     passes.require(
         PIPELINE,
         same,
         f"stage {stage} went {{what}} at clock {{clock}}, expected {{due}} at clock {{at}}",
         what=lambda i: _words(said, i),
         due=lambda i: _words(wanted, i),
-        at=wanted["clock"],
+        at=wanted[kinds.Pass.clock],
         because=behind,
     )
     end = ends[row[:count]]
-    text = f"stage {stage} ended step {{clock}} before it had computed micro-batch {{tau}}"
+    text = f"stage {stage} ended step {{clock}} before it had computed micro-batch {{micro_batch}}"
     passes.require(PIPELINE, at < end, text, because=[end], counts=False)
     passes.require_equal(
         PIPELINE,
-        said["samples"],
-        wanted["samples"],
-        "{kind} of micro-batch {tau} of {said} rows at clock {clock}, expected {due}",
+        said[kinds.Pass.rows],
+        wanted[kinds.Pass.rows],
+        "{kind} of micro-batch {micro_batch} of {said} rows at clock {clock}, expected {due}",
         counts=False,
     )
     if len(own.own) and len(row) != np.count_nonzero(table.are(Kind.PASS)[own.own]):
@@ -376,7 +376,7 @@ def _check_alive(layout: Layout, stage: int, own: Steps, findings: Findings) -> 
     """Check that no more activations were alive than promised: counted, whatever the order is."""
     table = own.table
     at = own.own[table.are(Kind.PASS)[own.own]]
-    flag, all_ = table["flag"][at], table["tau"][at] == OF_ALL
+    flag, all_ = table["flag"][at], table[kinds.Pass.micro_batch][at] == OF_ALL
     total = len(own.at) if layout.asynchronous else layout.micro_batches
     ended = np.isin(flag, _ENDS)
     change = (flag == FORWARD) - ended * np.where(all_, total, 1)
@@ -395,8 +395,10 @@ def _check_own_messages(layout: Layout, stage: int, own: Steps, findings: Findin
     """Check that a stage sends what it has computed, and computes what has come."""
     table, at = own.table, own.own
     message = table.are(Kind.MESSAGE)[at]
-    flag, chunk, m = (table[name][at] for name in ("flag", "shard", "tau"))
-    rows, clock = table["samples"][at], table["clock"][at]
+    flag, chunk, m = (
+        table[name][at] for name in ("flag", kinds.Pass.chunk, kinds.Pass.micro_batch)
+    )
+    rows, clock = table[kinds.Pass.rows][at], table["clock"][at]
     back = np.where(message, flag & GRADIENT > 0, flag != FORWARD)
     virtual = chunk * layout.stages + stage
     last = layout.chunks * layout.stages - 1
@@ -415,11 +417,12 @@ def _check_own_messages(layout: Layout, stage: int, own: Steps, findings: Findin
         messages.require(
             PIPELINE,
             (of >= 0) & ~repeats(key[found]),
-            f"micro-batch {{tau}} of chunk {{shard}} {way} at clock {{clock}} in stage {stage}, "
-            "which it does not do, or has done already",
+            f"micro-batch {{micro_batch}} of chunk {{chunk}} {way} at clock {{clock}} in "
+            f"stage {stage}, which it does not do, or has done already",
         )
         missing = needs[np.setdiff1d(np.arange(len(needs)), of)]
-        text = f"stage {stage} computed micro-batch {{tau}} at clock {{clock}}, which never {way}"
+        text = f"stage {stage} computed micro-batch {{micro_batch}} at clock {{clock}}, which "
+        text += f"never {way}"
         findings.on(table, at[missing]).forbid(PIPELINE, text)
         if not findings.none or not len(found):
             continue
@@ -427,20 +430,20 @@ def _check_own_messages(layout: Layout, stage: int, own: Steps, findings: Findin
         messages.require(
             PIPELINE,
             (found < partner) if came else (found > partner),
-            f"micro-batch {{tau}} at clock {{clock}} {way} at the wrong side of its pass",
+            f"micro-batch {{micro_batch}} at clock {{clock}} {way} at the wrong side of its pass",
             because=[at[partner]],
             counts=False,
         )
         neighbour = (virtual[found] + np.where(back[found] == came, 1, -1)) % layout.stages
         messages.require_equal(
             PIPELINE,
-            table["version"][at[found]],
+            table[kinds.Message.stage][at[found]],
             neighbour,
-            f"micro-batch {{tau}} {way} of stage {{said}}, expected {{due}}",
+            f"micro-batch {{micro_batch}} {way} of stage {{said}}, expected {{due}}",
             counts=False,
         )
         same = rows[partner] == rows[found]
-        text = f"micro-batch {{tau}} at clock {{clock}} {way} with another number of rows"
+        text = f"micro-batch {{micro_batch}} at clock {{clock}} {way} with another number of rows"
         messages.require(PIPELINE, same, text, because=[at[partner]], counts=False)
 
 
@@ -464,7 +467,7 @@ def _check_messages(
 
 def _messages_of(own: Steps, chunk: int, flag: int) -> tuple[Table, Ints]:
     table, at = own.table, own.own
-    wanted = table.are(Kind.MESSAGE)[at] & (table["shard"][at] == chunk)
+    wanted = table.are(Kind.MESSAGE)[at] & (table[kinds.Message.chunk][at] == chunk)
     return table, at[wanted & (table["flag"][at] == flag)]
 
 
@@ -483,9 +486,12 @@ def _check_way(
     because = [(writer, out)]
     for name, text in (
         ("clock", "a message came at clock {said}, it was sent at {due}"),
-        ("tau", "micro-batch {said} came, {due} was sent"),
-        ("samples", "micro-batch {tau} came with {said} rows, {due} were sent"),
-        ("progress", "{said:g} bytes of micro-batch {tau} came, {due:g} were sent"),
+        (kinds.Message.micro_batch, "micro-batch {said} came, {due} was sent"),
+        (kinds.Message.rows, "micro-batch {micro_batch} came with {said} rows, {due} were sent"),
+        (
+            kinds.Message.nbytes,
+            "{said:g} bytes of micro-batch {micro_batch} came, {due:g} were sent",
+        ),
     ):
         said, due = reader.column(name)[into], writer.column(name)[out]
         asked.require_equal(PIPELINE, said, due, text, because=because, counts=name == "clock")
@@ -493,18 +499,18 @@ def _check_way(
     asked.require(
         PIPELINE,
         holds,
-        "micro-batch {tau} came at {time:.6f} s, it was sent at {due:.6f} s",
+        "micro-batch {micro_batch} came at {time:.6f} s, it was sent at {due:.6f} s",
         due=writer.real("time")[out],
         because=because,
         counts=False,
     )
-    data = writer.real("progress")[out] - _ALONG
-    rows = writer["samples"][out]
+    data = writer.real(kinds.Message.nbytes)[out] - _ALONG
+    rows = writer[kinds.Message.rows][out]
     width = data[0] / rows[0] if count and rows[0] else 0.0
     findings.on(writer, out).require(
         PIPELINE,
         data == rows * width,
-        "{progress:g} bytes of {samples} rows, expected {due:g}",
+        "{nbytes:g} bytes of {rows} rows, expected {due:g}",
         due=rows * width + _ALONG,
         because=[out[:1].repeat(count)],
         counts=False,
@@ -517,7 +523,10 @@ def _rows(samples: Ints, micro_batch: Ints, micro_batches: int) -> Ints:
     return np.where(micro_batch == OF_ALL, samples, size + (micro_batch < more))
 
 
-def _words(columns: dict[str, Ints], i: int) -> str:
-    what, m, chunk = (int(columns[name][i]) for name in ("flag", "tau", "shard"))
+def _words(columns: dict[kinds.Field, Ints], i: int) -> str:
+    what, m, chunk = (
+        int(columns[name][i])
+        for name in (kinds.Pass.flag, kinds.Pass.micro_batch, kinds.Pass.chunk)
+    )
     whose = "all micro-batches" if m == OF_ALL else f"micro-batch {m}"
     return f"{_WORDS.get(what, '?')} of {whose}" + (f" in chunk {chunk}" if chunk else "")

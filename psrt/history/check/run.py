@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from psrt.config.names import PARAMETERS
 from psrt.core.errors import ConfigError
 from psrt.core.files import open_regular, read_text
 from psrt.core.progress import PROGRESS, Amount
+from psrt.core.stats import Report, Stats
 from psrt.history.check.alternation import Shard, Workers, shard_of, workers_of
 from psrt.history.check.by_host import check_by_host
 from psrt.history.check.contract import Contract, contract_of
@@ -33,6 +35,7 @@ from psrt.history.check.metrics import (
     check_metrics,
     check_windows,
     split_steps,
+    told_by,
 )
 from psrt.history.check.norms import distances
 from psrt.history.check.pairs import check_pairs, forgotten
@@ -56,7 +59,7 @@ from psrt.history.check.updates import check_updates
 from psrt.history.check.wellformed import check_events, check_times
 from psrt.history.events import MISSED, Kind
 from psrt.history.folder import FOLDER
-from psrt.history.folds.history import WorkerPieces, fold, pieces_of
+from psrt.history.folds.history import WorkerPieces, pieces_of, shards_of
 from psrt.history.header import Header
 from psrt.history.reading import History, read_cells
 
@@ -64,6 +67,7 @@ from psrt.history.reading import History, read_cells
 _METRICS = "metrics.jsonl"
 _CONFIG, _SUMMARY, _SIMULATION = "config.toml", "summary.json", "simulation.json"
 _MODEL = "model.safetensors"
+T = TypeVar("T")
 
 
 def check(
@@ -126,6 +130,7 @@ def check_cells(
         _Case(contract_of(it.header), it, None, None, None, None, findings) for it in histories
     ]
     for number, case in enumerate(cases):
+        case.number, case.cells = number, len(cases)
         case.end = max(it.end for it in cases)
         if layout.asynchronous and case.contract.mode.weakens:
             behind = layout.stages - layout.place(number)[0] - 1
@@ -161,8 +166,9 @@ def check_cells(
             gap = max(case.gap for case in cases)
             lines = check_metrics(metrics, findings, numerics=header.numerics, gap=gap, apart=False)
             if contract.plan is not None:
-                log_every = header.knob("log_every", 0)
-                check_lines(contract, lines, _side_by_side(cases), log_every, findings)
+                workers = _side_by_side([case.pieces for case in cases])
+                reports = _side_by_side([case.reports for case in cases])
+                check_lines(contract, lines, workers, reports, findings)
             elif not contract.resumed:
                 check_windows(lines)
     return Outcome.of(contract, findings, [table for case in cases for table in case.tables])
@@ -174,14 +180,13 @@ def _check_summary_of_cells(
     """Check what a summary says of all cells; the first one counts the samples of its copy."""
     first, contract = cases[0], cases[0].contract
     ranks = [
-        one.of_cell(number, len(cases), len(case.history.shards))
-        for number, case in enumerate(cases)
-        for one in fold(case.history, case.pieces)
+        one.of_cell(case.number, len(cases), len(case.history.shards))
+        for case in cases
+        for one in case.ranks
     ]
-    workers = _side_by_side(cases)
-    left = [it for copies in zip(*(case.left for case in cases), strict=True) for it in copies]
+    workers = _side_by_side([case.pieces for case in cases])
     summary.counted(ranks)
-    summary.trained(workers, left, first.begun)
+    summary.trained(workers, _side_by_side([case.left for case in cases]), first.begun)
     if first.reads is None:
         summary.updates(max(case.updates for case in cases))
         if contract.mode.mixes:
@@ -199,10 +204,8 @@ def _check_summary_of_cells(
     summary.times(workers)
 
 
-def _side_by_side(cases: Sequence[_Case]) -> list[WorkerPieces]:
-    """Return what all workers of a job count, by their numbers there; the first cell samples."""
-    first, *others = (case.pieces for case in cases)
-    cells = [first, *([it.of_other_cell() for it in pieces] for pieces in others)]
+def _side_by_side(cells: Sequence[Sequence[T]]) -> list[T]:
+    """Return what cells have of each of their workers, by the numbers of workers in the job."""
     return [it for copies in zip(*cells, strict=True) for it in copies]
 
 
@@ -244,6 +247,8 @@ class _Case:
         self.left: list[bool] = []
         #: Whether stages count how stale gradients are, and servers do not.
         self.by_stages = False
+        #: Number of the cell, and how many there are.
+        self.number, self.cells = 0, 1
         #: Time of the last event of a worker or a shard of the job.
         self.end = max((it.events["time"].max() for it in self.tables[:-1] if len(it)), default=0.0)
         self._summary, self._metrics = summary, metrics
@@ -393,8 +398,26 @@ class _Case:
     @functools.cached_property
     def pieces(self) -> list[WorkerPieces]:
         """What each worker counts."""
-        count = len(self.history.workers)
-        return [pieces_of(self.history, it, by_stages=self.by_stages) for it in range(count)]
+        return [
+            pieces_of(self.history, it, by_stages=self.by_stages, is_copy=self.number > 0)
+            for it in range(len(self.history.workers))
+        ]
+
+    @functools.cached_property
+    def told(self) -> list[tuple[Stats, list[Report]]]:
+        """What each worker has counted, and what it reported, in one pass over what it counts."""
+        cells, contract = self.cells, self.contract
+        return [told_by(contract, it, it.worker * cells + self.number) for it in self.pieces]
+
+    @property
+    def reports(self) -> list[list[Report]]:
+        """What each worker reported."""
+        return [reports for _, reports in self.told]
+
+    @property
+    def ranks(self) -> list[Stats]:
+        """What every worker and every shard has counted."""
+        return [stats for stats, _ in self.told] + shards_of(self.history)
 
     def _check_metrics(
         self, *, apart: Callable[[], Mapping[int, tuple[float, float]]] = dict
@@ -417,8 +440,7 @@ class _Case:
         if (contract.plan is None or self.died) and not contract.resumed:
             check_windows(lines)
         if contract.plan is not None and not self.died:
-            log_every = header.knob("log_every", 0)
-            check_lines(contract, lines, self.pieces, log_every, findings)
+            check_lines(contract, lines, self.pieces, self.reports, findings)
             if measured:
                 table, resumed = self.workers, header.resumed if contract.pairs else ()
                 unknown = split_steps(table, resumed, contract.workers)
@@ -451,7 +473,7 @@ class _Case:
             return None
         check = SummaryCheck(self._summary, self.contract, self.header, self.findings)
         check.digests(self._saved_sha256, updates)
-        check.counted(fold(self.history, self.pieces))
+        check.counted(self.ranks)
         check.trained(self.pieces, self.left, self.begun)
         return check
 

@@ -16,6 +16,7 @@ from psrt.history.check.sum_frames import Frames, Sums, check_chunks, check_insi
 from psrt.history.check.table import Ints, Table, find, repeats
 from psrt.history.events import OF_ALL, Kind, parts
 from psrt.history.header import Header
+from psrt.history.kinds import OfSum, SumFrame
 
 
 def goes_straight(header: Header) -> bool:
@@ -29,8 +30,8 @@ def check_straight_sums(sums: Sums, findings: Findings) -> None:
     kept = sums.frames(Kind.SUM_KEEP)
     for frames in (got, kept):
         check_inside(sums, frames, findings)
-        text = "{kind} of a chunk of worker {shard}, where a schedule adds what all have of it"
-        of_all = frames.column("shard") == OF_ALL
+        text = "{kind} of a chunk of worker {peer}, where a schedule adds what all have of it"
+        of_all = frames.column(OfSum.peer) == OF_ALL
         findings.on(frames.table, frames.at).require(FRAMES, of_all, text, counts=False)
     if findings.none:
         check_chunks(sums, sent, findings)
@@ -43,7 +44,7 @@ def check_straight_sums(sums: Sums, findings: Findings) -> None:
 def _check_means(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> None:
     """Check that whoever made a part knows its mean afterwards, the same as all others."""
     made, asked = findings.on(sent.table, sent.at), findings.on(got.table, got.at)
-    ours, theirs = (it.keys("flag", "worker") for it in (sent, got))
+    ours, theirs = (it.keys(OfSum.flag, "worker") for it in (sent, got))
     order = np.argsort(theirs, kind="stable")
     text = "worker {worker} ended the sum of part {flag} from element {start} on twice"
     asked.require(FRAMES, ~repeats(theirs), text, start=got.start, counts=False)
@@ -68,19 +69,19 @@ def _check_means(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> N
     late = (same[before] != same[after]) | (ends[before] < sent.at[after])
     text = "worker {worker} made part {flag} in round {clock} before it knew the one before"
     findings.on(sent.table, sent.at[after]).require(FRAMES, late, text, counts=False)
-    _, leader, which = np.unique(got.keys("flag"), return_index=True, return_inverse=True)
+    _, leader, which = np.unique(got.keys(OfSum.flag), return_index=True, return_inverse=True)
     which = which.ravel()
-    mean, result = parts(got.column("version"))
+    mean, result = parts(got.column(SumFrame.digests))
     if not sums.codecs[0].numerics:
-        text = "{kind} with digests {version}, where nothing was computed"
-        asked.require(FRAMES, got.column("version") == 0, text, counts=False)
+        text = "{kind} with digests {digests}, where nothing was computed"
+        asked.require(FRAMES, got.column(SumFrame.digests) == 0, text, counts=False)
     because = [got.at[leader][which]]
     text = "worker {worker} knows another mean of part {flag} in round {clock} than the others"
     asked.require(FRAMES, mean == mean[leader][which], text, because=because, counts=False)
     text = "worker {worker} has other means in round {clock} than the others"
     asked.require(FRAMES, result == result[leader][which], text, because=because, counts=False)
     part = np.empty(len(got.at), np.int64)
-    part[its] = sent.column("samples")
+    part[its] = sent.column(SumFrame.nbytes)
     _check_sent(sums, got, part[leader], leader, which, findings)
 
 
@@ -97,7 +98,7 @@ def _check_sent(
         which: of each end, its sum.
         findings: takes what is wrong.
     """
-    total = np.bincount(which, got.column("samples"), minlength=len(leader)).astype(np.int64)
+    total = np.bincount(which, got.column(SumFrame.nbytes), minlength=len(leader)).astype(np.int64)
     times = total // nbytes
     least, most = 2 * (sums.team - 1), sums.team * (sums.team - 1)
     holds = (times * nbytes == total) & (least <= times) & (times <= most)
@@ -118,12 +119,14 @@ def straight_bytes(table: Table) -> tuple[int, int]:
     )
     if not len(sent.at):
         return 0, 0
-    total = int(got.column("samples").sum())
+    total = int(got.column(SumFrame.nbytes).sum())
     # An element travels as often whatever is made of it.
     first, made = (
         (it.round == got.round[0]) & (it.start == got.start[0]) & (it.flag == got.flag[0])
         for it in (got, sent)
     )
-    times = int(got.column("samples")[first].sum()) // int(sent.column("samples")[made][0])
+    times = int(got.column(SumFrame.nbytes)[first].sum()) // int(
+        sent.column(SumFrame.nbytes)[made][0]
+    )
     chunks = np.unique(np.stack([sent.round, sent.start, sent.size], 1), axis=0)
     return total, 4 * times * int(chunks[:, 2].sum())

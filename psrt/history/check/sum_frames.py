@@ -38,6 +38,7 @@ from psrt.history.check.table import (
 )
 from psrt.history.events import OF_ALL, Kind, parts
 from psrt.history.header import Header
+from psrt.history.kinds import OfSum, Reduced, SumFrame
 
 #: Flags of a frame: a contribution or a mean, or the number of a part.
 _FLAGS = 2
@@ -61,8 +62,8 @@ class Frames:
     @classmethod
     def of(cls, table: Table, at: Ints, n: int, workers: int) -> Frames:
         """Return those at these positions."""
-        start = table.real("progress")[at].astype(np.int64)
-        clock, size, flag = (table[it][at] for it in ("clock", "tau", "flag"))
+        start = table.real(OfSum.start)[at].astype(np.int64)
+        clock, size, flag = (table[it][at] for it in (OfSum.updates, OfSum.size, OfSum.flag))
         return cls(table, at, n, workers, clock, start, size, flag)
 
     def only(self, flag: int) -> Frames:
@@ -77,7 +78,7 @@ class Frames:
         """Return a number for each chunk of each round, and for further columns."""
         key = self.round * (self.n + 1) + self.start
         for name in more:
-            bound = _FLAGS if name == "flag" else self.workers
+            bound = _FLAGS if name == OfSum.flag else self.workers
             key = key * bound + np.clip(self.column(name), 0, bound - 1)
         return key
 
@@ -111,7 +112,7 @@ class Sums:
     def of(cls, codec: FrameContract, contract: Contract, header: Header, table: Table) -> Sums:
         """Return those of a run."""
         ends = table.where(Kind.REDUCED)
-        totals = table.real("weight")[ends[table["worker"][ends] == 0]]
+        totals = table.real(Reduced.weight)[ends[table["worker"][ends] == 0]]
         made = np.flatnonzero(totals > 0)
         rounds, bounds = np.arange(len(made)), [0, header.n]
         matrices = [Matrix(*it) for it in header.matrices]
@@ -184,7 +185,7 @@ def check_inside(sums: Sums, frames: Frames, findings: Findings) -> None:
     """Check that the elements of all frames are some of what is summed in their rounds."""
     low, high = sums.span(frames.round)
     inside = (frames.size > 0) & (frames.start >= low) & (frames.start + frames.size <= high)
-    inside &= frames.start == frames.table.real("progress")[frames.at]
+    inside &= frames.start == frames.table.real(OfSum.start)[frames.at]
     text = "{kind} of {size} elements from {start} on, expected some of those from {low} to {high}"
     findings.on(frames.table, frames.at).require(
         FRAMES, inside, text, size=frames.size, start=frames.start, low=low, high=high
@@ -195,16 +196,16 @@ def check_chunks(sums: Sums, sent: Frames, findings: Findings) -> None:
     """Check that in each round chunks tile what is summed, who encodes them, and for whom."""
     check_inside(sums, sent, findings)
     asked = findings.on(sent.table, sent.at)
-    owner, worker = sent.column("shard"), sent.column("worker")
-    text = "worker {worker} encoded the mean of a chunk that is worker {shard}'s"
+    owner, worker = sent.column(OfSum.peer), sent.column("worker")
+    text = "worker {worker} encoded the mean of a chunk that is worker {peer}'s"
     mine = (sent.flag == 0) | (owner == worker) | (not sums.owned)
     asked.require(FRAMES, mine, text, counts=False)
     low, high = (0, sums.workers) if sums.owned else (OF_ALL, OF_ALL + 1)
-    text = f"a chunk is that of worker {{shard}}, expected {low} to {high - 1}"
+    text = f"a chunk is that of worker {{peer}}, expected {low} to {high - 1}"
     asked.require(FRAMES, (owner >= low) & (owner < high), text, counts=False)
     if not findings.none:
         return
-    again = repeats(sent.keys("flag", "worker"))
+    again = repeats(sent.keys(OfSum.flag, "worker"))
     text = "worker {worker} encoded the chunk from element {start} on twice in round {clock}"
     asked.require(FRAMES, ~again, text, start=sent.start, counts=False)
     key = sent.keys()
@@ -217,9 +218,9 @@ def check_chunks(sums: Sums, sent: Frames, findings: Findings) -> None:
     due = np.array([sums.due(*it) for it in places.tolist()], np.int64).reshape(-1, _FLAGS, 3)
     due = due[which.ravel()]
     least, most, _ = due[np.arange(len(due)), sent.flag].T
-    said = sent.column("samples")
+    said = sent.column(SumFrame.nbytes)
     text = (
-        "worker {worker} made a frame of {samples} bytes in round {clock}, "
+        "worker {worker} made a frame of {nbytes} bytes in round {clock}, "
         f"{sums.codecs[0].row.name} makes {{least}} to {{most}}"
     )
     asked.require(FRAMES, (said >= least) & (said <= most), text, least=least, most=most)
@@ -271,22 +272,22 @@ def _check_decoded(sums: Sums, sent: Frames, got: Frames, findings: Findings) ->
     if not sums.codecs[0].numerics:
         asked.forbid(FRAMES, "{kind} where nothing was computed")
         return
-    keys = sent.keys("flag", "worker")
+    keys = sent.keys(OfSum.flag, "worker")
     order = np.argsort(keys, kind="stable")
-    source, reader = got.column("shard"), got.column("worker")
-    theirs = got.keys("flag", "shard")
+    source, reader = got.column(OfSum.peer), got.column("worker")
+    theirs = got.keys(OfSum.flag, OfSum.peer)
     found = find(keys[order], theirs)
     there = (found >= 0) & (source >= 0) & (source < sums.workers)
-    text = "worker {worker} decoded a frame of worker {shard} in round {clock}, which it never made"
+    text = "worker {worker} decoded a frame of worker {peer} in round {clock}, which it never made"
     asked.require(FRAMES, there, text)
     if not findings.none:
         return
     its = order[found] if len(order) else found
-    owner = sent.column("shard")[its]
+    owner = sent.column(OfSum.peer)[its]
     text = "worker {worker} decoded a contribution to a chunk that is not its own in round {clock}"
-    for_all = (sent.flag == 1) | (sent.column("shard") == OF_ALL)
+    for_all = (sent.flag == 1) | (sent.column(OfSum.peer) == OF_ALL)
     asked.require(FRAMES, for_all[its] | (reader == owner), text, counts=False)
-    text = "worker {worker} decoded a frame of worker {shard} twice in round {clock}"
+    text = "worker {worker} decoded a frame of worker {peer} twice in round {clock}"
     asked.require(FRAMES, ~repeats(theirs * sums.workers + reader), text, counts=False)
     text = "worker {worker} decoded a frame of its own in round {clock} before it had made it"
     because = [sent.at[its]]
@@ -300,22 +301,22 @@ def _check_decoded(sums: Sums, sent: Frames, got: Frames, findings: Findings) ->
     (frame, numbers), (due_frame, due_numbers) = (
         parts(it) for it in (got.column("version"), sent.column("version")[its])
     )
-    same = (frame == due_frame) & (got.column("samples") == sent.column("samples")[its])
+    same = (frame == due_frame) & (got.column(SumFrame.nbytes) == sent.column(SumFrame.nbytes)[its])
     same &= got.size == sent.size[its]
-    text = "the frame of worker {shard} in round {clock} is not the one that worker {worker} got"
+    text = "the frame of worker {peer} in round {clock} is not the one that worker {worker} got"
     asked.require(FRAMES, same, text, because=because, counts=False)
     feeds_back = np.array([it.feeds_back for it in sums.codecs])
     text = (
         "worker {worker} says in round {clock} what its frame decodes to, which it did not look at"
     )
-    unknown = parts(sent.column("version"))[1] == 0
+    unknown = parts(sent.column(SumFrame.digests))[1] == 0
     made.require(FRAMES, feeds_back[sent.flag] | unknown, text, counts=False)
     # Then only the others say what it decodes to.
     first = np.full(len(sent.at), -1)
     first[its[::-1]] = np.arange(len(its))[::-1]
     due_numbers = np.where(feeds_back[got.flag], due_numbers, numbers[first[its]])
     text = (
-        "worker {worker} decoded the frame of worker {shard} in round {clock} to other numbers "
+        "worker {worker} decoded the frame of worker {peer} in round {clock} to other numbers "
         "than the others"
     )
     asked.require(FRAMES, numbers == due_numbers, text, because=because, counts=False)
@@ -364,7 +365,7 @@ def check_kept(
     its = order[find(theirs[order], ours)]
     # Of what a schedule adds, it is known once all parts are made.
     behind = kept.at[its] > sent.at if sums.straight else kept.at[its] == sent.at + 1
-    same = (kept.size[its] == sent.size) & (kept.column("shard")[its] == sent.column("shard"))
+    same = (kept.size[its] == sent.size) & (kept.column(OfSum.peer)[its] == sent.column(OfSum.peer))
     text = "worker {worker} did not say behind its frame in round {clock} what it kept back of it"
     made.require(RESIDUALS, behind & same, text, because=[kept.at[its]], counts=False)
     if findings.none:
@@ -382,7 +383,7 @@ def _check_chain(codec: FrameContract, sums: Sums, kept: Frames, findings: Findi
     """
     owner = (kept.column("worker") * (sums.n + 1) + kept.start) * _FLAGS + kept.flag
     order = np.lexsort((kept.round, owner))
-    before, after = parts(kept.column("version")[order])
+    before, after = parts(kept.column(OfSum.digests)[order])
     first = ~same_as_before(owner[order])
     zeros = {size: digest_of_zeros(size) for size in np.unique(kept.size).tolist()}
     nothing = np.array([zeros[size] for size in kept.size[order].tolist()], np.int64)
@@ -408,7 +409,7 @@ def sent_bytes(header: Header, table: Table) -> tuple[int, int]:
     # Of one chunk each that takes part makes a contribution, and keeps its own to itself; a mean,
     # and what all sum, goes to all others.
     team = int((sent.flag == 0).sum()) // len(np.unique(sent.keys()))
-    owner = sent.column("shard")
+    owner = sent.column(OfSum.peer)
     for_all = (sent.flag == 1) | (owner == OF_ALL)
     copies = np.where(for_all, team - 1, sent.column("worker") != owner)
-    return int((copies * sent.column("samples")).sum()), int(4 * (copies * sent.size).sum())
+    return int((copies * sent.column(SumFrame.nbytes)).sum()), int(4 * (copies * sent.size).sum())

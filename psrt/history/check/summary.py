@@ -30,6 +30,7 @@ from psrt.history.events import CAME, Kind
 from psrt.history.folds.figures import Counts, Staleness
 from psrt.history.folds.history import WorkerPieces
 from psrt.history.header import Header
+from psrt.history.kinds import Encode, Message, Offer
 
 #: The keys of every summary; ``psrt.report.Summary`` has a field for each.
 KEYS = (
@@ -301,8 +302,8 @@ class SummaryCheck:
             begun: epochs that somebody had finished when a step began.
         """
         figures, contract = self._figures, self._contract
-        samples = [sum(max(it.samples, 0) for it in own.pieces) for own in workers]
-        steps = [own.pieces[-1].clock if own.pieces else 0 for own in workers]
+        samples = [int(np.maximum(own.samples, 0).sum()) for own in workers]
+        steps = [int(own.clock.max(initial=0)) for own in workers]
         self._reached("samples", samples, left, sum)
         self._reached("steps", steps, left, max)
         if contract.plan is not None and all(left):
@@ -354,7 +355,7 @@ class SummaryCheck:
         else:
             lows = highs = 0
             for header, _, table in cells:
-                sent = int(table["samples"][table.where(Kind.OFFER)].sum())
+                sent = int(table[Offer.receivers][table.where(Kind.OFFER)].sum())
                 low, high = frame_bounds(codec, header.n, [Matrix(*it) for it in header.matrices])
                 lows, highs = lows + sent * low, highs + sent * high
                 framed += ITEMSIZE * header.n * sent
@@ -424,7 +425,7 @@ class SummaryCheck:
             for table in tables:
                 at = table.where(Kind.MESSAGE)
                 at = at[table["flag"][at] & CAME == flag]
-                due += int(table.real("progress")[at].sum())
+                due += int(table.real(Message.nbytes)[at].sum())
             if exact:
                 self._figures.same(due, name)
             else:
@@ -464,7 +465,7 @@ class SummaryCheck:
         # No worker trained for longer than the summary says, nor for less than its events take.
         most = max(figures.number("seconds") or 0.0, longest) + _MICROSECOND
         for worker, own in enumerate(least):
-            seconds = sum(it.waited for it in workers[worker].pieces)
+            seconds = float(workers[worker].waited.sum())
             self._waiting(worker, seconds)
             low = _share(seconds, own if exact else most)
             figures.within(low, _share(seconds, own), "waiting", worker, "share", rounded=True)
@@ -520,7 +521,7 @@ def _served_bytes(header: Header, workers: Table, shards: Sequence[Table]) -> tu
     frames, framed, whole, total = workers.where(Kind.ENCODE), 0, 0, 0
     for table, kind in ((workers, Kind.ENCODE), *((it, Kind.REPLY_ENCODE) for it in shards)):
         at = table.where(kind)
-        framed += int(table["samples"][at].sum())
+        framed += int(table[Encode.nbytes][at].sum())  # as of REPLY_ENCODE
         whole += int(sizes[table["shard"][at]].sum())
     for size, table in zip(sizes.tolist(), shards, strict=True):
         received, replies = table.where(Kind.RECEIVE), table.where(Kind.REPLY)

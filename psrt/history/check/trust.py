@@ -30,12 +30,12 @@ ON_TRUST: Final = (
     Trusted(EVENTS, ("APPLY.gap",), "how far parameters moved: no event has parameters"),
     Trusted(
         EVENTS,
-        ("OFFER.gap", "OWN.gap", "TRACK.gap", "TRACK.weight"),
+        ("OFFER.rms", "OWN.rms", "TRACK.rms", "TRACK.gradient_rms"),
         f"norms, by which rounding is judged: by their sums no more than {1 / LEAST:g} times off",
     ),
     Trusted(
         EVENTS,
-        ("RESIDUAL.seconds", "SUM_KEEP.seconds", "DRAW.seconds", "DRAW.weight", "CENTRE.weight"),
+        ("RESIDUAL.most", "SUM_KEEP.most", "DRAW.most_force", "DRAW.most", "CENTRE.most"),
         "the most that rounding may change, likewise; all weights of an elastic force together",
     ),
     Trusted(
@@ -54,22 +54,24 @@ ON_TRUST: Final = (
         EVENTS, ("MIXED.gap",), "how far two were apart: both say the same",
         "in gossip --asynchronous",
     ),
-    Trusted(EVENTS, ("OFFER.samples",), "to how many a vector went", "where neighbours have left"),
     Trusted(
-        EVENTS, ("OWN.version", "MIXED.version", "TRACK.version", "OFFER.version"),
+        EVENTS, ("OFFER.receivers",), "to how many a vector went", "where neighbours have left",
+    ),
+    Trusted(
+        EVENTS, ("OWN.digests", "MIXED.digests", "TRACK.digests", "OFFER.digests"),
         "a digest of what nobody else has", "with OFFER and TRACK where no neighbour takes it",
     ),
     Trusted(
-        EVENTS, ("DECODE.version", "SUM_DECODE.version"),
+        EVENTS, ("DECODE.digests", "SUM_DECODE.digests"),
         "a digest of what a frame came to, where only one decodes it", "without error feedback",
     ),
     Trusted(
-        EVENTS, ("SUM_ENCODE.version",), "a digest of what nobody else has",
+        EVENTS, ("SUM_ENCODE.digests",), "a digest of what nobody else has",
         "where a schedule adds what a codec makes",
     ),
     Trusted(EVENTS, ("LEFT.flag",), "whether it was missed, or had said so", "of who died"),
     Trusted(
-        EVENTS, ("PARK.version",), "the step of a checkpoint",
+        EVENTS, ("PARK.step",), "the step of a checkpoint",
         "where no other worker comes to it",
     ),
     Trusted(

@@ -22,14 +22,13 @@ from psrt.history.events import (
     LATE,
     LOST,
     MISSED,
-    PAIRED,
     PARKED,
     PRESENT,
     TRACKED,
     UNUSED,
     Kind,
 )
-from psrt.history.events import FIELDS as FIELDS_OF
+from psrt.history.kinds import KINDS, PAIRED
 
 #: Kinds between a worker and a shard, and among the workers alone.
 _SERVED = (Kind.READ, Kind.PUSH)
@@ -39,29 +38,17 @@ _SUMMED = (Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
 #: Of averages among neighbours, and those of them with a sum over a vector.
 _MIXED = (Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.TRACK)
 _SUMS_OF = (Kind.OFFER, Kind.OWN, Kind.MIXED, Kind.TRACK)
-#: Kinds whose ``clock``, and whose ``version``, counts something.
-_CLOCKED = (
-    *_SERVED,
-    *_UNSERVED,
-    Kind.STEP,
-    Kind.LEAVE,
-    Kind.PARK,
-    *(Kind.RECEIVE, Kind.SAVE, Kind.DROP, Kind.REPLY, Kind.LEFT),
-    *FRAMED,
-    *_SUMMED,
-    *DRAWN,
-    *_MIXED,
-    *OF_STAGES,
-)
+#: Field → the kinds that have it.
+_HAVING = {
+    name: tuple(kind for kind, it in KINDS.items() if name in it.columns()) for name in UNUSED
+}
+#: Kinds whose ``clock``, and whose ``version``, counts something; that of APPLY not always.
+_CLOCKED = tuple(it for it in _HAVING["clock"] if it not in (Kind.APPLY, Kind.END))
 _VERSIONED = (
     *_SERVED,
     *_UNSERVED,
     *(Kind.RECEIVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.FINAL),
 )
-#: Field → the kinds that have it.
-_HAVING = {
-    name: tuple(kind for kind, fields in FIELDS_OF.items() if name in fields) for name in UNUSED
-}
 
 
 def check_events(contract: Contract, tables: list[Table], findings: Findings) -> None:

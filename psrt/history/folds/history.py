@@ -1,15 +1,16 @@
 """Has the folds that count in a run take the events of a recorded one. Pure.
 
-What a run counts is in its summary, so ``fold(history)`` equals what the summary says, whatever the
-job: a law of every job, and what ``psrt check`` asks of every run.
+What a run counts is in its summary, so what its events add up to equals what the summary says,
+whatever the job: a law of every job, and what ``psrt check`` asks of every run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from psrt.core.stats import Stats
 from psrt.history.events import BACKWARD, BACKWARD_WEIGHT, LOST, MISSED, PARKED, Kind
@@ -20,161 +21,142 @@ from psrt.history.reading import History
 
 #: What ends a backward pass.
 _ENDS = (BACKWARD, BACKWARD_WEIGHT)
-# As plain numbers: a loop over events would look up each member of the enumeration for each event.
-_READ, _PUSH, _STEP, _REDUCED = map(int, (Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCED))
-_LEAVE, _OFFER, _TAKE, _MIXED = map(int, (Kind.LEAVE, Kind.OFFER, Kind.TAKE, Kind.MIXED))
-_KINDS = (_READ, _PUSH, _STEP, _REDUCED, _LEAVE, _OFFER, _TAKE, _MIXED)
+#: Kinds at which a worker counts something, whatever they say.
+_COUNTED = (Kind.STEP, Kind.REDUCED, Kind.MIXED, Kind.LEAVE)
 
 
-class Piece(NamedTuple):
-    """What a worker counts at one of its events."""
-
-    #: Gradient steps that it had finished by then.
-    clock: int
-    time: float
-    #: Seconds since what is counted here began.
-    lasts: float
-    waited: float = 0.0
-    #: Samples of a step; −1 where none ends here.
-    samples: int = -1
-    #: Of a read, by how much versions of shards differ, and τ of the pushes that it answers.
-    skew: int = -1
-    taus: tuple[int, ...] = ()
-    #: τ by this worker's own steps, of a gradient or an average, and how far apart it was.
-    age: int = -1
-    gap: float = -1.0
-
-    def tell(self, counts: WorkerFold) -> None:
-        """Have a worker's fold count this; why it waited is in no event."""
-        if self.samples >= 0:
-            counts.stepped(0.0, self.samples)
-        if self.skew >= 0:
-            counts.read(self.skew)
-            for tau in self.taus:
-                if tau >= 0:
-                    counts.used(tau)
-        if self.age >= 0:
-            if self.gap >= 0.0:
-                counts.averaged(self.age, self.gap)
-            else:
-                counts.aged(self.age)
-        if self.waited:
-            counts.waited(reduce=self.waited)
+#: What a worker counts at an event: samples of a step, −1 where none ends there; of a read, by how
+#: much versions of shards differ, −1 where it is none, and τ of the pushes that it answers; τ by
+#: the worker's own steps, of a gradient or an average, −1 where it is of none, and how far apart
+#: that was; seconds of waiting.
+Row = tuple[int, int, Sequence[int], int, float, float]
 
 
-class WorkerPieces(NamedTuple):
-    """All that a worker counts, in order."""
+@dataclass(frozen=True, slots=True)
+class WorkerPieces:
+    """All that a worker counts, in order: a row for each event at which it does."""
 
+    #: Its number.
+    worker: int
     #: Whether it counts itself how stale what it uses is.
     has_ages: bool
-    pieces: list[Piece]
+    #: (k,) gradient steps that it had finished by then.
+    clock: NDArray[np.int64]
+    time: NDArray[np.float64]
+    #: (k,) seconds since what is counted there began.
+    lasts: NDArray[np.float64]
+    #: (k,) of these, those that it waited; and samples, as in rows.
+    waited: NDArray[np.float64]
+    samples: NDArray[np.int64]
+    rows: list[Row]
 
-    def of_other_cell(self) -> WorkerPieces:
-        """Return the same for a cell that is not the first one, which counts all samples."""
-        pieces = [it if it.samples <= 0 else it._replace(samples=0) for it in self.pieces]
-        return self._replace(pieces=pieces)
-
-    def fold(self, number: int) -> WorkerFold:
-        """Return a fold for a worker of that number, which has counted nothing yet."""
+    def fold(self) -> WorkerFold:
+        """Return a fold for this worker, which has counted nothing yet."""
         counts = WorkerFold()
-        counts.stats.worker = number
+        counts.stats.worker = self.worker
         if self.has_ages:
-            counts.count_ages(number)
+            counts.count_ages(self.worker)
         return counts
 
+    def tell(self, counts: WorkerFold, start: int, stop: int) -> None:
+        """Have the worker's fold count some rows; why it waited is in no event."""
+        for samples, skew, taus, age, gap, waited in self.rows[start:stop]:
+            if samples >= 0:
+                counts.stepped(0.0, samples)
+            if skew >= 0:
+                counts.read(skew)
+                for tau in taus:
+                    if tau >= 0:
+                        counts.used(tau)
+            if age >= 0:
+                if gap >= 0.0:
+                    counts.averaged(age, gap)
+                else:
+                    counts.aged(age)
+            if waited:
+                counts.waited(reduce=waited)
 
-def pieces_of(history: History, number: int, *, by_stages: bool = False) -> WorkerPieces:
+
+def pieces_of(
+    history: History, number: int, *, by_stages: bool = False, is_copy: bool = False
+) -> WorkerPieces:
     """Return what a worker counts.
 
     Args:
         history: of a run, or of a cell of a model that is cut.
         number: of the worker.
         by_stages: whether the stages of a pipeline count how stale gradients are.
+        is_copy: whether another cell counts the samples of all, as the first one does.
     """
-    events, shards = history.workers[number], len(history.shards)
-    pairs = bool(history.header.knob("asynchronous")) and not shards
-    chosen = events[np.isin(events["kind"], _KINDS)]
-    pieces = _Pieces(shards, pairs, has_steps=bool((events["kind"] == Kind.STEP).any()))
-    found = [piece for row in chosen.tolist() if (piece := pieces.of(*row)) is not None]
+    events, shards = history.workers[number], max(len(history.shards), 1)
+    pairs = bool(history.header.knob("asynchronous")) and not history.shards
+    kind, seconds = events["kind"], events["seconds"].astype(np.float64)
+    steps = kind == Kind.STEP
+    counted = np.isin(kind, _COUNTED) | ((kind == Kind.OFFER) & (seconds > 0))
+    clock, samples = np.where(steps, events["clock"] + 1, 0), np.where(steps, events["samples"], -1)
+    waited, skew = np.where(steps, 0.0, seconds), np.full(len(events), -1)
+    taus: list[Sequence[int]] = [()] * len(events)
+    age, gap = np.full(len(events), -1), np.full(len(events), -1.0)
+
+    # A read is of all shards, and is counted at the last of them; the first one answers no push.
+    parts = np.flatnonzero(kind == Kind.READ)
+    reads = parts[: len(parts) // shards * shards].reshape(-1, shards)
+    parked = events["flag"][reads[:, -1]] == PARKED
+    counted[reads[:, -1]] = parked | (np.arange(len(reads)) > 0)
+    seconds[reads[:, -1]] = waited[reads[:, -1]] = np.where(parked, 0.0, seconds[reads[:, 0]])
+    reads = reads[counted[reads[:, -1]] & ~parked]
+    last, versions = reads[:, -1], events["version"][reads]
+    skew[last] = versions.max(axis=1) - versions.min(axis=1)
+    for at, found in zip(last.tolist(), events["tau"][reads].tolist(), strict=True):
+        taus[at] = found
+    if not steps.any():  # a push ends a step, which is counted when it is answered
+        pushes = np.flatnonzero((kind == Kind.PUSH) & (events["shard"] == 0))
+        pushed = _newest(pushes, last)
+        clock[last], samples[last] = events["clock"][last], events["samples"][pushed]
+        seconds[last] += seconds[pushed]
+    if pairs:
+        ends = np.flatnonzero(kind == Kind.MIXED)
+        taken = _newest(np.flatnonzero(kind == Kind.TAKE), ends)
+        age[ends], gap[ends] = events["tau"][taken], events["gap"][ends]
     if by_stages:
-        ends = events[(events["kind"] == Kind.PASS) & np.isin(events["flag"], _ENDS)]
-        ages = iter((ends["clock"] - ends["version"]).tolist())
-        found = [it if it.samples < 0 else it._replace(age=next(ages, -1)) for it in found]
-    return WorkerPieces(pairs or by_stages, found)
+        passes = events[(kind == Kind.PASS) & np.isin(events["flag"], _ENDS)]
+        stepped = np.flatnonzero(counted & (samples >= 0))[: len(passes)]
+        age[stepped] = (passes["clock"] - passes["version"])[: len(stepped)]
+    if is_copy:
+        samples = np.minimum(samples, 0)
+    at = np.flatnonzero(counted)
+    rows = zip(
+        samples[at].tolist(), skew[at].tolist(), [taus[i] for i in at.tolist()], age[at].tolist(),
+        gap[at].tolist(), waited[at].tolist(), strict=True,
+    )  # fmt: skip
+    return WorkerPieces(
+        number,
+        pairs or by_stages,
+        np.maximum.accumulate(clock)[at],
+        events["time"][at],
+        seconds[at],
+        waited[at],
+        samples[at].astype(np.int64),
+        list(rows),
+    )
 
 
-class _Pieces:
-    """Makes pieces of a worker's events, one event after the other."""
-
-    def __init__(self, shards: int, pairs: bool, *, has_steps: bool) -> None:
-        self._shards, self._pairs, self._has_steps = shards, pairs, has_steps
-        #: Steps so far, and whether the parameters of the first one were read.
-        self._clock, self._has_read = 0, False
-        #: Versions and τ of a read that is not whole yet, and its wait.
-        self._versions: list[int] = []
-        self._taus: list[int] = []
-        self._waited = 0.0
-        #: Samples and seconds of the newest push, and τ of what is being averaged.
-        self._pushed = (0, 0.0)
-        self._tau = 0
-
-    def of(
-        self, kind: int, flag: int, shard: int, worker: int, clock: int, version: int,
-        progress: float, time: float, tau: int, samples: int, rate: float, gap: float,
-        weight: float, seconds: float,
-    ) -> Piece | None:  # fmt: skip
-        """Return what is counted at an event, of these fields in their order."""
-        if kind == _READ:
-            if shard == 0:
-                self._versions, self._taus, self._waited = [], [], seconds
-            self._versions.append(version)
-            self._taus.append(tau)
-            return self._read(flag, clock, time) if shard == self._shards - 1 else None
-        if kind == _STEP:
-            self._clock = clock + 1
-            return Piece(self._clock, time, seconds, samples=samples)
-        if kind == _MIXED and self._pairs:
-            return Piece(self._clock, time, seconds, seconds, age=self._tau, gap=gap)
-        if kind in (_REDUCED, _MIXED, _LEAVE) or (kind == _OFFER and seconds > 0):
-            return Piece(self._clock, time, seconds, seconds)
-        if kind == _PUSH and shard == 0:
-            self._pushed = samples, seconds
-        elif kind == _TAKE:
-            self._tau = tau
-        return None
-
-    def _read(self, flag: int, clock: int, time: float) -> Piece | None:
-        """Return what is counted of a read of all shards: the first one answers no push."""
-        is_answer, self._has_read = self._has_read, True
-        if flag == PARKED:
-            return Piece(self._clock, time, 0.0)
-        if not is_answer:
-            return None
-        skew, taus = max(self._versions) - min(self._versions), tuple(self._taus)
-        if self._has_steps:
-            return Piece(self._clock, time, self._waited, self._waited, skew=skew, taus=taus)
-        self._clock = clock
-        samples, lasts = self._pushed
-        return Piece(clock, time, lasts + self._waited, self._waited, samples, skew, taus)
+def _newest(of: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each place the newest of some others that come before; 0 where none does."""
+    found: NDArray[np.int64] = np.insert(of, 0, 0)[np.searchsorted(of, at)]
+    return found
 
 
-def fold(history: History, workers: Sequence[WorkerPieces]) -> list[Stats]:
-    """Return what every worker and every shard has counted, by its events.
+def shards_of(history: History) -> list[Stats]:
+    """Return what every shard has counted, by its events.
 
-    That is staleness, gaps, skew, drops, waiting, and what shards have of those who were missed.
+    That is staleness, gaps, drops, and what shards have of workers that were missed.
 
     Args:
         history: of a run, or of a cell of a model that is cut.
-        workers: what each worker counts, as of ``pieces_of``.
     """
-    found = []
-    for number, its in enumerate(workers):
-        counts = its.fold(number)
-        for piece in its.pieces:
-            piece.tell(counts)
-        found.append(counts.stats)
-    shards = enumerate(history.shards)
-    return found + [_of_shard(number, it, len(workers)) for number, it in shards]
+    workers = len(history.workers)
+    return [_of_shard(number, it, workers) for number, it in enumerate(history.shards)]
 
 
 def _of_shard(number: int, events: Events, workers: int) -> Stats:

@@ -16,6 +16,7 @@ import numpy as np
 
 from psrt.core.arrays import ITEMSIZE
 from psrt.history import Header, History, Kind
+from psrt.history.kinds import Encode
 from psrt.transport.frames import FRAME_BYTES
 
 #: Gradients that make up a burst at least, since a few bytes may pass at once; and at most.
@@ -79,7 +80,7 @@ def _flights(history: History, worker: int, shard: int) -> Iterator[_Flight]:
     sent, came = history.workers[worker], history.shards[shard]
     encoded = sent[(sent["kind"] == Kind.ENCODE) & (sent["shard"] == shard)]
     # By clock, the bytes of the codec's frame that went in place of the gradient, if one did.
-    frames = dict(zip(encoded["clock"].tolist(), encoded["samples"].tolist(), strict=True))
+    frames = dict(zip(encoded["clock"].tolist(), encoded[Encode.nbytes].tolist(), strict=True))
     pushes = sent[(sent["kind"] == Kind.PUSH) & (sent["shard"] == shard) & (sent["samples"] > 0)]
     mine = (came["kind"] == Kind.RECEIVE) & (came["worker"] == worker) & (came["samples"] > 0)
     received = dict(zip(came[mine]["clock"].tolist(), came[mine]["time"].tolist(), strict=True))

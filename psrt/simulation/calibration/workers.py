@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.history import History, Kind
+from psrt.history.kinds import Reduce
 from psrt.history.log import Events
 from psrt.simulation.calibration.times import Seconds
 
@@ -36,7 +37,7 @@ def rounds(history: History) -> tuple[Seconds, Seconds, Seconds]:
         # A gradient that is summed while it is computed may be complete at another worker, which
         # goes on, before its own worker arrives to wait for the sum.
         waited = _table(history, Kind.REDUCED, "seconds")
-        fragments = (_table(history, Kind.REDUCE, "shard") >= 0).any()
+        fragments = (_table(history, Kind.REDUCE, Reduce.fragment) >= 0).any()
         framed = any((events["kind"] == Kind.SUM_ENCODE).any() for events in history.workers)
         if fragments and framed:
             # By a codec a sum begins when its divisor is known, which in virtual time is when a

@@ -7,17 +7,17 @@ held up a sum: both are noted where messages depart and are taken.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from psrt.config import TrainConfig, resolve
 from psrt.core.messages import Message
 from psrt.core.units import plural
 from psrt.history import EventLog
-from psrt.history.events import SERVER_KINDS, Kind
+from psrt.history.events import Kind
+from psrt.history.kinds import SERVER_KINDS
 from psrt.job.virtual import simulate
 from psrt.runtime.problem import Problem
 from psrt.simulation import SimulationCosts, Simulator
@@ -159,23 +159,14 @@ class _Events(EventLog):
     """Keeps events in memory as they are, and writes nothing."""
 
     def __init__(self) -> None:
-        self.origin = 0.0
-        self.queue = []
+        self.origin, self.queue = 0.0, []
         self.kept: list[Event] = []
+        self._at, self._buffer = 0, cast(Any, self.kept)  # which is never so long as to be full
 
-    def add(
-        self, kind: int, time: float, worker: int, clock: int, version: int, shard: int = -1,
-        samples: int = 0, progress: float = 0.0, tau: int = 0, rate: float = 0.0,
-        gap: float = math.nan, weight: float = 0.0, seconds: float = 0.0, flag: int = 0,
-    ) -> None:  # fmt: skip
+    @staticmethod
+    def pack(kept: list[Event], at: int, *columns: Any) -> None:
         """Keep an event; ``recorded`` knows of which rank it is."""
-        if self.queue:
-            self.drain()
-        event = Event(
-            kind, flag, shard, worker, clock, version, progress, time, tau, samples, rate, gap,
-            weight, seconds, 0, -1,
-        )  # fmt: skip
-        self.kept.append(event)
+        kept.append(Event._make((*columns, 0, -1)))
 
 
 class _World(Simulator):

@@ -26,6 +26,7 @@ from psrt.config import TrainConfig
 from psrt.core.arrays import Vector
 from psrt.core.partition import Span, even_spans
 from psrt.history import Kind
+from psrt.history.kinds import Reduce
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
 from psrt.views.explain.recording import Passage, RecordedJob, recorded
@@ -78,11 +79,12 @@ def _transfers(job: RecordedJob) -> list[list[Transfer]]:
     taken = [job.of_kind(Kind.REDUCED, worker=i) for i in range(job.workers)]
     found: list[list[Transfer]] = [[] for _ in sent]
     for k, first in enumerate(sent[0]):
+        fragment = Reduce.fragment.of(first)
         times = [nanoseconds(its[k].time) / 1e9 for its in sent]
         last = max(range(job.workers), key=times.__getitem__)
         for i, own in enumerate(times):
             end = nanoseconds(taken[i][k].time) / 1e9
-            found[i].append(Transfer(first.shard, own, times[last], end, last))
+            found[i].append(Transfer(fragment, own, times[last], end, last))
     return found
 
 

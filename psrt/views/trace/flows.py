@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from psrt.history.events import CAME, GRADIENT, PARKED, Kind, parts
+from psrt.history.kinds import Message, Offer
 from psrt.views.trace.marks import Chain, Mark
 from psrt.views.trace.source import Event
 
@@ -152,18 +153,18 @@ class Flows:
 
     def _add_offer(self, event: Event, mark: Mark) -> None:
         is_offer = event.kind == Kind.OFFER
-        sender, receiver = event.worker, event.shard
+        sender, receiver = event.worker, Offer.neighbour.of(event)
         if not is_offer:
             sender, receiver = receiver, sender
         # In rounds one offer is for all neighbours; else each has a number, counted by who asks.
         key = event.cell, sender, event.flag, event.clock, -1
         if not self._rounds:
-            number = parts(event.version)[1]
+            number = parts(Offer.digests.of(event))[1]
             key = event.cell, sender, 0, number, receiver
         offer = self._offers.setdefault(key, _Offer())
         self.held += 1
         if is_offer:
-            offer.offer, offer.wanted = mark, event.samples
+            offer.offer, offer.wanted = mark, Offer.receivers.of(event)
         else:
             offer.takes.append(mark)
         if offer.offer is not None and len(offer.takes) >= offer.wanted:
@@ -181,9 +182,10 @@ class Flows:
     def _add_batch(self, event: Event, mark: Mark) -> None:
         stage, slice_ = divmod(event.cell, self._slices)
         came = bool(event.flag & CAME)
-        ends = (event.version, stage) if came else (stage, event.version)
+        other, micro_batch = Message.stage.of(event), Message.micro_batch.of(event)
+        ends = (other, stage) if came else (stage, other)
         # A micro-batch may go the same way several times, with several chunks: in their order.
-        key = event.worker, slice_, *ends, event.flag & GRADIENT, event.clock, event.tau
+        key = event.worker, slice_, *ends, event.flag & GRADIENT, event.clock, micro_batch
         queues = self._batches.setdefault(key, (deque(), deque()))
         queues[came].append(mark)
         self.held += 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from psrt.core.errors import ConfigError
 from psrt.core.progress import PROGRESS
-from psrt.history.events import Kind
+from psrt.history.kinds import KINDS
 from psrt.history.log import Events
 from psrt.history.reading import folder_of, owners, read_header
 from psrt.history.stream import Extent, blocks_of, extent_of
@@ -22,12 +22,12 @@ from psrt.views.trace.clocks import HostClocks
 _HELD, _FEWEST = 1 << 16, 64
 #: No run takes that long, in seconds: nanoseconds are counted in 64 bits.
 _LONGEST_S = 1e9
-#: Kinds whose ``seconds`` are none, but a bound of roundings.
-_BOUNDS = (Kind.RESIDUAL, Kind.SUM_KEEP, Kind.DRAW)
+#: Kinds that have no duration where others have one, but a bound of roundings.
+_BOUNDS = [kind for kind, it in KINDS.items() if it.columns() - it.fields.keys() >= {"seconds"}]
 
 
 class Event(NamedTuple):
-    """An event and where it happened; the fields are those of ``EVENT``, but for ``time``."""
+    """An event, by the columns of ``EVENT``, whose fields ``history.kinds`` names; and its rank."""
 
     kind: int
     flag: int

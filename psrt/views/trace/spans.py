@@ -23,9 +23,18 @@ from psrt.history.events import (
     HOST,
     LATE,
     PARKED,
-    SERVER_KINDS,
     TRACKED,
     Kind,
+)
+from psrt.history.kinds import (
+    SERVER_KINDS,
+    Encode,
+    Message,
+    Mixed,
+    Pass,
+    Reduce,
+    Reduced,
+    Take,
 )
 from psrt.views.trace.marks import (
     COMPUTE,
@@ -54,7 +63,7 @@ MARKED = {
     Kind.LEFT: "left", Kind.OFFER: "offer", Kind.TAKE: "take", Kind.MESSAGE: "send",
     Kind.FINAL: "final",
 }  # fmt: skip
-#: Kinds whose ``samples`` are the bytes of a frame that is sent.
+#: Kinds whose ``nbytes`` are those of a frame that is sent.
 _FRAMES = (Kind.ENCODE, Kind.REPLY_ENCODE, Kind.SUM_ENCODE)
 _BYTES = "bytes"
 
@@ -134,7 +143,7 @@ class Spans:
             self._kinds[kind](event, now, worker)
             worker.last = now
         elif kind in _FRAMES:
-            self._sent(event, now, event.samples)
+            self._sent(event, now, Encode.nbytes.of(event))
         if kind in SERVER_KINDS:
             self._served[event.rank] = now
         if kind in MARKED:
@@ -178,7 +187,10 @@ class Spans:
     def _passed(self, event: Event, now: int, worker: _Worker) -> None:
         worker.counts = True
         start = now if worker.last is None else worker.last
-        facts: Facts = {"micro-batch": event.tau, "chunk": event.shard, "samples": event.samples}
+        facts: Facts = {
+            "micro-batch": Pass.micro_batch.of(event), "chunk": Pass.chunk.of(event),
+            "samples": Pass.rows.of(event),
+        }  # fmt: skip
         self._compute(event, start, now, _PASSES.get(event.flag, "pass"), facts)
 
     def _compute(self, event: Event, start: int, now: int, name: str, facts: Facts) -> None:
@@ -188,15 +200,16 @@ class Spans:
         return len(self._shards) > 1
 
     def _reduces(self, event: Event, now: int, worker: _Worker) -> None:
-        worker.sums.setdefault(event.shard, deque()).append(now)
+        worker.sums.setdefault(Reduce.fragment.of(event), deque()).append(now)
 
     def _reduced(self, event: Event, now: int, worker: _Worker) -> None:
-        began = worker.sums.get(event.shard)
-        lane = SUM if event.shard < 0 else f"{SUM} of fragment {event.shard}"
+        fragment = Reduced.fragment.of(event)
+        began = worker.sums.get(fragment)
+        lane = SUM if fragment < 0 else f"{SUM} of fragment {fragment}"
         if began:
             self._lane(event.rank, lane, SUM, began.popleft(), now, {"version": event.version})
         self._waited(event, now, worker)
-        if event.shard >= 0:
+        if fragment >= 0:
             self._count(Count(event.rank, "τ", now, event.tau))
 
     def _waited(self, event: Event, now: int, worker: _Worker) -> None:
@@ -217,8 +230,8 @@ class Spans:
         began = worker.last if worker.taken is None else worker.taken
         worker.taken = None
         facts: Facts = {"step": event.clock}
-        if event.shard >= 0:
-            facts["neighbour"] = event.shard
+        if (neighbour := Mixed.neighbour.of(event)) >= 0:
+            facts["neighbour"] = neighbour
         name = "average of gradients" if event.flag & TRACKED else "average"
         name += " of hosts" if event.flag & HOST else ""
         self._lane(event.rank, SUM, name, now if began is None else began, now, facts)
@@ -227,10 +240,10 @@ class Spans:
 
     def _exchanged(self, event: Event, now: int, worker: _Worker) -> None:
         if event.flag & CAME and worker.last is not None:
-            facts: Facts = {"step": event.clock, "micro-batch": event.tau}
+            facts: Facts = {"step": event.clock, "micro-batch": Message.micro_batch.of(event)}
             self._lane(event.rank, WAIT, "wait for a stage", worker.last, now, facts)
         elif not event.flag & CAME:
-            self._sent(event, now, event.progress)
+            self._sent(event, now, Message.nbytes.of(event))
 
     def _applied(self, event: Event, now: int) -> None:
         owner = event.cell, event.shard
@@ -261,9 +274,9 @@ def _mark_of(event: Event, now: int) -> Mark:
     facts: Facts = {}
     if kind == Kind.MESSAGE:
         name = "come" if event.flag & CAME else "send"
-        facts = {"stage": event.version, "micro-batch": event.tau}
+        facts = {"stage": Message.stage.of(event), "micro-batch": Message.micro_batch.of(event)}
     elif kind == Kind.TAKE:
-        facts = {"neighbour": event.shard}
+        facts = {"neighbour": Take.neighbour.of(event)}
     elif kind in (Kind.OFFER, Kind.LEAVE):
         pass
     elif kind == Kind.FINAL:

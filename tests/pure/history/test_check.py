@@ -19,7 +19,7 @@ from psrt.core.errors import ConfigError
 from psrt.history import EVENT, Kind, read_history
 from psrt.history.check import RULES, check
 from psrt.history.check.trust import EVENTS, on_trust
-from psrt.history.events import FIELDS
+from psrt.history.kinds import KINDS
 from psrt.history.reading import assemble
 from psrt.job.virtual import simulate
 from psrt.report import strict_json
@@ -290,7 +290,7 @@ def test_each_number_of_an_event_is_checked_or_said_to_be_on_trust(tolerant, mod
         for kind in {*map(Kind, np.unique(events["kind"]))} - seen:
             seen.add(kind)
             at = np.flatnonzero(events["kind"] == kind)
-            for field in (it for it in FIELDS.get(kind, ()) if EVENT[it].kind == "f"):
+            for field in (it for it in KINDS[kind].fields.values() if EVENT[it].kind == "f"):
                 values = events[field][at]
                 i = at[np.argmax(np.where(np.isfinite(values), np.abs(values), -1))]
                 was = events[field][i]
@@ -301,7 +301,7 @@ def test_each_number_of_an_event_is_checked_or_said_to_be_on_trust(tolerant, mod
                         continue
                     events[field][i] = number
                     if check(history).ok:
-                        missed.add((kind.name, field))
+                        missed.add((kind.name, field.name))
                     events[field][i] = was
     trusted = on_trust(EVENTS)
     assert not {it for it in near if not trusted & {it[1], ".".join(it)}}

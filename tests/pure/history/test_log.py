@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 
@@ -11,7 +12,7 @@ import pytest
 import psrt
 from psrt.core.errors import ConfigError
 from psrt.core.messages import Push
-from psrt.history import EVENT, EVENT_BYTES, EventLog, Kind
+from psrt.history import EVENT, EVENT_BYTES, EventLog, Kind, kinds
 from psrt.history.events import LAYOUT
 from psrt.history.ring import EventRing
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -25,20 +26,23 @@ def path(tmp_path):
 
 def test_every_field_comes_back_in_64_bytes_to_the_bit(path):
     with EventLog(path, origin=10.0) as log:
-        log.add(Kind.APPLY, 12.5, 3, 2**40, 2**41, 5, 32, 1.25, 7, 0.5, 0.25, 2.0, 0.125, 1)
-        log.add(Kind.LEAVE, 13.0, 4, 9, -1)
-        log.add(Kind.STEP, math.nan, 0, 2**62, -(2**62), gap=math.inf, rate=-0.0)
-    first, second, odd, end = np.load(path)
+        add = functools.partial(log.adder, (False, 0))
+        add(kinds.Apply)(12.5, 3, 2**40, 2**41, 5, 32, 1.25, 7, 0.5, 0.25, 0.125)
+        add(kinds.Leave)(13.0, 4, 9)
+        add(kinds.Track)(math.nan, 0, 2**62, -(2**62), rms=math.inf, gradient_total=-0.0)
+        add(kinds.Offer)(12.5, 3, weight=2.0, flag=255)
+    first, second, odd, offer, end = np.load(path)
     assert EVENT_BYTES == LAYOUT.size == EVENT.itemsize == 64
-    assert first.tolist() == (18, 1, 5, 3, 2**40, 2**41, 1.25, 2.5, 7, 32, 0.5, 0.25, 2.0, 0.125)
+    assert first.tolist() == (18, 0, 5, 3, 2**40, 2**41, 1.25, 2.5, 7, 32, 0.5, 0.25, 0.0, 0.125)
+    assert (offer["weight"], offer["flag"]) == (2.0, 255)
     assert (second["kind"], second["shard"], second["time"]) == (Kind.LEAVE, -1, 3.0)
     assert math.isnan(second["gap"])
     assert math.isnan(odd["time"])
     assert (odd["clock"], odd["version"], odd["gap"]) == (2**62, -(2**62), math.inf)
     assert np.signbit(odd["rate"])
-    assert (end["kind"], end["clock"]) == (Kind.END, 3)
+    assert (end["kind"], end["clock"]) == (Kind.END, 4)
     whole = path.read_bytes()
-    header = len(whole) - 4 * EVENT_BYTES
+    header = len(whole) - 5 * EVENT_BYTES
     assert end["version"] == zlib.crc32(whole[header:-EVENT_BYTES] + whole[:header])
 
 
@@ -46,21 +50,23 @@ def test_every_field_comes_back_in_64_bytes_to_the_bit(path):
 def test_any_number_of_events_keeps_its_order_whether_queued_or_added(tmp_path, count):
     path = tmp_path / f"{count}.npy"
     with EventLog(path) as log:
+        add = log.adder((False, 0), kinds.Step)
         for i in range(count):
             if i % 3:
-                log.queue.append((log.add, Kind.STEP, i, 0, i, 2 * i))
+                log.queue.append((add, i, 0, 2 * i))
             else:
-                log.add(Kind.STEP, i, 0, i, 2 * i)
+                add(i, 0, 2 * i)
     events = np.load(path)
     assert len(events) == count + 1 == log.events + 1
-    np.testing.assert_array_equal(events["version"][:-1], 2 * np.arange(count))
+    np.testing.assert_array_equal(events["clock"][:-1], 2 * np.arange(count))
 
 
 def test_a_run_that_is_cut_off_shows_in_its_file(path):
     log = EventLog(path)
     assert len(np.load(path)) == 0  # as one that is killed at once leaves it
-    log.add(Kind.STEP, 0.0, 0, 0, 0)
-    log.queue.append((log.add, Kind.STEP, 0.0, 0, 0, 0))
+    add = log.adder((False, 0), kinds.Step)
+    add(0.0, 0, 0)
+    log.queue.append((add, 0.0, 0, 0))
     log.__exit__(RuntimeError, RuntimeError(), None)
     assert log.events == 2
     assert len(np.load(path)) == 0
@@ -85,7 +91,8 @@ def test_a_ring_keeps_exactly_the_last(tmp_path, room):
         with EventLog(path) as log:
             for number in range(events):
                 for kept in (ring, log):
-                    kept.add(Kind.STEP, 0.5 * number, number % 3, number, -1, samples=7, rate=0.1)
+                    add = kept.adder((False, 0), kinds.Step)
+                    add(0.5 * number, number % 3, number, samples=7, rate=0.1)
         kept = ring.last()
         assert kept.dtype == EVENT
         assert kept["clock"].tolist() == list(range(max(0, events - room), events))

@@ -15,6 +15,7 @@ from psrt.history.header import sealed
 from psrt.history.reading import assemble
 from psrt.history.stream import extent_of
 from support.cases import each
+from support.histories import record
 
 #: (kind, time, worker, clock, version, shard) of two workers and two shards.
 ROWS = [
@@ -43,7 +44,7 @@ def history(tmp_path):
     for name, rows in (("a.npy", ROWS[:4]), ("b.npy", ROWS[4:])):
         with EventLog(folder / name) as log:
             for row in rows:
-                log.add(*row)
+                log.keep(record(*row), (False, 0))
     return folder
 
 
@@ -156,8 +157,8 @@ def test_a_run_that_was_cut_off_is_unfinished(history):
     log = EventLog(path)
     told = "unfinished run: 1 of 2 files without an end"
     assert f"{told}; 5 events up to 0.400 s were recorded" in refused(history)  # of the other file
-    log.add(*ROWS[0])
-    log.add(*ROWS[-1])
+    for row in (ROWS[0], ROWS[-1]):
+        log.keep(record(*row), (False, 0))
     log.abandon()
     assert f"{told}; 7 events up to 0.400 s were recorded" in refused(history)
     path.write_bytes(path.read_bytes()[:-70])  # within an event
@@ -183,7 +184,7 @@ def test_an_event_of_nobody_is_refused(history, row):
     path = history / "a.npy"
     path.unlink()
     with EventLog(path) as log:
-        log.add(*row)
+        log.keep(record(*row), (False, 0))
     told = f"kind {int(row[0])}, worker {row[2]}, shard {row[5]} in a run of 2 workers"
     assert told in refused(history)
 

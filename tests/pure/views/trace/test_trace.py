@@ -23,6 +23,7 @@ from psrt.history.reading import read_header
 from psrt.job.last_events import drop_old
 from psrt.views.trace import trace_run
 from support.cases import also, each
+from support.histories import record
 from support.traces import check_trace, read_trace
 
 pytest.importorskip("perfetto.protos")
@@ -271,7 +272,8 @@ def test_clocks_of_hosts_that_drift_are_put_on_one(made, tmp_path):
     run = rewritten(made("allreduce"), tmp_path, clocks=clocks)
     with EventLog(run / "history/events.npy") as log:
         for worker in (0, 1):
-            log.add(int(Kind.STEP), 5.0, worker, 0, -1, samples=1, rate=0.1, seconds=1.0)
+            stepped = record(Kind.STEP, 5.0, worker, 0, -1, samples=1, rate=0.1, seconds=1.0)
+            log.keep(stepped, (False, worker))
     read, said = traced(run, tmp_path)
     ends = {it.rank: it.stop for it in read.slices if it.lane == "compute"}
     assert ends["rank 0: worker 0"] == 5_000_000_000
@@ -284,11 +286,11 @@ def test_clocks_of_hosts_that_drift_are_put_on_one(made, tmp_path):
 def test_a_flow_does_not_go_back_in_time(made, tmp_path):
     run = rewritten(made("ssp"), tmp_path)
     with EventLog(run / "history/events.npy") as log:
-        log.add(int(Kind.RECEIVE), 0.9, 0, 0, 0, 0, 1)
-        log.add(int(Kind.PUSH), 1.0, 0, 0, 0, 0, 1)
-        log.add(int(Kind.APPLY), 1.1, 0, 0, 1, 0, 1)
-        log.add(int(Kind.PUSH), 1.0, 1, 0, 0, 0, 1)
-        log.add(int(Kind.RECEIVE), 1.2, 1, 0, 0, 0, 1)
+        for kind, time, worker, version in (
+            (Kind.RECEIVE, 0.9, 0, 0), (Kind.PUSH, 1.0, 0, 0), (Kind.APPLY, 1.1, 0, 1),
+            (Kind.PUSH, 1.0, 1, 0), (Kind.RECEIVE, 1.2, 1, 0),
+        ):  # fmt: skip
+            log.keep(record(kind, time, worker, 0, version, 0, 1), (False, worker))
     read, said = traced(run, tmp_path)
     assert [[it.name for _, it in flow] for flow in read.flows.values()] == [["push", "receive"]]
     assert "1 flow left away" in said.notes[0]

@@ -23,7 +23,8 @@ _ENDS = (BACKWARD, BACKWARD_WEIGHT)
 # As plain numbers: a loop over events would look up each member of the enumeration for each event.
 _READ, _PUSH, _STEP, _REDUCED = map(int, (Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCED))
 _LEAVE, _OFFER, _TAKE, _MIXED = map(int, (Kind.LEAVE, Kind.OFFER, Kind.TAKE, Kind.MIXED))
-_KINDS = (_READ, _PUSH, _STEP, _REDUCED, _LEAVE, _OFFER, _TAKE, _MIXED)
+_PARK = int(Kind.PARK)
+_KINDS = (_READ, _PUSH, _STEP, _REDUCED, _LEAVE, _OFFER, _TAKE, _MIXED, _PARK)
 
 
 class Piece(NamedTuple):
@@ -137,6 +138,8 @@ class _Pieces:
             return Piece(self._clock, time, seconds, seconds, age=self._tau, gap=gap)
         if kind in (_REDUCED, _MIXED, _LEAVE) or (kind == _OFFER and seconds > 0):
             return Piece(self._clock, time, seconds, seconds)
+        if kind == _PARK:  # nothing is counted, but what is reported of this clock follows it
+            return Piece(self._clock, time, 0.0)
         if kind == _PUSH and shard == 0:
             self._pushed = samples, seconds
         elif kind == _TAKE:

@@ -19,6 +19,7 @@ import pytest
 from psrt.history.check.run import check_run
 from psrt.history.reading import read_cells
 from psrt.job.problems import supervised_problem
+from psrt.simulation.cost_flags import VirtualCosts
 from support.jobs import FACTORS, SERVED, SPLIT, Job, Ran, plain, ran, refused_by
 from support.reference import Network
 
@@ -149,4 +150,12 @@ def test_what_a_run_of_many_out_of_step_says(mode, event, tmp_path):
     out_of_step = ran(job, tmp_path / "run", log_every=3)
     check_figures(job, out_of_step)
     outcome = check_run(out_of_step.out)
+    assert outcome.ok, "\n".join(outcome.lines())
+
+
+def test_what_who_is_left_alone_does_in_no_time_is_in_no_window(tmp_path):
+    job = plain(mode="gossip", copies="2", event="loses a worker")
+    costs = VirtualCosts(compute="constant:0", link="1e-3:1e5")
+    alone = ran(job, tmp_path / "run", job.scenario(costs=costs, crashes=((1, 0.02),)))
+    outcome = check_run(alone.out)
     assert outcome.ok, "\n".join(outcome.lines())

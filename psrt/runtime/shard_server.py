@@ -239,9 +239,12 @@ class ShardServer:
 
     async def apply(self, pushes: Sequence[Push]) -> None:
         """Make the next version."""
-        port, shard = self._port, self.shard
+        port, shard, events = self._port, self.shard, self._events
+        virtual_s = 0.0
         if port.apply_s is not None:
+            began = port.now()
             await self._pass_time(sum(1 for push in pushes if push.samples))
+            virtual_s = port.now() - began
         # Where the worker that just pushed will read it, if it has a landing: nothing is copied
         # then. Else in place if nobody reads the newest version: the same memory traffic as out of
         # place, but one buffer less in the cache. Otherwise a reader would see a torn vector.
@@ -252,8 +255,7 @@ class ShardServer:
         buffer = self._leases.free(preferred, kept)
         if buffer is None:
             buffer = await self._free_buffer(preferred, kept)
-        events = self._events
-        began = 0.0 if events is None else port.now()
+        began = 0.0 if events is None else port.now() - virtual_s
         shard.apply(pushes, buffer)
         self.clock += 1 if self._steps is None else self._steps(pushes[0].progress)
         self._holds[shard.newest] = shard.version

@@ -101,6 +101,8 @@ class ShardServer:
         #: made and all that wait for it are answered, before it can be overwritten. None costs
         #: nothing.
         self.at_version: Callable[[int], Awaitable[object]] | None = None
+        #: Epochs before the newest step that is part of a version.
+        self.progress = 0.0
         #: Where versions are no cuts: returns, by the steps that workers have come to on average
         #: and the cut before, the ``Params.cut`` that they are to park for; of one shard of the
         #: job. None costs nothing.
@@ -257,6 +259,7 @@ class ShardServer:
             buffer = await self._free_buffer(preferred, kept)
         began = 0.0 if events is None else port.now() - virtual_s
         shard.apply(pushes, buffer)
+        self.progress = pushes[0].progress if pushes else self.progress
         self.clock += 1 if self._steps is None else self._steps(pushes[0].progress)
         self._holds[shard.newest] = shard.version
         if events is not None:

@@ -342,10 +342,10 @@ SPLIT = KNOBS | {
     "micro_batches": 2, "checkpoint_every": 1, "parallel": "data:2,pipeline:2",
 }  # fmt: skip
 PIPEDREAM = {"pipeline_schedule": "pipedream", "micro_batches": None}
-#: What no job of the laws has: two ways at once, more stages, and averages whose rounds do not end
-#: with epochs.
+#: What no job of the laws has: two ways at once, more stages, servers that save where batches have
+#: come back, at steps that are no multiples, and averages whose rounds do not end with epochs.
 ROWS = {
-    "pipedream, servers": PIPEDREAM | {"mode": "sync", "servers": 2},
+    "pipedream, servers": PIPEDREAM | {"mode": "sync", "servers": 2, "checkpoint_every": 4},
     "both": {"parallel": "data:2,pipeline:2,tensor:2"},
     "pipedream, so many steps": PIPEDREAM | {"steps": 15, "epochs": None},
     "pipedream, local": PIPEDREAM | {"mode": "local-sgd", "local_steps": 2},

@@ -73,8 +73,8 @@ class Manifest:
             if isinstance(created := values.get("created"), str) and created:
                 when = f" at {created!r:.27}"
             raise CheckpointError(
-                f"of format {values['format']}, which {who} wrote{when}; this psrt reads format {FORMAT}: "
-                "resume with that one"
+                f"of format {values['format']}, which {who} wrote{when}; this psrt reads format "
+                f"{FORMAT}: resume with that one"
             )
         if set(values) != {it.name for it in fields(cls)}:
             raise CheckpointError("not the manifest of a checkpoint: other fields are expected")

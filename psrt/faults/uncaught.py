@@ -1,6 +1,7 @@
 """The end of a rank by an error that its program does not catch, and of the job with it.
 
-One line and its status for errors of psrt's that the user can act on; what is a bug has a traceback.
+One line and its status for errors of psrt's that the user can act on; what is a bug has a
+traceback.
 """
 
 from __future__ import annotations

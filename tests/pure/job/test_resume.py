@@ -152,11 +152,15 @@ def test_a_checkpoint_that_was_copied_goes_on_in_a_folder_of_its_own(whole, tmp_
 @each(
     ("changes", "line"),
     [
-        ({"format": 1, "created": "2026-11-02T10:11:12Z"},
-         "of format 1, which an older psrt wrote at '2026-11-02T10:11:12Z'; this psrt reads "
-         "format 2: resume with that one"),
-        ({"format": 3, "created": "", "psrt": "2.0"},
-         "of format 3, which psrt '2.0' wrote; this psrt reads format 2: resume with that one"),
+        (
+            {"format": 1, "created": "2026-11-02T10:11:12Z"},
+            "of format 1, which an older psrt wrote at '2026-11-02T10:11:12Z'; this psrt reads "
+            "format 2: resume with that one",
+        ),
+        (
+            {"format": 3, "created": "", "psrt": "2.0"},
+            "of format 3, which psrt '2.0' wrote; this psrt reads format 2: resume with that one",
+        ),
         ({"step": 5}, "its files are those of step 5"),
         ({"parts": []}, "it has no parts"),
     ],

@@ -79,11 +79,14 @@ if TYPE_CHECKING:
 os.environ.update(_settings(os.environ, tcp=not (_on_one_host(os.environ) and _has_room())))
 
 if _is_one_of_several(os.environ):
-    # One line for what each rank would show with a traceback, of which most is psrt's own.
+    # One line for what each rank would show with a traceback, of which most is psrt's own. What has
+    # a traceback ends the others, too.
     def _uncaught(kind: Any, error: Any, trace: Any, before: Any = sys.excepthook) -> None:
+        uncaught = importlib.import_module("psrt.faults.uncaught")
         if kind.__module__ == "psrt.core.errors":
-            importlib.import_module("psrt.faults.uncaught").end(error)
+            uncaught.end(error)
         before(kind, error, trace)
+        uncaught.end_others(error)
 
     sys.excepthook = _uncaught
 

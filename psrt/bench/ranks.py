@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from psrt.core.errors import PsrtError
+from psrt.core.errors import ConfigError, PsrtError
 from psrt.mpi.agreement import raise_on_all
 from psrt.transport.backoff import Backoff
 
@@ -88,7 +88,13 @@ def run_on(
 
 
 def part_of(comm: MPI.Comm, ranks: Sequence[int]) -> MPI.Comm | None:
-    """Return a communicator of some ranks, in their order, None on the others; collective."""
+    """Return a communicator of some ranks, in their order, None on the others; collective.
+
+    Raises:
+        ConfigError: on all ranks, if there are not as many.
+    """
+    if max(ranks) >= comm.size:
+        raise ConfigError(f"this needs {max(ranks) + 1} ranks or more, there are {comm.size}")
     takes_part = comm.rank in ranks
     key = list(ranks).index(comm.rank) if takes_part else 0
     part = comm.Split(0 if takes_part else MPI.UNDEFINED, key)

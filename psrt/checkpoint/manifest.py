@@ -65,9 +65,16 @@ class Manifest:
         if not isinstance(values, dict) or type(values.get("format")) is not int:
             raise CheckpointError("not the manifest of a checkpoint")
         if values["format"] != FORMAT:
-            by = f", written by psrt {values['psrt']!r:.20}" if "psrt" in values else ""
+            # Of one version, as long as none is released, there are several formats.
+            who = "an older psrt" if values["format"] < FORMAT else "a newer psrt"
+            if (by := values.get("psrt", __version__)) != __version__:
+                who = f"psrt {by!r:.20}"
+            when = ""
+            if isinstance(created := values.get("created"), str) and created:
+                when = f" at {created!r:.27}"
             raise CheckpointError(
-                f"of format {values['format']}{by}; this psrt, {__version__}, reads format {FORMAT}"
+                f"of format {values['format']}, which {who} wrote{when}; this psrt reads format "
+                f"{FORMAT}: resume with that one"
             )
         if set(values) != {it.name for it in fields(cls)}:
             raise CheckpointError("not the manifest of a checkpoint: other fields are expected")

@@ -12,6 +12,7 @@ from psrt.codec.table import CODECS
 from psrt.collective import OPS
 from psrt.config.knobs import RunKnob, knobs_of
 from psrt.config.modes import MODES
+from psrt.config.names import DEFAULT_PIPELINE
 from psrt.config.train import TrainConfig
 from psrt.pipeline import forms
 from psrt.rows.knobs import dashed, read_by_worker, read_flag
@@ -172,8 +173,8 @@ def pipeline_parser() -> FlagParser:
     )
     _add_pipeline_sizes(parser)
     parser.add_argument(
-        "--pipeline-schedule", metavar="NAME", default="1f1b",
-        help=f"{', '.join(forms())}, with :V the number of a stage's chunks (1f1b)",
+        "--pipeline-schedule", metavar="NAME", default=DEFAULT_PIPELINE,
+        help=f"{', '.join(forms())}, with :V the number of a stage's chunks ({DEFAULT_PIPELINE})",
     )  # fmt: skip
     parser.add_argument(
         "--defer-weights", action="store_true",

@@ -1,6 +1,7 @@
-"""The end of a rank by an error of psrt's that its program does not catch: one line, its status.
+"""The end of a rank by an error that its program does not catch, and of the job with it.
 
-Only of errors that the user can act on; what is a bug has a traceback.
+One line and its status for errors of psrt's that the user can act on; what is a bug has a
+traceback.
 """
 
 from __future__ import annotations
@@ -47,6 +48,20 @@ def end(error: PsrtError) -> None:
         with contextlib.suppress(OSError, ValueError):
             print(text, end="", file=sys.stderr, flush=True)
         time.sleep(_AFTER_FIRST_S if is_anothers else 0.0)  # for the traceback of the one that left
-    if (mpi := sys.modules.get("mpi4py.MPI")) is not None:
-        mpi._set_abort_status(0 if error.agreed else status)
+    _set_abort_status(0 if error.agreed else status)
     raise SystemExit(status)
+
+
+def end_others(error: BaseException) -> None:
+    """Have the end of this process end the job, as ``python -m mpi4py`` does.
+
+    The others may wait for this rank, in set-up where nobody watches over them yet, and the end of
+    MPI here would wait for them.
+    """
+    if not getattr(error, "agreed", False):
+        _set_abort_status(status_of(error))
+
+
+def _set_abort_status(status: int) -> None:
+    if (mpi := sys.modules.get("mpi4py.MPI")) is not None:
+        mpi._set_abort_status(status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from psrt.checkpoint import (
     Tree,
 )
 from psrt.config import to_toml
+from psrt.config.checks import flag
 from psrt.config.regroup import bound_to_workers, parks
 from psrt.core.errors import CheckpointError, ConfigError
 from psrt.core.partition import Span
@@ -32,7 +33,9 @@ from psrt.job.result import Say
 from psrt.job.resuming import CONTROL, DATA, HOSTS
 from psrt.job.saving import Part, Saver
 from psrt.job.setup import Setup
+from psrt.pipeline.registry import PIPELINES
 from psrt.rows.values import seconds_of
+from psrt.runtime.length import EpochEnds
 from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.base import ReducePlan
@@ -149,6 +152,10 @@ def _hook(saver: Saver, part: Part, owner: Worker | ShardServer, setup: Setup) -
     if isinstance(owner, ShardServer):
         if not are_parked:
             owner.at_version = hook
+            if setup.cut is not None and PIPELINES[setup.cut.schedule.name].asynchronous:
+                # A worker there is at a cut when no batch is under way.
+                ends = EpochEnds(_began(setup))
+                owner.at_version = partial(_at_ends, weakref.proxy(owner), ends, hook)
             return
         owner.at_cut = hook
         if owner.number == 0:
@@ -162,6 +169,13 @@ def _hook(saver: Saver, part: Part, owner: Worker | ShardServer, setup: Setup) -
     # Elsewhere it joins the others' rounds, and is saved after each.
     if servers or mode.averages or mode.mixes:
         owner.at_end = partial(saver.ended, part, stays=are_parked)
+
+
+async def _at_ends(
+    owner: ShardServer, ends: EpochEnds, hook: Callable[[int], Awaitable[object]], clock: int
+) -> None:
+    if ends.after(clock, owner.progress):
+        await hook(clock)
 
 
 def _committer(
@@ -198,6 +212,7 @@ def _committer(
         timeout_s=config.timeout_s,
         manifest=partial(_manifest, setup, attempt, more),
         say=say,
+        asked=flag("checkpoint_every", config.checkpoint_every),
         gone=tuple if bound_to_workers(config) else partial(_gone, launcher, setup),
     )
 

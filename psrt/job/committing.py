@@ -45,6 +45,8 @@ class Committer:
     manifest: Callable[[int, Sequence[PartEntry]], Manifest]
     #: Called with each line for the user.
     say: Callable[[str], None]
+    #: How often they were asked for, as a flag.
+    asked: str
     #: Returns the numbers of the workers that the others go on without, who write nothing more.
     gone: Callable[[], Collection[int]] = tuple
     #: Set once all processes have finished.
@@ -173,6 +175,8 @@ class Committer:
 
     def close(self) -> None:
         """Delete what belongs to no checkpoint; nobody may be writing any more."""
+        if self.took_s is None and not (self.attempt or self._failed or self._is_over):
+            self.say(f"{self.asked}: no checkpoint was made, as the run came to no step for one")
         with contextlib.suppress(OSError, CheckpointError):
             self.checkpoints.prepare()
 

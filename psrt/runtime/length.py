@@ -53,3 +53,34 @@ def share_of(batches: object) -> float:
     (0.25, 0.0)
     """
     return 1.0 / len(batches) if isinstance(batches, Sized) and len(batches) else 0.0
+
+
+class EpochEnds:
+    """Says after which update an epoch is over, to who sees updates and no batches.
+
+    >>> ends = EpochEnds()
+    >>> [ends.after(clock, (clock - 1) / 4) for clock in range(1, 9)]
+    [False, False, False, True, False, False, False, True]
+    """
+
+    def __init__(self, clock: int = 0) -> None:
+        """Begin with an epoch, after so many steps."""
+        #: The first step of an epoch, or the newest one; how many epochs there were before it, nan
+        #: where the next update says so; and the share of one that a step is: 0 until there were
+        #: two, since nobody says how many steps there are.
+        self._clock, self._progress, self._share = clock + 1, math.nan, 0.0
+
+    def after(self, clock: int, progress: float) -> bool:
+        """Take an update; return whether its last step is the last of an epoch.
+
+        Args:
+            clock: steps of a worker so far.
+            progress: epochs before the last of them.
+        """
+        epoch, steps = math.floor(progress), clock - self._clock
+        before = epoch if math.isnan(self._progress) else self._progress
+        if steps:
+            self._share = (progress - before) / steps
+        is_last = epoch + 1 - progress < 1.5 * self._share
+        self._clock, self._progress = (clock + 1, epoch + 1) if is_last else (clock, progress)
+        return is_last

@@ -101,6 +101,8 @@ class ShardServer:
         #: made and all that wait for it are answered, before it can be overwritten. None costs
         #: nothing.
         self.at_version: Callable[[int], Awaitable[object]] | None = None
+        #: Epochs before the newest step that is part of a version.
+        self.progress = 0.0
         #: Where versions are no cuts: returns, by the steps that workers have come to on average
         #: and the cut before, the ``Params.cut`` that they are to park for; of one shard of the
         #: job. None costs nothing.
@@ -239,9 +241,12 @@ class ShardServer:
 
     async def apply(self, pushes: Sequence[Push]) -> None:
         """Make the next version."""
-        port, shard = self._port, self.shard
+        port, shard, events = self._port, self.shard, self._events
+        virtual_s = 0.0
         if port.apply_s is not None:
+            began = port.now()
             await self._pass_time(sum(1 for push in pushes if push.samples))
+            virtual_s = port.now() - began
         # Where the worker that just pushed will read it, if it has a landing: nothing is copied
         # then. Else in place if nobody reads the newest version: the same memory traffic as out of
         # place, but one buffer less in the cache. Otherwise a reader would see a torn vector.
@@ -252,9 +257,9 @@ class ShardServer:
         buffer = self._leases.free(preferred, kept)
         if buffer is None:
             buffer = await self._free_buffer(preferred, kept)
-        events = self._events
-        began = 0.0 if events is None else port.now()
+        began = 0.0 if events is None else port.now() - virtual_s
         shard.apply(pushes, buffer)
+        self.progress = pushes[0].progress if pushes else self.progress
         self.clock += 1 if self._steps is None else self._steps(pushes[0].progress)
         self._holds[shard.newest] = shard.version
         if events is not None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from psrt.core.errors import ConfigError
 from psrt.rows.registry import Registry
 
 if TYPE_CHECKING:
     from psrt.topology.graph import Graph
+
+Drawn: TypeAlias = Literal["circle", "hub", "grid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class TopologyRow:
     #: function also takes the number and a seed. Empty without one.
     number: str = ""
     example: str = ""
+    #: How it is drawn: its ranks on a circle, the first of them inside, or as a grid.
+    drawn: Drawn = "circle"
 
     @property
     def form(self) -> str:
@@ -69,8 +73,11 @@ TOPOLOGIES: Final = Registry("topology", "psrt.topologies", TopologyRow, (
         "rank i sends to i + 2^t in round t, and begins again after ⌈lg N⌉",
         _HERE + "one_peer_exponential",
     ),
-    TopologyRow("torus", "a grid of ranks whose ends meet, as square as N allows", _HERE + "torus"),
-    TopologyRow("star", "rank 0 and each other rank", _HERE + "star"),
+    TopologyRow(
+        "torus", "a grid of ranks whose ends meet, as square as N allows", _HERE + "torus",
+        drawn="grid",
+    ),
+    TopologyRow("star", "rank 0 and each other rank", _HERE + "star", drawn="hub"),
     TopologyRow("full", "each rank and each other rank", _HERE + "full"),
     TopologyRow(
         "hypercube", "ranks whose numbers differ in one binary digit", _HERE + "hypercube"

@@ -119,6 +119,23 @@ def test_nothing_goes_on_where_an_abort_returns(launch):
     assert done.stderr.splitlines() == ["psrt: error: not so"]
 
 
+@pytest.mark.parametrize("first", ["", also("from mpi4py import MPI\n")])
+def test_an_exception_where_nobody_watches_yet_ends_the_job(launch, first):
+    """Under an mpirun alone: the others wait for this rank, and MPI's end would wait for them."""
+    (launch.folder / "broken.py").write_text(
+        f"{first}import psrt\n"
+        "from psrt.mpi import monitor\n"
+        "from psrt.mpi.start import world\n"
+        "if world().rank == 1:\n"
+        "    monitor.Monitor = lambda *given: ()[0]\n"
+        "psrt.run(psrt.TrainConfig(mode='allreduce'))\n"
+    )
+    done = launch.ranks(2, "broken.py", PSRT_START_TIMEOUT_S="30")
+    assert done.status == 1, done.stderr
+    assert "IndexError: tuple index out of range" in done.stderr
+    assert "Timeout (" not in done.stderr
+
+
 def test_an_mpi_that_cannot_be_loaded_is_one_line(launch):
     lost = {"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
     done = launch.ranks(2, "-m", "psrt", "train", "--mode", "sync", **lost)

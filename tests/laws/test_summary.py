@@ -19,7 +19,8 @@ import pytest
 from psrt.history.check.run import check_run
 from psrt.history.reading import read_cells
 from psrt.job.problems import supervised_problem
-from support.jobs import FACTORS, SERVED, SPLIT, Job, Ran, plain, ran
+from psrt.simulation.cost_flags import VirtualCosts
+from support.jobs import FACTORS, SERVED, SPLIT, Job, Ran, plain, ran, refused_by
 from support.reference import Network
 
 #: Kinds of events, as docs/history.md numbers them.
@@ -138,12 +139,23 @@ def test_what_a_run_says_of_itself(job, result, check):
     check(job, ran)
 
 
-@pytest.mark.parametrize("mode", [it for it in FACTORS["mode"] if it != "serial"])
-def test_what_a_run_of_many_out_of_step_says(mode, tmp_path):
-    """Its lines are not of the steps at which all are."""
+@pytest.mark.parametrize(("mode", "event"), [
+    (mode, event) for mode in FACTORS["mode"] for event in ("late", "saves")
+    if mode != "serial" and refused_by({"mode": mode, "event": event}) is None
+])  # fmt: skip
+def test_what_a_run_of_many_out_of_step_says(mode, event, tmp_path):
+    """Its lines are not of the steps at which all are, or are saved."""
     way = {"way": "2 servers, 2 shards each"} if mode in SERVED else {}
-    job = plain(mode=mode, copies="5", data="dirichlet", event="late", **way)
+    job = plain(mode=mode, copies="5", data="dirichlet", event=event, **way)
     out_of_step = ran(job, tmp_path / "run", log_every=3)
     check_figures(job, out_of_step)
     outcome = check_run(out_of_step.out)
+    assert outcome.ok, "\n".join(outcome.lines())
+
+
+def test_what_who_is_left_alone_does_in_no_time_is_in_no_window(tmp_path):
+    job = plain(mode="gossip", copies="2", event="loses a worker")
+    costs = VirtualCosts(compute="constant:0", link="1e-3:1e5")
+    alone = ran(job, tmp_path / "run", job.scenario(costs=costs, crashes=((1, 0.02),)))
+    outcome = check_run(alone.out)
     assert outcome.ok, "\n".join(outcome.lines())

@@ -24,7 +24,7 @@ from psrt.bench.probes import read_machine
 from psrt.bench.race import Candidate, layouts, race
 from psrt.bench.ranks import RankTrack, run_on
 from psrt.collective.analysis.machine import DEFAULT_COSTS
-from psrt.core.errors import ProtocolError
+from psrt.core.errors import ConfigError, ProtocolError
 from psrt.mpi.agreement import raise_on_all
 
 SMALL = {"tiny": (12, 8, 4)}
@@ -159,6 +159,14 @@ def test_pipeline_refuses_a_way_that_computes_something_else(comm, monkeypatch):
     monkeypatch.setattr(pipeline, "WAYS", {**_ONE, "wrong": wrong})
     with pytest.raises(ProtocolError, match="wrong ended with other parameters"):
         pipeline.measure(comm, sizes=DEEP, batches=(24,), micro_batches=4, rounds=1, turn_s=0.0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_benchmark_of_more_ranks_than_there_are_is_refused(comm):
+    part = comm.Split(comm.rank // 2, comm.rank)
+    with pytest.raises(ConfigError, match=rf"^this needs 3 ranks or more, there are {part.size}$"):
+        run_on(part, range(3), lambda part: None)
+    part.Free()
 
 
 @pytest.mark.mpi(min_size=3)

@@ -1,4 +1,7 @@
-"""Rows of another package: each trains, is checked, repeated and explained as psrt's own are."""
+"""Rows of another package: each trains, is checked, repeated and explained as psrt's own are.
+
+Over MPI they are tried in ``tests/e2e``.
+"""
 
 from __future__ import annotations
 
@@ -6,194 +9,30 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import psrt
-from support.cases import each
-from support.launching import TIMEOUT_S
+from support.elsewhere import JOB, ROWS, make_package
+from support.launching import TIMEOUT_S, Launch
 
 ROOT = Path(psrt.__file__).parents[1]
 
-PACKAGE = """
-from dataclasses import dataclass, replace
 
-import numpy as np
-
-from psrt.codec.codec import DenseCodec
-from psrt.codec.table import CodecRow
-from psrt.collective.schedule import Algorithm
-from psrt.collective.step import Step
-from psrt.config.modes import MODES, Mode, Servers
-from psrt.optim.staleness import ScalarRate
-from psrt.optim.table import OptimizerRow, RateRow, ScheduleRow
-from psrt.core.partition import Span
-from psrt.pipeline import PIPELINES
-from psrt.pipeline.schedule import PipelineSchedule
-from psrt.rows.knobs import knob
-from psrt.rows.values import REAL
-from psrt.topology.graph import Graph
-from psrt.topology.names import TopologyRow
-
-
-@dataclass(frozen=True)
-class Halves(CodecRow):
-    name, code, summary = "halves", 99, "half precision of somebody else"
-    home, times = "elsewhere:HalvesCodec", ((1, 1), (1, 1))
-    feeds_back = True
-    scale: float = knob(1.0, REAL, "what numbers are multiplied by on the wire", exclusive_min=0)
-
-
-class HalvesCodec(DenseCodec):
-    row = Halves()
-
-    def __init__(self, n, *, scale):
-        super().__init__(n, 2 * n)
-        self.scale = np.float32(scale)
-
-    def _pack(self, vector, payload, rng):
-        payload.view("<f2")[:] = vector * self.scale
-
-    def _unpack(self, payload, out):
-        out[:] = payload.view("<f2") / self.scale
-
-
-class Plain(OptimizerRow):
-    name, summary, home, lr = "plain", "plain steps of somebody else", "psrt.optim.sgd:Sgd", 0.1
-
-
-@dataclass(frozen=True)
-class Less(RateRow):
-    name, summary, home = "less", "1/(1 + C tau)", "elsewhere:LessRate"
-    slope: float = knob(1.0, REAL, "C", min=0)
-
-
-class LessRate(ScalarRate):
-    def __init__(self, *, slope):
-        super().__init__()
-        self.slope = slope
-
-    def scale(self, staleness):
-        return 1 / (1 + self.slope * staleness)
-
-
-class Line(ScheduleRow):
-    name, summary = "line", "down to 0 in a line"
-
-    def share(self, since, length, hair):
-        return max(0.0, 1 - since / length)
-
-
-def chain_steps(rank, size, n):
-    if rank > 0:
-        yield Step.receiving(rank - 1, Span(0, n), combine=True)
-    if rank < size - 1:
-        yield Step.sending(rank + 1, Span(0, n))
-        yield Step.receiving(rank + 1, Span(0, n), combine=False)
-    if rank > 0:
-        yield Step.sending(rank - 1, Span(0, n))
-
-
-def chain_seconds(p, nbytes, costs, itemsize):
-    return costs.chain(2 * (p - 1), 2 * (p - 1) * nbytes, (p - 1) * nbytes)
-
-
-chain = Algorithm("chain", chain_steps, "up the ranks and back", closed_form=chain_seconds)
-all_first = PipelineSchedule(
-    "all-first", PIPELINES["gpipe"].order, "all forward first", alive=PIPELINES["gpipe"].alive,
-    idle=PIPELINES["gpipe"].idle, formula="as gpipe", source="",
-)
-path = TopologyRow("path", "rank i and rank i + 1, but the ends", "elsewhere:a_path")
-lazy = Mode(
-    name="lazy", summary="as ssp", servers=Servers.ALWAYS, codecs=True, saves=True,
-    lead="staleness", knobs=("staleness", "staleness_rate", "placement", "shards_per_server"),
-    words="staleness {}",
-)
-
-#: With a strategy of its own.
-twice = replace(MODES["allreduce"], name="twice", synonyms=(), builder="elsewhere:doubling")
-
-
-def doubling(of):
-    from psrt.runtime.strategies.all_reduce import AllReduce
-
-    class Doubled(AllReduce):
-        async def step(self, step):
-            self.doubled = True
-            return await super().step(step)
-
-        async def leave(self, clock):
-            assert self.doubled
-            await super().leave(clock)
-
-    size = of.config.batch_size
-    return Doubled(of.port, of.updater, algorithm="ring", batch_size=size, events=of.events)
-
-
-def a_path(size):
-    return (Graph.of(size, [(i, i + 1) for i in range(size - 1)]),)
-"""
-POINTS = {
-    "psrt.codecs": "halves = elsewhere:Halves",
-    "psrt.optimizers": "plain = elsewhere:Plain",
-    "psrt.staleness_rates": "less = elsewhere:Less",
-    "psrt.schedules": "line = elsewhere:Line",
-    "psrt.all_reduces": "chain = elsewhere:chain",
-    "psrt.pipelines": "all-first = elsewhere:all_first",
-    "psrt.topologies": "path = elsewhere:path",
-    "psrt.modes": "lazy = elsewhere:lazy\ntwice = elsewhere:twice",
-}
-#: By kind, the flags of a job of three workers, and what explains the row.
-ROWS = {
-    "codec": ("--mode sync --codec halves:scale=2 --codec-everywhere", "codec halves"),
-    "optimizer": ("--mode allreduce --optimizer plain --shard optimizer", ""),
-    "rate": ("--mode async --staleness-rate less:slope=0.5", ""),
-    "schedule": ("--mode allreduce --schedule line", ""),
-    "all-reduce": ("--mode allreduce --allreduce chain", "chain"),
-    "pipeline": (
-        "--mode allreduce --parallel pipeline:2 --pipeline-schedule all-first --micro-batches 2",
-        "pipeline --pipeline-schedule all-first",
-    ),
-    "topology": ("--mode gossip --topology path", "gossip --topology path"),
-    "mode": ("--mode lazy --staleness 2", ""),
-    "strategy": ("--mode twice", ""),
-}
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory):
-    """Return the folder of a package with a row of each kind."""
-    folder = tmp_path_factory.mktemp("site")
-    info = folder / "elsewhere-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Name: elsewhere\nVersion: 1.0\n")
-    points = "\n".join(f"[{group}]\n{line}" for group, line in POINTS.items())
-    (info / "entry_points.txt").write_text(points)
-    (folder / "elsewhere.py").write_text(PACKAGE)
-    return folder
-
-
-@each("kind", ROWS)
-def test_a_row_of_another_package_trains_is_checked_repeated_and_explained(kind, package, tmp_path):
-    flags, explained = ROWS[kind]
-    out = tmp_path / kind
-    workers = 4 if kind == "pipeline" else 3
-    job = f"{flags} --workers {workers} --steps 4 --batch-size 4 --hidden 6 --record --out {out}"
-    job += " --dataset synthetic:60x5x3"
-    commands = [
-        f"simulate {job}",
-        f"check {out}",
-        f"simulate --replay {out}",
-        f"report {out} -o {out}.html",
-    ]
-    commands += [f"explain {explained}"] if explained else []
-    code = "import sys; from psrt.__main__ import main\n"
-    code += "\n".join(f"assert main({command.split()!r}) == 0" for command in commands)
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": f"{ROOT}:{package}"}, check=False,
-        text=True, capture_output=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "the same parameters to the bit" in done.stdout
+def test_a_row_of_another_package_trains_is_checked_repeated_and_explained(tmp_path):
+    package = make_package(tmp_path)
+    commands = {}
+    for kind, (flags, explained) in ROWS.items():
+        workers, out = 4 if kind == "pipeline" else 3, f"{kind}.run"
+        line = f"simulate {flags} {JOB} --workers {workers} --out {out}"
+        commands[kind] = line.split()
+        commands[f"{kind}, checked"] = ["check", out]
+        commands[f"{kind}, again"] = ["simulate", "--replay", out]
+        commands[f"{kind}, reported"] = ["report", out, "-o", f"{kind}.html"]
+        if explained:
+            commands[f"{kind}, explained"] = ["explain", *explained.split()]
+    launch = Launch(tmp_path, (), tmp_path)
+    done = launch.one_after_another(0, commands, PYTHONPATH=f"{ROOT}:{package}")
+    for name, it in zip(commands, done, strict=True):
+        assert it.status == 0, (name, it)
+        assert name[-5:] != "again" or "the same parameters to the bit" in it.stdout, (name, it)
 
 
 def test_no_rank_looks_for_other_packages_whose_names_are_all_psrts():

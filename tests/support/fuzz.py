@@ -54,6 +54,8 @@ class Draw:
         more["log_every"] = self.whole(1, 9)
         drawn = {"staleness": (0, 3), "softsync": (1, job.copies), "local_steps": (2, 4)}
         drawn |= {"shards_per_server": (1, 3)}
+        if job["mode"] == "streaming" and job.saves:  # with 2, an average is under way at all times
+            drawn["local_steps"] = 3, 4
         if job["cut"] == "whole":  # each part of one that is cut has as many
             drawn["servers"] = 1, 4
         more |= {it: self.whole(*drawn[it]) for it in drawn if it in job.knobs()}

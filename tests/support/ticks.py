@@ -170,12 +170,10 @@ def saves(job: Job) -> bool:
 def has_cuts(job: Job) -> bool:
     """Whether there are steps at which a job can be saved.
 
-    Under pipedream these are ends of epochs, which are no steps of averages of several, nor those
-    that servers, who know of no epochs, save.
+    Under pipedream these are ends of epochs, which are no steps of averages of several.
     """
-    is_drained = job["cut"] != "pipedream" or not (
-        job.served or job["mode"] in ("local", "post-local", "streaming")
-    )
+    steps = ("local", "post-local", "streaming", "easgd")
+    is_drained = job["cut"] != "pipedream" or job["mode"] not in steps
     return is_drained and saves(job)
 
 

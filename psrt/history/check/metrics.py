@@ -131,15 +131,17 @@ def check_windows(lines: Sequence[Figures], waited: float | None = None) -> None
         return
     lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
     samples, (own, length) = lines[-1].number("samples") or 0.0, windows[-1]
-    for name, total, of in (
-        ("samples_per_second", samples, "all samples"),
-        ("waiting_share", waited, "all waits"),
+    # What was done in no time after the last window is in none, in virtual time.
+    after = samples - (own.number("samples") or 0.0)
+    for name, total, untimed, of in (
+        ("samples_per_second", samples, after, "all samples"),
+        ("waiting_share", waited, 0.0, "all waits"),
     ):
         if total is None:
             continue
         said = [it.number(name) or 0.0 for it, _ in windows]
         left = total - np.dot(said[:-1], [it for _, it in windows[:-1]])
-        slack = _SLACK * max(total, ends[-1]) / length
+        slack = (_SLACK * max(total, ends[-1]) + untimed) / length
         own.near(float(left / length), name, slack=slack, of=of)
 
 

@@ -21,8 +21,9 @@ from psrt.history.reading import History
 
 #: What ends a backward pass.
 _ENDS = (BACKWARD, BACKWARD_WEIGHT)
-#: Kinds at which a worker counts something, whatever they say.
-_COUNTED = (Kind.STEP, Kind.REDUCED, Kind.MIXED, Kind.LEAVE)
+#: Kinds at which a worker counts something, whatever they say; at a PARK nothing, but what it
+#: reports of that clock follows it.
+_COUNTED = (Kind.STEP, Kind.REDUCED, Kind.MIXED, Kind.LEAVE, Kind.PARK)
 
 
 #: What a worker counts at an event: samples of a step, −1 where none ends there; of a read, by how
@@ -90,7 +91,8 @@ def pieces_of(
     """
     events, shards = history.workers[number], max(len(history.shards), 1)
     pairs = bool(history.header.knob("asynchronous")) and not history.shards
-    kind, seconds = events["kind"], events["seconds"].astype(np.float64)
+    kind = events["kind"]
+    seconds = np.where(kind == Kind.PARK, 0.0, events["seconds"].astype(np.float64))
     steps = kind == Kind.STEP
     counted = np.isin(kind, _COUNTED) | ((kind == Kind.OFFER) & (seconds > 0))
     clock, samples = np.where(steps, events["clock"] + 1, 0), np.where(steps, events["samples"], -1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from psrt.core.errors import ConfigError
 from psrt.topology import Graph, Topology, topology_of
 from psrt.topology.graph import merged, two_colours
+from psrt.topology.names import TOPOLOGIES, Drawn
 
 #: Most ranks whose matrices are made in a moment.
 MOST_RANKS = 1024
@@ -45,6 +46,12 @@ class Explained:
     no_colours: str
     #: Of the simulation.
     seed: int
+
+    @property
+    def drawn(self) -> Drawn:
+        """How it is drawn: as its row says; a file says nothing of that."""
+        row = TOPOLOGIES.get(self.topology.name.partition(":")[0])
+        return "circle" if row is None else row.drawn
 
     @property
     def graphs(self) -> tuple[Graph, ...]:

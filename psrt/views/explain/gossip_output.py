@@ -284,7 +284,7 @@ def _graph(
 
 
 def _is_grid(found: Explained) -> bool:
-    return found.topology.name == "torus" and found.graphs[0].size > 1
+    return found.drawn == "grid" and found.graphs[0].size > 1
 
 
 def _ways(
@@ -313,7 +313,7 @@ def places_of(found: Explained, left: float, top: float, side: float) -> list[tu
         return [(left + 2 * _NODE + step * c, top + 2 * _NODE + step * r) for r, c in at]
     if size == 1:
         return [(x, y)]
-    hub = found.topology.name == "star" and size > 2
+    hub = found.drawn == "hub" and size > 2
     around = size - hub
     angles = [2 * math.pi * place / around for place in range(around)]
     ring = [(x + radius * math.sin(it), y - radius * math.cos(it)) for it in angles]

@@ -83,13 +83,13 @@ def _values(found: Explained) -> list[Weights]:
 
 def _plane(found: Explained, names: Sequence[str]) -> Plane:
     """Return places as the drawing has them: a grid, a star with its hub inside, or a circle."""
-    name, count = found.topology.name, len(names)
-    if name == "torus" and count > 1:
+    count = len(names)
+    if found.drawn == "grid" and count > 1:
         places = places_of(found, 0.0, 0.0, 1000.0)
         step = math.dist(places[0], places[1]) / _PITCH
         spread = [(x / step, y / step) for x, y in places]
         return placed(spread, [(math.sqrt(0.5),) * 2] * count, names, _STRIP, [1] * count)
-    if name == "star" and count > 2:
+    if found.drawn == "hub" and count > 2:
         around = circle(names[1:], _STRIP, [1] * (count - 1), least=_RADIUS)
         x = sum(it.x for it in around.nodes) / (count - 1)
         y = sum(it.y for it in around.nodes) / (count - 1)

@@ -175,20 +175,6 @@ def test_each_half_ends_with_what_owners_have(row, size, n):
 
 PACKAGE = Path(psrt.__file__).parent
 GUIDE = PACKAGE.parent / "CONTRIBUTING.md"
-#: Where names are listed by right: the rows, and the benches, which say what they measure; graphs
-#: of ranks may have the same names.
-FREE = ("collective/registry.py", "bench/", "topology/")
-
-
-def test_no_all_reduce_is_named_outside_its_row():
-    """But in examples; the root of a phase is called by the same word as one of them."""
-    names = re.compile(rf'"(node\+)?({"|".join({*ALGORITHMS} - {"root"})})"')
-    for file in sorted(PACKAGE.rglob("*.py")):
-        if not file.relative_to(PACKAGE).as_posix().startswith(FREE):
-            lines = [it for it in file.read_text().splitlines() if names.search(it)]
-            assert all(it.strip().startswith((">>>", "...")) for it in lines), (file, lines)
-
-
 #: Proved and priced for every size, in the closed form as on the clocks; explained, and run.
 SHOWN = """
 from psrt.__main__ import main

@@ -30,9 +30,8 @@ def test_a_job_keeps_its_contract_and_can_be_had_again(seed, tmp_path):
             assert isinstance(first.error, TransportError), (job, first.error)
             assert job["event"] == "loses a worker", job
             return
-        if job["mode"] != "pairs" or not job.saves:  # whose lines it has at another time
-            outcome = check_run(first.out)
-            assert outcome.ok, "\n".join([str(job), *outcome.lines()])
+        outcome = check_run(first.out)
+        assert outcome.ok, "\n".join([str(job), *outcome.lines()])
         if job.undisturbed:
             late = dataclasses.replace(scenario, costs=draw.costs(job))
             config = recorded_config(first.out, out=str(tmp_path / "late"))

@@ -152,7 +152,15 @@ def test_a_checkpoint_that_was_copied_goes_on_in_a_folder_of_its_own(whole, tmp_
 @each(
     ("changes", "line"),
     [
-        ({"format": 1}, "of format 1, written by psrt '0.1.0'; this psrt, 0.1.0, reads format 2"),
+        (
+            {"format": 1, "created": "2026-11-02T10:11:12Z"},
+            "of format 1, which an older psrt wrote at '2026-11-02T10:11:12Z'; this psrt reads "
+            "format 2: resume with that one",
+        ),
+        (
+            {"format": 3, "created": "", "psrt": "2.0"},
+            "of format 3, which psrt '2.0' wrote; this psrt reads format 2: resume with that one",
+        ),
         ({"step": 5}, "its files are those of step 5"),
         ({"parts": []}, "it has no parts"),
     ],
@@ -342,10 +350,10 @@ SPLIT = KNOBS | {
     "micro_batches": 2, "checkpoint_every": 1, "parallel": "data:2,pipeline:2",
 }  # fmt: skip
 PIPEDREAM = {"pipeline_schedule": "pipedream", "micro_batches": None}
-#: What no job of the laws has: two ways at once, more stages, and averages whose rounds do not end
-#: with epochs.
+#: What no job of the laws has: two ways at once, more stages, servers that save where batches have
+#: come back, at steps that are no multiples, and averages whose rounds do not end with epochs.
 ROWS = {
-    "pipedream, servers": PIPEDREAM | {"mode": "sync", "servers": 2},
+    "pipedream, servers": PIPEDREAM | {"mode": "sync", "servers": 2, "checkpoint_every": 4},
     "both": {"parallel": "data:2,pipeline:2,tensor:2"},
     "pipedream, so many steps": PIPEDREAM | {"steps": 15, "epochs": None},
     "pipedream, local": PIPEDREAM | {"mode": "local-sgd", "local_steps": 2},

@@ -58,6 +58,7 @@ def saver_of(
             step=step, n=3, workers=1, servers=0, config="", parts=tuple(parts)
         ),
         say=[].append if said is None else said.append,
+        asked="--checkpoint-every 10",
         gone=gone,
     )
     boundaries = Boundaries(Cuts(0, processes=1))
@@ -69,6 +70,15 @@ def saver_of(
         threaded=threaded,
         committer=committer,
     )
+
+
+def test_who_asked_for_checkpoints_and_got_none_is_told(tmp_path):
+    said = []
+    saver = saver_of(tmp_path, said, threaded=False)
+    drive(saver.at(Part(OWN, zeros), 9))
+    saver.close()
+    why = "the run came to no step for one"
+    assert said == [f"--checkpoint-every 10: no checkpoint was made, as {why}"]
 
 
 def steps_of(folder):

@@ -53,6 +53,9 @@ def test_known_costs_come_back(tmp_path):
     assert np.isnan(shard.turnaround[0]).all()
     assert list(shard.update) == [1]
     np.testing.assert_allclose(shard.update[1], 4 * 1000 / 8e6, rtol=1e-6)
+    [events] = history.shards
+    told = events[events["kind"] == Kind.APPLY]["seconds"]
+    np.testing.assert_allclose(told, shard.update[1], rtol=1e-6)
 
 
 def test_every_worker_has_its_own_times(tmp_path):

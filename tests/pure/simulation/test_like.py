@@ -84,7 +84,10 @@ def test_what_is_like_a_run_is_as_fast_and_as_stale(tmp_path, name):
             assert predicted.staleness.mean == pytest.approx(mean, rel=0.05, abs=1e-2)
         assert (predicted.workers, predicted.servers) == (measured.workers, measured.servers)
         assert predicted.samples == pytest.approx(measured.samples, rel=same)
-        assert predicted.updates == pytest.approx(measured.updates, rel=0.03)
+        # Under softsync each push is an update once the first worker has left, and how many come
+        # after that is chance: of 16 seeds 161 to 168 updates, of runs and of what is like them.
+        near = 0.05 if name == "softsync" else 0.03
+        assert predicted.updates == pytest.approx(measured.updates, rel=near)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from psrt.config.modes import MODES
 from psrt.rows.knobs import Knob, dashed
-from psrt.rows.registry import Registry
 from psrt.rows.values import Kind
 
 
@@ -31,8 +30,6 @@ class RunKnob(Knob):
 
     #: Heading of its group in the help text.
     group: str
-    #: The rows that it chooses among, each with knobs of its own; None where it is no such knob.
-    rows: Registry[Any] | None = None
     #: Where it has an effect; all must hold. Such a knob is ``None`` when not given.
     requires: tuple[Condition, ...] = ()
     #: Or where this holds, whatever the mode is, for knobs that only some modes have.

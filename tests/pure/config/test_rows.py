@@ -15,7 +15,9 @@ from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.core.errors import ConfigError
 from psrt.history import Header
 from psrt.history.header import sealed
+from psrt.rows.knobs import knob
 from psrt.rows.row import Rows
+from psrt.rows.values import TEXT
 from support.cases import each
 from support.histories import header_of
 
@@ -30,6 +32,45 @@ def test_a_row_is_what_its_text_says(text, row, short):
     assert CODECS.read(text) == row
     assert str(row) == short
     assert CODECS.read(row.text) == CODECS.read(short) == CODECS.accept(row) == row
+
+
+@dataclass(frozen=True)
+class Twofold(CodecRow):
+    name, code, times = "twofold", 97, ((1, 1), (1, 1))
+    inner: CodecRow | None = knob(None, CODECS.kind, "first", rows=CODECS)  # noqa: RUF009
+    label: str = knob("a", TEXT, "what it is called")
+
+
+TWOFOLD = Rows("codec", "psrt.codecs", CodecRow, [Twofold])
+
+
+@each(("text", "row", "short"), [
+    ("twofold", Twofold(), "twofold"),
+    ("twofold:inner=demo:kept=4", Twofold(Demo(kept=4)), "twofold:inner=demo,inner.kept=4"),
+    ("twofold:inner=demo,label=b,inner.kept=4,inner.chunk=8", Twofold(Demo(8, 4), "b"),
+     "twofold:inner=demo,inner.chunk=8,inner.kept=4,label=b"),
+])  # fmt: skip
+def test_a_knob_may_be_a_row_whose_knobs_follow_behind_a_dot(text, row, short):
+    assert TWOFOLD.read(text) == row
+    assert str(row) == short
+    assert TWOFOLD.read(row.text) == TWOFOLD.read(short) == row
+
+
+@each(("text", "line"), [
+    ("inner.kept=4", "twofold has inner.kept without inner=NAME before it"),
+    ("inner=demo,inner.kept", "twofold has inner.kept without =VALUE"),
+    ("inner=demo,inner.kept=1,inner.kept=2", "twofold: inner demo has kept twice"),
+    ("inner=demo,inner.keep=1", "twofold: inner demo has no knob 'keep' .did you mean kept?"),
+])  # fmt: skip
+def test_what_will_not_do_of_a_row_inside_another(text, line):
+    with pytest.raises(ConfigError, match=f"^{line}"):
+        TWOFOLD.read(f"twofold:{text}")
+
+
+def test_a_text_that_a_list_of_knobs_cannot_hold_is_refused():
+    for text in ("a,b", " a"):
+        with pytest.raises(ConfigError, match=r"^twofold: label cannot have a comma, or blanks"):
+            Twofold(label=text)
 
 
 def test_files_have_all_knobs_as_defaults_may_change():

@@ -55,6 +55,19 @@ equal in all: simulated no; staleness, mean 1.50; staleness, max 3; time to 75 %
     assert "no knob differs" in list(compare([runs[0], runs[2]]).lines())
 
 
+def test_a_row_has_a_column_for_each_of_its_knobs(tmp_path):
+    runs = [
+        write_run(tmp_path / name, 4, CONFIG + f'codec = "{codec}"\n', summary=summary())
+        for name, codec in (("a", "top-k:density=0.1"), ("b", "top-k:density=0.05"), ("c", "sign"))
+    ]
+    found = compare(runs, sort="codec.density")
+    assert found.runs == ["b", "a", "c"]
+    assert found.document()["config"] == {
+        "codec": ["top-k", "top-k", "sign"], "codec.density": [0.05, 0.1, None],
+        "codec.bucket": [None, None, 1024],
+    }  # fmt: skip
+
+
 def test_runs_are_in_the_order_of_a_figure_and_held_against_any(runs):
     a, b, c = map(str, runs)
     assert compare(runs, sort="seconds").runs == ["b", "c", "a"]

@@ -37,6 +37,8 @@ class Knob:
     exclusive_max: float | None = None
     #: Other names for it, with dashes, that a user may try.
     synonyms: tuple[str, ...] = ()
+    #: Whether None leaves it open until a run says what it is; else None is a value, too.
+    is_open: bool = False
     #: The default in words, where the field's default is not the whole truth.
     default_text: str = ""
 

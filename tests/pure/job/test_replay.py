@@ -74,6 +74,13 @@ def test_what_auto_chose_is_taken_again(tmp_path):
     assert (plan.algorithm, plan.control_algorithm) == (header.algorithm, header.control_algorithm)
 
 
+def test_what_a_row_leaves_open_is_as_it_was(tmp_path):
+    recorded(tmp_path / "codec", {"mode": "sync", "codec": "random-k:density=0.5"})
+    assert recorded_config(tmp_path / "codec", codec="random-k:density=0.5").replay
+    with pytest.raises(ConfigError, match=r"codec random-k instead of random-k:density=0\.5"):
+        recorded_config(tmp_path / "codec", codec="random-k")
+
+
 def test_a_serial_run_is_repeated_without_virtual_time(tmp_path):
     lines = []
     config = TrainConfig(**BASE, mode="serial", out=str(tmp_path / "run"), record=True)

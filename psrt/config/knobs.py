@@ -71,7 +71,7 @@ def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
 def knobs_of(config: Any) -> Mapping[str, RunKnob]:
     """Return the knobs of a config class (or of its instance) by field name, in order.
 
-    A knob listed by rows of `psrt.config.modes` requires one of those modes first of all.
+    A knob that rows of `psrt.config.modes` say they use requires one of those modes first of all.
     """
     return _knobs(config if isinstance(config, type) else type(config))
 
@@ -81,8 +81,8 @@ def _knobs(cls: type) -> Mapping[str, RunKnob]:
     found: dict[str, RunKnob] = {}
     for field in dataclasses.fields(cls):
         knob: RunKnob = field.metadata["knob"]
-        if any(field.name in MODES[mode].knobs for mode in MODES.own):
-            users = MODES.where(lambda mode, name=field.name: name in mode.knobs)  # type: ignore[misc]
+        if any(field.name in MODES[mode].uses for mode in MODES.own):
+            users = MODES.where(lambda mode, name=field.name: name in mode.uses)  # type: ignore[misc]
             condition = Condition("mode", users, knob.otherwise)
             knob = dataclasses.replace(knob, requires=(condition, *knob.requires))
         found[field.name] = knob

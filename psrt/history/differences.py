@@ -8,7 +8,7 @@ from typing import Any
 from psrt.config import TrainConfig
 from psrt.config.checks import flag
 from psrt.config.knobs import knobs_of
-from psrt.config.names import by_hosts
+from psrt.config.names import BY_HOST, by_hosts
 from psrt.history.header import Header
 from psrt.rows.knobs import Knob, accept, dashed
 from psrt.rows.row import Row, knobs_of_row
@@ -44,7 +44,7 @@ def differences(now: Header, then: Header) -> list[str]:
     if len(found) == known:
         found += _numbers(now, then)
     same_ranks = len(now.hosts) == len(then.hosts)
-    if then.knob("by_host") and same_ranks and _hosts_of(now) != _hosts_of(then):
+    if then.mode.variant == BY_HOST and same_ranks and _hosts_of(now) != _hosts_of(then):
         found.append("ranks on other hosts, inside of which they average")
     if by_hosts(then.algorithm) and _local_roots(now) != _local_roots(then):
         found.append(f"ranks on other hosts, which {then.algorithm} sums by")

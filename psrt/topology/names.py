@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TopologyRow:
     """Graphs on any number of ranks: a new one is a function and a row here, or elsewhere."""
 
-    #: As ``--topology`` spells it.
+    #: As ``gossip:topology=`` spells it.
     name: str
     #: Its edges, in a few words.
     summary: str

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from psrt.config.names import PAIRS
 from psrt.core.stats import Stats
 from psrt.history.events import BACKWARD, BACKWARD_WEIGHT, LOST, MISSED, PARKED, Kind
 from psrt.history.folds.shard import ShardFold
@@ -92,7 +93,7 @@ def pieces_of(history: History, number: int, *, by_stages: bool = False) -> Work
         by_stages: whether the stages of a pipeline count how stale gradients are.
     """
     events, shards = history.workers[number], len(history.shards)
-    pairs = bool(history.header.knob("asynchronous")) and not shards
+    pairs = history.header.mode.variant == PAIRS
     chosen = events[np.isin(events["kind"], _KINDS)]
     pieces = _Pieces(shards, pairs, has_steps=bool((events["kind"] == Kind.STEP).any()))
     found = [piece for row in chosen.tolist() if (piece := pieces.of(*row)) is not None]

@@ -12,9 +12,12 @@ from psrt.cli.flags import parse_train
 from psrt.codec import CODECS
 from psrt.codec.table import CodecRow, Demo, RandomK, Sign, TopK
 from psrt.config import TrainConfig, from_toml, resolve, to_toml
+from psrt.config.former import as_spelled_now
+from psrt.config.modes import EASGD, AllReduce, Gossip, LocalSGD
 from psrt.core.errors import ConfigError
 from psrt.history import Header
 from psrt.history.header import sealed
+from psrt.optim.table import OuterNesterov
 from psrt.rows.knobs import knob
 from psrt.rows.row import Rows
 from psrt.rows.values import TEXT
@@ -91,6 +94,14 @@ def test_files_have_all_knobs_as_defaults_may_change():
     ("--codec top-k:density=1,density=1", "codec top-k has density twice"),
     ("--codec top-k:density=a", "codec top-k: density must be a finite number, got 'a'"),
     ("--codec top-k:density=2", "codec top-k: density must be at most 1, got 2"),
+    ("--mode local-sgd:outer.lr=3", "mode local-sgd has outer.lr without outer=NAME before it"),
+    ("--mode ssp:backup=1", "mode ssp has no knob 'backup', which is one of sync"),
+    ("--mode gossip:push-sum=true", "mode gossip has no knob 'push-sum'"),
+    ("--staleness 3", "unknown flag --staleness: it is now --mode ssp:staleness=..."),
+    ("--no-overlap", "unknown flag --no-overlap: it is now --mode allreduce:overlap=..."),
+    ("--softsync 2", "unknown flag --softsync: it is now --mode softsync:k=..."),
+    ("--push-sum", "unknown flag --push-sum: it is now --mode gossip:variant=push-sum"),
+    ("--fsdp", "unknown flag --fsdp .did you mean --mode allreduce:shard=...?"),
     ("--codec-density 0.1", "unknown flag --codec-density: it is now --codec top-k:density=..."),
     ("--no-codec-scaled", "unknown flag --no-codec-scaled: it is now --codec random-k:scaled=..."),
 ])  # fmt: skip
@@ -125,6 +136,40 @@ def test_files_that_have_former_knobs_are_read():
     assert Header.from_json(sealed(values)) == Header.from_json(header.to_json())
 
 
+@each(("values", "mode"), [
+    ({"mode": "ssp", "staleness": 2}, "ssp:staleness=2"),
+    ({"mode": "softsync", "softsync": 2}, "softsync:k=2"),
+    ({"mode": "sync", "backup": 1, "local_steps": None, "push_sum": None}, "sync:backup=1"),
+    ({"mode": "easgd", "asynchronous": True, "elastic": 0.5}, EASGD(0.5, asynchronous=True)),
+    ({"mode": "local-sgd", "local_steps": 4, "outer": "nesterov:lr=0.5,momentum=0.25"},
+     LocalSGD(4, outer=OuterNesterov(0.5, 0.25))),
+    ({"mode": "local-sgd", "outer": "nesterov", "outer_lr": 0.5},
+     LocalSGD(outer=OuterNesterov(0.5))),
+    ({"mode": "allreduce", "overlap": False, "shard": "optimizer"},
+     AllReduce(overlap=False, shard="optimizer")),
+    ({"mode": "gossip", "topology": "star", "asynchronous": True, "push_sum": False},
+     Gossip("star", "pairs")),
+    *(({"mode": "gossip", it.replace("-", "_"): True, "asynchronous": False}, Gossip(variant=it))
+      for it in ("push-sum", "gradient-tracking", "by-host")),
+])  # fmt: skip
+def test_files_of_before_modes_had_knobs_are_read(values, mode):
+    now = TrainConfig(mode=mode)
+    text = "\n".join(f"{name} = {json.dumps(it)}" for name, it in values.items() if it is not None)
+    assert from_toml(text) == now
+    assert TrainConfig(**as_spelled_now(values)) == now
+
+
+@each(("text", "line"), [
+    ('mode = "sync"\nstaleness = 3', "it is now --mode ssp:staleness=..."),
+    ("backup = 1", "it is now --mode sync:backup=..."),
+    ('mode = "ssp"\npush_sum = true', "it is now --mode gossip:variant=push-sum"),
+    ('mode = "ssp:staleness=2"\nstaleness = 3', "unknown key 'staleness'"),
+])  # fmt: skip
+def test_former_knobs_that_no_mode_takes(text, line):
+    with pytest.raises(ConfigError, match=line):
+        from_toml(text, source="run.toml")
+
+
 def test_a_difference_is_not_scaled_whatever_a_file_says():
     text = 'mode = "async"\ncodec = "random-k"\ncodec_reply = "random-k"\ncodec_scaled = true'
     assert from_toml(text).codec_reply == RandomK()
@@ -144,6 +189,8 @@ def test_former_knobs_that_no_codec_takes(text, line):
 def test_a_former_knob_is_named_as_it_is_now():
     with pytest.raises(ConfigError, match=r"^there is no knob codec_bucket: it is now --codec "):
         TrainConfig(codec="sign", codec_bucket=8)
+    with pytest.raises(ConfigError, match=r"^there is no knob staleness: it is now --mode ssp:st"):
+        TrainConfig(staleness=3)
 
 
 # Rows of other packages.

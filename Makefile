@@ -9,7 +9,7 @@
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
-# --- what you may set: make train MPI=mpich RANKS=8 SERVERS=3 MODE=ssp ARGS='--staleness 2' -----
+# --- what you may set: make train MPI=mpich RANKS=8 SERVERS=3 MODE=ssp:staleness=2 --------
 
 # openmpi or mpich.
 MPI ?= openmpi
@@ -19,7 +19,7 @@ PYTHON ?= python3
 MODE = sync
 RANKS = $(if $(filter serial,$(MODE)),1,4)
 # Two where that leaves a worker to each.
-SERVERS = $(if $(filter serial allreduce local-sgd,$(MODE)),0,$(if $(filter 1 2 3,$(RANKS)),1,2))
+SERVERS = $(if $(filter serial allreduce local-sgd gossip,$(firstword $(subst :, ,$(MODE)))),0,$(if $(filter 1 2 3,$(RANKS)),1,2))
 OUT = runs/train
 ARGS =
 # Of `make fuzz`: how many random jobs, jobs with faults, and changed files and frames, and the seed

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
     from mpi4py import MPI
 
-#: Flags of `psrt train`, by mode.
+#: As --mode takes it, by its name.
 MODES = {
-    "sync": (),
-    "async": (),
-    "ssp": ("--staleness", "3"),
-    "softsync": ("--softsync", "1"),
-    "allreduce": (),
+    "sync": "sync",
+    "async": "async",
+    "ssp": "ssp:staleness=3",
+    "softsync": "softsync:k=1",
+    "allreduce": "allreduce",
 }
 #: A prediction is good if it is within this fraction of the measured value; for staleness, which
 #: is 0 in some modes, also if it is within this number of versions.
@@ -108,7 +108,7 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
             for straggler in (False, True):
                 steps = options.straggler_steps if straggler else options.steps
                 folder = options.out / f"{mode}{'-straggler' if straggler else ''}-{repeat}"
-                words = ["--mode", mode, *MODES[mode], "--steps", str(steps), "--record"]
+                words = ["--mode", MODES[mode], "--steps", str(steps), "--record"]
                 words += ["--out", str(folder), "--overwrite", "--seed", str(repeat), *flags]
                 words += ["--inject", options.slow] if straggler else []
                 psrt.resolve(parse_train(words), ranks=ranks - (mode == "allreduce"))

@@ -1,7 +1,7 @@
 """A perceptron of JAX on the handwritten digits, with all flags of ``psrt train``.
 
     python apps/jax_digits.py                               # serially, in this process
-    psrt launch -n 4 apps/jax_digits.py --mode ssp --servers 1 --staleness 2
+    psrt launch -n 4 apps/jax_digits.py --mode ssp:staleness=2 --servers 1
     psrt launch -n 2 apps/jax_digits.py --mode allreduce --record --out runs/jax
 
 The parameters are a tree of arrays, as in any program of JAX; which scheme trains them is the

@@ -1,12 +1,12 @@
 """A classifier of scikit-learn that several ranks train, each on its own, and average.
 
     python apps/sklearn_local.py                                              # one, by itself
-    psrt launch -n 4 apps/sklearn_local.py --mode local-sgd --local-steps 5   # four, averaged
-    psrt launch -n 4 apps/sklearn_local.py --mode gossip --topology ring      # with neighbours
+    psrt launch -n 4 apps/sklearn_local.py --mode local-sgd:local-steps=5   # four, averaged
+    psrt launch -n 4 apps/sklearn_local.py --mode gossip:topology=ring       # with neighbours
 
 ``partial_fit`` hands out no gradient: it learns by itself. psrt takes what it has changed for one,
 so that a step of plain SGD at a rate of 1 ends where ``partial_fit`` did. In between, every
-``--local-steps`` of them, the parameters of all ranks become their mean.
+``local-steps`` of them, the parameters of all ranks become their mean.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A convolutional net of torch on the handwritten digits, with all flags of ``psrt train``.
 
     python apps/torch_digits.py                             # serially, in this process
-    psrt launch -n 4 apps/torch_digits.py --mode ssp --servers 1 --staleness 2
+    psrt launch -n 4 apps/torch_digits.py --mode ssp:staleness=2 --servers 1
     psrt launch -n 2 apps/torch_digits.py --mode allreduce --record --out runs/torch
 
 Every rank runs this script and makes the same module of the same seed; which scheme trains it is

@@ -2,7 +2,7 @@
 
     python apps/torch_text.py --optimizer adam --lr 0.003               # serially
     psrt launch -n 2 apps/torch_text.py --optimizer adam --lr 0.003     # all-reduce of two workers
-    psrt launch -n 3 apps/torch_text.py --optimizer adam --lr 0.003 --mode ssp --staleness 2
+    psrt launch -n 3 apps/torch_text.py --optimizer adam --lr 0.003 --mode ssp:staleness=2
 
 From the characters so far it says which one comes next. What it has to beat is a table of how often
 each character follows another, whose loss is printed first.

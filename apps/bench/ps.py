@@ -29,7 +29,7 @@ from psrt.bench.ranks import RankTrack, run_on
 from psrt.cli.bench import Report, run_script
 from psrt.cli.bench_allreduce import named, vector_sizes
 from psrt.cli.flags import FlagParser
-from psrt.config import TrainConfig, resolve
+from psrt.config import TrainConfig, modes, resolve
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError, ProtocolError
 from psrt.core.partition import even_spans
@@ -117,7 +117,7 @@ class PsrtTrips:
             workers=workers,
             by_samples=False,
         )
-        return ShardServer(port, number, numbers, policy_for(self._mode, workers))
+        return ShardServer(port, number, numbers, policy_for(modes.MODES[self._mode], workers))
 
     async def _work(self, trips: int) -> None:
         strategy = PushPull(self._port)

@@ -35,7 +35,7 @@ SCHEMES: dict[str, tuple[int, dict[str, Any]]] = {
     "async": (3, {"mode": "async"}),
     "ssp": (3, {"mode": "ssp"}),
     "allreduce": (2, {"mode": "allreduce"}),
-    "allreduce, no overlap": (2, {"mode": "allreduce", "overlap": False}),
+    "allreduce, no overlap": (2, {"mode": "allreduce:overlap=false"}),
 }
 TORCH = "torch ddp"
 LR = 0.01

@@ -28,12 +28,12 @@ from psrt.simulation.cost_flags import VirtualCosts
 _JOBS: dict[str, tuple[dict[str, Any], int]] = {
     "async, 1,000 workers, 8 servers": ({"mode": "async", "servers": 8, "steps": 20}, 1000),
     "ssp 3, 1,000 workers, 8 servers": (
-        {"mode": "ssp", "staleness": 3, "servers": 8, "steps": 20},
+        {"mode": "ssp:staleness=3", "servers": 8, "steps": 20},
         1000,
     ),
     "sync, 1,000 workers, 8 servers": ({"mode": "sync", "servers": 8, "steps": 20}, 1000),
     "allreduce by ring, 64 workers": (
-        {"mode": "allreduce", "allreduce": "ring", "overlap": False, "steps": 20},
+        {"mode": "allreduce:overlap=false", "allreduce": "ring", "steps": 20},
         64,
     ),
 }

@@ -38,8 +38,8 @@ from psrt.config import MODES
 from psrt.core.progress import PROGRESS
 
 #: The scheme of a rank alone, which the others are compared with; and those that end as it does.
-_REFERENCE = next(name for name, (_, knobs) in SCHEMES.items() if MODES[knobs["mode"]].single)
-_SUMS = [name for name, (_, knobs) in SCHEMES.items() if MODES[knobs["mode"]].sums]
+_REFERENCE = next(name for name, (_, knobs) in SCHEMES.items() if MODES.read(knobs["mode"]).single)
+_SUMS = [name for name, (_, knobs) in SCHEMES.items() if MODES.read(knobs["mode"]).sums]
 
 
 def measure(
@@ -89,7 +89,7 @@ def measure(
 def _knobs(name: str, shards_per_server: int | None) -> dict[str, Any]:
     """Return the knobs of a scheme."""
     _, knobs = SCHEMES[name]
-    if not MODES[knobs["mode"]].needs_servers:
+    if not MODES.read(knobs["mode"]).needs_servers:
         return knobs
     return knobs | {"shards_per_server": shards_per_server}
 
@@ -107,7 +107,9 @@ def _race(
         What they took; by name the shards of a server, of schemes of this rank with servers; and by
         name of those schemes, and of the reference, how long a step of all workers takes at least.
     """
-    served = [name for name, (_, knobs) in SCHEMES.items() if MODES[knobs["mode"]].needs_servers]
+    served = [
+        name for name, (_, knobs) in SCHEMES.items() if MODES.read(knobs["mode"]).needs_servers
+    ]
     meters = {name: CpuMeter() for name in (_REFERENCE, *served)}
     track, problem = RankTrack(comm), FixedBatch(sizes)
     parts = {name: part_of(comm, range(ranks)) for name, (ranks, _) in SCHEMES.items()}

@@ -58,33 +58,35 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     )},
 }  # fmt: skip
 #: DiLoCo's outer step.
-_NESTEROV = ("--outer", "nesterov:lr=0.7,momentum=0.9")
+_NESTEROV = ",outer=nesterov,outer.lr=0.7,outer.momentum=0.9"
 #: Of local-sgd, which has fewer bytes by averaging seldom: none averages after every step. The
 #: model has three layers, so there are three fragments.
 LOCAL = "local-sgd"
 LOCAL_SETTINGS: dict[str, tuple[str, ...]] = {
-    NONE: ("--local-steps", "1"),
+    NONE: ("--mode", "local-sgd:local-steps=1"),
     **{
-        f"every {h} steps{name}": ("--local-steps", str(h), *words)
+        f"every {h} steps{name}": ("--mode", f"local-sgd:local-steps={h}{knobs}")
         for h in (5, 20, 100)
-        for name, words in {
-            "": (),
-            " by fragments": ("--fragments", "3"),
-            " late": ("--sync-delay", str(h // 2)),
-            " by fragments late": ("--fragments", "3", "--sync-delay", str(h // 2)),
-            " eager": ("--eager",),
+        for name, knobs in {
+            "": "",
+            " by fragments": ",fragments=3",
+            " late": f",sync-delay={h // 2}",
+            " by fragments late": f",fragments=3,sync-delay={h // 2}",
+            " eager": ",eager=true",
             " Nesterov": _NESTEROV,
         }.items()
     },
     **{
-        f"every {h} steps Nesterov {name}": ("--local-steps", str(h), *_NESTEROV, "--codec", codec)
+        f"every {h} steps Nesterov {name}": (
+            "--mode", f"local-sgd:local-steps={h}{_NESTEROV}", "--codec", codec,
+        )
         for h in (5, 20)
         for name, codec in {
             "float4": "float4-e3m0", "int8": "int8", "sign": "sign", "top-k 1%": "top-k",
         }.items()
     },
     "every 20 steps Streaming DiLoCo": (
-        "--local-steps", "20", "--fragments", "3", "--sync-delay", "10", *_NESTEROV,
+        "--mode", f"local-sgd:local-steps=20,fragments=3,sync-delay=10{_NESTEROV}",
         "--codec", "float4-e3m0",
     ),
 }  # fmt: skip

@@ -24,27 +24,29 @@ from studies.compression import LINKS, costs_of, measured
 
 Row = dict[str, Any]
 
-_GOSSIP = ("--mode", "gossip", "--topology")
+_GOSSIP = "gossip:topology="
 #: What is compared: a name, and its flags of ``psrt train``.
 SETTINGS: dict[str, tuple[str, ...]] = {
     "all-reduce": ("--mode", "allreduce"),
-    "local SGD, 8 steps": ("--mode", "local-sgd", "--local-steps", "8"),
+    "local SGD, 8 steps": ("--mode", "local-sgd:local-steps=8"),
     "elastic averaging": ("--mode", "easgd"),
-    "elastic averaging, asynchronous": ("--mode", "easgd", "--asynchronous"),
-    "full": (*_GOSSIP, "full"),
-    "exponential": (*_GOSSIP, "exponential"),
-    "one-peer exponential": (*_GOSSIP, "one-peer-exponential"),
-    "hypercube": (*_GOSSIP, "hypercube"),
-    "torus": (*_GOSSIP, "torus"),
-    "star": (*_GOSSIP, "star"),
-    "ring": (*_GOSSIP, "ring"),
-    "ring, adapt first": (*_GOSSIP, "ring", "--order", "adapt-then-combine"),
-    "ring, gradient tracking": (*_GOSSIP, "ring", "--gradient-tracking"),
+    "elastic averaging, asynchronous": ("--mode", "easgd:asynchronous=true"),
+    "full": ("--mode", f"{_GOSSIP}full"),
+    "exponential": ("--mode", f"{_GOSSIP}exponential"),
+    "one-peer exponential": ("--mode", f"{_GOSSIP}one-peer-exponential"),
+    "hypercube": ("--mode", f"{_GOSSIP}hypercube"),
+    "torus": ("--mode", f"{_GOSSIP}torus"),
+    "star": ("--mode", f"{_GOSSIP}star"),
+    "ring": ("--mode", f"{_GOSSIP}ring"),
+    "ring, adapt first": ("--mode", f"{_GOSSIP}ring,order=adapt-then-combine"),
+    "ring, gradient tracking": ("--mode", f"{_GOSSIP}ring,variant=gradient-tracking"),
     "ring, top-k 10 %": (
-        *_GOSSIP, "ring", "--codec", "top-k:density=0.1", "--codec-everywhere",
+        "--mode", f"{_GOSSIP}ring", "--codec", "top-k:density=0.1", "--codec-everywhere",
     ),
-    "ring, asynchronous": (*_GOSSIP, "ring", "--asynchronous"),
-    "one-peer exponential, push-sum": (*_GOSSIP, "one-peer-exponential", "--push-sum"),
+    "ring, asynchronous": ("--mode", f"{_GOSSIP}ring,variant=pairs"),
+    "one-peer exponential, push-sum": (
+        "--mode", f"{_GOSSIP}one-peer-exponential,variant=push-sum",
+    ),
 }  # fmt: skip
 PARTITIONS = ("iid", "by-label:2", "dirichlet:0.1")
 #: Flags of all runs; the same as those of the study of codecs, and half as many epochs.

@@ -31,7 +31,6 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", default="sync")
     parser.add_argument("--servers", type=int, help="default: 1 where the mode needs one")
-    parser.add_argument("--by-host", action="store_true", default=None)
     parser.add_argument("--phase", choices=PHASES, default="never")
     parser.add_argument("--rank", type=int, default=-1, help="whose phase it is")
     parser.add_argument("--how", default="SIGKILL", help="name of the signal")
@@ -39,7 +38,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--out")
     given = parser.parse_args()
     if given.servers is None:
-        given.servers = int(given.mode not in _WITHOUT_SERVERS)
+        given.servers = int(given.mode.partition(":")[0] not in _WITHOUT_SERVERS)
     return given
 
 
@@ -102,7 +101,6 @@ reaches("start")
 config = psrt.TrainConfig(
     mode=GIVEN.mode,
     servers=GIVEN.servers,
-    by_host=GIVEN.by_host,
     epochs=3,
     timeout_s=GIVEN.timeout_s,
     out=GIVEN.out,

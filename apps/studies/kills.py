@@ -61,11 +61,11 @@ JOBS = (
     Job("serial", 1, "--mode serial --steps 45000"),
     Job("sync", 3, "--mode sync --servers 1 --optimizer adam --steps 16000"),
     Job("allreduce", 2, "--mode allreduce --optimizer adam --steps 30000"),
-    Job("local-sgd", 2, "--mode local-sgd --local-steps 8 --steps 30000"),
+    Job("local-sgd", 2, "--mode local-sgd:local-steps=8 --steps 30000"),
     Job("gossip", 3, "--mode gossip --steps 10000"),
     Job("pipeline:2", 2, "--mode allreduce --parallel pipeline:2 --steps 10000"),
     Job("async", 3, "--mode async --servers 1 --steps 16000 --record", same=False),
-    Job("ssp", 4, "--mode ssp --staleness 3 --servers 2 --steps 8000 --record", same=False),
+    Job("ssp", 4, "--mode ssp:staleness=3 --servers 2 --steps 8000 --record", same=False),
 )
 
 

@@ -55,7 +55,7 @@ def study(options: Namespace, words: Sequence[str]) -> None:
     rows = []
     for config in jobs:
         rows.append(row_of(config, scenario))
-        where = f"softsync {config.softsync:3}  {config.staleness_rate!s:12} seed {config.seed}"
+        where = f"softsync {config.scheme.share:3}  {config.staleness_rate!s:12} seed {config.seed}"
         say(f"{where}  error {Errors.of(rows[-1:])} %")
     show(rows, options, settings(jobs[0], options), plots=plots)
 
@@ -68,8 +68,8 @@ def configs(options: Namespace, words: Sequence[str]) -> Iterator[psrt.TrainConf
     """
     refuse(words, "--mode", "--staleness-rate", "--seed")
     for n, rate, seed in product(options.softsync, options.rates, range(options.seeds)):
-        flags = ["--softsync", str(n), "--staleness-rate", rate, "--seed", str(seed)]
-        config = parse_train([*DEFAULTS, *words, "--mode", "softsync", *flags])
+        flags = ["--mode", f"softsync:k={n}", "--staleness-rate", rate, "--seed", str(seed)]
+        config = parse_train([*DEFAULTS, *words, *flags])
         config = replace(config, out=None)  # a folder in a --config is not the study's
         yield psrt.resolve(config, ranks=options.workers + (config.servers or 1))
 
@@ -77,7 +77,7 @@ def configs(options: Namespace, words: Sequence[str]) -> Iterator[psrt.TrainConf
 def row_of(config: psrt.TrainConfig, scenario: Scenario) -> Row:
     """Train in virtual time and return what is kept of it: no numbers, if the run diverged."""
     row: Row = {
-        "softsync": config.softsync, "staleness_rate": str(config.staleness_rate),
+        "softsync": config.scheme.share, "staleness_rate": str(config.staleness_rate),
         "seed": config.seed,
         "test_error": None, "errors": [], "histogram": None, "beyond_2n": None, "staleness": None,
         "skew": None, "parameters_sha256": None,
@@ -93,7 +93,7 @@ def row_of(config: psrt.TrainConfig, scenario: Scenario) -> Row:
         [record.epoch, 1 - record.accuracy] for record in run.records if record.accuracy is not None
     ]
     row["histogram"] = histogram
-    row["beyond_2n"] = share_beyond(dict(enumerate(histogram)), 2 * (config.softsync or 1))
+    row["beyond_2n"] = share_beyond(dict(enumerate(histogram)), 2 * (config.scheme.share or 1))
     row["staleness"] = asdict(summary.staleness)
     row["skew"] = asdict(summary.skew)
     row["parameters_sha256"] = summary.parameters_sha256

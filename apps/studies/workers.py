@@ -50,7 +50,7 @@ def add_flags(flags: FlagParser) -> None:
 
 def study(options: Namespace, flags: Sequence[str]) -> None:
     """Run all combinations; show and write what came out."""
-    refuse(flags, "--mode", "--softsync", "--staleness-rate", "--seed")
+    refuse(flags, "--mode", "--staleness-rate", "--seed")
     jobs = [  # all made before the first is run: a bad flag is told at once
         (workers, config_of(mode, rate, workers, seed, flags))
         for mode, seed, workers, rate in product(
@@ -62,7 +62,7 @@ def study(options: Namespace, flags: Sequence[str]) -> None:
     rows = []
     for workers, config in jobs:
         rows.append(row_of(config, workers))
-        where = f"{config.mode:9} seed {config.seed}  {workers:3} workers"
+        where = f"{config.scheme.name:9} seed {config.seed}  {workers:3} workers"
         say(f"{where}  {config.staleness_rate!s:18} {cell(rows[-1:])}")
     show(rows, options, f"{settings(jobs[0][1])}, {options.seeds} seeds", plots=plots)
 
@@ -71,9 +71,9 @@ def config_of(
     mode: str, rate: str, workers: int, seed: int, flags: Sequence[str]
 ) -> psrt.TrainConfig:
     """Return the config of one run; `ConfigError` if it cannot be."""
-    words = [*DEFAULTS, *flags, "--mode", mode, "--staleness-rate", rate, "--seed", str(seed)]
     if mode == "softsync":  # an update averages workers / k gradients: two
-        words += ["--softsync", str(max(1, workers // 2))]
+        mode = f"softsync:k={max(1, workers // 2)}"
+    words = [*DEFAULTS, *flags, "--mode", mode, "--staleness-rate", rate, "--seed", str(seed)]
     return psrt.resolve(parse_train(words), ranks=workers + 1)
 
 
@@ -87,8 +87,8 @@ def row_of(config: psrt.TrainConfig, workers: int) -> Row:
     """Train in virtual time and return what is kept of it: no accuracy, if the run diverged."""
     problem = supervised_problem(config, workers=workers)
     row: Row = {
-        "mode": config.mode, "staleness_rate": str(config.staleness_rate), "workers": workers,
-        "seed": config.seed, "test_accuracy": None, "staleness_mean": None,
+        "mode": config.scheme.name, "staleness_rate": str(config.staleness_rate),
+        "workers": workers, "seed": config.seed, "test_accuracy": None, "staleness_mean": None,
     }  # fmt: skip
     try:
         run = psrt.simulate(config, problem, workers=workers, seed=config.seed, costs=COSTS)

@@ -45,7 +45,7 @@ from psrt.bench.figures import Column, Row
 from psrt.codec import CODECS
 from psrt.codec.table import RandomK
 from psrt.codec.times import CodecTimes, Line
-from psrt.config import MODES, TrainConfig
+from psrt.config import TrainConfig
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.ways import Way
 from psrt.job.virtual import simulate
@@ -107,7 +107,7 @@ _Seconds = Callable[[Reading, int, float], tuple[float, float]]
 #: What a row says by, and the mode and flags of the simulated job.
 KINDS: dict[str, tuple[_Seconds, dict[str, Any]]] = {
     "push": (push_seconds, {"mode": "sync", "servers": 1, "shards_per_server": 1}),
-    "all_reduce": (sum_seconds, {"mode": "allreduce", "overlap": False}),
+    "all_reduce": (sum_seconds, {"mode": "allreduce:overlap=false"}),
 }
 
 
@@ -158,7 +158,7 @@ def simulated(
         bandwidth=bandwidth,
         codecs={coded["codec"].name: times},
     )
-    if not MODES[flags["mode"]].needs_servers:
+    if "servers" not in flags:
         dense["allreduce"] = "ring"
         coded["allreduce"] = "naive" if gathers(name) else "all-pairs"
     plain, framed = (

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
+from psrt.config.modes import MODES
 
 _DESCRIPTION = """\
 Print a script by which the shell completes commands, flags, and the values of flags that have a
@@ -117,7 +118,7 @@ def _parsers() -> dict[str, list[FlagParser]]:
         "show": [show.show_parser()],
         "explain": [
             explain_flags.schedule_parser("a collective"),  # they all have the same flags
-            *(explain_flags.timeline_parser(mode) for mode in explain.TIMELINES),
+            *(explain_flags.timeline_parser(MODES[mode]) for mode in explain.TIMELINES),
             explain_flags.codec_parser(),
             explain_flags.gossip_parser(),
             explain_flags.pipeline_parser(),

@@ -26,7 +26,7 @@ from psrt.cli.explain_flags import (
 from psrt.cli.printing import say
 from psrt.codec.table import CODECS
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
-from psrt.config.modes import MODES
+from psrt.config.modes import MODES, Mode
 from psrt.config.names import AUTO
 from psrt.config.train import TrainConfig
 from psrt.core.errors import ConfigError
@@ -57,7 +57,8 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
   a collective   {", ".join(PHASES)}
                    which chunk each rank sends to which, round by round; the result; and the
                    cost next to the lower bound
-  a mode         {", ".join(TIMELINES)}
+  a mode         {", ".join(TIMELINES)};
+                   with its knobs as --mode takes them, such as ssp:staleness=2:
                    a timeline of when each worker computes, and when it waits for which other; with
                    --shards-per-server also when it pushes and reads each shard
   codec NAME     a small vector before, on the wire bit by bit, and after; NAME is one of
@@ -74,7 +75,7 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
 
   psrt explain ring --ranks 4
   psrt explain ring --order A,B,D,C --values example.csv
-  psrt explain ssp --staleness 2 --slow 1:3
+  psrt explain ssp:staleness=2 --slow 1:3
   psrt explain sync --shards-per-server 4
   psrt explain codec sign --steps 2
   psrt explain gossip --topology exponential --ranks 16 --svg graph.svg
@@ -106,7 +107,7 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
     pages = {"codec": _codec, "gossip": _gossip, "pipeline": _pipeline, "compare": _compare}
     if what in SCHEDULES:
         return _schedule
-    if what in TIMELINES:
+    if what.partition(":")[0] in TIMELINES:
         return _timeline
     if what in pages:
         return pages[what]
@@ -118,7 +119,7 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
     topologies = {name: f"gossip --topology {name}" for name in TOPOLOGIES if name not in SCHEDULES}
     pipelines = {name: f"pipeline --pipeline-schedule {name}" for name in PIPELINES}
     others = {name: f"codec {name}" for name in CODECS} | topologies | pipelines
-    guess = did_you_mean(what, (*known, *others.values()), others)
+    guess = did_you_mean(what.partition(":")[0], (*known, *others.values()), others)
     raise ConfigError(f"cannot explain {what!r}{guess}, only {', '.join(known)}")
 
 
@@ -179,11 +180,15 @@ def _explanation(what: str, given: argparse.Namespace) -> Explanation:
 
 def _timeline(what: str, argv: list[str]) -> None:
     """Explain a mode."""
-    given = with_defaults(what, checked(timeline_parser(what).parse(argv)))
+    try:
+        mode = MODES.read(what)
+    except ConfigError as error:
+        raise ConfigError(f"mode {error}") from None
+    given = with_defaults(mode, checked(timeline_parser(mode).parse(argv)))
     if given.shards_per_server is not None:
-        _exchange(what, given)
+        _exchange(mode, given)
         return
-    config = config_of(what, given)
+    config = config_of(mode, given)
     from psrt.views.explain import timeline, timeline_document
 
     workers = read_flag("workers", WHOLE, given.workers, min=1, max=timeline.MOST_WORKERS)
@@ -196,9 +201,9 @@ def _timeline(what: str, argv: list[str]) -> None:
     )
 
 
-def _exchange(what: str, given: argparse.Namespace) -> None:
+def _exchange(mode: Mode, given: argparse.Namespace) -> None:
     """Explain what the shards of a mode's servers do."""
-    config = config_of(what, given)
+    config = config_of(mode, given)
     if config.shards_per_server == AUTO:
         raise ConfigError("shards-per-server auto depends on a job: give the number to be drawn")
     from psrt.views.explain import exchange, exchange_document

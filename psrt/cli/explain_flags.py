@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from psrt.cli.flags import FlagParser, value_given
+from psrt.cli.flags import FlagParser, rows_help, value_given
 from psrt.cli.page_file import add_overwrite
 from psrt.codec.table import CODECS
 from psrt.collective import OPS
 from psrt.config.knobs import RunKnob, knobs_of
-from psrt.config.modes import MODES
+from psrt.config.modes import MODES, Mode
 from psrt.config.names import DEFAULT_PIPELINE
 from psrt.config.train import TrainConfig
 from psrt.pipeline import forms
@@ -60,12 +60,13 @@ def schedule_parser(what: str) -> FlagParser:
     return parser
 
 
-def timeline_parser(mode: str) -> FlagParser:
-    """Return the parser for a mode: its knobs, and the size and delays of the small job."""
+def timeline_parser(mode: Mode) -> FlagParser:
+    """Return the parser for a mode: the size and delays of the small job."""
     parser = FlagParser(
         prog=f"psrt explain {mode}",
-        description=f"Run a small {mode} job in virtual time and draw when each worker computes, "
-        "and when it waits for which other.",
+        description=f"Run a small {mode.name} job in virtual time and draw when each worker "
+        "computes, and when it waits for which other.",
+        epilog=rows_help("psrt explain", MODES, [mode.name]),
     )
     usual, of_shards = _defaults(mode, shards=False), _defaults(mode, shards=True)
 
@@ -90,7 +91,7 @@ def timeline_parser(mode: str) -> FlagParser:
     return parser
 
 
-def _defaults(mode: str, *, shards: bool) -> dict[str, str]:
+def _defaults(mode: Mode, *, shards: bool) -> dict[str, str]:
     """Return the defaults of the small job's size and delays.
 
     Args:
@@ -100,12 +101,12 @@ def _defaults(mode: str, *, shards: bool) -> dict[str, str]:
     steps = _STEPS_OF_SHARDS if shards else _STEPS
     return {
         "workers": _WORKERS_OF_SHARDS if shards else _WORKERS,
-        "steps": _LOCAL_STEPS if MODES[mode].averages else steps,
+        "steps": _LOCAL_STEPS if mode.averages else steps,
         "slow": _SLOW_OF_SHARDS if shards else _SLOW,
     }
 
 
-def with_defaults(mode: str, given: argparse.Namespace) -> argparse.Namespace:
+def with_defaults(mode: Mode, given: argparse.Namespace) -> argparse.Namespace:
     """Return the flags of a timeline with the defaults of those that were not given."""
     defaults = _defaults(mode, shards=given.shards_per_server is not None)
     values = {name: value for name, value in vars(given).items() if value is not None}
@@ -251,7 +252,7 @@ def slow_of(given: argparse.Namespace, workers: int) -> dict[int, float]:
     return {} if text == "none" else read_by_worker("slow", _TIMES, [text], workers)
 
 
-def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
+def config_of(mode: Mode, given: argparse.Namespace) -> TrainConfig:
     """Return the config of a timeline's job.
 
     Raises:
@@ -264,9 +265,9 @@ def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
         for name in (*_SHOWN, "steps", "seed")
         if (text := getattr(given, name)) is not None
     }
-    if MODES[mode].sums_gradients:
-        values["overlap"] = False  # the toy problem computes its gradient in one piece
-    return TrainConfig(mode=cast(Any, mode), **values)
+    if "overlap" in mode.knobs:
+        mode = replace(mode, overlap=False)  # type: ignore[call-arg]  # the toy problem is one piece
+    return TrainConfig(mode=mode, **values)
 
 
 def costs_of(given: argparse.Namespace) -> LinkCosts:
@@ -287,7 +288,7 @@ def costs_of(given: argparse.Namespace) -> LinkCosts:
     return replace(costs, **chosen)
 
 
-def _fits(knob: RunKnob, mode: str) -> bool:
+def _fits(knob: RunKnob, mode: Mode) -> bool:
     """Return whether a knob has an effect in a mode."""
     return all(mode in it.values for it in knob.requires if it.field == "mode")
 

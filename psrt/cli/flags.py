@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
@@ -17,7 +18,7 @@ from psrt.core.errors import ConfigError
 from psrt.core.files import read_text
 from psrt.rows.knobs import dashed, read, shown
 from psrt.rows.registry import Chosen
-from psrt.rows.row import Rows, knobs_of_row
+from psrt.rows.row import Row, Rows, knobs_of_row
 from psrt.rows.values import SWITCH, WIDTHS
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _DESCRIPTION = """\
 Train a model on the ranks that psrt launch starts, or serially in this process.
 
   psrt train --epochs 5 --out runs/first
-  psrt launch -n 4 train --mode ssp --staleness 2 --servers 1
+  psrt launch -n 4 train --mode ssp:staleness=2 --servers 1
 
 Some defaults depend on the mode and the number of ranks: `psrt show`, with the same flags, prints
 the configuration that a run would have."""
@@ -81,8 +82,8 @@ class FlagParser(argparse.ArgumentParser):
         """Return the help with the usual flags only, or with those of a topic.
 
         Args:
-            topic: a part of a heading or of a flag's name, or a value of a knob: of a mode, say,
-                the knobs that it uses.
+            topic: a part of a heading or of a flag's name, a value of a knob, such as a mode with
+                the knobs that it uses, or a knob of such a value.
 
         Raises:
             ConfigError: if it is none of these.
@@ -95,12 +96,15 @@ class FlagParser(argparse.ArgumentParser):
         word = topic.lstrip("-").replace("_", "-").replace(" ", "-").lower()
         text = self._help_with(lambda action, title: self._is_about(word, action, title))
         for name, rows in _registries(self.knobs):
-            if word == dashed(name) or word in rows:
-                text += "\n" + rows_help(name, rows, None if word == dashed(name) else [word])
-        if "\n  --" not in text:
+            names = [it for it in rows if word in (it, *map(dashed, knobs_of_row(rows[it])))]
+            if names or word == dashed(name):
+                of_all = word == dashed(name)
+                text += "\n" + rows_help(f"--{dashed(name)}", rows, None if of_all else names)
+        if not re.search(r"^( {2})?--", text, re.MULTILINE):
             headings = [str(it.title) for it in self._action_groups if it._group_actions]
             known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
             choices = [name for it in self.knobs.values() for name in it.names]
+            choices += _words_of_rows(self.knobs)
             hint = did_you_mean(word, [*headings, *known, *choices])
             raise ConfigError(
                 f"--help knows no topic {topic!r}{hint}; "
@@ -206,7 +210,9 @@ class FlagParser(argparse.ArgumentParser):
         if word in self.notes and word not in self.synonyms:
             return f" ({self.notes[word]})"
         known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-        guess = did_you_mean(word, known, self.synonyms, prefix="--")
+        of_rows = {it: at for it, at in _words_of_rows(self.knobs).items() if it not in known}
+        synonyms = of_rows | self.synonyms
+        guess = did_you_mean(word, [*known, *of_rows.values()], synonyms, prefix="--")
         every = "--help-all" if self.knobs else "--help"
         return guess or f"; {self.prog} {every} lists all of them"
 
@@ -352,30 +358,42 @@ def _help(name: str, knob: RunKnob) -> str:
     return f"{knob.help}{names} ({'; '.join(notes)})"
 
 
-def rows_help(flag: str, rows: Rows[Any], names: Iterable[str] | None = None) -> str:
+def rows_help(before: str, rows: Rows[Any], names: Iterable[str] | None = None) -> str:
     """Return what a flag chooses among, each with its knobs.
 
     Args:
-        flag: a field of the config.
+        before: what the name follows, such as the flag.
         rows: that it chooses among.
         names: of some of them; None shows all.
     """
-    lines = [f"--{dashed(flag)} NAME:KNOB=VALUE,...", ""]
+    lines = [f"{before} NAME:KNOB=VALUE,...", ""]
     for name in rows if names is None else names:
-        row = rows[name]
-        lines.append(f"  {name:<16} {row.line()}")
-        for field, knob in knobs_of_row(row).items():
-            value = row.knobs[field]
-            default = knob.default_text or (value if isinstance(value, str) else shown(value))
-            metavar = knob.metavar or knob.kind.metavar or "true|false"
-            left, right = f"    {dashed(field)}={metavar}", f"{knob.help} (default: {default})"
-            lines += wrap(f"{left:<24}{right}", 96, subsequent_indent=" " * 24)
+        lines += _row_lines(rows[name])
     return "\n".join(lines) + "\n"
+
+
+def _row_lines(row: Row, inside: str = "") -> Iterator[str]:
+    """Yield the lines on a row, which may be a knob's of another row."""
+    margin = "    " if inside else "  "
+    yield f"{margin}{row.name:<16} {row.line()}"
+    for field, knob in knobs_of_row(row).items():
+        value = row.knobs[field]
+        default = knob.default_text or (value if isinstance(value, str) else shown(value))
+        metavar = knob.metavar or knob.kind.metavar or "true|false"
+        if knob.rows is not None:
+            metavar = "NAME"
+        elif knob.choices and not knob.metavar:
+            metavar = f"{{{','.join(knob.choices)}}}"
+        left = f"{margin}  {inside}{dashed(field)}={metavar}"
+        text = f"{left:<23} {knob.help} (default: {default})"
+        yield from wrap(text, 96, subsequent_indent=" " * 24)
+        for other in () if knob.rows is None else knob.rows.values():
+            yield from _row_lines(other, f"{inside}{dashed(field)}.")
 
 
 def rows_of_all(knobs: Mapping[str, RunKnob]) -> Iterator[str]:
     """Yield what each of the knobs chooses among that choose rows."""
-    return (rows_help(name, rows) for name, rows in _registries(knobs))
+    return (rows_help(f"--{dashed(name)}", rows) for name, rows in _registries(knobs))
 
 
 def _registries(knobs: Mapping[str, RunKnob]) -> Iterator[tuple[str, Rows[Any]]]:
@@ -385,6 +403,17 @@ def _registries(knobs: Mapping[str, RunKnob]) -> Iterator[tuple[str, Rows[Any]]]
         if isinstance(knob.rows, Rows) and not any(knob.rows is it for it in seen):
             seen.append(knob.rows)
             yield name, knob.rows
+
+
+def _words_of_rows(knobs: Mapping[str, RunKnob]) -> dict[str, str]:
+    """Return the other names of rows' knobs, and for each what gives the knob."""
+    return {
+        word: f"{dashed(flag)} {name}:{dashed(field)}=..."
+        for flag, rows in _registries(knobs)
+        for name, row in list(rows.items())[::-1]
+        for field, knob in knobs_of_row(row).items()
+        for word in (dashed(field), *knob.synonyms)
+    }
 
 
 def _named(knob: RunKnob) -> list[Condition]:

@@ -15,7 +15,7 @@ from psrt.config import TrainConfig
 from psrt.config.checks import first_miss
 from psrt.config.dealing import IID
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import MODES, Servers
+from psrt.config.modes import Mode, Servers
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 from psrt.history import Header, History, Kind, read_history
@@ -214,7 +214,7 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
 def _meaningful(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``given``, and those of ``values`` that have a meaning together with it."""
     kept = {**values, **given}
-    mode = MODES[kept["mode"]]
+    mode: Mode = kept["mode"]
     fixed = mode.servers is not Servers.OPTIONAL
     if "servers" not in given and fixed and bool(kept.get("servers")) != mode.needs_servers:
         kept.pop("servers", None)

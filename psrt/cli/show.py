@@ -54,7 +54,7 @@ def _averages(config: TrainConfig, ranks: int) -> list[str]:
     Raises:
         ConfigError: if there are more fragments than layers.
     """
-    if not config.streams:
+    if not config.scheme.streams:
         return []
     from psrt.job.problems import timing_problem
     from psrt.runtime.strategies.builders import fragment_period, fragments_for  # need numpy
@@ -64,9 +64,10 @@ def _averages(config: TrainConfig, ranks: int) -> list[str]:
         problem = timing_problem(config, workers=ranks)
     except ConfigError:
         return []  # the data is elsewhere
-    fragments = fragments_for(config, problem, problem.n)
+    mode = config.scheme
+    fragments = fragments_for(mode, problem, problem.n)
     sizes = [sum(span.size for span in spans) for spans in fragments]
-    return [f"# {described(fragment_period(config), sizes, eager=bool(config.eager))}"]
+    return [f"# {described(fragment_period(mode), sizes, eager=mode.eager)}"]
 
 
 def _dealt(config: TrainConfig, workers: int) -> list[str]:
@@ -119,15 +120,14 @@ def _recorded(run: str) -> int:
 def fewest_ranks(config: TrainConfig) -> int:
     """Return the smallest number of ranks that a config can run on; 1 where any number will do.
 
-    >>> fewest_ranks(TrainConfig(mode="softsync", softsync=3, servers=2))
+    >>> fewest_ranks(TrainConfig(mode="softsync:k=3", servers=2))
     5
     """
     named = [injection.worker for injection in config.inject if injection.worker is not None]
-    axes = config.axes
+    axes, mode = config.axes, None if config.mode is None else config.scheme
     copies = axes.data or max(
-        1,
-        config.softsync or 0,
-        (config.backup or 0) + 1,
+        (mode and mode.share) or 1,
+        mode.backup + 1 if mode else 1,
         *(worker // axes.cells + 1 for worker in named),
     )
     servers = config.servers

@@ -28,7 +28,7 @@ Run a whole job in one process, in virtual time: the same servers and workers as
 below. The flags of `psrt train` mean the same here. The same --seed gives the same files, bit for
 bit, except for "environment" in summary.json.
 
-  psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 --inject 1:slow:4
+  psrt simulate --mode ssp:staleness=3 --workers 16 --servers 2 --inject 1:slow:4
   psrt simulate --mode async --workers 1000 --servers 8 --timing-only --parameters 10000000 \\
     --steps 50 --compute lognormal:0.1:0.3 --link 5e-5:1.25e9
 

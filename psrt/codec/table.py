@@ -341,6 +341,7 @@ class RandomK(CodecRow):
     density: float = _density(0.01)
     scaled: bool | None = knob(
         None, SWITCH, "multiply the elements that are sent, so that their mean is right",
+        is_open=True,
         default_text="true, but not with --error-feedback, or of differences to a centre",
     )  # fmt: skip
 

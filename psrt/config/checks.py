@@ -9,21 +9,21 @@ from psrt.codec.table import CODECS, CodecRow
 from psrt.config.axes import Given, axes_of
 from psrt.config.dealing import IID
 from psrt.config.knobs import Condition, RunKnob, knobs_of
-from psrt.config.modes import MODES, Mode
+from psrt.config.modes import Mode
 from psrt.config.names import (
-    ADAPT_THEN_COMBINE,
-    COMBINE_THEN_ADAPT,
+    BY_HOST,
     DEFAULT_PIPELINE,
     OPTIMIZER,
+    PAIRS,
     PARAMETERS,
     SHARDING_NAMES,
     by_hosts,
 )
 from psrt.core.errors import ConfigError
-from psrt.core.sharding import Sharing
 from psrt.core.units import plural
 from psrt.pipeline.registry import ScheduleName, schedule_of
 from psrt.rows.knobs import dashed, shown
+from psrt.rows.row import Row
 
 if TYPE_CHECKING:
     from psrt.config.train import TrainConfig
@@ -62,24 +62,18 @@ def check(config: TrainConfig) -> None:
         )
     if config.gather is not None and not config.record:
         raise ConfigError(f"{flag('gather', config.gather)} has no effect without --record")
-    _check_overlap(config)
     _check_saving(config)
     _check_surviving(config)
     _check_cut(config)
-    _check_shard(config)
     _check_codec(config)
-    _check_period(config)
-    if config.push_sum and config.order == COMBINE_THEN_ADAPT:
-        raise ConfigError(
-            f"--push-sum sends what a step has made, so --order {config.order} is not possible "
-            f"with it; use --order {ADAPT_THEN_COMBINE}"
-        )
     if not config.shared_memory and by_hosts(config.allreduce):
         raise ConfigError(
             f"--allreduce {config.allreduce} is by shared memory, got --no-shared-memory"
         )
     if config.mode is not None:
-        _check_servers(config, MODES[config.mode])
+        _check_servers(config, config.scheme)
+        _check_overlap(config, config.scheme)
+        _check_shard(config, config.scheme)
 
 
 def first_miss(
@@ -98,7 +92,7 @@ def first_miss(
     def may_hold(condition: Condition) -> bool:
         current = value_of(condition.field)
         if current is None and condition.field == "servers" and value_of("mode") is not None:
-            current = MODES[value_of("mode")].default_servers
+            current = value_of("mode").default_servers
         if current is None:
             current = knobs[condition.field].fallback
         if current is None and condition.field in _LATE:
@@ -181,10 +175,10 @@ def _meaningless(
     other, current = dashed(condition.field), value_of(condition.field)
     now = f"without --{other}" if current is None else f"with {flag(condition.field, current)}"
     where = f"; it belongs to --{other} {_any(condition.values)}" if condition.values else ""
+    if isinstance(current, Row) and current.name in condition.values:
+        where = f"; it has one with other knobs of {current.name}"
     if isinstance(condition.values, Given):
         where = f"; it needs --{other}, such as {_any(condition.values)}"
-    if condition.values == (False,):
-        where = f"; it belongs to {flag(condition.field, False)}"
     either = condition.otherwise
     if either is not None and value_of(either.field) is not None:
         named = flag(either.field, value_of(either.field))
@@ -221,14 +215,6 @@ def _check_injections(config: TrainConfig) -> None:
             )
 
 
-def overlaps(config: TrainConfig) -> bool:
-    """Return whether an all-reduce begins before the whole gradient has been computed.
-
-    Not where the gradient is clipped: the factor depends on the norm of all of it.
-    """
-    return config.clip_norm is None if config.overlap is None else config.overlap
-
-
 def _check_saving(config: TrainConfig) -> None:
     """Check what goes with checkpoints."""
     given = [
@@ -249,20 +235,20 @@ def _check_saving(config: TrainConfig) -> None:
             f"{config.partition}: batches are under way but at the ends of epochs, which are not "
             "those of other copies"
         )
-    mode = config.mode and MODES[config.mode].under(lambda name: getattr(config, name))
-    if mode and not mode.saves:
+    if config.mode is None:
+        return
+    mode = config.scheme
+    if not mode.saves:
         raise ConfigError(f"{given[0]} is not possible with --mode {mode.name}")
-    if mode and config.parallel is not None and mode.parks(lambda name: getattr(config, name)):
+    if config.parallel is not None and mode.parks:
         raise ConfigError(
             f"{given[0]} is not possible with --parallel {config.parallel} where workers do not "
             "save the same step: the parts of a copy would not fit each other"
         )
-    late = (config.sync_delay or 0) * (config.fragments or 1)
-    if config.eager or late >= (config.local_steps or 1):
-        name = "eager" if config.eager else "sync_delay"
+    if mode.eager or mode.sync_delay * mode.fragments >= mode.local_steps:
         raise ConfigError(
-            f"{given[0]} is not possible with {flag(name, getattr(config, name))}: after each step "
-            "an average is under way, which no worker has"
+            f"{given[0]} is not possible with --mode {mode}: after each step an average is under "
+            "way, which no worker has"
         )
 
 
@@ -279,18 +265,19 @@ def _check_surviving(config: TrainConfig) -> None:
         raise ConfigError(f"--survive cannot be combined with --replay {config.replay}")
 
 
-def _check_overlap(config: TrainConfig) -> None:
+def _check_overlap(config: TrainConfig, mode: Mode) -> None:
     """Check the knobs that set how an all-reduce is cut into buckets."""
-    if config.overlap and config.clip_norm is not None:
+    if config.clip_norm is None:
+        return
+    if mode.overlap:
         raise ConfigError(
-            f"--overlap cannot be combined with --clip-norm {shown(config.clip_norm)}: "
-            "the norm is that of the whole gradient"
+            f"--mode {mode} cannot be combined with --clip-norm {shown(config.clip_norm)}: the "
+            "norm is that of the whole gradient, without overlap"
         )
-    if config.bucket_bytes is not None and not overlaps(config):
-        why = "--no-overlap" if config.overlap is False else "--clip-norm"
+    if mode.bucket_bytes is not None:
         raise ConfigError(
-            f"--bucket-bytes {config.bucket_bytes} has no effect with {why}, "
-            "which sums the gradient as a whole"
+            f"--mode {mode}: bucket-bytes has no effect with --clip-norm, which sums the gradient "
+            "as a whole"
         )
 
 
@@ -336,20 +323,21 @@ def _check_cut(config: TrainConfig) -> None:
         raise ConfigError(
             f"--recompute frees the activations that the weights of {late} need later"
         )
-    if config.backup and axes.cells > 1:
+    mode = config.mode and config.scheme
+    if mode and mode.backup and axes.cells > 1:
         raise ConfigError(
-            f"--backup {config.backup} is not possible with --parallel {config.parallel}: the "
-            "parts of a copy would leave out different steps"
+            f"--mode {mode} is not possible with --parallel {config.parallel}: the parts of a copy "
+            "would leave out different steps"
         )
-    if config.asynchronous and MODES[str(config.mode)].mixes:
+    if mode and mode.variant == PAIRS:
         raise ConfigError(
-            f"--asynchronous: each part of --parallel {config.parallel} would meet other copies, "
-            "in an order of its own"
+            f"--mode {mode}: each part of --parallel {config.parallel} would meet other copies, in "
+            "an order of its own"
         )
-    if config.by_host:
+    if mode and mode.variant == BY_HOST:
         raise ConfigError(
-            f"--by-host: the parts of --parallel {config.parallel} may be on hosts of which each "
-            "has other neighbours"
+            f"--mode {mode}: the parts of --parallel {config.parallel} may be on hosts of which "
+            "each has other neighbours"
         )
     if schedule.row.asynchronous:
         _check_pipedream(config, schedule)
@@ -370,9 +358,9 @@ def _check_cut(config: TrainConfig) -> None:
 
 def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
     """Check what goes together with gradients that are late by the pipeline."""
-    if config.shard == Sharing.PARAMETERS.value:
+    if config.mode and config.scheme.shard == PARAMETERS:
         raise ConfigError(
-            f"--shard {config.shard} is not possible with --pipeline-schedule {schedule}: batches "
+            f"--mode {config.mode} is not possible with --pipeline-schedule {schedule}: batches "
             "under way need older parameters, which nobody can gather any more"
         )
     if config.clip_norm is not None and config.axes.pipeline > 1:
@@ -381,7 +369,7 @@ def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
             f"{schedule}: a stage updates before the earlier ones have their parts of the "
             "gradient, and the norm is that of all"
         )
-    rate, mode = config.staleness_rate, config.mode and MODES[config.mode]
+    rate, mode = config.staleness_rate, config.mode and config.scheme
     served = bool(mode and mode.is_stale)
     if rate is None:
         return
@@ -398,43 +386,43 @@ def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
         )
 
 
-def _check_shard(config: TrainConfig) -> None:
+def _check_shard(config: TrainConfig, mode: Mode) -> None:
     """Check what goes together with workers that share something out."""
-    if config.shard is None:
+    if mode.shard is None:
         return
     if config.allreduce is not None and config.allreduce not in SHARDING_NAMES:
         raise ConfigError(
-            f"--shard {config.shard} cannot be combined with --allreduce {config.allreduce}, which "
-            f"gives every worker all sums; those that can: {', '.join(SHARDING_NAMES)}"
+            f"--mode {mode} cannot be combined with --allreduce {config.allreduce}, which gives "
+            f"every worker all sums; those that can: {', '.join(SHARDING_NAMES)}"
         )
     codec = config.codec.name if config.codec else config.optimizer.codec
     if codec is not None:
         raise ConfigError(
-            f"--shard {config.shard} cannot be combined with --codec {codec}: owners hand out "
-            "parameters, and no codec is for these"
+            f"--mode {mode} cannot be combined with --codec {codec}: owners hand out parameters, "
+            "and no codec is for these"
         )
-    if config.shard == OPTIMIZER:
+    if mode.shard == OPTIMIZER:
         return
     if config.clip_norm is not None:
         raise ConfigError(
-            f"--shard {config.shard} cannot be combined with --clip-norm "
-            f"{shown(config.clip_norm)}: no worker ever has a whole gradient, whose norm that is"
+            f"--mode {mode} cannot be combined with --clip-norm {shown(config.clip_norm)}: no "
+            "worker ever has a whole gradient, whose norm that is"
         )
-    if config.overlap is False:
+    if mode.overlap is False:
         raise ConfigError(
-            f"--shard {config.shard} cannot be combined with --no-overlap: a gradient that is "
-            "summed as a whole is there as a whole"
+            f"--mode {mode}: a gradient that is summed as a whole, without overlap, is there as a "
+            "whole"
         )
     if (config.micro_batches or 1) > 1 and not config.defer_weights:
         raise ConfigError(
-            f"--shard {config.shard} gives each gradient away at once, and "
-            f"{config.micro_batches} --micro-batches are added up; --defer-weights makes one "
-            "gradient of them, and --shard optimizer keeps the sum"
+            f"--mode {mode} gives each gradient away at once, and {config.micro_batches} "
+            "--micro-batches are added up; --defer-weights makes one gradient of them, and "
+            f"shard={OPTIMIZER} keeps the sum"
         )
-    if config.shard == PARAMETERS and by_hosts(config.allreduce):
+    if mode.shard == PARAMETERS and by_hosts(config.allreduce):
         raise ConfigError(
-            f"--shard {config.shard} cannot be combined with --allreduce {config.allreduce}, by "
-            "which a host has its parameters once; use --allreduce ring"
+            f"--mode {mode} cannot be combined with --allreduce {config.allreduce}, by which a "
+            "host has its parameters once; use --allreduce ring"
         )
 
 
@@ -447,7 +435,9 @@ def _check_codec(config: TrainConfig) -> None:
             "sent and what is kept back would grow from step to step"
         )
     if mode is not None and mode.mixes and codec is not None:
-        _check_differences(config, codec)
+        _check_differences(mode, codec)
+    if mode is not None and mode.consensus_rate is not None and codec is None:
+        raise ConfigError(f"--mode {mode}: consensus-rate has no effect without --codec")
     if mode is not None and mode.elastic is not None:
         for field, row in config.codecs.items():
             if "momentum" in row.knobs:
@@ -475,32 +465,17 @@ def _able() -> str:
     return ", ".join(CODECS.where(lambda row: row.sends_differences))
 
 
-def _check_differences(config: TrainConfig, codec: CodecRow) -> None:
+def _check_differences(mode: Mode, codec: CodecRow) -> None:
     """Check the codec of what parameters differ from what neighbours know of them."""
     if not codec.sends_differences:
         raise ConfigError(
             f"--codec {codec.name} cannot send how parameters differ from what neighbours know of "
-            f"them, as --mode {config.mode} does; those that can: {_able()}"
+            f"them, as --mode {mode.name} does; those that can: {_able()}"
         )
-    if codec.contraction is None and config.consensus_rate is None:
+    if codec.contraction is None and mode.consensus_rate is None:
         raise ConfigError(
-            f"--codec {codec.name} needs --consensus-rate G with --mode {config.mode}: what is "
-            "safe depends on the model; begin with the share of its numbers that a frame has"
-        )
-
-
-def _check_period(config: TrainConfig) -> None:
-    """Check what has to fit into the period of local SGD."""
-    steps = config.local_steps or knobs_of(config)["local_steps"].fallback
-    if config.fragments is not None and config.fragments > steps:
-        raise ConfigError(
-            f"--fragments {config.fragments} is more than --local-steps {steps}: after each step "
-            "of a period one is sent, or none"
-        )
-    if config.sync_delay is not None and config.sync_delay > steps:
-        raise ConfigError(
-            f"--sync-delay {config.sync_delay} is longer than the period, --local-steps {steps}: "
-            "an average arrives before the next one begins"
+            f"--codec {codec.name} needs --mode {mode.name}:consensus-rate=G: what is safe depends "
+            "on the model; begin with the share of its numbers that a frame has"
         )
 
 
@@ -512,5 +487,10 @@ def _check_servers(config: TrainConfig, mode: Mode) -> None:
         raise ConfigError(
             f"--servers {config.servers} has no effect with --mode {mode.name}, which has none"
         )
+    for name in mode.alone:
+        if config.servers and name in mode.given:
+            raise ConfigError(
+                f"--mode {mode}: {dashed(name)} has no effect with --servers {config.servers}"
+            )
     if mode.single and not config.shared_memory:
         raise ConfigError(f"--no-shared-memory has no effect with --mode {mode.name}")

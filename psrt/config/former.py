@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from psrt.codec.table import CODECS, CodecRow
+from psrt.config.modes import MODES
+from psrt.config.names import BY_HOST, GRADIENT_TRACKING, PAIRS, PUSH_SUM
 from psrt.optim.table import (
     OPTIMIZERS,
     OUTER_STEPS,
@@ -52,6 +54,19 @@ _SCHEDULE_KNOBS: Final = {
     "warmup_epochs": "warmup",
 }
 _OUTER_KNOBS: Final = {"outer_lr": "lr", "outer_momentum": "momentum"}
+_MODE_KNOBS: Final = (
+    *("backup", "staleness", "local_steps", "elastic", "asynchronous", "post_local_epoch", "outer"),
+    *("fragments", "fragment_order", "eager", "sync_delay", "mixing", "overlap", "bucket_bytes"),
+    *("shard", "topology", "order", "consensus_rate"),
+)
+_VARIANT: Final = "variant"
+#: Switches of gossip, each of which is a variant now.
+_VARIANTS: Final = {
+    "asynchronous": PAIRS,
+    "push_sum": PUSH_SUM,
+    "gradient_tracking": GRADIENT_TRACKING,
+    "by_host": BY_HOST,
+}
 FORMER: Final = (
     Former(("codec", "codec_reply"), CODECS, {f"codec_{it}": it for it in _CODEC_KNOBS}),
     Former(
@@ -59,7 +74,13 @@ FORMER: Final = (
     ),
     Former(("staleness_rate",), STALENESS_RATES, _RATE_KNOBS),
     Former(("schedule",), SCHEDULES, _SCHEDULE_KNOBS, Always.name),
+    # An outer step was a knob of the run itself: its own knobs come to it first.
     Former(("outer",), OUTER_STEPS, _OUTER_KNOBS, OuterNesterov.name),
+    Former(
+        ("mode",),
+        MODES,
+        {it: it for it in _MODE_KNOBS} | {"softsync": "k", f"gossip_{_VARIANT}": _VARIANT},
+    ),
 )
 
 
@@ -74,7 +95,7 @@ def as_spelled_now(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: if a row cannot have such a value.
     """
-    found = dict(values)
+    found = _with_variant(values)
     for former in FORMER:
         given = {name: found[name] for name in former.knobs if name in found}
         if not given:
@@ -99,15 +120,30 @@ def as_spelled_now(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _with_variant(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the knobs of a config with what the switches of gossip said as its variant."""
+    mode = values.get("mode")
+    row = MODES.get(mode) if isinstance(mode, str) else None
+    has = row is not None and _VARIANT in row.knobs
+    given = {name: values[name] for name in _VARIANTS if name in values}
+    gone = {name for name, is_on in given.items() if has or is_on is None}
+    on = [_VARIANTS[name] for name in given if has and given[name]]
+    found = {name: it for name, it in values.items() if name not in gone}
+    return found | {f"gossip_{_VARIANT}": variant for variant in on}
+
+
 def now_of(name: str) -> str:
     """Return how a former knob of a run is spelled now, for a message; empty if it was none.
 
-    >>> now_of("codec_density")
-    '--codec top-k:density=...'
+    >>> now_of("codec_density"), now_of("push_sum")
+    ('--codec top-k:density=...', '--mode gossip:variant=push-sum')
     """
+    value = "..."
+    if name in _VARIANTS and name != "asynchronous":
+        name, value = f"gossip_{_VARIANT}", _VARIANTS[name]
     for former in FORMER:
         if name in former.knobs:
             knob = former.knobs[name]
             row = next(row.name for row in former.rows.values() if knob in row.knobs)
-            return f"--{dashed(former.fields[0])} {row}:{dashed(knob)}=..."
+            return f"--{dashed(former.fields[0])} {row}:{dashed(knob)}={value}"
     return ""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from psrt.config.modes import MODES
 from psrt.rows.knobs import Knob, dashed
-from psrt.rows.registry import Registry
 from psrt.rows.values import Kind
 
 
@@ -31,8 +30,6 @@ class RunKnob(Knob):
 
     #: Heading of its group in the help text.
     group: str
-    #: The rows that it chooses among, each with knobs of its own; None where it is no such knob.
-    rows: Registry[Any] | None = None
     #: Where it has an effect; all must hold. Such a knob is ``None`` when not given.
     requires: tuple[Condition, ...] = ()
     #: Or where this holds, whatever the mode is, for knobs that only some modes have.
@@ -74,7 +71,7 @@ def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
 def knobs_of(config: Any) -> Mapping[str, RunKnob]:
     """Return the knobs of a config class (or of its instance) by field name, in order.
 
-    A knob listed by rows of `psrt.config.modes` requires one of those modes first of all.
+    A knob that rows of `psrt.config.modes` say they use requires one of those modes first of all.
     """
     return _knobs(config if isinstance(config, type) else type(config))
 
@@ -84,8 +81,8 @@ def _knobs(cls: type) -> Mapping[str, RunKnob]:
     found: dict[str, RunKnob] = {}
     for field in dataclasses.fields(cls):
         knob: RunKnob = field.metadata["knob"]
-        if any(field.name in MODES[mode].knobs for mode in MODES.own):
-            users = MODES.where(lambda mode, name=field.name: name in mode.knobs)  # type: ignore[misc]
+        if any(field.name in MODES[mode].uses for mode in MODES.own):
+            users = MODES.where(lambda mode, name=field.name: name in mode.uses)  # type: ignore[misc]
             condition = Condition("mode", users, knob.otherwise)
             knob = dataclasses.replace(knob, requires=(condition, *knob.requires))
         found[field.name] = knob

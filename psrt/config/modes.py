@@ -1,18 +1,36 @@
-"""The modes: everything about a mode that is data, one row each.
+"""The modes, one row each: everything about a mode that is data, and its knobs.
 
-Knobs, policies (`psrt.sync`), job set-up, the checker of histories and `psrt explain` read these
-rows; no other code compares a mode's name. A row declares a promise, such as "at most s steps
-ahead"; the policy and, independently, the checker each have their own formula for it.
+Policies (`psrt.sync`), job set-up, the checker of histories and `psrt explain` read these rows; no
+other code compares a mode's name. A row declares a promise, such as "at most s steps ahead"; the
+policy and, independently, the checker each have their own formula for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
-from psrt.rows.registry import Registry
+from psrt.config.names import (
+    ADAPT_THEN_COMBINE,
+    BUCKET_BYTES,
+    COMBINE_THEN_ADAPT,
+    FRAGMENT_ORDERS,
+    MIXING_ORDERS,
+    PAIRS,
+    PLAIN,
+    PUSH_SUM,
+    SHARDS,
+    STRIDED,
+    VARIANTS,
+)
+from psrt.core.errors import ConfigError
+from psrt.optim.table import OUTER_STEPS, OuterRow
+from psrt.rows.knobs import knob
+from psrt.rows.row import Row, Rows
+from psrt.rows.values import REAL, SWITCH, TEXT, WHOLE
+from psrt.topology.names import DEFAULT
 
 
 class Servers(Enum):
@@ -24,55 +42,84 @@ class Servers(Enum):
     OPTIONAL = "optional"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
-    """One synchronization scheme."""
+class Mode(Row):
+    """One synchronization scheme.
 
-    #: As ``--mode`` spells it.
-    name: str
-    #: One line for the help text.
-    summary: str
-    #: Other names that a user may try.
-    synonyms: tuple[str, ...] = ()
-    servers: Servers = Servers.NEVER
+    What jobs ask of any mode is here, as it is where a mode says nothing else: by a class
+    attribute, by a property, or by a knob of its own of that name.
+    """
+
+    servers: ClassVar[Servers] = Servers.NEVER
     #: Whether it is a single process.
-    single: bool = False
+    single: ClassVar[bool] = False
     #: Whether its workers take steps of their own, and parameters are averaged, not gradients.
-    averages: bool = False
+    averages: ClassVar[bool] = False
     #: Whether its workers take steps of their own, and each mixes its parameters with those of its
     #: neighbours on a graph.
-    mixes: bool = False
-    #: Whether updates are rounds: an update waits for the gradients of all live workers, and no
-    #: worker begins the next round before it.
-    rounds: bool = False
-    #: Knobs of this mode that not every mode has; the first one characterizes it.
-    knobs: tuple[str, ...] = ()
-    #: Knob b: a round is complete without the b slowest, whose gradients for it are dropped.
-    backup: str | None = None
-    #: Knob s: a worker may run at most s steps ahead of the slowest.
-    lead: str | None = None
-    #: Knob k: an update waits for the first 1/k of the live workers.
-    share: str | None = None
-    #: Switch under which updates are no rounds: each worker's is one of its own, at once.
-    asynchronous: str | None = None
-    #: Knob β: a centre at the servers and a worker draw each other by β/W of how they differ.
-    elastic: str | None = None
-    #: Defaults of its own, of knobs that have another one elsewhere.
-    usual: tuple[tuple[str, Any], ...] = ()
+    mixes: ClassVar[bool] = False
+    #: Knobs of the run that it uses and not every mode does.
+    uses: ClassVar[tuple[str, ...]] = ()
+    #: Knobs of its own that have no effect with servers.
+    alone: ClassVar[tuple[str, ...]] = ()
     #: Whether vectors may be sent by a codec.
-    codecs: bool = False
+    codecs: ClassVar[bool] = False
     #: Whether checkpoints are made of it.
-    saves: bool = False
+    saves: ClassVar[bool] = False
     #: Whether it goes on from one with other workers.
-    regroups: bool = False
+    regroups: ClassVar[bool] = False
     #: Module and function that make its strategy at a worker, see ``runtime.strategies.builders``.
-    builder: str = "psrt.runtime.strategies.builders:pushing"
+    builder: ClassVar[str] = "psrt.runtime.strategies.builders:pushing"
     #: Its first knob in words: ``{}`` is the value, ``{s}`` makes the plural.
-    words: str = ""
+    words: ClassVar[str] = ""
 
-    def __post_init__(self) -> None:
-        # The gate counts pushes that still wait for their quorum, and would let workers past it.
-        assert not (self.lead and self.share), "a mode has a lead or a share"
+    #: b: a round is complete without the b slowest, whose gradients for it are dropped.
+    backup: int = 0
+    #: β: a centre at the servers and a worker draw each other by β/W of how they differ.
+    elastic: float | None = None
+    #: Steps of a worker between two averages, but one until an epoch.
+    local_steps: int = 1
+    post_local_epoch: int = 0
+    #: The step from a mean, how many parts it comes in, and how they are dealt out.
+    outer: OuterRow | None = None
+    fragments: int = 1
+    fragment_order: str = STRIDED
+    #: Whether the own part of a mean is taken at once; how much later others are, and what is kept.
+    eager: bool = False
+    sync_delay: int = 0
+    mixing: float | None = None
+    #: Whether sums begin before all of a gradient is there, and bytes that are summed at once.
+    overlap: bool | None = None
+    bucket_bytes: int | None = None
+    #: What each worker keeps its part of only.
+    shard: str | None = None
+    #: The graph, how neighbours average on it, in what order with steps, and how far they move.
+    topology: str | None = None
+    variant: str = PLAIN
+    order: str | None = None
+    consensus_rate: float | None = None
+
+    @property
+    def rounds(self) -> bool:
+        """Whether updates are rounds.
+
+        An update waits for the gradients of all live workers, and none begins the next before it.
+        """
+        return False
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether there are no rounds where the mode usually has them: no worker waits."""
+        return False
+
+    @property
+    def lead(self) -> float:
+        """s: how many steps a worker may run ahead of the slowest."""
+        return math.inf
+
+    @property
+    def share(self) -> int | None:
+        """k: an update waits for the first 1/k of the live workers."""
+        return None
 
     @property
     def needs_servers(self) -> bool:
@@ -117,189 +164,373 @@ class Mode:
         return not self.is_stale or self.share is not None
 
     @property
-    def policy_knobs(self) -> tuple[str, ...]:
-        """The knobs whose numbers its policy takes."""
-        return tuple(filter(None, (self.backup, self.lead, self.share, self.asynchronous)))
+    def streams(self) -> bool:
+        """Whether parameters are averaged in fragments, late, or eagerly."""
+        return self.fragments > 1 or self.sync_delay > 0 or self.eager
 
     @property
     def default_servers(self) -> int:
         """Default number of servers."""
         return int(self.needs_servers)
 
-    def under(self, value_of: Callable[[str], Any]) -> Mode:
-        """Return the row as its knobs make it: under ``asynchronous`` without rounds.
-
-        Args:
-            value_of: returns the value of a knob, ``None`` where it is not known.
-
-        >>> MODES["easgd"].rounds, MODES["easgd"].under({"asynchronous": True}.get).rounds
-        (True, False)
-        """
-        if self.asynchronous is None or not value_of(self.asynchronous):
-            return self
-        return replace(self, rounds=False)
-
-    def parks(self, value_of: Callable[[str], Any]) -> bool:
-        """Return whether workers stop for a checkpoint, each at a clock of its own.
+    @property
+    def parks(self) -> bool:
+        """Whether workers stop for a checkpoint, each at a clock of its own.
 
         Elsewhere, if any are made, all save themselves after the same step.
 
-        Args:
-            value_of: returns the value of a knob.
-
-        >>> MODES["async"].parks({}.get), MODES["sync"].parks({"backup": 0}.get)
-        (True, False)
-        >>> [MODES["gossip"].parks({"asynchronous": it}.get) for it in (True, False)]
+        >>> Async().parks, Sync().parks, Sync(backup=1).parks
+        (True, False, True)
+        >>> [Gossip(variant=variant).parks for variant in ("pairs", "plain")]
         [True, False]
         """
-        if self.asynchronous is not None and value_of(self.asynchronous):
-            return True
-        backup = self.backup is not None and value_of(self.backup)
-        return self.needs_servers and (not self.rounds or bool(backup))
+        return self.asynchronous or (self.needs_servers and (not self.rounds or self.backup > 0))
 
-    def described(self, value_of: Callable[[str], Any]) -> str:
-        """Return the mode with its number, as a user would say it.
+    def settled(self, *, clips: bool, contraction: float | None) -> Self:
+        """Return the row with what was left open.
 
         Args:
-            value_of: returns the value of a knob, ``None`` where it is not known.
-
-        >>> MODES["ssp"].described({"staleness": 3}.get), MODES["sync"].described({"backup": 0}.get)
-        ('ssp (staleness 3)', 'sync')
-        >>> MODES["sync"].described({"backup": 1}.get)
-        'sync (1 backup)'
-        >>> MODES["easgd"].described({"elastic": 0.9, "asynchronous": True}.get)
-        'easgd (elastic 0.9, asynchronous)'
+            clips: whether gradients are clipped by their norm.
+            contraction: of the codec, see ``CodecRow``; None without one, or where nobody can say.
         """
-        value = value_of(self.knobs[0]) if self.words else None
-        notes = []
-        if value is not None and (value or not self.backup):
+        return self
+
+    def described(self, algorithm: str | None = None) -> str:
+        """Return the mode with what characterizes it, as a user would say it.
+
+        Args:
+            algorithm: its all-reduce; None where there is none.
+
+        >>> SSP().described(), Sync().described(), Sync(backup=1).described()
+        ('ssp (staleness 3)', 'sync', 'sync (1 backup)')
+        >>> EASGD(asynchronous=True).described()
+        'easgd (elastic 0.9, asynchronous)'
+        >>> AllReduce().described("ring"), LocalSGD().described("ring")
+        ('allreduce (ring)', 'local-sgd (8 local steps)')
+        """
+        notes = [algorithm] if algorithm and self.sums_gradients else []
+        value = next(iter(self.knobs.values())) if self.words else None
+        if value is not None and (value or not self.rounds):  # no backup is nothing to say
             notes.append(self.words.format(value, s="" if value == 1 else "s"))
-        if self.asynchronous is not None and value_of(self.asynchronous):
+        if self.asynchronous:
             notes.append("asynchronous")
         return f"{self.name} ({', '.join(notes)})" if notes else self.name
 
 
 _SERVED = ("placement", "shards_per_server")
-_STALE = (*("staleness_rate", *_SERVED),)
+_STALE = ("staleness_rate", *_SERVED)
 _SUMMED = ("allreduce", "machine_costs", "check_every")
 
-_ROWS = (
-    Mode(
-        name="serial",
-        builder="psrt.runtime.strategies.builders:serial",
-        saves=True,
-        summary="one process, without communication",
-        single=True,
-    ),
-    Mode(
-        name="sync",
-        synonyms=("bsp",),
-        saves=True,
-        regroups=True,
-        summary="every update averages the gradients of all workers, who wait for one another",
-        servers=Servers.ALWAYS,
-        codecs=True,
-        rounds=True,
-        backup="backup",
-        knobs=("backup", *_SERVED),
-        words="{} backup{s}",
-    ),
-    Mode(
-        name="async",
-        synonyms=("asp", "asgd", "hogwild"),
-        saves=True,
-        regroups=True,
-        summary="every gradient is applied as soon as it arrives; no worker waits for another",
-        servers=Servers.ALWAYS,
-        codecs=True,
-        knobs=_STALE,
-    ),
-    Mode(
-        name="ssp",
-        saves=True,
-        regroups=True,
-        summary="as async, but no worker runs more than --staleness steps ahead of the slowest",
-        servers=Servers.ALWAYS,
-        codecs=True,
-        lead="staleness",
-        knobs=("staleness", *_STALE),
-        words="staleness {}",
-    ),
-    Mode(
-        name="softsync",
-        saves=True,
-        regroups=True,
-        summary="every update averages the next workers/K gradients to arrive; no worker waits",
-        servers=Servers.ALWAYS,
-        codecs=True,
-        share="softsync",
-        knobs=("softsync", *_STALE),
-        words="k = {}",
-    ),
-    Mode(
-        name="local-sgd",
-        builder="psrt.runtime.strategies.builders:averaging",
-        synonyms=("fedavg", "diloco"),
-        saves=True,
-        regroups=True,
-        summary="workers train alone for --local-steps steps, then average their parameters",
-        servers=Servers.OPTIONAL,
-        averages=True,
-        rounds=True,
-        codecs=True,
-        knobs=(
-            *("local_steps", "post_local_epoch", "outer"),
-            *("fragments", "fragment_order", "eager", "sync_delay", "mixing"),
-            *(*_SUMMED, *_SERVED),
-        ),
-        words="{} local step{s}",
-    ),
-    Mode(
-        name="easgd",
-        builder="psrt.runtime.strategies.builders:averaging",
-        saves=True,
-        regroups=True,
-        summary="workers train alone; a centre at the servers and they draw each other at times",
-        servers=Servers.ALWAYS,
-        averages=True,
-        rounds=True,
-        codecs=True,
-        asynchronous="asynchronous",
-        elastic="elastic",
-        usual=(("local_steps", 10),),
-        knobs=("elastic", "local_steps", "asynchronous", *_SERVED),
-        words="elastic {}",
-    ),
-    Mode(
-        name="allreduce",
-        builder="psrt.runtime.strategies.builders:summing",
-        synonyms=("ddp",),
-        saves=True,
-        regroups=True,
-        summary="as sync, but an all-reduce sums the gradients; there are no servers",
-        codecs=True,
-        knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every", "shard"),
-        words="{}",
-    ),
-    Mode(
-        name="gossip",
-        builder="psrt.runtime.strategies.builders:mixing",
-        synonyms=("d-psgd", "dpsgd"),
-        saves=True,
-        summary="workers average with their neighbours on a graph; nobody waits for all",
-        mixes=True,
-        codecs=True,
-        asynchronous="asynchronous",
-        knobs=(
-            *("topology", "order", "push_sum", "gradient_tracking"),
-            *("asynchronous", "by_host", "consensus_every", "consensus_rate"),
-        ),
-        words="{}",
-    ),
-)
+
+def _local_steps(default: int) -> Any:
+    return knob(
+        default, WHOLE, "average the parameters every H steps", metavar="H", min=1,
+        synonyms=("sync-every", "period", "communication-period", "tau"),
+    )  # fmt: skip
+
+
+class Serial(Mode):
+    """Nobody to talk to."""
+
+    name, summary = "serial", "one process, without communication"
+    builder = "psrt.runtime.strategies.builders:serial"
+    single = saves = True
+
+
+@dataclass(frozen=True)
+class Sync(Mode):
+    """Rounds at servers."""
+
+    name, synonyms = "sync", ("bsp",)
+    summary = "every update averages the gradients of all workers, who wait for one another"
+    servers = Servers.ALWAYS
+    codecs = saves = regroups = True
+    uses = _SERVED
+    words = "{} backup{s}"
+    backup: int = knob(
+        0, WHOLE, "do not wait for the N slowest workers of a step", min=0,
+        synonyms=("backups", "backup-workers"),
+    )  # fmt: skip
+
+    @property
+    def rounds(self) -> bool:
+        """Each update is one."""
+        return True
+
+
+class Async(Mode):
+    """Nobody waits."""
+
+    name, synonyms = "async", ("asp", "asgd", "hogwild")
+    summary = "every gradient is applied as soon as it arrives; no worker waits for another"
+    servers = Servers.ALWAYS
+    codecs = saves = regroups = True
+    uses = _STALE
+
+
+@dataclass(frozen=True)
+class SSP(Mode):
+    """Stale synchronous parallel."""
+
+    name = "ssp"
+    summary = "as async, but no worker runs more than a few steps ahead of the slowest"
+    servers = Servers.ALWAYS
+    codecs = saves = regroups = True
+    uses = _STALE
+    words = "staleness {}"
+    staleness: int = knob(
+        3, WHOLE,
+        "number of steps that a worker may run ahead of the slowest; versions, which the staleness "
+        "of gradients counts, may be more",
+        min=0, synonyms=("max-staleness", "slack"),
+    )  # fmt: skip
+
+    @property
+    def lead(self) -> float:
+        """The staleness."""
+        return self.staleness
+
+
+@dataclass(frozen=True)
+class SoftSync(Mode):
+    """Quorums that are smaller than a round."""
+
+    name = "softsync"
+    summary = "every update averages the next workers/K gradients to arrive; no worker waits"
+    servers = Servers.ALWAYS
+    codecs = saves = regroups = True
+    uses = _STALE
+    words = "k = {}"
+    k: int = knob(
+        1, WHOLE, "average workers/K gradients per update; from 1 to the number of workers", min=1,
+        metavar="K",
+    )  # fmt: skip
+
+    @property
+    def share(self) -> int:
+        """K."""
+        return self.k
+
+
+@dataclass(frozen=True)
+class LocalSGD(Mode):
+    """Means of parameters."""
+
+    name, synonyms = "local-sgd", ("fedavg", "diloco")
+    summary = "workers train alone for some steps, then average their parameters"
+    builder = "psrt.runtime.strategies.builders:averaging"
+    servers = Servers.OPTIONAL
+    averages = codecs = saves = regroups = True
+    uses = (*_SUMMED, *_SERVED)
+    alone = ("fragments", "eager", "sync_delay")
+    words = "{} local step{s}"
+    # fmt: off
+    local_steps: int = _local_steps(8)
+    post_local_epoch: int = knob(
+        0, WHOLE, "average after every step until epoch E, then every H steps",
+        metavar="E", min=0, default_text="H from the start",
+    )
+    outer: OuterRow | Any | None = knob(  # noqa: RUF009
+        None, OUTER_STEPS.kind, "take an outer step towards the average", rows=OUTER_STEPS,
+        default_text="plain averaging", synonyms=("outer-optimizer",),
+    )
+    fragments: int = knob(
+        1, WHOLE,
+        "average the layers in F fragments, one at a time, each once in H steps: no more is sent "
+        "at once than the largest of them; without servers",
+        metavar="F", min=1, synonyms=("num-fragments",),
+    )
+    fragment_order: str = knob(
+        STRIDED, TEXT,
+        "how fragments are dealt layers: strided (every F-th) or sequential (neighbours)",
+        choices=FRAGMENT_ORDERS,
+    )
+    eager: bool = knob(
+        False, SWITCH,
+        "take the outer step with the worker's own part at once and the others' a period later, "
+        "which is their time to arrive; without servers",
+    )
+    sync_delay: int = knob(
+        0, WHOLE,
+        "take an average T local steps after it was begun, at most H; it is summed meanwhile; "
+        "without servers", metavar="T", min=0,
+    )
+    mixing: float | None = knob(
+        None, REAL,
+        "share of its own parameters that a worker keeps when an average arrives with sync-delay",
+        metavar="A", min=0, exclusive_max=1, is_open=True, default_text="0.5",
+    )
+    # fmt: on
+
+    @property
+    def rounds(self) -> bool:
+        """Each average is one."""
+        return True
+
+    def check(self) -> None:
+        """Check what has to fit into the period, and what says how something else is done."""
+        if self.fragments > self.local_steps:
+            raise ConfigError(
+                f"fragments {self.fragments} is more than local-steps {self.local_steps}: after "
+                "each step of a period one is sent, or none"
+            )
+        if self.sync_delay > self.local_steps:
+            raise ConfigError(
+                f"sync-delay {self.sync_delay} is longer than the period, local-steps "
+                f"{self.local_steps}: an average arrives before the next one begins"
+            )
+        if self.sync_delay and self.eager:
+            raise ConfigError(f"sync-delay {self.sync_delay} has no effect with eager true")
+        if self.fragment_order != STRIDED and self.fragments == 1:
+            raise ConfigError(
+                f"fragment-order {self.fragment_order} has no effect with fragments 1"
+            )
+        if self.mixing is not None and not self.sync_delay:
+            raise ConfigError(f"mixing {self.mixing:g} has no effect with sync-delay 0")
+
+    def settled(self, *, clips: bool, contraction: float | None) -> Self:
+        """Return the row with ``mixing`` set, where there is any."""
+        return replace(self, mixing=0.5) if self.sync_delay and self.mixing is None else self
+
+
+@dataclass(frozen=True)
+class EASGD(Mode):
+    """A centre."""
+
+    name = "easgd"
+    summary = "workers train alone; a centre at the servers and they draw each other at times"
+    builder = "psrt.runtime.strategies.builders:averaging"
+    servers = Servers.ALWAYS
+    averages = codecs = saves = regroups = True
+    uses = _SERVED
+    words = "elastic {}"
+    elastic: float = knob(
+        0.9, REAL,
+        "force of the W workers together: each is drawn to the centre, and it to each, by BETA/W "
+        "of how they differ",
+        metavar="BETA", min=0, max=1e6, synonyms=("beta", "moving-rate", "elasticity"),
+    )  # fmt: skip
+    local_steps: int = _local_steps(10)
+    asynchronous: bool = knob(False, SWITCH, "let no worker wait for another")
+
+    @property
+    def rounds(self) -> bool:
+        """All meet the centre at once, but asynchronous ones."""
+        return not self.asynchronous
+
+
+@dataclass(frozen=True)
+class AllReduce(Mode):
+    """Sums without servers."""
+
+    name, synonyms = "allreduce", ("ddp",)
+    summary = "as sync, but an all-reduce sums the gradients; there are no servers"
+    builder = "psrt.runtime.strategies.builders:summing"
+    codecs = saves = regroups = True
+    uses = _SUMMED
+    # fmt: off
+    overlap: bool | None = knob(
+        None, SWITCH, "sum a layer's gradient while those of lower layers are computed",
+        is_open=True, default_text="true, but not with --clip-norm",
+    )
+    bucket_bytes: int | None = knob(
+        None, WHOLE, "sum layers together in buckets of at least this many bytes",
+        metavar="BYTES", min=1, is_open=True, default_text=f"{BUCKET_BYTES}",
+        synonyms=("bucket-size",),
+    )
+    shard: str | None = knob(
+        None, TEXT,
+        "what each worker keeps of its part only: the optimizer's state, or gradients, too, or "
+        "parameters, too", choices=SHARDS, default_text="every worker has everything",
+        synonyms=("zero", "fsdp", "zero-stage"),
+    )
+    # fmt: on
+
+    def check(self) -> None:
+        """Check that there are buckets."""
+        if self.bucket_bytes is not None and self.overlap is False:
+            raise ConfigError(
+                f"bucket-bytes {self.bucket_bytes} has no effect with overlap false, which sums "
+                "the gradient as a whole"
+            )
+
+    def settled(self, *, clips: bool, contraction: float | None) -> Self:
+        """Return the row with when sums begin: the norm is that of the whole gradient."""
+        overlap = not clips if self.overlap is None else self.overlap
+        bucket_bytes = BUCKET_BYTES if self.bucket_bytes is None else self.bucket_bytes
+        return replace(self, overlap=overlap, bucket_bytes=bucket_bytes if overlap else None)
+
+
+@dataclass(frozen=True)
+class Gossip(Mode):
+    """Means with neighbours."""
+
+    name, synonyms = "gossip", ("d-psgd", "dpsgd")
+    summary = "workers average with their neighbours on a graph; nobody waits for all"
+    builder = "psrt.runtime.strategies.builders:mixing"
+    mixes = codecs = saves = True
+    uses = ("consensus_every",)
+    words = "{}"
+    # fmt: off
+    topology: str = knob(
+        DEFAULT, TEXT,
+        "graph of who averages with whom; psrt explain gossip shows it, its help lists the names",
+        metavar="NAME|FILE", synonyms=("graph", "network"),
+    )
+    variant: str = knob(
+        PLAIN, TEXT,
+        "plain averages in rounds; pairs without rounds, where no worker waits for another; "
+        "push-sum sends shares, and a weight to divide by, so that a worker need not receive as "
+        "much as it sends; gradient-tracking steps along an estimate of the mean gradient of all "
+        "workers, for data that is not alike; by-host averages inside each host, in shared memory, "
+        "and the graph is one of hosts",
+        metavar="NAME", choices=VARIANTS,
+        synonyms=("asynchronous", "tracking", "diging", "track-gradients"),
+    )
+    order: str | None = knob(
+        None, TEXT,
+        "average with neighbours, whose parameters travel while the gradient is computed, and then "
+        "step; or step first",
+        choices=MIXING_ORDERS, is_open=True,
+        default_text=f"{COMBINE_THEN_ADAPT}; of push-sum {ADAPT_THEN_COMBINE}",
+    )
+    consensus_rate: float | None = knob(
+        None, REAL,
+        "with --codec, how far a worker moves in a round towards the average with its neighbours; "
+        "1: all the way",
+        metavar="G", exclusive_min=0, max=1, is_open=True,
+        default_text="1; of sparse codecs the density, of qsgd 1/(1 + its variance); needed with "
+        "low-rank",
+        synonyms=("consensus-step", "gamma"),
+    )
+    # fmt: on
+
+    @property
+    def asynchronous(self) -> bool:
+        """Where pairs average."""
+        return self.variant == PAIRS
+
+    def check(self) -> None:
+        """Check that the variant has the order."""
+        if self.order is not None and self.variant == PAIRS:
+            raise ConfigError(f"order {self.order} has no effect with variant {PAIRS}")
+        if self.order == COMBINE_THEN_ADAPT and self.variant == PUSH_SUM:
+            raise ConfigError(
+                f"variant {PUSH_SUM} sends what a step has made, so order {self.order} is not "
+                f"possible with it; use order {ADAPT_THEN_COMBINE}"
+            )
+
+    def settled(self, *, clips: bool, contraction: float | None) -> Self:
+        """Return the row with an order, where it has rounds, and a rate, where a codec says one."""
+        usual = ADAPT_THEN_COMBINE if self.variant == PUSH_SUM else COMBINE_THEN_ADAPT
+        order = None if self.variant == PAIRS else self.order or usual
+        return replace(self, order=order, consensus_rate=self.consensus_rate or contraction)
+
 
 #: Every mode by its name.
-MODES: Final = Registry("mode", "psrt.modes", Mode, _ROWS)
+MODES: Final = Rows("mode", "psrt.modes", Mode, (
+    Serial, Sync, Async, SSP, SoftSync, LocalSGD, EASGD, AllReduce, Gossip,
+))  # fmt: skip
 
 
 def default_mode(ranks: int) -> Mode:

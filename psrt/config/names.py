@@ -33,6 +33,11 @@ FRAGMENT_ORDERS: Final = (STRIDED, SEQUENTIAL)
 COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE = "combine-then-adapt", "adapt-then-combine"
 MIXING_ORDERS: Final = (COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE)
 
+#: How neighbours average: in rounds, without them, or in rounds of another kind.
+PLAIN, PAIRS, PUSH_SUM = "plain", "pairs", "push-sum"
+GRADIENT_TRACKING, BY_HOST = "gradient-tracking", "by-host"
+VARIANTS: Final = (PLAIN, PAIRS, PUSH_SUM, GRADIENT_TRACKING, BY_HOST)
+
 #: Bytes of gradient that are summed at once at least: long enough for its messages to cost more
 #: by their bytes than by their number, and a small part of the models that are worth cutting.
 BUCKET_BYTES: Final = 1 << 20

@@ -1,19 +1,8 @@
-"""How a run is saved, and whether it can go on with another number of workers. Needs no numpy."""
+"""Whether a run can go on with another number of workers. Needs no numpy."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from psrt.config.train import TrainConfig
-
-
-def parks(config: TrainConfig) -> bool:
-    """Return whether workers stop for a checkpoint, each at a clock of its own.
-
-    Args:
-        config: resolved.
-    """
-    return config.scheme.parks(partial(getattr, config))
 
 
 def bound_to_workers(config: TrainConfig) -> str:
@@ -23,9 +12,9 @@ def bound_to_workers(config: TrainConfig) -> str:
         config: resolved.
     """
     if not config.scheme.regroups:
-        return f"--mode {config.mode} cannot have"
+        return f"--mode {config.scheme.name} cannot have"
     if config.scheme.averages and not config.servers:
-        return f"--mode {config.mode} cannot have without servers"
+        return f"--mode {config.scheme.name} cannot have without servers"
     if config.parallel is not None:
         return f"--parallel {config.parallel} cannot have"
     if config.codec is not None and not config.servers:

@@ -6,19 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from psrt.codec.table import CODECS
-from psrt.config.checks import first_miss, overlaps
+from psrt.config.checks import first_miss
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Mode, default_mode
-from psrt.config.names import (
-    ADAPT_THEN_COMBINE,
-    BUCKET_BYTES,
-    DEFAULT_PIPELINE,
-)
+from psrt.config.names import DEFAULT_PIPELINE
 from psrt.config.train import TrainConfig
 from psrt.core.errors import ConfigError
 from psrt.core.units import plural
 from psrt.pipeline.registry import schedule_of
-from psrt.rows.knobs import dashed, shown
 
 _EPOCHS = 10.0
 
@@ -40,7 +35,7 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     """
     mode = mode_of(config, ranks)
     try:
-        config = _with(config, mode=mode.name)
+        config = _with(config, mode=mode)
     except ConfigError as error:
         if config.mode is not None or not mode.single:
             raise
@@ -49,11 +44,10 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     config = _with_codec_of_optimizer(config, mode)
     config = _with_axes(config, mode, ranks)
     config = _with(config, **_of_other_knobs(config, mode))
-    config = _with(config, **_fallbacks(config, mode))
-    if mode.sums_gradients and config.overlap is None:
-        config = replace(config, overlap=overlaps(config))
-    if config.overlap and config.bucket_bytes is None:
-        config = replace(config, bucket_bytes=BUCKET_BYTES)
+    config = _with(config, **_fallbacks(config))
+    contraction = None if config.codec is None else config.codec.contraction
+    mode = mode.settled(clips=config.clip_norm is not None, contraction=contraction)
+    config = _with(config, mode=mode)
     if config.staleness_rate is not None:
         config = _with(config, staleness_rate=config.staleness_rate.settled())
     config = _with_codec(config)
@@ -70,7 +64,7 @@ def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
 def mode_of(config: TrainConfig, ranks: int) -> Mode:
     """Return the mode of a config: where it says none, that for this number of ranks."""
     if config.mode is not None:
-        return MODES[config.mode]
+        return config.scheme
     if config.parallel is not None and not config.servers:
         return MODES["allreduce"]
     return default_mode(ranks)
@@ -143,14 +137,12 @@ def _of_other_knobs(config: TrainConfig, mode: Mode) -> dict[str, Any]:
         found["epochs"] = _EPOCHS
     if config.lr is None:
         found["lr"] = config.optimizer.lr
-    if config.push_sum and config.order is None:
-        found["order"] = ADAPT_THEN_COMBINE
     return found
 
 
-def _fallbacks(config: TrainConfig, mode: Mode) -> dict[str, Any]:
+def _fallbacks(config: TrainConfig) -> dict[str, Any]:
     """Return what knobs that have an effect fall back to; one may give the next its effect."""
-    knobs, usual = knobs_of(config), dict(mode.usual)
+    knobs = knobs_of(config)
     found: dict[str, Any] = {}
 
     def value_of(name: str) -> Any:
@@ -159,19 +151,14 @@ def _fallbacks(config: TrainConfig, mode: Mode) -> dict[str, Any]:
     for name, knob in knobs.items():
         left_open = knob.fallback is not None and value_of(name) is None
         if left_open and first_miss(knobs, name, value_of) is None:
-            found[name] = usual.get(name, knob.fallback)
+            found[name] = knob.fallback
     return found
 
 
 def _with_codec(config: TrainConfig) -> TrainConfig:
     """Fill in what depends on the codec and the mode together."""
     row = config.codec
-    if row is None:
-        return config
-    if config.scheme.mixes:
-        # Other codecs than those that tell a share need it given.
-        return config if config.consensus_rate else _with(config, consensus_rate=row.contraction)
-    if row.feeds_back is None:
+    if row is None or config.scheme.mixes or row.feeds_back is None:
         return config
     # A difference to the centre still holds what no frame has told: fed back it would count twice,
     # and drive both apart; as would a difference that is scaled by more than its force.
@@ -192,7 +179,7 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
         )
     if mode.needs_servers and ranks == 1:
         raise ConfigError(
-            f"--mode {config.mode} needs a server and a worker, got 1 rank; "
+            f"--mode {mode.name} needs a server and a worker, got 1 rank; "
             "start more with psrt launch -n N"
         )
     if servers > ranks:
@@ -200,15 +187,13 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
     if workers == 0:
         raise ConfigError(f"--servers {servers} leaves no worker among {ranks} ranks")
     workers = config.axes.data or workers
-    if config.softsync is not None and config.softsync > workers:
-        there = plural(workers, "worker")
-        raise ConfigError(f"--softsync {config.softsync} is more than the {there}")
-    if config.backup is not None and config.backup >= workers:
-        raise ConfigError(
-            f"--backup {config.backup} leaves no worker to wait for, there are {workers}"
-        )
+    if (mode.share or 1) > workers:
+        least = plural(mode.share or 1, "worker")
+        raise ConfigError(f"--mode {mode} needs at least {least}, there are {workers}")
+    if mode.backup >= workers:
+        raise ConfigError(f"--mode {mode} leaves no worker to wait for, there are {workers}")
     if mode.elastic is not None:
-        _check_force(config, mode.elastic, workers)
+        _check_force(mode, mode.elastic, workers)
     for injection in config.inject:
         # Of a model that is cut, each copy has several.
         if injection.worker is not None and injection.worker >= ranks - servers:
@@ -218,17 +203,16 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
             )
 
 
-def _check_force(config: TrainConfig, name: str, workers: int) -> None:
+def _check_force(mode: Mode, beta: float, workers: int) -> None:
     """Check that the elastic force alone does not drive the workers and the centre apart.
 
     With α = β/W, an average of all workers makes of what their mean and the centre differ by
     1 − α − β times that, and an average of one worker 1 − 2α times. Either grows where the factor
     is below −1, whatever the gradients are.
     """
-    beta: float = getattr(config, name)
-    most = workers if config.asynchronous else 2 * workers / (workers + 1)
+    most = workers if mode.asynchronous else 2 * workers / (workers + 1)
     if beta > most:
         raise ConfigError(
-            f"--{dashed(name)} {shown(beta)} drives {plural(workers, 'worker')} and the centre "
-            f"apart: it may be at most {most:.4g}"
+            f"--mode {mode} drives {plural(workers, 'worker')} and the centre apart: elastic may "
+            f"be at most {most:.4g}"
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from psrt.codec.table import CODECS, CodecRow
 from psrt.config import names
@@ -25,23 +25,20 @@ from psrt.config.modes import MODES, Mode
 from psrt.core.errors import ConfigError
 from psrt.optim.table import (
     OPTIMIZERS,
-    OUTER_STEPS,
     SCHEDULES,
     STALENESS_RATES,
     Always,
     Constant,
     OptimizerRow,
-    OuterRow,
     RateRow,
     ScheduleRow,
     Sgd,
 )
 from psrt.pipeline.registry import PIPELINES
-from psrt.rows.knobs import accept, dashed, shown
+from psrt.rows.knobs import accept, dashed
 from psrt.rows.row import Row
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
-from psrt.topology.names import DEFAULT
 
 _MODE = "mode"
 _CUT = "models cut across ranks"
@@ -57,14 +54,10 @@ _SERVERS = Condition("servers", range(1, LARGEST))
 _ANSWERED = _SERVERS._replace(
     otherwise=Condition("mode", MODES.where(lambda row: row.codecs and row.sums))
 )
-_IN_ROUNDS = Condition("asynchronous", (False,))
-_WHOLE, _AT_ONCE, _NOT_EAGER = (
-    Condition("fragments", range(1, 2)),
-    Condition("sync_delay", range(1)),
-    Condition("eager", (False,)),
+#: Where all workers have the same parameters, all of them, after an update.
+_ALIKE = Condition(
+    "mode", MODES.where(lambda row: row.sums and not row.streams and row.shard != names.PARAMETERS)
 )
-#: Where every worker has all parameters.
-_EVERYWHERE = Condition("shard", (None, names.OPTIMIZER, names.GRADIENTS))
 #: Where a frame stands by itself: it is not added to what its receivers know.
 _ALONE = Condition("mode", MODES.where(lambda row: row.codecs and not row.mixes))
 _PARALLEL = (Condition("parallel", Given(["pipeline:2"])),)
@@ -72,27 +65,13 @@ _PARALLEL = (Condition("parallel", Given(["pipeline:2"])),)
 _NO_DRAINS = Condition("pipeline_schedule", PIPELINES.where(lambda row: row.asynchronous))
 
 
-def _usual(name: str, fallback: object) -> str:
-    """Return a default in words, with the modes that have another one."""
-    own = [
-        f"{shown(it)} in {row}" for row in MODES.own for of, it in MODES[row].usual if of == name
-    ]
-    return "; ".join([shown(fallback), *own])
-
-
 _CODED = Condition("codec", CODECS.where(lambda row: True))
-#: Those by which servers may answer, and neighbours tell what is new.
-_OF_DIFFERENCES = CODECS.where(lambda row: row.sends_differences)
 #: Those whose loss may be added to what is sent next.
 _FED_BACK = CODECS.where(lambda row: row.feeds_back is not None)
 
 
 #: A row as its text, of which a type checker cannot know that it becomes a row.
 Spelled = Any
-#: Names that a type checker knows, the choices of their knobs.
-ModeName = Literal[
-    "serial", "sync", "async", "ssp", "softsync", "local-sgd", "easgd", "allreduce", "gossip"
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -110,8 +89,9 @@ class TrainConfig:
 
     # One table that the eye can run down: not an argument a line, as the formatter would.
     # fmt: off
-    mode: ModeName | None = knob(  # noqa: RUF009
-        None, MODES.kind, _MODE, "synchronization scheme", rows=MODES,
+    mode: Mode | Spelled | None = knob(  # noqa: RUF009
+        None, MODES.kind, _MODE, "synchronization scheme; --help mode lists their knobs",
+        rows=MODES,
         default_text="serial on one rank, else sync",
         synonyms=("sync", "scheme"),
         usual=True,
@@ -136,80 +116,6 @@ class TrainConfig:
         None, TEXT, _MODE, "which ranks are servers: spread over the hosts, the first, or the last",
         choices=names.PLACEMENTS, requires=(_SERVERS,), fallback="first", numeric=False,
     )
-    backup: int | None = knob(
-        None, WHOLE, _MODE, "do not wait for the N slowest workers of a step",
-        min=0, fallback=0, drawn=True,
-        synonyms=("backups", "backup-workers"),
-        usual=True,
-    )
-    staleness: int | None = knob(
-        None, WHOLE, _MODE,
-        "number of steps that a worker may run ahead of the slowest; versions, which the staleness "
-        "of gradients counts, may be more",
-        min=0, fallback=3, drawn=True,
-        synonyms=("max-staleness", "slack"),
-        usual=True,
-    )
-    softsync: int | None = knob(
-        None, WHOLE, _MODE,
-        "average workers/K gradients per update; K from 1 to the number of workers",
-        metavar="K", min=1, fallback=1, drawn=True, usual=True,
-    )
-    local_steps: int | None = knob(
-        None, WHOLE, _MODE, "average the parameters every H steps",
-        metavar="H", min=1, fallback=8, default_text=_usual("local_steps", 8), drawn=True,
-        synonyms=("sync-every", "period", "communication-period", "tau"),
-        usual=True,
-    )
-    elastic: float | None = knob(
-        None, REAL, _MODE,
-        "force of the W workers together: each is drawn to the centre, and it to each, by BETA/W "
-        "of how they differ",
-        metavar="BETA", min=0, max=1e6, fallback=0.9, drawn=True,
-        synonyms=("beta", "moving-rate", "elasticity"),
-    )
-    asynchronous: bool | None = knob(
-        None, SWITCH, _MODE, "let no worker wait for another; in gossip, average in pairs",
-        fallback=False, drawn=True,
-    )
-    post_local_epoch: int | None = knob(
-        None, WHOLE, _MODE, "average after every step until epoch E, then every H steps",
-        metavar="E", min=0, default_text="H from the start", drawn=True,
-    )
-    outer: OuterRow | Spelled | None = knob(  # noqa: RUF009
-        None, OUTER_STEPS.kind, _MODE, "take an outer step towards the average", rows=OUTER_STEPS,
-        default_text="plain averaging", drawn=True,
-        synonyms=("outer-optimizer",),
-    )
-    fragments: int | None = knob(
-        None, WHOLE, _MODE,
-        "average the layers in F fragments, one at a time, each once in H steps: no more is sent "
-        "at once than the largest of them",
-        metavar="F", min=1, requires=(_NO_SERVERS,), fallback=1, drawn=True,
-        synonyms=("num-fragments",),
-    )
-    fragment_order: str | None = knob(
-        None, TEXT, _MODE,
-        "how --fragments deals out layers: strided (every F-th) or sequential (neighbours)",
-        choices=names.FRAGMENT_ORDERS, requires=(Condition("fragments", range(2, LARGEST)),),
-        fallback=names.STRIDED, drawn=True,
-    )
-    eager: bool | None = knob(
-        None, SWITCH, _MODE,
-        "take the outer step with the worker's own part at once and the others' a period later, "
-        "which is their time to arrive", requires=(_NO_SERVERS,), fallback=False, drawn=True,
-    )
-    sync_delay: int | None = knob(
-        None, WHOLE, _MODE,
-        "take an average T local steps after it was begun, at most H; it is summed meanwhile",
-        metavar="T", min=0, requires=(_NO_SERVERS, _NOT_EAGER), fallback=0, drawn=True,
-    )
-    mixing: float | None = knob(
-        None, REAL, _MODE,
-        "share of its own parameters that a worker keeps when an average arrives with --sync-delay",
-        metavar="A", min=0, exclusive_max=1,
-        requires=(Condition("sync_delay", range(1, LARGEST)),), fallback=0.5, drawn=True,
-    )
     allreduce: str | None = knob(
         None, TEXT, _MODE,
         "all-reduce algorithm: auto, node (shared memory), mpi (the library's), a schedule such as "
@@ -225,64 +131,13 @@ class TrainConfig:
         default_text="those of a common machine", numeric=False, of_run=False,
         synonyms=("costs",),
     )
-    overlap: bool | None = knob(
-        None, SWITCH, _MODE, "sum a layer's gradient while those of lower layers are computed",
-        default_text="yes, but not with --clip-norm",
-    )
-    bucket_bytes: int | None = knob(
-        None, WHOLE, _MODE, "sum layers together in buckets of at least this many bytes",
-        metavar="BYTES", min=1, default_text=f"{names.BUCKET_BYTES}",
-        synonyms=("bucket-size",),
-    )
     check_every: int | None = knob(
         None, WHOLE, _MODE, "compare the parameters of all ranks every K updates; "
         "0: only at the end", metavar="K", min=0,
-        requires=(_NO_SERVERS, _WHOLE, _AT_ONCE, _NOT_EAGER, _EVERYWHERE), fallback=100,
+        requires=(_NO_SERVERS, _ALIKE), fallback=100,
         numeric=False,
     )
 
-    shard: str | None = knob(
-        None, TEXT, _MODE,
-        "what each worker keeps of its part only: the optimizer's state, or gradients, too, or "
-        "parameters, too",
-        choices=names.SHARDS, default_text="every worker has everything",
-        synonyms=("zero", "fsdp", "zero-stage"),
-    )
-
-    topology: str | None = knob(
-        None, TEXT, _MODE,
-        "graph of who averages with whom; psrt explain gossip shows it, its help lists the names",
-        metavar="NAME|FILE", fallback=DEFAULT,
-        synonyms=("graph", "network"),
-    )
-    order: str | None = knob(
-        None, TEXT, _MODE,
-        "average with neighbours, whose parameters travel while the gradient is computed, and then "
-        "step; or step first",
-        choices=names.MIXING_ORDERS, requires=(_IN_ROUNDS,),
-        fallback=names.COMBINE_THEN_ADAPT,
-        default_text=f"{names.COMBINE_THEN_ADAPT}, with --push-sum {names.ADAPT_THEN_COMBINE}",
-    )
-    push_sum: bool | None = knob(
-        None, SWITCH, _MODE,
-        "send shares, and a weight to divide by, so that a worker need not receive as much as it "
-        "sends",
-        requires=(_IN_ROUNDS,), fallback=False,
-    )
-    gradient_tracking: bool | None = knob(
-        None, SWITCH, _MODE,
-        "step along an estimate of the mean gradient of all workers, for data that is not alike",
-        requires=(_IN_ROUNDS, Condition("push_sum", (False,))), fallback=False,
-        synonyms=("diging", "track-gradients"),
-    )
-    by_host: bool | None = knob(
-        None, SWITCH, _MODE,
-        "average inside each host, in shared memory; the graph is one of hosts",
-        requires=(
-            *(_IN_ROUNDS, Condition("push_sum", (False,))),
-            Condition("gradient_tracking", (False,)),
-        ), fallback=False,
-    )
     consensus_every: int | None = knob(
         None, WHOLE, _MODE,
         "measure how far apart the models of the workers are at each logged line and every K "
@@ -290,15 +145,6 @@ class TrainConfig:
         metavar="K", min=0, fallback=100, numeric=False,
         synonyms=("consensus", "consensus-distance"),
     )
-    consensus_rate: float | None = knob(
-        None, REAL, _MODE,
-        "how far a worker moves in a round towards the average with its neighbours; 1: all the way",
-        metavar="G", exclusive_min=0, max=1, requires=(Condition("codec", _OF_DIFFERENCES),),
-        default_text="1; of sparse codecs the density, of qsgd 1/(1 + its variance); needed with "
-        "low-rank",
-        synonyms=("consensus-step", "gamma"),
-    )
-
     parallel: str | None = knob(
         None, AXES, _CUT,
         "cut the model: data:D copies, pipeline:P stages of layers, tensor:T slices of each layer; "
@@ -348,10 +194,7 @@ class TrainConfig:
         "send vectors in fewer bytes; psrt explain codec NAME shows how",
         rows=CODECS, default_text="as they are",
         requires=(
-            Condition("mode", MODES.where(lambda row: row.codecs)),
-            _IN_ROUNDS._replace(otherwise=_ALONE),
-            Condition("push_sum", (False,)), Condition("gradient_tracking", (False,)),
-            Condition("by_host", (False,)),
+            Condition("mode", MODES.where(lambda row: row.codecs and row.variant == names.PLAIN)),
         ),
         synonyms=("compression", "compressor", "compress", "quantize"),
         usual=True,
@@ -584,15 +427,10 @@ class TrainConfig:
         return Axes() if self.parallel is None else axes_of(self.parallel)
 
     @property
-    def streams(self) -> bool:
-        """Whether local SGD averages in fragments, late, or eagerly."""
-        return (self.fragments or 1) > 1 or bool(self.sync_delay) or bool(self.eager)
-
-    @property
     def scheme(self) -> Mode:
-        """Row of the mode as its knobs make it; only a resolved config is sure to have one."""
-        assert self.mode is not None, "not resolved: the mode is not known yet"
-        return MODES[self.mode].under(partial(getattr, self))
+        """The mode; only a resolved config is sure to have one."""
+        assert isinstance(self.mode, Mode), "not resolved: the mode is not known yet"
+        return self.mode
 
 
 if not TYPE_CHECKING:  # which knows the names

@@ -232,7 +232,7 @@ def fragments_of(
     ordered = sorted(layers)
     if count > len(ordered):
         raise ConfigError(
-            f"--fragments {count} is more than the model has layers, {len(ordered)}: a fragment is "
+            f"{count} fragments are more than the model has layers, {len(ordered)}: a fragment is "
             "one layer or more"
         )
     if strided:

@@ -4,7 +4,7 @@ In data parallelism each of W workers has the n parameters, their gradient, and 
 its optimizer keeps. They are the same everywhere, so each may be kept by one worker, its *owner*:
 
 ==============  =====================================  ==========================================
-``--shard``     bytes of a worker                      of it
+``shard=``      bytes of a worker                      of it
 ==============  =====================================  ==========================================
 none            4n + 4n + 4kn                          parameters, gradient, optimizer
 ``optimizer``   4n + 4n + 4kn/W                        an update is made by the owner

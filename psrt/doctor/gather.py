@@ -184,4 +184,5 @@ def _roles(layout: Layout) -> str:
     lowest = {rank: ranks[0] for ranks in layout.hosts for rank in ranks}
     hosts = [lowest[rank] for rank in range(layout.size)]
     servers, workers = assign_roles(hosts, config.servers or 0, config.placement or "first")
-    return f"{config.mode}, {plural(len(servers), 'server')}, {plural(len(workers), 'worker')}"
+    counts = plural(len(servers), "server"), plural(len(workers), "worker")
+    return ", ".join((config.scheme.name, *counts))

@@ -8,9 +8,10 @@ from typing import Any
 from psrt.config import TrainConfig
 from psrt.config.checks import flag
 from psrt.config.knobs import knobs_of
-from psrt.config.names import by_hosts
+from psrt.config.names import BY_HOST, by_hosts
 from psrt.history.header import Header
 from psrt.rows.knobs import Knob, accept, dashed
+from psrt.rows.row import Row, knobs_of_row
 
 #: Digits of a digest that a message shows.
 _DIGITS = 8
@@ -43,7 +44,7 @@ def differences(now: Header, then: Header) -> list[str]:
     if len(found) == known:
         found += _numbers(now, then)
     same_ranks = len(now.hosts) == len(then.hosts)
-    if then.knob("by_host") and same_ranks and _hosts_of(now) != _hosts_of(then):
+    if then.mode.variant == BY_HOST and same_ranks and _hosts_of(now) != _hosts_of(then):
         found.append("ranks on other hosts, inside of which they average")
     if by_hosts(then.algorithm) and _local_roots(now) != _local_roots(then):
         found.append(f"ranks on other hosts, which {then.algorithm} sums by")
@@ -62,13 +63,23 @@ def knob_differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[st
         if name not in knobs or not knobs[name].numeric:
             continue
         here, there = (_canonical(name, knobs[name], value) for value in (given, then.get(name)))
-        if here != there:
+        if here != there and not _is_left(here, there):
             found.append(f"{_shown(name, here)} instead of {_shown(name, there, named=False)}")
     return found
 
 
 def _canonical(name: str, knob: Knob, value: Any) -> Any:
     return None if value is None else accept(name, knob, value)
+
+
+def _is_left(here: Any, there: Any) -> bool:
+    """Return whether a row differs only in what it leaves open, which is then as it was."""
+    if not isinstance(here, Row) or type(here) is not type(there):
+        return False
+    return all(
+        here.knobs[name] == there.knobs[name] or (knob.is_open and here.knobs[name] is None)
+        for name, knob in knobs_of_row(here).items()
+    )
 
 
 def _shown(name: str, value: Any, *, named: bool = True) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from psrt.config import TrainConfig
 from psrt.config.former import as_spelled_now
 from psrt.config.knobs import knobs_of
+from psrt.config.modes import Mode
 from psrt.config.names import AUTO
 from psrt.core.errors import ConfigError
 from psrt.rows.row import Rows
@@ -111,9 +112,14 @@ class Header:
     format: int = field(default=FORMAT)
 
     @property
-    def mode(self) -> str:
-        """The synchronization scheme."""
-        return str(self.config["mode"])
+    def mode(self) -> Mode:
+        """The synchronization scheme.
+
+        Raises:
+            ConfigError: as ``chosen``.
+        """
+        mode: Mode = self.chosen("mode")
+        return mode
 
     @property
     def server_ranks(self) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ class Problem(KeyedBatches):
     the worker and the step alone.
 
     >>> problem = psrt.jax.Problem(loss, params, (x, y), (u, v), batch_size=32)  # doctest: +SKIP
-    >>> run = psrt.run(psrt.TrainConfig(mode="ssp", staleness=2), problem)       # doctest: +SKIP
+    >>> run = psrt.run(psrt.TrainConfig(mode="ssp:staleness=2"), problem)       # doctest: +SKIP
     >>> trained = problem.params(run.theta)                                      # doctest: +SKIP
     """
 

@@ -97,7 +97,7 @@ def theta_memory(config: TrainConfig) -> ThetaMemory:
         return ThetaMemory.OWN  # a worker takes steps of its own
     if config.codec_reply is not None and config.codec_everywhere:
         return ThetaMemory.OWN  # a worker adds up what it is sent
-    if mode.rounds and not (mode.backup and getattr(config, mode.backup)):
+    if mode.rounds and not mode.backup:
         return ThetaMemory.SHARED  # all have pushed before a version is made
     return ThetaMemory.LANDING
 
@@ -169,7 +169,7 @@ def _shard_server(
         decoder=decoder,
         replies=replies,
         answers_met=meets,
-        steps=averaging_period(config).steps if mode.averages else None,
+        steps=averaging_period(mode).steps if mode.averages else None,
         events=events,
     )
 
@@ -186,7 +186,7 @@ def _shared_updater(
     """Return what makes a shard's next version out of what workers push."""
     mode = config.scheme
     if mode.elastic is not None:
-        alpha = elastic_alpha(config, workers)
+        alpha = elastic_alpha(mode, workers)
         centre = CentreUpdater(n, alpha, differences=codec is not None)
         centre.watches = watched and n > 0
         return centre
@@ -285,11 +285,8 @@ def _delays(config: TrainConfig, worker: int) -> Delays | None:
 
 def policy_of(config: TrainConfig, workers: int) -> Policy:
     """Return the policy of one shard, by a resolved config."""
-    mode = config.scheme
-    knobs = {name: getattr(config, name) for name in mode.policy_knobs}
-    if config.staleness_rate is not None and config.staleness_rate.most is not None:
-        knobs["late"] = config.staleness_rate.most
-    return policy_for(mode.name, workers, **knobs)
+    most = None if config.staleness_rate is None else config.staleness_rate.most
+    return policy_for(config.scheme, workers, late=math.inf if most is None else most)
 
 
 def held_by_workers(config: TrainConfig, problem: Problem, role_map: RoleMap) -> RoleMap:
@@ -298,22 +295,24 @@ def held_by_workers(config: TrainConfig, problem: Problem, role_map: RoleMap) ->
     Raises:
         ConfigError: if what is shared out is used layer by layer, and the problem is no chain.
     """
-    if config.shard is None or config.shard == Sharing.OPTIMIZER.value:
+    shard = config.scheme.shard
+    if shard is None or shard == Sharing.OPTIMIZER.value:
         return role_map
     try:
         spans = layers_apart(problem, role_map.n)
     except ConfigError as error:
-        raise ConfigError(f"--shard {config.shard}: {error}") from None
+        raise ConfigError(f"--mode {config.scheme.name}:shard={shard}: {error}") from None
     return held_of_layers(config, spans, role_map)
 
 
 def held_of_layers(config: TrainConfig, spans: Sequence[Span], role_map: RoleMap) -> RoleMap:
     """Return a role map that says what a worker holds of layers, the last one first."""
-    if config.shard is None or config.shard == Sharing.OPTIMIZER.value:
+    mode = config.scheme
+    if mode.shard is None or mode.shard == Sharing.OPTIMIZER.value:
         return role_map
-    buckets = [bucket.span for bucket in buckets_of(spans, config.bucket_bytes or 0)]
+    buckets = [bucket.span for bucket in buckets_of(spans, mode.bucket_bytes or 0)]
     room, theta = room_of(buckets), None
-    if config.shard == Sharing.PARAMETERS.value:
+    if mode.shard == Sharing.PARAMETERS.value:
         theta = most_owned(buckets, len(role_map.workers)) + room
     return replace(role_map, held_gradient=room, held_theta=theta)
 
@@ -334,8 +333,8 @@ def _outer_updater(config: TrainConfig, n: int, *, differences: bool) -> Updater
     """
     outer: Optimizer = Sgd().make(n) if differences else PlainAverage()
     rate = 1.0
-    if config.outer is not None:
-        rate, step = config.outer.lr, config.outer.make(n)
+    if (row := config.scheme.outer) is not None:
+        rate, step = row.lr, row.make(n)
         outer = step if differences else OuterStep(step)
     return Updater(n, outer, Schedule(Always(), rate, epochs=1.0))
 

@@ -18,7 +18,7 @@ from psrt.checkpoint import (
 )
 from psrt.config import to_toml
 from psrt.config.checks import flag
-from psrt.config.regroup import bound_to_workers, parks
+from psrt.config.regroup import bound_to_workers
 from psrt.core.errors import CheckpointError, ConfigError
 from psrt.core.partition import Span
 from psrt.core.units import numbered
@@ -80,7 +80,7 @@ def saver_for(
         disk=launcher.disk,
         boundaries=boundaries,
         every=every,
-        parks=parks(config),
+        parks=config.scheme.parks,
         attempt=_attempt(setup),
         threaded=not launcher.simulated,
         committer=committer,
@@ -110,7 +110,7 @@ def _boundaries(
     Where workers park and there are servers, the one with the first shard decides, which all
     workers push to; else the first process does.
     """
-    config, servers, are_parked = setup.config, setup.role_map.servers, parks(setup.config)
+    config, servers, are_parked = setup.config, setup.role_map.servers, setup.config.scheme.parks
     several = launcher.several
     decider = 0
     if not several:
@@ -147,10 +147,10 @@ def _boundaries(
 
 def _hook(saver: Saver, part: Part, owner: Worker | ShardServer, setup: Setup) -> None:
     """Have a role save itself where it stands at a cut."""
-    mode, servers, are_parked = setup.config.scheme, setup.role_map.servers, parks(setup.config)
+    mode, servers = setup.config.scheme, setup.role_map.servers
     hook, call = partial(saver.at, part), saver.boundaries.call
     if isinstance(owner, ShardServer):
-        if not are_parked:
+        if not mode.parks:
             owner.at_version = hook
             if setup.cut is not None and PIPELINES[setup.cut.schedule.name].asynchronous:
                 # A worker there is at a cut when no batch is under way.
@@ -162,13 +162,13 @@ def _hook(saver: Saver, part: Part, owner: Worker | ShardServer, setup: Setup) -
             owner.call = call
         return
     owner.at_boundary = hook
-    if are_parked:
+    if mode.parks:
         owner.meter.keep_reports()
         if not servers:
             owner.strategy.call = call
     # Elsewhere it joins the others' rounds, and is saved after each.
     if servers or mode.averages or mode.mixes:
-        owner.at_end = partial(saver.ended, part, stays=are_parked)
+        owner.at_end = partial(saver.ended, part, stays=mode.parks)
 
 
 async def _at_ends(

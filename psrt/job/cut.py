@@ -159,10 +159,11 @@ def cut_plan(config: TrainConfig, problem: Problem, n: int) -> CutPlan | None:
             parts.append([_numbers(it) for i in own for it in of.parts[i]])
             sizes.append([int(of.layers[i].n) for i in own])
     fewest = min(map(len, sizes))
-    if (config.fragments or 0) > fewest:
+    if config.scheme.fragments > fewest:
         raise ConfigError(
-            f"--fragments {config.fragments} is more than the layers of a part of --parallel "
-            f"{axes}, of which one has {fewest}: each part is sent in fragments of its own layers"
+            f"--mode {config.mode} has more fragments than there are layers in a part of "
+            f"--parallel {axes}, of which one has {fewest}: each part is sent in fragments of its "
+            "own layers"
         )
     return CutPlan([it.size for it in cut], imbalance(costs, cut), widths, parts, sizes)
 
@@ -265,7 +266,7 @@ def cut_of(
             tuple(place[rank] for rank in own[1]),
             shards_per_server=1 if shards is None else shards.shards,
             layers=_spans_of(sizes),
-            controls=config.fragments or 1,
+            controls=config.scheme.fragments,
         )
         if topology is not None:
             role_map = role_map_with_peers(config, part.size, role_map.workers, topology)
@@ -383,7 +384,7 @@ def _stage(
     """Return what computes the layers of a chunk; ``loss`` is that of the last one."""
     if isinstance(problem, TimingOnlyProblem):
         return TimingOnlyStage(layers, shape, group=links, is_last=loss is not None)
-    made = Stage if config.shard in (None, OPTIMIZER) else LentStage
+    made = Stage if config.scheme.shard in (None, OPTIMIZER) else LentStage
     boundary = _boundary(links, ways)
     return made(layers, shape, loss=loss, group=links, boundary=boundary, summed=links.empty)
 

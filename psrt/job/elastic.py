@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from psrt.config import TrainConfig, resolve
-from psrt.config.regroup import bound_to_workers, parks
+from psrt.config.regroup import bound_to_workers
 from psrt.core.errors import ConfigError
 from psrt.core.units import plural
 from psrt.launch.hostfile import Host
@@ -62,7 +62,7 @@ class Elastic:
             raise ConfigError(
                 f"--min-workers {least} are more than the {plural(workers, 'worker')}"
             )
-        keeps, batch = parks(given), given.batch_size
+        keeps, batch = given.scheme.parks, given.batch_size
         if samples and not keeps:
             if samples % workers:
                 raise ConfigError(

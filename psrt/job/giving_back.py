@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from psrt.checkpoint import Tree
 from psrt.config import from_toml
-from psrt.config.regroup import parks
 from psrt.core.errors import CheckpointError, ConfigError, PsrtError
 from psrt.history.log import Owner
 from psrt.job.build import policy_of
@@ -106,7 +105,7 @@ class _Anew:
                 n,
                 (before, workers),
                 it.manifest.absent,
-                parks=parks(setup.config),
+                parks=setup.config.scheme.parks,
             )
         if not self._other_workers:
             own = it.part(part.name)
@@ -119,7 +118,7 @@ class _Anew:
             raise CheckpointError("it has other workers than it says")
         then = from_toml(it.manifest.config, source=str(it.path)).batch_size
         samples = then, setup.config.batch_size
-        packed = setup.config.shard is not None
+        packed = setup.config.scheme.shard is not None
         # A push is as much of an update as there are others in it; a force is by the workers.
         weight = 1.0
         if setup.config.scheme.elastic is not None:
@@ -135,7 +134,7 @@ class _Anew:
             (it.manifest.workers, workers),
             samples,
             self._recorded_step,
-            parks=parks(setup.config),
+            parks=setup.config.scheme.parks,
             packed=packed,
             weight=weight,
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from psrt.config import TrainConfig
+from psrt.config.names import BY_HOST, GRADIENT_TRACKING, PAIRS, PUSH_SUM
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 from psrt.core.units import plural
@@ -37,19 +38,20 @@ def topology_for(
     Raises:
         ConfigError: if there is none for that many workers, or the mode cannot average on it.
     """
-    if config.topology is None:
+    mode = config.scheme
+    if mode.topology is None:
         return None
     # In the order of their first ranks, whatever their numbers are.
     order = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     topology = topology_of(
-        config.topology,
+        mode.topology,
         len(hosts),
-        push_sum=bool(config.push_sum),
+        push_sum=mode.variant == PUSH_SUM,
         seed=config.seed,
-        hosts=[order[host] for host in hosts] if config.by_host else (),
+        hosts=[order[host] for host in hosts] if mode.variant == BY_HOST else (),
         edges=edges,
     )
-    if config.asynchronous:
+    if mode.variant == PAIRS:
         _check_pairs(topology, edges)
     if config.codec is not None:
         _check_framed(config.codec.name, topology)
@@ -65,23 +67,23 @@ def _check_pairs(topology: Topology, edges: str | None) -> None:
     name, graph = topology.name, topology.graphs[0]
     if topology.period > 1:
         raise ConfigError(
-            f"{name} has another graph in each of {topology.period} rounds, and --asynchronous has "
-            "no rounds"
+            f"{name} has another graph in each of {topology.period} rounds, and variant={PAIRS} "
+            "has no rounds"
         )
     if graph.is_directed:
         i, j = min((i, j) for i, j in graph.edges if (j, i) not in graph.edges)
         raise ConfigError(
-            f"{name} has edges that go one way, such as {i} > {j}, and --asynchronous averages "
-            "pairs"
+            f"{name} has edges that go one way, such as {i} > {j}, and variant={PAIRS} "
+            "averages pairs"
         )
     if edges is not None and read_edges(edges, graph.size)[1]:
         raise ConfigError(
-            f"{name} has weights, and --asynchronous averages pairs by halves; leave them out"
+            f"{name} has weights, and variant={PAIRS} averages by halves; leave them out"
         )
     try:
         _ = topology.colours
     except ConfigError as error:
-        other = "with --asynchronous take another --topology, such as star"
+        other = f"with variant={PAIRS} take another topology, such as star"
         raise ConfigError(f"{name}: {error}; {other}") from None
 
 
@@ -116,11 +118,12 @@ def role_map_with_peers(
         (LEADER_OFFERS if it.leads else MEMBER_OFFERS) if isinstance(it, HostPart) else usual
         for it in parts
     ]
-    if config.asynchronous:  # who asks has one offer at a time, who answers an answer for each
+    # Who asks has one offer at a time, who answers an answer for each.
+    if config.scheme.variant == PAIRS:
         offers = [
             len(of) if answers else 1 for of, answers in zip(peers, topology.colours, strict=True)
         ]
-    width = 2 if config.gradient_tracking else 1  # θ, and what is tracked
+    width = 2 if config.scheme.variant == GRADIENT_TRACKING else 1  # θ, and what is tracked
     spans = (Span(0, width * n),)
     return RoleMap(n, workers=workers, spans=spans, peers=peers, offers=tuple(offers))
 

@@ -173,7 +173,7 @@ def layout_of(
         workers,
         shards_per_server=1 if plan.shards is None else plan.shards.shards,
         layers=plan.layers,
-        controls=config.fragments or 1,
+        controls=config.scheme.fragments,
     )
     if plan.cut is not None:
         cut = cut_of(config, plan.cut, servers, workers, plan.shards, topology)

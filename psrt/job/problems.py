@@ -115,7 +115,7 @@ def timing_problem(
         return _timing_chain(config, workers)
     if config.partition != IID and not dealt:
         return _labelled_timing(config, workers, parameters, parts, matrices)
-    by_steps = config.steps is not None and not config.post_local_epoch and not dealt
+    by_steps = config.steps is not None and not _varies(config) and not dealt
     size, steps = config.batch_size, config.steps
     if parameters is not None and samples is not None:
         check_data(config, samples=samples, parameters=parameters, workers=workers)
@@ -137,6 +137,11 @@ def timing_problem(
     return TimingOnlyProblem(n, batch_size=size, samples=samples, spans=spans, matrices=matrices)
 
 
+def _varies(config: TrainConfig) -> bool:
+    """Return whether how far an epoch is decides when parameters are averaged."""
+    return config.mode is not None and config.scheme.post_local_epoch > 0
+
+
 def _timing_chain(config: TrainConfig, workers: int) -> TimingOnlyChain:
     """Return the stand-in for a model that is cut into stages, whose layers are the config's."""
     size, steps = config.batch_size, config.steps
@@ -147,7 +152,7 @@ def _timing_chain(config: TrainConfig, workers: int) -> TimingOnlyChain:
     else:
         samples, features, outputs = dataset_size(config.dataset, seed=config.seed)
     model = MLP([features, *config.hidden, outputs], batch_size=1)
-    if labels is None and steps is not None and not config.post_local_epoch:
+    if labels is None and steps is not None and not _varies(config):
         return TimingOnlyChain(model, batch_size=size, steps=steps)
     check_data(config, samples=samples, parameters=model.n, workers=workers)
     return TimingOnlyChain(model, batch_size=size, samples=samples, labels=labels)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psrt.config import TrainConfig
-from psrt.config.names import AUTO, LIBRARY
+from psrt.config.names import AUTO, LIBRARY, PAIRS
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError, ReplayError
 from psrt.core.files import keep_apart, read_text
@@ -53,7 +53,7 @@ class CellReplay(NamedTuple):
         """
         header = history.header
         algorithms = (header.algorithm, header.control_algorithm) if chosen else (None, None)
-        if header.knob("topology") and header.knob("asynchronous"):
+        if header.mode.variant == PAIRS:
             return cls(*algorithms, [PairScript.of(*it) for it in enumerate(history.workers)])
         return cls(*algorithms, [Script.of(*it) for it in enumerate(history.shards)])
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from psrt.config import TrainConfig
+from psrt.config.names import GRADIENT_TRACKING, PUSH_SUM
 from psrt.core.arrays import ITEMSIZE, Vector
 from psrt.core.errors import DivergedError, OutputError, ProtocolError
 from psrt.core.sharding import Memory
@@ -167,7 +168,7 @@ def summarize(
             "the inputs"
         )
     return Summary(
-        mode=config.mode or "",
+        mode=config.scheme.name,
         workers=len(workers),
         servers=servers,
         ranks=len(workers) + servers,
@@ -207,14 +208,15 @@ def summarize(
 
 def _averages(config: TrainConfig, parameters: int, plan: ReducePlan | None) -> Averages | None:
     """Return what was averaged when; None in modes that average no parameters."""
-    if not config.scheme.averages:
+    mode = config.scheme
+    if not mode.averages:
         return None
     return Averages(
-        config.local_steps or 1,
-        config.fragments or 1,
-        config.sync_delay or 0,
-        config.mixing,
-        bool(config.eager),
+        mode.local_steps,
+        mode.fragments,
+        mode.sync_delay,
+        mode.mixing,
+        mode.eager,
         ITEMSIZE * parameters,
         ITEMSIZE * ((plan.largest if plan else 0) or parameters),
     )
@@ -226,15 +228,16 @@ def _on_graph(
     """Return what was mixed with whom; None in modes that do not."""
     if topology is None:
         return None
-    vectors = 2 if config.gradient_tracking else 1
+    mode = config.scheme
+    vectors = 2 if mode.variant == GRADIENT_TRACKING else 1
     sent = sum(map(topology.sent, range(topology.size))) / topology.size
-    has_rounds = not config.asynchronous
+    has_rounds = not mode.asynchronous
     is_coded = config.codec is not None and bool(config.codec_everywhere)
     is_fixed = has_rounds and topology.hosts is None and not is_coded
     return GraphAverages(
         topology.name,
-        config.order or "",
-        bool(config.push_sum),
+        mode.order or "",
+        mode.variant == PUSH_SUM,
         topology.period,
         topology.gap if has_rounds and topology.size <= _MOST_RANKS else None,
         ITEMSIZE * parameters * vectors * sent if is_fixed else None,

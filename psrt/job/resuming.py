@@ -15,7 +15,7 @@ from psrt.checkpoint.folder import FOLDER
 from psrt.config import TrainConfig, from_toml
 from psrt.config.axes import axes_of
 from psrt.config.names import AUTO
-from psrt.config.regroup import bound_to_workers, parks
+from psrt.config.regroup import bound_to_workers
 from psrt.core.arrays import Vector
 from psrt.core.errors import CheckpointError, ConfigError
 from psrt.core.partition import Span
@@ -148,7 +148,7 @@ class Resumption(NamedTuple):
             ConfigError: if they do not say, where each was at a step of its own.
         """
         step = self.manifest.step
-        if not parks(config):
+        if not config.scheme.parks:
             return step
         try:
             names = [it.name for it in self.manifest.parts if not is_shard(it.name)]

@@ -204,7 +204,7 @@ class _Session:
                 if codec is not None and not codec.of_optimizer and len(role_map.workers) == 1:
                     codec = None
                 coded = None if codec is None else codec.coding(Span(0, role_map.n))
-                shard = self._setup.config.shard
+                shard = self._setup.config.scheme.shard
                 sharded = None if shard is None else Sharing(shard)
                 ports[rank].choice(algorithm, role_map.n, coded=coded, sharded=sharded)
 

@@ -160,9 +160,10 @@ def _edges(config: TrainConfig, replay: Replay | None) -> str | None:
 
     Of a recorded run it is in its history: its file may be gone, or another one.
     """
-    if config.topology is None:
+    topology = config.scheme.topology
+    if topology is None:
         return None
-    return (replay and replay.header.edges) or edges_of(config.topology)
+    return (replay and replay.header.edges) or edges_of(topology)
 
 
 def _check_here(
@@ -178,9 +179,9 @@ def _check_here(
             f"--partition {config.partition}: the samples are not dealt out here as at rank 0: "
             "the data differs, or the version of numpy"
         )
-    if problem is not None and config.streams:
-        fragments_for(config, problem, plan.n)
-    if problem is not None and config.overlap:
+    if problem is not None and config.scheme.streams:
+        fragments_for(config.scheme, problem, plan.n)
+    if problem is not None and config.scheme.overlap:
         gradient_spans(problem, plan.n)
 
 

@@ -124,7 +124,7 @@ def served_job(
         servers=servers,
         parts=layers if streams else (),
         rounds=mode.rounds,
-        compute_s=_GRADIENT_S * n * config.batch_size * (config.local_steps or 1),
+        compute_s=_GRADIENT_S * n * config.batch_size * mode.local_steps,
         costs=costs,
         shared_memory=config.shared_memory,
         **frames,

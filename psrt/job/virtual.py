@@ -18,8 +18,9 @@ import numpy as np
 
 from psrt.codec import Matrix
 from psrt.collective.registry import NODE, by_hosts
-from psrt.config import MODES, TrainConfig, resolve
+from psrt.config import TrainConfig, resolve
 from psrt.config.faults import OPERATION, Elapsed, Fault, crash_of
+from psrt.config.names import BY_HOST
 from psrt.config.resolve import mode_of
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError, CrashError, TransportError
@@ -236,8 +237,7 @@ class VirtualLauncher(Launcher):
             extra = row.default_servers * config.axes.cells
             extra = extra if config.servers is None else config.servers
             return workers + (resolve(config, ranks=workers + extra).servers or 0)
-        mode = MODES.get(config.mode or "")
-        extra = 0 if mode is not None and mode.single else config.servers or 1
+        extra = 0 if config.mode and config.scheme.single else config.servers or 1
         return workers + (resolve(config, ranks=workers + extra).servers or 0)
 
     def _check_cut(self, config: TrainConfig) -> None:
@@ -262,12 +262,15 @@ class VirtualLauncher(Launcher):
         """
         ranks, hosts = self._workers + (config.servers or 0), self._hosts
         is_cut = config.parallel is not None
-        if config.replay is not None and (config.by_host or (is_cut and not hosts)):
+        by_host = config.scheme.variant == BY_HOST
+        if config.replay is not None and (by_host or (is_cut and not hosts)):
             header = recorded_header(config.replay)
-            if config.by_host or (len(header.hosts) == ranks and not by_hosts(header.algorithm)):
+            if by_host or (len(header.hosts) == ranks and not by_hosts(header.algorithm)):
                 return header.hosts
         if hosts and not (config.scheme.mixes or is_cut):
-            raise ConfigError(f"--hosts has no effect with --mode {config.mode} without --parallel")
+            raise ConfigError(
+                f"--hosts has no effect with --mode {config.scheme.name} without --parallel"
+            )
         if hosts and len(hosts) != ranks:
             raise ConfigError(f"--hosts has {len(hosts)} ranks in all, the job {ranks}")
         return hosts or (0,) * ranks

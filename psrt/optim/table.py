@@ -280,7 +280,7 @@ class DelayCompensated(RateRow):
     not_served = _OLDER
     strength: float | None = knob(
         None, REAL, "lambda of the compensation", min=0, max=1e6,
-        default_text=f"{_PLAIN}, or {_ADAPTIVE:g} if adaptive",
+        is_open=True, default_text=f"{_PLAIN}, or {_ADAPTIVE:g} if adaptive",
     )  # fmt: skip
     adaptive: bool = knob(False, SWITCH, "divide lambda by the gradient's running root mean square")
 

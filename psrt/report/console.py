@@ -196,6 +196,6 @@ def _staleness(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []  # nothing was pushed
     text = f"mean {staleness['mean']:.2f}, max {staleness['max']}"
     mode = MODES.get(summary["mode"])
-    if mode is not None and mode.lead is not None:  # whose knob has the same name
-        text += " versions; --staleness limits steps ahead, not this"
+    if mode is not None and mode.lead < math.inf:  # whose knob has the same name
+        text += f" versions; that of --mode {mode.name} limits steps ahead, not this"
     return [("staleness", text)]

@@ -55,9 +55,9 @@ class Averages:
 class GraphAverages:
     """What workers mixed with their neighbours, and how far apart they ended."""
 
-    #: As in ``--topology``.
+    #: As the mode spells it.
     topology: str
-    #: As in ``--order``; empty where pairs average without rounds.
+    #: Of steps and averages; empty where pairs average without rounds.
     order: str
     #: Whether a weight was mixed along.
     push_sum: bool

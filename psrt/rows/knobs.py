@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from psrt.core.errors import ConfigError
+from psrt.rows.registry import Registry
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import AUTO, LARGEST, Kind, Number, read_numbers
 
@@ -22,6 +23,8 @@ class Knob:
     help: str
     #: Name of its value in the help text; the kind's own word if empty.
     metavar: str = ""
+    #: The rows that it chooses among, each with knobs of its own; None where it is no such knob.
+    rows: Registry[Any] | None = None
     #: The only values allowed; empty allows any.
     choices: Collection[str] = ()
     #: Smallest value, inclusive.
@@ -34,6 +37,8 @@ class Knob:
     exclusive_max: float | None = None
     #: Other names for it, with dashes, that a user may try.
     synonyms: tuple[str, ...] = ()
+    #: Whether None leaves it open until a run says what it is; else None is a value, too.
+    is_open: bool = False
     #: The default in words, where the field's default is not the whole truth.
     default_text: str = ""
 

@@ -2,13 +2,14 @@
 
 A row is a frozen dataclass. What is always so of it are class attributes; its fields are its knobs.
 ``top-k:density=0.01`` is one as flags, TOML files and histories spell it, ``TopK(density=0.01)`` as
-Python does; neither knows of the runs that use it.
+Python does; neither knows of the runs that use it. A knob may be a row itself, whose knobs follow
+behind a dot: ``local-sgd:outer=nesterov,outer.lr=0.7``.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -48,6 +49,11 @@ class Row:
                 value = getattr(self, field.name)
                 if value is not field.default:  # which is in its canonical type
                     checked = accept(field.name, field.metadata["knob"], value)
+                    if isinstance(checked, str) and (checked != checked.strip() or "," in checked):
+                        raise ConfigError(
+                            f"{dashed(field.name)} cannot have a comma, or blanks around it, got "
+                            f"{checked!r}"
+                        )
                     object.__setattr__(self, field.name, checked)
             self.check()
         except ConfigError as error:
@@ -70,18 +76,23 @@ class Row:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
+    def given(self) -> dict[str, Any]:
+        """Value of each knob that is not as usual."""
+        usual = {field.name: field.default for field in fields(self)}
+        return {name: it for name, it in self.knobs.items() if it != usual[name]}
+
+    @property
     def text(self) -> str:
         """The row with all knobs that have a value, for files: defaults may change."""
-        return self._spelled({name: it for name, it in self.knobs.items() if it is not None})
+        return self._spelled(lambda row: row.knobs)
 
     def __str__(self) -> str:
         """Return the row with the knobs that are not as usual, for people."""
-        usual = {field.name: field.default for field in fields(self)}
-        return self._spelled({name: it for name, it in self.knobs.items() if it != usual[name]})
+        return self._spelled(lambda row: row.given)
 
-    def _spelled(self, knobs: Mapping[str, Any]) -> str:
-        given = (f"{dashed(name)}={_shown(it)}" for name, it in knobs.items())
-        return f"{self.name}:{','.join(given)}" if knobs else self.name
+    def _spelled(self, of: Callable[[Row], Mapping[str, Any]]) -> str:
+        words = ",".join(f"{name}={it}" for name, it in _words(self, of))
+        return f"{self.name}:{words}" if words else self.name
 
     def made(self, *arguments: Any, **named: Any) -> Any:
         """Return an object of the class that is its home."""
@@ -89,8 +100,14 @@ class Row:
         return getattr(importlib.import_module(module), name)(*arguments, **self.fixed, **named)
 
 
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else shown(value)
+def _words(row: Row, of: Callable[[Row], Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of some of a row's knobs, and behind a row's name its own."""
+    for name, it in of(row).items():
+        if isinstance(it, Row):
+            yield dashed(name), it.name
+            yield from ((f"{dashed(name)}.{inner}", value) for inner, value in _words(it, of))
+        elif it is not None:
+            yield dashed(name), it if isinstance(it, str) else shown(it)
 
 
 def knobs_of_row(row: Row | type[Row]) -> Mapping[str, Knob]:
@@ -140,21 +157,26 @@ class Rows(Registry[RowT], Generic[RowT]):
             ConfigError: as ``read``.
         """
         name, colon, rest = text.strip().partition(":")
-        row, found = self[self.checked(name)], dict[str, Any]()
+        row, found = self[self.checked(name)], dict[str, str]()
         knobs = knobs_of_row(row)
         for part in rest.split(",") if colon else ():
             word, equals, value = (it.strip() for it in part.partition("="))
-            knob = word.replace("-", "_")
+            knob, dot, inner = word.replace("-", "_").partition(".")
             if knob not in knobs:
                 raise ConfigError(f"{name} has no knob {word!r}{self._hint(row, knob)}")
-            if not equals or knob in found:
-                what = f"{word} twice" if knob in found else f"{word} without =VALUE"
-                raise ConfigError(f"{name} has {what}, got {text!r}")
-            try:
-                found[knob] = read(knob, knobs[knob], value)
-            except ConfigError as error:
-                raise ConfigError(f"{name}: {error}") from None
-        return row, found
+            wrong = f"{word} twice" if knob in found and not dot else ""
+            wrong = wrong if equals else f"{word} without =VALUE"
+            if dot and knob not in found:
+                wrong = f"{word} without {dashed(knob)}=NAME before it"
+            if wrong:
+                raise ConfigError(f"{name} has {wrong}, got {text!r}")
+            if dot:
+                value = f"{found[knob]}{',' if ':' in found[knob] else ':'}{inner}={value}"
+            found[knob] = value
+        try:
+            return row, {knob: read(knob, knobs[knob], value) for knob, value in found.items()}
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
 
     def _hint(self, row: RowT, knob: str) -> str:
         """Return which knob of a row, or whose knob, was meant."""

@@ -305,7 +305,7 @@ def say_codec(
         say(nothing if plan.frames is None else codec.described_sums(plan.frames, part))
     elif codec is not None and codec.differs:
         what = "what is new of a worker's parameters, once a round to each neighbour,"
-        say(f"{codec.described(spans, what)}; consensus rate {config.consensus_rate:.3g}")
+        say(f"{codec.described(spans, what)}; consensus rate {config.scheme.consensus_rate:.3g}")
     elif codec is not None:
         what = "a gradient" if config.scheme.encodes_gradients else "a difference"
         what += part

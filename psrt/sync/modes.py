@@ -23,32 +23,27 @@ from __future__ import annotations
 
 import math
 
-from psrt.config.modes import MODES
+from psrt.config.modes import MODES, Mode
 from psrt.core.errors import ConfigError
 from psrt.sync.policy import Policy
 
 
-def policy_for(mode: str, workers: int, *, late: float = math.inf, **knobs: int) -> Policy:
+def policy_for(mode: Mode, workers: int, *, late: float = math.inf) -> Policy:
     """Return the policy of one shard under ``mode``.
 
     Args:
-        mode: the name of a mode that may have servers.
+        mode: one that may have servers.
         workers: W, at least 1.
         late: the staleness above which a push is dropped; not in the modes with rounds.
-        knobs: those that the mode's row names as ``backup``, ``lead``, ``share`` or
-            ``asynchronous``; by default 0, 0, 1 and False.
 
     Raises:
-        ConfigError: if there is no such mode with servers.
+        ConfigError: if it has no servers.
     """
-    row = MODES.get(mode)
-    if row is None or not row.may_have_servers:
+    if not mode.may_have_servers:
         served = ", ".join(MODES.where(lambda it: it.may_have_servers))
-        raise ConfigError(f"mode {mode!r} has no servers; those that do: {served}")
-    assert knobs.keys() <= set(row.policy_knobs), f"{mode} has no {', '.join(knobs)}"
-    row = row.under(knobs.get)
-    if row.rounds:
-        backup = knobs.get(row.backup or "", 0)
+        raise ConfigError(f"mode {mode.name!r} has no servers; those that do: {served}")
+    lead, share, backup = mode.lead, mode.share, mode.backup
+    if mode.rounds:
         return Policy(
             workers,
             quorum=lambda live: live - backup,
@@ -56,8 +51,8 @@ def policy_for(mode: str, workers: int, *, late: float = math.inf, **knobs: int)
             late=0 if backup else math.inf,
             rounds=True,
         )
-    lead = math.inf if row.lead is None else knobs.get(row.lead, 0)
-    if row.share is None:
+    if share is None:
         return Policy(workers, quorum=lambda _: 1, gate=lead, late=late)
-    k = knobs.get(row.share, 1)
-    return Policy(workers, quorum=lambda live: live // k, gate=lead, late=late)
+    # The gate counts pushes that still wait for their quorum, and would let workers past it.
+    assert lead == math.inf, "a mode has a lead or a share"
+    return Policy(workers, quorum=lambda live: live // share, gate=lead, late=late)

@@ -19,7 +19,7 @@ Drawn: TypeAlias = Literal["circle", "hub", "grid"]
 class TopologyRow:
     """Graphs on any number of ranks: a new one is a function and a row here, or elsewhere."""
 
-    #: As ``--topology`` spells it.
+    #: As ``gossip:topology=`` spells it.
     name: str
     #: Its edges, in a few words.
     summary: str

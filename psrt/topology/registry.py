@@ -182,7 +182,7 @@ def _weights(graph: Graph, push_sum: bool, ranks: Sequence[int]) -> Weights:
             raise ConfigError(
                 f"edges go one way, and rank {rank} has {plural(len(senders), 'sender')} "
                 f"and {plural(len(receivers), 'receiver')}, so the mean would shift: expected "
-                "--push-sum, weights that add up to 1 for each sender, too, or edges both ways"
+                "push-sum, weights that add up to 1 for each sender, too, or edges both ways"
             )
     return uniform(graph)
 

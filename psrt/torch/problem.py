@@ -44,7 +44,7 @@ class Problem(KeyedBatches):
     be run again, and begins with what the module held when it was made.
 
     >>> problem = psrt.torch.Problem(module, loss, (x, y), (u, v), batch_size=32)  # doctest: +SKIP
-    >>> run = psrt.run(psrt.TrainConfig(mode="ssp", staleness=2), problem)         # doctest: +SKIP
+    >>> run = psrt.run(psrt.TrainConfig(mode="ssp:staleness=2"), problem)         # doctest: +SKIP
     """
 
     def __init__(

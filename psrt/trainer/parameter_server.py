@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from psrt.config import TrainConfig
-from psrt.config.modes import MODES
+from psrt.config.modes import MODES, Mode
 from psrt.core.arrays import AnyArray
 from psrt.core.errors import ConfigError
 from psrt.trainer.trainer import Trainer, Words
@@ -56,7 +56,7 @@ class ParameterServer(Trainer):
         comm: MPI.Comm | None,
         shapes: Mapping[str, Sequence[int] | AnyArray],
         *,
-        mode: Literal["async", "ssp", "softsync", "sync"] = "async",
+        mode: Mode | str = "async",
         **knobs: Any,
     ) -> None:
         """Set up; nothing is begun before the ``with`` block is entered.
@@ -65,8 +65,8 @@ class ParameterServer(Trainer):
             comm: the ranks; None takes all of them.
             shapes: the arrays by name: the shape of one that begins with zeros, or its values,
                 float32, of which those of rank 0 count.
-            mode: one with servers: ``async``, ``ssp``, ``softsync`` or ``sync``.
-            knobs: of ``TrainConfig``, such as ``optimizer``, ``lr``, ``servers``, ``staleness``.
+            mode: one with servers: ``async``, ``ssp:staleness=3``, ``softsync`` or ``sync``.
+            knobs: of ``TrainConfig``, such as ``optimizer``, ``lr``, ``servers``.
 
         Raises:
             ConfigError: if the mode has no servers, or a knob cannot be.

@@ -25,7 +25,7 @@ FILMS = {
     "ring": lambda: collective.film_of(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))),
     "pipeline": lambda: pipeline.film_of(piped(PIPELINES["zero-bubble"], 3, 4)),
     "timeline": lambda: timeline.film_of(
-        run(TrainConfig(mode="ssp", steps=3, staleness=1), workers=3, slow={1: 3.0})
+        run(TrainConfig(mode="ssp:staleness=1", steps=3), workers=3, slow={1: 3.0})
     ),
     "exchange": lambda: exchange.film_of(
         exchanged(TrainConfig(mode="sync", steps=1, shards_per_server=2), workers=2, slow={})

@@ -13,13 +13,13 @@ from support.hosts import VENDORS
 from support.launching import ROOT, TIMEOUT_S
 
 FAULTY = ROOT / "apps" / "studies" / "faulty_job.py"
-JOB = ["--mode", "gossip", "--dataset", "synthetic:600x20x4", "--batch-size", 16, "--steps", 25]
+JOB = ["--dataset", "synthetic:600x20x4", "--batch-size", 16, "--steps", 25]
 RANKS = (2, 1, 1)
 
 
 @pytest.mark.exhaustive
 def test_by_host_is_as_in_virtual_time(train, bits, vendor, tmp_path, capsys):
-    flags = [*JOB, "--by-host", "--order", "adapt-then-combine"]
+    flags = [*JOB, "--mode", "gossip:variant=by-host,order=adapt-then-combine"]
     run = train(f"{vendor}-by-host", vendor, RANKS, *flags)
     outcome = check_run(run)
     assert outcome.ok, outcome.lines()
@@ -45,7 +45,8 @@ def sent(hosts, name):
 def test_a_host_sends_a_vector_to_each_neighbour(hosts, train, vendor):
     """Whatever its number of ranks."""
     ranks = (1, 3, 1)
-    flags = [*JOB, "--topology", "star", "--by-host", "--hidden", 2000, "--no-record"]
+    flags = [*JOB, "--mode", "gossip:topology=star,variant=by-host"]
+    flags += ["--hidden", 2000, "--no-record"]
     before = [sent(hosts, name) for name in hosts.names]
     run = train(f"{vendor}-bytes-by-host", vendor, ranks, *flags)
     grown = [sent(hosts, name) - b for name, b in zip(hosts.names, before, strict=True)]
@@ -62,7 +63,7 @@ def test_a_host_whose_link_is_cut_is_done_without(hosts, vendor):
     """To the end; mpirun of Open MPI notices after a while, and takes the other ranks down."""
     lines = (f"{name}:{count}\n" for name, count in zip(hosts.names, RANKS, strict=True))
     (hosts.folder / "gossip").write_text("".join(lines))
-    flags = ["--mode", "gossip", "--by-host", "--timeout-s", 5]
+    flags = ["--mode", "gossip:variant=by-host", "--timeout-s", 5]
     words = [VENDORS[vendor] / "bin" / "psrt", "launch", "--hostfile", "gossip", FAULTY, *flags]
     process = hosts.start(hosts.names[0], *words, OMPI_MCA_mpi_yield_when_idle="1")
     trains = hosts.folder / "trains"

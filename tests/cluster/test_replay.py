@@ -63,7 +63,7 @@ def test_a_codec_is_in_effect_between_hosts_and_repeats_on_one(hosts, train, ven
 )
 def test_frames_of_sums_go_between_hosts(hosts, train, bits, vendor, codec):
     """By host where a host has several ranks; rank by rank they repeat anywhere, to the bit."""
-    flags = ["--mode", "allreduce", "--codec", codec, "--bucket-bytes", 64, *JOB]
+    flags = ["--mode", "allreduce:bucket-bytes=64", "--codec", codec, *JOB]
     run = train(f"{vendor}-sums-{codec}", vendor, (2, 2), *flags)
     summary = json.loads((run / SUMMARY).read_text())
     assert summary["allreduce"] == "node+naive"

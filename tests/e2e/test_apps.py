@@ -136,7 +136,7 @@ def test_compare_modes_in_virtual_time(start, tmp_path):
      "allreduce-mpi cannot be simulated, it takes the MPI"),
     ("compare_modes.py", "--simulate --modes sync --steps 10",
      "--inject 3:pause:20:0.3 begins at step 20, the run has"),
-    ("staleness_study.py", "--softsync 31", "--softsync 31"),
+    ("staleness_study.py", "--softsync 31", "--mode softsync:k=31 needs at least 31 workers"),
     ("staleness_study.py", "--seed 3", "--seed has no effect here: the study varies it"),
     ("staleness_study.py", "--study workers --mode=ssp", "--mode has no effect here"),
     ("staleness_study.py", "--study spread", "study must be one of softsync, workers, got"),

@@ -108,11 +108,13 @@ def test_launch_starts_a_job_again_that_was_killed(launch, mode, is_own):
 @EXHAUSTIVE
 @pytest.mark.parametrize(
     ("mode", "servers", "falls_at"),
-    [("async", 1, 17), ("ssp", 2, 17), ("easgd", 2, 37), ("gossip", 0, 60)],
+    [
+        *(("async", 1, 17), ("ssp", 2, 17), ("easgd:asynchronous=true", 2, 37)),
+        ("gossip:variant=pairs", 0, 60),
+    ],
 )
 def test_a_run_without_rounds_that_is_killed_goes_on(launch, mode, servers, falls_at):
-    job = JOB.replace("timeout_s=10,", "timeout_s=10, asynchronous=True,")
-    (launch.folder / "job.py").write_text(job if mode in ("easgd", "gossip") else JOB)
+    (launch.folder / "job.py").write_text(JOB)
     assert launch.ranks(servers + 2, "job.py", mode, servers, falls_at).status != 0
     newest = saved(launch)[-1]
     done = launch.ranks(servers + 2, "job.py", mode, servers, -1)
@@ -145,12 +147,13 @@ def test_the_command_line_goes_on_and_says_what_is_there(launch):
 
 
 @EXHAUSTIVE
-@pytest.mark.parametrize("mode", ["sync", "async", "ssp", "easgd", "gossip"])
+@pytest.mark.parametrize(
+    "mode",
+    ["sync", "async", "ssp", "easgd:asynchronous=true", "gossip:variant=pairs,topology=star"],
+)
 def test_a_job_that_is_asked_to_end_saves_itself_first(launch, mode):
     flags = f"--mode {mode} --hidden 32 --seed 3"
-    flags += " --topology star" if mode == "gossip" else " --servers 1"
-    if mode in ("easgd", "gossip"):
-        flags += " --asynchronous"
+    flags += "" if "gossip" in mode else " --servers 1"
     more = "--steps 10000000 --checkpoint-every 0.2s --resume auto --out run"
     words = f"-m psrt launch --restarts 1 -n 3 train {flags} {more}"
     process = launch.start(*words.split())
@@ -169,6 +172,6 @@ def test_a_job_that_is_asked_to_end_saves_itself_first(launch, mode):
     assert launch.train(3, *flags.split(), "--steps", last, "--out", "run").status == 0
     same = SAME
     if mode != "sync":
-        same = ("steps", "samples", *(() if mode == "gossip" else ("updates",)))
+        same = ("steps", "samples", *(() if "gossip" in mode else ("updates",)))
     found = summary(launch)
     assert {name: stopped[name] for name in same} == {name: found[name] for name in same}

@@ -28,7 +28,7 @@ NOT_TEXT = "x\udcff"
 CASES = {
     "unknown flag": ("--moed sync", "--moed mode"),
     "out of range": ("--batch-size 0", "batch-size least 1"),
-    "ignored knob": ("--mode async --staleness 3", "staleness async ssp"),
+    "ignored knob": ("--mode async:staleness=3", "staleness async ssp"),
     "more servers than ranks": ("--mode sync --servers 9", "9 ranks"),
     "serial on ranks": ("--mode serial", "serial R ranks"),
     "batch larger than data": ("--batch-size 2000", "batch-size 1437"),

@@ -23,7 +23,7 @@ TRAINED = {
     "seed": [*SHARDS, "--seed", "1"],
     "adam": ["--servers", "2", "--optimizer", "adam", "--seed", "3", *SHORT[:-2]],
     "again": ["--config", "adam/config.toml"],
-    "file": ["--config", "run.toml", "--staleness", "5"],
+    "file": ["--config", "run.toml", "--mode", "ssp:staleness=5"],
     "own data": [
         *("--mode", "allreduce", "--allreduce", "mpi", "--dataset", "own.npz"),
         *("--batch-size", "8", "--hidden", "4", "--epochs", "1"),
@@ -63,7 +63,7 @@ def test_the_files_of_a_run_belong_together(runs):
     names = "config.toml metrics.jsonl model.safetensors progress.json roster.json summary.json"
     assert sorted(path.name for path in folder.iterdir()) == names.split()
     config = tomllib.loads((folder / "config.toml").read_text())
-    assert (config["mode"], config["servers"], config["batch_size"]) == ("sync", 2, 16)
+    assert (config["mode"], config["servers"], config["batch_size"]) == ("sync:backup=0", 2, 16)
     summary = json.loads((folder / "summary.json").read_text())
     tensors = load_file(folder / "model.safetensors")
     assert {name: tensor.shape for name, tensor in tensors.items()} == {
@@ -123,7 +123,7 @@ def test_so_they_do_on_other_numbers_of_ranks(runs, launch, ranks, flags):
 
 def test_a_file_of_flags_is_overridden_by_flags_and_a_run_repeated_from_its_own(runs):
     config = tomllib.loads((runs[0] / "file/config.toml").read_text())
-    assert (config["mode"], config["staleness"], config["hidden"]) == ("ssp", 5, [16])
+    assert (config["mode"], config["hidden"]) == ("ssp:staleness=5", [16])
     assert digest(runs[0] / "adam") == digest(runs[0] / "again")
 
 
@@ -172,7 +172,7 @@ def test_without_a_launcher_it_trains_serially_and_says_how_to_start_ranks(launc
 
 
 def test_show_prints_what_a_run_would_do_and_train_takes_it(launch):
-    done = launch.psrt("show", "--mode", "softsync", "--softsync", "2", "--ranks", "4")
+    done = launch.psrt("show", "--mode", "softsync:k=2", "--ranks", "4")
     assert done.status == 0, done.stderr
     (launch.folder / "shown.toml").write_text(done.stdout)
     again = launch.psrt("show", "--config", "shown.toml", "--ranks", "4")

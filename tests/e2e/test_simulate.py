@@ -15,7 +15,7 @@ MODES = {
     "async": ["--mode", "async", "--servers", "1", "--inject", "1:delay:0.002"],
     "allreduce": ["--mode", "allreduce"],
     "shards": ["--mode", "ssp", "--servers", "1", "--shards-per-server", "2"],
-    "local": ["--mode", "local-sgd", "--local-steps", "4", "--servers", "1"],
+    "local": ["--mode", "local-sgd:local-steps=4", "--servers", "1"],
 }
 
 

@@ -66,8 +66,6 @@ config = psrt.TrainConfig(
     timeout_s=20 if survives else 3, survive=survives or None, log_every=7 if survives else None,
     shared_memory="messages" not in what,
     shards_per_server=2 if "shards" in what else None,
-    asynchronous=True if "asynchronous" in what else None,
-    backup=1 if "backup" in what else None,
     placement=next((it for it in ("spread", "last") if it in what), None),
 )
 try:
@@ -107,9 +105,9 @@ def silent(launch):
         also(5, "async", 2, ("spread",)),
         also(4, "softsync", 2, ("messages",)),
         also(3, "ssp", 1, ("shards",)),
-        also(4, "easgd", 1, ("asynchronous",)),
+        also(4, "easgd:asynchronous=true", 1, ()),
         also(4, "gossip", 0, ("messages",)),
-        (4, "gossip", 0, ("asynchronous", "messages")),
+        (4, "gossip:variant=pairs", 0, ("messages",)),
     ],
 )
 def test_the_others_train_on_and_the_run_has_results(launch, silent, ranks, mode, servers, what):
@@ -183,11 +181,11 @@ def job(launch, open_mpi):
         (4, "sync", 1, {1: AMID}, ()),
         also(5, "async", 2, {0: AMID, 2: LATE}, ("messages",)),
         also(4, "sync", 1, {0: 1}, ("messages", "shards")),
-        also(4, "sync", 1, {2: AMID}, ("backup",)),
+        also(4, "sync:backup=1", 1, {2: AMID}, ()),
         also(4, "ssp", 1, {0: LATE, 1: LATE}, ("messages", "shards")),
         also(4, "softsync", 1, {2: AMID}, ()),
         also(5, "local-sgd", 2, {1: AMID, 2: AMID}, ()),
-        also(4, "easgd", 1, {1: AMID}, ("asynchronous", "messages")),
+        also(4, "easgd:asynchronous=true", 1, {1: AMID}, ("messages",)),
         also(4, "sync", 1, {2: AMID}, ("last",)),
         also(4, "async", 1, {1: 470}, ("uneven",)),  # when the others are done
     ],
@@ -211,7 +209,7 @@ def test_the_others_train_to_the_end(launch, job, ranks, mode, servers, deaths, 
     assert all(summary[it] >= last[it] for it in ("bytes_sent", "bytes_received"))
     assert (summary["steps"], summary["epochs"]) >= (last["step"], last["epoch"])
     assert summary["seconds"] >= round(last["seconds"], 6)
-    if "backup" not in what:  # which leaves out clocks
+    if "backup" not in mode:  # which leaves out clocks
         assert all(it["clock"] < deaths[it["worker"]] for it in summary["missing"])
     checked = launch.psrt("check", "run")
     assert checked.status == 0, checked.stdout + checked.stderr
@@ -255,10 +253,10 @@ def test_there_is_no_other_run_in_the_program(job):
     ("mode", "dies", "flags"),
     [
         ("sync", 1, ("--servers", 2)),
-        ("sync", 2, ("--backup", 1, "--no-shared-memory")),
+        ("sync:backup=1", 2, ("--no-shared-memory",)),
         ("ssp", 1, ("--servers", 1, "--shards-per-server", 2)),
         ("local-sgd", 0, ("--servers", 1)),
-        ("easgd", 1, ("--asynchronous", "--servers", 1)),
+        ("easgd:asynchronous=true", 1, ("--servers", 1)),
         ("sync", 1, ("--checkpoint-every", "1s")),
     ],
 )

@@ -105,7 +105,7 @@ ROWS = (
     Same("no backups", lambda job: job.undisturbed and job["mode"] == "sync"
          and job["cut"] not in SPLIT, lambda job: has(job, backup=0)),
     Same("softsync of all is async", lambda job: job.undisturbed and job["mode"] == "softsync",
-         lambda job: job.but(mode="async"), lambda job: has(job, softsync=job.copies)),
+         lambda job: job.but(mode="async"), lambda job: has(job, k=job.copies)),
     Same("an average of each step", lambda job: numbers(job) and exact(job) and plain_steps(job)
          and job["mode"] == "local" and job["cut"] not in SPLIT,
          lambda job: job.but(mode="sync" if job.served else "allreduce"),

@@ -33,7 +33,7 @@ class Mean:
 
 def train(problem: psrt.Problem) -> float | None:
     try:
-        config: psrt.TrainConfig = psrt.TrainConfig(mode="ssp", staleness=2, epochs=3)
+        config: psrt.TrainConfig = psrt.TrainConfig(mode="ssp:staleness=2", epochs=3)
         run: psrt.Run | None = psrt.run(config, problem, say=print)
     except psrt.ConfigError as error:
         raise SystemExit(str(error)) from error

@@ -20,6 +20,7 @@ from psrt.history.reading import read_cells
 from psrt.mpi.stage_links import MpiStageLinks
 from psrt.transport import drive
 from psrt.transport.stage_links import Channel
+from support.knobs import together
 from support.uneven import Uneven
 
 
@@ -67,7 +68,7 @@ HISTORIES = {
     ),
     "zero-bubble, local-sgd, clipped": (
         {"parallel": "data:2,pipeline:2", "pipeline_schedule": "zero-bubble", "micro_batches": 4}
-        | {"mode": "local-sgd", "local_steps": 2, "clip_norm": 0.3}, 4,
+        | {"mode": "local-sgd:local-steps=2", "clip_norm": 0.3}, 4,
     ),
 }  # fmt: skip
 
@@ -185,14 +186,14 @@ def _reads(links, part, matrix):
 #: 371 parameters in buckets of 171 and 200; the last batch of an epoch is smaller. Shares of four
 #: samples add up alike in any order: ``auto`` may sum the weights of workers by another algorithm.
 SMALL = {
-    "mode": "allreduce", "epochs": 2, "timeout_s": 20, "optimizer": "adam",
-    "dataset": "synthetic:118x9x3", "hidden": (20, 7), "batch_size": 4, "bucket_bytes": 300,
+    "mode": "allreduce:bucket-bytes=300", "epochs": 2, "timeout_s": 20, "optimizer": "adam",
+    "dataset": "synthetic:118x9x3", "hidden": (20, 7), "batch_size": 4,
 }  # fmt: skip
 
 
 def bits(comm, knobs, problem=None, **more):
     """Return the bits of a run and how it summed."""
-    run = psrt.run(TrainConfig(**{**knobs, **more}), problem, comm=comm)
+    run = psrt.run(TrainConfig(**together({**knobs, **more})), problem, comm=comm)
     return comm.bcast(None if run is None else (run.theta.tobytes(), run.summary.allreduce))
 
 
@@ -206,7 +207,12 @@ def test_the_bits_of_a_run_without(comm, on_hosts, shard):
 
 
 def test_ranks_that_leave_at_different_times(comm):
-    knobs = {**SMALL, "hidden": (8, 7, 6, 5), "bucket_bytes": 1, "allreduce": "ring"}
+    knobs = {
+        **SMALL,
+        "hidden": (8, 7, 6, 5),
+        "mode": "allreduce:bucket-bytes=1",
+        "allreduce": "ring",
+    }
 
     def of(**more):
         return bits(comm, knobs, Uneven(TrainConfig(**knobs), comm.size), **more)

@@ -47,8 +47,8 @@ ON_HOSTS = {
     "sync": ({"mode": "sync", "servers": 2, "shards_per_server": 2, "hidden": (600,)}, 3),
     "local-sgd": ({"mode": "local-sgd", "servers": 1}, 2),
     "allreduce": ({"mode": "allreduce", "allreduce": "ring"}, 2),
-    "gossip": ({"mode": "gossip", "topology": "ring", "hidden": (600,)}, 2),
-    "push-sum": ({"mode": "gossip", "topology": "exponential", "push_sum": True}, 2),
+    "gossip": ({"mode": "gossip:topology=ring", "hidden": (600,)}, 2),
+    "push-sum": ({"mode": "gossip:topology=exponential,variant=push-sum"}, 2),
 }
 
 
@@ -79,13 +79,13 @@ def test_every_all_reduce_trains_alike_on_every_layout(comm, on_hosts, monkeypat
     """
     if comm.size >= 5 and part:
         pytest.skip("none knows how many there are")
-    base = {"mode": "allreduce", "optimizer": "momentum", "check_every": 1, "steps": 4}
-    expected = in_virtual_time(comm, config_of(**base, allreduce="ring"))
+    base = {"optimizer": "momentum", "check_every": 1, "steps": 4}
+    expected = in_virtual_time(comm, config_of(**base, mode="allreduce", allreduce="ring"))
     for i, name in enumerate([*ALLREDUCE_NAMES][(comm.size + part) % 2 :: 2]):
-        cut = [{"overlap": False}, {"bucket_bytes": 1}, {"bucket_bytes": 4000}, {}][i % 4]
+        cut = ["overlap=false", "bucket-bytes=1", "bucket-bytes=4000", "overlap=true"][i % 4]
         one_theta_from = (1 << 40) * (i // 4 % 2)
         monkeypatch.setattr("psrt.mpi.collectives.reductions.ONE_THETA_BYTES", one_theta_from)
-        run = psrt.run(config_of(**base, **cut, allreduce=name), comm=comm)
+        run = psrt.run(config_of(**base, mode=f"allreduce:{cut}", allreduce=name), comm=comm)
         if comm.rank == 0:
             np.testing.assert_allclose(run.theta, expected, rtol=0, atol=1e-5, err_msg=name)
 

@@ -109,12 +109,12 @@ def test_nobody_holds_more_than_is_promised(comm, mode, apart):
 RUNS = {
     "sync": {"mode": "sync", "shards_per_server": 2},
     "async": {"mode": "async", "codec": "top-k"},
-    "fragments": {"mode": "local-sgd", "local_steps": 2, "fragments": 2},
-    "allreduce": {"mode": "allreduce", "bucket_bytes": 1000},
-    "parameters": {"mode": "allreduce", "shard": "parameters"},
+    "fragments": {"mode": "local-sgd:local-steps=2,fragments=2"},
+    "allreduce": {"mode": "allreduce:bucket-bytes=1000"},
+    "parameters": {"mode": "allreduce:shard=parameters"},
     "pipeline": {"mode": "allreduce", "parallel": "pipeline:3"},
-    "push-sum": {"mode": "gossip", "push_sum": True},
-    "pairs": {"mode": "gossip", "asynchronous": True, "topology": "star"},
+    "push-sum": {"mode": "gossip:variant=push-sum"},
+    "pairs": {"mode": "gossip:variant=pairs,topology=star"},
     "servers' checkpoints": {"mode": "sync", "checkpoint_every": 1},
 }
 

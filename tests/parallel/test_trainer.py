@@ -166,9 +166,9 @@ def test_figures_are_those_of_the_parameters_that_they_are_said_of(comm, flags):
         result = trainer.result
         told = [it.test_loss for it in result.records if it.epoch_end]
         # The last epoch of local SGD ends with an average, of which nothing was said.
-        assert told == [0, None, 2, None if config.mode == "local-sgd" else 3]
+        assert told == [0, None, 2, None if config.scheme.averages else 3]
         # Where a server, or a mean, has the last word, nobody has said anything of that.
-        is_known = config.mode == "allreduce"
+        is_known = config.scheme.name == "allreduce"
         assert result.summary.test_accuracy == (0.5 if is_known else None)
         assert result.summary.train_loss == 2.0
 
@@ -178,10 +178,10 @@ OF_ITS_OWN = [
     *(
         pytest.param(flags, marks=pytest.mark.mpi(min_size=2), id=str(flags))
         for flags in (
-            {"mode": "local-sgd", "local_steps": 2, "outer": "nesterov:lr=0.5", "eager": True},
-            {"mode": "easgd", "local_steps": 2, "asynchronous": True},
-            {"mode": "gossip", "order": "adapt-then-combine"},
-            {"mode": "gossip", "gradient_tracking": True},
+            {"mode": "local-sgd:local-steps=2,outer=nesterov,outer.lr=0.5,eager=true"},
+            {"mode": "easgd:local-steps=2,asynchronous=true"},
+            {"mode": "gossip:order=adapt-then-combine"},
+            {"mode": "gossip:variant=gradient-tracking"},
         )
     ),
 ]

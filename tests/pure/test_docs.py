@@ -77,7 +77,7 @@ def test_the_report_of_a_check_on_the_page_is_todays(tmp_path, capsys):
     page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
     shown = re.search(r"^```text\n(ssp .*?)^```", page, re.MULTILINE | re.DOTALL)[1]
     run = str(tmp_path / "run")
-    words = "--mode ssp --staleness 2 --servers 2 --workers 2 --epochs 3 --record --quiet --out"
+    words = "--mode ssp:staleness=2 --servers 2 --workers 2 --epochs 3 --record --quiet --out"
     assert main(["simulate", *words.split(), run]) == 0
     capsys.readouterr()
     assert main(["check", run, "--quiet"]) == 0

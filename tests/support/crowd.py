@@ -12,8 +12,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from psrt.config.modes import MODES
 from psrt.core.messages import Leave, Push
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
+from support.knobs import OF_MODES, spelled
 
 #: A method of a crowd and its arguments.
 Move = tuple[str, tuple[Any, ...]]
@@ -65,7 +67,7 @@ class Mode:
     def quorum(self, live: int) -> int:
         if self.rounds:
             return max(1, live - self.knobs.get("backup", 0))
-        return max(1, live // self.knobs["softsync"]) if self.name == "softsync" else 1
+        return max(1, live // self.knobs["k"]) if self.name == "softsync" else 1
 
     def is_due(self, pushes: Sequence[Push], live: int) -> bool:
         """Tell whether they make an update: enough, and a gradient among them if any can come."""
@@ -73,7 +75,10 @@ class Mode:
         return enough and (len(pushes) >= live or any(push.samples for push in pushes))
 
     def policy(self, workers: int) -> Policy:
-        return policy_for(self.name, workers, **self.knobs)
+        own = {name: it for name, it in self.knobs.items() if name in OF_MODES}
+        return policy_for(
+            MODES.read(spelled(self.name, **own)), workers, late=self.knobs.get("late", math.inf)
+        )
 
 
 class Shard:

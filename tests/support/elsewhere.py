@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 PACKAGE = """
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,14 +13,14 @@ from psrt.codec.codec import DenseCodec
 from psrt.codec.table import CodecRow
 from psrt.collective.schedule import Algorithm
 from psrt.collective.step import Step
-from psrt.config.modes import MODES, Mode, Servers
+from psrt.config.modes import AllReduce, Mode, Servers
 from psrt.optim.staleness import ScalarRate
 from psrt.optim.table import OptimizerRow, RateRow, ScheduleRow
 from psrt.core.partition import Span
 from psrt.pipeline import PIPELINES
 from psrt.pipeline.schedule import PipelineSchedule
 from psrt.rows.knobs import knob
-from psrt.rows.values import REAL
+from psrt.rows.values import REAL, WHOLE
 from psrt.topology.graph import Graph
 from psrt.topology.names import TopologyRow
 
@@ -93,18 +93,32 @@ all_first = PipelineSchedule(
     idle=PIPELINES["gpipe"].idle, formula="as gpipe", source="",
 )
 path = TopologyRow("path", "rank i and rank i + 1, but the ends", "elsewhere:a_path")
-lazy = Mode(
-    name="lazy", summary="as ssp", servers=Servers.ALWAYS, codecs=True, saves=True,
-    lead="staleness", knobs=("staleness", "staleness_rate", "placement", "shards_per_server"),
-    words="staleness {}",
-)
 
-#: With a strategy of its own.
-twice = replace(MODES["allreduce"], name="twice", synonyms=(), builder="elsewhere:doubling")
+
+@dataclass(frozen=True)
+class Lazy(Mode):
+    name, summary, servers = "lazy", "ssp by a share of the steps", Servers.ALWAYS
+    codecs = saves = True
+    uses = ("staleness_rate", "placement", "shards_per_server")
+    words = "slack {}"
+    slack: float = knob(0.5, REAL, "how many steps ahead, for each of four", min=0)
+
+    @property
+    def lead(self):
+        return int(4 * self.slack)
+
+
+@dataclass(frozen=True)
+class Twice(AllReduce):
+    name, summary, synonyms = "twice", "a strategy of its own", ()
+    builder = "elsewhere:doubling"
+    times: int = knob(2, WHOLE, "times that it says so", min=1)
 
 
 def doubling(of):
     from psrt.runtime.strategies.all_reduce import AllReduce
+
+    assert of.config.scheme.times == 3
 
     class Doubled(AllReduce):
         async def step(self, step):
@@ -130,12 +144,12 @@ POINTS = {
     "psrt.all_reduces": "chain = elsewhere:chain",
     "psrt.pipelines": "all-first = elsewhere:all_first",
     "psrt.topologies": "path = elsewhere:path",
-    "psrt.modes": "lazy = elsewhere:lazy\ntwice = elsewhere:twice",
+    "psrt.modes": "lazy = elsewhere:Lazy\ntwice = elsewhere:Twice",
 }
 #: By kind, the flags of a job of three workers, and what explains the row.
 ROWS = {
     "codec": ("--mode sync --codec halves:scale=2 --codec-everywhere", "codec halves"),
-    "optimizer": ("--mode allreduce --optimizer plain --shard optimizer", ""),
+    "optimizer": ("--mode allreduce:shard=optimizer --optimizer plain", ""),
     "rate": ("--mode async --staleness-rate less:slope=0.5", ""),
     "schedule": ("--mode allreduce --schedule line", ""),
     "all-reduce": ("--mode allreduce --allreduce chain", "chain"),
@@ -143,9 +157,9 @@ ROWS = {
         "--mode allreduce --parallel pipeline:2 --pipeline-schedule all-first --micro-batches 2",
         "pipeline --pipeline-schedule all-first",
     ),
-    "topology": ("--mode gossip --topology path", "gossip --topology path"),
-    "mode": ("--mode lazy --staleness 2", ""),
-    "strategy": ("--mode twice", ""),
+    "topology": ("--mode gossip:topology=path", "gossip --topology path"),
+    "mode": ("--mode lazy:slack=0.25", "lazy:slack=0.25"),
+    "strategy": ("--mode twice:times=3,overlap=false", ""),
 }
 #: What all of these jobs are, beside their workers.
 JOB = "--dataset synthetic:60x5x3 --steps 4 --batch-size 4 --hidden 6 --record"

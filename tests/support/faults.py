@@ -43,19 +43,19 @@ _TOP_K = {"codec": "top-k:density=0.3", "codec_everywhere": True}
 #: Every mode, with what is pushed or summed in several parts.
 MODES: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync", **_TWO},
-    "backups": {"mode": "sync", "backup": 1, **_TWO},
+    "backups": {"mode": "sync:backup=1", **_TWO},
     "async": {"mode": "async", **_TWO},
-    "ssp": {"mode": "ssp", "staleness": 1, **_TWO},
-    "softsync": {"mode": "softsync", "softsync": 1, **_TWO},
+    "ssp": {"mode": "ssp:staleness=1", **_TWO},
+    "softsync": {"mode": "softsync:k=1", **_TWO},
     "uneven": {"mode": "async", "servers": 1, "shards_per_server": 2},
     "momentum": {"mode": "sync", "optimizer": "momentum", "shards_per_server": 2, **_TWO},
-    "averages": {"mode": "local-sgd", "local_steps": 2, **_TWO},
-    "elastic": {"mode": "easgd", "local_steps": 2, **_TWO},
-    "elastic, async": {"mode": "easgd", "local_steps": 2, "asynchronous": True, **_TWO},
+    "averages": {"mode": "local-sgd:local-steps=2", **_TWO},
+    "elastic": {"mode": "easgd:local-steps=2", **_TWO},
+    "elastic, async": {"mode": "easgd:local-steps=2,asynchronous=true", **_TWO},
     "node": {"mode": "allreduce", "allreduce": "node"},
     "ring": {"mode": "allreduce", "allreduce": "ring"},
-    "averages by ring": {"mode": "local-sgd", "local_steps": 2, "allreduce": "ring"},
-    "gossip": {"mode": "gossip", "topology": "ring"},
+    "averages by ring": {"mode": "local-sgd:local-steps=2", "allreduce": "ring"},
+    "gossip": {"mode": "gossip:topology=ring"},
     "stages": {
         "mode": "allreduce", "allreduce": "node", "parallel": "data:1,pipeline:3",
         "micro_batches": 2, "stages": "1,1,1", "hidden": (2, 2),
@@ -69,13 +69,13 @@ MODES: dict[str, dict[str, Any]] = {
     },
     "summed residuals": {"mode": "allreduce", "allreduce": "all-pairs", **_TOP_K},
     "sharded": {
-        "mode": "allreduce", "allreduce": "ring", "optimizer": "adam", "shard": "optimizer",
+        "mode": "allreduce:shard=optimizer", "allreduce": "ring", "optimizer": "adam",
     },
-    "outer": {"mode": "local-sgd", "local_steps": 2, "outer": "nesterov:momentum=0.9", **_TWO},
-    "known": {"mode": "gossip", "topology": "ring", **_TOP_K},
-    "push-sum": {"mode": "gossip", "topology": "exponential", "push_sum": True},
-    "tracked": {"mode": "gossip", "topology": "ring", "gradient_tracking": True},
-    "pairs": {"mode": "gossip", "topology": "star", "asynchronous": True},
+    "outer": {"mode": "local-sgd:local-steps=2,outer=nesterov,outer.momentum=0.9", **_TWO},
+    "known": {"mode": "gossip:topology=ring", **_TOP_K},
+    "push-sum": {"mode": "gossip:topology=exponential,variant=push-sum"},
+    "tracked": {"mode": "gossip:topology=ring,variant=gradient-tracking"},
+    "pairs": {"mode": "gossip:topology=star,variant=pairs"},
 }  # fmt: skip
 #: Those whose parameters are the same bits whoever comes first.
 SAME = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from psrt.config.modes import MODES
 from psrt.job.scenario import Scenario
 from psrt.optim.table import Drop
 from psrt.simulation.cost_flags import VirtualCosts
@@ -52,13 +54,16 @@ class Draw:
         samples = max(20, batch * job.copies) + self.whole(0, 40)
         more = {"seed": self.seed, "batch_size": batch, "dataset": f"synthetic:{samples}x12x4"}
         more["log_every"] = self.whole(1, 9)
-        drawn = {"staleness": (0, 3), "softsync": (1, job.copies), "local_steps": (2, 4)}
-        drawn |= {"shards_per_server": (1, 3)}
-        if job["mode"] == "streaming" and job.saves:  # with 2, an average is under way at all times
-            drawn["local_steps"] = 3, 4
+        drawn = {"shards_per_server": (1, 3)}
         if job["cut"] == "whole":  # each part of one that is cut has as many
             drawn["servers"] = 1, 4
         more |= {it: self.whole(*drawn[it]) for it in drawn if it in job.knobs()}
+        of_mode = {"staleness": (0, 3), "k": (1, job.copies), "local_steps": (2, 4)}
+        if job["mode"] == "streaming" and job.saves:  # with 2, an average is under way at all times
+            of_mode["local_steps"] = 3, 4
+        mode = MODES.read(job.knobs()["mode"])
+        own = {it: self.whole(*of_mode[it]) for it in of_mode if it in mode.given}
+        more["mode"] = replace(mode, **own).text
         if job["rate"] == "drop":
             more["staleness_rate"] = Drop(self.whole(0, 4))
         return Job(job.levels, tuple(more.items()))

@@ -23,72 +23,60 @@ from psrt.history.reading import assemble
 from psrt.job.gossip import topology_for
 from psrt.job.provenance import history_header
 from psrt.job.virtual import SimulatedRun, simulate
+from support.knobs import together
 from support.recording import COSTS as ALL_COSTS
 
 #: What computing and sending may take.
 COSTS = {name: costs for name, costs in ALL_COSTS.items() if name != "the last rank is slow"}
 
-#: A row of the mode table each: mode, its knobs, and the numbers of servers that it may have.
+#: A row each: mode, knobs of the run, and the numbers of servers that it may have.
 MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "sync": ("sync", {}, (1, 2, 3)),
     "sync, 2 shards each": ("sync", {"shards_per_server": 2}, (1, 2)),
-    "one backup": ("sync", {"backup": 1}, (1, 2, 3)),
-    "one backup, 3 shards each": ("sync", {"backup": 1, "shards_per_server": 3}, (1,)),
-    "two backups": ("sync", {"backup": 2}, (1, 2)),
+    "one backup": ("sync:backup=1", {}, (1, 2, 3)),
+    "one backup, 3 shards each": ("sync:backup=1", {"shards_per_server": 3}, (1,)),
+    "two backups": ("sync:backup=2", {}, (1, 2)),
     "async": ("async", {}, (1, 2)),
     "async, drops": ("async", {"staleness_rate": "drop:limit=1"}, (1, 2)),
     "async, inverse": ("async", {"staleness_rate": "inverse"}, (1,)),
     "async, mean": ("async", {"staleness_rate": "mean-inverse"}, (1,)),
-    "softsync 1, mean": ("softsync", {"softsync": 1, "staleness_rate": "mean-inverse"}, (2,)),
-    "ssp 1, exponential": ("ssp", {"staleness": 1, "staleness_rate": "exponential"}, (1,)),
-    "ssp 0": ("ssp", {"staleness": 0}, (1, 2)),
-    "ssp 1": ("ssp", {"staleness": 1}, (1, 3)),
-    "ssp 1, 2 shards each": ("ssp", {"staleness": 1, "shards_per_server": 2}, (2,)),
-    "ssp 2, drops": (
-        "ssp", {"staleness": 2, "staleness_rate": "drop:limit=1"}, (2,),
-    ),
-    "softsync 1": ("softsync", {"softsync": 1}, (1, 2)),
-    "softsync 2": ("softsync", {"softsync": 2, "staleness_rate": "power"}, (1, 2)),
-    "softsync 2, drops": (
-        "softsync", {"softsync": 2, "staleness_rate": "drop:limit=1"}, (2,),
-    ),
-    "local-sgd over servers": ("local-sgd", {"local_steps": 2}, (1, 2)),
-    "post-local over servers": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (2,)),
-    "local-sgd over 2 shards": ("local-sgd", {"local_steps": 2, "shards_per_server": 2}, (1,)),
-    "local-sgd": ("local-sgd", {"local_steps": 3}, (0,)),
-    "post-local": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (0,)),
-    "outer": ("local-sgd", {"local_steps": 2, "outer": "nesterov:lr=0.7"}, (0,)),
-    "fragments": ("local-sgd", {"local_steps": 3, "fragments": 2}, (0,)),
+    "softsync 1, mean": ("softsync:k=1", {"staleness_rate": "mean-inverse"}, (2,)),
+    "ssp 1, exponential": ("ssp:staleness=1", {"staleness_rate": "exponential"}, (1,)),
+    "ssp 0": ("ssp:staleness=0", {}, (1, 2)),
+    "ssp 1": ("ssp:staleness=1", {}, (1, 3)),
+    "ssp 1, 2 shards each": ("ssp:staleness=1", {"shards_per_server": 2}, (2,)),
+    "ssp 2, drops": ("ssp:staleness=2", {"staleness_rate": "drop:limit=1"}, (2,)),
+    "softsync 1": ("softsync:k=1", {}, (1, 2)),
+    "softsync 2": ("softsync:k=2", {"staleness_rate": "power"}, (1, 2)),
+    "softsync 2, drops": ("softsync:k=2", {"staleness_rate": "drop:limit=1"}, (2,)),
+    "local-sgd over servers": ("local-sgd:local-steps=2", {}, (1, 2)),
+    "post-local over servers": ("local-sgd:local-steps=3,post-local-epoch=1", {}, (2,)),
+    "local-sgd over 2 shards": ("local-sgd:local-steps=2", {"shards_per_server": 2}, (1,)),
+    "local-sgd": ("local-sgd:local-steps=3", {}, (0,)),
+    "post-local": ("local-sgd:local-steps=3,post-local-epoch=1", {}, (0,)),
+    "outer": ("local-sgd:local-steps=2,outer=nesterov,outer.lr=0.7", {}, (0,)),
+    "fragments": ("local-sgd:local-steps=3,fragments=2", {}, (0,)),
     "fragments, late": (
-        "local-sgd",
-        {"local_steps": 4, "fragments": 3, "sync_delay": 2, "outer": "nesterov"}, (0,),
+        "local-sgd:local-steps=4,fragments=3,sync-delay=2,outer=nesterov", {}, (0,),
     ),
-    "late, post-local": (
-        "local-sgd", {"local_steps": 3, "sync_delay": 3, "post_local_epoch": 1}, (0,),
-    ),
-    "eager": ("local-sgd", {"local_steps": 2, "eager": True, "outer": "nesterov:lr=0.7"}, (0,)),
+    "late, post-local": ("local-sgd:local-steps=3,sync-delay=3,post-local-epoch=1", {}, (0,)),
+    "eager": ("local-sgd:local-steps=2,eager=true,outer=nesterov,outer.lr=0.7", {}, (0,)),
     "eager, fragments, post-local": (
-        "local-sgd",
-        {"local_steps": 3, "eager": True, "fragments": 2, "post_local_epoch": 1},
-        (0,),
+        "local-sgd:local-steps=3,eager=true,fragments=2,post-local-epoch=1", {}, (0,),
     ),
-    "easgd": ("easgd", {"local_steps": 2}, (1, 2)),
-    "easgd over 2 shards": ("easgd", {"local_steps": 3, "shards_per_server": 2}, (1,)),
-    "easgd, asynchronous": ("easgd", {"local_steps": 2, "asynchronous": True}, (1, 2)),
+    "easgd": ("easgd:local-steps=2", {}, (1, 2)),
+    "easgd over 2 shards": ("easgd:local-steps=3", {"shards_per_server": 2}, (1,)),
+    "easgd, asynchronous": ("easgd:local-steps=2,asynchronous=true", {}, (1, 2)),
     "allreduce": ("allreduce", {}, (0,)),
     "serial": ("serial", {}, (0,)),
     "gossip": ("gossip", {}, (0,)),
     "gossip, adapt first": (
-        "gossip", {"topology": "one-peer-exponential", "order": "adapt-then-combine"}, (0,),
+        "gossip:topology=one-peer-exponential,order=adapt-then-combine", {}, (0,),
     ),
-    "gossip, pairs": ("gossip", {"topology": "star", "asynchronous": True}, (0,)),
+    "gossip, pairs": ("gossip:topology=star,variant=pairs", {}, (0,)),
     "gossip, int8": ("gossip", {"codec": "int8", "codec_everywhere": True}, (0,)),
-    "gossip, tracking": ("gossip", {"gradient_tracking": True}, (0,)),
-    "push-sum": (
-        "gossip",
-        {"topology": "exponential", "push_sum": True, "order": "adapt-then-combine"},
-        (0,),
-    ),
+    "gossip, tracking": ("gossip:variant=gradient-tracking", {}, (0,)),
+    "push-sum": ("gossip:topology=exponential,variant=push-sum,order=adapt-then-combine", {}, (0,)),
 }  # fmt: skip
 
 
@@ -160,7 +148,7 @@ def recorded(
         hosts: the number of workers of each; empty for one.
     """
     log = Kept()
-    if config.streams:
+    if config.scheme.streams:
         problem = _InLayers(problem)
     run = simulate(
         config, problem, workers=workers, seed=seed, costs=COSTS[costs] if not hosts else None,
@@ -183,7 +171,7 @@ def recorded(
         crashes=tuple({worker for worker, _ in crashes}),
         hosts=tuple(places) if hosts else (),
     )  # fmt: skip
-    if config.streams:
+    if config.scheme.streams:
         layers = tuple((it.start, it.stop) for it in even_spans(role_map.n, 4))
         header = replace(header, layers=layers)
     return Recorded(assemble(header, [log.kept()]), run)
@@ -212,7 +200,7 @@ def config_of(name: str, servers: int, **more: Any) -> TrainConfig:
     knobs: dict[str, Any] = (
         {"optimizer": "sgd", "lr": 0.5, "epochs": 2, "batch_size": 1} | own | more
     )
-    return TrainConfig(mode=cast(Any, mode), servers=servers, **knobs)
+    return TrainConfig(servers=servers, **together({"mode": mode} | knobs))
 
 
 def shards_of(config: TrainConfig) -> int:
@@ -233,7 +221,7 @@ def written(
 ) -> History:
     """Return the history that a text tells of; no knob is checked, so that any can be tried."""
     config = resolve(
-        TrainConfig(mode=cast(Any, mode), servers=servers, lr=0.1, batch_size=1, **knobs),
+        TrainConfig(servers=servers, lr=0.1, batch_size=1, **together({"mode": mode} | knobs)),
         ranks=workers + servers,
     )
     header = header_of(config, workers, servers, simulated=simulated, crashes=crashes)

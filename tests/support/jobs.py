@@ -29,6 +29,7 @@ from psrt.optim import OPTIMIZERS, STALENESS_RATES
 from psrt.pipeline.registry import PIPELINES
 from psrt.simulation.cost_flags import VirtualCosts
 from support.graphs import GRAPHS as TOPOLOGIES
+from support.knobs import together
 
 Knobs = dict[str, Any]
 
@@ -40,35 +41,33 @@ BASE: Final[Knobs] = {
     "dataset": "synthetic:50x12x4", "hidden": (16, 12, 8), "batch_size": 4, "epochs": 2,
     "lr": 0.02, "timeout_s": 5.0, "overwrite": True,
 }  # fmt: skip
-_LOCAL: Final[Knobs] = {"mode": "local-sgd", "local_steps": 3}
-_ELASTIC: Final[Knobs] = {"mode": "easgd", "local_steps": 2}
-_GOSSIP: Final[Knobs] = {"mode": "gossip"}
+_OUTER: Final = "local-sgd:local-steps=3,outer=nesterov,outer.lr=0.7"
 _STAGES: Final[Knobs] = {"parallel": "data:{copies},pipeline:2", "micro_batches": 2}
 _CODED: Final[Knobs] = {"codec_everywhere": True}
 
-#: By factor and level, the knobs of a level. Copies are workers, each of as many ranks as it is cut
-#: into.
+#: By factor and level, the knobs of a level, those of a mode beside it. Copies are workers, each of
+#: as many ranks as it is cut into.
 FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
     "mode": {
         "serial": {"mode": "serial"},
         "allreduce": {"mode": "allreduce"},
         "sync": {"mode": "sync"},
-        "backup": {"mode": "sync", "backup": 1},
+        "backup": {"mode": "sync:backup=1"},
         "async": {"mode": "async"},
-        "ssp": {"mode": "ssp", "staleness": 1},
-        "softsync": {"mode": "softsync", "softsync": 2},
-        "local": _LOCAL,
-        "post-local": _LOCAL | {"post_local_epoch": 1, "outer": "nesterov:lr=0.7,momentum=0.9"},
-        "streaming": _LOCAL | {"fragments": 2, "sync_delay": 1, "outer": "nesterov:lr=0.7"},
-        "eager": _LOCAL | {"eager": True, "outer": "nesterov:lr=0.7"},
-        "easgd": _ELASTIC,
-        "easgd, asynchronous": _ELASTIC | {"asynchronous": True},
-        "gossip": _GOSSIP,
-        "adapt first": _GOSSIP | {"order": "adapt-then-combine"},
-        "push-sum": _GOSSIP | {"push_sum": True},
-        "tracking": _GOSSIP | {"gradient_tracking": True},
-        "pairs": _GOSSIP | {"asynchronous": True},
-        "by host": _GOSSIP | {"by_host": True},
+        "ssp": {"mode": "ssp:staleness=1"},
+        "softsync": {"mode": "softsync:k=2"},
+        "local": {"mode": "local-sgd:local-steps=3"},
+        "post-local": {"mode": f"{_OUTER},outer.momentum=0.9,post-local-epoch=1"},
+        "streaming": {"mode": f"{_OUTER},fragments=2,sync-delay=1"},
+        "eager": {"mode": f"{_OUTER},eager=true"},
+        "easgd": {"mode": "easgd:local-steps=2"},
+        "easgd, asynchronous": {"mode": "easgd:local-steps=2,asynchronous=true"},
+        "gossip": {"mode": "gossip"},
+        "adapt first": {"mode": "gossip:order=adapt-then-combine"},
+        "push-sum": {"mode": "gossip:variant=push-sum"},
+        "tracking": {"mode": "gossip:variant=gradient-tracking"},
+        "pairs": {"mode": "gossip:variant=pairs"},
+        "by host": {"mode": "gossip:variant=by-host"},
     },
     "codec": {
         "none": {},
@@ -173,29 +172,29 @@ def _way_of(mode: str, way: str) -> bool:
 
 RULES: Final[Sequence[Rule]] = (
     Rule(("mode", "way"), lambda mode, way: not _way_of(mode, way),
-         ("--servers", "--shards-per-server", "--placement", "--allreduce", "--topology")),
+         ("--servers", "--shards-per-server", "--placement", "--allreduce", "topology")),
     Rule(("mode", "copies"), lambda mode, copies: mode == "serial" and copies != "1",
          ("--mode serial",)),
     Rule(("mode", "copies"), lambda mode, copies: mode == "backup" and copies == "1",
-         ("--backup",)),
+         ("--mode sync:backup=1",)),
     Rule(("mode", "copies"), lambda mode, copies: mode == "softsync" and copies == "1",
-         ("--softsync",)),
+         ("--mode softsync:k=2",)),
     Rule(("mode", "codec"), lambda mode, codec: codec != "none" and mode in (
          "serial", "push-sum", "tracking", "pairs", "by host"), ("--codec",)),
     # A momentum of differences, or of a force.
     Rule(("mode", "codec"), lambda mode, codec: codec in ("dgc", "demo") and mode in (
          "easgd", "easgd, asynchronous", "gossip", "adapt first"), ("--codec",)),
-    Rule(("mode", "cut"), lambda mode, cut: cut in SHARDS and mode != "allreduce", ("--shard",)),
+    Rule(("mode", "cut"), lambda mode, cut: cut in SHARDS and mode != "allreduce", ("shard",)),
     Rule(("mode", "cut"), lambda mode, cut: cut in SPLIT and mode in (
          "serial", "backup", "pairs", "by host"), ("--parallel",)),
-    Rule(("codec", "cut"), lambda codec, cut: codec != "none" and cut in SHARDS, ("--shard",)),
+    Rule(("codec", "cut"), lambda codec, cut: codec != "none" and cut in SHARDS, ("shard=",)),
     # What a schedule adds as it would add numbers goes by all of them.
     Rule(("codec", "way"), lambda codec, way: codec != "none" and (way == "node" or (
          way in ("tree", "ring") and codec not in ("float16", "low-rank"))), ("--allreduce",)),
     # In which no worker owns a part of the sum.
     Rule(("cut", "way"), lambda cut, way: cut in SHARDS and way in ("tree", "all-pairs"),
-         ("--shard",)),
-    Rule(("cut", "way"), lambda cut, way: cut == "parameters" and way == "node", ("--shard",)),
+         ("shard=",)),
+    Rule(("cut", "way"), lambda cut, way: cut == "parameters" and way == "node", ("shard=",)),
     # Each part has servers of its own, as many as the others.
     Rule(("cut", "way"), lambda cut, way: cut in SPLIT and way == "1 server", ("--servers",)),
     Rule(("cut", "trim"), lambda cut, trim: trim == "clip" and cut in (
@@ -216,7 +215,7 @@ RULES: Final[Sequence[Rule]] = (
          ("--checkpoint-every",)),
     # Odd cycles.
     Rule(("mode", "way", "copies"), lambda mode, way, copies: mode == "pairs" and copies in (
-         "3", "5") and way in ("nothing", "graph ring", "graph full"), ("--asynchronous",)),
+         "3", "5") and way in ("nothing", "graph ring", "graph full"), ("variant=pairs",)),
 )  # fmt: skip
 
 
@@ -315,7 +314,7 @@ class Job:
         if "parallel" in found:
             found["parallel"] = found["parallel"].format(copies=self.copies)
         found |= dict(self.more) | more
-        return {name: value for name, value in found.items() if value is not None}
+        return together({name: value for name, value in found.items() if value is not None})
 
     def config(self, out: Path | None, **more: Any) -> TrainConfig:
         """Return its config.

@@ -14,11 +14,11 @@ _DATA = ("--dataset", "synthetic:96x12x4", "--hidden", "16,8,8", "--batch-size",
 #: Runs in virtual time, by what they are for: a few hundredths of a second each.
 RUNS: dict[str, tuple[str, ...]] = {
     "ssp": (
-        *("--mode", "ssp", "--staleness", "2", "--servers", "2", "--workers", "3", *_DATA),
+        *("--mode", "ssp:staleness=2", "--servers", "2", "--workers", "3", *_DATA),
         *("--epochs", "2", "--log-every", "2", "--record", "--compute", "lognormal:0.01:0.8"),
     ),
     "gossip": (
-        *("--mode", "gossip", "--topology", "ring", "--workers", "4", *_DATA, "--epochs", "2"),
+        *("--mode", "gossip:topology=ring", "--workers", "4", *_DATA, "--epochs", "2"),
         *("--log-every", "2", "--consensus-every", "2", "--record"),
     ),
     "pipeline": (

@@ -249,18 +249,24 @@ def weights_of(edges: NDArray[np.bool_], ranks: Sequence[int]) -> Vector:
 
 def named(config: Config) -> tuple[Config, Config]:
     """Return a config with the names of rows, their knobs beside them; and the codec's knobs."""
-    found = dict(config)
-    for row in ("optimizer", "staleness_rate", "schedule", "outer", "codec"):
+    found, its = dict(config), dict[str, Any]()
+    for row in ("optimizer", "staleness_rate", "schedule", "mode", "codec"):
         name, _, given = (config[row] or "").partition(":")
-        knobs = dict(it.split("=") for it in given.split(",") if it)
-        numbers = {
-            knob: float(it) if "." in it or "e-" in it else int(it)
-            for knob, it in knobs.items()
-            if it not in ("true", "false")
+        its = {
+            knob.replace("-", "_").replace(".", "_"): _value(it)
+            for knob, _, it in (word.partition("=") for word in given.split(",") if word)
         }
-        its = {f"outer_{knob}": it for knob, it in numbers.items()} if row == "outer" else numbers
         found |= {row: name or None} | ({} if row == "codec" else its)
-    return found, numbers
+    return found, its
+
+
+def _value(text: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text, text)
 
 
 def _signs(vector: Vector, knobs: Config) -> Vector:
@@ -316,7 +322,7 @@ class Reference:
     def end(self) -> Vector:
         """Return the parameters at the end."""
         config, mode = self.config, self.config["mode"]
-        if mode in ("async", "ssp", "softsync") or config["backup"]:
+        if mode in ("async", "ssp", "softsync") or config.get("backup"):
             return self.served()
         if mode == "sync" and (self.is_bereft or config["codec"] in CODECS):
             return self.served()
@@ -327,7 +333,7 @@ class Reference:
         if mode == "easgd":
             return self.drawn() if config["asynchronous"] else self.elastic()
         assert mode == "gossip", f"this oracle does not know {mode}"
-        return self.in_pairs() if config["asynchronous"] else self.mixed()
+        return self.in_pairs() if config["variant"] == "pairs" else self.mixed()
 
     def rows(self) -> Iterator[list[Batch]]:
         """Yield the batch of each worker, step by step: all take as many."""
@@ -362,7 +368,7 @@ class Reference:
         config, layers = self.config, self.network.layers
         period, count = config["local_steps"], config["fragments"] or 1
         delay = config["sync_delay"] or 0
-        mixing = _or(config["mixing"], 0.5) if config["fragments"] or delay else 0.0
+        mixing = _or(config.get("mixing"), 0.5) if config["fragments"] or delay else 0.0
         parts = [np.arange(self.start.size)]
         if count > 1:
             assert config["fragment_order"] == "strided"
@@ -469,7 +475,7 @@ class Reference:
     def matrix(self, at: int) -> Vector:
         """Return the weights M of a round; row i is what worker i weighs the others by."""
         name = self.config["topology"]
-        if self.config["by_host"]:
+        if self.config["variant"] == "by-host":
             hosts = [np.array(it) for it in self.hosts]
             own = weights_of(edges_of(name, len(hosts), at), [len(it) for it in hosts])
             found = np.zeros((self.size, self.size))
@@ -496,7 +502,7 @@ class Reference:
             if not adapts_first:
                 x, tracked, w = matrix @ x, matrix @ tracked, matrix @ w
             tracked = tracked + gradients - before
-            along = tracked if config["gradient_tracking"] else gradients
+            along = tracked if config["variant"] == "gradient-tracking" else gradients
             x = np.stack([
                 step(it, g, batch.progress) if batch.samples else it
                 for step, it, g, batch in zip(optimizers, x, along, row, strict=True)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-CONFIG = 'mode = "ssp"\nstaleness = 2\nservers = 1\nepochs = 4.0\n'
+CONFIG = 'mode = "ssp:staleness=2"\nservers = 1\nepochs = 4.0\n'
 
 
 def record(epoch: int, **more: Any) -> dict[str, Any]:

@@ -65,15 +65,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync", "servers": 2},
     "async": {"mode": "async", "servers": 1, "codec": "top-k:density=0.1"},
     "allreduce": {"mode": "allreduce", "allreduce": "ring"},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 2, "fragments": 2},
+    "local-sgd": {"mode": "local-sgd:local-steps=2,fragments=2"},
     "gossip": {"mode": "gossip"},
     "cut": {"mode": "allreduce", "parallel": "pipeline:2"},
 }
 #: Those that can be gone on with.
 SAVED: dict[str, dict[str, Any]] = {
-    "sync": {"mode": "sync", "servers": 2, "optimizer": "adam", "bucket_bytes": None},
+    "sync": {"mode": "sync", "servers": 2, "optimizer": "adam"},
     "allreduce": {"mode": "allreduce", "codec": "dgc:density=0.1"},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 2, "servers": 1, "outer": "nesterov:lr=0.7"},
+    "local-sgd": {"mode": "local-sgd:local-steps=2,outer=nesterov,outer.lr=0.7", "servers": 1},
 }
 _WORKERS = 2
 #: What psrt may raise; what is raised otherwise is a bug.
@@ -307,7 +307,7 @@ def beside(it: Mutator, folder: Path) -> None:
 #: Lines of a file, and what reads it.
 TEXTS: tuple[tuple[str, Callable[[str], object]], ...] = (
     (
-        to_toml(TrainConfig(mode="ssp", servers=2, staleness=3, hidden=(64, 32))),
+        to_toml(TrainConfig(mode="ssp:staleness=3", servers=2, hidden=(64, 32))),
         lambda path: from_toml(read_text(path, "a TOML file"), source=path),
     ),
     ("0 1\n1 2\n2 3\n3 0\n", lambda path: topology_of(path, 4, push_sum=False)),

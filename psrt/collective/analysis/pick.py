@@ -165,7 +165,7 @@ def pick_sharded(
     ['node', 'ring', 'node+ring']
     >>> pick_sharded("tree", [4], 100, DEFAULT_COSTS)
     Traceback (most recent call last):
-    psrt.core.errors.ConfigError: --allreduce tree gives every worker all sums; with --shard \
+    psrt.core.errors.ConfigError: --allreduce tree gives every worker all sums; with shard= \
 there are auto, node, ring
     """
     several, size = len(hosts) > 1, sum(hosts)
@@ -177,7 +177,7 @@ there are auto, node, ring
     asked = algorithm == NODE and several and not alone
     if algorithm != AUTO and not asked:
         raise ConfigError(
-            f"--allreduce {algorithm} gives every worker all sums; with --shard there are "
+            f"--allreduce {algorithm} gives every worker all sums; with shard= there are "
             f"{', '.join([AUTO, *names])}"
         )
     if size == 1 or alone or (max(hosts) == 1 and not asked):

@@ -16,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
+from psrt.config.names import BY_HOST, PUSH_SUM
 from psrt.core.errors import ConfigError
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
@@ -49,16 +50,16 @@ def mixing_of(header: Header) -> Topology:
         ConfigError: if the header cannot be that of a run of psrt.
     """
     hosts: list[int] = []
-    if header.knob("by_host"):
+    if header.mode.variant == BY_HOST:
         if not header.hosts or max(header.workers) >= len(header.hosts):
             raise ConfigError("the history's header does not say which hosts its workers are on")
         places = [header.hosts[rank] for rank in header.workers]
         order = {place: number for number, place in enumerate(dict.fromkeys(places))}
         hosts = [order[place] for place in places]
     return topology_of(
-        "the header's edges" if header.edges else str(header.knob("topology")),
+        "the header's edges" if header.edges else str(header.mode.topology),
         len(header.workers),
-        push_sum=bool(header.knob("push_sum")),
+        push_sum=header.mode.variant == PUSH_SUM,
         hosts=hosts,
         edges=header.edges,
     )

@@ -69,7 +69,7 @@ def check_by_host(
     rounds = _rounds_of(header, everybody, leave, findings)
     if not findings.none:
         return 0, 0
-    _check_blocks(rounds, header.knob("order") == ADAPT_THEN_COMBINE, findings)
+    _check_blocks(rounds, header.mode.order == ADAPT_THEN_COMBINE, findings)
     if not findings.none:
         return 0, 0
     for level in (rounds.inside, rounds.between):

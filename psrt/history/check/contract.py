@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.config.modes import MODES, Mode
+from psrt.config.modes import Mode
+from psrt.config.names import BY_HOST, PAIRS
 from psrt.core.errors import ConfigError
 from psrt.history.check.data_plan import DataPlan
 from psrt.history.check.table import Ints
@@ -157,18 +158,14 @@ def contract_of(header: Header) -> Contract:
     Raises:
         ConfigError: if the header cannot be that of a run of psrt.
     """
-    mode, workers, shards = MODES.get(header.mode), len(header.workers), len(header.servers)
-    if mode is None:
-        raise ConfigError(f"the history is of mode {header.mode!r}, which this psrt cannot check")
+    mode, workers, shards = header.mode, len(header.workers), len(header.servers)
     if (mode.needs_servers and not shards) or (shards and not mode.may_have_servers):
         raise ConfigError(
             f"the history is of mode {mode.name} with {shards} servers, which cannot be"
         )
     if mode.single and workers != 1:
         raise ConfigError(f"the history is of mode {mode.name} with {workers} workers, expected 1")
-    mode = mode.under(header.knob)
     _check_ranks(header)
-    backup = _whole(header, mode.backup, 0) if mode.backup else 0
     rate = header.chosen("staleness_rate") if mode.is_stale else None
     most = None if rate is None else rate.most
     return Contract(
@@ -177,19 +174,19 @@ def contract_of(header: Header) -> Contract:
         shards=shards,
         servers=len(header.server_ranks),
         rounds=mode.rounds,
-        backup=backup,
-        share=_whole(header, mode.share, 1, least=1) if mode.share else 0,
-        gate=_whole(header, mode.lead, 0) if mode.lead else None,
-        late=0 if most is None and backup else most,
-        local_steps=_whole(header, "local_steps", 1, least=1) if mode.averages else 1,
-        post_local_epoch=_whole(header, "post_local_epoch", 0) if mode.averages else 0,
-        fragments=_whole(header, "fragments", 1, least=1),
-        delay=_whole(header, "sync_delay", 0),
-        eager=bool(header.knob("eager")),
+        backup=mode.backup,
+        share=mode.share or 0,
+        gate=None if mode.lead == math.inf else int(mode.lead),
+        late=0 if most is None and mode.backup else most,
+        local_steps=mode.local_steps,
+        post_local_epoch=mode.post_local_epoch,
+        fragments=mode.fragments,
+        delay=mode.sync_delay,
+        eager=mode.eager,
         batch_size=_whole(header, "batch_size", 1, least=1),
         steps=math.inf if header.knob("steps") is None else _whole(header, "steps", 0),
         epochs=real_knob(header, "epochs", math.inf),
-        described=mode.described(header.knob),
+        described=mode.described(header.knob("allreduce")),
         plan=_data_plan(header),
         log_every=_whole(header, "log_every", 0),
         own_loop=header.own_loop,
@@ -198,12 +195,12 @@ def contract_of(header: Header) -> Contract:
         ends_late=header.disturbed and header.knob("parallel") is not None,
         resumed=header.resumed,
         one_clock=header.simulated or len(set(header.hosts)) == 1,
-        by_host=mode.mixes and bool(header.knob("by_host")),
-        pairs=mode.mixes and bool(header.knob(str(mode.asynchronous))),
+        by_host=mode.variant == BY_HOST,
+        pairs=mode.variant == PAIRS,
         framed=bool(header.knob("codec") and header.knob("codec_everywhere")),
         cut=header.knob("parallel") is not None,
         exact_reads=not (header.knob("codec_reply") and header.knob("codec_everywhere")),
-        ahead=bool(header.knob("overlap"))
+        ahead=bool(mode.overlap)
         and (not header.simulated or bool(header.knob("inject")) or header.way is not None),
     )
 

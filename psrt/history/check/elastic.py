@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psrt.history.check.contract import Contract, real_knob
+from psrt.history.check.contract import Contract
 from psrt.history.check.findings import ELASTIC, Findings
 from psrt.history.check.norms import LARGEST, LEAST, NORMAL, ROUNDING, are_near, may_be_norms
 from psrt.history.check.table import Floats, Ints, Table, find, previous, repeats
@@ -37,7 +37,7 @@ def without_forces(table: Table) -> Table:
 def alpha_of(contract: Contract, header: Header) -> float:
     """Return α of a run with an elastic force."""
     assert contract.mode.elastic is not None, "no elastic force"
-    return real_knob(header, contract.mode.elastic, 0.0) / contract.workers
+    return contract.mode.elastic / contract.workers
 
 
 def check_forces(

@@ -46,7 +46,7 @@ def fragment_spans(contract: Contract, header: Header) -> Sequence[Sequence[Span
             f"the history's header has {len(layers)} layers that do not make up {header.n} "
             "parameters"
         )
-    strided = header.knob("fragment_order") != SEQUENTIAL
+    strided = header.mode.fragment_order != SEQUENTIAL
     return fragments_of(layers, contract.fragments, strided=strided)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.config.names import ADAPT_THEN_COMBINE
+from psrt.config.names import ADAPT_THEN_COMBINE, GRADIENT_TRACKING
 from psrt.core.arrays import ITEMSIZE
 from psrt.history.check.averages import (
     MESSAGE,
@@ -21,7 +21,7 @@ from psrt.history.check.averages import (
     check_waiting,
     mixing_of,
 )
-from psrt.history.check.contract import Contract, real_knob
+from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
     CONSERVED,
     NEIGHBOURS,
@@ -115,10 +115,10 @@ def check_gossip(
     run = _Run(
         contract=contract,
         mixing=mixing_of(header),
-        adapts_first=header.knob("order") == ADAPT_THEN_COMBINE,
-        tracks=bool(header.knob("gradient_tracking")),
+        adapts_first=header.mode.order == ADAPT_THEN_COMBINE,
+        tracks=header.mode.variant == GRADIENT_TRACKING,
         coded=contract.framed,
-        rate=real_knob(header, "consensus_rate", 1.0) if contract.framed else 1.0,
+        rate=(header.mode.consensus_rate or 1.0) if contract.framed else 1.0,
     )
     everybody = Averagers.of(contract, header, table, leave, findings)
     rounds = _rounds_of(run, everybody, leave, findings)

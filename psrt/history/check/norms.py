@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psrt.config.names import ADAPT_THEN_COMBINE
+from psrt.config.names import ADAPT_THEN_COMBINE, PUSH_SUM
 from psrt.history.check.table import Bools, Floats, Table
 from psrt.history.events import Kind
 from psrt.history.header import Header
@@ -75,8 +75,8 @@ def distances(header: Header, table: Table) -> Mapping[int, tuple[float, float]]
     found: dict[int, tuple[float, float]] = {}
     offers = table.where(Kind.OFFER)
     offers = offers[table["flag"][offers] == 0]
-    push_sum = bool(header.knob("push_sum"))
-    if header.knob("order") == ADAPT_THEN_COMBINE:
+    push_sum = header.mode.variant == PUSH_SUM
+    if header.mode.order == ADAPT_THEN_COMBINE:
         # Of no vector that comes of averaging is there a norm; by a doubly stochastic matrix they
         # are no longer than those that were averaged.
         at = table.where(Kind.MIXED)

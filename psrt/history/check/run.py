@@ -462,7 +462,7 @@ class _Case:
         # Parameters that are nowhere whole are brought to the one that writes before that.
         contract = self.contract
         exact = contract.simulated and not contract.crashes and not contract.ends_late
-        exact = exact and self.header.knob("shard") != PARAMETERS
+        exact = exact and self.header.mode.shard != PARAMETERS
         check_final(
             self.finals, shard, updates, last, self.findings, end=self.end if exact else None
         )

@@ -358,7 +358,7 @@ def _shared(
     if not contract.mode.averages:
         schedule = _scheduled(header)
         return None if schedule is None else _bounds(schedule, progress, hair)
-    outer = header.chosen("outer")
+    outer = header.mode.outer
     rate = 1.0 if outer is None else outer.lr
     if contract.mode.elastic is not None:
         rate = alpha_of(contract, header)

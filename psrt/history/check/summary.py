@@ -10,7 +10,7 @@ import numpy as np
 
 from psrt.codec import Matrix
 from psrt.collective.registry import shares_evenly
-from psrt.config.names import OPTIMIZER, PARAMETERS
+from psrt.config.names import GRADIENT_TRACKING, OPTIMIZER, PARAMETERS, PUSH_SUM
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.stats import Stats
 from psrt.history.check.alternation import Shard
@@ -155,7 +155,7 @@ class SummaryCheck:
                 figures.within(0, math.inf, "memory", name)
             return
         figures.same(0, "memory", "activations")
-        whole, shard = ITEMSIZE * header.n, header.knob("shard")
+        whole, shard = ITEMSIZE * header.n, header.mode.shard
         buckets = figures.number("buckets") or 0
         least, most = whole / workers, whole / workers + ITEMSIZE * buckets
         vectors = header.chosen("optimizer").vectors
@@ -205,7 +205,7 @@ class SummaryCheck:
             ("local_steps", contract.local_steps),
             ("fragments", contract.fragments),
             ("sync_delay", contract.delay),
-            ("mixing", header.knob("mixing")),
+            ("mixing", contract.mode.mixing),
             ("eager", contract.eager),
             ("period_bytes", ITEMSIZE * header.n),
             ("peak_bytes", ITEMSIZE * max(fragment_sizes(contract, first))),
@@ -222,21 +222,20 @@ class SummaryCheck:
         mixing = mixing_of(of)
         sent = sum(np.count_nonzero(it) - np.count_nonzero(it.diagonal()) for it in mixing.matrices)
         vectors = sent / len(mixing.matrices) / len(of.workers)
-        if header.knob("gradient_tracking"):
+        if contract.mode.variant == GRADIENT_TRACKING:
             vectors *= 2
         for name, due in (
-            ("topology", header.knob("topology")),
-            ("order", header.knob("order") or ""),
+            ("topology", contract.mode.topology),
+            ("order", contract.mode.order or ""),
             ("push_sum", mixing.push_sum),
             ("period", len(mixing.matrices)),
         ):
             figures.same(due, "graph_averages", name)
-        asynchronous = bool(header.knob("asynchronous"))
-        if asynchronous or header.knob("by_host") or contract.framed:
+        if contract.pairs or contract.by_host or contract.framed:
             figures.same(None, "graph_averages", "step_bytes")
         else:
             figures.near(ITEMSIZE * header.n * vectors, "graph_averages", "step_bytes")
-        if contract.workers > _MOST_SPECTRUM or asynchronous:
+        if contract.workers > _MOST_SPECTRUM or contract.pairs:
             figures.same(None, "graph_averages", "gap")
         else:
             figures.near(mixing.gap, "graph_averages", "gap", slack=1e-6)
@@ -258,7 +257,8 @@ class SummaryCheck:
         last = metrics[-1].get("consensus_distance") if metrics else None
         if isinstance(last, float) and self._contract.plan is not None:
             share = 1e-4 if header.n <= _SKETCH else 0.25
-            most = math.inf if header.knob("push_sum") else last * (1 + share) + _ROUNDING
+            is_free = self._contract.mode.variant == PUSH_SUM
+            most = math.inf if is_free else last * (1 + share) + _ROUNDING
             least = last * (1 - share) - _ROUNDING
             figures.within(least, most, "graph_averages", "consensus_distance")
 
@@ -283,7 +283,7 @@ class SummaryCheck:
         if header.algorithm is None:
             figures.same("", "allreduce_why")
             figures.same(0, "buckets")
-        elif self._contract.mode.averages or not header.knob("overlap"):
+        elif self._contract.mode.averages or not self._contract.mode.overlap:
             figures.same(1, "buckets")
         else:
             figures.within(1, header.n, "buckets")

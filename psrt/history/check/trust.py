@@ -52,7 +52,7 @@ ON_TRUST: Final = (
     ),
     Trusted(
         EVENTS, ("MIXED.gap",), "how far two were apart: both say the same",
-        "in gossip --asynchronous",
+        "in gossip by pairs",
     ),
     Trusted(
         EVENTS, ("OFFER.receivers",), "to how many a vector went", "where neighbours have left",
@@ -76,7 +76,7 @@ ON_TRUST: Final = (
     ),
     Trusted(
         EVENTS, ("FINAL.time",), "when all was written",
-        "after a death, in gossip --asynchronous and with --shard parameters",
+        "after a death, in gossip by pairs and with shard=parameters",
     ),
     Trusted(
         EVENTS, ("READ.seconds", "READ.version"),
@@ -105,7 +105,7 @@ ON_TRUST: Final = (
         SUMMARY,
         ("skew", "clock_spread_max", "staleness.by_shard", "waiting"),
         "there are no shards and no rounds, and workers wait for whom they meet",
-        "in gossip --asynchronous",
+        "in gossip by pairs",
     ),
     Trusted(
         SUMMARY,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from psrt.config.names import PAIRS
 from psrt.core.stats import Stats
 from psrt.history.events import BACKWARD, BACKWARD_WEIGHT, LOST, MISSED, PARKED, Kind
 from psrt.history.folds.shard import ShardFold
@@ -90,7 +91,7 @@ def pieces_of(
         is_copy: whether another cell counts the samples of all, as the first one does.
     """
     events, shards = history.workers[number], max(len(history.shards), 1)
-    pairs = bool(history.header.knob("asynchronous")) and not history.shards
+    pairs = history.header.mode.variant == PAIRS
     kind = events["kind"]
     seconds = np.where(kind == Kind.PARK, 0.0, events["seconds"].astype(np.float64))
     steps = kind == Kind.STEP

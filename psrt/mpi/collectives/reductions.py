@@ -215,7 +215,7 @@ def _refuse(signature: str) -> None:
     """Say that there is no room for another reduction."""
     raise ConfigError(
         f"too many buckets of gradient to be summed: there is room for {SLOTS} sums inside and "
-        "between hosts; a larger --bucket-bytes makes fewer"
+        "between hosts; larger bucket-bytes make fewer"
     )
 
 

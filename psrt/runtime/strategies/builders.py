@@ -12,8 +12,14 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from psrt.config import TrainConfig
-from psrt.config.names import ADAPT_THEN_COMBINE, SEQUENTIAL
-from psrt.config.regroup import parks
+from psrt.config.modes import Mode
+from psrt.config.names import (
+    ADAPT_THEN_COMBINE,
+    GRADIENT_TRACKING,
+    PAIRS,
+    PUSH_SUM,
+    SEQUENTIAL,
+)
 from psrt.core.partition import Span, fragments_of
 from psrt.core.sharding import Sharing
 from psrt.model.chain import chain_layers, layer_spans
@@ -150,7 +156,7 @@ def pushing(of: Ingredients) -> PushPull:
         of.port,
         spans=gradient_spans(problem, role_map.n) if in_parts else (),
         late=problem if isinstance(problem, PipeDream) and config.scheme.weakens else None,
-        parks=parks(config),
+        parks=config.scheme.parks,
         events=of.events,
         **codecs,
     )
@@ -159,11 +165,12 @@ def pushing(of: Ingredients) -> PushPull:
 def summing(of: Ingredients) -> Strategy:
     """Build what sums gradients over all workers, who may share something out."""
     config, port, n = of.config, of.port, of.port.role_map.n
-    sharing = None if config.shard is None else Sharing(config.shard)
+    mode = config.scheme
+    sharing = None if mode.shard is None else Sharing(mode.shard)
     common: dict[str, Any] = {
         "algorithm": config.allreduce or "auto",
         "batch_size": config.batch_size,
-        "bucket_bytes": config.bucket_bytes or 0,
+        "bucket_bytes": mode.bucket_bytes or 0,
         "check_every": 0 if sharing is Sharing.PARAMETERS else config.check_every or 0,
         "control_algorithm": of.control_algorithm,
         "events": of.events,
@@ -180,7 +187,7 @@ def summing(of: Ingredients) -> Strategy:
     return AllReduce(
         port,
         of.updater,
-        spans=gradient_spans(of.problem, n) if config.overlap else (),
+        spans=gradient_spans(of.problem, n) if mode.overlap else (),
         codec=of.sum_codec(of.codec),
         shard=sharing,
         **common,
@@ -212,13 +219,13 @@ def averaging(of: Ingredients) -> Strategy:
     config, port, codec = of.config, of.port, of.codec
     if not port.role_map.servers and len(port.role_map.workers) == 1:
         codec = None  # nothing is sent, and differences would only be rounded once more
-    if config.streams:
+    if config.scheme.streams:
         return _streaming(of, codec)
     return LocalSGD(
         port,
         of.updater(port.theta.size),
         _averager(of, codec),
-        averaging_period(config),
+        averaging_period(config.scheme),
         events=of.events,
     )
 
@@ -230,9 +237,9 @@ def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:
     if mode.elastic is not None:
         return ElasticAverager(
             port,
-            elastic_alpha(config, len(port.role_map.workers)),
+            elastic_alpha(mode, len(port.role_map.workers)),
             is_sent_met=answers_met(config, codec),
-            parks=parks(config),
+            parks=config.scheme.parks,
             events=of.events,
             **codecs,
         )
@@ -241,9 +248,9 @@ def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:
     return ReduceAverager(
         port,
         of.outer(port.theta.size, differences=codec is not None),
-        steps=config.outer is not None,
+        steps=mode.outer is not None,
         algorithm=config.allreduce or "auto",
-        full=config.batch_size * (config.local_steps or 1),
+        full=config.batch_size * mode.local_steps,
         check_every=config.check_every or 0,
         control_algorithm=of.control_algorithm,
         codec=of.sum_codec(codec),
@@ -257,29 +264,29 @@ def answers_met(config: TrainConfig, codec: JobCodec | None) -> bool:
     return mode.elastic is not None and not mode.rounds and (codec is None or codec.reply is None)
 
 
-def elastic_alpha(config: TrainConfig, workers: int) -> float:
+def elastic_alpha(mode: Mode, workers: int) -> float:
     """Return α = β/W of a mode with a centre."""
-    assert config.scheme.elastic is not None, "it has a centre"
-    beta: float = getattr(config, config.scheme.elastic)
-    return beta / workers
+    assert mode.elastic is not None, "it has a centre"
+    return mode.elastic / workers
 
 
-def averaging_period(config: TrainConfig) -> AveragingPeriod:
+def averaging_period(mode: Mode) -> AveragingPeriod:
     """Return when workers that train alone average."""
-    return AveragingPeriod(config.local_steps or 1, float(config.post_local_epoch or 0))
+    return AveragingPeriod(mode.local_steps, float(mode.post_local_epoch))
 
 
 def _streaming(of: Ingredients, codec: JobCodec | None) -> StreamingSGD:
     """Return local SGD whose averages come in fragments, late, or eagerly."""
     config, port, n = of.config, of.port, of.port.theta.size
-    outer = of.outer(n, differences=codec is not None or bool(config.eager))
+    mode = config.scheme
+    outer = of.outer(n, differences=codec is not None or mode.eager)
     rule: OuterRule
-    if config.eager:
+    if mode.eager:
         rule = EagerSteps(port, outer)
     else:
         mixed = MixedAverages if codec is None else MixedDifferences
-        rule = mixed(port, outer, config.mixing or 0.0)
-    fragments = fragments_for(config, of.problem, port.role_map.n)
+        rule = mixed(port, outer, mode.mixing or 0.0)
+    fragments = fragments_for(mode, of.problem, port.role_map.n)
     codecs: list[SumCodec] = []
     if codec is not None:
         # What is summed has the fragments side by side, and so the matrices in them.
@@ -289,34 +296,31 @@ def _streaming(of: Ingredients, codec: JobCodec | None) -> StreamingSGD:
         port,
         of.updater(n),
         rule,
-        fragment_period(config),
+        fragment_period(mode),
         fragments,
         algorithm=config.allreduce or "auto",
-        full=config.batch_size * (config.local_steps or 1),
+        full=config.batch_size * mode.local_steps,
         control_algorithm=of.control_algorithm,
         codecs=codecs,
         events=of.events,
     )
 
 
-def fragment_period(config: TrainConfig) -> FragmentPeriod:
-    """Return when the fragments of a config are sent, and when they arrive."""
+def fragment_period(mode: Mode) -> FragmentPeriod:
+    """Return when the fragments of a mode are sent, and when they arrive."""
     return FragmentPeriod(
-        config.local_steps or 1,
-        config.fragments or 1,
-        config.sync_delay or 0,
-        float(config.post_local_epoch or 0),
+        mode.local_steps, mode.fragments, mode.sync_delay, float(mode.post_local_epoch)
     )
 
 
-def fragments_for(config: TrainConfig, problem: Problem, n: int) -> tuple[tuple[Span, ...], ...]:
-    """Return the spans of each fragment of a config with fragments.
+def fragments_for(mode: Mode, problem: Problem, n: int) -> tuple[tuple[Span, ...], ...]:
+    """Return the spans of each fragment of a mode with fragments.
 
     Raises:
         ConfigError: if there are more than the problem has layers.
     """
     layers = gradient_spans(problem, n)
-    return fragments_of(layers, config.fragments or 1, strided=config.fragment_order != SEQUENTIAL)
+    return fragments_of(layers, mode.fragments, strided=mode.fragment_order != SEQUENTIAL)
 
 
 def mixing(of: Ingredients) -> Gossip | PairGossip:
@@ -324,16 +328,17 @@ def mixing(of: Ingredients) -> Gossip | PairGossip:
     config, port, codec, worker = of.config, of.port, of.codec, of.worker
     topology, updater, events = of.topology, of.updater(of.port.theta.size), of.events
     assert topology is not None, "a mode that mixes has one"
-    if config.asynchronous:
+    mode = config.scheme
+    if mode.variant == PAIRS:
         neighbours = Part(topology, worker).peers
         asks = topology.colours[worker] == ASKS
         pairs = Pairs(worker, neighbours, asks=asks, seed=config.seed)
         return PairGossip(port, updater, pairs, turns=of.turns, events=events)
     part = part_of(topology, worker)
     peers = Neighbours(port, part, framed=codec is not None)
-    adapts_first = config.order == ADAPT_THEN_COMBINE
+    adapts_first = mode.order == ADAPT_THEN_COMBINE
     if codec is not None:
-        span, rate = port.role_map.spans[0], config.consensus_rate
+        span, rate = port.role_map.spans[0], mode.consensus_rate
         assert rate is not None, "a resolved config has one where there is a codec"
         encoder = codec.sender(span) if port.theta.size else codec.lengths(span)
         return Choco(
@@ -349,9 +354,9 @@ def mixing(of: Ingredients) -> Gossip | PairGossip:
     kind: type[Gossip] = Gossip
     if isinstance(part, HostPart):
         kind = Leader if part.leads else Member
-    elif config.push_sum:
+    elif mode.variant == PUSH_SUM:
         kind = PushSum
-    elif config.gradient_tracking:
+    elif mode.variant == GRADIENT_TRACKING:
         kind = Tracking
     return kind(port, updater, peers, adapts_first=adapts_first, events=events)
 

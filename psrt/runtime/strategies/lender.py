@@ -1,6 +1,6 @@
 """What lends a worker the layer that it computes, where no worker has all of them.
 
-Layers come in buckets. With ``--shard parameters`` a bucket is gathered from its owners before it
+Layers come in buckets. With ``shard=parameters`` a bucket is gathered from its owners before it
 is used, while the one before is computed; it stays until the place is needed for another one:
 
 .. code-block:: text

@@ -31,7 +31,7 @@ def as_document(exchange: Exchange) -> dict[str, Any]:
     config = exchange.config
     return {
         "format": FORMAT,
-        "mode": config.mode,
+        "mode": config.scheme.name,
         "workers": exchange.workers,
         "servers": exchange.servers,
         "shards": config.shards_per_server,

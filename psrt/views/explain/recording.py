@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from psrt.config import TrainConfig, resolve
@@ -138,17 +137,18 @@ def described(
         slow: by worker, the factor by which its steps take longer.
         shards: of each server; None says nothing of them.
     """
-    yield config.scheme.described(partial(getattr, config))
+    mode = config.scheme
+    yield mode.described(config.allreduce)
     servers, count = config.servers or 0, plural(len(slow), "worker")
     yield f"{count}, {plural(servers, 'server')}" if servers else count
     yield f"{config.steps} steps each"
     if shards is not None:
         yield f"{plural(shards, 'shard')} a server"
-    if (config.fragments or 1) > 1:
-        yield f"{config.fragments} fragments"
-    if config.sync_delay:
-        yield f"averages taken {plural(config.sync_delay, 'step')} later"
-    if config.eager:
+    if mode.fragments > 1:
+        yield f"{mode.fragments} fragments"
+    if mode.sync_delay:
+        yield f"averages taken {plural(mode.sync_delay, 'step')} later"
+    if mode.eager:
         yield "eager"
     for worker, factor in enumerate(slow):
         if factor != 1.0:

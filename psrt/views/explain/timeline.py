@@ -299,9 +299,9 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
         ConfigError: if the config does not fit the number of workers.
     """
     factors = tuple(slow.get(worker, 1.0) for worker in range(workers))
-    problem = _Layered() if config.streams else _Bowl()
+    problem = _Layered() if config.scheme.streams else _Bowl()
     job = recorded(config, problem, workers=workers, costs=partial(_costs, factors=factors))
-    sums = _transfers(job) if config.streams else []
+    sums = _transfers(job) if config.scheme.streams else []
     lines = _Lines(job, sums)
     return Timeline(
         config=job.config,

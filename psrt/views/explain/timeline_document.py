@@ -42,7 +42,7 @@ def as_document(timeline: Timeline) -> dict[str, Any]:
     config, staleness = timeline.config, timeline.staleness
     return {
         "format": FORMAT,
-        "mode": config.mode,
+        "mode": config.scheme.name,
         "workers": timeline.workers,
         "servers": config.servers,
         "steps": config.steps,

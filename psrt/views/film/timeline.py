@@ -105,7 +105,7 @@ def film_of(timeline: Timeline) -> Film:
 
 def _lanes(timeline: Timeline, names: Sequence[str]) -> tuple[list[Lane], list[int]]:
     """Return the lanes, and the first one of each rank: below it are those of its fragments."""
-    fragments = (timeline.config.fragments or 1) if timeline.sums else 0
+    fragments = timeline.config.scheme.fragments if timeline.sums else 0
     lanes: list[Lane] = []
     lane_of: list[int] = []
     for i, name in enumerate(names):

@@ -13,6 +13,7 @@ from psrt.config.knobs import knobs_of
 from psrt.core.errors import ConfigError
 from psrt.report.simulation import Simulation
 from psrt.rows.knobs import dashed, shown
+from psrt.rows.row import Row
 from psrt.rows.values import SWITCH
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.views.report.folder import RunFolder
@@ -46,7 +47,22 @@ def own_knobs(config: TrainConfig, ranks: int | None) -> dict[str, Any]:
         rest = {it: value for it, value in found.items() if it != name}
         if _makes(rest, config, ranks):
             found = rest
+    for name, row in found.items():
+        if isinstance(row, Row):
+            for knob in row.given:
+                lesser = _without(found[name], knob)
+                if _makes({**found, name: lesser}, config, ranks):
+                    found[name] = lesser
     return found
+
+
+def _without(row: Row, knob: str) -> Row:
+    """Return a row with a knob as usual; itself where it cannot be so."""
+    [usual] = [it.default for it in dataclasses.fields(row) if it.name == knob]
+    try:
+        return dataclasses.replace(row, **{knob: usual})
+    except ConfigError:
+        return row
 
 
 def call(config: TrainConfig, ranks: int | None) -> str:
@@ -117,8 +133,8 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def plain(name: str, value: Any) -> Any:
     """Return the value of a knob as TOML has it: a number, a text, or a list of such."""
-    if value is None:
-        return None
+    if value is None or isinstance(value, Row):
+        return value and str(value)
     return tomllib.loads(f"value = {knobs_of(TrainConfig)[name].kind.write(value)}")["value"]
 
 

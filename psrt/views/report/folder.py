@@ -90,7 +90,8 @@ class RunFolder:
         """The synchronization scheme; None if nothing says it."""
         if self.summary is not None:
             return self.summary.mode
-        return self.config.mode if self.config is not None else None
+        mode = self.config.mode if self.config is not None else None
+        return None if mode is None else mode.name
 
 
 def read_run(name: str) -> RunFolder:

@@ -21,6 +21,7 @@ from psrt.report.environment import WORDS, environment_rows
 from psrt.report.files import SIMULATION
 from psrt.report.metrics import seconds_to_accuracy
 from psrt.rows.knobs import dashed, shown
+from psrt.rows.row import Row
 from psrt.views.runs.figures import FIGURES, OF_RUN, TEST, Figure, Told, user_figure, user_figures
 from psrt.views.runs.folder import RunFolder, as_written, labels, read_run
 
@@ -149,16 +150,17 @@ def _sorted(
 ) -> list[tuple[str, RunFolder]]:
     """Return runs in the order of a figure or knob; those without it last."""
     name, down = sort.removeprefix("-"), sort.startswith("-")
-    knobs = {dashed(it): it for it in knobs_of(TrainConfig)}
+    flat = [dict(_flat(_given(run.config))) for _, run in named]
+    knobs = {dashed(it): it for config in flat for it in config}
     figures = {("time to target" if it[:8] == "time to " else it): of for it, of in figures.items()}
     if name not in figures and name not in knobs:
         names = "; ".join(figures)
         raise ConfigError(f"--sort {sort}: expected a knob such as lr, or one of {names}")
     values: list[Any] = []
-    for _, run in named:
+    for (_, run), config in zip(named, flat, strict=True):
         with as_written(run.path):
             is_figure = name in figures
-            knob = None if is_figure else getattr(run.config, knobs[name])
+            knob = None if is_figure else config.get(knobs[name])
             values.append(figures[name].of(_told(run)) if is_figure else knob)
     known = [i for i, it in enumerate(values) if it is not None]
     try:
@@ -189,12 +191,25 @@ def _to_accuracy(target: float) -> Figure:
 
 def _knobs(configs: Sequence[TrainConfig]) -> dict[str, list[Any]]:
     """Return the values of the knobs that differ."""
+    flat = [dict(_flat(_given(config))) for config in configs]
     found = {}
-    for name in knobs_of(TrainConfig):
-        values = [getattr(config, name) for config in configs]
+    for name in dict.fromkeys(name for config in flat for name in config):
+        values = [config.get(name) for config in flat]
         if name not in _NOT_COMPARED and any(value != values[0] for value in values):
             found[name] = values
     return found
+
+
+def _given(config: TrainConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in knobs_of(TrainConfig)}
+
+
+def _flat(knobs: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield knobs and their values; those of a row behind its knob's name and a dot."""
+    for name, it in knobs.items():
+        yield f"{before}{name}", it.name if isinstance(it, Row) else it
+        if isinstance(it, Row):
+            yield from _flat(it.knobs, f"{before}{name}.")
 
 
 def _otherwise(runs: Sequence[Path], base: int) -> list[list[str]]:

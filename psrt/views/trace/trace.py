@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
+from psrt.config.names import PAIRS
 from psrt.core.errors import ConfigError, OutputError
 from psrt.core.files import read_text
 from psrt.core.progress import PROGRESS, Amount
@@ -140,7 +141,7 @@ class _Drawing:
         self._writer: Writer
         axes = str(source.header.config.get("parallel") or "")
         slices = dict(it.split(":") for it in axes.split(",") if ":" in it).get("tensor", 1)
-        pairs = bool(source.header.config.get("asynchronous"))
+        pairs = source.header.mode.variant == PAIRS
         self._flows = Flows(self._write_marks, int(slices), rounds=not pairs)
         self._spans = Spans(
             self._slice,

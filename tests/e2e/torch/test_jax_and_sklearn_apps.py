@@ -49,7 +49,7 @@ def test_sklearn_alone_is_partial_fit_alone(launch):
 
 @pytest.mark.parametrize(
     "flags",
-    [["--mode", "local-sgd", "--local-steps", "5"], ["--mode", "ssp"], ["--mode", "gossip"]],
+    [["--mode", "local-sgd:local-steps=5"], ["--mode", "ssp"], ["--mode", "gossip"]],
 )
 def test_sklearn_on_ranks_learns_digits(launch, flags):
     _, out = accuracies(launch, 3, SKLEARN, "--epochs", "5", "--record", "--out", "run", *flags)

@@ -17,6 +17,7 @@ from psrt.cli.simulate import parse_simulate
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
+from psrt.config.modes import AllReduce
 from psrt.job.scenario import run_in_virtual_time
 from psrt.pipeline.cost import StageCosts, price
 from psrt.pipeline.registry import PIPELINES
@@ -193,8 +194,8 @@ def test_a_stage_updates_its_own_parameters():
 @pytest.mark.parametrize("shard", [None, "optimizer"])
 def test_copies_by_hand(shard, bucket_bytes):
     """Half of the rows, one element in two updated and summed, however many sums there are."""
-    knobs = {"parallel": "data:2", "micro_batches": 1, "bucket_bytes": bucket_bytes}
-    knobs |= {} if shard is None else {"shard": shard}
+    mode = AllReduce(bucket_bytes=bucket_bytes, shard=shard)
+    knobs = {"parallel": "data:2", "micro_batches": 1, "mode": mode}
     half = sum(it.seconds for it in predictor().layers.of_rows(BATCH // 2).whole)
     assert half > ALL / 2
     assert seconds(knobs) == pytest.approx(half, rel=1e-4)

@@ -52,11 +52,12 @@ def test_costs(ran, tmp_path):
 
 
 @each(("words", "first"), [
-    ("ssp --workers 3 --staleness 1 --steps 5 --slow 2:4", "ssp (staleness 1) · 3 workers, "
+    ("ssp:staleness=1 --workers 3 --steps 5 --slow 2:4", "ssp (staleness 1) · 3 workers, "
      "1 server · 5 steps each · worker 2 takes 4 × as long\n"),
     ("sync --slow none --servers 2", "sync · 4 workers, 2 servers · 8 steps each\n"),
-    ("local-sgd --eager", "local-sgd (8 local steps) · 4 workers · 16 steps each · eager · worker"),
-    ("local-sgd --fragments 2 --sync-delay 3", "local-sgd (8 local steps) · 4 workers · 16 steps "
+    ("local-sgd:eager=true", "local-sgd (8 local steps) · 4 workers · 16 steps each · eager · "
+     "worker"),
+    ("local-sgd:fragments=2,sync-delay=3", "local-sgd (8 local steps) · 4 workers · 16 steps "
      "each · 2 fragments · averages taken 3 steps later · worker 1"),
     ("async --workers 1", "async · 1 worker, 1 server · 8 steps each\n"),
 ])  # fmt: skip
@@ -109,12 +110,14 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
 @pytest.mark.parametrize(("argv", "words"), [
     ("", "explain what? for example: psrt explain ring"),
     ("rnig", "cannot explain 'rnig' (did you mean ring?), only butterfly, "),
+    ("gossip:variant=pairs", "cannot explain 'gossip:variant=pairs' (did you mean gossip?)"),
+    ("ssp:stale=2", "mode ssp has no knob 'stale' (did you mean staleness?)"),
     ("ring --ranks 257", "ranks must be at most 256, got 257"),
     ("ring --bytes 7", "bytes must be a multiple of 4, for float32, got 7"),
     ("tree --order A,B,C,D", "order has no effect with tree; only ring has one to choose"),
     ("ring --json --all", "--json is always complete; leave --all out"),
     ("ring --link insid", "got 'insid' (did you mean inside?)"),
-    ("sync --backup 4", "--backup 4 leaves no worker to wait for, there are 4"),
+    ("sync:backup=4", "--mode sync:backup=4 leaves no worker to wait for, there are 4"),
     ("sync --slow 9:2", "slow names worker 9 that does not exist, the last is 3"),
     ("ring --html a.svg", "--html a.svg: a page ends in .html"),
     ("ring --overwrite", "--overwrite replaces the file of --html, which is not given"),

@@ -28,19 +28,21 @@ def refusal(*argv):
 
 def test_every_kind_of_flag():
     argv = (
-        "--mode ssp --staleness 2 --lr 1e-2 --hidden 32,16 --overwrite --no-shared-memory "
+        "--mode ssp:staleness=2 --lr 1e-2 --hidden 32,16 --overwrite --no-shared-memory "
         "--out=runs/a --epochs 2 --batch-size +8 "
         "--inject 1:slow:2:5,*:tail:0.1:2 --inject 0:delay:1"
     )
     assert parse_train(argv.split()) == TrainConfig(
-        mode="ssp", staleness=2, lr=0.01, hidden=(32, 16), overwrite=True, shared_memory=False,
+        mode="ssp:staleness=2", lr=0.01, hidden=(32, 16), overwrite=True, shared_memory=False,
         out="runs/a", epochs=2.0, batch_size=8,
         inject=("1:slow:2:5", "*:tail:0.1:2", "0:delay:1"),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(("argv", "message"), [
-    (["--stalenes", "3"], "unknown flag --stalenes (did you mean --staleness?)"),
+    (["--local-step", "3"],
+     "unknown flag --local-step (did you mean --mode local-sgd:local-steps=...?)"),
+    (["--epohs", "1"], "unknown flag --epohs (did you mean --epochs?)"),
     (["--lerning_rate", "1"], "unknown flag --lerning_rate (did you mean --lr?)"),
     (["--workers", "2"], "unknown flag --workers (psrt launch -n N starts N ranks, servers and "
      "workers)"),
@@ -74,9 +76,9 @@ def test_two_dashes_are_no_value(name):
 
 
 def test_flags_override_the_file(tmp_path):
-    path = write(tmp_path, 'mode = "ssp"\nstaleness = 5\nlr = 0.5\noverwrite = true')
+    path = write(tmp_path, 'mode = "ssp:staleness=5"\nlr = 0.5\noverwrite = true')
     config = parse_train(["--lr", "0.25", "--config", path, "--no-overwrite"])
-    assert config == TrainConfig(mode="ssp", staleness=5, lr=0.25, overwrite=False)
+    assert config == TrainConfig(mode="ssp:staleness=5", lr=0.25, overwrite=False)
 
 
 def test_one_length_overrides_the_other(tmp_path):
@@ -108,7 +110,7 @@ def test_help_tells_every_flag_once_under_its_group(capsys):
         negative = re.search(rf"--no-{flag[2:]}(?![-\w])", text)
         assert (negative is not None) == (knob.kind is SWITCH), flag
     words = " ".join(text.split())
-    assert "(mode ssp; default: 3)" in words
+    assert "staleness=N number of steps that a worker may run ahead" in words
     assert "adam running mean over the root of the running mean square; --lr 0.002" in words
 
 
@@ -136,6 +138,15 @@ def test_help_on_a_topic(topic, some, none, capsys):
     assert some <= shown
     assert not none & shown
     assert "no topic 'kodec' (did you mean codec?)" in refusal("--help", "kodec")
+
+
+def test_help_on_a_knob_of_some_rows(capsys):
+    with pytest.raises(SystemExit):
+        parse_train(["--help", "local-steps"])
+    text = capsys.readouterr().out
+    assert re.findall(r"^  ([\w-]+) +workers train alone", text, re.MULTILINE) == [
+        "local-sgd", "easgd",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "hint"), [
@@ -170,8 +181,8 @@ def test_what_show_prints_is_the_resolved_config_and_one_again(capsys, tmp_path)
 @each(("knobs", "ranks"), [
     ({}, 1),
     ({"mode": "allreduce"}, 1),
-    ({"backup": 2}, 4),
-    ({"mode": "softsync", "softsync": 3}, 4),
+    ({"mode": "sync:backup=2"}, 4),
+    ({"mode": "softsync:k=3"}, 4),
     ({"mode": "allreduce", "inject": ("2:delay:1", "*:delay:1", "1:delay:1")}, 3),
     ({"mode": "ssp", "servers": 2, "inject": ("2:delay:1",)}, 5),
 ])  # fmt: skip
@@ -188,7 +199,7 @@ def test_as_few_ranks_as_will_do(knobs, ranks):
     ("--ranks two", "ranks must be a whole number, got 'two'"),
     ("--parallel pipeline:4 --hidden 32,16", "3 layers cannot be cut into 4 parts"),
     ("--parallel tensor:100 --hidden 32,16", "100 tensor slices of layer 0"),
-    ("--mode local-sgd --fragments 4", "--fragments 4 is more than the model has layers, 3"),
+    ("--mode local-sgd:fragments=4", "4 fragments are more than the model has layers, 3"),
 ])  # fmt: skip
 def test_what_show_refuses(argv, message, capsys):
     with pytest.raises(ConfigError) as caught:

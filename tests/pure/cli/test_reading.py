@@ -22,7 +22,7 @@ from psrt.job.virtual import simulate
 from support.pages import make_run
 
 FLAGS = [
-    *("simulate", "--mode", "ssp", "--staleness", "1", "--servers", "2", "--workers", "3"),
+    *("simulate", "--mode", "ssp:staleness=1", "--servers", "2", "--workers", "3"),
     *("--steps", "4", "--timing-only", "--parameters", "10", "--record", "--seed", "5", "--out"),
 ]
 
@@ -100,8 +100,9 @@ def test_what_is_no_history_is_refused(checked, recorded, tmp_path):
 
 def test_a_history_of_another_run_is_refused(checked, recorded):
     path = recorded / "config.toml"
-    path.write_text(path.read_text().replace("staleness = 1\n", "staleness = 2\n"))
-    assert "it has staleness 2, the history 1" in refused(checked, recorded)
+    path.write_text(path.read_text().replace("staleness=1", "staleness=2"))
+    line = "it has mode 'ssp:staleness=2', the history 'ssp:staleness=1'"
+    assert line in refused(checked, recorded)
     path.unlink()
     assert checked(recorded)[0] == 0
 
@@ -119,7 +120,7 @@ def test_a_summary_of_another_run_is_found_out(checked, recorded):
 
 @pytest.mark.parametrize(("change", "text"), [
     *(({"config": {name: value}}, text) for name, value, text in [
-        ("mode", "rumour", "of mode 'rumour', which this psrt cannot check"),
+        ("mode", "rumour", "of another mode: it must be one of serial, sync, "),
         ("shards_per_server", 2, "has 2 shards at 2 servers, its config 2 a server"),
     ]),
     ({"workers": [2, 3, 3]}, "one rank to two roles"),

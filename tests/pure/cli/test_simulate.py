@@ -32,13 +32,13 @@ def refusal(flags):
 
 def test_flags_of_train_and_of_virtual_time():
     argv = (
-        "--mode ssp --staleness 2 --workers 12 --servers 3 --seed 5 --compute pareto:0.01:1.5 "
+        "--mode ssp:staleness=2 --workers 12 --servers 3 --seed 5 --compute pareto:0.01:1.5 "
         "--link 0:inf --server-apply inf --crash 4:0.5 --crash 1:2,2:4 "
         "--inject 0:delay:0.1 --timing-only --parameters 1000"
     )
     config, scenario = parse_simulate(argv.split())
     assert config == TrainConfig(
-        mode="ssp", staleness=2, servers=3, seed=5,
+        mode="ssp:staleness=2", servers=3, seed=5,
         inject=(Injection(0, "delay", (0.1,)),),
     )  # fmt: skip
     assert (scenario.workers, scenario.numerics, scenario.parameters) == (12, False, 1000)

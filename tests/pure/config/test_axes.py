@@ -61,7 +61,8 @@ def test_copies_are_what_the_ranks_allow(ranks, knobs, wanted):
 
 def test_modes_and_micro_batches_by_default():
     config = resolve(TrainConfig(parallel="pipeline:2"), ranks=2)
-    assert (config.mode, config.pipeline_schedule, config.micro_batches) == ("allreduce", "1f1b", 8)
+    assert config.scheme.name == "allreduce"
+    assert (config.pipeline_schedule, config.micro_batches) == ("1f1b", 8)
     alone = resolve(TrainConfig(parallel="tensor:2"), ranks=2)
     assert alone.micro_batches == 1
     few = resolve(TrainConfig(parallel="pipeline:2", batch_size=3), ranks=2)
@@ -93,8 +94,8 @@ def test_modes_and_micro_batches_by_default():
      "samples of a batch, --batch-size 32"),
     (2, {"parallel": "pipeline:2", "recompute": True, "defer_weights": True},
      "--recompute frees the activations that the weights of --defer-weights need later"),
-    (6, {"parallel": "pipeline:2", "mode": "softsync", "softsync": 3},
-     "--softsync 3 is more than the 2 workers"),
+    (6, {"parallel": "pipeline:2", "mode": "softsync:k=3"},
+     "--mode softsync:k=3 needs at least 3 workers, there are 2"),
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_is_refused(ranks, knobs, message):
     assert message in refusal(ranks, **knobs)

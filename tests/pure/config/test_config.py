@@ -13,6 +13,7 @@ from psrt.codec.table import Dgc, Float16, Int8, LowRank, RandomK, Sign, TopK
 from psrt.config import MODES, TrainConfig, check_data, resolve
 from psrt.config.checks import check_matrices
 from psrt.config.knobs import knobs_of
+from psrt.config.modes import EASGD, SSP, AllReduce, Gossip, LocalSGD, Serial, Sync
 from psrt.core.errors import ConfigError
 from psrt.optim.table import (
     Adam,
@@ -20,6 +21,7 @@ from psrt.optim.table import (
     Constant,
     DelayCompensated,
     Drop,
+    Inverse,
     OuterNesterov,
     Power,
     Steps,
@@ -27,6 +29,7 @@ from psrt.optim.table import (
 from support.cases import each
 
 KNOBS = knobs_of(TrainConfig)
+CTA = "combine-then-adapt"
 
 
 def make(ranks=None, **knobs):
@@ -45,11 +48,8 @@ def refusal(ranks=None, **knobs):
 
 def a_value(name):
     given = {
-        "outer": OuterNesterov(), "post_local_epoch": 2,
-        "machine_costs": "costs.json", "overlap": True, "bucket_bytes": 64, "shard": "optimizer",
-        "codec": TopK(0.1), "codec_reply": Sign(), "parallel": "pipeline:2",
-        "micro_batches": 4, "stages": "1,2",
-        "error_feedback": True, "consensus_rate": 0.5,
+        "machine_costs": "costs.json", "codec": TopK(0.1), "codec_reply": Sign(),
+        "parallel": "pipeline:2", "micro_batches": 4, "stages": "1,2", "error_feedback": True,
     }  # fmt: skip
     fallback = KNOBS[name].fallback
     return given[name] if fallback is None else fallback
@@ -69,8 +69,6 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
     # What is so by default need not be given, and may belong to another mode.
     knobs = {field: it for field, it in firsts.items() if it != KNOBS[field].fallback}
     knobs |= {field: value, name: a_value(name)}
-    if field == "shard":
-        knobs["mode"] = "allreduce"
     if (name, value) == ("placement", "local-sgd"):
         knobs["servers"] = 1
     belongs = next(only.values for only in KNOBS[name].requires if only.field == field)
@@ -85,10 +83,7 @@ NO_EFFECT = [
     ("--staleness-rate inverse", "--mode sync", "with --mode sync",
      "--mode async, ssp or softsync"),
     *((it, "--mode local-sgd --servers 1", "with --servers 1", "--servers 0") for it in (
-        "--fragments 2", "--eager", "--allreduce ring", "--check-every 5",
-        "--machine-costs a.json")),
-    ("--sync-delay 2", "--mode local-sgd --eager", "with --eager", "--no-eager"),
-    ("--mixing 0.5", "--mode local-sgd", "without --sync-delay", "--sync-delay 1 or more"),
+        "--allreduce ring", "--check-every 5", "--machine-costs a.json")),
     ("--machine-costs a.json", "--mode allreduce --allreduce ring", "with --allreduce ring",
      "--allreduce auto"),
 ]  # fmt: skip
@@ -105,10 +100,29 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
     ({"epochs": 1, "steps": 1}, "give --epochs or --steps, not both"),
     ({"epochs": 2, "schedule": Always(warmup=2.5)},
      "--schedule constant:warmup=2.5: its warm-up is longer than the run of 2 epochs"),
-    ({"mode": "local-sgd", "fragments": 9}, "--fragments 9 is more than --local-steps 8: after "
-     "each step of a period one is sent, or none"),
-    ({"mode": "local-sgd", "local_steps": 4, "sync_delay": 5}, "--sync-delay 5 is longer than the "
-     "period, --local-steps 4: an average arrives before the next one begins"),
+    ({"mode": "local-sgd:fragments=9"}, "mode local-sgd: fragments 9 is more than local-steps 8: "
+     "after each step of a period one is sent, or none"),
+    ({"mode": "local-sgd:local-steps=4,sync-delay=5"}, "mode local-sgd: sync-delay 5 is "
+     "longer than the period, local-steps 4: an average arrives before the next one begins"),
+    ({"mode": "local-sgd:eager=true,sync-delay=2"},
+     "mode local-sgd: sync-delay 2 has no effect with eager true"),
+    ({"mode": "local-sgd:mixing=0.5"},
+     "mode local-sgd: mixing 0.5 has no effect with sync-delay 0"),
+    ({"mode": "local-sgd:fragment-order=sequential"},
+     "mode local-sgd: fragment-order sequential has no effect with fragments 1"),
+    *(({"mode": f"local-sgd:{it}", "servers": 1},
+       f"--mode local-sgd:{it}: {it.partition('=')[0]} has no effect with --servers 1")
+      for it in ("fragments=2", "eager=true", "sync-delay=2")),
+    ({"mode": "local-sgd:fragments=2", "check_every": 5},
+     "--check-every 5 has no effect with --mode local-sgd:fragments=2; it has one with other knobs "
+     "of local-sgd"),
+    ({"mode": "gossip:variant=pairs,order=adapt-then-combine"},
+     "mode gossip: order adapt-then-combine has no effect with variant pairs"),
+    ({"mode": "gossip:consensus-rate=0.5"},
+     "--mode gossip:consensus-rate=0.5: consensus-rate has no effect without --codec"),
+    ({"mode": "gossip:variant=push-sum", "codec": "sign"},
+     "--codec sign has no effect with --mode gossip:variant=push-sum; it has one with other knobs "
+     "of gossip"),
     ({"codec": "demo:chunk=4,kept=17"}, "codec demo: kept 17 is more than chunk 4 squared"),
     ({"mode": "sync", "codec": "int8", "codec_reply": "sign:bucket=12"},
      "codec-reply sign: bucket must be a multiple of 8, got 12"),
@@ -120,10 +134,12 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
     ({"mode": "sync", "codec": "sign", "codec_reply": "dgc"}, "--codec-reply dgc cannot send what "
      "has changed; those that can: float16, bfloat16, float8-e4m3, float8-e5m2, float4-e3m0, int8, "
      "qsgd, sign, top-k, threshold, random-k, low-rank, nonzero"),
-    ({"mode": "allreduce", "overlap": True, "clip_norm": 2},
-     "--overlap cannot be combined with --clip-norm 2: the norm is that of the whole gradient"),
-    ({"mode": "allreduce", "overlap": False, "bucket_bytes": 9},
-     "--bucket-bytes 9 has no effect with --no-overlap, which sums the gradient as a whole"),
+    ({"mode": "allreduce:overlap=true", "clip_norm": 2},
+     "--mode allreduce:overlap=true cannot be combined with --clip-norm 2: the norm is that of the "
+     "whole gradient, without overlap"),
+    ({"mode": "allreduce:overlap=false,bucket-bytes=9"},
+     "mode allreduce: bucket-bytes 9 has no effect with overlap false, which sums the gradient as "
+     "a whole"),
     ({"mode": "allreduce", "allreduce": "node+ring", "shared_memory": False},
      "--allreduce node+ring is by shared memory, got --no-shared-memory"),
     ({"steps": 10, "inject": ("0:slow:2", "*:pause:10:1")},
@@ -134,31 +150,38 @@ def test_knobs_that_do_not_go_together(knobs, message):
 
 
 def test_what_depends_on_the_mode_waits_for_it():
-    config = TrainConfig(staleness=3)
-    with pytest.raises(ConfigError, match=r"^--staleness 3 has no effect with --mode sync; "):
+    config = TrainConfig(staleness_rate="inverse")
+    with pytest.raises(
+        ConfigError, match=r"^--staleness-rate inverse has no effect with --mode sy"
+    ):
         resolve(config, ranks=2)
-    assert resolve(dataclasses.replace(config, mode="ssp"), ranks=2).staleness == 3
+    assert resolve(dataclasses.replace(config, mode="ssp"), ranks=2).staleness_rate == Inverse()
 
 
 @each(("knobs", "ranks", "expected"), [
-    ({}, 1, {"mode": "serial", "servers": 0, "epochs": 10.0, "steps": None, "lr": 0.1}),
-    ({}, 3, {"mode": "sync", "servers": 1, "backup": 0, "placement": "first"}),
-    ({"mode": "async"}, 2, {"servers": 1, "staleness_rate": Constant(), "staleness": None}),
-    ({"mode": "ssp", "servers": 2}, 4, {"servers": 2, "staleness": 3, "allreduce": None}),
+    ({}, 1, {"mode": Serial(), "servers": 0, "epochs": 10.0, "steps": None, "lr": 0.1}),
+    ({}, 3, {"mode": Sync(backup=0), "servers": 1, "placement": "first"}),
+    ({"mode": "async"}, 2, {"servers": 1, "staleness_rate": Constant()}),
+    ({"mode": "ssp", "servers": 2}, 4, {"servers": 2, "mode": SSP(3), "allreduce": None}),
     ({"mode": "allreduce", "servers": 0}, 1,
-     {"overlap": True, "bucket_bytes": 1 << 20, "check_every": 100, "machine_costs": None}),
-    ({"mode": "allreduce", "clip_norm": 1}, 2, {"overlap": False, "bucket_bytes": None}),
+     {"mode": AllReduce(overlap=True, bucket_bytes=1 << 20), "check_every": 100,
+      "machine_costs": None}),
+    ({"mode": "allreduce", "clip_norm": 1}, 2, {"mode": AllReduce(overlap=False)}),
     ({"mode": "local-sgd"}, 2,
-     {"servers": 0, "allreduce": "auto", "local_steps": 8, "placement": None, "check_every": 100,
-      "overlap": None, "bucket_bytes": None, "outer": None,
-      "post_local_epoch": None}),
+     {"servers": 0, "allreduce": "auto", "mode": LocalSGD(8), "placement": None,
+      "check_every": 100}),
+    ({"mode": "local-sgd:sync-delay=1"}, 2, {"mode": LocalSGD(8, sync_delay=1, mixing=0.5)}),
+    *(({"mode": "gossip", "codec": codec}, 2, {"mode": Gossip(order=CTA, consensus_rate=rate)})
+      for codec, rate in ((None, None), ("sign", 1.0), ("top-k:density=0.1", 0.1))),
+    ({"mode": "gossip:variant=push-sum"}, 2,
+     {"mode": Gossip(variant="push-sum", order="adapt-then-combine")}),
     ({"mode": "local-sgd", "servers": 1}, 2,
      {"allreduce": None, "placement": "first", "check_every": None}),
-    ({"mode": "local-sgd", "outer": "nesterov:momentum=0.5"}, 2,
-     {"outer": OuterNesterov(0.7, 0.5)}),
+    ({"mode": "local-sgd:outer=nesterov,outer.momentum=0.5"}, 2,
+     {"mode": LocalSGD(8, outer=OuterNesterov(0.7, 0.5))}),
     ({"mode": "easgd"}, 2,
-     {"servers": 1, "local_steps": 10, "elastic": 0.9, "asynchronous": False,
-      "post_local_epoch": None, "staleness_rate": None, "allreduce": None}),
+     {"servers": 1, "mode": EASGD(0.9, 10, asynchronous=False), "staleness_rate": None,
+      "allreduce": None}),
     ({"steps": 7}, 1, {"epochs": None, "steps": 7}),
     ({"optimizer": "adam"}, 1, {"lr": 0.002, "optimizer": Adam(0.9, 0.999, 1e-8)}),
     ({"schedule": "step"}, 1, {"schedule": Steps(5.0, 0.1)}),
@@ -230,12 +253,14 @@ def test_the_rank_is_one_that_a_matrix_can_have():
     ({"servers": 5}, 4, "--servers 5 are more than the 4 ranks of the job"),
     ({"mode": "ssp", "servers": 0}, 2, "--mode ssp needs at least 1 server, got --servers 0"),
     ({"servers": 4}, 4, "--servers 4 leaves no worker among 4 ranks"),
-    ({"mode": "softsync", "softsync": 3}, 3, "--softsync 3 is more than the 2 workers"),
-    ({"backup": 2}, 3, "--backup 2 leaves no worker to wait for, there are 2"),
-    ({"mode": "easgd", "elastic": 1.51}, 4, "--elastic 1.51 drives 3 workers and the centre apart: "
-     "it may be at most 1.5"),
-    ({"mode": "easgd", "elastic": 1.1, "asynchronous": True}, 2,
-     "--elastic 1.1 drives 1 worker and the centre apart: it may be at most 1"),
+    ({"mode": "softsync:k=3"}, 3, "--mode softsync:k=3 needs at least 3 workers, there are 2"),
+    ({"mode": "sync:backup=2"}, 3,
+     "--mode sync:backup=2 leaves no worker to wait for, there are 2"),
+    ({"mode": "easgd:elastic=1.51"}, 4, "--mode easgd:elastic=1.51 drives 3 workers and the centre "
+     "apart: elastic may be at most 1.5"),
+    ({"mode": "easgd:elastic=1.1,asynchronous=true"}, 2,
+     "--mode easgd:elastic=1.1,asynchronous=true drives 1 worker and the centre apart: elastic may "
+     "be at most 1"),
     ({"inject": ("*:delay:1", "1:slow:2:7"), "mode": "ssp"}, 2,
      "--inject 1:slow:2:7 names a worker that does not exist, the last is 0"),
     ({"schedule": "constant:warmup=12"}, 1,
@@ -246,10 +271,10 @@ def test_what_does_not_fit_the_ranks(knobs, ranks, message):
 
 
 @pytest.mark.parametrize(("knobs", "ranks"), [
-    ({"mode": "softsync", "softsync": 2}, 3),
-    ({"backup": 1}, 3),
-    ({"mode": "easgd", "elastic": 1.5}, 4),
-    ({"mode": "easgd", "elastic": 3, "asynchronous": True}, 4),
+    ({"mode": "softsync:k=2"}, 3),
+    ({"mode": "sync:backup=1"}, 3),
+    ({"mode": "easgd:elastic=1.5"}, 4),
+    ({"mode": "easgd:elastic=3,asynchronous=true"}, 4),
     ({"servers": 3}, 4),
     ({"inject": ("0:delay:1", "*:jitter:1"), "mode": "ssp"}, 2),
     ({"inject": ("1:delay:1",), "mode": "allreduce"}, 2),
@@ -290,4 +315,4 @@ def test_a_run_has_to_have_enough_data(knobs, least, few, line):
 def test_an_optimizer_that_cannot_have_its_codec(knobs, message):
     config = TrainConfig(**{"mode": "sync", "optimizer": "demo"} | knobs)
     with pytest.raises(ConfigError, match=re.escape(message)):
-        resolve(config, ranks=1 if config.mode == "serial" else 2)
+        resolve(config, ranks=2)

@@ -116,7 +116,7 @@ def test_who_waits_for_nobody_takes_their_own_time():
 
 def test_a_backup_steps_over_the_step_of_a_pause_but_not_over_the_pause():
     # Worker 1 is overtaken while it takes its first step, and next takes one after step 1.
-    result = run("sync", "1:slow:2.5", "1:pause:1:20", backup=1)
+    result = run("sync:backup=1", "1:slow:2.5", "1:pause:1:20")
     last = max(report.seconds for report in result.reports if report.worker == 1)
     assert last == pytest.approx(2.5 + 2.5 + 20)
     assert result.workers[1].meter.counts.steps < STEPS

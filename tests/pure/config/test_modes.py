@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import math
 
 import pytest
 
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import MODES, Servers
-from psrt.config.train import ModeName, TrainConfig
+from psrt.config.modes import EASGD, MODES, SSP, Gossip, LocalSGD, Servers, SoftSync, Sync
+from psrt.config.train import TrainConfig
+from support.cases import each
 
 NEVER, ALWAYS, OPTIONAL = Servers
+INF = math.inf
 PROMISED = {
-    #            servers   single averages rounds  backup    lead         share       sums   stale
-    "serial":    (NEVER,    True,  False,  False,  None,     None,        None,       False, False),
-    "sync":      (ALWAYS,   False, False,  True,   "backup", None,        None,       False, False),
-    "async":     (ALWAYS,   False, False,  False,  None,     None,        None,       False, True),
-    "ssp":       (ALWAYS,   False, False,  False,  None,     "staleness", None,       False, True),
-    "softsync":  (ALWAYS,   False, False,  False,  None,     None,        "softsync", False, True),
-    "local-sgd": (OPTIONAL, False, True,   True,   None,     None,        None,       True,  False),
-    "easgd":     (ALWAYS,   False, True,   True,   None,     None,        None,       False, False),
-    "allreduce": (NEVER,    False, False,  False,  None,     None,        None,       True,  False),
-    "gossip":    (NEVER,    False, False,  False,  None,     None,        None,       False, False),
+    #            servers   single averages rounds  backup lead share sums   stale
+    "serial":    (NEVER,    True,  False,  False,  0,     INF, None, False, False),
+    "sync":      (ALWAYS,   False, False,  True,   0,     INF, None, False, False),
+    "async":     (ALWAYS,   False, False,  False,  0,     INF, None, False, True),
+    "ssp":       (ALWAYS,   False, False,  False,  0,     3,   None, False, True),
+    "softsync":  (ALWAYS,   False, False,  False,  0,     INF, 1,    False, True),
+    "local-sgd": (OPTIONAL, False, True,   True,   0,     INF, None, True,  False),
+    "easgd":     (ALWAYS,   False, True,   True,   0,     INF, None, False, False),
+    "allreduce": (NEVER,    False, False,  False,  0,     INF, None, True,  False),
+    "gossip":    (NEVER,    False, False,  False,  0,     INF, None, False, False),
 }  # fmt: skip
 #: Those that send by a codec.
 CODED = {"sync", "async", "ssp", "softsync", "local-sgd", "easgd", "allreduce", "gossip"}
-#: Those with a knob under which no worker waits for another, and whether a row of them is stale.
-ASYNCHRONOUS = {"easgd": True, "gossip": False}
-#: Those with a force, and those with a default of their own.
-ELASTIC, USUAL = {"easgd": "elastic"}, {"easgd": {"local_steps": 10}}
-#: Those whose workers average with neighbours.
-MIXED = {"gossip"}
+#: Knobs with which no worker waits for another, and whether a row is stale then.
+ASYNCHRONOUS = {EASGD(asynchronous=True): True, Gossip(variant="pairs"): False}
+#: Those with a force, and those whose workers average with neighbours.
+ELASTIC, MIXED = {"easgd": 0.9}, {"gossip"}
 KNOBS = knobs_of(TrainConfig).keys()
 EVERY = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 
@@ -45,32 +45,36 @@ def test_what_a_row_promises(mode):
     assert declared == PROMISED[mode.name]
     assert mode.mixes == (mode.name in MIXED)
     assert mode.codecs == (mode.name in CODED)
-    assert len(mode.summary.splitlines()) == 1
-    assert mode.described(dict.fromkeys(mode.knobs, 2).get).startswith(mode.name)
-    assert mode.described(lambda name: None) == mode.name
-
-
-@EVERY
-def test_what_its_knobs_make_of_a_row(mode):
-    assert mode.under({}.get) is mode
     assert mode.elastic == ELASTIC.get(mode.name)
-    assert dict(mode.usual) == USUAL.get(mode.name, {})
-    assert {name for name, _ in mode.usual} <= set(mode.knobs)
-    asynchronous = mode.under(dict.fromkeys(KNOBS, True).get)
-    assert (asynchronous is not mode) == (mode.name in ASYNCHRONOUS)
-    if mode.name in ASYNCHRONOUS:
-        assert not asynchronous.rounds
-        assert asynchronous.is_stale == ASYNCHRONOUS[mode.name]
+    assert len(mode.summary.splitlines()) == 1
+    assert mode.described().startswith(mode.name)
+
+
+@each(("mode", "stale"), ASYNCHRONOUS.items())
+def test_without_rounds(mode, stale):
+    assert not mode.rounds
+    assert mode.asynchronous
+    assert mode.parks
+    assert mode.is_stale == stale
+
+
+@each(("mode", "promise"), [
+    (Sync(backup=2), {"backup": 2, "parks": True}),
+    (SSP(0), {"lead": 0}),
+    (SoftSync(3), {"share": 3}),
+    (LocalSGD(8, fragments=2), {"streams": True}),
+    (LocalSGD(8, sync_delay=1), {"streams": True}),
+    (LocalSGD(8, eager=True), {"streams": True}),
+])  # fmt: skip
+def test_what_its_knobs_make_of_a_row(mode, promise):
+    assert {name: getattr(mode, name) for name in promise} == promise
 
 
 @EVERY
-def test_the_knobs_of_a_row_are_knobs(mode):
+def test_what_a_row_says_it_uses_are_knobs_of_the_run(mode):
     knobs = knobs_of(TrainConfig)
-    assert len(set(mode.knobs)) == len(mode.knobs)
-    for name in (*mode.knobs, *mode.policy_knobs):
+    assert len(set(mode.uses)) == len(mode.uses)
+    for name in mode.uses:
         assert mode.name in knobs[name].requires[0].values
-    assert set(mode.policy_knobs) <= set(mode.knobs)
-
-
-def test_type_checkers_know_the_names_of_all_modes():
-    assert get_args(ModeName) == MODES.own
+    assert not mode.knobs.keys() & knobs.keys()
+    assert {*mode.alone} <= {*mode.knobs}

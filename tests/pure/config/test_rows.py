@@ -12,10 +12,15 @@ from psrt.cli.flags import parse_train
 from psrt.codec import CODECS
 from psrt.codec.table import CodecRow, Demo, RandomK, Sign, TopK
 from psrt.config import TrainConfig, from_toml, resolve, to_toml
+from psrt.config.former import as_spelled_now
+from psrt.config.modes import EASGD, AllReduce, Gossip, LocalSGD
 from psrt.core.errors import ConfigError
 from psrt.history import Header
 from psrt.history.header import sealed
+from psrt.optim.table import OuterNesterov
+from psrt.rows.knobs import knob
 from psrt.rows.row import Rows
+from psrt.rows.values import TEXT
 from support.cases import each
 from support.histories import header_of
 
@@ -30,6 +35,45 @@ def test_a_row_is_what_its_text_says(text, row, short):
     assert CODECS.read(text) == row
     assert str(row) == short
     assert CODECS.read(row.text) == CODECS.read(short) == CODECS.accept(row) == row
+
+
+@dataclass(frozen=True)
+class Twofold(CodecRow):
+    name, code, times = "twofold", 97, ((1, 1), (1, 1))
+    inner: CodecRow | None = knob(None, CODECS.kind, "first", rows=CODECS)  # noqa: RUF009
+    label: str = knob("a", TEXT, "what it is called")
+
+
+TWOFOLD = Rows("codec", "psrt.codecs", CodecRow, [Twofold])
+
+
+@each(("text", "row", "short"), [
+    ("twofold", Twofold(), "twofold"),
+    ("twofold:inner=demo:kept=4", Twofold(Demo(kept=4)), "twofold:inner=demo,inner.kept=4"),
+    ("twofold:inner=demo,label=b,inner.kept=4,inner.chunk=8", Twofold(Demo(8, 4), "b"),
+     "twofold:inner=demo,inner.chunk=8,inner.kept=4,label=b"),
+])  # fmt: skip
+def test_a_knob_may_be_a_row_whose_knobs_follow_behind_a_dot(text, row, short):
+    assert TWOFOLD.read(text) == row
+    assert str(row) == short
+    assert TWOFOLD.read(row.text) == TWOFOLD.read(short) == row
+
+
+@each(("text", "line"), [
+    ("inner.kept=4", "twofold has inner.kept without inner=NAME before it"),
+    ("inner=demo,inner.kept", "twofold has inner.kept without =VALUE"),
+    ("inner=demo,inner.kept=1,inner.kept=2", "twofold: inner demo has kept twice"),
+    ("inner=demo,inner.keep=1", "twofold: inner demo has no knob 'keep' .did you mean kept?"),
+])  # fmt: skip
+def test_what_will_not_do_of_a_row_inside_another(text, line):
+    with pytest.raises(ConfigError, match=f"^{line}"):
+        TWOFOLD.read(f"twofold:{text}")
+
+
+def test_a_text_that_a_list_of_knobs_cannot_hold_is_refused():
+    for text in ("a,b", " a"):
+        with pytest.raises(ConfigError, match=r"^twofold: label cannot have a comma, or blanks"):
+            Twofold(label=text)
 
 
 def test_files_have_all_knobs_as_defaults_may_change():
@@ -50,6 +94,14 @@ def test_files_have_all_knobs_as_defaults_may_change():
     ("--codec top-k:density=1,density=1", "codec top-k has density twice"),
     ("--codec top-k:density=a", "codec top-k: density must be a finite number, got 'a'"),
     ("--codec top-k:density=2", "codec top-k: density must be at most 1, got 2"),
+    ("--mode local-sgd:outer.lr=3", "mode local-sgd has outer.lr without outer=NAME before it"),
+    ("--mode ssp:backup=1", "mode ssp has no knob 'backup', which is one of sync"),
+    ("--mode gossip:push-sum=true", "mode gossip has no knob 'push-sum'"),
+    ("--staleness 3", "unknown flag --staleness: it is now --mode ssp:staleness=..."),
+    ("--no-overlap", "unknown flag --no-overlap: it is now --mode allreduce:overlap=..."),
+    ("--softsync 2", "unknown flag --softsync: it is now --mode softsync:k=..."),
+    ("--push-sum", "unknown flag --push-sum: it is now --mode gossip:variant=push-sum"),
+    ("--fsdp", "unknown flag --fsdp .did you mean --mode allreduce:shard=...?"),
     ("--codec-density 0.1", "unknown flag --codec-density: it is now --codec top-k:density=..."),
     ("--no-codec-scaled", "unknown flag --no-codec-scaled: it is now --codec random-k:scaled=..."),
 ])  # fmt: skip
@@ -84,6 +136,40 @@ def test_files_that_have_former_knobs_are_read():
     assert Header.from_json(sealed(values)) == Header.from_json(header.to_json())
 
 
+@each(("values", "mode"), [
+    ({"mode": "ssp", "staleness": 2}, "ssp:staleness=2"),
+    ({"mode": "softsync", "softsync": 2}, "softsync:k=2"),
+    ({"mode": "sync", "backup": 1, "local_steps": None, "push_sum": None}, "sync:backup=1"),
+    ({"mode": "easgd", "asynchronous": True, "elastic": 0.5}, EASGD(0.5, asynchronous=True)),
+    ({"mode": "local-sgd", "local_steps": 4, "outer": "nesterov:lr=0.5,momentum=0.25"},
+     LocalSGD(4, outer=OuterNesterov(0.5, 0.25))),
+    ({"mode": "local-sgd", "outer": "nesterov", "outer_lr": 0.5},
+     LocalSGD(outer=OuterNesterov(0.5))),
+    ({"mode": "allreduce", "overlap": False, "shard": "optimizer"},
+     AllReduce(overlap=False, shard="optimizer")),
+    ({"mode": "gossip", "topology": "star", "asynchronous": True, "push_sum": False},
+     Gossip("star", "pairs")),
+    *(({"mode": "gossip", it.replace("-", "_"): True, "asynchronous": False}, Gossip(variant=it))
+      for it in ("push-sum", "gradient-tracking", "by-host")),
+])  # fmt: skip
+def test_files_of_before_modes_had_knobs_are_read(values, mode):
+    now = TrainConfig(mode=mode)
+    text = "\n".join(f"{name} = {json.dumps(it)}" for name, it in values.items() if it is not None)
+    assert from_toml(text) == now
+    assert TrainConfig(**as_spelled_now(values)) == now
+
+
+@each(("text", "line"), [
+    ('mode = "sync"\nstaleness = 3', "it is now --mode ssp:staleness=..."),
+    ("backup = 1", "it is now --mode sync:backup=..."),
+    ('mode = "ssp"\npush_sum = true', "it is now --mode gossip:variant=push-sum"),
+    ('mode = "ssp:staleness=2"\nstaleness = 3', "unknown key 'staleness'"),
+])  # fmt: skip
+def test_former_knobs_that_no_mode_takes(text, line):
+    with pytest.raises(ConfigError, match=line):
+        from_toml(text, source="run.toml")
+
+
 def test_a_difference_is_not_scaled_whatever_a_file_says():
     text = 'mode = "async"\ncodec = "random-k"\ncodec_reply = "random-k"\ncodec_scaled = true'
     assert from_toml(text).codec_reply == RandomK()
@@ -103,6 +189,8 @@ def test_former_knobs_that_no_codec_takes(text, line):
 def test_a_former_knob_is_named_as_it_is_now():
     with pytest.raises(ConfigError, match=r"^there is no knob codec_bucket: it is now --codec "):
         TrainConfig(codec="sign", codec_bucket=8)
+    with pytest.raises(ConfigError, match=r"^there is no knob staleness: it is now --mode ssp:st"):
+        TrainConfig(staleness=3)
 
 
 # Rows of other packages.

@@ -47,7 +47,7 @@ class FaultyJob:
         self.every = int(self.rng.integers(1, 3))
         if self.saves:  # so that most attempts have a next: neighbours go on until all are dead
             event = int(self.rng.integers(20, 200))
-            mixes = MODES[self.name]["mode"] == "gossip"
+            mixes = MODES[self.name]["mode"].startswith("gossip")
             who = tuple(("rank", rank) for rank in range(ranks_of(self.name) if mixes else 1))
             self.faults += (Fault("crash", who, EVENT, event),)
         self.records = not self.saves or bool(self.rng.integers(2))

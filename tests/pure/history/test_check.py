@@ -207,15 +207,15 @@ def is_ok(header, events):
 
 
 @each(("name", "changes"), [
-    ("async", {"mode": "ssp", "staleness": 0}),
-    ("async", {"mode": "softsync", "softsync": 1}),
+    ("async", {"mode": "ssp:staleness=0"}),
+    ("async", {"mode": "softsync:k=1"}),
     ("softsync 1", {"mode": "async"}),
-    ("ssp 1", {"mode": "ssp", "staleness": 0}),
-    ("sync", {"mode": "sync", "backup": 1}),
-    ("one backup", {"mode": "sync", "backup": 0}),
-    ("local-sgd", {"mode": "local-sgd", "local_steps": 2}),
-    ("easgd", {"elastic": 0.8}),
-    ("easgd, asynchronous", {"asynchronous": False}),
+    ("ssp 1", {"mode": "ssp:staleness=0"}),
+    ("sync", {"mode": "sync:backup=1"}),
+    ("one backup", {"mode": "sync:backup=0"}),
+    ("local-sgd", {"mode": "local-sgd:local-steps=2"}),
+    ("easgd", {"mode": "easgd:local-steps=2,elastic=0.8"}),
+    ("easgd, asynchronous", {"mode": "easgd:local-steps=2"}),
     ("async, drops", {"staleness_rate": "constant"}),
 ])  # fmt: skip
 def test_another_mode_is_found_out(name, changes):
@@ -254,14 +254,14 @@ TOP_K = {"codec": "top-k:density=0.2", "codec_everywhere": True}
 TOLERANT = {
     "residuals": {"mode": "async", "servers": 2, **TOP_K},
     "sums in frames": {"mode": "allreduce", "allreduce": "all-pairs", **TOP_K},
-    "elastic": {"mode": "easgd", "local_steps": 2, "servers": 2},
-    "gossip": {"mode": "gossip", "topology": "full"},
+    "elastic": {"mode": "easgd:local-steps=2", "servers": 2},
+    "gossip": {"mode": "gossip:topology=full"},
     "choco": {"mode": "gossip", "codec": "top-k", "codec_everywhere": True},
-    "tracking": {"mode": "gossip", "gradient_tracking": True},
-    "push-sum": {"mode": "gossip", "push_sum": True, "topology": "exponential"},
-    "pairs": {"mode": "gossip", "asynchronous": True, "topology": "star"},
-    "hosts": {"mode": "gossip", "by_host": True},
-    "averages": {"mode": "local-sgd", "local_steps": 2},
+    "tracking": {"mode": "gossip:variant=gradient-tracking"},
+    "push-sum": {"mode": "gossip:variant=push-sum,topology=exponential"},
+    "pairs": {"mode": "gossip:variant=pairs,topology=star"},
+    "hosts": {"mode": "gossip:variant=by-host"},
+    "averages": {"mode": "local-sgd:local-steps=2"},
 }
 
 

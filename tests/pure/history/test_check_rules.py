@@ -129,8 +129,8 @@ GOOD = {
     "drops": (
         ASYNC_DROP_0, "async", {"workers": 2, "staleness_rate": "drop:limit=0"},
     ),
-    "softsync": (SOFTSYNC_1, "softsync", {"workers": 2, "softsync": 1}),
-    "softsync of two": (SOFTSYNC_MIXED, "softsync", {"workers": 2, "softsync": 1}),
+    "softsync": (SOFTSYNC_1, "softsync", {"workers": 2, "k": 1}),
+    "softsync of two": (SOFTSYNC_MIXED, "softsync", {"workers": 2, "k": 1}),
     "sync": (SYNC, "sync", {"workers": 2}),
     "death": (SYNC_DEATH, "sync", {"workers": 2}),
     "backups": (BACKUP_1, "sync", {"workers": 2, "servers": 2, "backup": 1}),

@@ -168,7 +168,7 @@ for places in (AT_WORKER, AT_CENTRE, [AT_WORKER, AT_CENTRE]):
               np.negative(force(x, centre, alpha, out), out=out))
 ALPHAS = [(module, "elastic_alpha") for module in (build, builders)]
 force.add("each draws as all", ALPHAS, "easgd", "rates",
-          lambda _, config, workers: config.elastic)
+          lambda _, mode, workers: mode.elastic)
 force.add("worker stays", (ElasticAverager, "_move"), BOTH, RULE,
           lambda _, self: np.copyto(self._theta, self._own))
 force.add("centre moves by half", (CentreUpdater, "_move"), BOTH, RULE,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
+from psrt.config.modes import Gossip as GossipRow
 from psrt.core.errors import ConfigError
 from psrt.history import History
 from psrt.history.check import check
@@ -29,6 +30,7 @@ from psrt.topology.host_part import HostPart
 from psrt.topology.part import Part
 from support.cases import each
 from support.histories import header_of, recorded
+from support.knobs import together
 from support.mutants import Mutants, before
 from support.recording import Ledger
 
@@ -38,16 +40,16 @@ CTA, ATC = "combine-then-adapt", "adapt-then-combine"
 RING: Knobs = {"topology": "ring"}
 LATER: Knobs = {"topology": "ring", "order": ATC}
 ONE_PEER: Knobs = {"topology": "one-peer-exponential", "order": ATC}
-SUMS: Knobs = {"topology": "exponential", "push_sum": True, "order": ATC}
-STAR: Knobs = {"topology": "star", "push_sum": True, "order": ATC}
-TRACKING = [it | {"gradient_tracking": True} for it in (RING, LATER, ONE_PEER)]
+SUMS: Knobs = {"topology": "exponential", "variant": "push-sum", "order": ATC}
+STAR: Knobs = {"topology": "star", "variant": "push-sum", "order": ATC}
+TRACKING = [it | {"variant": "gradient-tracking"} for it in (RING, LATER, ONE_PEER)]
 CODED = [
     it | {"codec": "int8", "codec_everywhere": True, "consensus_rate": 0.5} for it in (RING, LATER)
 ]
 PAIRS: list[Knobs] = [
-    {"topology": "star", "asynchronous": True}, {"topology": "ring", "asynchronous": True}
+    {"topology": "star", "variant": "pairs"}, {"topology": "ring", "variant": "pairs"}
 ]  # fmt: skip
-BY_HOST: list[Knobs] = [{"by_host": True, "order": it} for it in (CTA, ATC)]
+BY_HOST: list[Knobs] = [{"variant": "by-host", "order": it} for it in (CTA, ATC)]
 #: Workers of each host.
 HOSTS = (3, 1, 2, 2)
 #: Steps of each worker: alike, or with some that leave before others; last, before their leaders.
@@ -60,11 +62,13 @@ UNEVEN_HOSTS = (2, 5, 4, 3, 5, 2, 1, 3)
 
 def agrees(topology, name, size, *, push_sum=False, hosts=()):
     """Hold the matrices that a check makes of a header against a topology's."""
-    config = TrainConfig(mode="gossip", topology=name, push_sum=push_sum)
+    variant = "push-sum" if push_sum else "by-host" if hosts else "plain"
+    config = TrainConfig(mode=GossipRow(topology=name, variant=variant))
     places = tuple(host for host, ranks in enumerate(hosts) for _ in range(ranks))
     header = header_of(config, size, 0, edges=topology.edges, hosts=places)
-    known = mixing_of(replace(header, config=header.config | {"by_host": bool(hosts)})).matrices
-    assert np.array(known) == pytest.approx(np.array(topology.matrices), abs=1e-12)
+    assert np.array(mixing_of(header).matrices) == pytest.approx(
+        np.array(topology.matrices), abs=1e-12
+    )
 
 
 @each("push_sum", [False, True])
@@ -93,7 +97,7 @@ def test_matrices_are_those_of_hosts(name, hosts):
 
 @each("edges", ["0 9", "0 -1", "0 1 x", "0", "1 2 3 4"])
 def test_a_header_with_edges_that_are_none_is_refused(edges):
-    config = TrainConfig(mode="gossip", topology="mine.txt")
+    config = TrainConfig(mode="gossip:topology=mine.txt")
     with pytest.raises(ConfigError, match="the header's edges: line 1: "):
         mixing_of(header_of(config, 3, 0, edges=edges))
 
@@ -103,11 +107,14 @@ def test_a_header_with_edges_that_are_none_is_refused(edges):
 
 def run(steps=None, *, crashes=(), hosts=HOSTS, **knobs) -> History:
     base: Knobs = {"optimizer": "sgd", "lr": 0.5, "epochs": 1, "batch_size": 1}
-    steps = steps or ((4,) * 8 if "by_host" in knobs else (12,) * 6 if knobs in PAIRS else EVEN)
+    steps = steps or (
+        (4,) * 8 if knobs.get("variant") == "by-host" else (12,) * 6 if knobs in PAIRS else EVEN
+    )
     books = Ledger(steps, 1, empty=[(0, 1)])
     return recorded(
-        TrainConfig(mode="gossip", **(base | knobs)), books, workers=len(steps), crashes=crashes,
-        hosts=hosts if "by_host" in knobs else (),
+        TrainConfig(**together(base | {"mode": "gossip"} | knobs)), books,
+        workers=len(steps), crashes=crashes,
+        hosts=hosts if knobs.get("variant") == "by-host" else (),
     ).history  # fmt: skip
 
 
@@ -246,8 +253,8 @@ async def takes_in_order_of_arrival(_, self, at, take):
 @broken((plan, "topology_for"), [RING, SUMS, PAIRS[1]], "neighbours")
 @broken((plan, "topology_for"), BY_HOST, "neighbours|offers")
 def mixes_on_another_graph(made, config, workers, **more):
-    name = "star" if config.asynchronous or config.by_host else "full"
-    return made(replace(config, topology=name), workers, **more)
+    name = "full" if config.scheme.variant in ("plain", "push-sum") else "star"
+    return made(replace(config, mode=replace(config.scheme, topology=name)), workers, **more)
 
 
 @broken(NOTE_MIXED, [RING, LATER], "conservation")

@@ -297,7 +297,7 @@ def test_the_same_run_is_the_same_and_of_others_all_is_said():
     assert knob_differences({"warp": 9}, {}) == [], "what another psrt knows is passed over"
 
 
-BY_HOST = {"mode": "gossip", "by_host": True}
+BY_HOST = {"mode": "gossip:variant=by-host"}
 APART = "ranks on other hosts, "
 
 

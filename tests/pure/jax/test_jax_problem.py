@@ -28,9 +28,9 @@ BASE = {"epochs": 2, "lr": 0.2, "timeout_s": 20}
 MODES = {
     "sync": {"mode": "sync", "servers": 2},
     "async": {"mode": "async"},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 2},
+    "local-sgd": {"mode": "local-sgd:local-steps=2"},
     "allreduce": {"mode": "allreduce", "allreduce": "ring"},
-    "gossip": {"mode": "gossip", "topology": "ring"},
+    "gossip": {"mode": "gossip:topology=ring"},
 }
 
 

@@ -31,20 +31,20 @@ from support.histories import altered, codec_knobs
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
 SUMS = {
     "dataset": "synthetic:46x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,
-    "mode": "allreduce", "bucket_bytes": 64, "check_every": 1,
+    "mode": "allreduce:bucket-bytes=64", "check_every": 1,
 }  # fmt: skip
 #: Three layers.
 LOCAL = {
     "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 2, "lr": 0.05,
-    "mode": "local-sgd", "local_steps": 4,
+    "mode": "local-sgd:local-steps=4",
 }  # fmt: skip
 PUSHES = {
     "dataset": "synthetic:70x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,
     "mode": "async", "servers": 2,
 }  # fmt: skip
 FRAGMENTS = LOCAL | {
-    "fragments": 3, "sync_delay": 4, "mixing": 0.3, "outer": "nesterov",
-        "post_local_epoch": 1,
+    "mode": "local-sgd:local-steps=4,fragments=3,sync-delay=4,mixing=0.3,outer=nesterov,"
+            "post-local-epoch=1",
 }  # fmt: skip
 JOBS = {
     "pushes": PUSHES | {"codec": "sign"},
@@ -55,7 +55,7 @@ JOBS = {
     "float16": SUMS | {"codec": "float16", "allreduce": "ring"},
     "random-k": SUMS | codec_knobs("random-k") | {"allreduce": "ring"},
     "fragments": FRAGMENTS | {"codec": "sign"},
-    "in turn": LOCAL | {"codec": "sign", "fragments": 2},
+    "in turn": LOCAL | {"codec": "sign", "mode": "local-sgd:local-steps=4,fragments=2"},
 }
 
 
@@ -127,7 +127,8 @@ SAYS = [
     ),
     ("random-k", {"config": {"codec": "random-k:density=0.2"}},
      "random-k makes"),
-    ("in turn", {"config": {"fragment_order": "sequential"}}, ""),
+    ("in turn",
+     {"config": {"mode": "local-sgd:local-steps=4,fragments=2,fragment-order=sequential"}}, ""),
     ("in turn", {"layers": ((0, 207), (207, 344), (344, 380))}, ""),
     ("means", {"config": {"codec_reply": "float16"}}, ""),
     ("means", {"config": {"codec_reply": "sign:bucket=8"}}, ""),

@@ -186,14 +186,14 @@ OWN = {
     "dataset": "synthetic:40x12x4", "hidden": (16, 12, 8), "batch_size": 4, "steps": 3, "lr": 0.02,
     "micro_batches": 2,
 }  # fmt: skip
-LOCAL = {"mode": "local-sgd", "local_steps": 2}
+LOCAL = {"mode": "local-sgd:local-steps=2"}
 CODED = {
     "sums": {},
     "averages": LOCAL,
     "averages at servers": LOCAL | {"servers": 2},
     "rounds": {"mode": "sync"},
     "replies": {"mode": "sync", "codec_reply": "nonzero"},
-    "elastic": {"mode": "easgd", "local_steps": 2},
+    "elastic": {"mode": "easgd:local-steps=2"},
 }
 
 

@@ -34,12 +34,12 @@ KNOBS = {
 #: The modes with servers, with what makes them more than async.
 SERVED = {
     "sync": {"mode": "sync"},
-    "backup": {"mode": "sync", "backup": 1},
+    "backup": {"mode": "sync:backup=1"},
     "async": {"mode": "async"},
-    "ssp": {"mode": "ssp", "staleness": 1},
-    "softsync": {"mode": "softsync", "softsync": 2},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 3},
-    "easgd": {"mode": "easgd", "local_steps": 3},
+    "ssp": {"mode": "ssp:staleness=1"},
+    "softsync": {"mode": "softsync:k=2"},
+    "local-sgd": {"mode": "local-sgd:local-steps=3"},
+    "easgd": {"mode": "easgd:local-steps=3"},
 }
 REPLIES = [row.name for row in CODECS.values() if row.sends_differences]
 #: Codecs whose frames are as long as the numbers make them, but never longer than is known.
@@ -118,13 +118,12 @@ def test_all_elements_of_top_k_are_what_is_sent_without_a_codec(mode):
         np.testing.assert_allclose(framed.theta, plain.theta, **most)
 
 
-@each("mode", ["sync", "softsync"])
+@each("mode", ["sync", "softsync:k=1"])
 def test_demo_that_sends_everything_is_signed_descent(mode):
     """For one worker. Some chunks have fewer elements than are sent of a chunk, others as many."""
     whole = {"optimizer": "demo", "codec": "demo:chunk=8,kept=64"}
-    one = {"softsync": 1} if mode == "softsync" else {}
     thetas = [
-        simulate(config_of(mode, lr=0.01, **one, **more), workers=1).theta
+        simulate(replace(config_of("sync", lr=0.01, **more), mode=mode), workers=1).theta
         for more in (whole, {"optimizer": "sign-sgd"})
     ]
     np.testing.assert_array_equal(*thetas)
@@ -180,14 +179,14 @@ def test_a_simulation_of_a_run_on_one_host_sends_as_it_did():
 #: Ways to train, with what codecs are for in them; which codec goes with which mode is a law.
 SCHEMES = {
     "sync": ({"mode": "sync"}, "pushes, replies"),
-    "backup": ({"mode": "sync", "backup": 1}, "pushes, replies"),
+    "backup": ({"mode": "sync:backup=1"}, "pushes, replies"),
     "async": ({"mode": "async"}, "pushes, replies"),
     "allreduce": ({"mode": "allreduce"}, "sums, replies"),
     "over servers": ({"mode": "local-sgd", "servers": 1}, "pushes, replies"),
     "easgd": ({"mode": "easgd"}, "pushes, replies"),
-    "late": ({"mode": "local-sgd", "sync_delay": 1}, "sums, replies"),
+    "late": ({"mode": "local-sgd:sync-delay=1"}, "sums, replies"),
     "gossip": ({"mode": "gossip"}, "neighbours"),
-    "push-sum": ({"mode": "gossip", "push_sum": True}, ""),
+    "push-sum": ({"mode": "gossip:variant=push-sum"}, ""),
 }
 #: What cannot be, by itself: codecs that are not for differences, and those without error feedback.
 NO_REPLY = {"ternary", "ternary-base3", "dgc", "demo"}
@@ -211,7 +210,8 @@ def test_replies_and_error_feedback_are_taken_or_refused_in_a_line(scheme):
             continue
         knobs = {"optimizer": "sign-sgd"} if codec == "demo" else {}
         knobs |= {"codec": codec, "codec_reply": reply}
-        knobs |= {"consensus_rate": 0.1} if (scheme, codec) == ("gossip", "low-rank") else {}
+        if (scheme, codec) == ("gossip", "low-rank"):
+            knobs["mode"] = "gossip:consensus-rate=0.1"
         line = ""
         try:
             TrainConfig(**SCHEMES[scheme][0] | knobs, error_feedback=feedback)
@@ -231,13 +231,13 @@ BAD = [
         {"mode": "sync", "codec": "int8:density=0.5"},
         "int8 has no knob .density., which is one of top-k",
     ),
-    ({"mode": "local-sgd", "codec": "sign", "fragments": 2, "servers": 1}, "has no effect with"),
+    ({"mode": "local-sgd:fragments=2", "codec": "sign", "servers": 1}, "has no effect with"),
     ({"codec": "top-k:density=1.5"}, "codec top-k: density must be at most 1, got 1.5"),
     ({"codec": "low-rank:rank=13"}, "--codec low-rank:rank=13: rank 13 is more than .* at most 12"),
     ({"codec": "demo:chunk=4,kept=17"}, "codec demo: kept 17 is more than"),
     ({"codec": "sign:bucket=12"}, "codec sign: bucket must be a multiple of 8, got 12"),
-    ({"mode": "local-sgd", "fragments": 4}, "--fragments 4 is more than the model has layers, 2"),
-    ({"mode": "local-sgd", "sync_delay": 9}, "--sync-delay 9 is longer than the period"),
+    ({"mode": "local-sgd:fragments=4"}, "^4 fragments are more than the model has layers, 2"),
+    ({"mode": "local-sgd:sync-delay=9"}, "sync-delay 9 is longer than the period"),
     (
         {"mode": "allreduce", "codec": "top-k", "codec_reply": "nonzero", "allreduce": "naive"},
         "^--allreduce naive does not sum what --codec top-k --codec-reply nonzero makes; it has "

@@ -8,20 +8,15 @@ import numpy as np
 
 from psrt.codec import CODECS
 from psrt.config import TrainConfig, resolve
-from psrt.config.names import ADAPT_THEN_COMBINE, COMBINE_THEN_ADAPT
+from psrt.config.names import ADAPT_THEN_COMBINE, COMBINE_THEN_ADAPT, VARIANTS
 from psrt.core.errors import ConfigError
 from psrt.job.gossip import topology_for
 from psrt.job.virtual import simulate
 from psrt.optim.table import Steps
 from support.cases import each
+from support.knobs import together
 
 ORDERS = (None, COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE)
-#: Ways to mix, given or not.
-WAYS = ("push_sum", "gradient_tracking", "asynchronous", "by_host")
-EVERY_WAY = [
-    dict(zip(WAYS, values, strict=True))
-    for values in itertools.product((None, True), repeat=len(WAYS))
-]
 #: Files of edges.
 FILES = {
     "triangle": "0 1\n1 2\n2 0\n2 3\n",
@@ -57,20 +52,17 @@ TOPOLOGIES = {
 }
 
 
-def possible(topology, order, codec, ways):
+def possible(topology, order, codec, variant):
     """Return whether workers can mix so, as the documentation says."""
-    names = {"by_host": BY_HOST, "push_sum": PUSH_SUM, "asynchronous": ASYNCHRONOUS}
-    given = {it for it in WAYS if ways[it]}
-    way = next((name for knob, name in names.items() if knob in given), IN_ROUNDS)
-    if codec is not None and (given or not CODECS[codec].sends_differences):
+    names = {"by-host": BY_HOST, "push-sum": PUSH_SUM, "pairs": ASYNCHRONOUS}
+    if codec is not None and (variant != "plain" or not CODECS[codec].sends_differences):
         return False
-    if way not in TOPOLOGIES[topology] or (codec and CODED not in TOPOLOGIES[topology]):
+    known = TOPOLOGIES[topology]
+    if names.get(variant, IN_ROUNDS) not in known or (codec and CODED not in known):
         return False
-    alone = "by_host" in given or "asynchronous" in given
-    if (alone and len(given) > 1) or ("asynchronous" in given and order):
-        return False
-    tracks = "gradient_tracking" in given or order == COMBINE_THEN_ADAPT
-    return not ("push_sum" in given and tracks)
+    if variant == "pairs":
+        return order is None
+    return variant != "push-sum" or order != COMBINE_THEN_ADAPT
 
 
 @each("topology", TOPOLOGIES)
@@ -81,22 +73,22 @@ def test_every_way_to_mix_on_a_graph_of_four_is_possible_or_refused_in_a_line(
     edges = FILES.get(topology)
     if edges is not None:
         (tmp_path / topology).write_text(edges)
-    coded = itertools.product([None], EVERY_WAY, ["sign", "ternary"])
-    for order, ways, codec in (*itertools.product(ORDERS, EVERY_WAY, [None]), *coded):
-        given = {"topology": topology, "order": order, "codec": codec, **ways}
+    coded = itertools.product([None], VARIANTS, ["sign", "ternary"])
+    for order, variant, codec in (*itertools.product(ORDERS, VARIANTS, [None]), *coded):
+        given = {"topology": topology, "variant": variant, "order": order, "codec": codec}
         given = {name: value for name, value in given.items() if value is not None}
         # If its nodes are hosts, one of them has two workers.
-        hosts = [0, 0, 1, 2, 3] if ways["by_host"] else [0, 1, 2, 3]
+        hosts = [0, 0, 1, 2, 3] if variant == "by-host" else [0, 1, 2, 3]
         line = ""
         try:
-            config = resolve(TrainConfig(mode="gossip", **given), ranks=len(hosts))
+            config = resolve(TrainConfig(**together({"mode": "gossip"} | given)), ranks=len(hosts))
             topology_for(config, hosts, edges=edges)
         except ConfigError as error:
             line = str(error)
             assert "\n" not in line
             told = [*given, *(str(value) for value in given.values())]
             assert any(it.replace("_", "-") in line for it in told), line
-        assert (not line) == possible(topology, order, codec, ways), (given, line)
+        assert (not line) == possible(topology, order, codec, variant), (given, line)
 
 
 @each("decay", [0.3, 0.7, 0.9])

@@ -9,6 +9,7 @@ import pytest
 
 import psrt
 from psrt.config import TrainConfig
+from psrt.config.modes import Gossip
 from psrt.core.errors import StoppedError
 from psrt.job.local import run
 from psrt.job.resuming import resumed_config
@@ -22,9 +23,9 @@ def _by_itself(monkeypatch):
     monkeypatch.setattr("psrt.job.local.launched", lambda: False)
 
 
-@each("more", [{}, {"push_sum": True}, {"gradient_tracking": True}, {"asynchronous": True}])
+@each("more", [{}, {"variant": "push-sum"}, {"variant": "gradient-tracking"}, {"variant": "pairs"}])
 def test_without_neighbours_gossip_trains_as_one_does_alone(more):
-    alone, done = (run(TrainConfig(**BASE, **it)) for it in ({}, {"mode": "gossip", **more}))
+    alone, done = (run(TrainConfig(**BASE, **it)) for it in ({}, {"mode": Gossip(**more)}))
     assert done.theta == pytest.approx(alone.theta, abs=1e-6)
 
 

@@ -20,6 +20,7 @@ import pytest
 from psrt.checkpoint import Checkpoints, Disk, read_part
 from psrt.config import TrainConfig
 from psrt.config.faults import EVENT, Fault
+from psrt.config.modes import MODES as MODE_ROWS
 from psrt.core.errors import ConfigError, StoppedError
 from psrt.history.check.run import check_run
 from psrt.job.boundaries import Boundaries
@@ -32,20 +33,21 @@ WORKERS, ROWS, ATTEMPTS, EPOCHS, SAMPLES = 3, 12, 2, 2, 12
 #: Of the grid of events.
 PARTS = 35
 TOP_K = {"codec": "top-k:density=0.001", "codec_everywhere": True}
-ELASTIC = {"mode": "easgd", "local_steps": 2, "servers": 2}
+ELASTIC = {"mode": "easgd:local-steps=2", "servers": 2}
 MODES = {
     "sync": {"mode": "sync", "servers": 2},
     "async": {"mode": "async", "servers": 2},
-    "ssp": {"mode": "ssp", "staleness": 1, "servers": 1, "shards_per_server": 2},
-    "softsync": {"mode": "softsync", "softsync": 1, "servers": 2},
-    "averages": {"mode": "local-sgd", "local_steps": 2, "servers": 2},
-    "elastic, async": ELASTIC | {"asynchronous": True},
+    "ssp": {"mode": "ssp:staleness=1", "servers": 1, "shards_per_server": 2},
+    "softsync": {"mode": "softsync:k=1", "servers": 2},
+    "averages": {"mode": "local-sgd:local-steps=2", "servers": 2},
+    "elastic, async": ELASTIC | {"mode": "easgd:local-steps=2,asynchronous=true"},
 }  # fmt: skip
 CODED = {
     "codec": {"mode": "async", "servers": 2, **TOP_K},
-    "replies": {"mode": "ssp", "staleness": 1, "servers": 2, "codec_reply": "float16", **TOP_K},
+    "replies": {"mode": "ssp:staleness=1", "servers": 2, "codec_reply": "float16", **TOP_K},
     "sync, codec": {"mode": "sync", "servers": 2, "codec_reply": "float16", **TOP_K},
-    "elastic, codec": ELASTIC | {"asynchronous": True, "codec_reply": "float16", **TOP_K},
+    "elastic, codec": ELASTIC
+    | {"mode": "easgd:local-steps=2,asynchronous=true", "codec_reply": "float16", **TOP_K},
 }
 ROUNDS = {"sync", "averages", "sync, codec"}
 
@@ -279,7 +281,7 @@ def check_before(problem, mode, table, cut, died_at=0):
     for worker, role in cut.roles.items():
         left += problem.samples_of(worker)[: role["clock"]]
     own = problem.samples_of(problem.dead) if problem.dead in cut.absent else []
-    step = (MODES | CODED)[mode].get("local_steps", 1)
+    step = MODE_ROWS.read((MODES | CODED)[mode]["mode"]).local_steps
     for row in table:
         ticked = [not np.isclose(row[*it[1:]], 0, atol=1e-5) for it in own]
         for it in own:

@@ -17,6 +17,7 @@ import pytest
 
 from psrt.checkpoint import Disk, Manifest, read_part
 from psrt.config import TrainConfig
+from psrt.config.modes import Gossip
 from psrt.core.errors import ConfigError, StoppedError
 from psrt.core.messages import Mix, Park
 from psrt.history.check.run import check_run
@@ -66,8 +67,8 @@ class Ticks:
 def config_of(folder, job, **more):
     return TrainConfig(
         **{
-            "mode": "gossip", "asynchronous": True, "batch_size": 1, "epochs": 1, "lr": 1.0,
-            "topology": JOBS[job][0], "optimizer": "sgd", "out": str(folder / "run"),
+            "mode": Gossip(JOBS[job][0], "pairs"), "batch_size": 1, "epochs": 1, "lr": 1.0,
+            "optimizer": "sgd", "out": str(folder / "run"),
             "checkpoint_every": 2, "keep": 1000, "inject": ("*:jitter:0.5", "0:delay:0.4"),
             "record": True, "log_every": 2,
         }

@@ -10,6 +10,7 @@ import psrt
 from psrt import ConfigError, TrainConfig
 from psrt.cli.flags import parse_train
 from psrt.cli.simulate import parse_simulate
+from psrt.config.modes import Async, Gossip
 from psrt.core.errors import ReplayError
 from psrt.history import read_history
 from psrt.history.header import sealed
@@ -55,7 +56,7 @@ def replayed(folder, **more):
 def test_the_graph_is_that_of_the_run_whatever_became_of_its_file(tmp_path):
     edges = tmp_path / "edges.txt"
     edges.write_text("0 1\n1 2")
-    then = recorded(tmp_path / "run", {"mode": "gossip", "topology": str(edges)})
+    then = recorded(tmp_path / "run", {"mode": Gossip(topology=str(edges))})
     edges.write_text("0 1\n1 2\n2 0")
     again = replayed(tmp_path / "run")
     assert again.theta.tobytes() == then.theta.tobytes()
@@ -74,6 +75,23 @@ def test_what_auto_chose_is_taken_again(tmp_path):
     assert (plan.algorithm, plan.control_algorithm) == (header.algorithm, header.control_algorithm)
 
 
+def test_what_a_row_leaves_open_is_as_it_was(tmp_path):
+    recorded(tmp_path / "codec", {"mode": "sync", "codec": "random-k:density=0.5"})
+    assert recorded_config(tmp_path / "codec", codec="random-k:density=0.5").replay
+    with pytest.raises(ConfigError, match=r"codec random-k instead of random-k:density=0\.5"):
+        recorded_config(tmp_path / "codec", codec="random-k")
+    recorded(tmp_path / "run", {"mode": "allreduce:bucket-bytes=64"})
+    for given in ("allreduce:bucket-bytes=64", "allreduce"):
+        assert recorded_config(tmp_path / "run", mode=given).mode.name == "allreduce"
+    recorded(tmp_path / "outer", {"mode": "local-sgd:outer=nesterov,sync-delay=2"})
+    assert recorded_config(tmp_path / "outer", mode="local-sgd:outer=nesterov,sync-delay=2")
+    with pytest.raises(ConfigError, match="mode local-sgd:sync-delay=2 instead of local-sgd:outer"):
+        recorded_config(tmp_path / "outer", mode="local-sgd:sync-delay=2")
+    told = "mode allreduce:overlap=false instead of allreduce:overlap=true,bucket-bytes=64$"
+    with pytest.raises(ConfigError, match=told):
+        recorded_config(tmp_path / "run", mode="allreduce:overlap=false")
+
+
 def test_a_serial_run_is_repeated_without_virtual_time(tmp_path):
     lines = []
     config = TrainConfig(**BASE, mode="serial", out=str(tmp_path / "run"), record=True)
@@ -90,7 +108,7 @@ def test_the_config_is_that_of_the_run(asynchronous):
     out, _ = asynchronous
     config = parse_train(["--replay", str(out), "--log-every", "3", "--seed", "0"])
     assert config == recorded_config(out, log_every=3)
-    assert (config.mode, config.servers, config.hidden, config.steps) == ("async", 2, (), 15)
+    assert (config.mode, config.servers, config.hidden, config.steps) == (Async(), 2, (), 15)
     assert (config.out, config.record, config.replay) == (None, False, str(out))
     assert config.inject == ()
     replayed(out, inject=["0:delay:0.05"])
@@ -162,7 +180,7 @@ def test_what_cannot_be_had_again(asynchronous, tmp_path, scenario, told):
 
 def test_a_void_offer_shows_where_it_was_learnt(tmp_path):
     """In some run a neighbour leaves while an offer is open, and the next one goes to another."""
-    pairs = {"mode": "gossip", "asynchronous": True, "topology": "ring", "steps": None, "epochs": 1}
+    pairs = {"mode": "gossip:variant=pairs,topology=ring", "steps": None, "epochs": 1}
     pairs |= {"partition": "dirichlet:0.3", "record": True}
     for seed in (13, *range(13)):  # with the 13th, at the time of writing
         out = tmp_path / str(seed)

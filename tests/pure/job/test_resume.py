@@ -12,6 +12,7 @@ import pytest
 
 from psrt.checkpoint import Checkpoints, Disk
 from psrt.config import TrainConfig
+from psrt.config.modes import AllReduce
 from psrt.core.errors import ConfigError
 from psrt.history import read_history
 from psrt.history.check.run import check_run
@@ -265,7 +266,7 @@ def test_workers_on_other_hosts_get_what_others_updated(tmp_path, shard):
     """Who updates what depends on the hosts; then the optimizer's state is put together."""
     way = {"allreduce": "ring"} if shard else {}
     out = tmp_path / f"{shard}"
-    config = config_of(out / "run", mode="allreduce", optimizer="adam", shard=shard, **way)
+    config = config_of(out / "run", mode=AllReduce(shard=shard), optimizer="adam", **way)
     end = trained(config)
     read, part = [], Resumption.part
     with pytest.MonkeyPatch.context() as patched:
@@ -356,7 +357,7 @@ ROWS = {
     "pipedream, servers": PIPEDREAM | {"mode": "sync", "servers": 2, "checkpoint_every": 4},
     "both": {"parallel": "data:2,pipeline:2,tensor:2"},
     "pipedream, so many steps": PIPEDREAM | {"steps": 15, "epochs": None},
-    "pipedream, local": PIPEDREAM | {"mode": "local-sgd", "local_steps": 2},
+    "pipedream, local": PIPEDREAM | {"mode": "local-sgd:local-steps=2"},
 }  # fmt: skip
 #: What of a run's summary is about its time, or about why something was chosen.
 APART = ("second", "wait", "why", "throughput", "per_s", "environment")

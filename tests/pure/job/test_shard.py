@@ -14,6 +14,7 @@ from psrt.core.sharding import Sharing, memory
 from psrt.job.virtual import simulate
 from psrt.simulation import SimulationCosts
 from support.cases import each, some
+from support.knobs import together
 from support.uneven import Uneven
 
 pytestmark = pytest.mark.rest_one_in(6)
@@ -22,12 +23,17 @@ pytestmark = pytest.mark.rest_one_in(6)
 #: last batch of an epoch is smaller: 60 samples are no multiple of 5 for each worker.
 KNOBS = {
     "dataset": "synthetic:60x9x3", "hidden": (20, 7), "batch_size": 5, "epochs": 2,
-    "mode": "allreduce", "bucket_bytes": 300,
+    "mode": "allreduce:bucket-bytes=300",
 }  # fmt: skip
 
 
 def run(workers, **knobs):
-    return simulate(TrainConfig(**{**KNOBS, **knobs}), workers=workers)
+    return simulate(TrainConfig(**together({**KNOBS, **knobs})), workers=workers)
+
+
+def shared(config, shard):
+    """Return the config with other parts of it that workers share out."""
+    return dataclasses.replace(config, mode=dataclasses.replace(config.scheme, shard=shard))
 
 
 def bits(result):
@@ -63,12 +69,14 @@ def test_more_workers_than_parameters(shard):
 @each("shard", SHARDS)
 def test_workers_that_leave_at_different_times(shard):
     """In five buckets: a place is used again while others still have nothing but zeros there."""
-    deep = {**KNOBS, "dataset": "synthetic:120x9x3", "hidden": (8, 7, 6, 5), "bucket_bytes": 1}
+    deep = {
+        **KNOBS,
+        "dataset": "synthetic:120x9x3",
+        "hidden": (8, 7, 6, 5),
+        "mode": "allreduce:bucket-bytes=1",
+    }
     config = TrainConfig(**deep, allreduce="ring", optimizer="adam")
-    runs = [
-        simulate(dataclasses.replace(config, shard=of), Uneven(config, 4), workers=4)
-        for of in (None, shard)
-    ]
+    runs = [simulate(shared(config, of), Uneven(config, 4), workers=4) for of in (None, shard)]
     assert [worker.clock for worker in runs[1].workers] == [2, 4, 6, 8]
     assert bits(runs[0]) == bits(runs[1])
 
@@ -92,7 +100,7 @@ def test_memory_is_what_the_formula_says(shard):
 def test_the_parts_of_a_step_take_the_time_of_a_step(shard):
     """Messages take none here: what is left is four steps an epoch, of a millisecond each."""
     costs = SimulationCosts(compute=lambda rank, rng: 1e-3, latency=lambda rng: 0.0)
-    config = TrainConfig(**KNOBS, allreduce="ring", shard=shard)
+    config = TrainConfig(**together({**KNOBS, "allreduce": "ring", "shard": shard}))
     assert simulate(config, workers=3, costs=costs).seconds == pytest.approx(8e-3)
 
 
@@ -106,15 +114,18 @@ class NoChain(Uneven):
     ("knobs", "message"),
     [
         ({"shard": "optimizer", "optimizer": "demo"}, "cannot be combined with --codec demo"),
-        ({"shard": "parameters", "overlap": False, "bucket_bytes": None}, "with --no-overlap: a"),
-        ({"shard": "parameters", "check_every": 5}, "--check-every 5 has no effect with --shard"),
+        ({"mode": "allreduce:shard=parameters,overlap=false"}, "without overlap, is there as"),
+        ({"shard": "parameters", "check_every": 5}, "--check-every 5 has no effect with --mode"),
         ({"shard": "gradients", "parallel": "pipeline:2", "micro_batches": 4}, "4 --micro-batches"),
-        ({"shard": "gradients"}, "^--shard gradients: the problem, NoChain, is no chain"),
+        (
+            {"shard": "gradients"},
+            "^--mode allreduce:shard=gradients: the problem, NoChain, is no chain",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_one_line(knobs, message):
     def asked():
-        config = TrainConfig(**{**KNOBS, **knobs})
+        config = TrainConfig(**together({**KNOBS, **knobs}))
         simulate(config, None if "parallel" in knobs else NoChain(config, 2), workers=2)
 
     with pytest.raises(ConfigError, match=message):
@@ -184,22 +195,26 @@ def test_the_bits_of_a_cut_run_without(combination):
 def test_copies_that_leave_at_different_times(shard, more):
     """The last batch of an epoch has one sample or two: some micro-batches have no row."""
     knobs = {"parallel": "pipeline:2", **more, "bucket_bytes": 1}
-    config = TrainConfig(**{**CUT, **knobs, "dataset": "synthetic:34x9x3"})
+    config = TrainConfig(**together({**CUT, **knobs, "dataset": "synthetic:34x9x3"}))
     for problem in (Uneven(config, 3), None):
-        whole, part = (
-            simulate(dataclasses.replace(config, shard=of), problem, workers=6)
-            for of in (None, shard)
-        )
+        whole, part = (simulate(shared(config, of), problem, workers=6) for of in (None, shard))
         assert bits(whole) == bits(part)
         assert [worker.stats.updates for worker in part.workers] == [6] * 6
 
 
 def test_parameters_that_are_shared_out_are_gathered_once_more_for_each_micro_batch():
     """With one bucket a stage they stay; with more than two places they do not."""
-    knobs = {**CUT, "parallel": "pipeline:1", "shard": "parameters", "defer_weights": True}
+    knobs = {
+        **CUT,
+        "parallel": "pipeline:1",
+        "mode": "allreduce:bucket-bytes=300,shard=parameters",
+        "defer_weights": True,
+    }
 
     def sent(micro_batches, size):
-        config = TrainConfig(**{**knobs, "micro_batches": micro_batches, "bucket_bytes": size})
+        config = TrainConfig(
+            **together({**knobs, "micro_batches": micro_batches, "bucket_bytes": size})
+        )
         return simulate(config, workers=2).summary.bytes_sent
 
     assert sent(2, 1 << 20) == sent(4, 1 << 20)

@@ -17,26 +17,27 @@ from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
 from psrt.history.events import BACK
 from psrt.job.virtual import simulate
-from psrt.optim.table import Steps
+from psrt.optim.table import OuterNesterov, Steps
 from psrt.simulation import SimulationCosts
 from support.cases import each, pairs
 from support.histories import codec_knobs
+from support.knobs import together
 
 pytestmark = pytest.mark.rest_one_in(3)
 
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
 SUMS = {
     "dataset": "synthetic:46x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,
-    "mode": "allreduce", "bucket_bytes": 64, "check_every": 1,
+    "mode": "allreduce:bucket-bytes=64", "check_every": 1,
 }  # fmt: skip
 #: Three layers.
 LOCAL = {
     "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 2, "lr": 0.05,
-    "mode": "local-sgd", "local_steps": 4,
+    "mode": "local-sgd:local-steps=4",
 }  # fmt: skip
 KINDS = {
     "as a whole": {},
-    "outer": {"outer": "nesterov:lr=0.7"},
+    "outer": {"outer": OuterNesterov(0.7)},
     "post-local": {"post_local_epoch": 1},
     "fragments": {"fragments": 2},
     "late": {"sync_delay": 2},
@@ -45,9 +46,9 @@ KINDS = {
         "post_local_epoch": 1,
     },
     "eager": {"eager": True},
-    "eager fragments": {"eager": True, "fragments": 3, "outer": "nesterov:lr=0.7"},
+    "eager fragments": {"eager": True, "fragments": 3, "outer": OuterNesterov(0.7)},
     "means": {"fragments": 2, "codec_reply": "low-rank:rank=1"},
-    "servers": {"servers": 2, "outer": "nesterov:lr=0.7"},
+    "servers": {"servers": 2, "outer": OuterNesterov(0.7)},
     "replies": {"servers": 1, "codec_reply": "sign"},
 }  # fmt: skip
 #: Codecs of means in two phases.
@@ -57,12 +58,12 @@ MEANS = ["nonzero", "float16", "sign", "top-k:density=0.1", "int8", "random-k:de
 def summed(codec=None, **more):
     """Return the config of gradients that are summed."""
     rule = {"optimizer": "sign-sgd"} if codec == "demo" else {}
-    return TrainConfig(**SUMS | codec_knobs(codec) | rule | more)
+    return TrainConfig(**together(SUMS | codec_knobs(codec) | rule | more))
 
 
 def local(codec=None, kind="as a whole", **more):
     """Return the config of local steps, of a kind."""
-    return TrainConfig(**LOCAL | KINDS[kind] | codec_knobs(codec) | more)
+    return TrainConfig(**together(LOCAL | KINDS[kind] | codec_knobs(codec) | more))
 
 
 def recorded(config, out, workers=3, problem=None):
@@ -98,7 +99,7 @@ def test_local_steps_are_averaged_checked_and_repeated(tmp_path, codec, kind):
 @each("codec", ["bfloat16", "float4-e3m0", "int8", "qsgd", "ternary", "sign", "random-k"])
 @each("way", ["all-pairs", "naive"])
 def test_bytes_are_those_of_the_formula(codec, way):
-    config = summed(codec, overlap=False, bucket_bytes=None, allreduce=way, epochs=None, steps=3)
+    config = summed(codec, mode="allreduce:overlap=false", allreduce=way, epochs=None, steps=3)
     run = simulate(config, workers=3)
     sizes = [chunk.size for chunk in even_spans(run.theta.size, 3 if way == "all-pairs" else 1)]
     lengths = [config.codec.codec(size).nbytes for size in sizes]
@@ -112,7 +113,7 @@ def test_a_mean_is_no_longer_than_all_contributions_or_the_numbers():
     n, workers = 4096, 4
     for density in (0.001, 0.01, 0.05, 0.2, 0.24, 0.25, 0.5, 1.0):
         config = summed("top-k", codec_reply="nonzero", epochs=None, steps=2)
-        config = replace(config, codec=TopK(density), overlap=False, bucket_bytes=None)
+        config = replace(config, codec=TopK(density), mode="allreduce:overlap=false")
         bare = simulate(config, workers=workers, numerics=False, parameters=n)
         k = -(-int(density * 1e6) * (n // workers) // 10**6)
         one = min(4 * n // workers, 4 * k + min(4 * k, n // workers // 8))
@@ -125,7 +126,7 @@ def test_a_mean_is_no_longer_than_all_contributions_or_the_numbers():
 def test_a_period_sends_the_frames_of_its_fragments(tmp_path, fragments):
     out = str(tmp_path / f"{fragments}")
     config = local("int8:bucket=64", "late", record=True, out=out, steps=24, epochs=None)
-    run = simulate(replace(config, fragments=fragments), workers=3)
+    run = simulate(replace(config, mode=replace(config.scheme, fragments=fragments)), workers=3)
     sizes = [[208, 136, 36][f::fragments] for f in range(fragments)]
 
     def frames(f):

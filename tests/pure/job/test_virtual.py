@@ -14,6 +14,7 @@ from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig, read_toml
+from psrt.config.modes import SoftSync
 from psrt.core.errors import ConfigError, CrashError, DivergedError, ProtocolError
 from psrt.history import Kind, read_history
 from psrt.history.check import check
@@ -34,7 +35,7 @@ BASE = TrainConfig(
     record=True, out="run",
 )  # fmt: skip
 MODES = {
-    "ssp": {"mode": "ssp", "staleness": 1, "servers": 3},
+    "ssp": {"mode": "ssp:staleness=1", "servers": 3},
     "allreduce": {"mode": "allreduce", "allreduce": "auto"},
 }
 FILES = {"config.toml", "metrics.jsonl", "simulation.json", "summary.json"}
@@ -81,7 +82,7 @@ def test_a_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
     assert all((record["loss"] is not None) == numerics for record in records)
     assert numerics or summary.staleness.gap.count == 0
     settings = read_toml(files["config.toml"].decode(), source="run")
-    assert TrainConfig(**settings).mode == summary.mode
+    assert TrainConfig(**settings).scheme.name == summary.mode
     simulation = json.loads(files["simulation.json"])
     assert simulation["seconds"] > summary.seconds - 1e-6 > 0  # which is in whole microseconds
     assert (simulation["workers"], simulation["numerics"]) == (3, numerics)
@@ -228,7 +229,7 @@ def test_what_auto_picks_by_may_be_given(tmp_path):
     assert rounds[0] < rounds[1]
 
 
-@each("knobs", [{"mode": "allreduce", "bucket_bytes": 1}, {"mode": "local-sgd", "local_steps": 2}])
+@each("knobs", [{"mode": "allreduce:bucket-bytes=1"}, {"mode": "local-sgd:local-steps=2"}])
 def test_a_rank_that_goes_astray_is_caught(knobs):
     """A bit of worker 1's parameters flips right before it is looked at."""
 
@@ -258,7 +259,7 @@ def test_softsync_staleness_is_what_the_others_apply(k):
     """
     workers, quorum = 8, 8 // k
     books = Ledger([60] * workers, 1)
-    asked = TrainConfig(mode="softsync", softsync=k, servers=1, lr=1.0, epochs=1)
+    asked = TrainConfig(mode=SoftSync(k=k), servers=1, lr=1.0, epochs=1)
     [server] = record(asked, books, workers=workers, seed=k, costs="all alike").run.servers
     histogram = np.array(server.shard.counts.stats.histogram)
     mean = (histogram * np.arange(histogram.size)).sum() / histogram.sum()

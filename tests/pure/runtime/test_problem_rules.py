@@ -225,9 +225,9 @@ LAYERED = [
     (1, {"parallel": "pipeline:1"}),
     (2, {}),
     (2, {"pipeline_schedule": "pipedream", "micro_batches": None}),
-    (4, {"shard": "gradients", "defer_weights": True}),
-    (2, {"parallel": None, "shard": "gradients", "mode": "allreduce", "micro_batches": None}),
-    (2, {"parallel": None, "shard": "parameters", "mode": "allreduce", "micro_batches": None}),
+    (4, {"mode": "allreduce:shard=gradients", "defer_weights": True}),
+    (2, {"parallel": None, "mode": "allreduce:shard=gradients", "micro_batches": None}),
+    (2, {"parallel": None, "mode": "allreduce:shard=parameters", "micro_batches": None}),
 ]
 WROTE = rf"^a layer wrote to theta at step \d on worker \d.*: {HERE}"
 NAN = r"the gradient of layers\.1\.bias is nan at step [2-6] on worker \d \("
@@ -259,4 +259,4 @@ def test_a_layer_that_leaves_its_gradient_out(monkeypatch):
     monkeypatch.setattr(Dense, "backward_weight", lambda *_: None)
     line = r"^backward_weight\(\) of the layers left 26 of 26 elements of out unwritten"
     with pytest.raises(ConfigError, match=line):
-        simulate_cut(Chain(pair(8)), 1, parallel="pipeline:1", overlap=False)
+        simulate_cut(Chain(pair(8)), 1, parallel="pipeline:1", mode="allreduce:overlap=false")

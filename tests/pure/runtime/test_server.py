@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
 import pytest
 
+from psrt.config.modes import SSP, Async, Sync
 from psrt.core.errors import ProtocolError
 from psrt.core.messages import Leave, Params, Push
 from psrt.core.partition import Span, even_spans
@@ -69,7 +71,7 @@ def push(worker, clock, version, samples=4):
     return Push(worker, clock, version, samples, 0.0)
 
 
-def server_of(port, mode, **knobs):
+def server_of(port, mode, late=math.inf):
     shards = []
     for number, buffers in port.versions.items():
         n = buffers[0].size
@@ -79,15 +81,15 @@ def server_of(port, mode, **knobs):
             Updater(n, Sgd().make(n), Schedule(Always(), 1.0, epochs=1)),
             payload=partial(port.payload, number),
             workers=2,
-            by_samples=mode == "sync",
+            by_samples=mode.rounds,
         )
-        shards.append(ShardServer(port, number, shard, policy_for(mode, 2, **knobs)))
+        shards.append(ShardServer(port, number, shard, policy_for(mode, 2, late=late)))
     return Server(port, shards)
 
 
-def serve(mode, *script, shards=1, **knobs):
+def serve(mode, *script, shards=1, late=math.inf):
     port = ServerPort(script, shards)
-    server = server_of(port, mode, **knobs)
+    server = server_of(port, mode, late)
     drive(server.run())
     return server, port
 
@@ -97,7 +99,7 @@ LEAVES = (Leave(0, 9), Leave(1, 9))
 
 def test_a_push_is_answered_with_the_version_it_made_and_the_staleness_it_met():
     server, port = serve(
-        "async", push(0, 0, 0), push(0, 1, 1), push(1, 0, 0), push(0, 2, 2), *LEAVES
+        Async(), push(0, 0, 0), push(0, 1, 1), push(1, 0, 0), push(0, 2, 2), *LEAVES
     )
     assert [(to, message) for to, message, _ in port.sent] == [
         (1, Params(0, 1, 1, 0)),
@@ -108,23 +110,23 @@ def test_a_push_is_answered_with_the_version_it_made_and_the_staleness_it_met():
     [it] = server.shards
     assert it.shard.theta.tolist() == [-4.0]
     assert it.shard.counts.stats.histogram == [2, 1, 1]
-    server, port = serve("async", push(0, 0, 0), push(1, 0, 0), *LEAVES, late=0)
+    server, port = serve(Async(), push(0, 0, 0), push(1, 0, 0), *LEAVES, late=0)
     stats = server.shards[0].shard.counts.stats  # a drop is counted, and answered
     assert (stats.dropped, server.shards[0].shard.version, len(port.sent)) == (1, 1, 2)
 
 
 def test_an_answer_says_how_long_it_was_held_and_for_whom():
-    _, port = serve("ssp", push(0, 0, 0), push(1, 0, 0), *LEAVES, staleness=0)
+    _, port = serve(SSP(0), push(0, 0, 0), push(1, 0, 0), *LEAVES)
     assert [message[:4] for _, message, _ in port.sent] == [(0, 2, 1, 0), (0, 2, 1, 1)]
     assert [(m.held, m.awaited) for _, m, _ in port.sent] == [(1.0, 1), (0.0, -1)]
-    _, port = serve("sync", push(1, 0, 0), Leave(0, 0), Leave(1, 1))
+    _, port = serve(Sync(), push(1, 0, 0), Leave(0, 0), Leave(1, 1))
     assert [(m.held, m.awaited) for _, m, _ in port.sent] == [(1.0, 0)]
 
 
 def test_each_shard_of_a_server_decides_alone():
     pushes = [push(0, 0, 0)._replace(shard=1), push(1, 0, 0)._replace(shard=1), push(0, 0, 0)]
     leaves = [Leave(worker, 1, shard) for shard in (1, 0) for worker in (1, 0)]
-    server, port = serve("sync", *pushes, *leaves, shards=2)
+    server, port = serve(Sync(), *pushes, *leaves, shards=2)
     # The second shard's round is complete, while that of the first waits until worker 1 leaves.
     assert [(to, m.shard, m.version, m.awaited) for to, m, _ in port.sent] == [
         (1, 1, 1, 1),
@@ -147,7 +149,7 @@ def test_each_shard_of_a_server_decides_alone():
 )
 def test_it_says_what_it_waits_for(script, waits):
     port = ServerPort(script, shards=2)
-    server = server_of(port, "sync")
+    server = server_of(port, Sync())
     with pytest.raises(IndexError):  # the script is at its end
         server.run().send(None)
     assert port.waiting_for() == waits

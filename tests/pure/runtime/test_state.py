@@ -15,7 +15,7 @@ KNOBS = {
     "optimizer": "momentum", "checkpoint_every": 4, "keep": 1000, "codec_everywhere": True,
 }  # fmt: skip
 SYNC = {"mode": "sync", "servers": 2}
-LOCAL = {"mode": "local-sgd", "local_steps": 6}
+LOCAL = {"mode": "local-sgd:local-steps=6"}
 ROWS = {
     **{
         f"replies by {it}": SYNC | {"codec": "int8", "codec_reply": it}
@@ -23,9 +23,11 @@ ROWS = {
     },
     "local, codecs": LOCAL | {"servers": 2, "codec": "top-k", "codec_reply": "sign"},
     "elastic, codecs": {"mode": "easgd", "servers": 2, "codec": "top-k", "codec_reply": "top-k"},
-    "streaming, late": LOCAL | {"fragments": 2, "sync_delay": 2, "mixing": 0.5},
-    "streaming, codec": LOCAL | {"fragments": 3, "codec": "top-k", "outer": "nesterov:lr=0.7"},
-    "buckets by a codec": {"mode": "allreduce", "bucket_bytes": 64, "codec": "low-rank"},
+    "streaming, late": LOCAL
+    | {"mode": "local-sgd:local-steps=6,fragments=2,sync-delay=2,mixing=0.5"},
+    "streaming, codec": LOCAL
+    | {"mode": "local-sgd:local-steps=6,fragments=3,outer=nesterov,outer.lr=0.7", "codec": "top-k"},
+    "buckets by a codec": {"mode": "allreduce:bucket-bytes=64", "codec": "low-rank"},
     "delays": {"mode": "sync", "inject": ("*:jitter:0.01", "1:pause:5:2")},
 }
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.config import TrainConfig
+from psrt.config.modes import SSP, Async, SoftSync, Sync
 from psrt.core.messages import Leave, Params, Push
 from psrt.core.partition import even_spans
 from psrt.optim import Schedule
@@ -121,13 +122,13 @@ def read_slowly(*, servers=SHARDS, seed=0, **knobs):
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
-@pytest.mark.parametrize("mode", [{"mode": "async"}, {"mode": "ssp", "staleness": 2}], ids=str)
+@pytest.mark.parametrize("mode", ["async", "ssp:staleness=2"])
 @pytest.mark.parametrize("servers", [SHARDS, 1])
 @pytest.mark.one_in(4)
 def test_slow_readers_read_the_version_they_were_answered_with(servers, mode, shared_memory):
     SlowAnswers.waits, ahead = 0, set()
     for seed in range(3):
-        books = read_slowly(servers=servers, seed=seed, shared_memory=shared_memory, **mode)
+        books = read_slowly(servers=servers, seed=seed, shared_memory=shared_memory, mode=mode)
         ahead |= {read.clock - read.contents.sum(axis=2).min() for read in books.reads}
     # All buffers were leased at times, so that the server had to wait for a reader.
     assert SlowAnswers.waits > 3
@@ -220,7 +221,7 @@ class Landings:
         assert (self.versions[0][self.landings[rank]] == -self.version[rank]).all()
 
 
-def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False, **knobs):
+def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False):
     port = Landings(workers=workers, steps=steps, shared=shared, rng=np.random.default_rng(seed))
     sgd = Sgd().make(port.SIZE)
     shard = Shard(
@@ -229,9 +230,9 @@ def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False, **knobs):
         Updater(port.SIZE, sgd, Schedule(Always(), 1.0, epochs=1)),
         payload=lambda worker: port.payload(0, worker),
         workers=workers,
-        by_samples=mode == "sync",
+        by_samples=mode.rounds,
     )
-    drive(Server(port, [ShardServer(port, 0, shard, policy_for(mode, workers, **knobs))]).run())
+    drive(Server(port, [ShardServer(port, 0, shard, policy_for(mode, workers))]).run())
     assert (shard.theta == -shard.version).all()
     assert not any(port.left.values())
     return port, shard
@@ -241,22 +242,22 @@ def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False, **knobs):
 @each(
     ("mode", "knobs"),
     [
-        ("async", {}),
-        ("ssp", {"staleness": 1}),
-        ("softsync", {"softsync": 1}),
-        ("sync", {}),
-        ("sync", {"shared": True}),
-        ("sync", {"shared": True, "workers": 1}),
+        (Async(), {}),
+        (SSP(1), {}),
+        (SoftSync(1), {}),
+        (Sync(), {}),
+        (Sync(), {"shared": True}),
+        (Sync(), {"shared": True, "workers": 1}),
     ],
 )
 def test_a_version_is_made_where_its_worker_computes_and_nobody_else_does(mode, knobs, seed):
     port, shard = serve_landings(mode, seed=seed, **knobs)
     assert shard.version >= 40
-    if mode == "async" or "shared" in knobs:  # elsewhere some wait, and others push meanwhile
+    if mode == Async() or "shared" in knobs:  # elsewhere some wait, and others push meanwhile
         assert shard.newest in port.landings.values()
 
 
 def test_a_server_that_writes_where_a_worker_computes_is_found_out(monkeypatch):
     monkeypatch.setattr(Leases, "free", lambda self, preferred, kept: VERSIONS)
     with pytest.raises(AssertionError):
-        serve_landings("async")
+        serve_landings(Async())

@@ -292,7 +292,7 @@ def test_epochs_that_a_worker_was_carried_over_are_not_reported_by_it(slow):
         return rng.exponential(0.2 if rank == slow else 0.001)
 
     config = TrainConfig(
-        mode="sync", backup=1, epochs=12, dataset="synthetic:96x8x3", batch_size=8, hidden=()
+        mode="sync:backup=1", epochs=12, dataset="synthetic:96x8x3", batch_size=8, hidden=()
     )
     run = simulate(config, workers=3, seed=1, costs=SimulationCosts(compute=compute))
     aggregator = MetricsAggregator(3)

@@ -68,7 +68,7 @@ def test_every_worker_has_its_own_times(tmp_path):
 
 
 def test_an_update_is_known_by_how_many_gradients_go_into_it(tmp_path):
-    [shard] = calibrate(record(tmp_path, "--mode softsync --softsync 2 --workers 4")).shards
+    [shard] = calibrate(record(tmp_path, "--mode softsync:k=2 --workers 4")).shards
     assert set(shard.update) == {1, 2}
     assert len(shard.update[1]) >= len(shard.update[2]) - 1  # one is kept, then both are applied
     for gradients, seconds in shard.update.items():

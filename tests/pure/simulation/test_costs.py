@@ -10,6 +10,7 @@ import pytest
 
 from psrt.codec.times import CodecTimes, FrameTimes, Line
 from psrt.config import TrainConfig
+from psrt.config.modes import Gossip
 from psrt.core.errors import ConfigError
 from psrt.core.messages import Push
 from psrt.core.partition import even_spans
@@ -19,6 +20,7 @@ from psrt.transport import NO_PAYLOAD, RoleMap
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import GRADIENT
 from support.cases import each
+from support.knobs import together
 
 #: Parameters, latency in seconds, bytes per second: whole numbers, so times are exact.
 N, LATENCY, RATE = 48, 8.0, 64.0
@@ -181,7 +183,7 @@ def step_s(workers, order, *, compute, latency, message, **knobs):
     )
     seconds = [
         simulate(
-            TrainConfig(mode="gossip", order=order, steps=steps, **knobs),
+            TrainConfig(**together({"mode": Gossip(order=order).text, "steps": steps} | knobs)),
             workers=workers, numerics=False, parameters=MANY, costs=costs,
         ).seconds
         for steps in (2, 12)
@@ -263,7 +265,7 @@ def test_what_neighbours_are_told_is_encoded_once_and_decoded_by_each(order, wor
     """The sender decodes it, too, and all add it up."""
     times = FrameTimes.of(TIMES, feeds_back=False, reply=TIMES)
     encode, decode = times.encode_reply.at(CODED), times.decode_reply.at(CODED)
-    config = {"mode": "gossip", "topology": "full", "order": order, "steps": 3}
+    config = {"mode": Gossip(topology="full", order=order), "steps": 3}
     due = 3 * (1 + encode * (workers > 1) + (workers - 1) * decode)
     assert coded_s(config, workers) == pytest.approx(due)
     assert coded_s(config, workers, codec_speed=math.inf) == 3
@@ -287,7 +289,7 @@ def test_two_phases_of_a_sum(numerics):
     model = {"dataset": "synthetic:64x20x3", "hidden": ()} if numerics else {}
     n = 63 if numerics else CODED
     times = CodecTimes(Line(0.0, 0.5), Line(0.0, 0.25))
-    config = {"mode": "allreduce", "allreduce": "all-pairs", "overlap": False} | model
+    config = {"mode": "allreduce:overlap=false", "allreduce": "all-pairs"} | model
     spent = coded_s(config, 2, numerics, codecs={"int8": times})
     own = (n + 1) // 2  # the larger chunk's owner is done last
     first = 0.5 * n + 0.25 * 2 * own + 0.5 * own

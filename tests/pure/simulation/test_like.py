@@ -12,6 +12,7 @@ import pytest
 from psrt import SimulationCosts, TrainConfig
 from psrt.cli.like import parts_of, samples_of
 from psrt.cli.simulate import parse_simulate
+from psrt.config.modes import SSP, Sync
 from psrt.core.partition import Span
 from psrt.history import Header, read_history
 from psrt.job.scenario import run_in_virtual_time
@@ -30,24 +31,24 @@ MODEL = ("--timing-only", "--parameters", "1000")
 MODES = {
     "serial": "--mode serial --workers 1",
     "sync, 2 servers": "--mode sync --workers 3 --servers 2",
-    "backup": "--mode sync --backup 1 --workers 4",
+    "backup": "--mode sync:backup=1 --workers 4",
     "async": "--mode async --workers 4",
     "async, drops": "--mode async --staleness-rate drop:limit=2 --workers 5",
     "async, 2 shards each": "--mode async --workers 3 --servers 2 --shards-per-server 2",
     "saturated": "--mode async --workers 16",
-    "ssp": "--mode ssp --staleness 2 --workers 4",
-    "softsync": "--mode softsync --softsync 2 --workers 4",
-    "outer, servers": "--mode local-sgd --local-steps 4 --outer nesterov --servers 2 --workers 5",
+    "ssp": "--mode ssp:staleness=2 --workers 4",
+    "softsync": "--mode softsync:k=2 --workers 4",
+    "outer, servers": "--mode local-sgd:local-steps=4,outer=nesterov --servers 2 --workers 5",
     "allreduce": "--mode allreduce --allreduce ring --workers 4",
     "node": "--mode allreduce --allreduce node --workers 4",
-    "no overlap": "--mode allreduce --no-overlap --allreduce tree --workers 4",
-    "local": "--mode local-sgd --local-steps 4 --workers 4",
-    "late": "--mode local-sgd --local-steps 4 --sync-delay 3 --workers 4",
-    "outer": "--mode local-sgd --local-steps 4 --outer nesterov --workers 4",
+    "no overlap": "--mode allreduce:overlap=false --allreduce tree --workers 4",
+    "local": "--mode local-sgd:local-steps=4 --workers 4",
+    "late": "--mode local-sgd:local-steps=4,sync-delay=3 --workers 4",
+    "outer": "--mode local-sgd:local-steps=4,outer=nesterov --workers 4",
     "post-local, late":
-        "--mode local-sgd --local-steps 4 --sync-delay 3 --post-local-epoch 1 --workers 4",
-    "late fragments": "--mode local-sgd --local-steps 4 --fragments 2 --sync-delay 3 --workers 4",
-    "eager fragments": "--mode local-sgd --local-steps 4 --fragments 2 --eager --workers 4",
+        "--mode local-sgd:local-steps=4,post-local-epoch=1,sync-delay=3 --workers 4",
+    "late fragments": "--mode local-sgd:local-steps=4,fragments=2,sync-delay=3 --workers 4",
+    "eager fragments": "--mode local-sgd:local-steps=4,fragments=2,eager=true --workers 4",
 }  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def test_what_follows_the_last_step_is_part_of_a_run(tmp_path, name, algorithm):
     "flags",
     [
         "--mode async --codec int8 --codec-reply int8 --servers 2",
-        "--mode allreduce --codec sign --bucket-bytes 4096",
+        "--mode allreduce:bucket-bytes=4096 --codec sign",
     ],
 )
 def test_a_recorded_time_has_that_of_codecs_in_it(tmp_path, flags):
@@ -244,7 +245,7 @@ def test_a_run_over_hosts_is_as_fast_again(tmp_path, mode, codec):
 
 def test_flags_come_before_what_the_run_had(tmp_path):
     measured = record(tmp_path / "run", MODES["async"])
-    ssp = like(tmp_path / "run", "--mode", "ssp", "--staleness", 1, "--steps", 50)
+    ssp = like(tmp_path / "run", "--mode", "ssp:staleness=1", "--steps", 50)
     assert (ssp.mode, ssp.workers, ssp.steps) == ("ssp", 4, 50)
     assert ssp.samples == 50 * 4 * 32
     faster = like(tmp_path / "run", "--compute", "constant:0.0001")
@@ -260,11 +261,11 @@ def test_what_no_longer_means_anything_is_left_out(tmp_path):
     record(tmp_path / "run", MODES["ssp"], *rates, "--inject", "1:delay:0.02")
     run = str(tmp_path / "run")
     config, _ = parse_simulate(["--like", run])
-    assert (config.staleness, config.staleness_rate, config.optimizer) == (2, Power(0.7), Adam())
+    assert (config.mode, config.staleness_rate, config.optimizer) == (SSP(2), Power(0.7), Adam())
     assert not config.inject
     words = ["--like", run, "--mode", "sync", "--optimizer", "sgd", "--inject", "0:delay:1"]
     config, _ = parse_simulate(words)
-    assert (config.staleness, config.staleness_rate, config.lr) == (None, None, None)
+    assert (config.mode, config.staleness_rate, config.lr) == (Sync(), None, None)
     assert (config.optimizer, len(config.inject)) == (Sgd(), 1)
     config, _ = parse_simulate(["--like", run, "--mode", "local-sgd", "--servers", "0"])
     assert (config.servers, config.placement) == (0, None)

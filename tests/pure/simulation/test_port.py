@@ -151,7 +151,7 @@ class TestScale:
     @pytest.mark.parametrize(
         "knobs",
         [
-            {"mode": "softsync", "softsync": 2, "servers": 2},
+            {"mode": "softsync:k=2", "servers": 2},
             {"mode": "allreduce", "allreduce": "node"},
         ],
         ids=str,

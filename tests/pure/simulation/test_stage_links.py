@@ -133,7 +133,10 @@ def test_small_products_are_dear():
     ("parallel", "knobs"),
     [
         ("pipeline:2,tensor:2", {"pipeline_schedule": "gpipe"}),
-        ("data:2,pipeline:2", {"shard": "parameters", "micro_batches": 3, "defer_weights": True}),
+        (
+            "data:2,pipeline:2",
+            {"mode": "allreduce:shard=parameters", "micro_batches": 3, "defer_weights": True},
+        ),
         ("data:3,pipeline:3", {**PIPEDREAM, "mode": "ssp", "servers": 3}),
         # The first stage has most of the parameters, and two versions of them.
         ("pipeline:2", {**PIPEDREAM, "stages": "3,1"}),

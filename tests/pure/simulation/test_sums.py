@@ -10,6 +10,7 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.config import TrainConfig
+from psrt.config.modes import AllReduce
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span, even_spans
 from psrt.job.virtual import simulate
@@ -243,8 +244,8 @@ class TestOverlap:
         """
         n = 3 * 100 * 101
         asked = TrainConfig(
-            mode="allreduce", allreduce="ring", overlap=overlap,
-            bucket_bytes=1 if overlap else None, steps=10, batch_size=16,
+            mode=AllReduce(overlap=overlap, bucket_bytes=1 if overlap else None), allreduce="ring",
+            steps=10, batch_size=16,
             hidden=(100, 100, 100), dataset="synthetic:200x100x2",
         )  # fmt: skip
         costs = SimulationCosts(
@@ -266,7 +267,7 @@ class TestOverlap:
         self, allreduce, workers, rounds
     ):
         asked = TrainConfig(
-            mode="allreduce", allreduce=allreduce, overlap=False, hidden=(9, 9), batch_size=4
+            mode="allreduce:overlap=false", allreduce=allreduce, hidden=(9, 9), batch_size=4
         )
         costs = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.01)
         few, many = (

@@ -29,10 +29,10 @@ MODES = {
     "ssp(2)": ("ssp", {"staleness": 2}),
     "ssp(3)": ("ssp", {"staleness": 3}),
     "ssp(1), late 0": ("ssp", {"staleness": 1, "late": 0}),
-    "softsync(1)": ("softsync", {"softsync": 1}),
-    "softsync(2)": ("softsync", {"softsync": 2}),
-    "softsync(3)": ("softsync", {"softsync": 3}),
-    "softsync(1), late 0": ("softsync", {"softsync": 1, "late": 0}),
+    "softsync(1)": ("softsync", {"k": 1}),
+    "softsync(2)": ("softsync", {"k": 2}),
+    "softsync(3)": ("softsync", {"k": 3}),
+    "softsync(1), late 0": ("softsync", {"k": 1, "late": 0}),
     "local-sgd(2)": ("local-sgd", {"period": AveragingPeriod(2)}),
     "easgd(2), asynchronous": ("easgd", {"asynchronous": True, "period": AveragingPeriod(2)}),
     "post-local(2)": ("local-sgd", {"period": AveragingPeriod(2, post_local_epoch=1.0)}),
@@ -54,7 +54,7 @@ CROWDS = [
     )
     for row, (_, knobs) in MODES.items()
     for size in SIZES
-    if max(knobs.get("backup", 0) + 1, knobs.get("softsync", 1)) <= size[0]
+    if max(knobs.get("backup", 0) + 1, knobs.get("k", 1)) <= size[0]
     if (row, *size) not in TOO_MANY
 ]
 #: States of a few, worked out by this exploration itself: fewer would mean that it misses some.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psrt.config.modes import MODES
+from psrt.config.modes import MODES, SSP, AllReduce, Async, SoftSync, Sync
 from psrt.core.errors import ConfigError, ProtocolError
 from psrt.core.messages import Leave, Park, Push
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Serve, policy_for
@@ -31,7 +31,7 @@ A1, B1, C1 = push(0, 1, 1), push(1, 1, 1), push(2, 1, 1)
 
 class TestSync:
     def test_a_round_is_folded_in_worker_order_and_then_everybody_goes_on(self):
-        policy = policy_for("sync", 3)
+        policy = policy_for(Sync(), 3)
         play(
             policy,
             *(C0, []),
@@ -44,7 +44,7 @@ class TestSync:
         assert policy.version == 2
 
     def test_who_leaves_before_its_push_is_not_waited_for(self):
-        policy = policy_for("sync", 3)
+        policy = policy_for(Sync(), 3)
         play(
             policy,
             *(A0, []),
@@ -58,7 +58,7 @@ class TestSync:
 
     def test_who_dies_with_its_push_unanswered_takes_it_along(self):
         play(
-            policy_for("sync", 3),
+            policy_for(Sync(), 3),
             *(B0, []),
             *(leave(1), [Drop(B0)]),
             *(A0, []),
@@ -68,7 +68,7 @@ class TestSync:
 
 class TestBackups:
     def test_the_first_are_enough_and_the_rest_are_dropped(self):
-        policy = policy_for("sync", 3, backup=1)
+        policy = policy_for(Sync(backup=1), 3)
         play(
             policy,
             *(C0, []),
@@ -80,7 +80,7 @@ class TestBackups:
     def test_whom_another_shard_carried_ahead_waits_for_its_round_and_is_no_part_of_it(self):
         # Worker 2 missed round 0 here, in time to be answered with version 1, and missed both
         # rounds 0 and 1 on another shard, which answered with version 2.
-        policy = policy_for("sync", 3, backup=1)
+        policy = policy_for(Sync(backup=1), 3)
         play(
             policy,
             *(A0, []),
@@ -93,7 +93,7 @@ class TestBackups:
 
     def test_a_round_nobody_will_ever_push_for_is_passed_over(self):
         # Worker 0 died after another shard had its push for round 0, and before this one.
-        policy = policy_for("sync", 2, backup=1)
+        policy = policy_for(Sync(backup=1), 2)
         play(
             policy,
             *(push(1, clock=1, version=0, samples=0), []),
@@ -104,7 +104,7 @@ class TestBackups:
 
 class TestAsync:
     def test_every_push_is_an_update_and_nobody_waits(self):
-        policy = policy_for("async", 2)
+        policy = policy_for(Async(), 2)
         a1, a2 = push(0, 1, 1), push(0, 2, 2)
         play(
             policy,
@@ -118,7 +118,7 @@ class TestAsync:
         assert policy.staleness(push(0, 3, 1)) == 3  # versions in between
 
     def test_what_is_staler_than_the_limit_is_dropped(self):
-        policy = policy_for("async", 3, late=1)
+        policy = policy_for(Async(), 3, late=1)
         b1 = push(1, 1, 2)
         play(policy, A0, [Apply((A0,)), Serve(0, 1)])
         assert policy.staleness(C0) == 1  # the limit itself is not too stale
@@ -133,7 +133,7 @@ class TestAsync:
 
 class TestSsp:
     def test_a_worker_may_be_so_far_ahead_and_no_further(self):
-        policy = policy_for("ssp", 2, staleness=1)
+        policy = policy_for(SSP(1), 2)
         a1, a2, b1 = push(0, 1, 1), push(0, 2, 3), push(1, 1, 3)
         play(
             policy,
@@ -147,7 +147,7 @@ class TestSsp:
 
 class TestSoftsync:
     def test_who_goes_on_before_the_update_has_its_gradient_kept(self):
-        policy = policy_for("softsync", 4, softsync=2)
+        policy = policy_for(SoftSync(2), 4)
         a1 = push(0, 1, 0)
         play(
             policy,
@@ -159,7 +159,7 @@ class TestSoftsync:
 
     @each(("workers", "k", "quorum"), [(4, 1, 4), (4, 3, 1), (5, 2, 2), (6, 6, 1)])
     def test_the_quorum_is_w_over_k(self, workers, k, quorum):
-        policy = policy_for("softsync", workers, softsync=k)
+        policy = policy_for(SoftSync(k), workers)
         sizes = []
         for clock in range(2 * quorum):
             decisions = policy.handle(push(0, clock, policy.version))
@@ -167,7 +167,7 @@ class TestSoftsync:
         assert sizes == [quorum, quorum]
 
     def test_what_those_who_left_have_pushed_is_applied(self):
-        policy = policy_for("softsync", 4, softsync=1)
+        policy = policy_for(SoftSync(1), 4)
         play(
             policy,
             *(A0, [Keep(A0), Serve(0, 1)]),
@@ -182,25 +182,25 @@ class TestSoftsync:
 
 class TestProtocol:
     @each(
-        ("name", "knobs", "script", "complaint"),
+        ("mode", "script", "complaint"),
         [
-            ("async", {}, [push(2, 0, 0)], "worker 2 pushed, but it is not among"),
-            ("async", {}, [push(0, 1, 0)], "worker 0 pushed clock 1, expected 0"),
-            ("async", {}, [A0, A0], "worker 0 pushed clock 0, expected 1"),
-            ("async", {}, [push(0, 0, 1)], "worker 0 read version 1, the newest is 0"),
-            ("async", {}, [push(0, 0, -1)], "worker 0 read version -1, the newest is 0"),
-            ("async", {}, [leave(0), leave(0)], "worker 0 left, but it is not among"),
-            ("ssp", {"staleness": 0}, [A0, push(0, 1, 1)], "worker 0 pushed again before"),
-            ("sync", {}, [A0, A0], "worker 0 pushed again before it was answered"),
-            ("sync", {}, [push(0, 1, 0)], "worker 0 pushed clock 1 on version 0"),
-            ("sync", {}, [A0, B0, push(0, 0, 0)], "worker 0 pushed clock 0, expected 1"),
-            ("sync", {"backup": 1}, [push(0, 1, 0)], "worker 0 pushed clock 1 on version 0"),
-            ("sync", {"backup": 1}, [push(0, 1, 1)], "worker 0 read version 1, the newest is 0"),
-            ("sync", {"backup": 1}, [A0, push(0, 0, 1)], "worker 0 pushed clock 0 on version 1"),
+            (Async(), [push(2, 0, 0)], "worker 2 pushed, but it is not among"),
+            (Async(), [push(0, 1, 0)], "worker 0 pushed clock 1, expected 0"),
+            (Async(), [A0, A0], "worker 0 pushed clock 0, expected 1"),
+            (Async(), [push(0, 0, 1)], "worker 0 read version 1, the newest is 0"),
+            (Async(), [push(0, 0, -1)], "worker 0 read version -1, the newest is 0"),
+            (Async(), [leave(0), leave(0)], "worker 0 left, but it is not among"),
+            (SSP(0), [A0, push(0, 1, 1)], "worker 0 pushed again before"),
+            (Sync(), [A0, A0], "worker 0 pushed again before it was answered"),
+            (Sync(), [push(0, 1, 0)], "worker 0 pushed clock 1 on version 0"),
+            (Sync(), [A0, B0, push(0, 0, 0)], "worker 0 pushed clock 0, expected 1"),
+            (Sync(backup=1), [push(0, 1, 0)], "worker 0 pushed clock 1 on version 0"),
+            (Sync(backup=1), [push(0, 1, 1)], "worker 0 read version 1, the newest is 0"),
+            (Sync(backup=1), [A0, push(0, 0, 1)], "worker 0 pushed clock 0 on version 1"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, name, knobs, script, complaint):
-        policy = policy_for(name, 2, **knobs)
+    def test_what_cannot_be_is_refused(self, mode, script, complaint):
+        policy = policy_for(mode, 2)
         *before, wrong = script
         for event in before:
             policy.handle(event)
@@ -215,14 +215,14 @@ class TestFence:
 
     @each("event", [B0, Park(1, 0, 5), Leave(1, 0), MISSED])
     def test_nothing_of_one_that_was_missed_is_handled(self, event):
-        policy = policy_for("async", 2)
+        policy = policy_for(Async(), 2)
         assert not policy.fences(event)
         policy.handle(self.MISSED)
         assert policy.fences(event)
         assert not policy.fences(A0)
 
     def test_one_that_has_left_by_itself_is_not_missed_any_more(self):
-        policy = policy_for("async", 2)
+        policy = policy_for(Async(), 2)
         policy.handle(Leave(1, 0))
         assert policy.fences(self.MISSED)
         assert not policy.fences(B0)  # which it must not send, see above
@@ -230,13 +230,13 @@ class TestFence:
 
 @each("row", [row for row in MODES.values() if row.may_have_servers])
 def test_every_mode_that_may_have_servers_has_a_policy(row):
-    policy = policy_for(row.name, 3, **dict.fromkeys(row.policy_knobs, 1))
+    policy = policy_for(row, 3)
     assert (policy.version, policy.clock, policy.live) == (0, {0: 0, 1: 0, 2: 0}, True)
 
 
 def test_a_mode_without_servers_has_no_policy():
     with pytest.raises(ConfigError, match="mode 'allreduce' has no servers; those that do: sync"):
-        policy_for("allreduce", 2)
+        policy_for(AllReduce(), 2)
 
 
 @each(

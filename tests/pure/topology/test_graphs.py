@@ -161,7 +161,7 @@ def test_files(tmp_path):
     ("0 1\n2 3", 4, "not connected: nothing of rank 2 ever comes to rank 0"),
     ("", 2, "has no edges"),
     ("0 1\n1 4", 4, "line 2: the edge '1 4' is of ranks that do not exist, .* from 0 to 3"),
-    ("0 > 1\n1 > 2\n2 > 1\n2 > 0\n", 3, "rank 1 has 2 senders and 1 receiver,.*--push-sum"),
+    ("0 > 1\n1 > 2\n2 > 1\n2 > 0\n", 3, "rank 1 has 2 senders and 1 receiver,.* push-sum"),
     ("0 1 0.5\n1 2 0.75", 3, "rank 1 weighs what rank 1 has by -0.25, expected 0 to 1"),
     ("0 > 1 0.5\n1 > 0 0.25", 2, "not doubly stochastic: .* of what rank 0 has add up to 1.25"),
     ("0 1 0.5\n1 2", 3, "the edge from rank 1 to rank 2 has no weight, and others have"),

@@ -150,7 +150,7 @@ def test_push_sum_comes_to_the_mean(name, size):
 def test_push_sum_on_a_graph_that_only_it_can_mix(tmp_path):
     path = tmp_path / "edges"
     path.write_text("0 > 1\n1 > 2\n2 > 0\n0 > 3\n3 > 1\n")
-    with pytest.raises(ConfigError, match="expected --push-sum"):
+    with pytest.raises(ConfigError, match="expected push-sum"):
         topology_of(str(path), 4)
     found = topology_of(str(path), 4, push_sum=True)
     _comes_to_the_mean(found)

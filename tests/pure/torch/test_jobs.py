@@ -17,9 +17,9 @@ from support.torch_models import noisy, problem_of
 MODES = {
     "sync": {"mode": "sync"},
     "async": {"mode": "async", "servers": 2},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 3},
-    "easgd": {"mode": "easgd", "local_steps": 2},
-    "allreduce": {"mode": "allreduce", "bucket_bytes": 100},
+    "local-sgd": {"mode": "local-sgd:local-steps=3"},
+    "easgd": {"mode": "easgd:local-steps=2"},
+    "allreduce": {"mode": "allreduce:bucket-bytes=100"},
     "gossip": {"mode": "gossip"},
 }
 

@@ -20,6 +20,7 @@ from psrt.optim import BLOCK
 from psrt.simulation import SimulationCosts
 from psrt.topology import topology_of
 from support.cases import also, each, some
+from support.knobs import together
 
 CTA, ATC = "combine-then-adapt", "adapt-then-combine"
 BOTH = pytest.mark.parametrize("order", [CTA, ATC])
@@ -61,7 +62,7 @@ def gossip(problem, *, seed=0, hosts=(), costs=None, crashes=(), say=None, **kno
     """Return a run of as many workers as the problem has."""
     if "steps" not in knobs:
         knobs = {"epochs": 1} | knobs
-    config = TrainConfig(**{"mode": "gossip", "topology": "ring", "lr": 0.1} | knobs)
+    config = TrainConfig(**together({"mode": "gossip", "lr": 0.1} | knobs))
     return simulate(
         config, problem, workers=len(problem.counts), seed=seed, hosts=hosts, costs=costs,
         crashes=crashes, **({"say": say} if say else {}),
@@ -116,11 +117,11 @@ CODED = {"codec": "top-k:density=0.1", "consensus_rate": 0.3}
 KINDS = [
     ("star", {}, ()),
     ("one-peer-exponential", {"order": ATC}, ()),
-    ("exponential", {"push_sum": True, "order": ATC}, ()),
-    ("ring", {"gradient_tracking": True}, ()),
-    ("one-peer-exponential", {"gradient_tracking": True, "order": ATC}, ()),
-    ("ring", {"by_host": True}, (2, 1, 1)),
-    ("star", {"by_host": True, "order": ATC}, (1, 1, 2)),
+    ("exponential", {"variant": "push-sum", "order": ATC}, ()),
+    ("ring", {"variant": "gradient-tracking"}, ()),
+    ("one-peer-exponential", {"variant": "gradient-tracking", "order": ATC}, ()),
+    ("ring", {"variant": "by-host"}, (2, 1, 1)),
+    ("star", {"variant": "by-host", "order": ATC}, (1, 1, 2)),
     ("ring", CODED, ()),
     ("ring", CODED | {"order": ATC}, ()),
 ]
@@ -134,10 +135,13 @@ def test_vectors_of_several_blocks(topology, knobs, ranks, n):
     run = gossip(problem, topology=topology, hosts=ranks, seed=2, **knobs)
     places = [host for host, count in enumerate(ranks) for _ in range(count)]
     matrices = topology_of(
-        topology, 4, push_sum="push_sum" in knobs, **({"hosts": places} if ranks else {})
+        topology,
+        4,
+        push_sum=knobs.get("variant") == "push-sum",
+        **({"hosts": places} if ranks else {}),
     ).matrices
     coded = {"density": 0.1, "rate": 0.3} if "codec" in knobs else {}
-    tracks, order = "gradient_tracking" in knobs, knobs.get("order", CTA)
+    tracks, order = knobs.get("variant") == "gradient-tracking", knobs.get("order", CTA)
     due = oracle(problem, matrices, 4, order=order, tracks=tracks, **coded)
     # Of many elements a few are nearly as large as others, which float32 then takes for larger.
     off = np.abs(ends(run) - due) > 4e-6
@@ -150,7 +154,7 @@ def test_vectors_of_several_blocks(topology, knobs, ranks, n):
 def test_ranks_that_are_dealt_out_to_hosts_in_turn(monkeypatch):
     host = [0, 1, 2, 0, 1, 0]
     monkeypatch.setattr(VirtualLauncher, "hosts", lambda self, config: host)
-    found = ends(gossip(Apart(*[6] * 6), order=ATC, by_host=True))
+    found = ends(gossip(Apart(*[6] * 6), order=ATC, variant="by-host"))
     for i, j in itertools.combinations(range(6), 2):
         assert np.array_equal(found[i], found[j]) == (host[i] == host[j])
 
@@ -163,7 +167,7 @@ def test_where_it_comes_to_rest_is_what_the_documentation_says(order, off):
     due = problem.curvatures @ problem.centres / problem.curvatures.sum()
     plain, tracking = (
         np.linalg.norm(ends(gossip(problem, lr=0.05, order=order, **it)) - due, axis=1).max()
-        for it in ({}, {"gradient_tracking": True})
+        for it in ({}, {"variant": "gradient-tracking"})
     )
     assert f"{plain:.2f}" == off
     assert tracking < 2e-7
@@ -210,14 +214,14 @@ def left_oracle(problem, ranks, order):
 def test_who_is_done_leaves_and_the_others_go_on(counts, ranks, order):
     """Those that lead relay for their members, and weights follow the ranks that are left."""
     problem = Apart(*counts)
-    run = gossip(problem, order=order, hosts=ranks, by_host=True if ranks else None)
+    run = gossip(problem, order=order, hosts=ranks, variant="by-host" if ranks else "plain")
     assert tuple(it.clock for it in run.workers) == counts
     assert_allclose(ends(run), left_oracle(problem, ranks or (1, 1, 1), order), 1e-5, 1e-5)
 
 
 @each("topology", ["ring", "exponential", "full"])
 def test_who_leaves_takes_no_weight_along(topology):
-    run = gossip(Apart(1, 2, 3, 4, 5), topology=topology, push_sum=True, epochs=3)
+    run = gossip(Apart(1, 2, 3, 4, 5), topology=topology, variant="push-sum", epochs=3)
     assert [it.clock for it in run.workers] == [3, 6, 9, 12, 15]
     assert sum(it.strategy.held[1] for it in run.workers) == pytest.approx(5)
 
@@ -225,19 +229,19 @@ def test_who_leaves_takes_no_weight_along(topology):
 @each(("victims", "order"), [((1,), CTA), ((3,), ATC), ((0, 1, 2), CTA), ((0, 4), ATC)])
 def test_deaths_of_members_leaders_and_hosts(victims, order):
     crashes = tuple((it, 0.004 + 0.0003 * it) for it in victims)
-    run = gossip(Apart(*[30] * 6), order=order, by_host=True, hosts=(3, 1, 2), crashes=crashes)
+    run = gossip(Apart(*[30] * 6), order=order, variant="by-host", hosts=(3, 1, 2), crashes=crashes)
     assert [it.clock < 30 for it in run.workers] == [it in victims for it in range(6)]
 
 
 def test_without_rounds_a_death_stops_nobody_else():
     """Amid an average, and of one for whose end others wait; all but one may die."""
-    given = {"topology": "star", "asynchronous": True}
+    given = {"topology": "star", "variant": "pairs"}
     for worker, at in itertools.product(range(4), range(1, 16, 4)):
         run = gossip(Apart(*[12] * 4), crashes=((worker, 1e-3 * at),), **given)
         assert [it.clock for i, it in enumerate(run.workers) if i != worker] == [12] * 3
     for last in range(4):
         crashes = tuple((i, 0.003 + 0.001 * i) for i in range(4) if i != last)
-        run = gossip(Apart(*[12] * 4), asynchronous=True, crashes=crashes)
+        run = gossip(Apart(*[12] * 4), variant="pairs", crashes=crashes)
         assert run.workers[last].clock == 12
 
 
@@ -246,7 +250,7 @@ def test_without_rounds_a_death_stops_nobody_else():
 
 def test_bytes_between_hosts_are_those_of_its_neighbours():
     ranks, frame = (2, 3, 1, 1), 64
-    run = gossip(Apart(*[6] * 7), topology="star", by_host=True, hosts=ranks)
+    run = gossip(Apart(*[6] * 7), topology="star", variant="by-host", hosts=ranks)
     message = 6 * (4 * 5 + frame)
     degree = {0: 3, 2: 1, 5: 1, 6: 1}  # whoever leads, and the degree of its host
     members = {0: 1, 2: 2, 5: 0, 6: 0}
@@ -263,20 +267,20 @@ def test_means_travel_while_gradients_are_computed():
         compute=lambda rank, rng: 0.01, latency=lambda rng: 0.009, bandwidth=1e12
     )
     for order, due in ((CTA, 0.01), (ATC, 0.019)):
-        run = gossip(Apart(*[50] * 5), order=order, by_host=True, hosts=(2, 2, 1), costs=costs)
+        run = gossip(Apart(*[50] * 5), order=order, variant="by-host", hosts=(2, 2, 1), costs=costs)
         assert run.seconds / 50 == pytest.approx(due, rel=0.05)
 
 
 def test_without_rounds_nobody_waits_for_a_straggler():
     """Worker 1 of a ring takes 10 times as long: nobody else's step takes longer for it."""
     costs = SimulationCosts(compute=lambda rank, rng: 0.1 if rank == 1 else 0.01)
-    run = gossip(Apart(*[6] * 6), asynchronous=True, costs=costs, epochs=2)
+    run = gossip(Apart(*[6] * 6), variant="pairs", costs=costs, epochs=2)
     ended = {it.worker: it.seconds for it in run.reports if it.step == 6}
     assert ended == pytest.approx({i: 0.6 if i == 1 else 0.06 for i in range(6)})
 
 
 def test_without_rounds_reports_add_up_to_the_summary():
-    run = gossip(Apart(*[12] * 4), asynchronous=True, log_every=5, seed=1)
+    run = gossip(Apart(*[12] * 4), variant="pairs", log_every=5, seed=1)
     told, reports = run.summary.staleness, run.reports
     assert sum(it.staleness_count for it in reports) == sum(told.histogram) > 10
     assert sum(it.staleness_sum for it in reports) == sum(
@@ -334,15 +338,15 @@ def test_a_frame_is_counted_for_each_neighbour():
     ],
 )
 def test_the_consensus_rate_is_what_a_codec_tells(knobs, rate):
-    config = resolve(TrainConfig(mode="gossip", **knobs), ranks=3)
-    assert config.consensus_rate == pytest.approx(rate)
+    config = resolve(TrainConfig(**together({"mode": "gossip"} | knobs)), ranks=3)
+    assert config.scheme.consensus_rate == pytest.approx(rate)
     assert config.error_feedback is config.codec.knobs.get("scaled") is None
 
 
 # --- what is said -------------------------------------------------------------------------------
 
 
-@each("knobs", [{}, {"push_sum": True}, {"asynchronous": True}])
+@each("knobs", [{}, {"variant": "push-sum"}, {"variant": "pairs"}])
 def test_the_distance_of_the_models_is_measured_and_changes_nothing(knobs):
     config = {"log_every": 3, **knobs}
     runs = [gossip(Apart(*[7] * 4), consensus_every=every, **config) for every in (0, 1)]
@@ -352,7 +356,7 @@ def test_the_distance_of_the_models_is_measured_and_changes_nothing(knobs):
     *some, last = runs[1].records
     assert [record.step for record in runs[1].records] == [3, 6, 7]
     assert last.consensus_distance == pytest.approx(apart(ends(runs[1])), rel=1e-5)
-    for record in some if "asynchronous" not in knobs else ():
+    for record in some if knobs.get("variant") != "pairs" else ():
         short = gossip(Apart(*[7] * 4), steps=record.step, **knobs)
         assert record.consensus_distance == pytest.approx(apart(ends(short)), rel=1e-5)
     told = runs[0].summary.graph_averages
@@ -382,22 +386,26 @@ def test_the_start_and_the_end_say_whose_model_it_is():
 @each(
     ("workers", "knobs", "message"),
     [
-        (6, {"by_host": True, "topology": "one-peer-exponential"}, "hosts with 3, 1, 2 r"),
-        (5, {"by_host": True}, "--hosts has 6 ranks in all, the job 5"),
+        (6, {"variant": "by-host", "topology": "one-peer-exponential"}, "hosts with 3, 1, 2 r"),
+        (5, {"variant": "by-host"}, "--hosts has 6 ranks in all, the job 5"),
         (5, {"topology": "torus"}, "torus: a torus has rows × columns of at least two each"),
-        (5, {"push_sum": True, "order": CTA}, "--push-sum sends what a step has made"),
-        (5, {"asynchronous": True, "topology": "exponential"}, "has edges that go one way, such"),
-        (4, {"asynchronous": True, "topology": "one-peer-exponential"}, "another graph in each"),
-        (3, {"asynchronous": True, "topology": "weighted.txt"}, "has weights, and --asynchr"),
+        (5, {"variant": "push-sum", "order": CTA}, "variant push-sum sends what a step has"),
+        (5, {"variant": "pairs", "topology": "exponential"}, "has edges that go one way, such"),
+        (4, {"variant": "pairs", "topology": "one-peer-exponential"}, "another graph in each"),
+        (3, {"variant": "pairs", "topology": "weighted.txt"}, "has weights, and variant=pairs"),
         (5, {"codec": "int8", "topology": "one-peer-exponential"}, "in each of 3 rounds, and --c"),
         (5, {"codec": "int8", "topology": "exponential"}, "does not weigh 2 > 0 as 0 > 2, and --c"),
         (5, {"codec": "ternary"}, "--codec ternary cannot send how parameters differ .* can: "),
-        (5, {"codec": "low-rank"}, "--codec low-rank needs --consensus-rate G with --mode gossip"),
+        (5, {"codec": "low-rank"}, "--codec low-rank needs --mode gossip:consensus-rate=G"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(workers, knobs, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weighted.txt").write_text("0 1 0.25\n1 2 0.25\n")
     with pytest.raises(ConfigError, match=message) as refused:
-        gossip(Apart(*[3] * workers), hosts=(3, 1, 2) if "by_host" in knobs else (), **knobs)
+        gossip(
+            Apart(*[3] * workers),
+            hosts=(3, 1, 2) if knobs.get("variant") == "by-host" else (),
+            **knobs,
+        )
     assert "\n" not in str(refused.value)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
+from psrt.config.modes import LocalSGD
 from psrt.core.partition import Span
 from psrt.job.virtual import simulate
 from psrt.optim import BLOCK, Schedule
@@ -23,6 +24,7 @@ from psrt.runtime.strategies.averaging import OuterStep
 from psrt.runtime.updater import Contribution, Updater
 from psrt.simulation import SimulationCosts
 from support.cases import each
+from support.knobs import together
 
 LR, MU = 0.2, 0.5
 #: The layers of θ, the last one first, as a problem names them.
@@ -218,8 +220,8 @@ class Oracle:
 
 
 def trained(problem, workers, knobs, *, seed=0, **length):
-    knobs = {"mode": "local-sgd", "local_steps": 4, "allreduce": "tree"} | knobs | length
-    config = TrainConfig(**{"optimizer": Momentum(MU), "lr": LR} | knobs)
+    knobs = {"mode": "local-sgd:local-steps=4", "allreduce": "tree"} | knobs | length
+    config = TrainConfig(**together({"optimizer": Momentum(MU), "lr": LR} | knobs))
     return simulate(config, problem, workers=workers, seed=seed)
 
 
@@ -277,7 +279,7 @@ def test_what_is_sent_while_steps_go_on_costs_no_time():
     costs = SimulationCosts(compute=lambda *_: 1e-3, latency=lambda _: 1e-3, per_byte=1e-5)
     usual, late, eager, fragments = (
         simulate(
-            TrainConfig(mode="local-sgd", lr=LR, local_steps=8, allreduce="naive", steps=32, **it),
+            TrainConfig(mode=LocalSGD(**it), lr=LR, allreduce="naive", steps=32),
             Points(EVEN),
             workers=5,
             costs=costs,
@@ -290,7 +292,7 @@ def test_what_is_sent_while_steps_go_on_costs_no_time():
 
 def test_the_first_lines_say_what_is_sent_when():
     lines: list[str] = []
-    knobs = {"mode": "local-sgd", "fragments": 2, "sync_delay": 3, "allreduce": "ring"}
+    knobs = {"mode": "local-sgd:fragments=2,sync-delay=3", "allreduce": "ring"}
     simulate(TrainConfig(**knobs, steps=4), Points(EVEN), workers=2, say=lines.append)
     assert lines[:2] == [
         "all-reduce: ring, as asked",
@@ -324,7 +326,7 @@ def test_an_outer_step_of_several_blocks(n):
 
 def elastic(problem, workers, **knobs):
     """Return a run, its centre, and the parameters of its workers."""
-    given = {"mode": "easgd", "allreduce": None, "servers": 1, "local_steps": 2}
+    given = {"mode": "easgd:local-steps=2", "allreduce": None, "servers": 1}
     run = trained(problem, workers, given | knobs, epochs=1)
     centre = np.concatenate([it.shard.theta for it in run.servers])
     return run, centre, [it.strategy._port.theta for it in run.workers]

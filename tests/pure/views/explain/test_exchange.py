@@ -115,7 +115,7 @@ def test_the_command(capsys, tmp_path):
     assert all(f">{name}</text>" in svg for name in ("worker 1", "pushes", "reads", "server 0"))
     explain.main(["sync"])
     assert "with --shards-per-server" not in capsys.readouterr().out
-    words = "local-sgd --servers 1 --shards-per-server 2 --steps 2 --local-steps 1"
+    words = "local-sgd:local-steps=1 --servers 1 --shards-per-server 2 --steps 2"
     explain.main(words.split())
     assert capsys.readouterr().out.startswith("local-sgd (1 local step)")
 

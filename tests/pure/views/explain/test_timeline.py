@@ -26,22 +26,22 @@ from support.cases import each
 MODES = {
     "sync": {"mode": "sync"},
     "sync on two shards": {"mode": "sync", "servers": 2},
-    "sync with a backup": {"mode": "sync", "backup": 1},
+    "sync with a backup": {"mode": "sync:backup=1"},
     "async": {"mode": "async"},
-    "ssp": {"mode": "ssp", "staleness": 2},
-    "softsync": {"mode": "softsync", "softsync": 2},
-    "local-sgd": {"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"},
-    "local-sgd over servers": {"mode": "local-sgd", "local_steps": 3, "servers": 1},
-    "easgd": {"mode": "easgd", "local_steps": 3},
-    "easgd, asynchronous": {"mode": "easgd", "local_steps": 3, "asynchronous": True},
-    "allreduce": {"mode": "allreduce", "allreduce": "tree", "overlap": False},
+    "ssp": {"mode": "ssp:staleness=2"},
+    "softsync": {"mode": "softsync:k=2"},
+    "local-sgd": {"mode": "local-sgd:local-steps=3", "allreduce": "ring"},
+    "local-sgd over servers": {"mode": "local-sgd:local-steps=3", "servers": 1},
+    "easgd": {"mode": "easgd:local-steps=3"},
+    "easgd, asynchronous": {"mode": "easgd:local-steps=3,asynchronous=true"},
+    "allreduce": {"mode": "allreduce:overlap=false", "allreduce": "tree"},
 }
-_STREAMING = {"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"}
+_STREAMING = {"mode": "local-sgd:local-steps=3", "allreduce": "ring"}
 STREAMS = {
-    "late": _STREAMING | {"sync_delay": 2},
-    "fragments": _STREAMING | {"fragments": 3},
-    "late fragments": _STREAMING | {"fragments": 2, "sync_delay": 3},
-    "eager": _STREAMING | {"eager": True, "fragments": 2},
+    "late": _STREAMING | {"mode": "local-sgd:local-steps=3,sync-delay=2"},
+    "fragments": _STREAMING | {"mode": "local-sgd:local-steps=3,fragments=3"},
+    "late fragments": _STREAMING | {"mode": "local-sgd:local-steps=3,fragments=2,sync-delay=3"},
+    "eager": _STREAMING | {"mode": "local-sgd:local-steps=3,eager=true,fragments=2"},
 }
 MODES |= STREAMS
 STEPS = 6
@@ -133,14 +133,16 @@ def test_fragments_are_drawn_from_their_sending_to_their_arrival(name, slow):
     config, longest = found.config, 0.5  # both sums, around the ring of 4
     for line, sums in zip(found.lines, found.sums, strict=True):
         steps = of(line, COMPUTE)
-        assert [it.fragment for it in sums] == [k % config.fragments for k in range(len(sums))]
+        assert [it.fragment for it in sums] == [
+            k % config.scheme.fragments for k in range(len(sums))
+        ]
         for k, it in enumerate(sums):
             others = [theirs[k].sent for theirs in found.sums]
             assert (it.complete, others[it.last]) == (max(others), max(others))
             assert it.sent <= it.complete < it.taken
             between = [s for s in steps if it.sent < s.stop <= it.taken]
             if it.sent < steps[-1].stop - 3.5 * max(found.slow) and name != "eager":
-                assert len(between) == config.sync_delay
+                assert len(between) == config.scheme.sync_delay
         # It waits only for a mean that it needs, and no longer than a message after the last part.
         for stretch in line:
             if stretch.what != COMPUTE:
@@ -155,14 +157,14 @@ def test_the_same_seed_the_same_timeline_which_can_be_written_and_drawn(name):
     assert timeline.__wrapped__(name) == found
     assert timeline(name, seed=1).lines != found.lines
     film = film_of(found)
-    assert lanes_text(film).startswith(found.config.mode)
+    assert lanes_text(film).startswith(found.config.scheme.name)
     svg = draw(film).as_text()
     assert all(f">worker {worker}</text>" in svg for worker in range(4))
     assert svg.count("<rect") > sum(len(of(line, COMPUTE)) for line in found.lines)
 
 
 HAND_MADE = Timeline(
-    config=TrainConfig(mode="ssp", staleness=2, servers=1, steps=2),
+    config=TrainConfig(mode="ssp:staleness=2", servers=1, steps=2),
     slow=(1.0, 3.0),
     lines=(
         (

@@ -236,11 +236,11 @@ def test_names_of_ranks_do_nothing():
 
 MODES = {
     "sync": {"mode": "sync", "steps": 3},
-    "ssp": {"mode": "ssp", "staleness": 1, "steps": 4},
+    "ssp": {"mode": "ssp:staleness=1", "steps": 4},
     "async": {"mode": "async", "steps": 3, "servers": 2},
-    "allreduce": {"mode": "allreduce", "steps": 2, "overlap": False},
-    "local-sgd": {"mode": "local-sgd", "steps": 8, "local_steps": 2, "fragments": 2},
-    "easgd": {"mode": "easgd", "steps": 4, "local_steps": 2},
+    "allreduce": {"mode": "allreduce:overlap=false", "steps": 2},
+    "local-sgd": {"mode": "local-sgd:local-steps=2,fragments=2", "steps": 8},
+    "easgd": {"mode": "easgd:local-steps=2", "steps": 4},
 }
 
 

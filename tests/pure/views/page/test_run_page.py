@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from psrt.__main__ import main
+from psrt.config import TrainConfig, resolve
 from psrt.core.errors import ConfigError
 from psrt.views.report import events
+from psrt.views.report.again import own_knobs
 from psrt.views.report.folder import read_run
 from psrt.views.report.page import MOST_NBYTES, page_of
-from support.cases import also
+from support.cases import also, each
 from support.pages import RUNS, Page, of_size, of_time
 
 
@@ -50,6 +52,20 @@ def test_a_page_of_a_run(made, kind):
     assert by_step["series"][0]["x"] == [line["step"] for line in lines]
     assert by_step["series"][0]["y"] == pytest.approx([line["loss"] for line in lines])
     assert "Nothing contradicts what its mode promises" in page.sections["check"]
+
+
+def test_the_command_has_the_knobs_of_a_row_that_others_do_not_make():
+    config = resolve(TrainConfig(mode="sync", codec="random-k:density=0.5"), ranks=3)
+    assert str(own_knobs(config, 3)["codec"]) == "random-k:density=0.5"
+
+
+@each("mode", [
+    "ssp:staleness=2", "local-sgd:local-steps=4,outer=nesterov,outer.lr=0.5,sync-delay=2",
+    "allreduce:bucket-bytes=64", "gossip:variant=push-sum",
+])  # fmt: skip
+def test_the_command_has_the_knobs_of_a_mode_that_others_do_not_make(mode):
+    config = resolve(TrainConfig(mode=mode), ranks=3)
+    assert str(own_knobs(config, 3)["mode"]) == mode
 
 
 @pytest.mark.parametrize("kind", ["ssp", also("gossip"), also("pipeline"), also("codec")])
@@ -141,8 +157,8 @@ def test_several_runs_side_by_side(made):
     assert [len(it["series"]) for it in page.charts[:2]] == [3, 3]
     assert [it["style"] for it in page.charts[0]["series"]] == [0, 1, 2]
     differs = {row[0]: row[1:] for row in page.tables["differences"][0]}
-    assert differs["mode"] == table["mode"]
-    assert differs["codec"] == ["–", "–", "top-k:density=0.01"]
+    assert differs["mode"] == ["ssp:staleness=2", "gossip:order=combine-then-adapt", "sync"]
+    assert differs["codec"] == ["–", "–", "top-k"]
     assert "dataset" not in differs
     assert "seed" not in differs
     for names, message in (

@@ -17,7 +17,7 @@ def runs(tmp_path):
     faster = summary(seconds=4.0, samples_per_second=1000.0, bytes_sent=100 << 20, waiting=[])
     return [
         write_run(tmp_path / "a", 4, summary=summary()),
-        write_run(tmp_path / "b", 4, CONFIG.replace("= 2", "= 5") + "seed = 7\n", summary=faster),
+        write_run(tmp_path / "b", 4, CONFIG.replace("=2", "=5") + "seed = 7\n", summary=faster),
         write_run(tmp_path / "c", 2),
     ]
 
@@ -27,10 +27,10 @@ def test_knobs_that_differ_and_figures_are_beside_each_other(runs, capsys):
     assert (
         capsys.readouterr().out
         == """\
-   staleness  seed    ended  workers  servers  hosts  epochs  steps     seconds      samples/s
-a          2     0      yes        3        1      1       4     40         8 s            500
-b          5     7      yes        3        1      1       4     40  4 s (-50%)  1,000 (+100%)
-c          2     0  not yet        –        –      –       2     20  4 s (-50%)            500
+   mode.staleness  seed    ended  workers  servers  hosts  epochs  steps     seconds      samples/s
+a               2     0      yes        3        1      1       4     40         8 s            500
+b               5     7      yes        3        1      1       4     40  4 s (-50%)  1,000 (+100%)
+c               2     0  not yet        –        –      –       2     20  4 s (-50%)            500
 
    training loss  accuracy  waiting  waited for worker  dropped       bytes sent  parameters
 a           0.25   93.75 %  37.50 %                  2        0            1 MiB          10
@@ -48,18 +48,31 @@ equal in all: simulated no; staleness, mean 1.50; staleness, max 3; time to 75 %
     assert main(["compare", *map(str, runs), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["runs"] == ["a", "b", "c"]
-    assert found["config"] == {"staleness": [2, 5, 2], "seed": [0, 7, 0]}
+    assert found["config"] == {"mode.staleness": [2, 5, 2], "seed": [0, 7, 0]}
     assert found["outcome"]["steps"] == [40, 40, 20]
     assert found["outcome"]["waiting"] == [0.375, None, None]
     assert "test loss" not in found["outcome"]  # nobody has one
     assert "no knob differs" in list(compare([runs[0], runs[2]]).lines())
 
 
+def test_a_row_has_a_column_for_each_of_its_knobs(tmp_path):
+    runs = [
+        write_run(tmp_path / name, 4, CONFIG + f'codec = "{codec}"\n', summary=summary())
+        for name, codec in (("a", "top-k:density=0.1"), ("b", "top-k:density=0.05"), ("c", "sign"))
+    ]
+    found = compare(runs, sort="codec.density")
+    assert found.runs == ["b", "a", "c"]
+    assert found.document()["config"] == {
+        "codec": ["top-k", "top-k", "sign"], "codec.density": [0.05, 0.1, None],
+        "codec.bucket": [None, None, 1024],
+    }  # fmt: skip
+
+
 def test_runs_are_in_the_order_of_a_figure_and_held_against_any(runs):
     a, b, c = map(str, runs)
     assert compare(runs, sort="seconds").runs == ["b", "c", "a"]
     assert compare(runs, sort="-waiting").runs == ["a", "b", "c"], "without it come last"
-    assert compare(runs, sort="staleness").runs == ["a", "c", "b"]
+    assert compare(runs, sort="mode.staleness").runs == ["a", "c", "b"]
     found = compare([c, b, a], 0.75, sort="time to target", baseline=b)
     assert (found.runs, found.baseline) == (["c", "b", "a"], 1)
     assert [line.split()[0] for line in found.lines() if "(+100%)" in line] == ["a", "c"]

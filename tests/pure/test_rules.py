@@ -136,15 +136,14 @@ BY_RIGHT: dict[str, dict[str, str]] = {
     "codec/table.py": {"momentum": "a knob"},
     "config/checks.py": {"momentum": "a knob"},
     "config/faults.py": {"full": "a fault of a disk"},
-    "config/former.py": dict.fromkeys(("power", "momentum", "threshold"), "knobs"),
+    "config/former.py": dict.fromkeys(("power", "momentum", "threshold", "softsync"), "knobs"),
     "config/names.py": {
         "sequential": "an order of fragments", "1f1b": "where nobody chooses a schedule",
     },
     "config/resolve.py": {"allreduce": "where nobody chooses, of a model that is cut"},
-    "config/train.py": dict.fromkeys(
-        MODES.own, "a type has to be written out; another test holds it against the rows"
-    ),
+    "config/train.py": {**_KNOB, "sync": "what users of other tools call the knob"},
     "doctor/gather.py": {"serial": "what one rank is called"},
+    "history/check/contract.py": _KNOB,
     "history/check/frames.py": {"momentum": "a knob"},
     "history/check/steps.py": {"constant": "what a header says that names none"},
     "history/check/summary.py": _KNOB,
@@ -154,9 +153,7 @@ BY_RIGHT: dict[str, dict[str, str]] = {
     "job/recorded.py": _KNOB,
     "mpi/arguments.py": {"float16": "of numpy"},
     "simulation/distributions.py": dict.fromkeys(("constant", "exponential"), "distributions"),
-    "trainer/parameter_server.py": dict.fromkeys(
-        ("async", "ssp", "softsync", "sync"), "a type has to be written out"
-    ),
+    "trainer/parameter_server.py": {"async": "where nobody chooses"},
     "views/explain/output.py": {"root": "a field of its JSON"},
     "views/runs/comparison.py": _KNOB,
     "views/trace/spans.py": {"drop": "an event"},

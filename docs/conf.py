@@ -1,7 +1,8 @@
 """Sphinx's settings: ``make docs-site`` builds these pages into ``docs/_build/html``.
 
 The pages are read as they are on their own. What a site needs beside that is made here: each table
-of ``index.md`` becomes a part of the navigation, and two pages of the repository's root join in.
+of ``index.md`` becomes a part of the navigation, two pages of the repository's root join in, and
+``from_code.py`` fills in what pages say of the code.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import contextlib
 import io
 import itertools
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import mpi4py
 from docutils import nodes
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from from_code import filled
 
 import psrt
 from psrt.cli.explain import main as explain
@@ -124,7 +130,7 @@ def others(page: str) -> str:
 
 
 def _read(app: Any, name: str, content: list[str]) -> None:
-    text = content[0]
+    text = filled(content[0])
     if app.builder.format == "html":
         text = played(text, name, Path(app.outdir))
     for path, page in FROM_ROOT.items():

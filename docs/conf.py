@@ -151,9 +151,11 @@ def _public(app: Any, env: Any, node: Any, content: Any) -> Any:
     return domain.resolve_xref(env, page, app.builder, "obj", f"psrt.{name}", node, content)
 
 
-def _long(app: object, tree: nodes.document, page: object) -> None:
-    """Mark the code that a cell of a table may break, as it would make the table too wide."""
+def _code(app: object, tree: nodes.document, page: object) -> None:
+    """Mark flags, and code that a cell of a table may break, else it would be too wide."""
     for code in tree.findall(nodes.literal):
+        if code.astext().startswith("--"):
+            code["classes"].append("flag")
         if max(map(len, code.astext().split()), default=0) > 30:
             code["classes"].append("long")
 
@@ -171,5 +173,5 @@ def setup(app: Any) -> None:
     """Connect what is above to Sphinx."""
     app.connect("source-read", _read)
     app.connect("missing-reference", _public)
-    app.connect("doctree-resolved", _long)
+    app.connect("doctree-resolved", _code)
     app.connect("autodoc-process-docstring", _untyped, priority=1)

@@ -134,24 +134,36 @@ def _derivation(module: str) -> str:
 
 
 def as_markdown(docstring: str) -> str:
-    r"""Return a docstring of this project as Markdown.
-
-    >>> as_markdown("A ``Step``, 2**k.\n\n.. code-block:: text\n\n    a**b")
-    'A `Step`, 2\\*\\*k.\n\n    a**b'
-    """
+    """Return a docstring of this project as Markdown."""
     text = cleandoc(docstring).replace("``", "`").replace(".. code-block:: text\n\n", "")
     return "\n\n".join(map(_paragraph, text.split("\n\n")))
 
 
 def _paragraph(text: str) -> str:
-    if text.startswith("=="):  # a table
-        return f"```text\n{text}\n```"
+    if text.startswith("=="):
+        return "\n".join(_table(text.splitlines()))
     if text.startswith("    "):  # a picture or a formula
         return text
     # Powers, which Markdown would take for bold type, but not those within backquotes.
     pieces = text.split("`")
     pieces[::2] = (re.sub(r"(?<=\w)\*\*(?=[\w⌊(])", r"\*\*", piece) for piece in pieces[::2])
     return "`".join(pieces)
+
+
+def _table(lines: list[str]) -> Iterator[str]:
+    """Yield a table of a docstring as one of Markdown; without a heading it has an empty one."""
+    rule = lines[0]
+    spans = [match.span() for match in re.finditer("=+", rule)]
+    ends = [*(start for start, _ in spans[1:]), None]
+    rows: list[list[str]] = [] if lines.count(rule) == 3 else [[""] * len(spans)]
+    for line in (it for it in lines if it != rule):
+        cells = [line[start:end].strip() for (start, _), end in zip(spans, ends, strict=True)]
+        if cells[0] or not rows:
+            rows.append(cells)
+        else:  # the row before goes on
+            rows[-1] = [f"{old} {new}".strip() for old, new in zip(rows[-1], cells, strict=True)]
+    head, *rest = (f"| {' | '.join(cells)} |" for cells in rows)
+    yield from (head, "|---" * len(spans) + "|", *rest)
 
 
 #: What a mark in capitals stands for.

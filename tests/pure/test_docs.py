@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 sys.path.insert(0, str(DOCS))
 
-from from_code import MARK, made  # noqa: E402
+from from_code import MARK, as_markdown, made  # noqa: E402
 
 
 def test_what_the_code_says_is_made_with_the_site_and_not_kept_in_a_page():
@@ -32,6 +32,17 @@ def test_what_the_code_says_is_made_with_the_site_and_not_kept_in_a_page():
     for name, sentence in found.items():
         assert re.fullmatch(r"\*On the site: [^|\n]+\.\*", sentence), name
         assert len(made(name)) > len(sentence), name
+
+
+def test_markdown_of_a_docstring():
+    assert as_markdown("A ``Step``, 2**k.\n\n.. code-block:: text\n\n    a**b") == (
+        "A `Step`, 2\\*\\*k.\n\n    a**b"
+    )
+    table = "==  ===\np   b c\n==  ===\n1   two\n    of\n3   4\n==  ==="
+    assert as_markdown(f"{table}\n\n**Yes.** End") == (
+        "| p | b c |\n|---|---|\n| 1 | two of |\n| 3 | 4 |\n\n**Yes.** End"
+    )
+    assert as_markdown("==  ==\n1   2\n==  ==") == "|  |  |\n|---|---|\n| 1 | 2 |"
 
 
 def test_the_page_of_the_command_line_has_every_flag_that_the_help_shows():

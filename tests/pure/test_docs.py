@@ -57,9 +57,13 @@ def test_the_page_of_the_command_line_has_every_flag_that_the_help_shows():
                 assert flags.issuperset(action.option_strings), (name, action)
 
 
-def test_the_worked_example_has_the_numbers_that_it_prints():
+def test_the_worked_example_has_the_numbers_that_it_plays():
     numbers = (DOCS / "_static/worked-example.csv").read_text(encoding="utf-8")
-    assert f"```text\n{numbers}```" in (DOCS / "collectives.md").read_text(encoding="utf-8")
+    written = numbers.replace("\n", "\\n")
+    page = (DOCS / "collectives.md").read_text(encoding="utf-8")
+    assert f"printf '{written}' > numbers.csv" in page
+    for line in numbers.splitlines():
+        assert f"| {line.replace(',', ' | ')} |" in page
 
 
 def test_the_report_of_a_check_on_the_page_is_todays(tmp_path, capsys):

@@ -124,7 +124,7 @@ endef
 
 # --- installation -------------------------------------------------------------------------------
 
-.PHONY: help install train fuzz mutants lint docs docs-site report-faults report-kills
+.PHONY: help install train fuzz mutants lint docs-site report-faults report-kills
 .PHONY: test test-mpich test-long test-all test-quick test-laws test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%) test-browser test-packaging release
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-keyed bench-train bench-pipeline
@@ -334,9 +334,6 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 	$(VENV)/bin/ruff format --check $(LINTED) README.md CONTRIBUTING.md
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-
-docs: $(VENV)/.has-psrt  ## generate the pages of docs/ that come from the code
-	$(PY) docs/build.py
 
 # A warning is an error: a link that leads nowhere, a page that nothing leads to, a name that is not there.
 # All anew, else navigation has the old titles of pages that did not change.

@@ -1,7 +1,8 @@
 """Sphinx's settings: ``make docs-site`` builds these pages into ``docs/_build/html``.
 
 The pages are read as they are on their own. What a site needs beside that is made here: each table
-of ``index.md`` becomes a part of the navigation, and two pages of the repository's root join in.
+of ``index.md`` becomes a part of the navigation, two pages of the repository's root join in, and
+``from_code.py`` fills in what pages say of the code.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import contextlib
 import io
 import itertools
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import mpi4py
 from docutils import nodes
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from from_code import filled
 
 import psrt
 from psrt.cli.explain import main as explain
@@ -124,7 +130,7 @@ def others(page: str) -> str:
 
 
 def _read(app: Any, name: str, content: list[str]) -> None:
-    text = content[0]
+    text = filled(content[0])
     if app.builder.format == "html":
         text = played(text, name, Path(app.outdir))
     for path, page in FROM_ROOT.items():
@@ -145,9 +151,11 @@ def _public(app: Any, env: Any, node: Any, content: Any) -> Any:
     return domain.resolve_xref(env, page, app.builder, "obj", f"psrt.{name}", node, content)
 
 
-def _long(app: object, tree: nodes.document, page: object) -> None:
-    """Mark the code that a cell of a table may break, as it would make the table too wide."""
+def _code(app: object, tree: nodes.document, page: object) -> None:
+    """Mark flags, and code that a cell of a table may break, else it would be too wide."""
     for code in tree.findall(nodes.literal):
+        if code.astext().startswith("--"):
+            code["classes"].append("flag")
         if max(map(len, code.astext().split()), default=0) > 30:
             code["classes"].append("long")
 
@@ -165,5 +173,5 @@ def setup(app: Any) -> None:
     """Connect what is above to Sphinx."""
     app.connect("source-read", _read)
     app.connect("missing-reference", _public)
-    app.connect("doctree-resolved", _long)
+    app.connect("doctree-resolved", _code)
     app.connect("autodoc-process-docstring", _untyped, priority=1)

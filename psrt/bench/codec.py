@@ -20,8 +20,8 @@ from psrt.core.progress import PROGRESS
 
 #: Knobs other than the defaults: what a threshold sends depends on the numbers, here 1 %.
 _KNOBS: dict[str, dict[str, Any]] = {"threshold": {"threshold": 2.5758}}
-#: Squared error over the squared length of normal numbers, as published or by the codec's
-#: definition, see docs/compression.md.
+#: Squared error over the squared length of normal numbers, as published (docs/compression.md
+#: names the papers) or by the codec's definition.
 _ERRORS: dict[str, float] = {
     "qsgd": 0.44,
     "ternary": 2.15,

@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _script() -> str:
     """Return the script, for bash."""
-    parsers, first = _parsers(), {"explain": _explained()}
+    parsers, first = parsers_of_all(), {"explain": _explained()}
     flags = [
         f'    {name}) words="{" ".join(_words(its, first.get(name, ())))}" ;;'
         for name, its in parsers.items()
@@ -79,7 +79,7 @@ def _script() -> str:
     ).rstrip("\n")  # fmt: skip
 
 
-def _parsers() -> dict[str, list[FlagParser]]:
+def parsers_of_all() -> dict[str, list[FlagParser]]:
     """Return the parsers of each command."""
     from psrt.cli import (
         bench,
@@ -122,6 +122,7 @@ def _parsers() -> dict[str, list[FlagParser]]:
             explain_flags.codec_parser(),
             explain_flags.gossip_parser(),
             explain_flags.pipeline_parser(),
+            explain_flags.pipeline_compare_parser(),
             explain_flags.compare_parser(),
         ],
         "completion": [completion_parser()],

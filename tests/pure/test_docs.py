@@ -1,8 +1,8 @@
-"""The pages: made anew with the code, and links that lead somewhere."""
+"""The pages: what the code says is not in them, and links lead somewhere."""
 
+import argparse
 import doctest
 import importlib
-import importlib.util
 import pkgutil
 import re
 import runpy
@@ -13,45 +13,58 @@ import pytest
 
 import psrt
 from psrt.__main__ import main
+from psrt.cli.completion import parsers_of_all
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def build():
-    spec = importlib.util.spec_from_file_location("build", DOCS / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+sys.path.insert(0, str(DOCS))
+
+from from_code import MARK, as_markdown, made  # noqa: E402
 
 
-def pages():
-    return build().PAGES
-
-
-#: Of which some parts take seconds to make.
-LONG = {"parallelism.md"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(it, marks=[pytest.mark.exhaustive] * (it in LONG)) for it in pages()],
-)
-def test_a_page_is_what_the_code_makes(name):
-    written = (DOCS / name).read_text(encoding="utf-8")
-    assert written == pages()[name](), f"python docs/build.py {name} makes it anew"
+def test_what_the_code_says_is_made_with_the_site_and_not_kept_in_a_page():
+    """Each mark can be made, and in its place the file has a sentence with a link or a command."""
+    found = {}
+    for page in DOCS.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        found |= {mark[1]: mark[2] for mark in MARK.finditer(text)}
+    assert len(found) >= 12
+    for name, sentence in found.items():
+        assert re.fullmatch(r"\*On the site: [^|\n]+\.\*", sentence), name
+        assert len(made(name)) > len(sentence), name
 
 
 def test_markdown_of_a_docstring():
-    markdown = build().as_markdown
-    assert markdown("A ``Step``, 2**k.\n\n.. code-block:: text\n\n    a**b") == (
+    assert as_markdown("A ``Step``, 2**k.\n\n.. code-block:: text\n\n    a**b") == (
         "A `Step`, 2\\*\\*k.\n\n    a**b"
     )
-    assert markdown("==\nb\n==\n\n**Yes.** End") == "```text\n==\nb\n==\n```\n\n**Yes.** End"
+    table = "==  ===\np   b c\n==  ===\n1   two\n    of\n3   4\n==  ==="
+    assert as_markdown(f"{table}\n\n**Yes.** End") == (
+        "| p | b c |\n|---|---|\n| 1 | two of |\n| 3 | 4 |\n\n**Yes.** End"
+    )
+    assert as_markdown("==  ==\n1   2\n==  ==") == "|  |  |\n|---|---|\n| 1 | 2 |"
 
 
-def test_the_worked_example_has_the_numbers_that_it_prints():
+def test_the_page_of_the_command_line_has_every_flag_that_the_help_shows():
+    sections = re.split(r"^## psrt ", made("COMMANDS"), flags=re.MULTILINE)
+    said = {it.partition("\n")[0]: set(re.findall(r"(?<=[ `])--?\w[\w-]*", it)) for it in sections}
+    for name, parsers in parsers_of_all().items():
+        flags = said[name if name in said else "train"]
+        if parsers[0].knobs:
+            flags |= said["train"]
+        for action in (it for parser in parsers for it in parser._actions):
+            if argparse.SUPPRESS not in (action.help, action.default):  # as --help has
+                assert flags.issuperset(action.option_strings), (name, action)
+
+
+def test_the_worked_example_has_the_numbers_that_it_plays():
     numbers = (DOCS / "_static/worked-example.csv").read_text(encoding="utf-8")
-    assert f"```text\n{numbers}```" in (DOCS / "collectives.md").read_text(encoding="utf-8")
+    written = numbers.replace("\n", "\\n")
+    page = (DOCS / "collectives.md").read_text(encoding="utf-8")
+    assert f"printf '{written}' > numbers.csv" in page
+    for line in numbers.splitlines():
+        assert f"| {line.replace(',', ' | ')} |" in page
 
 
 def test_charts_have_the_numbers_of_their_tables():

@@ -94,6 +94,16 @@ def test_what_a_page_plays_is_in_it(pages):
     assert asked >= 5
 
 
+def test_what_the_code_says_is_in_the_page_and_not_the_sentence_for_it(pages):
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        assert "On the site:" not in text, path.name
+        assert "&lt;!-- " not in text, path.name
+    assert {"cmdoption-psrt-train-mode", "cmdoption-psrt-train-codec-arg-sign"} <= page(
+        SITE / "cli.html"
+    ).anchors
+
+
 def test_the_index_leads_to_every_page(pages):
     navigation = {urlsplit(link).path for link in page(SITE / "index.html").navigation}
     missing = {path.name for path in pages} - navigation - OWN - {"index.html"}

@@ -75,7 +75,7 @@ DIGESTS = "digests"
 #: of a clock that may have run for years.
 _FLOAT32, CLOCK_S = 1e-6, 2e-6
 
-#: Rule → its promise. ``python docs/build.py history.md`` makes the table on that page of it.
+#: Rule → its promise. The site's page on histories has a table of it.
 RULES = {
     FIELDS: "every event is possible by itself, and timestamps never decrease",
     STEPS: "every worker counts its steps one by one, from the first of its run to the last",

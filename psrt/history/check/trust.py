@@ -1,7 +1,7 @@
 """What ``psrt check`` takes on trust: what no event and no other figure says enough of.
 
 Tests change each number of events, summaries and lines of metrics, of runs of all kinds: what is
-not found out must be in a row here. ``python docs/build.py history.md`` makes a table of them.
+not found out must be in a row here. The site's page on histories has a table of them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from psrt.views.explain.pipeline_output import (
     COMPARE_FORMAT,
     FORMAT,
     as_document,
-    compared_text,
 )
 from psrt.views.film.drawing import draw
 from psrt.views.film.pipeline import film_of
@@ -146,15 +145,6 @@ def test_derivations_have_the_picture_that_is_explained(name, chunks, sizes):
     row = PIPELINES[name]
     pictured = timeline_of(import_module(row.order.__module__).__doc__ or "")
     assert pictured == timeline_of(lanes_text(film_of(explained(row, *sizes, chunks))))
-
-
-def test_the_page_has_what_is_explained():
-    page = (ROOT / "docs/parallelism.md").read_text(encoding="utf-8")
-    deferred = page.partition("### Deferred weights")[2].partition("\n## ")[0]
-    assert timeline_of(deferred) == timeline_of(
-        lanes_text(film_of(explained(PIPELINES["gpipe"], 3, 4, deferred=True)))
-    )
-    assert compared_text(compared(4, 8)).split("\n\n")[1] in page
 
 
 # Topologies.

@@ -64,9 +64,9 @@ def all_reduce() -> str:
 
 def waiting() -> str:
     """Who computes and who waits in three modes, where one of three workers is a straggler."""
-    modes, workers, units = ("sync", "ssp:staleness=2", "async"), 3, 18
-    canvas = Canvas(_WIDTH, 366, "three modes with a straggler: who computes and who waits")
-    xs = Scale(0, units, 78, _WIDTH - _RIGHT)
+    modes, workers, units, width = ("sync", "ssp:staleness=2", "async"), 3, 18, 440
+    canvas = Canvas(width, 358, "three modes with a straggler: who computes and who waits")
+    xs = Scale(0, units, 86, width - 8)
     canvas.text(8, 18, "One of three workers takes three times as long", size=_SIZE, fill=INK,
                 anchor="start", bold=True)  # fmt: skip
     for x, name, fill in ((8, "computes a step", PALETTE[0]), (178, "waits", tint(1, 0.45))):
@@ -80,10 +80,10 @@ def waiting() -> str:
             it.what == COMPUTE and it.stop <= units for line in timeline.lines for it in line
         )
         canvas.text(8, top, mode, size=_SIZE, fill=INK, anchor="start", bold=True)
-        canvas.text(_WIDTH - _RIGHT, top, f"{done} gradients", size=_SIZE, fill=INK, anchor="end")
+        canvas.text(width - 8, top, f"{done} gradients", size=_SIZE, fill=INK, anchor="end")
         for worker, line in enumerate(timeline.lines):
             y = top + 14 + 22 * worker
-            canvas.text(8, y + 8, f"worker {worker}", size=_SIZE - 2, fill=SOFT, anchor="start")
+            canvas.text(8, y + 8, f"worker {worker}", size=_SIZE - 1, fill=SOFT, anchor="start")
             for it in line:
                 start, stop = xs(it.start), xs(min(it.stop, units))
                 if stop > start:  # a gap after each step tells it from the next one

@@ -294,6 +294,7 @@ test-oracles: test-torch-alone $(ORACLE_RANKS:%=test-torch-%)  ## psrt.torch, ps
 test-torch-alone: .venv-oracles/.has-torch  ## what of that needs no mpirun around it
 	$(call within,900,.venv-oracles/bin/python -m pytest -rs $(DURATIONS) -n 2 --dist loadfile \
 	  tests/pure/codec/test_torch.py tests/pure/torch tests/pure/jax tests/e2e/torch \
+	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[README.md]' \
 	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/torch.md]' \
 	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/jax.md]')
 

@@ -1,7 +1,7 @@
-"""Draws the charts of this folder whose numbers stand in a table: ``python docs/charts.py``.
+"""Draws the charts of this folder: ``python docs/charts.py``.
 
-A chart reads its table off the page, so that no number is written twice; a test holds the files
-against them.
+A chart reads its numbers off a table of a page, so that none is written twice, or takes them from
+a small job in virtual time; a test holds the files against what is drawn.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+from psrt.config import TrainConfig
+from psrt.views.explain.timeline import COMPUTE, run
 from psrt.views.page.scale import Scale, tick_text
-from psrt.views.svg import INK, PALETTE, RULE, SOFT, Canvas
+from psrt.views.svg import INK, PALETTE, RULE, SOFT, Canvas, tint
 
 _FOLDER = Path(__file__).parent
 #: Pixels of a chart, and of what stands around it.
@@ -60,7 +62,37 @@ def all_reduce() -> str:
     return canvas.as_text()
 
 
-CHARTS = {"all_reduce.svg": all_reduce}
+def waiting() -> str:
+    """Who computes and who waits in three modes, where one of three workers is a straggler."""
+    modes, workers, units, width = ("sync", "ssp:staleness=2", "async"), 3, 18, 440
+    canvas = Canvas(width, 358, "three modes with a straggler: who computes and who waits")
+    xs = Scale(0, units, 86, width - 8)
+    canvas.text(8, 18, "One of three workers takes three times as long", size=_SIZE, fill=INK,
+                anchor="start", bold=True)  # fmt: skip
+    for x, name, fill in ((8, "computes a step", PALETTE[0]), (178, "waits", tint(1, 0.45))):
+        canvas.rect(x, 37, 18, 13, fill=fill)
+        canvas.text(x + 25, 44, name, size=_SIZE, fill=INK, anchor="start")
+    for band, mode in enumerate(modes):
+        top = 78 + 98 * band
+        # More steps than there is time for: nobody has finished where the picture ends.
+        timeline = run(TrainConfig(mode=mode, steps=2 * units), workers=workers, slow={1: 3.0})
+        done = sum(
+            it.what == COMPUTE and it.stop <= units for line in timeline.lines for it in line
+        )
+        canvas.text(8, top, mode, size=_SIZE, fill=INK, anchor="start", bold=True)
+        canvas.text(width - 8, top, f"{done} gradients", size=_SIZE, fill=INK, anchor="end")
+        for worker, line in enumerate(timeline.lines):
+            y = top + 14 + 22 * worker
+            canvas.text(8, y + 8, f"worker {worker}", size=_SIZE - 1, fill=SOFT, anchor="start")
+            for it in line:
+                start, stop = xs(it.start), xs(min(it.stop, units))
+                if stop > start:  # a gap after each step tells it from the next one
+                    fill = PALETTE[0] if it.what == COMPUTE else tint(1, 0.45)
+                    canvas.rect(start, y, max(stop - start - 1.2, 0.3), 17, fill=fill)
+    return canvas.as_text()
+
+
+CHARTS = {"all_reduce.svg": all_reduce, "waiting.svg": waiting}
 
 
 def main() -> int:

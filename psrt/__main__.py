@@ -19,7 +19,7 @@ COMMANDS = {
     "server": "train, with this rank as a server: mpirun -n 1 psrt server : -n 3 psrt worker",
     "worker": "train, with this rank as a worker, next to psrt server",
     "simulate": "run a whole job in one process, in virtual time; needs no MPI",
-    "bench": "benchmark all-reduces, pushes and pulls, codecs and training on this machine",
+    "bench": "benchmark all-reduces and codecs on this machine",
     "doctor": "look at ranks, hosts and MPI: what would fail or slow a job, and its cure",
     "check": "check that a recorded run kept the guarantees of its mode; needs no MPI",
     "compare": "a table of what differs between runs and what came out; needs no MPI",

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from psrt.codec.table import CODECS, CodecRow
-from psrt.config.modes import MODES
+from psrt.config.modes import MODES, Sync
 from psrt.config.names import BY_HOST, GRADIENT_TRACKING, PAIRS, PUSH_SUM
+from psrt.core.errors import ConfigError
 from psrt.optim.table import (
     OPTIMIZERS,
     OUTER_STEPS,
@@ -80,6 +81,8 @@ FORMER: Final = (
         ("mode",),
         MODES,
         {it: it for it in _MODE_KNOBS} | {"softsync": "k", f"gossip_{_VARIANT}": _VARIANT},
+        # That of several ranks: of its knobs no other mode had any.
+        Sync.name,
     ),
 )
 
@@ -121,15 +124,21 @@ def as_spelled_now(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_variant(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the knobs of a config with what the switches of gossip said as its variant."""
+    """Return the knobs of a config with what the switches of gossip said as its variant.
+
+    Raises:
+        ConfigError: if several are on, which never went together.
+    """
     mode = values.get("mode")
     row = MODES.get(mode) if isinstance(mode, str) else None
     has = row is not None and _VARIANT in row.knobs
     given = {name: values[name] for name in _VARIANTS if name in values}
     gone = {name for name, is_on in given.items() if has or is_on is None}
-    on = [_VARIANTS[name] for name in given if has and given[name]]
+    on = [name for name in given if has and given[name]]
+    if len(on) > 1:
+        raise ConfigError(f"{' and '.join(on)} are variants of {mode}, which has one at a time")
     found = {name: it for name, it in values.items() if name not in gone}
-    return found | {f"gossip_{_VARIANT}": variant for variant in on}
+    return found | {f"gossip_{_VARIANT}": _VARIANTS[name] for name in on}
 
 
 def now_of(name: str) -> str:

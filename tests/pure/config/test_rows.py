@@ -140,6 +140,7 @@ def test_files_that_have_former_knobs_are_read():
     ({"mode": "ssp", "staleness": 2}, "ssp:staleness=2"),
     ({"mode": "softsync", "softsync": 2}, "softsync:k=2"),
     ({"mode": "sync", "backup": 1, "local_steps": None, "push_sum": None}, "sync:backup=1"),
+    ({"backup": 1}, "sync:backup=1"),
     ({"mode": "easgd", "asynchronous": True, "elastic": 0.5}, EASGD(0.5, asynchronous=True)),
     ({"mode": "local-sgd", "local_steps": 4, "outer": "nesterov:lr=0.5,momentum=0.25"},
      LocalSGD(4, outer=OuterNesterov(0.5, 0.25))),
@@ -161,9 +162,11 @@ def test_files_of_before_modes_had_knobs_are_read(values, mode):
 
 @each(("text", "line"), [
     ('mode = "sync"\nstaleness = 3', "it is now --mode ssp:staleness=..."),
-    ("backup = 1", "it is now --mode sync:backup=..."),
+    ("local_steps = 4", "it is now --mode local-sgd:local-steps=..."),
     ('mode = "ssp"\npush_sum = true', "it is now --mode gossip:variant=push-sum"),
     ('mode = "ssp:staleness=2"\nstaleness = 3', "unknown key 'staleness'"),
+    ('mode = "gossip"\nby_host = true\npush_sum = true', "run.toml: push_sum and by_host are variants of"),
+    ('mode = "gossip"\nasynchronous = true\npush_sum = true', "asynchronous and push_sum are variants"),
 ])  # fmt: skip
 def test_former_knobs_that_no_mode_takes(text, line):
     with pytest.raises(ConfigError, match=line):

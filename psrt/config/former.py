@@ -146,13 +146,18 @@ def now_of(name: str) -> str:
 
     >>> now_of("codec_density"), now_of("push_sum")
     ('--codec top-k:density=...', '--mode gossip:variant=push-sum')
+    >>> now_of("outer_lr")
+    '--mode local-sgd:outer=nesterov,outer.lr=...'
     """
     value = "..."
     if name in _VARIANTS and name != "asynchronous":
         name, value = f"gossip_{_VARIANT}", _VARIANTS[name]
     for former in FORMER:
         if name in former.knobs:
-            knob = former.knobs[name]
+            knob, field = former.knobs[name], former.fields[0]
             row = next(row.name for row in former.rows.values() if knob in row.knobs)
-            return f"--{dashed(former.fields[0])} {row}:{dashed(knob)}={value}"
+            # What holds the row may have become a knob of another row itself.
+            if holder := now_of(field):
+                return f"{holder.replace(value, row)},{field}.{dashed(knob)}={value}"
+            return f"--{dashed(field)} {row}:{dashed(knob)}={value}"
     return ""

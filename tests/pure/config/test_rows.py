@@ -100,6 +100,8 @@ def test_files_have_all_knobs_as_defaults_may_change():
     ("--staleness 3", "unknown flag --staleness: it is now --mode ssp:staleness=..."),
     ("--no-overlap", "unknown flag --no-overlap: it is now --mode allreduce:overlap=..."),
     ("--softsync 2", "unknown flag --softsync: it is now --mode softsync:k=..."),
+    ("--outer-lr 1", "unknown flag --outer-lr: it is now "
+     "--mode local-sgd:outer=nesterov,outer.lr=..."),
     ("--push-sum", "unknown flag --push-sum: it is now --mode gossip:variant=push-sum"),
     ("--fsdp", "unknown flag --fsdp .did you mean --mode allreduce:shard=...?"),
     ("--codec-density 0.1", "unknown flag --codec-density: it is now --codec top-k:density=..."),

@@ -21,8 +21,9 @@ from psrt.optim.table import (
     Always,
     OuterNesterov,
 )
-from psrt.rows.knobs import dashed
+from psrt.rows.knobs import Knob, accept, dashed
 from psrt.rows.row import Rows
+from psrt.rows.values import SWITCH
 
 
 class Former(NamedTuple):
@@ -127,12 +128,15 @@ def _with_variant(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the knobs of a config with what the switches of gossip said as its variant.
 
     Raises:
-        ConfigError: if several are on, which never went together.
+        ConfigError: if one is no switch, or several are on, which never went together.
     """
     mode = values.get("mode")
     row = MODES.get(mode) if isinstance(mode, str) else None
     has = row is not None and _VARIANT in row.knobs
     given = {name: values[name] for name in _VARIANTS if name in values}
+    if has:
+        switch = Knob(SWITCH, "")
+        given = {it: on if on is None else accept(it, switch, on) for it, on in given.items()}
     gone = {name for name, is_on in given.items() if has or is_on is None}
     on = [name for name in given if has and given[name]]
     if len(on) > 1:

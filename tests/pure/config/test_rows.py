@@ -37,6 +37,10 @@ def test_a_row_is_what_its_text_says(text, row, short):
     assert CODECS.read(row.text) == CODECS.read(short) == CODECS.accept(row) == row
 
 
+def test_a_row_has_the_bits_that_its_text_has():
+    assert repr(OuterNesterov(momentum=-0.0)) == repr(OuterNesterov(momentum=0.0))
+
+
 @dataclass(frozen=True)
 class Twofold(CodecRow):
     name, code, times = "twofold", 97, ((1, 1), (1, 1))
@@ -167,8 +171,9 @@ def test_files_of_before_modes_had_knobs_are_read(values, mode):
     ("local_steps = 4", "it is now --mode local-sgd:local-steps=..."),
     ('mode = "ssp"\npush_sum = true', "it is now --mode gossip:variant=push-sum"),
     ('mode = "ssp:staleness=2"\nstaleness = 3', "unknown key 'staleness'"),
-    ('mode = "gossip"\nby_host = true\npush_sum = true', "run.toml: push_sum and by_host are variants of"),
-    ('mode = "gossip"\nasynchronous = true\npush_sum = true', "asynchronous and push_sum are variants"),
+    ('mode = "gossip"\nby_host = true\npush_sum = true', "push_sum and by_host are variants"),
+    ('mode = "gossip"\npush_sum = "false"', "push-sum must be true or false, got 'false'"),
+    ('mode = "gossip"\nasynchronous = true\npush_sum = true', "asynchronous and push_sum are "),
 ])  # fmt: skip
 def test_former_knobs_that_no_mode_takes(text, line):
     with pytest.raises(ConfigError, match=line):

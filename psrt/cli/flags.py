@@ -96,7 +96,7 @@ class FlagParser(argparse.ArgumentParser):
         word = topic.lstrip("-").replace("_", "-").replace(" ", "-").lower()
         text = self._help_with(lambda action, title: self._is_about(word, action, title))
         for name, rows in _registries(self.knobs):
-            names = [it for it in rows if word in (it, *map(dashed, knobs_of_row(rows[it])))]
+            names = [it for it in rows if word in _topics(rows[it])]
             if names or word == dashed(name):
                 of_all = word == dashed(name)
                 text += "\n" + rows_help(f"--{dashed(name)}", rows, None if of_all else names)
@@ -104,8 +104,16 @@ class FlagParser(argparse.ArgumentParser):
             headings = [str(it.title) for it in self._action_groups if it._group_actions]
             known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
             choices = [name for it in self.knobs.values() for name in it.names]
-            choices += _words_of_rows(self.knobs)
-            hint = did_you_mean(word, [*headings, *known, *choices])
+            synonyms = dict(self.synonyms)
+            for _, rows in _registries(self.knobs):
+                choices += [it for row in rows.values() for it in _topics(row)]
+                synonyms |= rows.words | {
+                    other: dashed(field)
+                    for row in rows.values()
+                    for field, knob in knobs_of_row(row).items()
+                    for other in knob.synonyms
+                }
+            hint = did_you_mean(word, [*headings, *known, *choices], synonyms)
             raise ConfigError(
                 f"--help knows no topic {topic!r}{hint}; "
                 f"expected a heading ({', '.join(headings)}), a flag, or a value such as ssp"
@@ -389,6 +397,14 @@ def _row_lines(row: Row, inside: str = "") -> Iterator[str]:
         yield from wrap(text, 96, subsequent_indent=" " * 24)
         for other in () if knob.rows is None else knob.rows.values():
             yield from _row_lines(other, f"{inside}{dashed(field)}.")
+
+
+def _topics(row: Row) -> Iterator[str]:
+    """Yield the words under which help shows a row: its name, its knobs and what they choose."""
+    yield row.name
+    for field, knob in knobs_of_row(row).items():
+        yield dashed(field)
+        yield from knob.choices
 
 
 def rows_of_all(knobs: Mapping[str, RunKnob]) -> Iterator[str]:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from psrt.codec.table import CODECS, CodecRow
-from psrt.config.modes import MODES
+from psrt.config.modes import MODES, Sync
 from psrt.config.names import BY_HOST, GRADIENT_TRACKING, PAIRS, PUSH_SUM
+from psrt.core.errors import ConfigError
 from psrt.optim.table import (
     OPTIMIZERS,
     OUTER_STEPS,
@@ -20,8 +21,9 @@ from psrt.optim.table import (
     Always,
     OuterNesterov,
 )
-from psrt.rows.knobs import dashed
+from psrt.rows.knobs import Knob, accept, dashed
 from psrt.rows.row import Rows
+from psrt.rows.values import SWITCH
 
 
 class Former(NamedTuple):
@@ -80,6 +82,8 @@ FORMER: Final = (
         ("mode",),
         MODES,
         {it: it for it in _MODE_KNOBS} | {"softsync": "k", f"gossip_{_VARIANT}": _VARIANT},
+        # That of several ranks: of its knobs no other mode had any.
+        Sync.name,
     ),
 )
 
@@ -121,15 +125,24 @@ def as_spelled_now(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_variant(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the knobs of a config with what the switches of gossip said as its variant."""
+    """Return the knobs of a config with what the switches of gossip said as its variant.
+
+    Raises:
+        ConfigError: if one is no switch, or several are on, which never went together.
+    """
     mode = values.get("mode")
     row = MODES.get(mode) if isinstance(mode, str) else None
     has = row is not None and _VARIANT in row.knobs
     given = {name: values[name] for name in _VARIANTS if name in values}
+    if has:
+        switch = Knob(SWITCH, "")
+        given = {it: on if on is None else accept(it, switch, on) for it, on in given.items()}
     gone = {name for name, is_on in given.items() if has or is_on is None}
-    on = [_VARIANTS[name] for name in given if has and given[name]]
+    on = [name for name in given if has and given[name]]
+    if len(on) > 1:
+        raise ConfigError(f"{' and '.join(on)} are variants of {mode}, which has one at a time")
     found = {name: it for name, it in values.items() if name not in gone}
-    return found | {f"gossip_{_VARIANT}": variant for variant in on}
+    return found | {f"gossip_{_VARIANT}": _VARIANTS[name] for name in on}
 
 
 def now_of(name: str) -> str:
@@ -137,13 +150,18 @@ def now_of(name: str) -> str:
 
     >>> now_of("codec_density"), now_of("push_sum")
     ('--codec top-k:density=...', '--mode gossip:variant=push-sum')
+    >>> now_of("outer_lr")
+    '--mode local-sgd:outer=nesterov,outer.lr=...'
     """
     value = "..."
     if name in _VARIANTS and name != "asynchronous":
         name, value = f"gossip_{_VARIANT}", _VARIANTS[name]
     for former in FORMER:
         if name in former.knobs:
-            knob = former.knobs[name]
+            knob, field = former.knobs[name], former.fields[0]
             row = next(row.name for row in former.rows.values() if knob in row.knobs)
-            return f"--{dashed(former.fields[0])} {row}:{dashed(knob)}={value}"
+            # What holds the row may have become a knob of another row itself.
+            if holder := now_of(field):
+                return f"{holder.replace(value, row)},{field}.{dashed(knob)}={value}"
+            return f"--{dashed(field)} {row}:{dashed(knob)}={value}"
     return ""

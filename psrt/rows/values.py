@@ -76,7 +76,7 @@ def _accept_real(value: Any) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise ValueError("must be a finite number")
-    return number
+    return number + 0.0  # -0.0 is 0, as texts of rows have it
 
 
 def _accept_text(value: Any) -> str:

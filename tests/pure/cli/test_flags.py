@@ -140,6 +140,22 @@ def test_help_on_a_topic(topic, some, none, capsys):
     assert "no topic 'kodec' (did you mean codec?)" in refusal("--help", "kodec")
 
 
+@each(("word", "topic"), [
+    ("backups", "backup"), ("wd", "weight-decay"), ("ddp", "allreduce"), ("zero", "shard"),
+    ("num-servers", "servers"),
+])  # fmt: skip
+def test_help_answers_words_of_other_tools_by_topics_of_its_own(word, topic, capsys):
+    assert f"no topic '{word}' (did you mean {topic}?)" in refusal("--help", word)
+    flags_of(capsys, topic)
+
+
+@each("topic", ["push-sum", "sequential", "adapt-then-combine"])
+def test_help_on_what_a_knob_of_a_row_chooses(topic, capsys):
+    with pytest.raises(SystemExit):
+        parse_train(["--help", topic])
+    assert topic in capsys.readouterr().out
+
+
 def test_help_on_a_knob_of_some_rows(capsys):
     with pytest.raises(SystemExit):
         parse_train(["--help", "local-steps"])

@@ -37,6 +37,10 @@ def test_a_row_is_what_its_text_says(text, row, short):
     assert CODECS.read(row.text) == CODECS.read(short) == CODECS.accept(row) == row
 
 
+def test_a_row_has_the_bits_that_its_text_has():
+    assert repr(OuterNesterov(momentum=-0.0)) == repr(OuterNesterov(momentum=0.0))
+
+
 @dataclass(frozen=True)
 class Twofold(CodecRow):
     name, code, times = "twofold", 97, ((1, 1), (1, 1))
@@ -100,6 +104,8 @@ def test_files_have_all_knobs_as_defaults_may_change():
     ("--staleness 3", "unknown flag --staleness: it is now --mode ssp:staleness=..."),
     ("--no-overlap", "unknown flag --no-overlap: it is now --mode allreduce:overlap=..."),
     ("--softsync 2", "unknown flag --softsync: it is now --mode softsync:k=..."),
+    ("--outer-lr 1", "unknown flag --outer-lr: it is now "
+     "--mode local-sgd:outer=nesterov,outer.lr=..."),
     ("--push-sum", "unknown flag --push-sum: it is now --mode gossip:variant=push-sum"),
     ("--fsdp", "unknown flag --fsdp .did you mean --mode allreduce:shard=...?"),
     ("--codec-density 0.1", "unknown flag --codec-density: it is now --codec top-k:density=..."),
@@ -140,6 +146,7 @@ def test_files_that_have_former_knobs_are_read():
     ({"mode": "ssp", "staleness": 2}, "ssp:staleness=2"),
     ({"mode": "softsync", "softsync": 2}, "softsync:k=2"),
     ({"mode": "sync", "backup": 1, "local_steps": None, "push_sum": None}, "sync:backup=1"),
+    ({"backup": 1}, "sync:backup=1"),
     ({"mode": "easgd", "asynchronous": True, "elastic": 0.5}, EASGD(0.5, asynchronous=True)),
     ({"mode": "local-sgd", "local_steps": 4, "outer": "nesterov:lr=0.5,momentum=0.25"},
      LocalSGD(4, outer=OuterNesterov(0.5, 0.25))),
@@ -161,9 +168,12 @@ def test_files_of_before_modes_had_knobs_are_read(values, mode):
 
 @each(("text", "line"), [
     ('mode = "sync"\nstaleness = 3', "it is now --mode ssp:staleness=..."),
-    ("backup = 1", "it is now --mode sync:backup=..."),
+    ("local_steps = 4", "it is now --mode local-sgd:local-steps=..."),
     ('mode = "ssp"\npush_sum = true', "it is now --mode gossip:variant=push-sum"),
     ('mode = "ssp:staleness=2"\nstaleness = 3', "unknown key 'staleness'"),
+    ('mode = "gossip"\nby_host = true\npush_sum = true', "push_sum and by_host are variants"),
+    ('mode = "gossip"\npush_sum = "false"', "push-sum must be true or false, got 'false'"),
+    ('mode = "gossip"\nasynchronous = true\npush_sum = true', "asynchronous and push_sum are "),
 ])  # fmt: skip
 def test_former_knobs_that_no_mode_takes(text, line):
     with pytest.raises(ConfigError, match=line):

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
     """Run all settings; show and write what came out."""
     refuse_mpirun()
     options, flags = parser().parse_known_args(list(argv))
-    refuse(flags, "--mode", "--topology", "--partition", "--lr", "--seed", "--inject")
+    refuse(flags, "--mode", "--partition", "--lr", "--seed", "--inject")
     make_folder(options.out)
     plots = can_plot()
     show(decentralized.run_all(options, flags), options, plots=plots)

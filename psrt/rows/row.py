@@ -199,7 +199,7 @@ class Rows(Registry[RowT], Generic[RowT]):
         if isinstance(value, str):
             return self.read(value)
         if not isinstance(value, self.base):
-            raise ValueError(f"must be a {self.what}")
+            raise ValueError(f"must be a{'n' * self.what.startswith(tuple('aeiou'))} {self.what}")
         if type(self.get(value.name)) is not type(value):
             raise ConfigError(
                 f"{value.name} is of no package that names it under the entry point {self.group}"

@@ -201,7 +201,7 @@ report-faults: $(VENV)/.has-psrt  ## stop and kill ranks: what is promised and s
 
 # In half an hour, into runs/kills.jsonl as well; with KILLS=0 what is there goes into the page again.
 KILLS = 200
-report-kills: $(VENV)/.has-psrt  ## kill random ranks of jobs that start again, into docs/checkpoints.md
+report-kills: $(VENV)/.has-psrt  ## kill random ranks of jobs that start again, into docs/benchmarks.md
 	$(PY) apps/studies/kills.py --kills $(KILLS) $(ARGS)
 
 plots: compare study  ## compare and study, into runs/compare and runs/staleness

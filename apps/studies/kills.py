@@ -1,6 +1,6 @@
 """Kills random ranks of supervised jobs at random times, and says how each job went on.
 
-``make report-kills`` writes the table of ``docs/checkpoints.md`` with it. Each job is run once
+``make report-kills`` writes the table of ``docs/benchmarks.md`` with it. Each job is run once
 undisturbed; then ``psrt launch --restarts`` runs it while ranks are killed, some while they start,
 some while they train, save or go on. All times and victims come from ``--seed``; what a time falls
 on does not.
@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "checkpoints.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- kills -->\n", "<!-- / -->"
 VENVS = {"Open MPI": ".venv", "MPICH": ".venv-mpich"}
 #: Of every job; a run takes some 8 s of training on an idle machine.
@@ -311,7 +311,7 @@ def main() -> int:
         seed += 1
     found = [Seen(**json.loads(line)) for line in given.log.read_text().splitlines()]
     page = PAGE.read_text()
-    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END, page.index(BEGIN))
     PAGE.write_text(page[:begin] + table(found) + page[end:])
     return int(any(it.wrong for it in found))
 

@@ -218,7 +218,6 @@ class Mode(Row):
 
 
 _SERVED = ("placement", "shards_per_server")
-_STALE = ("staleness_rate", *_SERVED)
 _SUMMED = ("allreduce", "machine_costs", "check_every")
 
 
@@ -258,25 +257,27 @@ class Sync(Mode):
         return True
 
 
-class Async(Mode):
+class _Stale(Mode):
+    """What modes have whose servers apply gradients that may be stale."""
+
+    servers = Servers.ALWAYS
+    codecs = saves = regroups = True
+    uses = ("staleness_rate", *_SERVED)
+
+
+class Async(_Stale):
     """Nobody waits."""
 
     name, synonyms = "async", ("asp", "asgd", "hogwild")
     summary = "every gradient is applied as soon as it arrives; no worker waits for another"
-    servers = Servers.ALWAYS
-    codecs = saves = regroups = True
-    uses = _STALE
 
 
 @dataclass(frozen=True)
-class SSP(Mode):
+class SSP(_Stale):
     """Stale synchronous parallel."""
 
     name = "ssp"
     summary = "as async, but no worker runs more than a few steps ahead of the slowest"
-    servers = Servers.ALWAYS
-    codecs = saves = regroups = True
-    uses = _STALE
     words = "staleness {}"
     staleness: int = knob(
         3, WHOLE,
@@ -292,14 +293,11 @@ class SSP(Mode):
 
 
 @dataclass(frozen=True)
-class SoftSync(Mode):
+class SoftSync(_Stale):
     """Quorums that are smaller than a round."""
 
     name = "softsync"
     summary = "every update averages the next workers/K gradients to arrive; no worker waits"
-    servers = Servers.ALWAYS
-    codecs = saves = regroups = True
-    uses = _STALE
     words = "k = {}"
     k: int = knob(
         1, WHOLE, "average workers/K gradients per update; from 1 to the number of workers", min=1,

@@ -340,7 +340,7 @@ class Park(AtWorker, kind=Kind.PARK):
 
     clock = Field("clock")
     step = Field("version", "of the checkpoint")
-    told = Field("samples", "neighbours that it has told")
+    neighbours = Field("samples", "those that it has told")
     seconds = Field("seconds", "of the stop")
 
 

@@ -45,7 +45,7 @@ from psrt.sync.cut import Cuts
 #: Why there are no more checkpoints with a worker, where each has what no other has, and with a
 #: shard whose events are recorded.
 _ALONE = "goes on without a worker"
-_UNTOLD = f"{_ALONE}, and --record has no one history with another in its place"
+_UNRECORDED = f"{_ALONE}, and --record has no one history with another in its place"
 
 
 def saver_for(
@@ -261,17 +261,17 @@ def parts_at(
         held = weakref.proxy(it)
         tree = partial(_with_events, partial(_tree_of_shard, held), log, (True, it.number))
         name = _shard(before + it.number, setup)
-        without, untold = partial(_fenced, held), partial(_why_untold, held, log)
-        yield Part(name, tree, spans, without, untold, log), it
+        without, unrecorded = partial(_fenced, held), partial(_why_unrecorded, held, log)
+        yield Part(name, tree, spans, without, unrecorded, log), it
 
 
 def _fenced(it: ShardServer) -> Sequence[int]:
     return sorted(it.policy.fenced)
 
 
-def _why_untold(it: ShardServer, log: EventLog | None) -> str:
+def _why_unrecorded(it: ShardServer, log: EventLog | None) -> str:
     """Return why there are no more checkpoints with a shard: its log knows no other worker."""
-    return _UNTOLD if log is not None and it.policy.fenced else ""
+    return _UNRECORDED if log is not None and it.policy.fenced else ""
 
 
 def _why_alone(worker: Worker, gone: Callable[[], Collection[int]]) -> str:

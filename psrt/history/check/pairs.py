@@ -407,8 +407,10 @@ def _check_checkpoints(
     findings.on(table, at).require(CAUSALITY, ~follows | (step > before), text, before=before)
     # Neighbours that come to one have been told of it, and some that had left by then.
     there = np.array([(counts[linked[i]] > k).sum() for i, k in zip(owner, number, strict=True)])
-    told, most = table[Park.told][at], linked.sum(axis=1)[owner]
-    text = "worker {worker} told {told} neighbours of a checkpoint, expected {there} to {most}"
+    told, most = table[Park.neighbours][at], linked.sum(axis=1)[owner]
+    text = (
+        "worker {worker} told {neighbours} neighbours of a checkpoint, expected {there} to {most}"
+    )
     findings.on(table, at).require(
         NEIGHBOURS, (told >= there) & (told <= most), text, there=there, most=most
     )

@@ -14,6 +14,7 @@ import pytest
 import psrt
 from psrt.__main__ import main
 from psrt.cli.completion import parsers_of_all
+from psrt.history.folds.record import COLUMNS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -100,6 +101,14 @@ def test_the_report_of_a_check_on_the_page_is_todays(tmp_path, capsys):
 
     assert masked(shown) == masked(capsys.readouterr().out)
 
+
+def test_every_column_of_the_metrics_is_on_the_page_beside_its_time():
+    page = (DOCS / "library.md").read_text(encoding="utf-8")
+    section = page.split("\n### Each figure and its time\n")[1].split("\n### ")[0]
+    rows = {it[1]: it[2] for it in re.finditer(r"^\| `(\w+)` (.+)$", section, re.MULTILINE)}
+    for name, column in COLUMNS.items():
+        if name not in (*rows, "epoch", "step"):
+            assert f"`{name}`" in rows[column["at"]], name
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

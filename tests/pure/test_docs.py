@@ -110,6 +110,7 @@ def test_every_column_of_the_metrics_is_on_the_page_beside_its_time():
         if name not in (*rows, "epoch", "step"):
             assert f"`{name}`" in rows[column["at"]], name
 
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",

@@ -87,7 +87,7 @@ def test_what_was_measured_says_by_what_where_and_when():
 
 
 def test_the_report_of_a_check_on_the_page_is_todays(tmp_path, capsys):
-    """But for its numbers, which are those of one run."""
+    """But for its numbers, which are those of one run, and the lines that it leaves out."""
     page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
     shown = re.search(r"^```text\n(ssp .*?)^```", page, re.MULTILINE | re.DOTALL)[1]
     run = str(tmp_path / "run")
@@ -99,7 +99,8 @@ def test_the_report_of_a_check_on_the_page_is_todays(tmp_path, capsys):
     def masked(text):
         return re.sub(r" +[\d,.]+ +", " N ", re.sub(r"(?m)^.* in .* s$", "", text))
 
-    assert masked(shown) == masked(capsys.readouterr().out)
+    lines = iter(masked(capsys.readouterr().out).splitlines())  # which "in" moves on
+    assert [it for it in masked(shown).splitlines() if it != "  …" and it not in lines] == []
 
 
 def test_every_column_of_the_metrics_is_on_the_page_beside_its_time():

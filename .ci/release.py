@@ -46,7 +46,7 @@ def contradictions(root: Path, tags: Sequence[str] | None) -> Iterator[str]:
         expected = f"[{ours}] - YYYY-MM-DD"
         yield f"the newest heading of CHANGELOG.md is {name!r}, expected {expected!r}"
     elif not name.endswith((day, "unreleased")):
-        yield f"CITATION.cff has date-released {day}, the newest heading of CHANGELOG.md is {name!r}"
+        yield f"CITATION.cff has date-released {day}, CHANGELOG.md {name!r}"
     if tags is not None and f"v{ours}" not in tags:
         yield f"this commit has no tag v{ours}: git tag -a v{ours}"
 

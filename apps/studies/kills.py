@@ -267,19 +267,20 @@ def _maps() -> Iterator[str]:
 
 def table(found: Sequence[Seen]) -> str:
     """Return the rows of the page."""
-    lines = ["| job | MPI | runs | kills | ended as promised | trains again after |"]
-    lines.append("|---|---|---|---|---|---|")
+    heads = (f"{mpi}: runs | kills | again, s" for mpi in VENVS)
+    lines = [f"| job | {' | '.join(heads)} |", "|---" * (1 + 3 * len(VENVS)) + "|"]
     for job in JOBS:
+        cells = [f"`{job.name}`" + ("" if job.same else ", `psrt check`")]
         for mpi in VENVS:
             own = [it for it in found if (it.mpi, it.job) == (mpi, job.name)]
-            if not own:
-                continue
             kills, good = sum(it.kills for it in own), sum(not it.wrong for it in own)
             back = sorted(s for it in own for s in it.back_s)
-            took = f"{statistics.median(back):.1f} s, at most {back[-1]:.1f}" if back else ""
-            name = f"`{job.name}`" + ("" if job.same else ", `psrt check`")
-            ended = f"{good}" if good == len(own) else f"**{good}**"
-            lines.append(f"| {name} | {mpi} | {len(own)} | {kills} | {ended} | {took} |")
+            cells += [
+                f"{good}" if good == len(own) else f"**{good} of {len(own)}**",
+                f"{kills}",
+                f"{statistics.median(back):.1f} ({back[-1]:.1f})" if back else "",
+            ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -286,7 +286,7 @@ PHRASES = {
     r"(?:that|those) of --\w+": "name the thing again",
     r"moves? towards": "is pulled towards",
     r"reckons? with": "account for",
-    r"(?:comes?|came) to (?:an?|the|that|this|its) (?:clock|step|checkpoint|end|cut|round)": "reach",
+    r"(?:comes?|came) to (?:an?|the|that|this) (?:clock|step|checkpoint|end|cut|round)": "reach",
     r"sees? to (?:it|what)": "make sure; progress",
     r"(?:do|does|did|doing) without": "does not need",
     r"not alike": "non-IID",

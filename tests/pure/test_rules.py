@@ -312,7 +312,7 @@ def prose_of(source: str) -> str:
     """Return a source with its comments and texts, and nothing else but white space, in place."""
     parts, at = [], 0
     for it in _PROSE.finditer(source):
-        parts += [re.sub(r"\S", "\0", source[at : it.start()]), it[0]]
+        parts += [re.sub(r"\S+", "\0", source[at : it.start()]), it[0]]
         at = it.end()
     return "".join(parts)
 

@@ -65,7 +65,7 @@ def _explained(words: list[str]) -> str:
 
 
 def _kinds() -> Iterator[str]:
-    """Yield a table of the kinds of events; a column is said where a field is not called so."""
+    """Yield a table of the kinds of events; and columns whose names differ from their fields."""
     yield "| kind | | who | what happened | fields |"
     yield "|---|---|---|---|---|"
     for kind, it in sorted(KINDS.items()):
@@ -212,7 +212,7 @@ def _table(lines: list[str]) -> Iterator[str]:
         cells = [line[start:end].strip() for (start, _), end in zip(spans, ends, strict=True)]
         if cells[0] or not rows:
             rows.append(cells)
-        else:  # the row before goes on
+        else:  # more of the row before
             rows[-1] = [f"{old} {new}".strip() for old, new in zip(rows[-1], cells, strict=True)]
     head, *rest = (f"| {' | '.join(cells)} |" for cells in rows)
     yield from (head, "|---" * len(spans) + "|", *rest)

@@ -296,6 +296,7 @@ test-torch-alone: .venv-oracles/.has-torch  ## what of that needs no mpirun arou
 	  tests/pure/codec/test_torch.py tests/pure/torch tests/pure/jax tests/e2e/torch \
 	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[README.md]' \
 	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/torch.md]' \
+	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/trainer.md]' \
 	  'tests/e2e/test_docs.py::test_everything_runs_as_printed[docs/jax.md]')
 
 $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch

@@ -6,11 +6,14 @@ a small job in virtual time; a test compares the files with what is drawn.
 
 from __future__ import annotations
 
+import math
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 from psrt.config import TrainConfig
+from psrt.views.explain.gossip import explained
+from psrt.views.explain.gossip_output import places_of
 from psrt.views.explain.timeline import COMPUTE, run
 from psrt.views.page.scale import Scale, tick_text
 from psrt.views.svg import INK, PALETTE, RULE, SOFT, Canvas, tint
@@ -92,7 +95,66 @@ def waiting() -> str:
     return canvas.as_text()
 
 
-CHARTS = {"all_reduce.svg": all_reduce, "waiting.svg": waiting}
+def codecs() -> str:
+    """Of each codec, the speed of a link below which it saves time."""
+    _, *rows = table("compression.md", "Measured")
+    rows.sort(key=lambda row: float(row[5]))
+    top, pitch, left = 74, 22, 118
+    bottom = top + pitch * len(rows)
+    canvas = Canvas(_WIDTH, bottom + 52, "speed of a link below which a codec saves time")
+    xs = Scale(2, 60, left + 8, _WIDTH - _RIGHT - 12, log=True)
+    canvas.text(8, 18, "Below this speed of a link a codec saves time", size=_SIZE, fill=INK,
+                anchor="start", bold=True)  # fmt: skip
+    for x, name, fill in ((12, "in an all-reduce", PALETTE[1]), (178, "in pushes", PALETTE[0])):
+        canvas.circle(x, 44, 5.5, fill=fill, stroke="none")
+        canvas.text(x + 13, 44, name, size=_SIZE, fill=INK, anchor="start")
+    for value in (2.0, 5.0, 10.0, 20.0, 50.0):
+        canvas.line(xs(value), top - 8, xs(value), bottom, stroke=RULE)
+        canvas.text(xs(value), bottom + 14, tick_text(value), size=_SIZE - 1, fill=SOFT)
+    canvas.text((left + _WIDTH) / 2, bottom + 38, "Gbit/s", size=_SIZE, fill=SOFT)
+    for i, (name, *_, pushes, sums) in enumerate(rows):
+        y = top + pitch * (i + 0.5)
+        low, high = xs(float(sums)), xs(float(pushes))
+        canvas.text(left, y, name, size=_SIZE - 1, fill=INK, anchor="end")
+        canvas.line(low, y, high, y, stroke="#B8BEC6", width=2)
+        for x, fill in ((low, PALETTE[1]), (high, PALETTE[0])):
+            canvas.circle(x, y, 5.5, fill=fill, stroke="none")
+    return canvas.as_text()
+
+
+def topologies() -> str:
+    """Six graphs of eight ranks, and the gap of each."""
+    names = ("ring", "star", "random-regular:3", "hypercube", "exponential", "full")
+    side, pitch, margin, high = 118, 186, 34, 206
+    canvas = Canvas(3 * pitch, 2 * high + 6, "six graphs of eight ranks")
+    for i, name in enumerate(names):
+        found = explained(name, 8, nbytes=4)
+        left, top = margin + i % 3 * pitch, 62 + i // 3 * high
+        canvas.text(left + side / 2, top - 44, name, size=_SIZE, fill=INK, bold=True)
+        gap = f"gap {found.topology.gap:.2g}"
+        canvas.text(left + side / 2, top - 25, gap, size=_SIZE - 1, fill=SOFT)
+        places = places_of(found, left, top, side)
+        (graph,) = found.graphs
+        for a, b in sorted(graph.edges):
+            (x, y), (to_x, to_y) = places[a], places[b]
+            length = math.hypot(to_x - x, to_y - y)
+            dx, dy = (to_x - x) / length * 11, (to_y - y) / length * 11
+            if (b, a) not in graph.edges:
+                canvas.arrow(x + dx, y + dy, to_x - dx, to_y - dy, stroke=PALETTE[0], width=1.2)
+            elif a < b:
+                canvas.line(x + dx, y + dy, to_x - dx, to_y - dy, stroke=PALETTE[0], width=1.4)
+        for rank, (x, y) in enumerate(places):
+            canvas.circle(x, y, 11, fill=tint(0, 0.2), stroke=INK)
+            canvas.text(x, y, str(rank), size=_SIZE - 3, fill=INK)
+    return canvas.as_text()
+
+
+CHARTS = {
+    "all_reduce.svg": all_reduce,
+    "codecs.svg": codecs,
+    "topologies.svg": topologies,
+    "waiting.svg": waiting,
+}
 
 
 def main() -> int:

@@ -1,26 +1,38 @@
-"""The study of codecs as a picture: accuracy against bytes, and time to the target against both."""
+"""The study of codecs as a picture: a row for each setting with its name, a column a figure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from psrt.report.figure import save, titled
-from studies.palette import COLOURS, MARKERS
+from studies.compression_table import COSTS, FAILS, NONE, OPEN, PAYS
+from studies.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Row = Mapping[str, Any]
 
+#: Inches of a row, of the titles and axis around those of a mode, of names, and of a column.
+_ROW, _AROUND, _NAMES, _COLUMN = 0.2, 0.75, 2.2, 2.1
+#: Colours of times, by how a setting stands beside none.
+_STANDINGS = {PAYS: COLOURS[3], OPEN: COLOURS[7], COSTS: COLOURS[6]}
+_KEY = (
+    "times: green where a codec pays, orange where it costs time, grey where it is too close to "
+    "tell; the line is without one, × never comes there"
+)
+#: Values that differ by this factor are on a logarithmic axis.
+_WIDE = 4.0
+
 
 def draw(cells: Sequence[Row], path: str | PathLike[str], *, target: float, note: str = "") -> None:
-    """Draw a row of plots for each mode: accuracy against bytes, then a plot for each link.
+    """Draw for each mode a row for each setting: its accuracy, its bytes, its time by link.
 
-    A mark is the median of a setting, its line reaches to the worst or slowest run; a cross at the
-    top marks a setting that never comes to the target.
+    A mark is the median of a setting, its line reaches to the worst or slowest run. Times have a
+    colour by how a codec stands, a vertical line is the time without one, and a cross at the right
+    marks a setting that never comes to the target.
 
     Args:
         cells: as ``compression_table.cells`` returned them.
@@ -33,66 +45,87 @@ def draw(cells: Sequence[Row], path: str | PathLike[str], *, target: float, note
     """
     modes = list(dict.fromkeys(cell["mode"] for cell in cells))
     links = list(dict.fromkeys(cell["link"] for cell in cells))
-    settings = list(dict.fromkeys(cell["setting"] for cell in cells))
-    looks = {setting: _look(i) for i, setting in enumerate(settings)}
+    settings = {
+        mode: list(dict.fromkeys(cell["setting"] for cell in cells if cell["mode"] == mode))
+        for mode in modes
+    }
+    heights = [_ROW * len(settings[mode]) + _AROUND for mode in modes]
     figure = titled(
-        width=3.2 * (1 + len(links)) + 2.6,
-        height=max(2.7 * len(modes), 0.19 * len(settings)) + 0.7,
-        title="Accuracy, bytes and time by codec", note=note,
+        width=_NAMES + _COLUMN * (2 + len(links)),
+        height=sum(heights) + 0.8,
+        title="Accuracy, bytes and time by codec", note=f"{note}\n{_KEY}".strip(),
     )  # fmt: skip
-    plots = figure.subplots(len(modes), 1 + len(links), squeeze=False)
+    plots = figure.subplots(
+        len(modes), 2 + len(links), squeeze=False, sharey="row",
+        gridspec_kw={"height_ratios": heights},
+    )  # fmt: skip
     for axes, mode in zip(plots, modes, strict=True):
         mine = [cell for cell in cells if cell["mode"] == mode]
-        _against_bytes(axes[0], [cell for cell in mine if cell["link"] == links[0]], looks, mode)
-        for there, link in zip(axes[1:], links, strict=True):
-            _times(there, [cell for cell in mine if cell["link"] == link], looks, target, link)
-    handles = [plots[0][0].plot([], [], linestyle="", label=it, **looks[it])[0] for it in settings]
-    figure.legend(handles=handles, loc="outside right upper", fontsize=8)
+        first = [cell for cell in mine if cell["link"] == mine[0]["link"]]
+        place = settings[mode].index
+        _accuracies(axes[0], first, place)
+        _bytes(axes[1], first, place)
+        for there, link in zip(axes[2:], links, strict=True):
+            _times(there, [cell for cell in mine if cell["link"] == link], place)
+            there.set_title(f"seconds to {100 * target:g} %, {link}", fontsize=9)
+        axes[0].set_yticks(range(len(settings[mode])), settings[mode], fontsize=8)
+        axes[0].set_ylim(len(settings[mode]) - 0.5, -0.5)
+        axes[0].set_ylabel(mode, fontsize=11, fontweight="bold")
+        for there in axes:
+            there.grid(color="0.9")
+            there.set_axisbelow(True)
+            there.tick_params(axis="x", labelsize=8)
+            there.tick_params(axis="y", length=0)
     save(figure, path)
 
 
-def _look(i: int) -> dict[str, Any]:
-    """Return how the i-th setting is marked: no two alike among the first 64."""
-    colour = COLOURS[i % len(COLOURS)]
-    marker = MARKERS[(i + i // len(COLOURS)) % len(MARKERS)]
-    filled = "none" if i % 2 else colour
-    return {"color": colour, "marker": marker, "markersize": 6, "markerfacecolor": filled}
+_Place = Callable[[str], int]
 
 
-def _against_bytes(
-    axes: Axes, cells: Sequence[Row], looks: Mapping[str, Mapping[str, Any]], mode: str
-) -> None:
+def _accuracies(axes: Axes, cells: Sequence[Row], place: _Place) -> None:
+    axes.set_title("accuracy [%]", fontsize=9)
     for cell in cells:
-        if cell["bytes_sent"] is not None:
-            x, look = cell["bytes_sent"] / 1e6, looks[cell["setting"]]
-            axes.vlines(x, 100 * cell["worst"], 100 * cell["accuracy"], look["color"], linewidth=1)
-            axes.plot([x], [100 * cell["accuracy"]], linestyle="", **look)
-    axes.set_xscale("log")
-    axes.set_xlabel("sent [MB]")
-    axes.set_ylabel(f"{mode}: accuracy [%]")
-    axes.grid(color="0.9")
+        _mark(axes, place(cell["setting"]), 100 * cell["accuracy"], 100 * cell["worst"], COLOURS[1])
 
 
-def _times(
-    axes: Axes,
-    cells: Sequence[Row],
-    looks: Mapping[str, Mapping[str, Any]],
-    target: float,
-    link: str,
-) -> None:
+def _bytes(axes: Axes, cells: Sequence[Row], place: _Place) -> None:
+    axes.set_title("sent [MB]", fontsize=9)
     known = [cell for cell in cells if cell["bytes_sent"] is not None]
+    _scale(axes, [cell["bytes_sent"] / 1e6 for cell in known])
     for cell in known:
-        x, look = cell["bytes_sent"] / 1e6, looks[cell["setting"]]
-        if cell["median"] is None:
-            axes.plot([x], [0.95], "x", color=look["color"], transform=axes.get_xaxis_transform())
+        megabytes = cell["bytes_sent"] / 1e6
+        _mark(axes, place(cell["setting"]), megabytes, megabytes, COLOURS[1])
+
+
+def _times(axes: Axes, cells: Sequence[Row], place: _Place) -> None:
+    _scale(axes, [cell["median"] for cell in cells if cell["median"] is not None])
+    for cell in cells:
+        y = place(cell["setting"])
+        if cell["standing"] == FAILS:
+            axes.plot([0.96], [y], "x", color=COLOURS[6], transform=axes.get_yaxis_transform())
             continue
-        slowest = cell["slowest"] if cell["slowest"] is not None else math.nan
-        axes.vlines(x, cell["median"], slowest, look["color"], linewidth=1)
-        axes.plot([x], [cell["median"]], linestyle="", **look)
-    axes.set_xscale("log")
-    if any(cell["median"] is not None for cell in known):
-        axes.set_yscale("log")
-    axes.set_xlabel("sent [MB]")
-    axes.set_ylabel(f"seconds to {100 * target:g} %")
-    axes.set_title(link, fontsize=9)
-    axes.grid(color="0.9")
+        worst = cell["median"] if cell["slowest"] is None else cell["slowest"]
+        plain = cell["setting"] == NONE
+        colour = COLOURS[0] if plain else _STANDINGS[cell["standing"]]
+        if plain:
+            axes.axvline(cell["median"], color=colour, linewidth=0.8)
+        _mark(axes, y, cell["median"], worst, colour)
+
+
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    """Choose an axis on which values can be told apart, and few short numbers beside it."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    if values and min(values) > 0 and max(values) >= _WIDE * min(values):
+        axes.set_xscale("log")
+        subs = (1.0,) if max(values) >= 50 * min(values) else (1.0, 2.0, 5.0)
+        axes.xaxis.set_major_locator(LogLocator(subs=subs))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _mark(axes: Axes, y: float, value: float, worst: float, colour: str) -> None:
+    axes.hlines(y, min(value, worst), max(value, worst), colour, linewidth=1.2)
+    axes.plot([value], [y], "o", color=colour, markersize=5)

@@ -1,4 +1,4 @@
-"""A model as a chain of layers, the form in which it can be cut into stages. Pure: the protocol.
+"""A model as a chain of layers, the form in which it can be split into stages. Pure: the protocol.
 
 A problem whose model is a chain gives its layers one by one; psrt then decides which of them a rank
 computes, in which order, and where inputs and gradients lie. All arrays are float32, C-contiguous
@@ -81,7 +81,7 @@ class ChainLayer(Protocol):
 
 
 class SliceLayer(ChainLayer, Protocol):
-    """One slice of a layer that is cut over several ranks, each of which has a part of it.
+    """One slice of a layer that is split across ranks, each of which has a part of it.
 
     Its parts are summed over all slices by who calls it, before they are used.
     """
@@ -112,7 +112,7 @@ class SliceGroup(Protocol):
 
 
 class Chain(Protocol):
-    """What a problem has beside the methods of ``Problem`` if its model can be cut.
+    """What a problem has beside the methods of ``Problem`` if its model can be split.
 
     Its batches are pairs (x, targets), x (b, inputs) float32. Its ``loss_and_grad`` computes the
     same by the same layers.

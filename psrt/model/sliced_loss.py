@@ -1,4 +1,4 @@
-"""Losses of outputs whose columns are cut over several ranks, of which none has all. Pure.
+"""Losses of outputs whose columns are split across ranks, of which none has all. Pure.
 
 Each slice has some columns of the outputs and gets the gradient of those; what a row needs of the
 other slices is one number of each, so the outputs are never gathered.

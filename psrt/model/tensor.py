@@ -1,11 +1,11 @@
-"""An MLP whose layers are cut over several ranks, by columns and by rows in turn. Pure.
+"""An MLP whose layers are split across ranks, by columns and by rows in turn. Pure.
 
-Layers come in pairs. The first of a pair is cut by columns: a slice takes whole rows of x and gives
-some of the columns of y, its activation included. The second is cut by rows: it takes those columns
-and gives a part of the sum that is its output. So a pair has one sum forward, behind its second
-layer, and one backward, of the gradient of its first layer's input, and whatever is not a slice is
-the same on all ranks. If the number of layers is odd, the last has no second: each slice then has
-some columns of the outputs, and the loss takes what it needs of the others.
+Layers come in pairs. The first of a pair is split by columns: a slice takes whole rows of x and
+gives some of the columns of y, its activation included. The second is split by rows: it takes those
+columns and gives a part of the sum that is its output. So a pair has one sum forward, behind its
+second layer, and one backward, of the gradient of its first layer's input, and whatever is not a
+slice is the same on all ranks. If the number of layers is odd, the last has no second: each slice
+then has some columns of the outputs, and the loss takes what it needs of the others.
 
 Source: Shoeybi et al. 2019 (1909.08053), section 3.
 """

@@ -1,17 +1,16 @@
-"""Cut a chain of layers into stages, so that the dearest stage is as cheap as can be. Pure.
+"""Split a chain of layers into stages, so that the slowest stage is as fast as possible. Pure.
 
-A pipeline is as fast as its dearest stage. Stages are spans of layers, so there are (L − 1 choose
-P − 1) cuts of L layers; dynamic programming finds the best in P·L² steps. Let c(k, j) be the cost
-of the dearest of k stages that have the first j layers, cut best:
+A pipeline is as fast as its slowest stage. Stages are spans of layers, so there are (L − 1 choose
+P − 1) ways to split L layers; dynamic programming finds the best in P·L² steps. Let c(k, j) be the
+cost of the slowest of k stages that have the first j layers, split best:
 
     c(k, j) = min over i < j of max(c(k − 1, i), cost of layers i to j − 1)
 
-Of all cuts whose dearest stage is that cheap, the one is taken whose stages are the most even: the
-sum of the squares of their costs is the least. That is a second pass of the same kind, in which no
-stage may be dearer than the first pass found.
+Among the splits with that cost, the one with the most even stages is taken: the sum of the squares
+of their costs is the least. That is a second pass of the same kind, in which no stage may cost more
+than the first pass found.
 
-A parameterless layer is worth no stage of its own, but
-nothing forbids it: there are no more stages than layers.
+A layer without parameters may be a stage of its own; there are no more stages than layers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from psrt.core.partition import Span
 
 
 def balanced(costs: Sequence[float], stages: int) -> tuple[Span, ...]:
-    """Return the layers of each stage, so that the dearest stage is the cheapest.
+    """Return the layers of each stage, so that the slowest stage is as fast as possible.
 
     Args:
         costs: of each layer, in any unit, ≥ 0.
@@ -90,7 +89,7 @@ def _best(
 
 
 def imbalance(costs: Sequence[float], cut: Sequence[Span]) -> float:
-    """Return the cost of the dearest stage over the mean of all: 1 where they are even.
+    """Return the cost of the slowest stage over the mean of all: 1 where they are even.
 
     Args:
         costs: of each layer, not all 0.

@@ -1,27 +1,28 @@
 """Price a pipeline by its schedule. Pure: steps and seconds, never arrays or MPI.
 
 The computations of all stages are run on clocks (``timeline.py``), each with the time that it takes
-in its virtual stage, and messages with α + β·bytes. A message sets out as soon as it is computed,
-whatever the stage does next; those of two stages in one direction follow each other. The price is
-the latest clock, without any formula: the tests compare the closed forms in the files of the
+in its virtual stage, and messages with α + β·bytes. A message is sent as soon as it is computed,
+whatever the stage does next; messages of two stages in one direction follow each other. The price
+is the latest clock, without any formula: the tests compare the closed forms in the files of the
 schedules with it.
 
-**Small products are dear.** A batch of B rows in M micro-batches costs more than B rows at once:
+**Small products cost more.** A batch of B rows in M micro-batches costs more than B rows at once:
 products of few rows reuse less of the weights that they read. ``slowdown`` says by how much, by
 kind of computation and rows, against the whole batch. Weights that are deferred are one product of
 the whole batch, so they do not pay it.
 
-**The bound of a cut.** How much faster P stages are than one process with the whole batch, at most:
+**The bound of a split.** How much faster P stages are than one process with the whole batch, at
+most:
 
     balance × bubble × efficiency
 
-- *balance* is the work of all stages over that of the dearest one: P where all are alike.
-- *bubble* is the share of the time in which a stage is busy, were all as dear as the dearest and
-  messages free: 3M/(3M + 2P − 2) for GPipe where f = b = w.
-- *efficiency* is the dearest stage's time for the whole batch over that for its micro-batches.
+- *balance* is the work of all stages over that of the slowest one: P where all are equal.
+- *bubble* is the share of the time in which a stage is busy, if all were as slow as the slowest and
+  messages were free: 3M/(3M + 2P − 2) for GPipe where f = b = w.
+- *efficiency* is the slowest stage's time for the whole batch over that for its micro-batches.
 
-Where stages are equally dear it is the price itself but for messages. Where they are not, those
-that are cheaper make the bubble a little smaller than it says.
+Where stages are equal, the price is this but for messages. Where they are not, the faster ones make
+the bubble a little smaller.
 """
 
 from __future__ import annotations

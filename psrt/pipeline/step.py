@@ -1,6 +1,6 @@
 """One step of a pipeline schedule. Pure: no arrays, no MPI.
 
-A model that is a chain of layers is cut into stages, one for each rank of a pipeline, and a batch
+A model that is a chain of layers is split into stages, one for each rank of a pipeline, and a batch
 into micro-batches, which follow one another through the stages: forward from the first stage to
 the last, backward from the last to the first. A schedule says in what order a stage does this. It
 is a generator of ``PipelineStep``, as a collective is one of ``Step``, and serves as many readers:

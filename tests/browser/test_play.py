@@ -20,6 +20,15 @@ HELD = """[...document.querySelectorAll('.strip')].map((strip) =>
     .map((it) => it.textContent).join(' '))"""
 STEP = "Number(document.documentElement.dataset.step)"
 SAID = "document.querySelector('.said').textContent"
+#: Texts that reach beyond the picture.
+OUTSIDE = """(() => {
+  const picture = document.querySelector('.chart > svg').getBoundingClientRect();
+  return [...document.querySelectorAll('.chart > svg text')].filter((it) => {
+    const box = it.getBoundingClientRect();
+    return box.left < picture.left || box.right > picture.right || box.top < picture.top ||
+      box.bottom > picture.bottom;
+  }).map((it) => it.textContent);
+})()"""
 #: The film of each kind of explanation.
 FILMS = {
     "ring": lambda: collective.film_of(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))),
@@ -33,6 +42,7 @@ FILMS = {
     "gossip": lambda: gossip.film_of(mixed("star", 4, nbytes=4)),
     "codec": lambda: codec.film_of(coded(Sign(8), (1.5, -2.0, 0.25), error_feedback=True)),
     "broadcast": lambda: collective.film_of(explained("broadcast", size=5)),
+    "double-tree": lambda: collective.film_of(explained("double-tree", size=8, n=16)),
 }
 
 
@@ -69,6 +79,7 @@ def test_every_step_is_drawn_without_a_word_and_without_a_network(opened, kind):
         assert tab.ask("document.querySelectorAll('.arrow').length") == len(arrows)
         lines = tab.ask("[...document.querySelectorAll('.lines li')].map((it) => it.textContent)")
         assert lines == [it.line for it in frame.messages]
+        assert tab.ask(OUTSIDE) == []
         tab.press("ArrowRight")
     assert tab.ask(STEP) == len(film.frames) - 1
     assert tab.console == []

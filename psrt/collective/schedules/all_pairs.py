@@ -25,7 +25,7 @@ has it to the one that folds it, and a result once from there: so a message may 
 its numbers and still be coded once on each way, where a ring would code the sum anew at every hop.
 
 **Same bits.** One owner folds each element and the rest copy it: in rank order, wherever in the
-vector it is, so it does not matter how the vector is cut.
+vector it is, so it does not matter how the vector is split.
 
 **No deadlock.** Round k of each half is a permutation, r → r + k: all post both halves, and every
 send meets its receive.

@@ -1,6 +1,6 @@
 """All-to-all by pairwise exchange, as a schedule. Pure: knows ranks and spans, never buffers.
 
-The vector is a p × p table of blocks: row i is chunk i, and each row is cut into p blocks again.
+The vector is a p × p table of blocks: row i is chunk i, and each row is split into p blocks.
 Rank r starts with row r, its block (r, j) being meant for rank j, and ends with column r, the
 blocks (i, r), each at its own place: a transposition of who has what, not of the table. A caller
 has two arrays of p blocks, the row and the column; ``on_blocks`` puts the steps on these.

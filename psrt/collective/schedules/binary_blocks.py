@@ -1,10 +1,10 @@
 """Halving-doubling in binary blocks, for any p, as a schedule. Pure: ranks and spans.
 
-p is written as a sum of powers of two, and the ranks are cut into *blocks* of these sizes, the
+p is written as a sum of powers of two, and the ranks are split into *blocks* of these sizes, the
 largest, q, first. Each block halves by itself (``halving.py``). Then the sums climb from the
 smallest block to the largest, each block folding what arrives into what it has; the largest ends
 with the sum of all, and the results descend the same way before each block doubles by itself.
-For p = 7 = 4 + 2 + 1, chunks as the largest block cuts them:
+For p = 7 = 4 + 2 + 1, chunks of the largest block:
 
 .. code-block:: text
 
@@ -23,7 +23,7 @@ if there is one (u), and 2 with the next smaller one if there is one. It sends
     2n(w − 1)/w   + n/w if there is a larger block   + n/w if there is a smaller one
 
 elements, so at most 2n on every rank, and folds less than n + 1, where ``halving_doubling.py``
-lets half of the ranks beyond q idle and the others send up to 4n.
+leaves half of the ranks beyond q idle and the others send up to 4n.
 
 On the critical path a block is through with halving and what came from below at F(w) ≤
 max(n(w − 1)/w, F(v)) + n/v, where v is the next smaller block: it waits for both, then v's ranks
@@ -47,7 +47,8 @@ latest, R*(w), of every block, beginning with R*(v) = H(v).
 Downwards let D(w, R) be when a rank of block w that was ready at R has its sums; D(q, R) = R, for
 the largest block has them then. It has sent its last message at b + Kc, and takes those of its K
 receivers in turn. The i-th of them is ready i − 1 messages later than the first, and no more than
-that later with its sums, as waiting only ever evens out: so whoever waits waits for the first.
+that later with its sums, as waiting can only make ranks more even. So a rank that waits, waits for
+the first.
 
     D(w, R) = max(b + Kc, D(u, b + c + g)) + Kc
 

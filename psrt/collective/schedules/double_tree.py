@@ -1,10 +1,10 @@
 """All-reduce over two binary trees at once, pipelined, as a schedule. Pure: ranks and spans.
 
 Each half of the vector is reduced to the root of its own tree and broadcast from there, in k
-blocks that follow each other like the cars of a train. ``two_trees.py`` has the trees, their
+blocks that follow each other. ``two_trees.py`` has the trees, their
 picture, and the colouring by which a rank sends at most one block and receives at most one in
 every round. What rank 1 of 6, inner in tree 0 and leaf in tree 1, does with the blocks x₀ x₁ … of
-half 0 and y₀ y₁ … of half 1 while the trains are on their way up:
+half 0 and y₀ y₁ … of half 1 while blocks are on their way up:
 
 .. code-block:: text
 
@@ -27,7 +27,7 @@ That is the ring's bandwidth but for p/(p − 1), in O(lg p) rounds instead of 2
 vectors on many ranks, where a ring's 2(p − 1)α shows. In the model halving-doubling beats it for p
 a power of two; the trees keep their price for every p.
 
-One sometimes reads 2⌈lg p⌉ + 2k rounds. With k counted over the whole vector and not per half, 2k
+Elsewhere one finds 2⌈lg p⌉ + 2k rounds. With k counted over the whole vector and not per half, 2k
 is the 4k above. But ⌈lg p⌉ rounds each way would need every edge to be served the moment its block
 is there; the colours, which keep a rank from being in two messages at once, cost up to as much
 again, and the fold comes on top. Counted from these steps:
@@ -98,7 +98,7 @@ def double_tree_steps(rank: int, size: int, n: int, *, blocks: int | None = None
         rank: this rank, in ``[0, size)``.
         size: ranks in both trees, p ≥ 1.
         n: elements in the vector, ≥ 0; some blocks are empty where it is small.
-        blocks: that each half of the vector is cut into, k ≥ 1; the same on all ranks.
+        blocks: number of blocks of each half of the vector, k ≥ 1; the same on all ranks.
 
     Yields:
         A step for each round in which this rank sends or receives, sending at most ``2 * n``

@@ -1,6 +1,6 @@
 """Recursive halving and doubling among a power of two of ranks. Pure: ranks and spans.
 
-The vector is cut into w = 2**k chunks, and all ranks begin with an interest in all of them. In
+The vector is split into w = 2**k chunks, and at first every rank keeps all of them. In
 each round a rank and the partner whose number differs in the highest bit not yet used split what
 they share: the lower number keeps the lower half, the other the upper one, and each sends what it
 does not keep. After k rounds number i is left with the sum of chunk i: a reduce-scatter. Run

@@ -1,6 +1,6 @@
 """Ring all-reduce as a schedule. Pure: knows ranks and spans, never buffers or MPI.
 
-The vector is cut into p chunks. In the *reduce-scatter* every chunk travels once around the ring
+The vector is split into p chunks. In the *reduce-scatter* every chunk travels once around the ring
 and each rank it meets adds its own contribution; after p − 1 hops it is complete. In the
 *all-gather* the complete chunks travel around once more and every rank keeps a copy. For p = 3,
 with contributions a, b, c of ranks 0, 1, 2 (one row per rank; ``.`` is of no use yet):

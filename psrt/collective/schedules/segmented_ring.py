@@ -1,7 +1,7 @@
 """Segmented ring all-reduce as a schedule: a ring that folds while it sends. Pure: never buffers.
 
 In a ring (``ring.py``) a rank cannot send a chunk on before it has folded its own part in, so wire
-and processor alternate. Here each chunk is cut into S segments that follow each other through
+and processor alternate. Here each chunk is split into S segments that follow each other through
 every hop. While segment i + 1 is on its way, segment i, which came before it, is folded; when the
 next hop begins with segment 0, that is long finished. For S = 2, a rank's wire and processor:
 
@@ -62,7 +62,7 @@ def segmented_ring_steps(
         rank: this rank, in ``[0, size)``.
         size: ranks on the ring, p ≥ 1.
         n: elements in the vector, ≥ 0; some chunks and segments are empty where it is small.
-        segments: that each chunk is cut into, ≥ 1; the same on all ranks.
+        segments: number of segments of each chunk, ≥ 1; the same on all ranks.
 
     Yields:
         ``2 * (p - 1) * segments`` steps, sending what a ring sends.

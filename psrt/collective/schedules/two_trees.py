@@ -1,7 +1,7 @@
 r"""Two binary trees over the same ranks, each rank inner in at most one. Pure: numbers only.
 
 In a binary tree half of the ranks are leaves and never pass anything on. Give each half of the
-vector a tree of its own, such that whoever is an inner rank of one is a leaf of the other, and all
+vector a tree of its own, such that an inner rank of one is a leaf of the other, and all
 wires are busy both ways.
 
 **The trees.** Number the places of a binary tree from left to right, 1 to p: place i stands above

@@ -12,7 +12,7 @@ all stages compute. With P = 3 and M = 4:
 **Cost.** The last stage begins P − 1 forward passes after the first. On the way back a stage sends
 the gradient of its input before it computes that of its weights, which nobody waits for; so the
 first ends P − 1 passes to the input after the last, and nobody waits in between where stages are
-equally dear:
+equally fast:
 
     T = M·(f + b + w) + (P − 1)·(f + b),    bubble = (2P − 2)/(3M + 2P − 2) where f = b = w
 

@@ -1,6 +1,6 @@
 """Interleaved 1F1B: each stage has V pieces of the model, so that the first work comes sooner.
 
-The model is cut into V·P virtual stages, of which stage s has s, P + s, 2P + s, …: its chunks. A
+The model is split into V·P virtual stages, of which stage s has s, P + s, 2P + s, …: its chunks. A
 micro-batch goes around all stages V times in each direction. A pass of one chunk takes 1/V of the
 time, and the last stage has something to do after P − 1 of those. Micro-batches go in groups of
 at least P: a group passes chunk 0, then chunk 1, and so on; backward the last chunk comes first.
@@ -29,8 +29,9 @@ together, each with 1/V of a stage's activations.
 
 **Any M.** The paper has groups of P, and M a multiple of P. With a last group of fewer its passes
 would not have come around where they are due; stages idle, and for many P and M deadlock. So M is
-cut into ⌊M/P⌋ groups as even as can be, each of P or more: nobody waits for a group to come around,
-and the bubble is the formula's for every M ≥ P. Where P divides M the groups are the paper's.
+split into ⌊M/P⌋ groups as even as possible, each of P or more: nobody waits for a group to come
+around, and the bubble is the formula's for every M ≥ P. Where P divides M the groups are the
+paper's.
 
 Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 Megatron-LM", SC 2021 (2104.04473).

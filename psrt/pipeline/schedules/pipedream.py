@@ -1,6 +1,6 @@
 """PipeDream: 1F1B that never stops for an update, at the price of stale gradients.
 
-Nothing is cut into micro-batches: what follows one another through the stages is K batches, and a
+Nothing is split into micro-batches: what follows one another through the stages is K batches, and a
 stage updates its parameters after every backward pass, without waiting for anybody. The order is
 that of 1F1B over the whole run, which is drained at the ends of epochs, to evaluate the model: in
 what follows a run is an epoch. With P = 3 and K = 4, each ``W`` with an update behind it:

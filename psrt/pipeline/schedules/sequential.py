@@ -10,7 +10,7 @@ stage, one column per unit of time, ``F`` forward, ``B`` and ``W`` backward to i
     stage 1   . F0  .  .  . B0 W0  .  .
     stage 2   .  . F0 B0 W0  .  .  .  .
 
-**Cost.** P·M·(f + b + w) where stages are equally dear, of which a stage computes M·(f + b + w):
+**Cost.** P·M·(f + b + w) where stages are equally fast, of which a stage computes M·(f + b + w):
 the bubble is 1 − 1/P, whatever M is. Micro-batches save memory here, not time.
 
 **Memory.** One micro-batch's activations in each stage.

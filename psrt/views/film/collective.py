@@ -13,11 +13,12 @@ from psrt.views.explain.explanation import Explanation
 from psrt.views.explain.output import costs_text, ending_text
 from psrt.views.explain.trace import Content, Hop
 from psrt.views.explain.words import COMPLETE, cell_name, hop_text, members, numbers, ranges
-from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
-from psrt.views.film.layout import circle
+from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, Plane, SoFar, Strip
+from psrt.views.film.layout import circle, levels
+from psrt.views.film.trees import spots_of, trees_of
 from psrt.views.svg import text_width
 
-#: Most ranks on a circle that one can tell apart.
+#: Most ranks that one can tell apart.
 MOST_RANKS = 32
 #: Most cells in a row, and most that are wide enough for text.
 _ABREAST, _WRITTEN = 16, 8
@@ -48,7 +49,7 @@ def film_of(explanation: Explanation) -> Film:
         ),
         frames=tuple(_frames(explanation, boxes)),
         scene=replace(
-            circle(explanation.names, boxes.strip, counts, order=explanation.order or ()),
+            _plane(explanation, boxes.strip, counts),
             cells=tuple(cell_name(i, explanation.trace.cells.in_vector) for i in range(counts[0])),
         ),
         costs=tuple(_costs(explanation)),
@@ -59,6 +60,16 @@ def film_of(explanation: Explanation) -> Film:
             ("time", f"in the α-β-γ model: {costs_text(totals.costs)}"),
         ),
     )  # fmt: skip
+
+
+def _plane(explanation: Explanation, strip: Strip, counts: Sequence[int]) -> Plane:
+    """Return places on the levels of one tree or two, if messages follow such, else a circle."""
+    names, trees = explanation.names, trees_of(explanation)
+    if not (trees and (spots := spots_of(explanation, trees))):
+        return circle(names, strip, counts, order=explanation.order or ())
+    places = [(it.column, it.level) for it in spots]
+    plane = levels(places, [it.free for it in spots], names, strip, counts)
+    return replace(plane, edges=tuple(sorted(set().union(*trees))))
 
 
 class _Boxes:

@@ -1,4 +1,4 @@
-"""Places of ranks on a circle, with what each of them holds outside it. Pure."""
+"""Places of ranks on a circle or on levels, with what each of them holds outside it. Pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ _GAP, _MARGIN = 8.0, 14.0
 _SMALLEST = 330.0
 #: Least radius of the circle, and the factor by which it grows until nothing overlaps.
 _LEAST, _GROWS = 112.0, 1.06
+#: Height between levels, beside ranks and what they hold; and what a picture of them is as wide
+#: as, in heights, where that needs no more room: a page is wider than it is high.
+_BETWEEN, _ASPECT = 20.0, 1.4
 
 
 def radius_of(names: Sequence[str]) -> float:
@@ -57,16 +60,37 @@ def circle(
     radius = max(least, 2.6 * room * size / math.pi)
     while True:
         places = [(radius * x, radius * y) for x, y in ways]
-        boxes = _boxes(places, ways, strip, counts, room)
-        near = min(
-            _apart(place, box)
-            for i, place in enumerate(places)
-            for j, box in enumerate(boxes)
-            if i != j
-        )
-        if near > room + _GAP / 2 and not _overlap(boxes):
+        if _free(places, _boxes(places, ways, strip, counts, room), room):
             return replace(placed(places, ways, names, strip, counts), order=tuple(order))
         radius *= _GROWS
+
+
+def levels(
+    spots: Sequence[tuple[float, float]],
+    ways: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    strip: Strip,
+    counts: Sequence[int],
+) -> Plane:
+    """Return ranks on levels below one another, as wide as they must be not to overlap.
+
+    Args:
+        spots: by rank, its column from the left and its level from the top.
+        ways: as in ``placed``.
+        names: by rank.
+        strip: of what ranks hold.
+        counts: by rank, the number of its cells.
+    """
+    room = radius_of(names)
+    rows = max(-(-count // strip.columns) for count in counts)
+    down = 2 * room + strip.height * rows + _BETWEEN
+    columns, rungs = (1 + max(spot[i] for spot in spots) for i in (0, 1))
+    across = max(2 * room + _GAP, _ASPECT * down * rungs / columns)
+    while True:
+        places = [(across * column, down * level) for column, level in spots]
+        if _free(places, _boxes(places, ways, strip, counts, room), room):
+            return placed(places, ways, names, strip, counts)
+        across *= _GROWS
 
 
 def placed(
@@ -128,6 +152,17 @@ def _box(
         if _apart(place, box) >= room + _GAP:
             return box
         away += 2
+
+
+def _free(places: Sequence[tuple[float, float]], boxes: Sequence[_Box], room: float) -> bool:
+    """Return whether ranks and what they hold are apart."""
+    near = min(
+        _apart(place, box)
+        for i, place in enumerate(places)
+        for j, box in enumerate(boxes)
+        if i != j
+    )
+    return near > room + _GAP / 2 and not _overlap(boxes)
 
 
 def _apart(place: tuple[float, float], box: _Box) -> float:

@@ -145,7 +145,10 @@
       const down = scene.laneOf[target] > scene.laneOf[source] ? 1 : -1;
       const edge = (rank, way) => y(scene.laneOf[rank]) + high / 2 + way * (tallest / 2 + 1);
       const it = arrow([inside(start), edge(source, down)], [inside(stop), edge(target, -down)], -1, "", 0, 0, 0);
-      if (label) it.append(written(label, inside(start) + 8 + wide(label, 11) / 2, edge(source, down) + 9 * down));
+      if (label) { // beside the start of the arrow, and not beyond the picture
+        const half = wide(label, 11) / 2 + 4;
+        it.append(written(label, Math.min(inside(start) + 4 + half, WIDTH - half), edge(source, down) + 9 * down));
+      }
       return it;
     });
     svg.append(...arrows, ...arrows.flatMap((it) => [...it.querySelectorAll(".label")]));

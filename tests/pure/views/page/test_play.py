@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ import pytest
 
 from psrt.codec.table import CODECS
 from psrt.collective import SCHEDULES
+from psrt.collective.schedules.two_trees import two_trees
 from psrt.config import TrainConfig
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ConfigError
@@ -89,6 +91,46 @@ def test_a_collective_shows_its_plan_comes_to_what_is_proved_and_costs_its_price
         assert shares[-1] in (0, pytest.approx(1))
     assert len(totals.arrivals) == totals.price.rounds
     assert all(it <= totals.price.seconds * (1 + 1e-9) for it in totals.arrivals)
+
+
+@each(
+    ("name", "size"),
+    [
+        (name, size)
+        for name in ("tree", "root", "broadcast", "reduce", "scatter", "gather")
+        for size in (3, 5, 8)
+    ],
+)
+def test_a_tree_is_drawn_on_levels_from_its_root_down(name, size):
+    root = size - 1 if SCHEDULES[name].rooted else 0
+    scene = film_of(shown := explained(name, size=size, n=3 * size, root=root)).scene
+    ways = {(min(it.source, it.target), max(it.source, it.target)) for it in shown.trace.hops}
+    assert len(scene.edges) == size - 1
+    assert set(scene.edges) == {(a, b) for a, b in ways if a != b}
+    assert min(scene.nodes, key=lambda node: node.y) is scene.nodes[root]
+    assert all(scene.nodes[a].y != scene.nodes[b].y for a, b in scene.edges)
+
+
+@each("size", [4, 6, 8, 16])
+def test_of_two_trees_each_has_its_inner_ranks_on_its_side(size):
+    scene = film_of(explained("double-tree", size=size, n=4 * size)).scene
+    edges = {edge for at_rank in two_trees(size).edges for edge in at_rank}
+    assert set(scene.edges) == {tuple(sorted((it.parent, it.child))) for it in edges}
+    inner = [{it.parent for it in edges if it.tree == tree} for tree in (0, 1)]
+    y = [node.y for node in scene.nodes]
+    assert max(y[rank] for rank in inner[0]) < min(y[rank] for rank in inner[1])
+    for it in edges:  # the nearer to the root, the further out
+        if it.child in inner[it.tree]:
+            assert (y[it.parent] < y[it.child]) == (it.tree == 0)
+
+
+@each("name", ["ring", "butterfly", "halving-doubling", "all-pairs", "naive", "all-gather"])
+def test_what_is_no_tree_is_on_a_circle(name):
+    scene = film_of(explained(name, size=8, n=24)).scene
+    x, y = scene.width / 2, scene.height / 2
+    far = [math.hypot(node.x - x, node.y - y) for node in scene.nodes]
+    assert scene.edges == ()
+    assert max(far) - min(far) < 1
 
 
 # --- graphs -------------------------------------------------------------------------------------

@@ -374,7 +374,7 @@ bench-keyed: $(VENV)/.has-psrt  ## many arrays by name, pushed and pulled, again
 bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one process
 	$(MPIRUN) -n 3 $(PY) apps/bench/train.py $(ARGS)
 
-bench-pipeline: $(VENV)/.has-psrt  ## models cut across ranks against one process with the whole batch
+bench-pipeline: $(VENV)/.has-psrt  ## models split across ranks against one process with the whole batch
 	$(MPIRUN) -n 2 $(PY) apps/bench/pipeline.py $(ARGS)
 
 bench-parallelism: $(VENV)/.has-psrt  ## one model on two ranks in every way to share it out: time, memory, bytes

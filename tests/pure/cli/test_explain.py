@@ -117,7 +117,7 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
     ("tree --order A,B,C,D", "order has no effect with tree; only ring has one to choose"),
     ("ring --json --all", "--json is always complete; leave --all out"),
     ("ring --link insid", "got 'insid' (did you mean inside?)"),
-    ("sync:backup=4", "--mode sync:backup=4 leaves no worker to wait for, there are 4"),
+    ("sync:backup=4", "--mode sync:backup=4 leaves no worker to wait for, got 4"),
     ("sync --slow 9:2", "slow names worker 9 that does not exist, the last is 3"),
     ("ring --html a.svg", "--html a.svg: a page ends in .html"),
     ("ring --overwrite", "--overwrite replaces the file of --html, which is not given"),

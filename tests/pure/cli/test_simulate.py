@@ -114,7 +114,7 @@ def test_what_cannot_be_is_one_line_and_status_2(flags, message, capsys, monkeyp
 
 def test_more_workers_than_the_data_has_batches(capsys):
     assert psrt(["simulate", "--workers", "1000"]) == 2
-    assert "a step of 1000 workers together takes 32000 samples" in capsys.readouterr().err
+    assert "a step of all 1000 workers takes 32000 samples" in capsys.readouterr().err
     assert psrt(["simulate", "--workers", "1000", "--timing-only", "--epochs", "1"]) == 2
     assert psrt(["simulate", "--workers", "200", "--timing-only", "--steps", "1"]) == 0
 

@@ -46,11 +46,11 @@ def page_of(names: Sequence[str], *, check: bool = False) -> str:
     check_installed()
     if len(names) > MOST_RUNS:
         raise ConfigError(f"a page shows {MOST_RUNS} runs at most, got {len(names)}")
-    runs = [read_run(name) for name in PROGRESS.each(names, "reads", "run")]
+    runs = [read_run(name) for name in PROGRESS.each(names, "reading", "run")]
     for i, run in enumerate(runs):
         if any(run.path.resolve() == other.path.resolve() for other in runs[:i]):
             raise ConfigError(f"{run.name} is given twice")
-    with PROGRESS.doing("writes the page"):
+    with PROGRESS.doing("writing the page"):
         return _written(runs, check)
 
 

@@ -85,7 +85,7 @@ class Source:
             files = [it for it in files if it[1] not in self.missing]
         self._files = [
             (number, extent_of(self.folder, name, look))
-            for number, name in PROGRESS.each(files, "reads", "file")
+            for number, name in PROGRESS.each(files, "reading", "file")
         ]
         #: Events of all files, and files without an end.
         self.events = sum(it.count for _, it in self._files)

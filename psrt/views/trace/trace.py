@@ -111,7 +111,7 @@ def trace_run(
         writer: Writer = (PerfettoWriter if format == "perfetto" else ChromeWriter)(
             file, _names(source)
         )
-        with PROGRESS.doing("draws", lambda: Amount(drawing.drawn, source.events, "event")):
+        with PROGRESS.doing("drawing", lambda: Amount(drawing.drawn, source.events, "event")):
             drawing.draw(writer, most_bytes)
     drawing.traced.nbytes = path.stat().st_size
     return drawing.traced

@@ -109,7 +109,7 @@ KINDS = {
     ),
     "pause": Kind(
         "pause:WHO@WHEN[+DURATION]",
-        "they stand still for DURATION, or forever",
+        "they are frozen for DURATION, or forever",
         _plain,
     ),
     "cut": Kind(
@@ -124,7 +124,7 @@ KINDS = {
     ),
     "suspect": Kind(
         "suspect:WHO@WHEN",
-        "the others take them for dead, although they are not",
+        "the others declare them dead, although they are alive",
         lambda it: _plain(it) and it.lasts is None,
     ),
     "disk": Kind(

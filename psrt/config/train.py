@@ -351,7 +351,7 @@ class TrainConfig:
     resume: str | None = knob(
         None, TEXT, _RUN,
         "resume from the newest checkpoint of a run, or from the checkpoint that is named; auto: "
-        "from the newest one in --out, or start anew if there is none",
+        "from the newest one in --out, or start from scratch if there is none",
         metavar="DIR|auto", default_text="a new run", numeric=False, of_run=False,
         synonyms=("resume-from", "restart", "load", "continue", "resume-from-checkpoint"),
         usual=True,

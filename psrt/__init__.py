@@ -1,7 +1,7 @@
 """psrt: parameter-server and all-reduce training on MPI, in Python and numpy.
 
-The public names are looked up on first use, so ``import psrt`` itself loads nothing, and none of
-them needs MPI before a job on several ranks begins:
+The public names are imported on first use, so ``import psrt`` itself loads nothing. None of them
+needs MPI before a job on several ranks begins:
 
 - ``TrainConfig``, with ``resolve``, ``from_toml`` and ``to_toml``: the configuration of a run;
 - ``SSP`` and the other modes, ``TopK`` and the other codecs, ``Adam`` and the other optimizers,
@@ -9,11 +9,11 @@ them needs MPI before a job on several ranks begins:
   ``TrainConfig(mode="ssp:staleness=2")``;
 - ``run``: trains, on all ranks of an MPI job or alone; returns a ``Run`` with its ``Summary`` and
   its list of ``Record``;
-- ``Trainer``: the same in a loop of one's own, for numpy, torch and JAX;
+- ``Trainer``: the same in your own training loop, for numpy, torch and JAX;
 - ``ParameterServer``: named arrays on servers, pushed to and pulled from;
-- ``Problem``: the protocol for a model and data of your own;
+- ``Problem``: the protocol for your own model and data;
 - ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
-- ``simulate``: the same in virtual time, at ``SimulationCosts``; gives a ``SimulatedRun``;
+- ``simulate``: ``run`` in virtual time, with ``SimulationCosts``; returns a ``SimulatedRun``;
 - ``recorded_config``: the config that repeats a recorded run, over MPI or in virtual time;
 - ``torch``, a subpackage: modules of torch as problems, and gradients under its optimizers;
 - ``jax``, a subpackage: a loss of JAX over any tree of parameters as a problem;
@@ -91,8 +91,8 @@ if TYPE_CHECKING:
 os.environ.update(_settings(os.environ, tcp=not (_on_one_host(os.environ) and _has_room())))
 
 if _is_one_of_several(os.environ):
-    # One line for what each rank would show with a traceback, of which most is psrt's own. What has
-    # a traceback ends the others, too.
+    # psrt's own errors become one line instead of a traceback per rank. Any other error shows its
+    # traceback, and ends the other ranks as well.
     def _uncaught(kind: Any, error: Any, trace: Any, before: Any = sys.excepthook) -> None:
         uncaught = importlib.import_module("psrt.faults.uncaught")
         if kind.__module__ == "psrt.core.errors":
@@ -201,10 +201,10 @@ _HOME = {
 }
 
 
-#: Subpackages that need what psrt does not: not part of ``from psrt import *``.
+#: Subpackages with dependencies that psrt itself does not have: not in ``from psrt import *``.
 _ADAPTERS = ("jax", "torch")
 
-if not TYPE_CHECKING:  # to which it would say that every name is there
+if not TYPE_CHECKING:  # a type checker would believe that every name exists
 
     def __getattr__(name: str) -> Any:
         """Import a public name when it is first asked for (PEP 562)."""

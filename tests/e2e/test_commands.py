@@ -75,7 +75,7 @@ def test_bench_tables_figures_and_costs(launch):
         "again": [*TINY, "--hosts", "1", "--ranks", "2", "--machine-costs", "costs.json"],
     }
     done, again = launch.one_after_another(3, commands)
-    assert "measures 2 sizes of vectors on 2 sets of ranks, for up to 240 s; --quick" in done.stdout
+    assert "measuring 2 vector sizes on 2 sets of ranks, for up to 240 s; --quick" in done.stdout
     titles = ("costs of this machine", "all-reduce", "small calls, in two patterns")
     for title in (*titles, "all candidates"):
         assert done.stdout.count(f"\n{title}\n") == 1

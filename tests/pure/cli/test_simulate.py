@@ -91,7 +91,7 @@ def test_a_flag_that_has_another_form(form, flag, value):
      "small-products must name a number of rows once, got '8:1:1:1,8:2:2:2'"),
     ("--checkpoint-cost 1", "--checkpoint-cost 1 has no effect without --mtbf"),
     ("--parameters 10",
-     "--parameters 10 has no effect with a model, which has its own; it belongs to --timing-only"),
+     "--parameters 10 has no effect when a model is trained; it belongs to --timing-only"),
 ])  # fmt: skip
 def test_what_will_not_do(flags, message):
     assert refusal(flags) == message

@@ -88,7 +88,7 @@ def test_a_recorded_run_is_imitated(tmp_path):
     values = json.loads(path.read_text())
     path.write_text(sealed(values | {"data_sha256": "0" * 64}))
     assert like("--epochs", "3").samples == measured.samples
-    with pytest.raises(ConfigError, match="expected --partition iid, or the run's own"):
+    with pytest.raises(ConfigError, match="use --partition iid, or the run's own"):
         like("--workers", "5")
 
 

@@ -149,7 +149,7 @@ def test_what_would_be_shown_twice_or_lacks_its_package_is_refused(tmp_path, cap
     ("words", "line"),
     [
         (["csv", "{}/none"], "no run at {}/none"),
-        (["csv", "{}/run", "--to", "x"], "--to has no effect with csv, which takes -o FILE"),
+        (["csv", "{}/run", "--to", "x"], "--to has no effect with csv: use -o FILE"),
         (["tensorboard", "{}/run", "--to", "{}/run/config.toml"],
          "cannot write {}/run/config.toml/run: Not a directory"),
         (["cvs", "{}/run"], "format must be one of csv, tensorboard, got 'cvs'"),

@@ -48,7 +48,7 @@ def test_costs(ran, tmp_path):
     assert ran("tree", "--machine-costs", str(path)) == ran("tree")
     assert "at α = 3 µs a message" in ran("tree", "--machine-costs", str(path), "--link", "inside")
     given = ("--alpha", "1", "--beta", "2e-9", "--gamma", "0")
-    assert "at α = 1 s a message, β = 2 ns/byte on the wire, γ = 0 ns" in ran("tree", *given)
+    assert "at α = 1 s per message, β = 2 ns/byte on the wire, γ = 0 ns" in ran("tree", *given)
 
 
 @each(("words", "first"), [
@@ -58,7 +58,7 @@ def test_costs(ran, tmp_path):
     ("local-sgd:eager=true", "local-sgd (8 local steps) · 4 workers · 16 steps each · eager · "
      "worker"),
     ("local-sgd:fragments=2,sync-delay=3", "local-sgd (8 local steps) · 4 workers · 16 steps "
-     "each · 2 fragments · averages taken 3 steps later · worker 1"),
+     "each · 2 fragments · averages applied 3 steps later · worker 1"),
     ("async --workers 1", "async · 1 worker, 1 server · 8 steps each\n"),
 ])  # fmt: skip
 def test_knobs_of_a_mode(ran, words, first):

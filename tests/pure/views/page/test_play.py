@@ -116,7 +116,7 @@ def test_a_graph_shows_its_edges_and_what_the_simulation_says(name, push_sum):
     assert found.rounds[0].share == 0.5
     assert next(i for i, it in enumerate(shares) if it <= 0.5) == found.rounds[0].simulated
     for turn, frame in enumerate(film.frames):
-        said = "by the spectral gap at most" in frame.caption
+        said = "the spectral gap allows at most" in frame.caption
         assert said == (turn > 0 and turn % topology.period == 0 and not topology.push_sum)
         if said:
             assert shares[turn] <= topology.contraction ** (turn // topology.period) + 1e-12
@@ -168,7 +168,7 @@ def test_a_codec_sends_each_field_and_ends_with_what_is_decoded_and_kept_back(na
 def test_feedback_of_the_first_step_is_added_in_the_second():
     found = coded("sign")
     film = film_of_codec(found)
-    at = [frame.label for frame in film.frames].index("step 1: with what was kept back")
+    at = [frame.label for frame in film.frames].index("step 1: plus kept back")
     assert texts(film.holds(at)[1]) == written(found.steps[0].given + found.steps[0].residual)
     # What came of the step before is gone by then.
     assert texts(film.holds(at)[2]) == [""] * 8
@@ -201,7 +201,7 @@ def test_a_page_that_would_be_too_large_is_thinned(ring, monkeypatch):
     # 6, the first of 400, 200, … that is less than 8, leaves every second one, and the last.
     assert "Of 8 steps 5 are shown, one in 2" in Page(thin).text
     monkeypatch.setattr(page, "MOST_NBYTES", 1000)
-    with pytest.raises(ConfigError, match="explain it of fewer ranks or steps"):
+    with pytest.raises(ConfigError, match="explain it for fewer ranks or steps"):
         page.page_of(ring)
 
 

@@ -251,7 +251,7 @@ class Hub(Watcher):
             return
         is_dead = verdict.kind == "dead"
         if (self._survives or not is_dead) and self._goes_on_without(verdict.ranks, is_dead):
-            self._tell(f"psrt: {verdict.text}; the others go on\n")
+            self._tell(f"psrt: {verdict.text}; the others continue\n")
             return
         status = JobOverError.DIED if is_dead else JobOverError.LATE
         self._finish(End(status, f"psrt: error: {verdict.text}\n"))

@@ -1,4 +1,4 @@
-"""JSON that every parser reads: the numbers that JSON does not know are written as null."""
+"""JSON that every parser can read: nan and infinities are written as null."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return ``value`` as JSON text; nan and infinities become null, at any depth.
 
-    Python's own ``json`` writes ``NaN``, which is no JSON and which other tools refuse.
+    Python's own ``json`` writes ``NaN``, which is not JSON and which other tools refuse.
 
     >>> dumps({"loss": float("nan"), "seconds": [1.5, float("inf")]})
     '{"loss": null, "seconds": [1.5, null]}'
@@ -21,7 +21,7 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
 
 
 def _known(value: Any) -> Any:
-    """Return ``value`` rebuilt of what JSON knows."""
+    """Return ``value`` rebuilt from JSON types."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -380,7 +380,7 @@ def test_the_start_and_the_end_say_whose_model_it_is():
     assert "accuracy: of worker 0's own model, and at the end of the mean of all" in lines
     distance = run.summary.graph_averages.consensus_distance
     told = [" ".join(line.split()) for line in lines[-1].split("\n")]
-    assert f"model mean of 4 workers, which end {distance:.1e} apart" in told
+    assert f"model mean of 4 workers, which ended {distance:.1e} apart" in told
 
 
 @each(

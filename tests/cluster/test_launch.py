@@ -171,7 +171,7 @@ def test_the_doctor_names_hosts_that_do_not_reach_each_other(hosts, launch, vend
     assert done.status != 0
     if vendor == "openmpi":
         assert done.status == 1
-        assert "node02 and node03 do not exchange messages: no answer within 5 s" in done.stdout
+        assert "node02 and node03 cannot exchange messages: no answer within 5 s" in done.stdout
     else:  # whose MPI_Init connects every rank with every other
         assert "psrt: error: waited 5 s for MPI to start on every rank" in done.stderr
 

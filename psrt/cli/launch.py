@@ -187,9 +187,7 @@ def main(argv: Sequence[str]) -> int:
     own, rest = _split(parser, list(argv))
     given = parser.parse(own)
     if launched():
-        raise ConfigError(
-            "psrt launch starts the ranks itself: call it without mpirun or srun"
-        )
+        raise ConfigError("psrt launch starts the ranks itself: call it without mpirun or srun")
     if not rest:
         raise ConfigError(
             f"no command given, expected one of {', '.join(_ON_RANKS)}, a Python script, or -m "
@@ -510,9 +508,7 @@ def _pmi(given: argparse.Namespace, library: Library) -> str | None:
     if given.launcher == "mpirun" or (given.launcher is None and not inside):
         return None
     if not inside:
-        raise ConfigError(
-            "--launcher srun needs a Slurm allocation: get one with salloc or sbatch"
-        )
+        raise ConfigError("--launcher srun needs a Slurm allocation: get one with salloc or sbatch")
     if given.hostfile is not None:
         raise ConfigError(
             "srun uses the hosts of its job: leave --hostfile out, or use --launcher mpirun"

@@ -158,8 +158,8 @@ def _check_labels(config: TrainConfig, header: Header) -> None:
     ):
         return
     raise ConfigError(
-        f"--partition {config.partition} needs the labels of the run's data, which is not that of "
-        "--dataset; use --partition iid, or the run's own partition, seed and number of workers"
+        f"--partition {config.partition} needs the labels of the run's data, but --dataset is "
+        "other data; use --partition iid, or the run's own partition, seed and number of workers"
     )
 
 

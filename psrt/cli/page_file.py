@@ -15,9 +15,7 @@ _ENDINGS = (".html", ".htm")
 
 def add_overwrite(parser: argparse.ArgumentParser, of: str = "the file") -> None:
     """Add the flag that lets a page replace a file."""
-    parser.add_argument(
-        "--overwrite", action="store_true", help=f"replace {of} if it exists"
-    )
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {of} if it exists")
 
 
 def check_page_file(path: str, flag: str, *, overwrite: bool) -> None:

@@ -163,7 +163,7 @@ def simulate_parser() -> FlagParser:
     forms = "; ".join(f"{it.form}: {it.does}" for it in KINDS.values())
     add(
         "--fault", metavar="KIND:WHO@WHEN", action="append",
-        help="let something fail; may be repeated. WHO is like worker1,server0,rank3,host1, WHEN "
+        help="inject a fault; may be repeated. WHO is like worker1,server0,rank3,host1, WHEN "
         f"like event120 (before that event) or 2.5s, DURATION like 2.5s. {forms}",
     )  # fmt: skip
     add(

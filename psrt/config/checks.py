@@ -416,8 +416,8 @@ def _check_shard(config: TrainConfig, mode: Mode) -> None:
         )
     if (config.micro_batches or 1) > 1 and not config.defer_weights:
         raise ConfigError(
-            f"--mode {mode} sends each gradient to its owner at once, but those of "
-            f"--micro-batches {config.micro_batches} are added up first; use --defer-weights or "
+            f"--mode {mode} sends each gradient to its owner at once, but gradients of "
+            f"{config.micro_batches} micro-batches are added up first; use --defer-weights or "
             f"shard={OPTIMIZER}"
         )
     if mode.shard == PARAMETERS and by_hosts(config.allreduce):

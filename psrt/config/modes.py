@@ -74,7 +74,7 @@ class Mode(Row):
 
     #: b: a round is complete without the b slowest, whose gradients for it are dropped.
     backup: int = 0
-    #: β: a worker and the centre at the servers move towards each other by β/W of their difference.
+    #: β: a worker and the centre are pulled towards each other by β/W of their difference.
     elastic: float | None = None
     #: Steps of a worker between two averages; before ``post_local_epoch`` there is one.
     local_steps: int = 1
@@ -407,8 +407,8 @@ class EASGD(Mode):
     words = "elastic {}"
     elastic: float = knob(
         0.9, REAL,
-        "elastic force of all W workers: each worker and the centre move towards each other by "
-        "BETA/W of their difference",
+        "elastic force of all W workers: each worker and the centre are pulled towards each other "
+        "by BETA/W of their difference",
         metavar="BETA", min=0, max=1e6, synonyms=("beta", "moving-rate", "elasticity"),
     )  # fmt: skip
     local_steps: int = _local_steps(10)
@@ -498,8 +498,8 @@ class Gossip(Mode):
     )
     consensus_rate: float | None = knob(
         None, REAL,
-        "with --codec, how far a worker moves towards the average with its neighbours in a round; "
-        "1: all the way",
+        "with --codec, how far a worker is pulled towards the average with its neighbours in a "
+        "round; 1: all the way",
         metavar="G", exclusive_min=0, max=1, is_open=True,
         default_text="1; with sparse codecs the density, with qsgd 1/(1 + its variance); required "
         "with low-rank",

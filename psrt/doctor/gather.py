@@ -159,7 +159,7 @@ def _look(comm: MPI.Comm, mine: RankFacts, out: str) -> tuple[RankFacts, str]:
             folder.mkdir(parents=True, exist_ok=True)
             made += missing
             name = f".psrt-doctor-{secrets.token_hex(8)}"
-            (folder / name).write_text("seen by whom?\n")
+            (folder / name).write_text("seen by which ranks?\n")
         except OSError as failure:
             name, error = "", failure.strerror or str(failure)
     name = bcast_text(comm, name)

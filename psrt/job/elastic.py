@@ -59,9 +59,7 @@ class Elastic:
         servers = given.servers or 0
         workers = ranks - servers
         if least > workers:
-            raise ConfigError(
-                f"--min-workers {least} is more than the {plural(workers, 'worker')}"
-            )
+            raise ConfigError(f"--min-workers {least} is more than the {plural(workers, 'worker')}")
         keeps, batch = given.scheme.parks, given.batch_size
         if samples and not keeps:
             if samples % workers:

@@ -59,9 +59,7 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
     rows.append(("bytes", f"{sent} sent, {received} received"))
     if summary.get("frame_bytes"):
         framed, whole = summary["frame_bytes"], summary["framed_bytes"]
-        text = (
-            f"{size_text(framed)} instead of {size_text(whole)}, {whole / framed:.3g} times less"
-        )
+        text = f"{size_text(framed)} instead of {size_text(whole)}, {whole / framed:.3g} times less"
         rows.append(("frames", text))
     if memory := summary.get("memory"):
         rows.append(("memory", f"per worker {Memory(**memory)}"))

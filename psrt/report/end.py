@@ -111,7 +111,7 @@ class EndFile:
 
 
 def one_line(text: str) -> str:
-    r"""Return the essential line of what the user is told when a job ends.
+    r"""Return the essential line of the lines for the user when a job ends.
 
     >>> one_line("psrt: error: worker 1 was killed\n")
     'worker 1 was killed'

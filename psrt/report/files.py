@@ -225,7 +225,7 @@ class OutputFolder:
         Args:
             tensors: name → array of any shape, for instance ``MLP.tensors(theta)``.
         """
-        from safetensors.numpy import save_file  # a run without --out does without it
+        from safetensors.numpy import save_file  # not needed without --out
 
         # The format requires C order; safetensors would write a strided view's memory unchanged.
         arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}

@@ -221,6 +221,4 @@ def lesson(exchange: Exchange) -> str:
     text = f"a step takes {exchange.step:.2f} gradients"
     if exchange.config.shards_per_server != 1:
         text += f", {exchange.whole:.2f} with one shard per server"
-    return (
-        f"{text}; {exchange.hidden():.0%} of pushing and reading overlaps with computing"
-    )
+    return f"{text}; {exchange.hidden():.0%} of pushing and reading overlaps with computing"

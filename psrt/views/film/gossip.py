@@ -122,9 +122,7 @@ def _frames(
     start = values[0]
     whole = disagreement(start) or 1.0
     before = _cells(found, start, start)
-    yield Frame(
-        "start", "Each has its own numbers.", costs=_so_far(found, 0, len(values) - 1, 1.0)
-    )
+    yield Frame("start", "Each has its own numbers.", costs=_so_far(found, 0, len(values) - 1, 1.0))
     number = {edge: i for i, edge in enumerate(edges)}
     rounds = zip(cycle(found.graphs), cycle(found.topology.matrices), values[1:], strict=False)
     for turn, (graph, matrix, after) in enumerate(rounds, 1):

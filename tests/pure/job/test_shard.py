@@ -116,7 +116,7 @@ class NoChain(Uneven):
         ({"shard": "optimizer", "optimizer": "demo"}, "cannot be combined with --codec demo"),
         ({"mode": "allreduce:shard=parameters,overlap=false"}, "parameters needs overlap=true; "),
         ({"shard": "parameters", "check_every": 5}, "--check-every 5 has no effect with --mode"),
-        ({"shard": "gradients", "parallel": "pipeline:2", "micro_batches": 4}, "-batches 4 are "),
+        ({"shard": "gradients", "parallel": "pipeline:2", "micro_batches": 4}, "4 micro-batches"),
         (
             {"shard": "gradients"},
             "^--mode allreduce:shard=gradients: the problem, NoChain, is no chain",

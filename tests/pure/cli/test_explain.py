@@ -46,7 +46,7 @@ def test_costs(ran, tmp_path):
     path = tmp_path / "costs.json"
     path.write_text(DEFAULT_COSTS.to_json())
     assert ran("tree", "--machine-costs", str(path)) == ran("tree")
-    assert "at α = 3 µs a message" in ran("tree", "--machine-costs", str(path), "--link", "inside")
+    assert "at α = 3 µs per message" in ran("tree", "--machine-costs", str(path), "--link", "inside")
     given = ("--alpha", "1", "--beta", "2e-9", "--gamma", "0")
     assert "at α = 1 s per message, β = 2 ns/byte on the wire, γ = 0 ns" in ran("tree", *given)
 

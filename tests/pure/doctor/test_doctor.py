@@ -143,8 +143,8 @@ SAID = {
     "/env/bin/python: No module named psrt": ("python has no psrt", "install the"),
     "/env/bin/python: Error while finding module specification for 'psrt.doctor.host' "
     "(ModuleNotFoundError: No module named 'psrt')": ("python has no psrt", "install the"),
-    "Segmentation fault": ("cannot be used (Segmentation fault)", "see what it says"),
-    "": ("cannot be used (status 255)", "see what it says"),
+    "Segmentation fault": ("cannot be used (Segmentation fault)", "run this by hand"),
+    "": ("cannot be used (status 255)", "run this by hand"),
 }
 
 

@@ -280,7 +280,7 @@ def rows(summary):
 def test_events_time_and_waiting_by_cause(rows):
     told = rows([0.25, 0.75], {"for_workers": 0.25, "for_messages": 0.75})
     assert told["virtual time"] == "2.5 s"
-    assert told["events"] == "12,345 in 0.50 s: 24,690 a second"
+    assert told["events"] == "12,345 in 0.50 s: 24,690 per second"
     assert told["waiting"] == "50.0 % of a worker's time, at most 75.0 % (worker 1)"
     assert told["waited for"] == "other workers 25.0 %, messages 75.0 %"
     told = rows([0.0])

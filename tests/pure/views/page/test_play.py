@@ -184,7 +184,7 @@ def test_a_thinned_film_ends_alike_and_says_so(ring, most):
     assert 2 <= len(thin.frames) <= most
     assert thin.holds(-1) == ring.holds(-1)
     assert (thin.frames[0].label, thin.frames[-1].label) == ("start", "result")
-    assert thin.notes[-1].startswith(f"Of 8 steps {len(thin.frames)} are shown, one in ")
+    assert thin.notes[-1].startswith(f"Only {len(thin.frames)} of 8 steps are shown, one in ")
     for i, frame in enumerate(thin.frames):
         at = [it.label for it in ring.frames].index(frame.label)
         assert thin.holds(i) == ring.holds(at)
@@ -199,7 +199,7 @@ def test_a_page_that_would_be_too_large_is_thinned(ring, monkeypatch):
     assert len(shown.frames) == 5
     assert len(thin.encode()) < len(whole.encode())
     # 6, the first of 400, 200, … that is less than 8, leaves every second one, and the last.
-    assert "Of 8 steps 5 are shown, one in 2" in Page(thin).text
+    assert "Only 5 of 8 steps are shown, one in 2" in Page(thin).text
     monkeypatch.setattr(page, "MOST_NBYTES", 1000)
     with pytest.raises(ConfigError, match="explain it for fewer ranks or steps"):
         page.page_of(ring)
@@ -359,7 +359,7 @@ def test_many_bars_are_thinned_and_that_is_said():
     film = film_of_pipeline(piped(PIPELINES["1f1b"], 4, 32))
     thin = coarse(film, 200)
     assert len(thin.scene.bars) <= 200 < len(film.scene.bars)
-    assert thin.notes[-1].startswith(f"Of {len(film.scene.bars)} bars each piece of ")
+    assert thin.notes[-1].startswith(f"There are {len(film.scene.bars)} bars: each piece ")
     assert thin.scene.window == film.scene.end
     # In its first piece stage 0 is going forward, at the end backward to the weights.
     of_first = [bar for bar in thin.scene.bars if bar.lane == 0]

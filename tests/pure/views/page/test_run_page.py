@@ -114,7 +114,7 @@ def test_charts_of_a_run_with_servers(made):
 def test_bytes_of_a_codec_and_checkpoints(made):
     page, summary = paged(made("codec")), summary_of(made("codec"))
     assert of_size(page.value("bytes", "frames")) == pytest.approx(summary["frame_bytes"], rel=0.01)
-    whole = of_size(page.value("bytes", "vectors that they stand for"))
+    whole = of_size(page.value("bytes", "vectors that they encode"))
     assert whole == pytest.approx(summary["framed_bytes"], rel=0.01)
     assert "top-k" in page.sections["bytes"]
     names = sorted((it.name for it in (made("codec") / "checkpoints").iterdir()), reverse=True)

@@ -188,7 +188,7 @@ def test_a_terminal_is_drawn_on_by_rich(tmp_path):
         panel.show(state_of(read_run(run)), "silent for 31 s")
         assert watch(run, panel, interval_s=1, silent_s=30) == OVER
     text = out.getvalue()
-    for row in ("━", "62 %", "0:03", "0.125", "worker 2, 500 ms a step", "silent for 31 s"):
+    for row in ("━", "62 %", "0:03", "0.125", "worker 2, 500 ms per step", "silent for 31 s"):
         assert row in text
     assert text.rstrip().splitlines()[-1].startswith("files")
 

@@ -392,7 +392,7 @@ def test_it_may_begin_anywhere(name, made, tmp_path_factory):
         read = read_trace(traced.path)
         check_trace(read)
         assert traced.events == len(events)
-        assert traced.notes[0] == "the end of a run: the last events of each rank"
+        assert traced.notes[0] == "only the end of the run: the last events of each rank"
         assert all("whose other end is cut off" in it for it in traced.notes[1:])
         if read.slices:  # nothing is drawn behind the last event, which is near the end of the run
             newest = max(it.stop for it in read.slices)

@@ -142,7 +142,7 @@ def launch_parser() -> FlagParser:
         "--flags",
         metavar="TEXT",
         default="",
-        help="pass these flags to mpirun or srun, such as --flags='--mca plm_ssh_args \"-p 2222\"'",
+        help="pass flags to mpirun or srun, such as --flags='--mca plm_ssh_args \"-p 2222\"'",
     )
     add(
         "--stdin",

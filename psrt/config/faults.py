@@ -76,7 +76,7 @@ class Fault(NamedTuple):
                 ranks, last = list(lists[name][number : number + 1]), len(lists[name]) - 1
             if not ranks:
                 there = f"the last is {last}" if last >= 0 else "there is none"
-                raise ConfigError(f"fault {self} names {name} {number}, {there}")
+                raise ConfigError(f"fault {self} names {name} {number}, but {there}")
             found += [rank for rank in ranks if rank not in found]
         return found
 

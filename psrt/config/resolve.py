@@ -204,8 +204,8 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
         # With model parallelism each copy has several.
         if injection.worker is not None and injection.worker >= ranks - servers:
             raise ConfigError(
-                f"--inject {injection} names a worker that does not exist, "
-                f"the last is {ranks - servers - 1}"
+                f"--inject {injection} names a worker that does not exist; the last is "
+                f"{ranks - servers - 1}"
             )
 
 

@@ -106,8 +106,8 @@ class TrainConfig:
     )
     shards_per_server: int | str | None = knob(
         None, WHOLE_OR_AUTO, _MODE,
-        "cut the share of a server into K shards, each pushed, updated and read by itself; auto "
-        "picks K by what a step is predicted to take",
+        "split the share of each server into K shards, each pushed, updated and read by itself; "
+        "auto picks K by the predicted time of a step",
         metavar="K|auto", min=1, max=names.MOST_SHARDS, requires=(_SERVERS,), fallback=names.AUTO,
         drawn=True,
         synonyms=("shards",),

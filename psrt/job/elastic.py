@@ -55,11 +55,13 @@ class Elastic:
         """
         given = resolve(config, ranks=ranks)
         if why := bound_to_workers(given):
-            raise ConfigError(f"--elastic may change the workers, which {why}")
+            raise ConfigError(f"--elastic would resume with other workers, which {why}")
         servers = given.servers or 0
         workers = ranks - servers
         if least > workers:
-            raise ConfigError(f"--min-workers {least} is more than the {plural(workers, 'worker')}")
+            raise ConfigError(
+                f"--min-workers {least} are more than the {plural(workers, 'worker')}"
+            )
         keeps, batch = given.scheme.parks, given.batch_size
         if samples and not keeps:
             if samples % workers:

@@ -182,7 +182,7 @@ class _Session:
                 with self._late():
                     sequencer.finish()
             recording.end(roles, is_whole=not was_stopped)
-        with PROGRESS.doing("saving results"), recording.concluding():
+        with PROGRESS.doing("finishing"), recording.concluding():
             result = self._conclude(roles, recording, plan)
         if saver is not None:
             with launcher.agree():

@@ -163,7 +163,7 @@ def read_by_worker(
             raise ConfigError(f"{name} {error}, got {text!r}") from None
         if who >= workers:
             raise ConfigError(
-                f"{name} names worker {who} that does not exist, the last is {workers - 1}"
+                f"{name} names worker {who}, which does not exist; the last is {workers - 1}"
             )
         if who in found:
             raise ConfigError(f"{name} names worker {who} twice")

@@ -60,7 +60,7 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
         """Add the rows of other packages.
 
         Raises:
-            ConfigError: if one cannot be had, or has a name that is taken.
+            ConfigError: if one cannot be loaded, or has a name that is taken.
         """
         if self._looked:
             return
@@ -74,7 +74,7 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
                 is_one = isinstance(row, self.base) and row.name == point.name
             except Exception as error:
                 raise ConfigError(
-                    f"{self.what} {point.name} cannot be had from {point.value}: {error}"
+                    f"{self.what} {point.name} cannot be loaded from {point.value}: {error}"
                 ) from error
             if not is_one or point.name in self._rows:
                 why = "there is one already" if is_one else f"it is no {self.base.__name__}"

@@ -202,6 +202,6 @@ class Rows(Registry[RowT], Generic[RowT]):
             raise ValueError(f"must be a{'n' * self.what.startswith(tuple('aeiou'))} {self.what}")
         if type(self.get(value.name)) is not type(value):
             raise ConfigError(
-                f"{value.name} is of no package that names it under the entry point {self.group}"
+                f"{value.name} has no package that declares it under the entry point {self.group}"
             )
         return value

@@ -59,7 +59,7 @@ def _numbers(vector: Vector) -> list[float | None]:
 def as_text(found: CodedVectors) -> str:
     """Return the text."""
     lines = [f"{found.row.name}: {found.row.summary}"]
-    lines.append(f"shown by {words_of(found)}")
+    lines.append(f"settings: {words_of(found)}")
     for i, step in enumerate(found.steps):
         if len(found.steps) > 1:
             lines += ["", f"step {i}"]

@@ -101,7 +101,7 @@ def legend(found: Explained) -> Iterator[str]:
     """Yield what the letters mean."""
     yield _LEGEND.replace("micro-batch", "batch") if found.row.asynchronous else _LEGEND
     if found.chunks > 1:
-        yield f"Chunks are {chunks_of(found)}."
+        yield f"The letter after a number is the chunk, {chunks_of(found)}."
     if found.deferred:
         yield f"{_WEIGHT}* is one product of all micro-batches."
 
@@ -109,7 +109,7 @@ def legend(found: Explained) -> Iterator[str]:
 def chunks_of(found: Explained) -> str:
     """Return the letters of the chunks, and what a column is."""
     first, last = _chunk(0), _chunk(found.chunks - 1)
-    return f"{first} to {last}, behind the number; a pass takes 1/{found.chunks} of a stage's"
+    return f"{first} to {last}; a pass of a chunk takes 1/{found.chunks} of that of a stage"
 
 
 def facts(found: Explained) -> Iterator[tuple[str, str]]:

@@ -46,7 +46,9 @@ def test_costs(ran, tmp_path):
     path = tmp_path / "costs.json"
     path.write_text(DEFAULT_COSTS.to_json())
     assert ran("tree", "--machine-costs", str(path)) == ran("tree")
-    assert "at α = 3 µs per message" in ran("tree", "--machine-costs", str(path), "--link", "inside")
+    assert "at α = 3 µs per message" in ran(
+        "tree", "--machine-costs", str(path), "--link", "inside"
+    )
     given = ("--alpha", "1", "--beta", "2e-9", "--gamma", "0")
     assert "at α = 1 s per message, β = 2 ns/byte on the wire, γ = 0 ns" in ran("tree", *given)
 
@@ -118,7 +120,7 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
     ("ring --json --all", "--json is always complete: leave --all out"),
     ("ring --link insid", "got 'insid' (did you mean inside?)"),
     ("sync:backup=4", "--mode sync:backup=4 leaves no worker to wait for, got 4"),
-    ("sync --slow 9:2", "slow names worker 9 that does not exist, the last is 3"),
+    ("sync --slow 9:2", "slow names worker 9, which does not exist; the last is 3"),
     ("ring --html a.svg", "--html a.svg: the name of a page must end in .html"),
     ("ring --overwrite", "--overwrite has no effect without --html"),
     ("all-to-all --ranks 16 --html a.html", "html would show 4096 chunks of all ranks, at most 2"),

@@ -262,7 +262,7 @@ def test_the_rank_is_one_that_a_matrix_can_have():
      "--mode easgd:elastic=1.1,asynchronous=true drives 1 worker and the centre apart: elastic may "
      "be at most 1"),
     ({"inject": ("*:delay:1", "1:slow:2:7"), "mode": "ssp"}, 2,
-     "--inject 1:slow:2:7 names a worker that does not exist, the last is 0"),
+     "--inject 1:slow:2:7 names a worker that does not exist; the last is 0"),
     ({"schedule": "constant:warmup=12"}, 1,
      "--schedule constant:warmup=12: its warm-up is longer than the run of 10 epochs"),
 ])  # fmt: skip

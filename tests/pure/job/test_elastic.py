@@ -35,7 +35,7 @@ def test_no_fewer_than_are_wanted():
     it = Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=3)
     assert it.on(4) == Size(4, 16)
     assert it.on(3) == "that leaves 2 workers, --min-workers is 3"
-    with pytest.raises(ConfigError, match="--min-workers 5 is more than the 4 workers"):
+    with pytest.raises(ConfigError, match="--min-workers 5 are more than the 4 workers"):
         Elastic.of(SYNC, ranks=5, slots=5, samples=0, least=5)
 
 
@@ -49,7 +49,7 @@ def test_what_was_saved_says_the_samples():
 @each(
     ("knobs", "line"),
     [
-        ({"mode": "gossip"}, "change the workers, which --mode gossip does not allow"),
+        ({"mode": "gossip"}, "other workers, which --mode gossip does not allow"),
         (
             {"mode": "allreduce", "record": True, "out": "x"},
             "--record does not allow: a history has one set of workers",

@@ -56,7 +56,7 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
 
 
 def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
-    """Return the config with these values: itself where it has them, as it has been checked."""
+    """Return the config with these values; unchanged if it has them, which saves another check."""
     new = {name: value for name, value in changes.items() if getattr(config, name) != value}
     return replace(config, **new) if new else config
 

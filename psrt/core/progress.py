@@ -140,7 +140,7 @@ class Progress:
     def due_s(self) -> float:
         """Return the seconds until the next line is due, at least 0.
 
-        Between two parts, and after the last, which is mostly the end, none is due for a while.
+        After each part none is due for a while: the next part, or the end, usually follows.
         """
         due = self._began + self._due
         if not self._parts:

@@ -50,9 +50,9 @@ class Comparison:
     config: dict[str, list[Any]]
     #: Figure → values, None where a run does not have it.
     outcome: dict[str, list[Any]]
-    #: What differs of when, where and by what they were made → values, empty where it is not known.
+    #: Part of the environment that differs → values; empty if it is not known.
     environment: dict[str, list[str]]
-    #: What else differs from the baseline, by what its history says; empty without one.
+    #: Further differences from the baseline, according to the history; empty without one.
     otherwise: list[list[str]]
 
     def document(self) -> dict[str, Any]:

@@ -241,7 +241,7 @@ def test_a_row_of_another_package_is_a_row(elsewhere):
 
 @each(("points", "line"), [
     ("half = nowhere:Half", "codec half cannot be loaded from nowhere:Half: No module named"),
-    ("sign = elsewhere:Half", "elsewhere:Half cannot be codec sign: it is no CodecRow"),
+    ("sign = elsewhere:Half", "elsewhere:Half cannot be codec sign: it is not a CodecRow"),
     ("none = elsewhere:PACKAGE", "codec none cannot be loaded from"),
 ])  # fmt: skip
 def test_a_package_whose_row_is_none(elsewhere, points, line):

@@ -47,7 +47,7 @@ def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
     >>> list(rounds(4))
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
     >>> [len(turn) for turn in rounds(5)], list(rounds(1))
-    ([2, 2, 2, 2, 2], [])
+    ([2, 2, 2, 2, 2], [[]])
     """
     places: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     for _ in range(len(places) - 1):

@@ -107,8 +107,8 @@ def simulate_parser() -> FlagParser:
     add(
         "--hosts", metavar="N,N,...",
         help="number of ranks of each host, servers included, in gossip and with --parallel. The "
-        "ranks of a host share its --link; messages inside it take no time, and sums take that of "
-        "its memory in --machine-costs (default: a link for each rank)",
+        "ranks of a host share its --link; messages inside it take no time, and sums inside it "
+        "cost what --machine-costs has for shared memory (default: a link for each rank)",
     )  # fmt: skip
     add(
         "--like", metavar="RUN",

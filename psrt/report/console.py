@@ -52,7 +52,7 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
     if summary["dropped"]:
         rows.append(("dropped", f"{summary['dropped']:,} gradients"))
     if summary.get("torn"):
-        rows.append(("torn", f"{plural(summary['torn'], 'step')} of dead workers, on some shards"))
+        rows.append(("torn", f"{plural(summary['torn'], 'step')} of dead ranks, on some shards"))
     if summary.get("missing"):
         rows.append(("missing", "; ".join(map(_missing, summary["missing"]))))
     sent, received = size_text(summary["bytes_sent"]), size_text(summary["bytes_received"])
@@ -198,5 +198,5 @@ def _staleness(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     text = f"mean {staleness['mean']:.2f}, max {staleness['max']}"
     mode = MODES.get(summary["mode"])
     if mode is not None and mode.lead < math.inf:  # its knob has the same name
-        text += f" versions (--mode {mode.name} bounds steps, not versions)"
+        text += f" versions ({mode.name} limits steps ahead, not versions)"
     return [("staleness", text)]

@@ -142,7 +142,7 @@ class OutputFolder:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
-            raise ConfigError(f"output folder {self.path} is in use by a running job") from None
+            raise ConfigError(f"output folder {self.path} is in use by another run") from None
         except OSError:
             self.release()
 

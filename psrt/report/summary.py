@@ -140,7 +140,7 @@ class Summary:
     test_accuracy: float | None
     #: Elements of the parameter vector, n.
     parameters: int
-    #: SHA-256 of the final parameter vector, see ``parameters_sha256``.
+    #: SHA-256 of the final parameters: equal if two runs ended in the same bits.
     parameters_sha256: str
     #: Updates of each shard, or of the parameters that all ranks share if there are no shards.
     updates: int

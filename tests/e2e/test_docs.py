@@ -107,7 +107,7 @@ def test_everything_runs_as_printed(launch, folder, page):
             script.write_text(PRELUDE + text, encoding="utf-8")
             if any(word == "sh" and script.name in line for word, line in todo[number + 1 :]):
                 continue  # a command starts it
-            on_ranks = "MPI.COMM_WORLD" in text
+            on_ranks = "MPI.COMM_WORLD" in text or "psrt.Communicator()" in text
             done = launch.ranks(4, script) if on_ranks else launch.python(script)
         assert done.status == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, f"{text}\n{done.stderr}"

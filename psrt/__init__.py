@@ -1,7 +1,7 @@
 """psrt: parameter-server and all-reduce training on MPI, in Python and numpy.
 
-The public names are imported on first use, so ``import psrt`` itself loads nothing. None of them
-needs MPI before a job on several ranks begins:
+The public names are looked up on first use, so ``import psrt`` itself loads nothing, and none of
+them needs MPI before a job on several ranks begins:
 
 - ``TrainConfig``, with ``resolve``, ``from_toml`` and ``to_toml``: the configuration of a run;
 - ``SSP`` and the other modes, ``TopK`` and the other codecs, ``Adam`` and the other optimizers,
@@ -11,12 +11,12 @@ needs MPI before a job on several ranks begins:
   its list of ``Record``;
 - ``Trainer``: the same in your own training loop, for numpy, torch and JAX;
 - ``ParameterServer``: named arrays on servers, pushed to and pulled from;
-- ``Problem``: the protocol for your own model and data;
+- ``Problem``: the protocol for a model and data of your own;
 - ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
-- ``simulate``: ``run`` in virtual time, with ``SimulationCosts``; returns a ``SimulatedRun``;
+- ``simulate``: trains in virtual time, at ``SimulationCosts``; returns a ``SimulatedRun``;
 - ``recorded_config``: the config that repeats a recorded run, over MPI or in virtual time;
-- ``torch``, a subpackage: modules of torch as problems, and gradients under its optimizers;
-- ``jax``, a subpackage: a loss of JAX over any tree of parameters as a problem;
+- ``torch``, a subpackage: torch modules as problems, and averaged gradients for its optimizers;
+- ``jax``, a subpackage: a JAX loss over any tree of parameters as a problem;
 - ``PsrtError`` and its subclasses: the errors of all of these.
 """
 
@@ -87,12 +87,12 @@ if TYPE_CHECKING:
     from psrt.trainer import ParameterServer, Trainer
 
 # MPI libraries read these when they start, so they are set before anything here can import mpi4py.
-# In a program that imports mpi4py first they are too late and do no harm.
+# In a program that imports mpi4py first, they come too late and do no harm.
 os.environ.update(_settings(os.environ, tcp=not (_on_one_host(os.environ) and _has_room())))
 
 if _is_one_of_several(os.environ):
-    # psrt's own errors become one line instead of a traceback per rank. Any other error shows its
-    # traceback, and ends the other ranks as well.
+    # psrt's own errors become one line, since each rank would show a traceback of mostly psrt's
+    # frames. Any other error keeps its traceback and ends the other ranks, too.
     def _uncaught(kind: Any, error: Any, trace: Any, before: Any = sys.excepthook) -> None:
         uncaught = importlib.import_module("psrt.faults.uncaught")
         if kind.__module__ == "psrt.core.errors":
@@ -160,7 +160,7 @@ __all__ = [
     "to_toml",
 ]
 
-#: Codecs with their knobs, for ``TrainConfig(codec=...)``.
+#: Codecs and their knobs, for ``TrainConfig(codec=...)``.
 _CODECS = (
     *("BFloat16", "Demo", "Dgc", "Float16", "Float4E3M0", "Float8E4M3", "Float8E5M2", "Int8"),
     *("LowRank", "Nonzero", "Qsgd", "RandomK", "Sign", "Ternary", "TernaryBase3", "Threshold"),
@@ -168,11 +168,11 @@ _CODECS = (
 )
 #: Optimizers, and an outer step.
 _OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "Momentum", "Nesterov", "OuterNesterov")
-#: Modes with their knobs, for ``TrainConfig(mode=...)``.
+#: Modes and their knobs, for ``TrainConfig(mode=...)``.
 _MODES = (
     *("AllReduce", "Async", "EASGD", "Gossip", "LocalSGD", "SSP", "Serial", "SoftSync", "Sync"),
 )
-#: Public name → the module that has it.
+#: Public name → the module that defines it.
 _HOME = {
     **dict.fromkeys(_MODES, "psrt.config.modes"),
     **dict.fromkeys(_CODECS, "psrt.codec.table"),
@@ -201,7 +201,7 @@ _HOME = {
 }
 
 
-#: Subpackages with dependencies that psrt itself does not have: not in ``from psrt import *``.
+#: Subpackages with dependencies of their own: not part of ``from psrt import *``.
 _ADAPTERS = ("jax", "torch")
 
 if not TYPE_CHECKING:  # a type checker would believe that every name exists

@@ -1,7 +1,7 @@
 """The psrt command: finds the subcommand, imports only that, and reports errors in one line.
 
-Imports next to nothing before `run_command` handles signals: Ctrl-C during an import that comes
-earlier would end in a traceback.
+Imports next to nothing before `run_command` handles signals: Ctrl-C during an earlier import would
+end in a traceback.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from psrt import __version__
 #: Subcommand → its line in the help text.
 COMMANDS = {
     "launch": "start ranks: psrt launch -n 4 train, or a script of your own",
-    "train": "train a model on ranks, or serially in this process",
+    "train": "train a model on the ranks of a job, or serially in this process",
     "server": "train, with this rank as a server: mpirun -n 1 psrt server : -n 3 psrt worker",
-    "worker": "train, with this rank as a worker, next to psrt server",
+    "worker": "train, with this rank as a worker of psrt server",
     "simulate": "run a whole job in one process, in virtual time; needs no MPI",
     "bench": "benchmark all-reduces and codecs on this machine",
-    "doctor": "look at ranks, hosts and MPI: what would fail or slow a job, and its cure",
+    "doctor": "find what would make a job fail or slow it down, and how to fix it",
     "check": "check that a recorded run kept the guarantees of its mode; needs no MPI",
-    "compare": "a table of what differs between runs and what came out; needs no MPI",
+    "compare": "print how runs differ in configuration and results; needs no MPI",
     "export": "write the metrics of runs for TensorBoard, or as CSV; needs no MPI",
-    "watch": "follow a run under way by the files that it writes; needs no MPI",
-    "trace": "draw who did what when, from a recorded run, for a viewer; needs no MPI",
-    "checkpoints": "list what a run has saved, and whether it can be read; needs no MPI",
-    "report": "write a page about runs, or several side by side, as HTML; needs no MPI",
+    "watch": "follow a running job by the files that it writes; needs no MPI",
+    "trace": "draw a recorded run as a timeline for a trace viewer; needs no MPI",
+    "checkpoints": "list the checkpoints of a run, and whether they can be read; needs no MPI",
+    "report": "write an HTML page about one run or several; needs no MPI",
     "show": "print the configuration of a run with these flags, as TOML; needs no MPI",
     "explain": "draw how a collective, a mode, a codec or a topology works; needs no MPI",
-    "completion": "print a script by which bash or zsh completes commands and flags",
+    "completion": "print a script that lets bash or zsh complete commands and flags",
 }
 #: Subcommands implemented by `psrt.cli.train`.
 _ROLES = ("server", "worker")
 _HELP = {"-h", "--help", "--help-all"}
-#: What psrt depends on; a Python without them may find psrt itself in the current folder.
+#: Packages that psrt needs. A Python without them may still find psrt in the current folder.
 _NEEDED = ("numpy", "mpi4py", "safetensors")
-#: As `psrt.core.errors.status_of` a KeyboardInterrupt, which may not be imported yet.
+#: `psrt.core.errors.status_of` a KeyboardInterrupt; that module may not be imported yet.
 _INTERRUPTED = 130
 
 
@@ -82,7 +82,7 @@ def _dispatch(words: list[str]) -> int:
 
         raise ConfigError(
             f"psrt {words[0]} needs {error.name}, which {sys.executable} does not have: install "
-            "psrt there with pip, or call the Python that it is installed for"
+            "psrt there with pip, or use the Python that has psrt installed"
         ) from None
 
 
@@ -99,7 +99,7 @@ def _run(command: str, rest: list[str]) -> int:
 def _no_command(words: list[str]) -> str:
     known = ", ".join(COMMANDS)
     if not words:
-        return f"no command given, expected one of {known}; psrt --help says more"
+        return f"no command given, expected one of {known}; see psrt --help"
     from psrt.rows.suggest import did_you_mean
 
     return (

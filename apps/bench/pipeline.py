@@ -127,7 +127,7 @@ def measure(
         At rank 0 a row per batch and way; an empty list elsewhere.
     """
     rows = []
-    for batch in PROGRESS.each(batches, "measures", "batch"):
+    for batch in PROGRESS.each(batches, "measuring", "batch"):
         rows += _of_batch(comm, tuple(sizes), batch, micro_batches, rounds, turn_s)
     return rows if comm.rank == 0 else []
 

@@ -230,7 +230,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     fitting = [it for it in layouts if sum(it) <= comm.size]
     cases = [(*layout, size) for layout in fitting for size in sizes]
-    for servers, workers, size in PROGRESS.each(cases, "measures", "case"):
+    for servers, workers, size in PROGRESS.each(cases, "measuring", "case"):
         work = partial(
             _compare,
             servers=servers,

@@ -65,7 +65,7 @@ def measure(
         allow; an empty list elsewhere.
     """
     rows = []
-    for model, sizes in PROGRESS.each(list((models or MODELS).items()), "measures", "model"):
+    for model, sizes in PROGRESS.each(list((models or MODELS).items()), "measuring", "model"):
         found, shards, least_s = _race(comm, sizes, shards_per_server, rounds, turn_s)
         for name in found.rounds[0]:
             workers = workers_of(name)

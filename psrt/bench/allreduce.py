@@ -122,13 +122,13 @@ def measure(
     track, began = RankTrack(comm), perf_counter()
     say = say if comm.rank == 0 else lambda line: None
     now = 0.0  # since then, the same on every rank
-    for place, layout in PROGRESS.each(list(enumerate(layouts)), "measures", "layout"):
+    for place, layout in PROGRESS.each(list(enumerate(layouts)), "measuring", "layout"):
         end = now + (limit_s - now) / (len(layouts) - place)
         here = f"{plural(len(layout.ranks), 'rank')} on {plural(len(layout.hosts), 'host')}"
         left_out: set[Name] = set()
         last: Outcome | None = None
         took = 0.0
-        for nbytes in PROGRESS.each(sorted(sizes_on(layout, sizes)), "measures", "size"):
+        for nbytes in PROGRESS.each(sorted(sizes_on(layout, sizes)), "measuring", "size"):
             if took and now + took > end:
                 say(
                     f"left out: {here} from {size_text(nbytes)} on, for time ({limit_s:g} s in all)"

@@ -43,7 +43,8 @@ def measure(*, n: int = 1 << 20, rounds: int = 9) -> list[dict[str, Any]]:
         A row for each codec, times in seconds.
     """
     vector = np.random.default_rng(0).standard_normal(n).astype(np.float32)
-    return [_row(name, vector, rounds) for name in PROGRESS.each(list(CODECS), "measures", "codec")]
+    codecs = PROGRESS.each(list(CODECS), "measuring", "codec")
+    return [_row(name, vector, rounds) for name in codecs]
 
 
 def _row(name: str, vector: Vector, rounds: int) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def race(
         plans[key] = plan(about_s, candidate, rounds, pace)
     #: By candidate, how long its turns have taken on this rank, with what does not count.
     spent = [0.0] * len(order)
-    for number in PROGRESS.each(range(-warmup, rounds), "measures", "round"):
+    for number in PROGRESS.each(range(-warmup, rounds), "measuring", "round"):
         # Trials are over within a slice of the scheduler. Where ranks share cores and wait by
         # spinning, a turn was seen to take fifty times what they had promised.
         most = track.slowest(list(spent))

@@ -1,4 +1,4 @@
-"""``psrt bench``: measures psrt on this machine, side by side with its competitors."""
+"""``psrt bench``: measures psrt on this machine, next to its competitors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from psrt.rows.values import WHOLE
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: The benchmark of sums, which is called as a mode is, and that of codecs, which needs no ranks.
+#: The benchmark of all-reduces, and that of codecs, which needs no ranks.
 _SUMS, _CODECS = "allreduce", "codec"
-#: Flag → the benchmark that it is for, where it is not for both.
+#: Flag → its benchmark, for flags that only one of them has.
 _FOR = {
     **dict.fromkeys(
         ("sizes", "ranks", "hosts", "limit_s", "fit", "machine_costs", "quick", "force"), _SUMS
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     _check(given)
     if given.what == _CODECS:
         if launched():
-            raise ConfigError("bench codec is for one process: psrt bench codec")
+            raise ConfigError("bench codec runs in one process: psrt bench codec")
         run(given, None, _measure_codecs, (given.json,))
         return 0
     from psrt.cli.bench_allreduce import run as run_allreduce
@@ -72,7 +72,7 @@ def run_script(
         measure: takes the parsed flags and the communicator, which is None without ranks.
         about: description in the help text.
         ranks: smallest number of ranks; 0 runs one process without MPI.
-        flags: adds more of them to the parser.
+        flags: adds more flags to the parser.
 
     Returns:
         The exit status.
@@ -126,7 +126,7 @@ def run(
         given: the parsed flags.
         comm: all ranks; None for one process without MPI.
         measure: takes both.
-        paths: files to be written; they are tried before minutes are spent on measuring.
+        paths: files that will be written; checked first, since measuring takes minutes.
     """
     if comm is None:
         for path in paths:
@@ -153,33 +153,33 @@ def bench_parser() -> FlagParser:
     """Return the parser."""
     parser = FlagParser(
         prog="psrt bench",
-        description="Measure psrt side by side with its competitors, which take turns in one run.\n"
-        "Prints medians with quartiles. Run it on ranks, but for codecs:\n\n"
+        description="Measure psrt and its competitors, which take turns in one run. Prints medians "
+        "with quartiles.\nallreduce runs on ranks, codec in one process:\n\n"
         "  psrt launch -n 4 bench allreduce\n"
         "  psrt bench codec",
     )
     parser.add_argument("what", choices=(_SUMS, _CODECS), help="what to measure")
     _add_flags(parser)
     parser.add_argument_group("bench codec only").add_argument(
-        "--elements", metavar="N", help="float32 numbers of the vector (1048576)"
+        "--elements", metavar="N", help="length of the float32 vector (1048576)"
     )
     add = parser.add_argument_group("bench allreduce only").add_argument
     add(
         "--sizes",
         metavar="BYTES",
-        help="vector sizes: A,B,... or FIRST:LAST, each 4 times the one before (1K:64M)",
+        help="vector sizes: A,B,... or FIRST:LAST, which grows 4-fold (1K:64M)",
     )
-    add("--ranks", metavar="N,...", help="numbers of ranks to measure (2,4 as far as there are)")
+    add("--ranks", metavar="N,...", help="numbers of ranks to measure (2,4 if there are as many)")
     add(
         "--hosts",
         metavar="N,...",
-        help="numbers of hosts, real or pretended, to spread the ranks over (1,2,4)",
+        help="numbers of hosts, real or simulated, to spread the ranks over (1,2,4)",
     )
     add(
         "--limit-s",
         metavar="SECONDS",
         type=float,
-        help="leave out the largest sizes that do not fit into this time (240)",
+        help="time limit for all of it; the largest sizes that do not fit are left out (240)",
     )
     add(
         "--machine-costs",
@@ -189,12 +189,12 @@ def bench_parser() -> FlagParser:
     add(
         "--fit",
         metavar="FILE",
-        help="measure the machine's costs and write them to this file, with the times of all "
-        "all-reduces between these hosts",
+        help="measure the machine's communication costs and write them to this file, with the "
+        "times of all all-reduces between these hosts",
     )
     for name, text in (
         ("--quick", "measure every other size, in 3 turns and within 20 s"),
-        ("--force", "with --fit, write costs that look like those of a busy machine, too"),
+        ("--force", "with --fit, write the costs even if the machine seems busy"),
     ):
         add(name, action="store_true", default=None, help=text)
     return parser
@@ -203,13 +203,13 @@ def bench_parser() -> FlagParser:
 def _add_flags(parser: FlagParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
     parser.add_argument(
-        "--rounds", metavar="N", type=int, help="number of turns of each candidate (9)"
+        "--rounds", metavar="N", type=int, help="number of measurements of each candidate (9)"
     )
     add_flags(parser)
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Raise for flags that do not go together."""
+    """Raise for flags that cannot be combined."""
     _check_rounds(given)
     for name, benchmark in _FOR.items():
         if given.what != benchmark and getattr(given, name) is not None:
@@ -223,7 +223,7 @@ def _check(given: argparse.Namespace) -> None:
     if given.limit_s is not None and not given.limit_s > 0:
         raise ConfigError(f"--limit-s must be above 0, got {given.limit_s:g}")
     if given.fit is not None and given.machine_costs is not None:
-        raise ConfigError("--fit measures the costs that --machine-costs reads: give one of them")
+        raise ConfigError("--fit measures the costs that --machine-costs reads: give only one")
     paths = [os.path.abspath(path) for path in (given.fit, given.json) if path is not None]
     if len(set(paths)) < len(paths):
         raise ConfigError(f"--fit and --json would both write {given.json}")
@@ -242,7 +242,7 @@ def _elements(given: argparse.Namespace) -> int:
 
 
 def _measure_codecs(given: argparse.Namespace, comm: None) -> Report:
-    """Return title → rows and their table, of codecs."""
+    """Return title → rows and their table, for codecs."""
     from psrt.bench import codec, codec_limits
     from psrt.bench.figures import table
 

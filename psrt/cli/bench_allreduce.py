@@ -23,7 +23,7 @@ from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.hosts import split_hosts
 from psrt.views.explain.inputs import read_ranks, read_sizes
 
-#: Seconds that all layouts share under ``--quick``.
+#: Seconds for all layouts together with ``--quick``.
 _QUICK_S = 20.0
 
 
@@ -46,9 +46,9 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
     present = hosts_present(comm)
     placed = _layouts(given, comm, present)
     if comm.rank == 0:
-        sets = f"{plural(len(sizes), 'size')} of vectors on {plural(len(placed), 'set')} of ranks"
+        sets = f"{plural(len(sizes), 'vector size')} on {plural(len(placed), 'set')} of ranks"
         less = "" if given.quick else f"; --quick takes {_QUICK_S:g} s"
-        say(f"measures {sets}, for up to {limit_s:g} s{less}")
+        say(f"measuring {sets}, for up to {limit_s:g} s{less}")
     fitted, costs = _costs(given, comm, present, placed)
     rows = allreduce.measure(
         comm,
@@ -75,10 +75,10 @@ def _refuse_doubtful(given: argparse.Namespace, fitted: fit.Fitted) -> None:
     why = fit.doubt(fitted)
     if why is None:
         return
-    busy = f"{why}: is something else running? uptime and top tell"
+    busy = f"{why}: is something else running? See uptime and top"
     if given.fit is not None and not given.force:
-        raise ConfigError(f"{given.fit} is not written, {busy}; --force writes it as it is")
-    say(f"note: the costs may be none of this machine's, {busy}")
+        raise ConfigError(f"{given.fit} was not written: {busy}; --force writes it anyway")
+    say(f"note: the costs may be wrong for this machine: {busy}")
 
 
 def _fitted(fitted: fit.Fitted) -> tuple[Any, str]:
@@ -90,16 +90,16 @@ def vector_sizes(text: str | None, usual: Sequence[int]) -> Sequence[int]:
     """Return the vector sizes of ``--sizes``, in bytes, or the usual ones.
 
     Raises:
-        ConfigError: if they are none, or are not those of float32 vectors.
+        ConfigError: if they are not sizes, or not sizes of float32 vectors.
     """
     if text is None:
         return usual
     sizes = named("sizes", read_sizes, text)
     for nbytes in sizes:
         if nbytes % 4:
-            raise ConfigError(f"--sizes: {nbytes} bytes are not a whole number of float32")
+            raise ConfigError(f"--sizes must be multiples of 4 bytes, for float32, got {nbytes}")
         if nbytes > allreduce.LARGEST:
-            raise ConfigError(f"--sizes: at most 1G is measured, got {nbytes} bytes")
+            raise ConfigError(f"--sizes must be at most 1G, got {nbytes} bytes")
     return sizes
 
 
@@ -108,7 +108,7 @@ def _layouts(
 ) -> list[Layout]:
     """Return the sets of ranks to measure."""
     most = min(comm.size, MOST_RANKS)
-    # Between real hosts the job as it stands is of interest, too.
+    # Between real hosts, the whole job is of interest as well.
     job = ({most}, {len(present)}) if len(present) > 1 else (set(), set())
     ranks = _counts("ranks", given.ranks) or sorted({*allreduce.RANKS} | job[0])
     hosts = _counts("hosts", given.hosts) or sorted({*allreduce.HOSTS} | job[1])
@@ -124,7 +124,7 @@ def _counts(flag: str, text: str | None) -> list[int]:
 
 
 def named(flag: str, read: Callable[[str], list[int]], text: str) -> list[int]:
-    """Read a flag, and put its name before the message of an error."""
+    """Read a flag; an error message begins with the flag's name."""
     try:
         return read(text)
     except ConfigError as error:
@@ -144,7 +144,7 @@ def _costs(
     present: Sequence[Sequence[int]],
     placed: Sequence[Layout],
 ) -> tuple[fit.Fitted | None, MachineCosts]:
-    """Return the machine's costs, preceded by the fit on rank 0 if they were measured.
+    """Return the machine's costs, and on rank 0 the fit before them if they were measured.
 
     Raises:
         ConfigError: on every rank, if the file of the costs cannot be read.

@@ -1,4 +1,4 @@
-"""``psrt check``: holds a recorded run against the contract of its mode. Needs no MPI."""
+"""``psrt check``: checks a recorded run against the guarantees of its mode. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from psrt.cli.printing import say
 from psrt.cli.progress import add_flags, shown
 
 _DESCRIPTION = """\
-Check the history of a run, which --record writes, against the guarantees of its mode: when a
-worker may continue, which gradients form an update, which updates a read contains, that every
-gradient is used exactly once, and that its staleness is the recorded one. Prints the checks, or
-the first violation and the events that led to it. The exit status is 0 if all guarantees hold, 1
-if one is violated, and 2 if there is no complete history."""
+Check the history of a run, which --record writes, against the guarantees of its mode: when a worker
+may continue, which gradients form an update, and which updates a read contains. Every gradient must
+be used exactly once, with the recorded staleness. Prints the checks, or the first violation and the
+events that led to it.
+
+The exit status is 0 if all guarantees hold, 1 if one is violated, and 2 if there is no complete
+history."""
 
 
 def check_parser() -> FlagParser:

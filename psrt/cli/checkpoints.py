@@ -1,4 +1,4 @@
-"""``psrt checkpoints``: what a run has saved, whether it can be read, and the model in it."""
+"""``psrt checkpoints``: what a run has saved, whether it can be read, and its model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from psrt.core.units import numbered, plural, size_text
 if TYPE_CHECKING:
     from psrt.checkpoint import Checkpoints, Manifest
 
-#: How often the newest one is looked for that a run deletes while it is read.
+#: How often to look for the newest checkpoint again if the run deletes it while it is read.
 _TRIES = 20
 
 _DESCRIPTION = """\
-List the checkpoints of a run, the newest first, read all that is in them, and say which can be
-gone on from with --resume. The exit status is 0 if all can be read, 1 if one cannot, and 2 if there
-is none."""
+List the checkpoints of a run, the newest first, and read all of each to see whether --resume could.
+The exit status is 0 if all can be read, 1 if one cannot, and 2 if there is none."""
 
 
 def checkpoints_parser() -> FlagParser:
@@ -33,9 +32,9 @@ def checkpoints_parser() -> FlagParser:
         "run", metavar="RUN", help="output folder (--out) of the run, or one of its checkpoints"
     )
     parser.add_argument("--step", metavar="N", help="only the checkpoint of this step")
-    parser.add_argument("--show", action="store_true", help="say what is in the newest one")
+    parser.add_argument("--show", action="store_true", help="print what the newest one holds")
     parser.add_argument(
-        "--export", metavar="FILE", help="write the model of the newest one, as model.safetensors"
+        "--export", metavar="FILE", help="write the model of the newest one, like model.safetensors"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -45,12 +44,12 @@ def main(argv: Sequence[str]) -> int:
     """List checkpoints and return the exit status.
 
     Raises:
-        ConfigError: if there is none, or none that can be read where one is needed.
+        ConfigError: if there is none, or if one is needed and none can be read.
         SystemExit: after ``--help`` was printed.
     """
     given = checkpoints_parser().parse(argv)
     if given.json and (given.show or given.export is not None):
-        raise ConfigError("--json prints the list, it has no effect with --show or --export")
+        raise ConfigError("--json prints the list: leave out --show and --export")
     from psrt.checkpoint import Checkpoints, Disk, Manifest  # numpy only now: --help needs none
 
     checkpoints = Checkpoints.at(Disk(), Path(given.run))
@@ -72,16 +71,18 @@ def main(argv: Sequence[str]) -> int:
         except (ConfigError, CheckpointError, OSError):
             if path.exists():
                 raise
-            continue  # deleted meanwhile by a run under way, which has a newer one by now
+            continue  # deleted by the running job, which has a newer one by now
         say("\n".join(said))
         return 0
-    raise ConfigError(f"{path} was deleted while it was read: its run keeps too few (--keep)")
+    raise ConfigError(
+        f"{path} was deleted while it was read: let the run keep more checkpoints (--keep)"
+    )
 
 
 def _listed(
     checkpoints: Checkpoints, run: str, step: str | None
 ) -> list[tuple[Path, Manifest | CheckpointError]]:
-    """Return what is in each checkpoint, or in that of a step, after reading all of it.
+    """Read the checkpoints of a run, or the one of a step, and return what each holds.
 
     Raises:
         ConfigError: if there is none.
@@ -96,7 +97,7 @@ def _listed(
 
 
 def _of_one(path: Path, manifest: Manifest, export: str | None, *, shows: bool) -> list[str]:
-    """Export the model of a checkpoint, if it is to be, and return the lines about it."""
+    """Export the model of a checkpoint if asked to, and return the lines about it."""
     said = list(_contents(path, manifest)) if shows else []
     if export is not None:
         _export(path, manifest, export)
@@ -166,7 +167,7 @@ def _check_export(file: str, checkpoints: Path) -> None:
     """Check that a model can be written to a file, which is replaced.
 
     Raises:
-        ConfigError: if not, or if it is no file, or one of a checkpoint.
+        ConfigError: if it cannot, if it is not a regular file, or if it belongs to a checkpoint.
     """
     if Path(file).resolve().is_relative_to(checkpoints.resolve()):
         raise ConfigError(f"--export {file} would be written into the checkpoints")
@@ -176,7 +177,7 @@ def _check_export(file: str, checkpoints: Path) -> None:
 
 
 def _export(path: Path, manifest: Manifest, file: str) -> None:
-    """Write the parameters, by the names that the model gives them if it is psrt's own."""
+    """Write the parameters, under the model's names for them if it is psrt's own model."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -188,7 +189,9 @@ def _export(path: Path, manifest: Manifest, file: str) -> None:
 
     theta = Resumption(path, manifest).theta()
     if theta is None:
-        raise ConfigError(f"{path}: its workers have parameters of their own, and no one vector")
+        raise ConfigError(
+            f"{path} has no single model to export: each of its workers has its own parameters"
+        )
     config = from_toml(manifest.config, source=str(path))
     arrays = {"theta": theta}
     try:
@@ -196,7 +199,7 @@ def _export(path: Path, manifest: Manifest, file: str) -> None:
         if problem.initial().size == theta.size:
             arrays = problem.tensors(theta)
     except ConfigError:
-        pass  # of a model, or of data, that is not here
+        pass  # the model or its data is not available here
     named = {name: np.ascontiguousarray(it) for name, it in arrays.items()}
     try:
         save_file(named, os.path.realpath(file))

@@ -10,10 +10,10 @@ from psrt.cli.printing import say
 from psrt.core.errors import ConfigError
 
 _DESCRIPTION = """\
-Compare runs by what they left in their folders: a line for each run, with the knobs that differ and
-what came out, and how far that is from the baseline, which is the first run unless --baseline says
-another. Of a run that is not over it takes the last line of its metrics. It also says what differs
-of the machine and versions and, where runs were recorded, of the data."""
+Compare runs by the files in their folders. Prints a line for each run: the knobs that differ, the
+results, and their difference from the baseline, which is the first run unless --baseline names
+another. For a run that has not finished, the last line of its metrics counts. Also prints which
+machines and versions differ and, if the runs were recorded, which data."""
 
 
 def compare_parser() -> FlagParser:
@@ -21,14 +21,14 @@ def compare_parser() -> FlagParser:
     parser = FlagParser(prog="psrt compare", description=_DESCRIPTION)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="output folders (--out) of the runs")
     parser.add_argument(
-        "--target", metavar="A", help="also the time until the test accuracy was A, as 0.95"
+        "--target", metavar="A", help="also print the time until test accuracy A, such as 0.95"
     )
     parser.add_argument(
         "--sort", metavar="NAME",
-        help="order runs by a figure or knob, as seconds, accuracy or lr, or --sort=-accuracy from "
-        "the largest down; 'time to target' with --target",
+        help="sort runs by a figure or knob, such as seconds, accuracy or lr; --sort=-accuracy "
+        "sorts in descending order; with --target also by 'time to target'",
     )  # fmt: skip
-    parser.add_argument("--baseline", metavar="RUN", help="the run that others are compared with")
+    parser.add_argument("--baseline", metavar="RUN", help="compare with this run (the first one)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -1,4 +1,4 @@
-"""``psrt completion``: a script by which a shell completes psrt's commands and flags."""
+"""``psrt completion``: a script that makes a shell complete psrt's commands and flags."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from psrt.cli.printing import say
 from psrt.config.modes import MODES
 
 _DESCRIPTION = """\
-Print a script by which the shell completes commands, flags, and the values of flags that have a
-few. For the shells to come, in ~/.bashrc or ~/.zshrc:
+Print a script that makes the shell complete commands, flags, and the values of flags that take one
+of a few names. For future shells, add the line to ~/.bashrc or ~/.zshrc:
 
   eval "$(psrt completion bash)"
   eval "$(psrt completion zsh)\""""
 
 _ZSH = "autoload -Uz +X compinit bashcompinit && compinit && bashcompinit\n"
-#: The last command of the line counts: psrt launch -n 4 train has the flags of train. What has no
-#: words of its own is completed as files.
+#: The last command of the line counts: psrt launch -n 4 train has the flags of train. Anything
+#: else is completed with names of files.
 _SCRIPT = """\
 _psrt() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command= words= it
@@ -138,7 +138,7 @@ def _explained() -> tuple[str, ...]:
 
 
 def _words(parsers: Iterable[FlagParser], first: Iterable[str]) -> list[str]:
-    """Return the flags of parsers, and the words that may stand without one."""
+    """Return the flags of parsers, and the words that may stand alone."""
     found = dict.fromkeys(first)
     for action in _actions(parsers):
         if not action.option_strings:
@@ -148,7 +148,7 @@ def _words(parsers: Iterable[FlagParser], first: Iterable[str]) -> list[str]:
 
 
 def _choices(parsers: Sequence[FlagParser]) -> Iterator[tuple[str, list[str]]]:
-    """Yield flags with their values, where those are few."""
+    """Yield flags with their values, if there are only a few."""
     seen = set()
     knobs = {name: knob for parser in parsers for name, knob in parser.knobs.items()}
     for action in _actions(parsers):
@@ -156,7 +156,7 @@ def _choices(parsers: Sequence[FlagParser]) -> Iterator[tuple[str, list[str]]]:
         if (knob := knobs.get(action.dest)) is not None and knob.rows is not None:
             choices = list(knob.rows)
         metavar = action.metavar if isinstance(action.metavar, str) else ""
-        if metavar.startswith("{") and metavar.endswith("}"):  # a knob says them so
+        if metavar.startswith("{") and metavar.endswith("}"):  # how a knob lists its choices
             choices = metavar[1:-1].split(",")
         for flag in action.option_strings:
             if choices and flag not in seen:

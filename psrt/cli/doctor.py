@@ -1,4 +1,4 @@
-"""``psrt doctor``: what ranks and hosts there are, what is wrong with them, and what cures it."""
+"""``psrt doctor``: looks at ranks and hosts, and says what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from psrt.rows.knobs import Knob, read
 from psrt.rows.values import REAL
 
 _DESCRIPTION = """\
-Look at the ranks of a job and at their hosts, and say what would fail or slow it, with a cure for
-each. Run it as the job would be run, or alone to look at this process:
+Look at the ranks of a job and at their hosts, and say what would make it fail or slow it down, and
+how to fix it. Start it like the job itself, or alone to look only at this process:
 
   psrt launch --hostfile my-hosts doctor --out runs/next
   srun --mpi=pmix python -m psrt doctor
 
-Shows ranks, hosts, MPI, launcher, cores, threads, shared memory, who sees --out, how far the clocks
-are apart, and what messages between each two hosts cost: α for an exchange, β for each byte that is
-sent while one is received. The exit status is 1 if something would make a job fail."""
+Shows ranks, hosts, MPI, launcher, cores, threads, shared memory, which ranks see --out, the
+difference of the clocks, and the cost of messages between each two hosts: α per exchange, and β per
+byte that is sent while another is received. The exit status is 1 if something would make a job
+fail."""
 
 _TIMEOUT = Knob(
-    REAL, "give up if a rank waits this long for another", metavar="SECONDS",
+    REAL, "stop if a rank waits this long for another", metavar="SECONDS",
     exclusive_min=0, max=1e6,
 )  # fmt: skip
 _DEFAULT_S = 30.0
-#: Seconds that rank 0, which knows more, has to speak first.
+#: Seconds that rank 0, which knows more, has to print its reason first.
 _AFTER_FIRST_S = 3.0
 
 
@@ -47,8 +48,8 @@ def doctor_parser() -> FlagParser:
     """Return the parser."""
     parser = FlagParser(prog="psrt doctor", description=_DESCRIPTION)
     add = parser.add_argument
-    add("--out", metavar="DIR", help="see whether every rank could use this folder as its --out")
-    add("--json", metavar="FILE", help="also write it as JSON to this file; - prints that instead")
+    add("--out", metavar="DIR", help="check whether every rank could use this folder as --out")
+    add("--json", metavar="FILE", help="also write JSON to this file; - prints only JSON")
     add("--timeout-s", metavar="SECONDS", help=f"{_TIMEOUT.help} (default: {_DEFAULT_S:g})")
     add_flags(parser)
     return parser
@@ -72,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     if first and given.json not in (None, "-"):
         check_writable(given.json)
     failures = here()
-    if failures:  # MPI would not start, or would not say why
+    if failures:  # MPI would not start, or would fail without a reason
         if is_first_here():
             publish_failures(argv, failures)
         flush()
@@ -81,14 +82,14 @@ def main(argv: Sequence[str]) -> int:
     from psrt.doctor.gather import end_all, gather  # starts MPI
 
     try:
-        with shown(given), PROGRESS.doing("looks at ranks and hosts"):
+        with shown(given), PROGRESS.doing("looking at ranks and hosts"):
             facts = gather(watch, out=given.out, timeout_s=timeout_s)
     except TransportError as error:
         time.sleep(0 if first else _AFTER_FIRST_S)
         print(f"psrt: {line_of(error)}", file=sys.stderr)
         end_all(error.exit_status)
     watch.step("MPI to end on every rank")
-    if facts is None or not first:  # not the first of several that MPI keeps apart
+    if facts is None or not first:  # only the first prints if MPI did not connect the processes
         return 0
     findings = judge(facts)
     _publish(facts, findings, given.json)
@@ -100,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def publish_failures(argv: Sequence[str], findings: Sequence[Finding]) -> None:
-    """Print what keeps ranks from starting, if anything does, as the flags of the doctor say.
+    """Print what keeps ranks from starting, if anything does, as text or JSON.
 
     Raises:
         ConfigError: for invalid flags.

@@ -1,4 +1,4 @@
-"""``psrt explain``: draws a schedule, with numbers if given, or a mode. Needs no MPI."""
+"""``psrt explain``: draws a collective, a mode, a codec or a graph. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from psrt.views.explain.explanation import Explanation
 
 #: Modes with several workers.
-#: Gossip has a page of its own, of its graph.
+#: Gossip is explained by its graph.
 TIMELINES = MODES.where(lambda mode: not mode.single and not mode.mixes)
 
 _WRAPPED = fill(", ".join(ALGORITHMS), 74, subsequent_indent=" " * 17, break_on_hyphens=False)
@@ -55,23 +55,23 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
 
   an all-reduce  {_WRAPPED}
   a collective   {", ".join(PHASES)}
-                   which chunk each rank sends to which, round by round; the result; and the
-                   cost next to the lower bound
+                   which chunk each rank sends to which rank, round by round; the result; and
+                   the cost next to the lower bound
   a mode         {", ".join(TIMELINES)};
                    with its knobs as --mode takes them, such as ssp:staleness=2:
-                   a timeline of when each worker computes, and when it waits for which other; with
-                   --shards-per-server also when it pushes and reads each shard
-  codec NAME     a small vector before, on the wire bit by bit, and after; NAME is one of
+                   a timeline of when each worker computes, and when it waits for which
+                   other; with --shards-per-server also when it pushes and reads each shard
+  codec NAME     a small vector before, on the wire bit by bit, and afterwards; NAME is one of
                    {_CODECS}
   gossip         the graph on which ranks average with neighbours, its weights, how fast they
                    agree, and what they send; --topology takes
                    {_TOPOLOGIES}
-  pipeline       a timeline of the stages of a model that is cut by layers, with its bubbles;
+  pipeline       a timeline of the stages of pipeline parallelism, with its bubbles;
                    --pipeline-schedule takes
                    {_PIPELINES}
   pipeline compare
-                   all of them in a table
-  compare        predicted times of all all-reduces, and the sizes at which one overtakes another
+                   all pipeline schedules in a table
+  compare        predicted times of all all-reduces, and the sizes from which one is faster
 
   psrt explain ring --ranks 4
   psrt explain ring --order A,B,D,C --values example.csv
@@ -83,15 +83,15 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
   psrt explain pipeline --stages 4 --micro-batches 8 --pipeline-schedule zero-bubble
   psrt explain compare --ranks 2:1024 --bytes 1K:1G
 
-With --html FILE all but the comparisons are played step by step in a page that any browser opens.
-psrt explain WHAT --help lists the flags of each."""
+With --html FILE, all except the comparisons become a page that plays them step by step in any
+browser. psrt explain WHAT --help lists the flags of each."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run ``psrt explain`` and return the exit status.
 
     Raises:
-        ConfigError: if there is nothing of that name, or its flags are invalid.
+        ConfigError: if there is nothing with that name, or its flags are invalid.
         SystemExit: after ``--help`` was printed.
     """
     what, rest = (argv[0] if argv else ""), list(argv[1:])
@@ -113,21 +113,21 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
         return pages[what]
     if not what or what.startswith("-"):
         raise ConfigError(
-            "explain what? for example: psrt explain ring; psrt explain --help lists all"
+            "give what to explain, such as psrt explain ring; psrt explain --help lists all"
         )
     known = (*SCHEDULES, *TIMELINES, *pages)
     topologies = {name: f"gossip --topology {name}" for name in TOPOLOGIES if name not in SCHEDULES}
     pipelines = {name: f"pipeline --pipeline-schedule {name}" for name in PIPELINES}
     others = {name: f"codec {name}" for name in CODECS} | topologies | pipelines
     guess = did_you_mean(what.partition(":")[0], (*known, *others.values()), others)
-    raise ConfigError(f"cannot explain {what!r}{guess}, only {', '.join(known)}")
+    raise ConfigError(f"cannot explain {what!r}{guess}, expected one of {', '.join(known)}")
 
 
 def _schedule(what: str, argv: list[str]) -> None:
     """Explain an all-reduce or a phase."""
     given = checked(schedule_parser(what).parse(argv))
     if given.json and given.all:
-        raise ConfigError("--json is always complete; leave --all out")
+        raise ConfigError("--json is always complete: leave --all out")
     explanation = _explanation(what, given)
     from psrt.views.explain import output
 
@@ -148,10 +148,10 @@ def _explanation(what: str, given: argparse.Namespace) -> Explanation:
     schedule = SCHEDULES[what]
     if given.order is not None and not (isinstance(schedule, Algorithm) and schedule.ordered):
         having = ", ".join(name for name, row in ALGORITHMS.items() if row.ordered)
-        raise ConfigError(f"order has no effect with {what}; only {having} has one to choose")
+        raise ConfigError(f"order has no effect with {what}, only with {having}")
     if given.root is not None and not schedule.rooted:
         having = ", ".join(name for name, row in PHASES.items() if row.rooted)
-        raise ConfigError(f"root has no effect with {what}; {having} have one to choose")
+        raise ConfigError(f"root has no effect with {what}, only with {having}")
     if given.values is None:
         example = None
         size = read_flag("ranks", WHOLE, given.ranks or "4", min=1, max=MOST_RANKS)
@@ -162,7 +162,8 @@ def _explanation(what: str, given: argparse.Namespace) -> Explanation:
     else:
         if given.ranks is not None or given.bytes is not None:
             raise ConfigError(
-                f"the numbers of {given.values} set ranks and size: leave --ranks and --bytes out"
+                f"{given.values} sets the number of ranks and the size: leave --ranks and --bytes "
+                "out"
             )
         example = read_example(given.values)
         names, size, n = example.names, len(example.names), example.n
@@ -202,10 +203,10 @@ def _timeline(what: str, argv: list[str]) -> None:
 
 
 def _exchange(mode: Mode, given: argparse.Namespace) -> None:
-    """Explain what the shards of a mode's servers do."""
+    """Explain how a mode exchanges the shards of its servers."""
     config = config_of(mode, given)
     if config.shards_per_server == AUTO:
-        raise ConfigError("shards-per-server auto depends on a job: give the number to be drawn")
+        raise ConfigError("shards-per-server auto depends on the job: give the number to draw")
     from psrt.views.explain import exchange, exchange_document
 
     workers = read_flag("workers", WHOLE, given.workers, min=1, max=exchange.MOST_WORKERS)
@@ -258,7 +259,7 @@ def _gossip(what: str, argv: list[str]) -> None:
     hosts: list[int] = []
     if given.hosts is not None:
         if given.ranks is not None:
-            raise ConfigError(f"--hosts {given.hosts} says the number of ranks: leave --ranks out")
+            raise ConfigError(f"--hosts {given.hosts} sets the number of ranks: leave --ranks out")
         hosts = [read_flag("hosts", WHOLE, text, min=1) for text in given.hosts.split(",")]
     text = str(sum(hosts)) if hosts else given.ranks or "8"
     found = gossip.explained(
@@ -295,10 +296,10 @@ def _pipeline(what: str, argv: list[str]) -> None:
         named = argv[0].partition(":")[0] in PIPELINES
         guess = "" if named else did_you_mean(argv[0], ("compare", *PIPELINES))
         raise ConfigError(
-            f"explain pipeline: a schedule is given by --pipeline-schedule {argv[0]}"
+            f"explain pipeline: give the schedule as --pipeline-schedule {argv[0]}"
             if named
-            else f"cannot explain pipeline {argv[0]!r}{guess}, only compare, and schedules by "
-            "--pipeline-schedule"
+            else f"cannot explain pipeline {argv[0]!r}{guess}, expected compare, or a schedule as "
+            "--pipeline-schedule NAME"
         )
     given = checked(pipeline_parser().parse(argv))
     from psrt.views.explain import pipeline, pipeline_output
@@ -324,8 +325,8 @@ def _sizes(given: argparse.Namespace) -> tuple[int, int]:
     if "," in given.stages:
         count = given.stages.count(",") + 1
         raise ConfigError(
-            f"stages {given.stages} are the layers of each, which psrt train takes; here it is "
-            f"their number, --stages {count}"
+            f"--stages {given.stages} lists layers, as for psrt train; explain takes the number of "
+            f"stages, --stages {count}"
         )
     return (
         read_flag("stages", WHOLE, given.stages, min=1, max=MOST_STAGES),
@@ -334,7 +335,7 @@ def _sizes(given: argparse.Namespace) -> tuple[int, int]:
 
 
 def _compare(what: str, argv: list[str]) -> None:
-    """Explain which all-reduce is the fastest where."""
+    """Explain which all-reduce is the fastest at which size."""
     given = compare_parser().parse(argv)
     from psrt.report import figure
     from psrt.views.explain import compare

@@ -1,4 +1,4 @@
-"""What ``psrt explain`` writes: a text or JSON, and a drawing and a page if asked for. No MPI."""
+"""What ``psrt explain`` writes: text or JSON, and on request a drawing and a page. No MPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def checked(given: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags after a check that drawing and page can be written."""
+    """Check that the drawing and the page can be written; return the flags."""
     check_writable(vars(given).get("svg"))
     if given.html is not None:
         from psrt.views.page.frame import check_installed
@@ -29,7 +29,7 @@ def checked(given: argparse.Namespace) -> argparse.Namespace:
         check_page_file(given.html, "--html", overwrite=given.overwrite)
         check_installed()
     elif given.overwrite:
-        raise ConfigError("--overwrite replaces the file of --html, which is not given")
+        raise ConfigError("--overwrite has no effect without --html")
     return given
 
 
@@ -46,7 +46,7 @@ def publish(
     Args:
         given: the flags.
         document: makes the JSON.
-        film: makes the film, of which text and drawing are made where nothing else makes them.
+        film: makes the film, from which text and drawing are made unless given below.
         text: makes the text.
         canvas: makes the drawing.
     """
@@ -62,7 +62,7 @@ def publish(
     else:
         say(text() if text is not None else lanes_text(film()))
     if line:
-        # What programs read is the document alone.
+        # stdout holds only the document, for programs to read.
         print(line, file=sys.stderr) if given.json else say(f"\n{line}")
 
 
@@ -73,7 +73,7 @@ def film_of(kind: str, found: object) -> Film:
 
 
 def _written(path: str, film: Film) -> str:
-    """Write the page of a film and return the lines that say so, and what was left out."""
+    """Write the page of a film; return the lines about it and about what was left out."""
     from psrt.views.film.page import page_of
 
     page, shown = page_of(film)

@@ -23,15 +23,15 @@ from psrt.topology.names import forms as graphs
 if TYPE_CHECKING:
     from psrt.collective.costs import LinkCosts
 
-#: Knobs of a mode that show in a timeline.
+#: Knobs of a mode whose effect a timeline shows.
 _SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.drawn)
-#: Numbers of a vector that a codec is explained with, at most.
+#: Most numbers of a vector that explains a codec.
 MOST_VALUES = 256
-#: Defaults of a timeline; and of one that shows shards, where there is more to see of a step.
+#: Defaults of a timeline, and of one with shards, whose steps have more to show.
 _WORKERS, _STEPS, _SEED, _SLOW = "4", "8", "0", "1:3"
 _WORKERS_OF_SHARDS, _STEPS_OF_SHARDS, _SLOW_OF_SHARDS = "2", "3", "none"
 _TIMES = Number("TIMES", 0.01, 1000)
-#: Local SGD averages every 8 steps: this number shows it twice.
+#: Local SGD averages every 8 steps: this shows two averages.
 _LOCAL_STEPS = "16"
 #: Most steps that fit into a drawing.
 _MOST_STEPS = 200
@@ -49,7 +49,7 @@ def schedule_parser(what: str) -> FlagParser:
     add(
         "--values",
         metavar="FILE",
-        help="work through the numbers of this CSV file: a line per rank, its name first",
+        help="compute with the numbers of this CSV file: a line per rank, its name first",
     )
     add("--op", choices=tuple(OPS), default="sum", help="operation that combines the numbers (sum)")
     add("--order", metavar="A,B,...", help="order of the ranks around the ring (as numbered)")
@@ -61,7 +61,7 @@ def schedule_parser(what: str) -> FlagParser:
 
 
 def timeline_parser(mode: Mode) -> FlagParser:
-    """Return the parser for a mode: the size and delays of the small job."""
+    """Return the parser for a mode: size and delays of the small job."""
     parser = FlagParser(
         prog=f"psrt explain {mode}",
         description=f"Run a small {mode.name} job in virtual time and draw when each worker "
@@ -81,7 +81,7 @@ def timeline_parser(mode: Mode) -> FlagParser:
     add(
         "--slow",
         metavar="I:TIMES,...",
-        help=f"make steps of worker I take TIMES as long; or none {default('slow')}",
+        help=f"make steps of worker I take TIMES times as long; or none {default('slow')}",
     )
     add("--seed", metavar="N", default=_SEED, help=f"seed of the random delays ({_SEED})")
     for name, knob in knobs_of(TrainConfig).items():
@@ -95,7 +95,7 @@ def _defaults(mode: Mode, *, shards: bool) -> dict[str, str]:
     """Return the defaults of the small job's size and delays.
 
     Args:
-        mode: of the job.
+        mode: mode of the job.
         shards: whether its shards are shown.
     """
     steps = _STEPS_OF_SHARDS if shards else _STEPS
@@ -107,7 +107,7 @@ def _defaults(mode: Mode, *, shards: bool) -> dict[str, str]:
 
 
 def with_defaults(mode: Mode, given: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags of a timeline with the defaults of those that were not given."""
+    """Return the flags of a timeline, with defaults for flags that were not given."""
     defaults = _defaults(mode, shards=given.shards_per_server is not None)
     values = {name: value for name, value in vars(given).items() if value is not None}
     return argparse.Namespace(**{**vars(given), **defaults, **values})
@@ -117,18 +117,18 @@ def codec_parser() -> FlagParser:
     """Return the parser for a codec: its knobs, and the vector."""
     parser = FlagParser(
         prog="psrt explain codec",
-        description="Show a small vector before a codec, on the wire bit by bit, and after it, and "
-        "what is\nkept back of it for the next one.",
+        description="Show a small vector before a codec, on the wire bit by bit, and after "
+        "decoding, and the\nerror that is kept back for the next vector.",
     )
     add = parser.add_argument
     add("codec", metavar="NAME[:KNOB=VALUE,...]", help=", ".join(CODECS))
-    add("--values", metavar="X,X,...", help="the vector (one of 8 numbers, or with a matrix of 16)")
-    add("--steps", metavar="N", help="send the vector N times, each with what was kept back (1)")
-    add("--seed", metavar="N", help="seed of what is drawn at random (0)")
+    add("--values", metavar="X,X,...", help="the vector (an example; 8 numbers, or 16)")
+    add("--steps", metavar="N", help="send the vector N times, each with the error kept back (1)")
+    add("--seed", metavar="N", help="seed of random draws (0)")
     add(
         "--error-feedback",
         action=argparse.BooleanOptionalAction,
-        help="whether what is lost is added to the next vector (as in training)",
+        help="add the error of a vector to the next one (default: as in training)",
     )
     add("--json", action="store_true", help="print the same as JSON, for programs")
     _add_page(parser)
@@ -145,17 +145,17 @@ def gossip_parser() -> FlagParser:
     add = parser.add_argument
     add(
         "--topology", metavar="NAME|FILE", default=DEFAULT,
-        help=f"{', '.join(graphs())}: an edge a line, such as 0 1, or 0 > 1 if it goes one way, "
-        f"and if wanted a weight ({DEFAULT})",
+        help=f"one of {', '.join(graphs())}. A file has one edge per line, such as 0 1, or 0 > 1 "
+        f"for one direction, optionally with a weight ({DEFAULT})",
     )  # fmt: skip
     add("--ranks", metavar="N", help="number of ranks (8)")
     add(
         "--hosts", metavar="N,N,...",
-        help="ranks of each host: they average inside, and hosts on the graph",
+        help="ranks of each host: they average inside it, and the hosts on the graph",
     )  # fmt: skip
     add(
         "--push-sum", action="store_true",
-        help="send shares, and a weight to divide by, so that a rank need not receive as much as "
+        help="send shares and a weight to divide by, for graphs on which a rank receives less than "
         "it sends",
     )  # fmt: skip
     add("--bytes", metavar="BYTES", help="size of the parameters: 64K, 1M, 1G (1M)")
@@ -168,18 +168,19 @@ def pipeline_parser() -> FlagParser:
     """Return the parser for a pipeline."""
     parser = FlagParser(
         prog="psrt explain pipeline",
-        description="Show when each stage of a model that is cut by layers computes which "
-        "micro-batch, where each pass\ntakes one unit of time, and what that comes to; "
-        "psrt explain pipeline compare has all in a table.",
+        description="Show which micro-batch each pipeline stage computes when, if each pass takes "
+        "one unit of time,\nand the bubble, speedup and memory that follow. psrt explain pipeline "
+        "compare prints a table\nof all schedules.",
     )
     _add_pipeline_sizes(parser)
     parser.add_argument(
         "--pipeline-schedule", metavar="NAME", default=DEFAULT_PIPELINE,
-        help=f"{', '.join(forms())}, with :V the number of a stage's chunks ({DEFAULT_PIPELINE})",
+        help=f"one of {', '.join(forms())}; V is the number of chunks per stage "
+        f"({DEFAULT_PIPELINE})",
     )  # fmt: skip
     parser.add_argument(
         "--defer-weights", action="store_true",
-        help="compute the gradients of weights of all micro-batches in one product, at the end",
+        help="compute the weight gradients of all micro-batches in one product, at the end",
     )  # fmt: skip
     _add_outputs(parser)
     return parser
@@ -189,7 +190,7 @@ def pipeline_compare_parser() -> FlagParser:
     """Return the parser for the comparison of pipelines."""
     parser = FlagParser(
         prog="psrt explain pipeline compare",
-        description="Show the bubble, memory, messages and staleness of every schedule, where each "
+        description="Show the bubble, memory, messages and staleness of every schedule, if each "
         "pass takes one\nunit of time in every stage.",
     )
     _add_pipeline_sizes(parser)
@@ -199,10 +200,10 @@ def pipeline_compare_parser() -> FlagParser:
 
 def _add_pipeline_sizes(parser: FlagParser) -> None:
     add = parser.add_argument
-    add("--stages", metavar="P", default="4", help="number of stages, all equally dear (4)")
+    add("--stages", metavar="P", default="4", help="number of stages, all equally slow (4)")
     add(
         "--micro-batches", metavar="M", default="8",
-        help="number of micro-batches; with pipedream, of batches of the run (8)",
+        help="number of micro-batches; with pipedream, number of batches of the run (8)",
     )  # fmt: skip
 
 
@@ -220,21 +221,21 @@ def compare_parser() -> FlagParser:
     """Return the parser for the comparison."""
     parser = FlagParser(
         prog="psrt explain compare",
-        description="Predict the time of every all-reduce, and the sizes at which one overtakes "
-        "another.",
+        description="Predict the time of every all-reduce, and the sizes from which another one is "
+        "the fastest.",
     )
     add = parser.add_argument
     add(
         "--ranks",
         metavar="FROM:TO",
         default="2:64",
-        help="numbers of ranks, each twice the one before (2:64)",
+        help="numbers of ranks, doubling from FROM to TO (2:64)",
     )
     add(
         "--bytes",
         metavar="FROM:TO",
         default="1K:1G",
-        help="vector sizes, each 4 times the one before (1K:1G)",
+        help="vector sizes, growing 4-fold from FROM to TO (1K:1G)",
     )
     _add_costs(parser)
     add("--json", action="store_true", help="print JSON")
@@ -246,7 +247,7 @@ def slow_of(given: argparse.Namespace, workers: int) -> dict[int, float]:
     """Return worker → factor by which its steps take longer, from the flag or the default.
 
     Raises:
-        ConfigError: if the flag cannot be parsed, or names a worker that does not exist.
+        ConfigError: if the flag cannot be parsed or names a worker that does not exist.
     """
     text = "none" if given.slow == _SLOW and workers == 1 else given.slow
     return {} if text == "none" else read_by_worker("slow", _TIMES, [text], workers)
@@ -256,7 +257,7 @@ def config_of(mode: Mode, given: argparse.Namespace) -> TrainConfig:
     """Return the config of a timeline's job.
 
     Raises:
-        ConfigError: for an invalid value, or a knob without meaning in the mode.
+        ConfigError: for an invalid value, or a knob without effect in the mode.
     """
     knobs = dict(knobs_of(TrainConfig))
     knobs["steps"] = replace(knobs["steps"], max=_MOST_STEPS)
@@ -301,9 +302,9 @@ def _add_costs(parser: FlagParser) -> None:
     )  # fmt: skip
     add(
         "--link", choices=("between", "inside"), default="between",
-        help="take the α, β and γ of messages between hosts or inside one (between)",
+        help="use α, β and γ of messages between hosts or inside one (between)",
     )  # fmt: skip
-    add("--alpha", metavar="SECONDS", help="α: latency, seconds per message of any length")
+    add("--alpha", metavar="SECONDS", help="α: latency in seconds per message of any length")
     add("--beta", metavar="SECONDS", help="β: seconds per byte on the wire")
     add("--gamma", metavar="SECONDS", help="γ: seconds per byte combined")
 
@@ -317,6 +318,6 @@ def _add_outputs(parser: FlagParser) -> None:
 def _add_page(parser: FlagParser) -> None:
     parser.add_argument(
         "--html", metavar="FILE",
-        help="also write a page to this file that plays it step by step, in any browser",
+        help="also write a page to this file, which plays it step by step in any browser",
     )  # fmt: skip
     add_overwrite(parser, "FILE of --html")

@@ -13,14 +13,15 @@ from psrt.core.units import plural
 
 CSV, TENSORBOARD = "csv", "tensorboard"
 _DESCRIPTION = """\
-Write what runs left in their folders for other tools, also while they train:
+Write the metrics of runs for other tools, even while the runs are training:
 
   psrt export csv runs/a runs/b -o metrics.csv
   psrt export tensorboard runs/a runs/b --to boards
   tensorboard --logdir boards
 
-csv has a line for each record of metrics.jsonl. tensorboard, which needs psrt-mpi[tensorboard], has
-a folder for each run: scalars by step and by time, histograms of staleness, the configuration."""
+csv writes a line for each record of metrics.jsonl. tensorboard, which needs psrt-mpi[tensorboard],
+writes a folder for each run: scalars by step and by time, histograms of staleness, and the
+configuration."""
 
 
 def export_parser() -> FlagParser:
@@ -29,10 +30,10 @@ def export_parser() -> FlagParser:
     parser.add_argument("format", choices=(CSV, TENSORBOARD), help="csv, or tensorboard")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="output folders (--out) of the runs")
     parser.add_argument(
-        "-o", "--out", metavar="FILE", help="of csv: the file to write (default: stdout)"
+        "-o", "--out", metavar="FILE", help="with csv: write to this file (default: stdout)"
     )
     parser.add_argument(
-        "--to", metavar="DIR", help="of tensorboard: the folder below which runs are written"
+        "--to", metavar="DIR", help="with tensorboard: write a folder for each run in this one"
     )
     return parser
 
@@ -47,12 +48,12 @@ def main(argv: Sequence[str]) -> int:
     given = export_parser().parse(argv)
     if given.format == CSV:
         if given.to is not None:
-            raise ConfigError("--to has no effect with csv, which takes -o FILE")
+            raise ConfigError("--to has no effect with csv: use -o FILE")
         return _csv(given.runs, given.out)
     if given.out is not None:
-        raise ConfigError("--out has no effect with tensorboard, which takes --to DIR")
+        raise ConfigError("--out has no effect with tensorboard: use --to DIR")
     if given.to is None:
-        raise ConfigError("tensorboard needs --to DIR, the folder below which runs are written")
+        raise ConfigError("tensorboard needs --to DIR, the folder to write to")
     from psrt.views.runs.tensorboard import export  # numpy only now: --help needs none
 
     for folder in export(given.runs, given.to):

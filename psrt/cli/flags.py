@@ -30,18 +30,18 @@ Train a model on the ranks that psrt launch starts, or serially in this process.
   psrt train --epochs 5 --out runs/first
   psrt launch -n 4 train --mode ssp:staleness=2 --servers 1
 
-Some defaults depend on the mode and the number of ranks: `psrt show`, with the same flags, prints
-the configuration that a run would have."""
+Some defaults depend on the mode and the number of ranks. `psrt show` with the same flags prints the
+configuration of such a run."""
 
 _ROLE = """\
-Train, with this rank as a {role}: one part of a job whose servers and workers are started side by
-side, each with the same flags, those of `psrt train`.
+Train, with this rank as a {role}. Servers and workers of a job are started together, all with the
+same flags of `psrt train`.
 
   mpirun -n 1 psrt server --mode ssp : -n 3 psrt worker --mode ssp
 
 `psrt launch -n 4 train --mode ssp --servers 1` starts the same job in one line."""
 
-#: Both set the length of the run, so either one given as a flag replaces the other's TOML key.
+#: Both set the length of the run, so either flag replaces the TOML key of the other.
 LENGTHS = ("epochs", "steps")
 #: Flags that users try for the number of ranks or workers, which psrt launch sets.
 RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes", "world-size")
@@ -49,18 +49,18 @@ RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes"
 LAUNCH_WORDS = ("restarts", "min-workers", "hostfile", "launcher", "bind-to")
 
 
-#: Of a longer list of names a line of help tells those that are not in it.
+#: A line of help with a longer list of names shows the names that are not in the list instead.
 _MOST_NAMES = 7
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse that raises `ConfigError` instead of exiting, and guesses at misspelled flags."""
+    """argparse that raises `ConfigError` instead of exiting, and guesses misspelled flags."""
 
     #: Other name that a user may try → flag, both without leading dashes.
     synonyms: dict[str, str]
     #: Name without a flag, without leading dashes → what to do instead.
     notes: dict[str, str]
-    #: Knobs by the names of their flags' values, where ``--help`` shows only the usual ones.
+    #: Knobs by field name, if ``--help`` shows only the usual ones.
     knobs: Mapping[str, RunKnob]
 
     def __init__(self, *, knobs: Mapping[str, RunKnob] | None = None, **kwargs: Any) -> None:
@@ -82,16 +82,16 @@ class FlagParser(argparse.ArgumentParser):
         """Return the help with the usual flags only, or with those of a topic.
 
         Args:
-            topic: a part of a heading or of a flag's name, a value of a knob, such as a mode with
-                the knobs that it uses, or a knob of such a value.
+            topic: a part of a heading or of a flag's name; a value of a knob, such as a mode, which
+                shows the knobs that it uses; or a knob of such a value.
 
         Raises:
-            ConfigError: if it is none of these.
+            ConfigError: if it is not one of these.
         """
         if topic is None:
             return self._help_with(self._is_usual) + (
-                f"\nThese are the usual flags. {self.prog} --help-all shows all of them, and\n"
-                "--help TOPIC those of a heading, a flag or a value, such as --help ssp or codec.\n"
+                f"\nThese are the usual flags. {self.prog} --help-all shows all flags.\n"
+                "--help TOPIC shows those of a heading, flag or value, as in --help codec.\n"
             )
         word = topic.lstrip("-").replace("_", "-").replace(" ", "-").lower()
         text = self._help_with(lambda action, title: self._is_about(word, action, title))
@@ -150,11 +150,11 @@ class FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the message that argparse would print before it ends the process."""
         if "required" in message:
-            message += f"; {self.prog} --help says more"
+            message += f"; see {self.prog} --help"
         raise ConfigError(message.removeprefix("argument "))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise if a value is none of an argument's choices, with a guess at which was meant."""
+        """Raise if a value is not one of an argument's choices, with a guess which was meant."""
         if action.choices is not None and value not in action.choices:
             known = tuple(map(str, action.choices))
             raise ConfigError(
@@ -163,7 +163,7 @@ class FlagParser(argparse.ArgumentParser):
             )
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
-        """Print the help once per job; argparse would say nothing of a full disk."""
+        """Print the help once per job; argparse would not report a full disk."""
         if file is None:
             print_once(self.format_help(), sys.stdout)
         else:
@@ -172,12 +172,12 @@ class FlagParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse the flags of this parser, and return the other words beside them."""
+        """Parse the flags of this parser; return them and the other words."""
         words = list(sys.argv[1:] if args is None else args)
         for word in words:
             # Before Python 3.13 argparse takes this for the separator and hands on a list.
             if word.startswith("--") and word.endswith("=--"):
-                raise ConfigError(f"{word[2:-3]} has no value, got '--'")
+                raise ConfigError(f"{word[2:-3]} needs a value, got '--'")
         return super().parse_known_args(words, namespace)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -192,7 +192,7 @@ class FlagParser(argparse.ArgumentParser):
         for word in unknown:
             if word.startswith("-") and word != "--":
                 if "--" in words and word not in words[: words.index("--")]:
-                    raise ConfigError(f"unexpected argument {word!r}: after -- nothing is a flag")
+                    raise ConfigError(f"unexpected argument {word!r}: flags go before --")
                 flag = word.partition("=")[0]
                 raise ConfigError(f"unknown flag {flag}{self._hint(flag)}")
         if unknown:
@@ -202,7 +202,7 @@ class FlagParser(argparse.ArgumentParser):
         return namespace
 
     def _list_hint(self, argv: Sequence[str], word: str) -> str:
-        """Return how a list is written, where a stray word follows the value of a flag of one."""
+        """Return how to write a list, if a stray word follows the value of a flag for a list."""
         at = list(argv).index(word)
         flag, value = (["", "", *argv])[at : at + 2]
         knob = self.knobs.get(flag.removeprefix("--").replace("-", "_"))
@@ -211,7 +211,7 @@ class FlagParser(argparse.ArgumentParser):
         return f" (did you mean {flag} {value},{word}?)"
 
     def _hint(self, flag: str) -> str:
-        """Return a guess at which flag was meant, or say where all of them are listed."""
+        """Return a guess which flag was meant, or where all flags are listed."""
         word = flag.lstrip("-").replace("_", "-").lower()
         if now := now_of(word.removeprefix("no-").replace("-", "_")):
             return f": it is now {now}"
@@ -222,11 +222,11 @@ class FlagParser(argparse.ArgumentParser):
         synonyms = of_rows | self.synonyms
         guess = did_you_mean(word, [*known, *of_rows.values()], synonyms, prefix="--")
         every = "--help-all" if self.knobs else "--help"
-        return guess or f"; {self.prog} {every} lists all of them"
+        return guess or f"; {self.prog} {every} lists all flags"
 
 
 class _Help(argparse.Action):
-    """``--help``, ``--help TOPIC`` and ``--help-all``: print what they ask for, and exit."""
+    """``--help``, ``--help TOPIC`` and ``--help-all``: print the help and exit."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
@@ -241,7 +241,7 @@ class _Help(argparse.Action):
 def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> FlagParser:
     """Return a parser with a flag for every knob and ``--config``.
 
-    A flag that is not given leaves no attribute, so that it cannot override the TOML's key.
+    A flag that is not given leaves no attribute, so that it cannot override a TOML key.
     """
     parser = FlagParser(
         prog=prog,
@@ -252,7 +252,7 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
     )
     parser.synonyms = synonyms_of(TrainConfig)
     parser.notes = dict.fromkeys(RANK_WORDS, "psrt launch -n N starts N ranks, servers and workers")
-    parser.notes |= dict.fromkeys(LAUNCH_WORDS, "psrt launch takes it, before train")
+    parser.notes |= dict.fromkeys(LAUNCH_WORDS, "it is a flag of psrt launch, before train")
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -284,7 +284,7 @@ def parse_train(argv: Sequence[str], *, prog: str = "psrt train") -> TrainConfig
         prog: the command, as the help calls it.
 
     Raises:
-        ConfigError: one line for anything that will not do.
+        ConfigError: one line for anything invalid.
         SystemExit: after ``--help`` was printed to stdout.
     """
     return config_of(train_parser(prog).parse(argv))
@@ -293,8 +293,8 @@ def parse_train(argv: Sequence[str], *, prog: str = "psrt train") -> TrainConfig
 def config_of(namespace: argparse.Namespace) -> TrainConfig:
     """Return the config of parsed flags: the TOML of ``--config``, overridden by the flags.
 
-    With ``--replay`` it is that of the recorded run, and with ``--resume`` that of the run that
-    goes on, which the others may not contradict.
+    With ``--replay`` it is the config of the recorded run, and with ``--resume`` that of the
+    resumed run, which other flags may not contradict.
 
     Raises:
         ConfigError: as `parse_train`.
@@ -340,7 +340,7 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, knob: RunKnob) -> None:
     if knob.choices and not knob.metavar:
         metavar = f"{{{','.join(knob.choices)}}}"
     action = "append" if knob.kind.several else "store"
-    # Texts are read by the knob's kind afterwards: its messages are better than argparse's.
+    # The knob's kind reads the text afterwards: its messages are better than argparse's.
     group.add_argument(flag, metavar=metavar, action=action, help=text)
 
 
@@ -352,8 +352,8 @@ def value_given(name: str, knob: RunKnob, given: Any) -> Any:
 
 
 def _help(name: str, knob: RunKnob) -> str:
-    """Return the help line: the knob's own, where it applies, and its default."""
-    # A rate's parameters apply where the rate does: the last condition is the narrowest.
+    """Return the help line: the knob's own text, when it applies, and its default."""
+    # Of several conditions the last one is the narrowest.
     notes = [f"{dashed(it.field)} {_listed(it)}" for it in _named(knob)[-1:]]
     default = knob.default_text
     if not default:
@@ -367,12 +367,12 @@ def _help(name: str, knob: RunKnob) -> str:
 
 
 def rows_help(before: str, rows: Rows[Any], names: Iterable[str] | None = None) -> str:
-    """Return what a flag chooses among, each with its knobs.
+    """Return the help on the rows that a flag chooses from, each with its knobs.
 
     Args:
-        before: what the name follows, such as the flag.
-        rows: that it chooses among.
-        names: of some of them; None shows all.
+        before: what stands before the name, such as the flag.
+        rows: the rows to choose from.
+        names: names of the rows to show; None shows all.
     """
     lines = [f"{before} NAME:KNOB=VALUE,...", ""]
     for name in rows if names is None else names:
@@ -381,7 +381,7 @@ def rows_help(before: str, rows: Rows[Any], names: Iterable[str] | None = None) 
 
 
 def _row_lines(row: Row, inside: str = "") -> Iterator[str]:
-    """Yield the lines on a row, which may be a knob's of another row."""
+    """Yield the lines about a row, which may be the value of another row's knob."""
     margin = "    " if inside else "  "
     yield f"{margin}{row.name:<16} {row.line()}"
     for field, knob in knobs_of_row(row).items():
@@ -400,7 +400,7 @@ def _row_lines(row: Row, inside: str = "") -> Iterator[str]:
 
 
 def _topics(row: Row) -> Iterator[str]:
-    """Yield the words under which help shows a row: its name, its knobs and what they choose."""
+    """Yield the topics that show a row: its name, its knobs and the rows that they choose."""
     yield row.name
     for field, knob in knobs_of_row(row).items():
         yield dashed(field)
@@ -408,12 +408,12 @@ def _topics(row: Row) -> Iterator[str]:
 
 
 def rows_of_all(knobs: Mapping[str, RunKnob]) -> Iterator[str]:
-    """Yield what each of the knobs chooses among that choose rows."""
+    """Yield the help on the rows of each knob that chooses rows."""
     return (rows_help(f"--{dashed(name)}", rows) for name, rows in _registries(knobs))
 
 
 def _registries(knobs: Mapping[str, RunKnob]) -> Iterator[tuple[str, Rows[Any]]]:
-    """Yield the registries whose rows knobs choose, each once, with the first of these knobs."""
+    """Yield each registry that knobs choose from once, with the first such knob."""
     seen: list[Rows[Any]] = []
     for name, knob in knobs.items():
         if isinstance(knob.rows, Rows) and not any(knob.rows is it for it in seen):
@@ -422,7 +422,7 @@ def _registries(knobs: Mapping[str, RunKnob]) -> Iterator[tuple[str, Rows[Any]]]
 
 
 def _words_of_rows(knobs: Mapping[str, RunKnob]) -> dict[str, str]:
-    """Return the other names of rows' knobs, and for each what gives the knob."""
+    """Return the other names of rows' knobs, each with the flag that sets the knob."""
     return {
         word: f"{dashed(flag)} {name}:{dashed(field)}=..."
         for flag, rows in _registries(knobs)
@@ -433,7 +433,7 @@ def _words_of_rows(knobs: Mapping[str, RunKnob]) -> dict[str, str]:
 
 
 def _named(knob: RunKnob) -> list[Condition]:
-    """Return where a knob applies by names; its text has numbers and switches."""
+    """Yield the conditions of a knob on names; its help text has those on numbers and switches."""
     return [
         it
         for it in knob.requires
@@ -442,8 +442,8 @@ def _named(knob: RunKnob) -> list[Condition]:
 
 
 def _listed(condition: Condition) -> str:
-    """Return the values of a condition, or those that it excludes where these are fewer."""
-    # Every rank makes this text, which is no reason to look for other packages.
+    """Return the values of a condition, or those that it excludes if these are fewer."""
+    # Every rank makes this text, so it must not look for other packages.
     values = condition.values
     named = values.own if isinstance(values, Chosen) else tuple(values)
     if len(named) <= _MOST_NAMES:

@@ -39,37 +39,35 @@ from psrt.rows.suggest import did_you_mean
 if TYPE_CHECKING:
     from psrt.job.elastic import Size
 
-#: Commands of psrt that run on ranks, and those that are one part of a job on ranks.
+#: Commands of psrt that run on ranks, and those that start only one part of such a job.
 _ON_RANKS = ("train", "bench", "doctor")
 _PARTS = ("server", "worker")
-#: Commands of psrt that are one process.
+#: Commands of psrt that run in one process.
 _WITHOUT_RANKS = (
     *("simulate", "check", "checkpoints", "report", "show", "explain"),
     *("trace", "compare", "export", "watch", "completion"),
 )
-#: Runs a program as its main one, and ends the job with its status if it fails, where its own
-#: Python would wait for the other ranks, which wait for it.
+#: Runs a program as ``__main__``, and ends the job with its status if it fails. Plain Python would
+#: wait for the other ranks, which wait for it.
 _RUNNER = ("-m", "mpi4py")
-#: What it is given before a script if modules beside that must not be imported: it would have them.
+#: Its arguments before a script whose folder must not be on ``sys.path``: it would put it there.
 _SAFELY = ("-c", "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], {}, '__main__')")
-#: The flag of train by which the others go on when a rank dies.
+#: The flag of train that lets the other ranks continue when one dies.
 _SURVIVE = "--survive"
-#: What has train print its help.
+#: Flags that make train print its help.
 _HELP = {"-h", "--help", "--help-all"}
-#: Its flags that name files, which other hosts may have and this one not.
+#: Its flags that name files, which may exist on other hosts only.
 _FILES = ("config", "resume", "replay")
 #: Seconds that `srun --mpi=list` may take.
 _SRUN_S = 30
-#: Bytes that a rank needs at least, for Python, numpy and MPI.
+#: Fewest bytes that a rank needs, for Python, numpy and MPI.
 _RANK_BYTES = 16 << 20
 #: Most ranks that a job can have.
 _MOST = 1_000_000
 
 _DESCRIPTION = """\
-Start ranks by the launcher that belongs to the MPI of this Python: mpirun, or srun inside an
-allocation of Slurm. Prints the line, on stderr, and runs it; its exit status is that of the job,
-5 if a rank's process died while psrt watched over it, or 128 + n if signal n ended the job (of a
-script whose rank died by signal n, mpirun's: n with MPICH).
+Start ranks with the launcher of the MPI library that this Python uses: mpirun, or srun inside a
+Slurm allocation. Prints the command line on stderr, and runs it.
 
   psrt launch -n 4 train --mode ssp --servers 1
   psrt launch -n 4 my_training.py --lr 0.1
@@ -78,14 +76,19 @@ script whose rank died by signal n, mpirun's: n with MPICH).
   psrt launch --restarts 3 -- mpirun -n 4 python -m psrt train --out runs/long \\
     --checkpoint-every 50 --resume auto
 
-The command is one of psrt's that run on ranks (train, bench, doctor), a script of Python, or -m
-and a module; all words after it are its own. A hostfile has a line for each host: host, host:slots
-or host slots=N. Hosts are filled in that order; they need ssh without a password, and this Python
-and the current folder at the same paths."""
+COMMAND is train, bench or doctor of psrt, a Python script, or -m and a module. All words after it
+belong to it.
+
+A hostfile has a line for each host: host, host:slots or host slots=N. Hosts are filled in that
+order. They need ssh without a password, and this Python and the current folder at the same paths.
+
+The exit status is that of the job. It is 5 if a rank's process died while psrt watched it, and
+128 + n if signal n ended the job. If a rank of a script dies by signal n, it is that of mpirun,
+which is n with MPICH."""
 
 
 def launch_parser() -> FlagParser:
-    """Return the parser of what comes before the command."""
+    """Return the parser of the flags before the command."""
     parser = FlagParser(
         prog="psrt launch",
         usage="psrt launch [-n N] [--hostfile FILE] [flags] COMMAND ...",
@@ -108,19 +111,19 @@ def launch_parser() -> FlagParser:
     add(
         "--workers",
         metavar="W",
-        help="of train, in place of -n: number of workers; the servers of its mode are added, and "
-        "with --parallel each has a rank for each part of the model",
+        help="with train, instead of -n: number of workers; psrt adds the servers of the mode, and "
+        "with --parallel a rank for each part of the model",
     )
-    add("--hostfile", metavar="FILE", help="start them on the hosts that this file names")
+    add("--hostfile", metavar="FILE", help="start the ranks on the hosts in this file")
     add(
         "--launcher",
         choices=("mpirun", "srun"),
-        help="default: srun inside an allocation of Slurm, else mpirun",
+        help="program that starts the ranks (default: srun inside a Slurm allocation, else mpirun)",
     )
     add(
         "--interface",
         metavar="NAME",
-        help="network between the hosts, such as eth1; with Open MPI also 10.0.0.0/16",
+        help="use this network between hosts, such as eth1; with Open MPI also 10.0.0.0/16",
     )
     add(
         "--bind-to",
@@ -132,41 +135,42 @@ def launch_parser() -> FlagParser:
         metavar="NAME[=VALUE]",
         action="append",
         default=[],
-        help="set a variable for all ranks, or take it to other hosts; may be repeated",
+        help="set a variable for all ranks, or pass this process's value to other hosts; may be "
+        "repeated",
     )
     add(
         "--flags",
         metavar="TEXT",
         default="",
-        help="further flags of mpirun or srun, such as --flags='--mca plm_ssh_args \"-p 2222\"'",
+        help="pass flags to mpirun or srun, such as --flags='--mca plm_ssh_args \"-p 2222\"'",
     )
     add(
         "--stdin",
         action="store_true",
-        help="let rank 0 read the input of this command (default: no rank has any)",
+        help="let rank 0 read this command's stdin (default: ranks have no stdin)",
     )
     add(
         "--restarts",
         metavar="N",
-        help="start the job again when it dies, up to N times without a new checkpoint in between "
-        "(train with --out, --checkpoint-every and --resume auto; or, after --, a line of your own "
-        "that starts psrt train)",
+        help="restart the job when it dies, up to N times without a new checkpoint; needs train "
+        "with --out, --checkpoint-every and --resume auto, or after -- your own command line with "
+        "psrt train",
     )
     add(
         "--elastic",
         action="store_true",
-        help="with --restarts and --hostfile: go on without hosts that do not answer, with fewer "
-        "workers, and with more once they do again",
+        help="with --restarts and --hostfile: resume without hosts that do not answer, with fewer "
+        "workers, and with more workers once they answer again",
     )
     add(
         "--min-workers",
         metavar="M",
-        help="fewest workers to go on with under --elastic (default: 1)",
+        help="with --elastic, fewest workers to resume with (default: 1)",
     )
     add(
         "--verbose",
         action="store_true",
-        help="show what mpirun adds when ranks end, of which psrt tells the reason itself",
+        help="show mpirun's own messages when ranks end; psrt prints the reason in any case",
     )
     add("--dry-run", action="store_true", help="print the line on stdout and start nothing")
     return parser
@@ -183,19 +187,17 @@ def main(argv: Sequence[str]) -> int:
     own, rest = _split(parser, list(argv))
     given = parser.parse(own)
     if launched():
-        raise ConfigError(
-            "psrt launch starts the ranks itself: it is called without mpirun or srun"
-        )
+        raise ConfigError("psrt launch starts the ranks itself: call it without mpirun or srun")
     if not rest:
         raise ConfigError(
-            f"no command given, expected one of {', '.join(_ON_RANKS)}, a script of Python, or -m "
-            "and a module; psrt launch --help says more"
+            f"no command given, expected one of {', '.join(_ON_RANKS)}, a Python script, or -m "
+            "and a module; see psrt launch --help"
         )
     if given.workers is not None:
         given.ranks = str(_ranks_of(given, rest))
     if given.restarts is not None:
         if given.stdin:
-            raise ConfigError("--stdin has no effect with --restarts: input is there only once")
+            raise ConfigError("--stdin has no effect with --restarts: input can be read only once")
         ended = _supervised(given, rest)
     else:
         for flag in ("elastic", "min_workers"):
@@ -212,7 +214,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
-    """Run a job to its end; None if only its line was to be shown."""
+    """Run a job to its end; None with ``--dry-run``, which only shows the line."""
     words, is_ours = _of_rank(rest)
     line = _line(given, words, is_ours, _hosts(given))
     if is_ours and not _HELP & set(words):
@@ -241,7 +243,7 @@ def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
 
 
 def _may_start(given: argparse.Namespace, flags: list[str], line: Line) -> bool:
-    """Return whether the doctor's ranks would start, as far as can be told; print why not."""
+    """Return whether the doctor's ranks can probably start; print why not."""
     from psrt.cli.doctor import publish_failures
     from psrt.doctor.preflight import preflight
 
@@ -260,7 +262,7 @@ def _may_start(given: argparse.Namespace, flags: list[str], line: Line) -> bool:
 
 
 def _supervised(given: argparse.Namespace, rest: list[str]) -> Ended | None:
-    """Run a job until it is done, however often it dies; None if its line was to be shown."""
+    """Run a job until it is done, restarting it when it dies; None with ``--dry-run``."""
     from psrt.cli.restarts import Supervised, whole  # need numpy
 
     hosts = _hosts(given)
@@ -281,7 +283,7 @@ def _supervised(given: argparse.Namespace, rest: list[str]) -> Ended | None:
 
 
 def _spreads(given: argparse.Namespace) -> bool:
-    """Return whether ranks may be on other hosts, as far as can be told here."""
+    """Return whether ranks may be on other hosts, as far as this process knows."""
     return given.hostfile is not None or may_spread(given.flags.split())
 
 
@@ -298,7 +300,7 @@ def _tell(text: str) -> None:
 
 
 def _split(parser: FlagParser, argv: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words of the launcher, and those of the command, which begin where no flag is."""
+    """Split the words into the launcher's flags and the command, which begins at a non-flag."""
     at = 0
     while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-m", "--"):
         # argparse would read -np as -n p.
@@ -311,7 +313,7 @@ def _split(parser: FlagParser, argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _of_rank(rest: list[str]) -> tuple[list[str], bool]:
-    """Return the words of a rank's process after its Python, and whether they are psrt's own."""
+    """Return the words after Python in a rank's process, and whether they call psrt itself."""
     name = rest[0]
     if name == "-m":
         if len(rest) == 1:
@@ -320,7 +322,7 @@ def _of_rank(rest: list[str]) -> tuple[list[str], bool]:
     if name in _ON_RANKS:
         return ["-m", "psrt", *rest], True
     if name in _PARTS:
-        raise ConfigError(f"psrt launch starts servers and workers together: train, not {name}")
+        raise ConfigError(f"psrt launch starts servers and workers together: use train, not {name}")
     if re.fullmatch(r"python[\d.]*", Path(name).name):
         raise ConfigError(f"psrt launch starts Python itself: leave out {name}")
     if not Path(name).is_file():
@@ -344,7 +346,7 @@ def _line(
     hosts: Sequence[Host],
     ranks: int | None = None,
 ) -> Line:
-    """Return the line that starts the ranks, of which there may be another number."""
+    """Return the line that starts the ranks; ``ranks`` overrides their number."""
     library = loaded_library()
     survives = is_ours and words[2:3] == ["train"] and _survives(words[3:])
     if survives and given.launcher == "srun":
@@ -354,16 +356,16 @@ def _line(
     variables, exported = _variables(given.env)
     if not any({**os.environ, **variables}.get(name) for name in THREADS):
         variables[THREADS[0]] = "1"
-    if "HOME" not in os.environ:  # as in a job of cron's; Open MPI does not start without it
+    if "HOME" not in os.environ:  # as under cron; Open MPI does not start without it
         try:
             home = pwd.getpwuid(os.geteuid()).pw_dir
         except KeyError:  # a user without a name, as in a container
-            home = "/"  # where nobody else can leave a file for MPI to read
+            home = "/"  # where no other user can leave a file for MPI to read
         variables.setdefault("HOME", home)
     python = [sys.executable]
     if is_ours:
-        # The folder of a run may be anybody's, so it is no place to import from; a script of the
-        # user's has its modules beside it.
+        # The folder of a run may belong to anybody, so nothing is imported from it. A user's script
+        # has its modules next to it.
         python += ["-P"]
         if not library.safe:  # psrt is used from its folder, without being installed
             path = [str(Path(psrt.__file__).parents[1]), os.environ.get("PYTHONPATH")]
@@ -372,7 +374,7 @@ def _line(
         environment = {**os.environ, **variables}
         if (
             not _spreads(given) and has_room()
-        ):  # psrt sees to it itself, but later than a script may start MPI
+        ):  # psrt itself would set it later than a script may start MPI
             name = "OMPI_MCA_btl" if library.is_open_mpi else "UCX_TLS"
             sets = settings(environment, tcp=False)
             variables.update({name: sets[name]} if name in sets else {})
@@ -386,7 +388,8 @@ def _line(
     _check_folders(is_open_mpi=library.is_open_mpi)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if pmi is None and not _spreads(given) and ranks * _RANK_BYTES > memory:
-        raise ConfigError(f"-n {ranks}: this host has memory for {memory // _RANK_BYTES} at most")
+        most = memory // _RANK_BYTES
+        raise ConfigError(f"-n {ranks}: this host has memory for at most {most} ranks")
     is_training = is_ours and words[2:3] == ["train"] and not _HELP & set(words)
     start = Start(
         command=[*python, *words],
@@ -411,10 +414,10 @@ def _line(
 
 
 def _check_folders(*, is_open_mpi: bool) -> None:
-    """Check the folders of this process that ranks on this host begin with.
+    """Check the folders that ranks on this host inherit from this process.
 
     Raises:
-        ConfigError: if an mpirun would fail for one of them.
+        ConfigError: if mpirun would fail because of one of them.
     """
     try:
         os.getcwd()
@@ -430,10 +433,10 @@ def _check_folders(*, is_open_mpi: bool) -> None:
 
 
 def _survives(flags: Sequence[str]) -> bool:
-    """Return whether the others go on when a rank of a run dies, as far as can be told here.
+    """Return whether the other ranks continue when one dies, as far as this process knows.
 
-    Its flags may say so, the file of ``--config``, or the run that it goes on with. Whatever is
-    wrong with them the ranks tell.
+    The flags may say so, the file of ``--config``, or the run that is resumed. Errors in them are
+    left to the ranks.
     """
     if _HELP & set(flags):
         return False
@@ -450,10 +453,10 @@ def _survives(flags: Sequence[str]) -> bool:
 
 
 def _check(words: Sequence[str], ranks: int, *, spreads: bool) -> None:
-    """Check the words of a command of psrt's before ranks are started, as far as it can be here.
+    """Check a command of psrt before ranks are started, as far as possible in this process.
 
     Raises:
-        ConfigError: if they are not valid, for that number of ranks.
+        ConfigError: if it is not valid for that number of ranks.
         SystemExit: after help was printed.
     """
     command, *flags = words
@@ -470,12 +473,12 @@ def _ranks_of(given: argparse.Namespace, rest: Sequence[str]) -> int:
     """Return the number of ranks that train needs for a number of workers.
 
     Raises:
-        ConfigError: if that cannot be told.
+        ConfigError: if it cannot be known.
     """
     if rest[0] != "train":
-        raise ConfigError(f"--workers is for train, whose servers psrt knows; -n N for {rest[0]}")
+        raise ConfigError(f"--workers has no effect with {rest[0]}, only with train: use -n N")
     if given.ranks is not None:
-        raise ConfigError(f"--workers {given.workers} and -n {given.ranks}: give one of them")
+        raise ConfigError(f"--workers {given.workers} and -n {given.ranks}: give only one of them")
     workers = _number(given.workers, "--workers must be a number of workers")
     config = config_of(train_parser().parse(rest[1:]))
     cells = 1 if config.parallel is None else config.axes.cells
@@ -486,30 +489,30 @@ def _ranks_of(given: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _outlasts(flags: Sequence[str], ranks: int) -> bool:
-    """Return whether the others go on when a host falls silent, as far as can be told here."""
+    """Return whether the others continue when a host stops responding, as far as is known here."""
     try:
         config = resolve(config_of(train_parser().parse(flags)), ranks=ranks)
-    except ConfigError:  # the ranks tell
+    except ConfigError:  # the ranks report it
         return False
     goes_on = config.scheme.is_stale or config.scheme.mixes or bool(config.survive)
     return goes_on and config.replay is None and config.parallel is None
 
 
 def _pmi(given: argparse.Namespace, library: Library) -> str | None:
-    """Return what srun is to speak with the ranks; None if mpirun starts them.
+    """Return the PMI that srun should use with the ranks; None if mpirun starts them.
 
     Raises:
-        ConfigError: if srun is asked for and cannot.
+        ConfigError: if srun is asked for and cannot start them.
     """
     inside = "SLURM_JOB_ID" in os.environ and shutil.which("srun") is not None
     if given.launcher == "mpirun" or (given.launcher is None and not inside):
         return None
     if not inside:
-        raise ConfigError(
-            "--launcher srun needs an allocation of Slurm: salloc or sbatch makes one"
-        )
+        raise ConfigError("--launcher srun needs a Slurm allocation: get one with salloc or sbatch")
     if given.hostfile is not None:
-        raise ConfigError("srun takes the hosts of its job: --hostfile is for --launcher mpirun")
+        raise ConfigError(
+            "srun uses the hosts of its job: leave --hostfile out, or use --launcher mpirun"
+        )
     try:
         listed = subprocess.run(
             ["srun", "--mpi=list"], capture_output=True, text=True, timeout=_SRUN_S
@@ -520,12 +523,12 @@ def _pmi(given: argparse.Namespace, library: Library) -> str | None:
     if needed in re.split(r"[\s,]+", listed.stdout + listed.stderr):
         return needed
     if given.launcher is not None:
-        raise ConfigError(f"this Slurm has no PMI for {library.text}: --launcher mpirun")
+        raise ConfigError(f"this Slurm has no PMI for {library.text}: use --launcher mpirun")
     return None
 
 
 def _variables(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that ``--env`` sets, and the names of all that it names."""
+    """Return the variables that ``--env`` sets, and the names of all variables in it."""
     sets, names = {}, []
     for word in given:
         name, equals, value = word.partition("=")
@@ -534,7 +537,7 @@ def _variables(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         if equals:
             sets[name] = value
         elif name not in os.environ:
-            raise ConfigError(f"--env {name}: no such variable is set here")
+            raise ConfigError(f"--env {name}: this variable is not set here; use {name}=VALUE")
         names.append(name)
     return sets, names
 
@@ -546,13 +549,13 @@ def _number(text: str, what: str = "-n must be a number of ranks") -> int:
 
 
 def _tasks() -> int | None:
-    """Return the number of tasks of the Slurm job; None outside of one, or if it was given none."""
+    """Return the number of tasks of the Slurm job; None outside a job, or if it is not set."""
     tasks = os.environ.get("SLURM_NTASKS", "")
     return int(tasks) if "SLURM_JOB_ID" in os.environ and tasks.isdecimal() else None
 
 
 def _cores() -> int:
-    """Return the number of cores that this process may use; two threads of one are one."""
+    """Return the number of cores that this process may use; threads of one core count once."""
     found = set()
     for cpu in os.sched_getaffinity(0):
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")

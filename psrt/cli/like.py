@@ -22,19 +22,19 @@ from psrt.history import Header, History, Kind, read_history
 from psrt.history.log import Events
 from psrt.rows.knobs import accept
 
-#: All-reduces that a simulation can perform, given how long they take.
+#: All-reduces that a simulation can perform if their time is known.
 _KNOWN = (AUTO, NODE, LIBRARY, *ALGORITHMS)
 #: Flags that may make the model differ from the run's.
 _MODEL = ("hidden", "dataset")
 #: Flags that change the number of samples in a step of all workers.
 _STEP = ("workers", "batch_size")
-#: Flags with which samples are dealt out anew.
+#: Flags that change how samples are split among workers.
 _DEAL = ("workers", "partition", "seed")
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A simulation that imitates a recorded run, except where flags override it."""
+    """A simulation that imitates a recorded run, unless flags override it."""
 
     #: Not resolved.
     config: TrainConfig
@@ -54,8 +54,8 @@ class Like:
 def read_like(namespace: argparse.Namespace) -> Like:
     """Return the simulation that imitates the run of ``--like``.
 
-    A run of ``psrt.run`` may have had a model and data that no flags describe. Neither is needed
-    without numerics: the length of an epoch follows from the history.
+    A run of ``psrt.run`` may have had a model and data that flags cannot describe. Without numerics
+    neither is needed: the length of an epoch follows from the history.
 
     Raises:
         ConfigError: if there is no history, or the flags are invalid; one line.
@@ -70,7 +70,7 @@ def read_like(namespace: argparse.Namespace) -> Like:
     if any(name in given for name in _MODEL):
         return Like(config, workers)
     full = batch_of(history)
-    if "batch_size" not in given and not header.deal:  # where dealt out, none may be full
+    if "batch_size" not in given and not header.deal:  # with a partition no batch may be full
         config = replace(config, batch_size=full)
     samples = samples_of(history)
     deal: tuple[tuple[int, int], ...] = ()
@@ -89,7 +89,7 @@ def read_like(namespace: argparse.Namespace) -> Like:
 
 
 def _steps(events: Events) -> Events:
-    """Return the events of one worker that stand for its steps, one for each."""
+    """Return the events of one worker that mark its steps, one per step."""
     kinds = events["kind"]
     kind = Kind.STEP if (kinds == Kind.STEP).any() else Kind.PUSH
     steps: Events = events[(kinds == kind) & (events["shard"] <= 0)]
@@ -97,13 +97,13 @@ def _steps(events: Events) -> Events:
 
 
 def batch_of(history: History) -> int:
-    """Return the samples of a full batch; a problem of the user's own has batches of its own."""
+    """Return the samples of a full batch; a user's own problem defines its own batches."""
     largest = max(int(_steps(events)["samples"].max(initial=0)) for events in history.workers)
     return largest or history.header.knob("batch_size", 1)
 
 
 def samples_of(history: History) -> int | None:
-    """Return the number of samples in an epoch of a run, None where no epoch ended."""
+    """Return the number of samples in an epoch of a run; None if no epoch ended."""
     header = history.header
     if header.deal:
         return sum(size for size, _ in header.deal)
@@ -120,10 +120,10 @@ def samples_of(history: History) -> int | None:
 
 
 def parts_of(history: History) -> tuple[Span, ...]:
-    """Return the parts in which a run's gradient came, in their order; empty if as a whole.
+    """Return the parts in which a run's gradient was computed, in order; empty for a single part.
 
-    They are the layers of the config's model, if that is what was trained; else, where shards were
-    pushed before the end of a step, their spans.
+    They are the layers if the config's model was trained; otherwise the spans of shards that were
+    pushed before the end of a step.
     """
     from psrt.job.problems import timing_problem
 
@@ -131,7 +131,7 @@ def parts_of(history: History) -> tuple[Span, ...]:
     whole, several = True, len(header.servers) > len(header.server_ranks)
     for events in history.workers if several else ():
         times = events["time"][events["kind"] == Kind.PUSH]
-        # A worker that died may have done so in the midst of its last step.
+        # A worker may have died in the middle of its last step.
         times = times[: times.size - times.size % len(header.servers)]
         times = times.reshape(-1, len(header.servers))
         whole = whole and bool((times == times[:, :1]).all())
@@ -148,7 +148,7 @@ def parts_of(history: History) -> tuple[Span, ...]:
 
 
 def _check_labels(config: TrainConfig, header: Header) -> None:
-    """Raise unless the labels of the run's samples are those of the config's data."""
+    """Raise unless the labels of the run's samples come from the config's data."""
     from psrt.data import load_dataset
     from psrt.runtime.problem import fingerprint_of
 
@@ -158,9 +158,8 @@ def _check_labels(config: TrainConfig, header: Header) -> None:
     ):
         return
     raise ConfigError(
-        f"--partition {config.partition} deals samples out by labels, and those of the run's data "
-        "are not known: it is not that of --dataset; expected --partition iid, or the run's own "
-        "partition, seed and number of workers"
+        f"--partition {config.partition} needs the labels of the run's data, but --dataset is "
+        "other data; use --partition iid, or the run's own partition, seed and number of workers"
     )
 
 
@@ -171,8 +170,8 @@ def _check_model(config: TrainConfig, header: Header) -> None:
     n = timing_problem(config, workers=len(header.workers)).n
     if n != header.n:
         raise ConfigError(
-            f"the run trained {header.n} parameters, but the model of its config has {n}: it can "
-            "only be simulated with --timing-only"
+            f"the run trained {header.n} parameters, but the model of its config has {n}: use "
+            "--timing-only"
         )
 
 
@@ -180,7 +179,7 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
     """Return the config of a simulation that imitates a recorded run.
 
     Knobs of the run that have no effect together with the flags are left out, such as those of
-    its mode where a flag asks for another mode.
+    its mode if a flag asks for another mode.
 
     Args:
         header: of the recorded run.
@@ -191,7 +190,7 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
     """
     given = values_of(namespace)
     if "replay" in given:
-        raise ConfigError("give --like or --replay, not both")
+        raise ConfigError("--like and --replay cannot be combined: give one of them")
     # Injected delays are left out: the recorded times include them.
     values = {
         name: accept(name, knob, header.config[name])
@@ -199,7 +198,7 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
         if knob.of_run and not knob.real_time and header.config.get(name) is not None
     }
     if given.get("shards_per_server") == AUTO and "shards_per_server" in values:
-        del given["shards_per_server"]  # the run has chosen
+        del given["shards_per_server"]  # use what the run has chosen
     if header.algorithm is not None:
         values["allreduce"] = header.algorithm if header.algorithm in _KNOWN else AUTO
     if any(name in given for name in LENGTHS):
@@ -207,18 +206,18 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
     if "optimizer" in given and given["optimizer"].name != values["optimizer"].name:
         values.pop("lr", None)  # chosen for another optimizer
     if "codec" in given and values.get("error_feedback") == values["codec"].is_fed_back:
-        del values["error_feedback"]  # as nobody asked for: another codec has its own
+        del values["error_feedback"]  # it was the default: another codec has its own
     return TrainConfig(**_meaningful(values, given))
 
 
 def _meaningful(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given``, and those of ``values`` that have a meaning together with it."""
+    """Return ``given``, and those of ``values`` that have an effect together with it."""
     kept = {**values, **given}
     mode: Mode = kept["mode"]
     fixed = mode.servers is not Servers.OPTIONAL
     if "servers" not in given and fixed and bool(kept.get("servers")) != mode.needs_servers:
         kept.pop("servers", None)
-    # In the order of declaration: knobs that depend on a dropped one are dropped after it.
+    # In the order of declaration: a knob is dropped after the one that it depends on.
     knobs = knobs_of(TrainConfig)
     for name in knobs:
         if name in kept and name not in given and first_miss(knobs, name, kept.get):

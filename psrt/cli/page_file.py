@@ -1,4 +1,4 @@
-"""The file of a page of HTML: where it may be written, and what is said of it. Needs no jinja2."""
+"""The file of an HTML page: where it may be written, and the line about it. Needs no jinja2."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from psrt.core.errors import ConfigError
 from psrt.core.files import check_writable, write_text
 from psrt.core.units import size_text
 
-#: What names a page.
+#: Endings of a page's name.
 _ENDINGS = (".html", ".htm")
 
 
 def add_overwrite(parser: argparse.ArgumentParser, of: str = "the file") -> None:
-    """Add the flag that lets a page replace another."""
-    parser.add_argument(
-        "--overwrite", action="store_true", help=f"replace {of} if there is one already"
-    )
+    """Add the flag that lets a page replace a file."""
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {of} if it exists")
 
 
 def check_page_file(path: str, flag: str, *, overwrite: bool) -> None:
@@ -29,22 +27,22 @@ def check_page_file(path: str, flag: str, *, overwrite: bool) -> None:
         overwrite: whether a file that is there may be replaced.
 
     Raises:
-        ConfigError: if it cannot, with what to do.
+        ConfigError: if it cannot, and how to fix that.
     """
     if not path.lower().endswith(_ENDINGS):
-        raise ConfigError(f"{flag} {path}: a page ends in .html")
+        raise ConfigError(f"{flag} {path}: the name of a page must end in .html")
     if os.path.lexists(path) and not overwrite:
-        raise ConfigError(f"{path} is there already; --overwrite replaces it, {flag} names another")
+        raise ConfigError(f"{path} exists: give --overwrite to replace it, or another {flag}")
     check_writable(path)
 
 
 def write_page(path: str, page: str, what: str) -> str:
-    """Write a page and return the line that says so.
+    """Write a page and return the line about it.
 
     Args:
         path: of the file.
         page: its HTML.
-        what: it shows, such as ``2 runs``.
+        what: what it shows, such as ``2 runs``.
 
     Raises:
         ConfigError: if it cannot be written.

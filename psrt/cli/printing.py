@@ -26,7 +26,7 @@ _PLAIN = str.maketrans(
 )  # fmt: skip
 _ERRORS = "psrt.plain"
 
-#: The error at which stdout took no more; None if there was none.
+#: The error that stopped output to stdout; None if there was none.
 _refused: OSError | None = None
 
 
@@ -34,7 +34,7 @@ def prepare_streams() -> None:
     """Let stdout and stderr replace characters that they cannot encode."""
     codecs.register_error(_ERRORS, _replace)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started this process
+        if getattr(sys, name) is None:  # closed by the parent of this process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as it runs
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -42,24 +42,24 @@ def prepare_streams() -> None:
 
 
 def say(text: str) -> None:
-    """Print and flush: under mpirun stdout is a pipe.
+    """Print and flush: stdout is a pipe under mpirun.
 
     A reader that closes the pipe early, such as ``head``, is not an error. A full disk behind
     stdout does not stop the job either; ``refused`` returns that error afterwards.
     """
     with _writing(), PROGRESS.above():
-        # In one write, also where stdout has no buffer: a line of stderr may not come in between.
+        # One write, even if stdout has no buffer, so that no line of stderr comes in between.
         print(f"{plain(text)}\n", end="", flush=True)
 
 
 def flush() -> None:
-    """Print what others, such as argparse, have left in the buffer."""
+    """Flush what other code, such as argparse, has left in the buffer."""
     with _writing():
         sys.stdout.flush()
 
 
 def refuse(error: OSError) -> None:
-    """Note that stdout had no room for what others have printed there; see ``refused``."""
+    """Note that stdout did not take what other code has printed; see ``refused``."""
     global _refused
     _refused = error
 
@@ -77,14 +77,14 @@ def _writing() -> Iterator[None]:
 
 
 def refused() -> str | None:
-    """Return, once, the reason why stdout did not take all output; None if it did."""
+    """Return the reason why stdout did not take all output, only once; None if it did."""
     global _refused
     error, _refused = _refused, None
     return None if error is None else f"error: cannot write to stdout: {error.strerror}"
 
 
 def _print_nowhere() -> None:
-    """Send stdout to the null device: what is left in its buffer must not be retried at exit."""
+    """Send stdout to the null device, so that the rest of its buffer is not retried at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

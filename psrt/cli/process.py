@@ -16,8 +16,8 @@ from psrt.cli.printing import flush, prepare_streams, refused, say
 from psrt.core.errors import PsrtError, line_of, plain, status_of
 from psrt.launch import started_rank, started_ranks
 
-#: Ctrl-C, what mpirun and Slurm send to the ranks that they end, and what people have Slurm send
-#: some time before (``--signal=USR1@60``): unhandled, it would end each rank by itself.
+#: Ctrl-C, the signals by which mpirun and Slurm end ranks, and the one that users let Slurm send
+#: some time before (``--signal=USR1@60``). Unhandled, it would end each rank on its own.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _FAILED = 1
 
@@ -25,9 +25,9 @@ _FAILED = 1
 def run_command(command: Callable[[], int], name: str) -> int:
     """Run a command and return the exit status of the process.
 
-    Errors that the user can fix, interruptions, a full disk and lack of memory become one line; of
-    several processes that a launcher started, the first one prints it. Any other exception is a
-    bug and propagates.
+    Errors that the user can fix, interruptions, a full disk and lack of memory become one line. If
+    a launcher started several processes, the first one prints it. Any other exception is a bug and
+    propagates.
 
     Args:
         command: returns its status.
@@ -41,7 +41,7 @@ def run_command(command: Callable[[], int], name: str) -> int:
             except SystemExit as done:  # after argparse has printed a help
                 status = done.code if isinstance(done.code, int) else 0
             except RuntimeError as error:
-                # So Python 3.11 wraps what interrupts ``__set_name__``, as in an import.
+                # Python 3.11 wraps an interruption of ``__set_name__`` like this, as in an import.
                 if isinstance(error.__cause__, KeyboardInterrupt):
                     raise error.__cause__ from None
                 raise
@@ -57,7 +57,7 @@ def run_command(command: Callable[[], int], name: str) -> int:
             raise
         print_once(f"{name}: {line}", sys.stderr)
         if isinstance(error, PsrtError):
-            # All ranks agreed to raise it, or each found it in the same flags before MPI began.
+            # All ranks agreed to raise it, or each found it in the same flags before MPI started.
             # A launcher may kill the others as soon as one fails, so only the process that prints
             # the line fails.
             if error.agreed and started_ranks() > 1:
@@ -66,15 +66,15 @@ def run_command(command: Callable[[], int], name: str) -> int:
                 _tell_parent(status)
             return _left(status) if error.agreed or started_rank() == 0 else 0
     if started_ranks() > 1:
-        # The others may wait for this one forever, and MPI_Finalize for them. Exit without it: a
-        # launcher that sees a process vanish kills the others.
+        # The others may wait for this process forever, and MPI_Finalize for them. So exit without
+        # it: a launcher that sees a process vanish kills the others.
         sys.stdout.flush()
         os._exit(status)
     return status
 
 
 def _left(status: int) -> int:
-    """Return the status; do not, if this process has to leave without MPI's end."""
+    """Return the status, or exit here if this process must end without MPI_Finalize."""
     vitals = sys.modules.get("psrt.faults.vitals")
     if vitals is not None and vitals.HERE.leaves:
         sys.stdout.flush()
@@ -83,17 +83,17 @@ def _left(status: int) -> int:
 
 
 def _outlive_the_others() -> None:
-    """Let SIGTERM pass while this rank leaves as all do, with its own status.
+    """Ignore SIGTERM while this rank ends together with all others, with its own status.
 
-    ``srun --kill-on-bad-exit`` sends it to the others as soon as one rank has left, and their 143
-    would then be the status of the job.
+    ``srun --kill-on-bad-exit`` sends it to the other ranks as soon as one has ended, and their 143
+    would then become the status of the job.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _tell_parent(status: int) -> None:
-    """Tell ``psrt launch`` the status: its launcher may see what ranks make of others that left."""
+    """Report the status to ``psrt launch``: mpirun's may come from ranks that lost this one."""
     from psrt.faults.parent import parent_of_this
     from psrt.faults.watcher import End
 
@@ -117,8 +117,8 @@ def print_once(text: str, stream: TextIO) -> None:
 def _interruptible() -> Iterator[None]:
     """Raise ``KeyboardInterrupt``, with the signal's number, on every terminating signal.
 
-    Those that this process was started to ignore stay ignored, such as SIGINT in the background of
-    a script. SIGCHLD alone does not: nobody could wait for a child.
+    Signals that the process ignores from its start stay ignored, such as SIGINT in the background
+    of a script. SIGCHLD is the exception: with it ignored, no child could be waited for.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -143,7 +143,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     for each in _SIGNALS:
         if signal.getsignal(each) is _interrupt:
             signal.signal(each, signal.SIG_DFL)
-    # The signal may fall between the making of a coroutine and its await. Python would say so while
-    # the stack unwinds, and the user would read of a bug where there is none.
+    # A signal may arrive between the making of a coroutine and its await. Python would warn about
+    # that while the stack unwinds, as if there were a bug.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     raise KeyboardInterrupt(number)

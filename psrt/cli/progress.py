@@ -1,7 +1,7 @@
-"""``--quiet`` and ``--verbose``, and the thread that says on stderr how far a command is.
+"""``--quiet`` and ``--verbose``, and the thread that shows on stderr how far a command is.
 
-A terminal has one line, which is drawn again and again, and goes at the end; elsewhere each line
-stays, at growing intervals. stdout is left alone.
+On a terminal one line is drawn again and again, and removed at the end; elsewhere lines are printed
+at growing intervals. Nothing is written to stdout.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from psrt.launch import started_rank
 
 #: Back to the first column, and erase from there on.
 _CLEAR = "\r\x1b[K"
-#: Of a terminal that does not say how wide it is.
+#: Width of a terminal that does not report it.
 _COLUMNS = 80
-#: A blocked stderr must not keep a command from ending, in seconds.
+#: Seconds after which a blocked stderr no longer keeps a command from ending.
 _JOIN_S = 1.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags about progress, which every command has that may take long."""
+    """Add the flags about progress, for every command that may take long."""
     group = parser.add_argument_group("progress").add_mutually_exclusive_group()
     group.add_argument(
         "--quiet",
         action="store_true",
-        help="say nothing on stderr but errors and warnings (default: how far it is, from 2 s on)",
+        help="print only errors and warnings on stderr (default: also progress, after 2 s)",
     )
     group.add_argument(
-        "--verbose", action="store_true", help="say from the start on how far it is, and more often"
+        "--verbose", action="store_true", help="print progress from the start, and more often"
     )
 
 
 class Shown:
-    """Shows on stderr how far this process is, from ``begin`` to the end of the context."""
+    """Shows the progress of this process on stderr, from ``begin`` to the end of the context."""
 
     def __init__(
         self,
@@ -53,19 +53,19 @@ class Shown:
 
         Args:
             progress: what is shown.
-            write: takes what is to be printed; None writes to stderr.
-            live: whether it is a terminal, with one line; None: if stderr is one that can erase.
+            write: takes the output; None writes to stderr.
+            live: whether it is a terminal with one line; None: if stderr is one that can erase.
         """
         self._progress, self._write = progress, write or _write
         self._live = _is_drawn_on() if live is None else live
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        #: Held while something is printed.
+        #: Held while printing.
         self._lock = threading.Lock()
         self._drawn = False
 
     def begin(self, given: argparse.Namespace) -> None:
-        """Begin, at the first process, unless the flags say ``--quiet``."""
+        """Begin, on the first process only, unless ``--quiet`` is given."""
         if getattr(given, "quiet", False) or started_rank() != 0 or self._thread is not None:
             return
         self._progress.begin(live=self._live, verbose=getattr(given, "verbose", False))
@@ -76,15 +76,15 @@ class Shown:
 
     @contextlib.contextmanager
     def above(self) -> Iterator[None]:
-        """Let something else be printed, where the line is now."""
+        """Make room for other output in place of the line."""
         with self._lock:
             self._clear()
             yield
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the disk is full
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe, or a full disk
             while not self._stop.wait(self._progress.due_s()):
-                if not self._progress.due_s():  # still, after what was done in that time
+                if not self._progress.due_s():  # still due after the wait
                     self._show(plain(self._progress.line()))
 
     def _show(self, line: str) -> None:
@@ -123,7 +123,7 @@ class Shown:
 
 @contextlib.contextmanager
 def shown(given: argparse.Namespace) -> Iterator[None]:
-    """Show how far the block is, as the flags say."""
+    """Show the progress of the block, as the flags ask for."""
     with Shown() as it:
         it.begin(given)
         yield
@@ -135,9 +135,9 @@ def _is_drawn_on() -> bool:
 
 
 def _columns() -> int:
-    """Return the width of the terminal that is drawn on: stdout may be a file, or none.
+    """Return the width of stderr's terminal; stdout may be a file, or closed.
 
-    A line that is longer than it would go on in the next one, where nothing erases it.
+    A longer line would wrap, and nothing would erase its second row.
     """
     with contextlib.suppress(OSError, ValueError):
         return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS
@@ -145,7 +145,7 @@ def _columns() -> int:
 
 
 def _write(text: str) -> None:
-    """Write to stderr, past its buffer: a thread in it would keep the process from its end."""
+    """Write to stderr without its buffer: a thread in it would keep the process from ending."""
     try:
         descriptor = sys.stderr.fileno()
     except (OSError, ValueError):  # a test's own

@@ -1,4 +1,4 @@
-"""``psrt report``: a page about runs, from the files that they left behind. Needs no MPI."""
+"""``psrt report``: a page about runs, made from their files. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from psrt.cli.progress import add_flags, shown
 from psrt.core.units import plural
 
 _DESCRIPTION = """\
-Write a page about a run, or about several side by side: what was run and how to run it again, how
-it ended, what psrt check says, loss and accuracy, staleness, waiting, bytes, consensus, pipelines,
-checkpoints, environment. It is one file that needs no network and opens in any browser. Of a run
-that was killed, or whose files are damaged, it shows what is whole, and says what is not. Needs
-jinja2, psrt's extra report: pip install 'jinja2>=3.1'.
+Write an HTML page about one run, or several side by side: what was run and how to repeat it, how it
+ended, the result of psrt check, loss and accuracy, staleness, waiting, bytes, consensus, pipelines,
+checkpoints, and the environment. The page is one file, needs no network and opens in any browser.
+For a run that was killed or has damaged files, it shows what can be read, and lists what cannot.
+Needs jinja2, psrt's extra report: pip install 'jinja2>=3.1'.
 
   psrt report runs/ssp
   psrt report runs/ssp runs/sync -o compared.html"""
@@ -33,7 +33,7 @@ def report_parser() -> FlagParser:
     add_overwrite(parser)
     parser.add_argument(
         "--check", action="store_true",
-        help="check histories of more than 128 MiB, too: it takes some times their size of memory",
+        help="also check histories above 128 MiB, which takes several times their size in memory",
     )  # fmt: skip
     parser.synonyms = {"out": "output"}
     add_flags(parser)
@@ -44,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
     """Write a page and return the exit status.
 
     Raises:
-        ConfigError: if a folder is no run, the page cannot be written, or jinja2 is missing.
+        ConfigError: if a folder is not that of a run, the page cannot be written, or jinja2 is
+            missing.
         SystemExit: after ``--help`` was printed.
     """
     given = report_parser().parse(argv)
@@ -59,5 +60,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _default(runs: Sequence[str]) -> str:
-    """Return a file that the page of the next run does not share."""
+    """Return the default file, which differs from that of the next run."""
     return f"report-{Path(runs[0]).absolute().name}.html" if len(runs) == 1 else "report.html"

@@ -1,4 +1,4 @@
-"""``psrt launch --restarts``: what is started again, with what is there of its hosts."""
+"""``psrt launch --restarts``: restarts a job, on those of its hosts that answer."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from psrt.launch.lines import Line
 from psrt.launch.own_line import OwnLine, may_spread, own_line
 from psrt.launch.reach import OTHER_WAYS, unreachable
 
-#: Flags of the launcher that say where and how ranks start, as a line of the user's own does.
+#: Flags of the launcher about where and how ranks start, which a user's own line decides itself.
 _OF_STARTS = (
     "ranks", "workers", "hostfile", "launcher", "interface", "bind_to", "env", "flags", "elastic",
     "min_workers",
 )  # fmt: skip
 
-#: Ranks that a line may start that does not say how many, as far as files are concerned.
+#: Assumed number of ranks, for limits on open files, if a line does not say how many it starts.
 _MANY = 10_000
 
 
 class Supervised:
-    """A job that is started again when it dies."""
+    """A job that is restarted when it dies."""
 
     def __init__(
         self, given: argparse.Namespace, rest: Sequence[str], hosts: Sequence[Host], limit: int
     ) -> None:
-        """Check it.
+        """Check that the job can resume.
 
         Args:
             given: the flags of ``psrt launch``.
-            rest: the words of the command, or of a line of the user's own.
-            hosts: of the hostfile, if there is one.
+            rest: the words of the command, or of the user's own line.
+            hosts: hosts of the hostfile, if there is one.
             limit: restarts in a row without a new checkpoint.
 
         Raises:
-            ConfigError: if it could not go on.
+            ConfigError: if it could not resume.
         """
         self._limit, self._hosts, self._verbose = limit, hosts, bool(given.verbose)
         self._spreads = bool(hosts) or may_spread(given.flags.split())
-        #: The user's own line; None where the command is started by one of psrt's.
+        #: The user's own line; None if psrt makes the line.
         self.own: OwnLine | None = None if rest[0] == "train" else own_line(rest)
         if self.own is not None:
             _check_own(given, self.own)
@@ -62,25 +62,26 @@ class Supervised:
         for name in ("out", "checkpoint_every", "resume"):
             if asked.get(name) is None:
                 raise ConfigError(
-                    "--restarts needs a run that goes on: train --out DIR --checkpoint-every N "
+                    "--restarts needs a run that can resume: train --out DIR --checkpoint-every N "
                     "--resume auto"
                 )
         if asked["resume"] != AUTO:
             raise ConfigError(
-                f"--restarts goes on from the newest checkpoint: --resume auto, got --resume "
-                f"{asked['resume']}, which each restart would go back to"
+                f"--restarts needs --resume auto, got --resume {asked['resume']}: each restart "
+                "would resume from there instead of from the newest checkpoint"
             )
-        self._config = parse_train(flags)  # what else is wrong is told now
+        self._config = parse_train(flags)  # raises for anything else that is wrong
         self._run = Path(asked["out"])
         if self.own is not None and self.own.moves and not self._run.is_absolute():
             raise ConfigError(
-                f"--out {self._run}: ranks with a folder of their own need an absolute path"
+                f"--out {self._run} must be an absolute path, since the line changes the folder of "
+                "the ranks"
             )
         self._start_s = start_limit_s()
         other_ways = any(word in given.flags for word in OTHER_WAYS)
         self._asked_hosts = () if other_ways else hosts
         self._elastic = self._of_elastic(given, "batch_size" in asked)
-        #: The hosts and the size of the next attempt; None: as they were asked for.
+        #: The hosts and the size of the next attempt; None: as the flags say.
         self._there: Sequence[Host] | None = None
         self._size: Size | None = None if self._elastic is None else self._elastic.full
 
@@ -91,8 +92,8 @@ class Supervised:
             return None
         if not self._asked_hosts:
             raise ConfigError(
-                "--elastic needs --hostfile FILE, whose hosts are asked by a plain ssh: ports and "
-                "keys of your own go into ~/.ssh/config"
+                "--elastic needs --hostfile FILE, and reaches its hosts by plain ssh: put ports "
+                "and keys into ~/.ssh/config"
             )
         slots = sum(host.slots for host in self._hosts)
         ranks = slots if given.ranks is None else whole(given.ranks, "-n")
@@ -112,7 +113,7 @@ class Supervised:
         """Run it until it is done, is asked to end, or dies too often.
 
         Args:
-            line_of: returns what starts an attempt, on hosts, with a size, of its own; None leaves
+            line_of: returns the line of an attempt, given its hosts and its size; None leaves
                 either as the flags say.
             tell: takes text for the user.
         """
@@ -143,7 +144,7 @@ class Supervised:
 
         self._began = time.time()
         if self._elastic is not None:
-            self._ready()  # if it cannot be, its end says so
+            self._ready()  # if too few hosts answer, the end of the attempt says so
         return supervise(
             start,
             self._run,
@@ -153,7 +154,7 @@ class Supervised:
         )
 
     def _ready(self) -> str | None:
-        """Look which hosts answer; return why there can be no attempt now, None if there can."""
+        """Find out which hosts answer; return why no attempt is possible now, or None."""
         hosts = self._asked_hosts
         missing = unreachable([host.address for host in hosts], time.time() - self._began)
         if self._elastic is None:
@@ -171,16 +172,16 @@ def _check_own(given: argparse.Namespace, own: OwnLine) -> None:
         if getattr(given, name):
             flag = "-n" if name == "ranks" else f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"{flag} has no effect on a line of your own, {own.words[0]}: it says by itself "
-                "where and how ranks start"
+                f"{flag} has no effect on your own line, {own.words[0]}, which itself sets where "
+                "and how ranks start"
             )
 
 
 def whole(text: str, flag: str, most: int = 1_000_000) -> int:
-    """Return a number that a flag gives.
+    """Return the number in a flag.
 
     Raises:
-        ConfigError: if it is none.
+        ConfigError: if it is not a number.
     """
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
         what = f"{flag} must be a number of ranks" if flag == "-n" else f"{flag} must be a number"

@@ -15,8 +15,8 @@ from psrt.rows.knobs import Knob, read
 from psrt.rows.values import WHOLE
 
 _DESCRIPTION = """\
-Print the configuration that `psrt train` would run with the same flags, every default filled in,
-as TOML for --config."""
+Print the configuration of `psrt train` with the same flags, with all defaults filled in, as TOML
+for --config."""
 
 _RANKS = Knob(WHOLE, "number of ranks of the job (default: as few as these flags need)", min=1)
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _averages(config: TrainConfig, ranks: int) -> list[str]:
-    """Return what streaming local SGD sends at once, for a comment.
+    """Return the comment on what streaming local SGD sends at once.
 
     Raises:
         ConfigError: if there are more fragments than layers.
@@ -71,10 +71,10 @@ def _averages(config: TrainConfig, ranks: int) -> list[str]:
 
 
 def _dealt(config: TrainConfig, workers: int) -> list[str]:
-    """Return how the samples of the config's data are dealt out, for a comment.
+    """Return the comment on how the samples are split among workers.
 
     Raises:
-        ConfigError: if they cannot be.
+        ConfigError: if they cannot be split.
     """
     if config.partition == IID:
         return []
@@ -89,10 +89,10 @@ def _dealt(config: TrainConfig, workers: int) -> list[str]:
 
 
 def _layout(config: TrainConfig, ranks: int) -> list[str]:
-    """Return who has which part of a model that is cut, on one host, for a comment.
+    """Return the comment on which rank has which part of a split model, on one host.
 
     Raises:
-        ConfigError: if the config's model cannot be cut like that.
+        ConfigError: if the config's model cannot be split like that.
     """
     if config.parallel is None:
         return []
@@ -118,7 +118,7 @@ def _recorded(run: str) -> int:
 
 
 def fewest_ranks(config: TrainConfig) -> int:
-    """Return the smallest number of ranks that a config can run on; 1 where any number will do.
+    """Return the smallest number of ranks that a config can run on; 1 if any number will do.
 
     >>> fewest_ranks(TrainConfig(mode="softsync:k=3", servers=2))
     5

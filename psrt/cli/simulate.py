@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from psrt.job.scenario import Scenario
 
 _DESCRIPTION = """\
-Run a whole job in one process, in virtual time: the same servers and workers as in a job that
-`psrt launch -n N train` starts, with the time of computing and sending drawn from the distributions
+Run a whole job in one process, in virtual time: the same servers and workers as with
+`psrt launch -n N train`, but the time of computing and sending is drawn from the distributions
 below. The flags of `psrt train` mean the same here. The same --seed gives the same files, bit for
 bit, except for "environment" in summary.json.
 
@@ -32,8 +32,8 @@ bit, except for "environment" in summary.json.
   psrt simulate --mode async --workers 1000 --servers 8 --timing-only --parameters 10000000 \\
     --steps 50 --compute lognormal:0.1:0.3 --link 5e-5:1.25e9
 
-By default a model is trained, and the result is accuracy over virtual time. With --timing-only
-nothing is computed, and the result is time and staleness: thousands of workers are cheap, and with
+By default a model is trained, and the result is accuracy over virtual time. With --timing-only no
+gradient is computed, and the result is time and staleness: thousands of workers are cheap, and with
 --steps no data is read."""
 
 #: Flags of `psrt train` that have no effect here.
@@ -48,9 +48,9 @@ _WORKERS = Knob(
 )  # fmt: skip
 _PARAMETERS = Knob(
     WHOLE, "number of parameters, with --timing-only", metavar="N", min=1, max=10**12,
-    default_text="that of the model that the flags describe",
+    default_text="those of the model that the flags describe",
 )  # fmt: skip
-#: Costs of models that are cut.
+#: Costs with model parallelism.
 _OF_FAILURES = ("checkpoint_cost", "restart_cost")
 _OF_STAGES = ("stage_costs", "small_products", "pass_overhead")
 _RESTARTS = Knob(
@@ -95,29 +95,29 @@ def simulate_parser() -> FlagParser:
             action.help = argparse.SUPPRESS
         if action.dest == _MTBF:
             action.help = (
-                "mean time between failures of the whole job, in seconds: say what they cost by "
-                "how often it is saved, as --checkpoint-every is or might be"
+                "mean time between failures of the whole job, in seconds: print what failures "
+                "cost at --checkpoint-every and at other intervals"
             )
     add = parser.add_argument_group(_GROUP).add_argument
     add(
         "--workers", metavar="W",
-        help=f"{_WORKERS.help} (default: {_WORKERS.default_text}; with --parallel, those of one "
-        "copy)",
+        help=f"{_WORKERS.help} (default: {_WORKERS.default_text}; with --parallel, as many as "
+        "one copy needs)",
     )  # fmt: skip
     add(
         "--hosts", metavar="N,N,...",
-        help="number of ranks of each host, servers included, in gossip and with --parallel: "
-        "--link is that of a host, messages inside it take no time, and sums those of its memory "
-        "in --machine-costs (default: a link for each rank)",
+        help="number of ranks of each host, servers included, in gossip and with --parallel. The "
+        "ranks of a host share its --link; messages inside it take no time, and sums inside it "
+        "cost what --machine-costs has for shared memory (default: a link for each rank)",
     )  # fmt: skip
     add(
         "--like", metavar="RUN",
-        help="imitate a run made with --record: its config, number of workers, and how long "
-        "computing, messages, updates and sums took; other flags override; implies --timing-only",
+        help="imitate a run made with --record: its config, number of workers, and the times of "
+        "computing, messages, updates and sums; other flags override it; implies --timing-only",
     )  # fmt: skip
     add(
         "--compute", metavar="LAW",
-        help="draw the seconds that a gradient takes from constant:SECONDS, normal:MEAN:SD, "
+        help="draw the seconds of a gradient from constant:SECONDS, normal:MEAN:SD, "
         "lognormal:MEDIAN:SIGMA, pareto:SCALE:SHAPE, exponential:MEAN, or run:DIR, the times in "
         "a run made with --record (default: lognormal:0.001:0.1)",
     )  # fmt: skip
@@ -128,55 +128,54 @@ def simulate_parser() -> FlagParser:
     )  # fmt: skip
     add(
         "--server-apply", metavar="BYTES_PER_S",
-        help="rate at which a server applies gradients; inf: in no time (default: 2e9)",
+        help="rate at which a server applies gradients; inf: it takes no time (default: 2e9)",
     )  # fmt: skip
     add(
         "--worker-apply", metavar="BYTES_PER_S",
-        help="rate at which a worker applies gradients to parameters that it updates itself, but "
-        "in gossip; with --like, recorded sums contain it (default: inf, in no time)",
+        help="rate at which a worker applies gradients to parameters that it updates itself, "
+        "except in gossip; with --like, recorded sums include it (default: inf, no time)",
     )  # fmt: skip
     add(
         "--codec-speed", metavar="FACTOR",
-        help="how many times as fast codecs are as on the machine of docs/compression.md; inf: "
-        "they take no time; with --like, of a run with a codec, recorded times contain theirs "
-        "(default: 1)",
+        help="speed of codecs relative to the machine of docs/compression.md; inf: they take no "
+        "time; with --like, the recorded times of a run with a codec include it (default: 1)",
     )  # fmt: skip
     add(
         "--stage-costs", metavar="F:B:W,...",
-        help="with --parallel, what each part of the model costs of a whole batch, in the order of "
-        "the layers: forward, backward to its inputs and backward to its weights, in any unit; "
-        "all of them are the time of a gradient (default: by their parameters)",
+        help="with --parallel, the costs of each part of the model for a whole batch, in the order "
+        "of the layers: forward, backward to its inputs and backward to its weights, in any unit; "
+        "their sum is the time of a gradient (default: in proportion to the parameters)",
     )  # fmt: skip
     add(
         "--small-products", metavar="ROWS:F:B:W,...",
-        help="with --parallel, how many times as long a row takes in products of ROWS rows as in "
-        "one of a whole batch, in each of these passes (default: as long)",
+        help="with --parallel, time of a row in products of ROWS rows, relative to a product of a "
+        "whole batch, in each of these passes (default: 1)",
     )  # fmt: skip
     add(
         "--pass-overhead", metavar="SECONDS",
-        help="with --parallel, what each pass of a micro-batch takes beside its products "
+        help="with --parallel, time of each pass of a micro-batch in addition to its products "
         "(default: 0)",
     )  # fmt: skip
     add(
         "--crash", metavar="WORKER:SECONDS", action="append",
-        help="kill a worker at this time, as --fault crash:workerW@SECONDSs; may be repeated",
+        help="kill a worker at this time, like --fault crash:workerW@SECONDSs; may be repeated",
     )  # fmt: skip
     forms = "; ".join(f"{it.form}: {it.does}" for it in KINDS.values())
     add(
         "--fault", metavar="KIND:WHO@WHEN", action="append",
-        help="what goes wrong, with a WHO like worker1,server0,rank3,host1, a WHEN like event120, "
-        f"before that event, or 2.5s, and a DURATION like 2.5s; may be repeated. {forms}",
+        help="inject a fault; may be repeated. WHO is like worker1,server0,rank3,host1, WHEN "
+        f"like event120 (before that event) or 2.5s, DURATION like 2.5s. {forms}",
     )  # fmt: skip
     add(
         "--restarts", metavar="N",
-        help="start a job that dies again, up to N times in a row without a new checkpoint, as "
-        "psrt launch does: with --out, --checkpoint-every and --resume auto; faults are counted "
-        "from its first start (default: 0)",
+        help="restart the job when it dies, up to N times in a row without a new checkpoint, like "
+        "psrt launch; needs --out, --checkpoint-every and --resume auto; the time of faults counts "
+        "from the first start (default: 0)",
     )  # fmt: skip
     add(
         "--checkpoint-cost", metavar="STALL_S[:WRITE_S]",
-        help="with --mtbf, seconds for which a checkpoint stops training, and until it is written "
-        "from then on (default: 0:0)",
+        help="with --mtbf, seconds for which a checkpoint stops training, and then seconds until "
+        "it is written (default: 0:0)",
     )  # fmt: skip
     add(
         "--restart-cost", metavar="SECONDS",
@@ -184,7 +183,8 @@ def simulate_parser() -> FlagParser:
     )  # fmt: skip
     add(
         "--timing-only", action=argparse.BooleanOptionalAction,
-        help="simulate time and staleness, and compute nothing (default: no; with --like: yes)",
+        help="simulate time and staleness without computing gradients (default: no; with --like: "
+        "yes)",
     )  # fmt: skip
     add(
         "--parameters", metavar="N",
@@ -204,7 +204,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
 
 
 def scenario_of(namespace: argparse.Namespace) -> tuple[TrainConfig, Scenario]:
-    """Return what parsed flags ask for, as ``parse_simulate`` does."""
+    """Return the same as ``parse_simulate``, from parsed flags."""
     given = vars(namespace)
     for name in _REAL_TIME:
         if name in given:
@@ -214,8 +214,8 @@ def scenario_of(namespace: argparse.Namespace) -> tuple[TrainConfig, Scenario]:
     config = like.config if like else config_of(namespace)
     if like and config.parallel is not None:
         raise ConfigError(
-            f"--like {given['like']}: what the stages of a model took is not read from a run; "
-            "leave --like out, and say --compute, --link and --stage-costs"
+            f"--like {given['like']} is not possible with --parallel, since it does not read the "
+            "times of stages: use --compute, --link and --stage-costs"
         )
     hosts = _hosts(given.get("hosts"), given.get("workers"))
     usual = str(like.workers) if like else _default_workers(config)
@@ -226,8 +226,8 @@ def scenario_of(namespace: argparse.Namespace) -> tuple[TrainConfig, Scenario]:
     parameters = given.get("parameters")
     if parameters is not None and numerics:
         raise ConfigError(
-            f"--parameters {parameters} has no effect with a model, which has "
-            "its own; it belongs to --timing-only"
+            f"--parameters {parameters} has no effect when a model is trained; it belongs to "
+            "--timing-only"
         )
     from psrt.job.scenario import Scenario
     from psrt.simulation.cost_flags import VirtualCosts
@@ -258,7 +258,7 @@ def scenario_of(namespace: argparse.Namespace) -> tuple[TrainConfig, Scenario]:
 
 
 def _failures(given: dict[str, Any]) -> FailureCosts | None:
-    """Take the flags about failures away, and return what they say."""
+    """Remove the flags about failures, and return what they set."""
     from psrt.checkpoint.failures import FailureCosts
     from psrt.simulation.cost_flags import read_checkpoint_cost, read_seconds
 
@@ -275,7 +275,7 @@ def _failures(given: dict[str, Any]) -> FailureCosts | None:
             "checkpoint-every", knobs_of(TrainConfig)["checkpoint_every"], given["checkpoint_every"]
         )
         if isinstance(every, str) or "out" not in given:
-            del given["checkpoint_every"]  # it is asked about, and nothing is saved
+            del given["checkpoint_every"]  # only its cost is asked for; nothing is saved
     return FailureCosts(
         read(_MTBF, knobs_of(TrainConfig)[_MTBF], texts[_MTBF]),
         stall_s,
@@ -286,11 +286,11 @@ def _failures(given: dict[str, Any]) -> FailureCosts | None:
 
 
 def _hosts(text: str | None, workers: str | None) -> tuple[int, ...]:
-    """Return the number of workers of each host; none where nobody says."""
+    """Return the number of workers of each host; empty without ``--hosts``."""
     if text is None:
         return ()
     if workers is not None:
-        raise ConfigError(f"--hosts {text} says the number of workers: leave --workers out")
+        raise ConfigError(f"--hosts {text} sets the number of workers: leave --workers out")
     return tuple(read("hosts", _WORKERS, part) for part in text.split(","))
 
 

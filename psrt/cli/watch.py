@@ -1,4 +1,4 @@
-"""``psrt watch``: follows a run under way by the files that it writes. Needs no MPI."""
+"""``psrt watch``: follows a running job by the files that it writes. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from psrt.core.errors import ConfigError, status_of
 
 _INTERVAL_S, _SILENT_S = 2.0, 60.0
 _DESCRIPTION = """\
-Follow a run by the files in its folder, on any machine that sees them, until it is over: how far
-it is and how long it will take, loss, samples a second, staleness, and who is slow. On a terminal,
-with psrt-mpi[watch], that is drawn in place; else it is a line for each change. Ctrl-C ends
-watching, not the run. The exit status is 0 when the run is over, and 1 when it ended early, or its
-processes are gone."""
+Follow a run by the files in its folder until it ends, on any machine that sees the folder. Shows
+progress and the time left, loss, samples per second, staleness, and the slowest worker. On a
+terminal, with psrt-mpi[watch], the display is redrawn in place; otherwise each change is a line.
+Ctrl-C ends watching, not the run. The exit status is 0 when the run has finished, and 1 when it
+ended early or its processes are gone."""
 
 
 def watch_parser() -> FlagParser:
@@ -25,13 +25,13 @@ def watch_parser() -> FlagParser:
     parser = FlagParser(prog="psrt watch", description=_DESCRIPTION)
     parser.add_argument("run", metavar="RUN", help="output folder (--out) of the run")
     parser.add_argument(
-        "--interval", metavar="SECONDS", default=_INTERVAL_S, help="between looks (default: 2)"
+        "--interval", metavar="SECONDS", default=_INTERVAL_S, help="time between looks (default: 2)"
     )
     parser.add_argument(
         "--silent",
         metavar="SECONDS",
         default=_SILENT_S,
-        help="say so when nothing was written for that long (default: 60)",
+        help="report a run that writes nothing for this long (default: 60)",
     )
     return parser
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         with Panel(given.run) if drawn else Lines(say) as display:
             return watch(given.run, display, interval_s=interval_s, silent_s=silent_s)
     except KeyboardInterrupt as end:
-        if end.args[:1] not in ((), (2,)):  # another signal than that of Ctrl-C
+        if end.args[:1] not in ((), (2,)):  # a signal other than Ctrl-C's
             raise
         return status_of(end)
 

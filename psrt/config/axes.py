@@ -1,4 +1,4 @@
-"""The values of ``--parallel`` and of what belongs to it. Texts, and what they say."""
+"""The values of ``--parallel`` and of the flags that belong to it, read from texts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from psrt.pipeline.registry import schedule_of
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import TEXT, WHOLE, WIDTHS, Kind, write_text
 
-#: More would be a slip of the keyboard.
+#: More would be a typing error.
 _MOST: Final = 1_000_000
 
 
 class Axes(NamedTuple):
-    """How many there are of each; those of the data are left open as 0.
+    """The size of each axis; 0 copies are filled in later from the number of ranks.
 
     >>> axes_of("pipeline:2")
     Axes(data=0, pipeline=2, tensor=1)
@@ -22,21 +22,21 @@ class Axes(NamedTuple):
     ('pipeline:2', 'data:1,tensor:2')
     """
 
-    #: Copies of the model, each trained on data of its own: D.
+    #: D: copies of the model, each trained on its own data.
     data: int = 0
-    #: Stages, each with some of the layers: P.
+    #: P: stages, each with some of the layers.
     pipeline: int = 1
-    #: Slices of each layer: T.
+    #: T: slices of each layer.
     tensor: int = 1
 
     @property
     def cells(self) -> int:
-        """Parts that a model is cut into."""
+        """Parts that a model is split into."""
         return self.pipeline * self.tensor
 
     def __str__(self) -> str:
         given = {"data": self.data} if self.data else {}
-        # A model that is not cut has one stage, which says that much.
+        # A model that is not split has one stage, so its text is never empty.
         given |= {"pipeline": self.pipeline} if self.pipeline > 1 or self.tensor == 1 else {}
         given |= {"tensor": self.tensor} if self.tensor > 1 else {}
         return ",".join(f"{name}:{size}" for name, size in given.items())
@@ -57,20 +57,22 @@ def axes_of(text: str) -> Axes:
             hint = (
                 f" (did you mean {meant}:{size}?)" if is_equal else did_you_mean(name, Axes._fields)
             )
-            raise ValueError(f"must be of data:D, pipeline:P and tensor:T, like pipeline:2{hint}")
+            raise ValueError(
+                f"must be made of data:D, pipeline:P and tensor:T, like pipeline:2{hint}"
+            )
         if name in found:
-            raise ValueError(f"must have {name} once")
+            raise ValueError(f"must have {name} only once")
         try:
             found[name] = WHOLE.read(size)
         except ValueError:
             found[name] = 0
         if not 1 <= found[name] <= _MOST:
-            raise ValueError(f"must have a number from 1 to {_MOST} behind {name}:")
+            raise ValueError(f"must have a number from 1 to {_MOST} after {name}:")
     return Axes(**found)
 
 
 class Given(tuple[str, ...]):
-    """Any value at all, in a condition that shows these as an example."""
+    """Any value at all; a condition's message shows these as examples."""
 
     __slots__ = ()
 

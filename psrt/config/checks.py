@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from psrt.config.train import TrainConfig
 
 
-#: What is given or follows from the number of ranks, which only `resolve` knows.
+#: Fields that may follow from the number of ranks, which only `resolve` knows.
 _LATE = ("mode", "servers")
 
 
@@ -58,7 +58,7 @@ def check(config: TrainConfig) -> None:
         raise ConfigError("--record has no effect without --out DIR, where the history goes")
     if config.last_events is not None and config.record:
         raise ConfigError(
-            f"--last-events {config.last_events} has no effect with --record, which keeps all"
+            f"--last-events {config.last_events} has no effect with --record, which keeps them all"
         )
     if config.gather is not None and not config.record:
         raise ConfigError(f"{flag('gather', config.gather)} has no effect without --record")
@@ -68,7 +68,7 @@ def check(config: TrainConfig) -> None:
     _check_codec(config)
     if not config.shared_memory and by_hosts(config.allreduce):
         raise ConfigError(
-            f"--allreduce {config.allreduce} is by shared memory, got --no-shared-memory"
+            f"--allreduce {config.allreduce} uses shared memory, got --no-shared-memory"
         )
     if config.mode is not None:
         _check_servers(config, config.scheme)
@@ -79,14 +79,14 @@ def check(config: TrainConfig) -> None:
 def first_miss(
     knobs: Mapping[str, RunKnob], name: str, value_of: Callable[[str], Any]
 ) -> Condition | None:
-    """Return the first condition of a knob that is surely not met.
+    """Return the first condition of a knob that certainly does not hold.
 
     Args:
         knobs: all of them.
         name: of the knob.
         value_of: returns the value of a knob by its name. ``None`` counts as the default: the
-            fallback, or the mode's own number of servers; while that is not known, because the mode
-            is still to be resolved, the condition may hold.
+            fallback, or the mode's own number of servers. As long as the mode is not resolved, its
+            number of servers is not known, and the condition may hold.
     """
 
     def may_hold(condition: Condition) -> bool:
@@ -117,12 +117,12 @@ def check_data(
         classes: number of classes, 0 for a regression; ``None`` for a problem of the user's own.
 
     Raises:
-        ConfigError: if a global batch is cut out of less data, a shard would own no parameter,
-            or the loss is not defined for these targets.
+        ConfigError: if a global batch needs more samples than there are, a shard would own no
+            parameter, or the loss is not defined for these targets.
     """
     batch = config.batch_size * workers
     if config.partition == IID and batch > samples:
-        of_all = f" of {workers} workers together" if workers > 1 else ""
+        of_all = f" of all {workers} workers" if workers > 1 else ""
         raise ConfigError(
             f"--batch-size {config.batch_size}: a step{of_all} takes {batch} samples, "
             f"the data has {samples}"
@@ -232,8 +232,8 @@ def _check_saving(config: TrainConfig) -> None:
     if schedule.row.asynchronous and config.partition != "iid":
         raise ConfigError(
             f"{given[0]} is not possible with --pipeline-schedule {schedule} and --partition "
-            f"{config.partition}: batches are under way but at the ends of epochs, which are not "
-            "those of other copies"
+            f"{config.partition}: only at the end of an epoch is no batch in flight, and copies "
+            "end their epochs at different steps"
         )
     if config.mode is None:
         return
@@ -242,13 +242,13 @@ def _check_saving(config: TrainConfig) -> None:
         raise ConfigError(f"{given[0]} is not possible with --mode {mode.name}")
     if config.parallel is not None and mode.parks:
         raise ConfigError(
-            f"{given[0]} is not possible with --parallel {config.parallel} where workers do not "
-            "save the same step: the parts of a copy would not fit each other"
+            f"{given[0]} is not possible with --parallel {config.parallel} and --mode {mode.name}, "
+            "whose workers save different steps: the parts of a copy would not match"
         )
     if mode.eager or mode.sync_delay * mode.fragments >= mode.local_steps:
         raise ConfigError(
-            f"{given[0]} is not possible with --mode {mode}: after each step an average is under "
-            "way, which no worker has"
+            f"{given[0]} is not possible with --mode {mode}: after each step an average is in "
+            "flight, which no worker could save"
         )
 
 
@@ -266,13 +266,13 @@ def _check_surviving(config: TrainConfig) -> None:
 
 
 def _check_overlap(config: TrainConfig, mode: Mode) -> None:
-    """Check the knobs that set how an all-reduce is cut into buckets."""
+    """Check the knobs that set how an all-reduce is split into buckets."""
     if config.clip_norm is None:
         return
     if mode.overlap:
         raise ConfigError(
-            f"--mode {mode} cannot be combined with --clip-norm {shown(config.clip_norm)}: the "
-            "norm is that of the whole gradient, without overlap"
+            f"--mode {mode} cannot be combined with --clip-norm {shown(config.clip_norm)}, which "
+            "needs the norm of the whole gradient before it is summed; use overlap=false"
         )
     if mode.bucket_bytes is not None:
         raise ConfigError(
@@ -282,7 +282,7 @@ def _check_overlap(config: TrainConfig, mode: Mode) -> None:
 
 
 def _check_cut(config: TrainConfig) -> None:
-    """Check what goes with a model that is cut across ranks."""
+    """Check what goes with model parallelism."""
     if config.parallel is None:
         return
     axes, given = axes_of(config.parallel), config.pipeline_schedule
@@ -294,11 +294,11 @@ def _check_cut(config: TrainConfig) -> None:
     if schedule.row.asynchronous and (config.micro_batches or 1) > 1:
         raise ConfigError(
             f"--micro-batches {config.micro_batches} has no effect with --pipeline-schedule "
-            f"{schedule}, which passes a batch on as a whole"
+            f"{schedule}, which does not split batches"
         )
     if config.micro_batches is not None and config.micro_batches > config.batch_size:
         raise ConfigError(
-            f"--micro-batches {config.micro_batches} are more than the samples of a batch, "
+            f"--micro-batches {config.micro_batches} is more than a batch has samples, "
             f"--batch-size {config.batch_size}"
         )
     if config.micro_batches == 1 and not schedule.row.asynchronous:
@@ -306,45 +306,46 @@ def _check_cut(config: TrainConfig) -> None:
             if value := getattr(config, name):
                 raise ConfigError(
                     f"{flag(name, value)} has no effect with one micro-batch; --micro-batches M "
-                    "cuts a batch into M"
+                    "splits a batch into M"
                 )
     if schedule.row.asynchronous and config.defer_weights:
         raise ConfigError(
-            f"--defer-weights has no effect with --pipeline-schedule {schedule}, which makes the "
-            "gradient of a batch as a whole"
+            f"--defer-weights has no effect with --pipeline-schedule {schedule}, which does not "
+            "split batches"
         )
     if not schedule.row.defers and config.defer_weights:
         raise ConfigError(
             f"--defer-weights is not possible with --pipeline-schedule {schedule}, which keeps the "
-            "activations of one micro-batch"
+            "activations of only one micro-batch"
         )
     late = "--defer-weights" if config.defer_weights else f"--pipeline-schedule {schedule}"
     if config.recompute and (config.defer_weights or schedule.row.splits):
         raise ConfigError(
-            f"--recompute frees the activations that the weights of {late} need later"
+            f"--recompute is not possible with {late}, whose weight gradients need the activations "
+            "later"
         )
     mode = config.mode and config.scheme
     if mode and mode.backup and axes.cells > 1:
         raise ConfigError(
             f"--mode {mode} is not possible with --parallel {config.parallel}: the parts of a copy "
-            "would leave out different steps"
+            "would drop gradients of different steps"
         )
     if mode and mode.variant == PAIRS:
         raise ConfigError(
-            f"--mode {mode}: each part of --parallel {config.parallel} would meet other copies, in "
-            "an order of its own"
+            f"--mode {mode} is not possible with --parallel {config.parallel}: each part of a copy "
+            "would average with others in its own order"
         )
     if mode and mode.variant == BY_HOST:
         raise ConfigError(
-            f"--mode {mode}: the parts of --parallel {config.parallel} may be on hosts of which "
-            "each has other neighbours"
+            f"--mode {mode} is not possible with --parallel {config.parallel}: the parts of a copy "
+            "may be on hosts with different neighbours"
         )
     if schedule.row.asynchronous:
         _check_pipedream(config, schedule)
     if config.consensus_every:
         raise ConfigError(
-            f"--consensus-every {config.consensus_every} measures whole models, which --parallel "
-            f"{config.parallel} cuts; how far apart they end is in the summary"
+            f"--consensus-every {config.consensus_every} needs whole models, but --parallel "
+            f"{config.parallel} splits them; the summary has the distance at the end"
         )
     counts = [] if config.stages is None else config.stages.split(",")
     chunks = axes.pipeline * schedule.chunks
@@ -357,17 +358,17 @@ def _check_cut(config: TrainConfig) -> None:
 
 
 def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
-    """Check what goes together with gradients that are late by the pipeline."""
+    """Check what goes with gradients that are stale because of the pipeline."""
     if config.mode and config.scheme.shard == PARAMETERS:
         raise ConfigError(
             f"--mode {config.mode} is not possible with --pipeline-schedule {schedule}: batches "
-            "under way need older parameters, which nobody can gather any more"
+            "in flight need older parameters, which can no longer be gathered"
         )
     if config.clip_norm is not None and config.axes.pipeline > 1:
         raise ConfigError(
             f"--clip-norm {shown(config.clip_norm)} is not possible with --pipeline-schedule "
-            f"{schedule}: a stage updates before the earlier ones have their parts of the "
-            "gradient, and the norm is that of all"
+            f"{schedule}: a stage updates before earlier stages have their gradients, so the norm "
+            "of the whole gradient is not known"
         )
     rate, mode = config.staleness_rate, config.mode and config.scheme
     served = bool(mode and mode.is_stale)
@@ -387,42 +388,42 @@ def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
 
 
 def _check_shard(config: TrainConfig, mode: Mode) -> None:
-    """Check what goes together with workers that share something out."""
+    """Check what goes with a mode that shards something over the workers."""
     if mode.shard is None:
         return
     if config.allreduce is not None and config.allreduce not in SHARDING_NAMES:
         raise ConfigError(
             f"--mode {mode} cannot be combined with --allreduce {config.allreduce}, which gives "
-            f"every worker all sums; those that can: {', '.join(SHARDING_NAMES)}"
+            f"every worker all sums; use one of {', '.join(SHARDING_NAMES)}"
         )
     codec = config.codec.name if config.codec else config.optimizer.codec
     if codec is not None:
         raise ConfigError(
-            f"--mode {mode} cannot be combined with --codec {codec}: owners hand out parameters, "
-            "and no codec is for these"
+            f"--mode {mode} cannot be combined with --codec {codec}: owners send parameters, which "
+            "no codec compresses"
         )
     if mode.shard == OPTIMIZER:
         return
     if config.clip_norm is not None:
         raise ConfigError(
-            f"--mode {mode} cannot be combined with --clip-norm {shown(config.clip_norm)}: no "
-            "worker ever has a whole gradient, whose norm that is"
+            f"--mode {mode} cannot be combined with --clip-norm {shown(config.clip_norm)}, which "
+            "needs the norm of the whole gradient: no worker ever has all of it"
         )
     if mode.overlap is False:
         raise ConfigError(
-            f"--mode {mode}: a gradient that is summed as a whole, without overlap, is there as a "
-            "whole"
+            f"--mode {mode}: shard={mode.shard} needs overlap=true; without it every worker holds "
+            "the whole gradient"
         )
     if (config.micro_batches or 1) > 1 and not config.defer_weights:
         raise ConfigError(
-            f"--mode {mode} gives each gradient away at once, and {config.micro_batches} "
-            "--micro-batches are added up; --defer-weights makes one gradient of them, and "
-            f"shard={OPTIMIZER} keeps the sum"
+            f"--mode {mode} sends each gradient to its owner at once, but gradients of "
+            f"{config.micro_batches} micro-batches are added up first; use --defer-weights or "
+            f"shard={OPTIMIZER}"
         )
     if mode.shard == PARAMETERS and by_hosts(config.allreduce):
         raise ConfigError(
-            f"--mode {mode} cannot be combined with --allreduce {config.allreduce}, by which a "
-            "host has its parameters once; use --allreduce ring"
+            f"--mode {mode} cannot be combined with --allreduce {config.allreduce}, which keeps "
+            "parameters once per host; use --allreduce ring"
         )
 
 
@@ -443,20 +444,20 @@ def _check_codec(config: TrainConfig) -> None:
             if "momentum" in row.knobs:
                 raise ConfigError(
                     f"{flag(field, row.name)} keeps a momentum, which would multiply the force of "
-                    f"--mode {mode.name}: workers and centre would not come to rest"
+                    f"--mode {mode.name}: workers and centre would not settle"
                 )
     replies = config.codec_reply
     if replies is not None and not replies.sends_differences:
         raise ConfigError(
-            f"--codec-reply {replies.name} cannot send what has changed; those that can: {_able()}"
+            f"--codec-reply {replies.name} cannot send changes of parameters; use one of {_able()}"
         )
     for field, row in config.codecs.items():
         for knob, value in row.differences.items():
             differs = field == "codec_reply" or (mode is not None and mode.mixes)
             if differs and row.knobs[knob] not in (None, value):
                 raise ConfigError(
-                    f"--{dashed(field)} {row}: differences have {knob} {shown(value)}, whatever is "
-                    "asked"
+                    f"--{dashed(field)} {row}: for changes of parameters {knob} is always "
+                    f"{shown(value)}"
                 )
 
 
@@ -466,16 +467,16 @@ def _able() -> str:
 
 
 def _check_differences(mode: Mode, codec: CodecRow) -> None:
-    """Check the codec of what parameters differ from what neighbours know of them."""
+    """Check the codec of the differences between parameters and what neighbours know of them."""
     if not codec.sends_differences:
         raise ConfigError(
-            f"--codec {codec.name} cannot send how parameters differ from what neighbours know of "
-            f"them, as --mode {mode.name} does; those that can: {_able()}"
+            f"--codec {codec.name} cannot send changes of parameters, as --mode {mode.name} does; "
+            f"use one of {_able()}"
         )
     if codec.contraction is None and mode.consensus_rate is None:
         raise ConfigError(
-            f"--codec {codec.name} needs --mode {mode.name}:consensus-rate=G: what is safe depends "
-            "on the model; begin with the share of its numbers that a frame has"
+            f"--codec {codec.name} needs --mode {mode.name}:consensus-rate=G, which depends on the "
+            "model; begin with the share of the model's numbers that a frame holds"
         )
 
 

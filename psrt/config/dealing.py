@@ -1,4 +1,4 @@
-"""The value of ``--partition``: how samples are dealt out to workers. A text, and what it says."""
+"""The value of ``--partition``: how samples are split among workers, read from a text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from psrt.rows.knobs import shown
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import LARGEST, TEXT, Kind, Number, read_numbers, write_text
 
-#: All workers have data that is alike: each epoch is shuffled and cut for all of them.
+#: The workers' data is IID: each epoch is shuffled and split among all of them.
 IID: Final = "iid"
 BY_LABEL: Final = "by-label"
 DIRICHLET: Final = "dirichlet"
-#: The number of each rule, and an example of it.
+#: The number that each rule takes, and an example of it.
 _RULES: Final = {
     BY_LABEL: (Number("K", 1, LARGEST, whole=True), "2"),
     DIRICHLET: (Number("A", 1e-6, 1e6), "0.5"),
@@ -20,7 +20,7 @@ _RULES: Final = {
 
 
 class Dealing(NamedTuple):
-    """A rule that deals out samples, and its number.
+    """A rule by which samples are split, and its number.
 
     >>> dealing_of("by-label:2")
     Dealing(rule='by-label', number=2)
@@ -33,7 +33,7 @@ class Dealing(NamedTuple):
 
 
 def dealing_of(text: str) -> Dealing | None:
-    """Return what a text of ``--partition`` says; None for ``iid``, where nothing is dealt out.
+    """Return the rule that a text of ``--partition`` names; None for ``iid``.
 
     Raises:
         ValueError: with the end of a sentence, see ``psrt.rows.values``.

@@ -1,7 +1,7 @@
 """What goes wrong in a simulated job, and when: ``KIND:WHO@WHEN``. Pure: texts and numbers.
 
-Everything is counted from the start of the job, over all its attempts: so the second of two faults
-may strike while the job recovers from the first.
+Events and seconds are counted from the start of the job, across all its attempts, so that a second
+fault may strike while the job recovers from the first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from psrt.core.errors import ConfigError
 
-#: Who, by what names them: a worker and a server by their numbers, a rank, all ranks of a host.
+#: Who is struck: a worker or a server by its number, a rank, or all ranks of a host.
 _WHO = re.compile(r"(worker|server|rank|host)([0-9]{1,9})")
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _FAULT = re.compile(
@@ -20,10 +20,10 @@ _FAULT = re.compile(
     rf"@(?:(?P<unit>event|op)(?P<count>[0-9]{{1,15}})|(?P<seconds>{_NUMBER})s)"
     rf"(?:\+(?P<lasts>{_NUMBER})s)?"
 )
-#: Of a fault, at the latest.
+#: The latest time of a fault.
 _LONGEST_S = 1e9
 
-#: What a disk does.
+#: How a disk fails.
 FULL, ERROR, TORN = "full", "error", "torn"
 EVENT, SECONDS, OPERATION = "event", "s", "op"
 
@@ -33,17 +33,17 @@ class Fault(NamedTuple):
 
     #: A key of ``KINDS``.
     kind: str
-    #: ("worker", 1) and the like, all at the same instant; empty of a disk.
+    #: ("worker", 1) and the like, all struck at the same instant; empty for a disk.
     who: tuple[tuple[str, int], ...]
-    #: ``EVENT``: before this event, from 1; ``SECONDS`` of virtual time; ``OPERATION``: instead of
-    #: this operation of the disk, from 1.
+    #: ``EVENT``: before this event, from 1; ``SECONDS``: at this virtual time; ``OPERATION``: in
+    #: place of this operation of the disk, from 1.
     unit: str
     at: float
-    #: Seconds that it lasts; what that means is the kind's. None where nothing is said.
+    #: Seconds that it lasts, in the meaning of its kind; None if none were given.
     lasts: float | None = None
-    #: Of a slow link, how many times as long bytes take; 0 where nothing is said.
+    #: For a slow link, how many times as long bytes take; 0 if none was given.
     factor: float = 0.0
-    #: What a disk does.
+    #: How a disk fails.
     how: str = ""
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Fault(NamedTuple):
 
         Args:
             workers: the rank of each worker.
-            servers: that of each server.
+            servers: the rank of each server.
             hosts: the host of each rank.
 
         Raises:
@@ -76,7 +76,7 @@ class Fault(NamedTuple):
                 ranks, last = list(lists[name][number : number + 1]), len(lists[name]) - 1
             if not ranks:
                 there = f"the last is {last}" if last >= 0 else "there is none"
-                raise ConfigError(f"fault {self} names {name} {number}, {there}")
+                raise ConfigError(f"fault {self} names {name} {number}, but {there}")
             found += [rank for rank in ranks if rank not in found]
         return found
 
@@ -84,11 +84,11 @@ class Fault(NamedTuple):
 class Kind(NamedTuple):
     """One kind of fault."""
 
-    #: Its form, for messages and help.
+    #: How it is written, for messages and help.
     form: str
     #: What it does, for the help.
     does: str
-    #: Whether a fault has what this kind needs, and nothing else.
+    #: Whether a fault has all that this kind needs, and nothing else.
     fits: Callable[[Fault], bool]
 
 
@@ -104,33 +104,33 @@ def _plain(it: Fault) -> bool:
 KINDS = {
     "crash": Kind(
         "crash:WHO@WHEN[+DURATION]",
-        "they end for good, and others hear of it that much later (0s)",
+        "they end for good; the others learn of it after DURATION (0s)",
         _plain,
     ),
     "pause": Kind(
         "pause:WHO@WHEN[+DURATION]",
-        "they stand still that long, or for ever",
+        "they are frozen for DURATION, or forever",
         _plain,
     ),
     "cut": Kind(
         "cut:WHO@WHEN[+DURATION]",
-        "no message passes between them and all others that long, or for ever",
+        "no message passes between them and the others for DURATION, or forever",
         _plain,
     ),
     "slow": Kind(
         "slow:WHO:FACTOR@WHEN[+DURATION]",
-        "their bytes take FACTOR times as long, for that long or for ever",
+        "their bytes take FACTOR times as long for DURATION, or forever",
         lambda it: _strikes_ranks(it) and it.factor >= 1,
     ),
     "suspect": Kind(
         "suspect:WHO@WHEN",
-        "they are taken to be dead, and are not",
+        "the others declare them dead, although they are alive",
         lambda it: _plain(it) and it.lasts is None,
     ),
     "disk": Kind(
         "disk:HOW@opN",
-        "instead of the N-th change to the folder of checkpoints: full or error, of which half is "
-        "done, or torn, in which the job dies",
+        "the N-th change to the checkpoint folder fails: with full and error half of it is done, "
+        "with torn the job dies during it",
         lambda it: it.how in (FULL, ERROR, TORN) and it.unit == OPERATION and it.lasts is None,
     ),
 }
@@ -180,13 +180,13 @@ def crash_of(worker: int, seconds: float) -> Fault:
 
 
 class Elapsed(NamedTuple):
-    """What earlier attempts of a job have taken of it, by which faults are counted."""
+    """Events and seconds that earlier attempts of a job took, for counting faults."""
 
     events: int = 0
     seconds: float = 0.0
     operations: int = 0
 
     def since(self, fault: Fault) -> Fault:
-        """Return a fault, which has not struck yet, as the next attempt counts."""
+        """Return a fault that has not struck yet, as counted by the next attempt."""
         before = {EVENT: self.events, SECONDS: self.seconds, OPERATION: self.operations}[fault.unit]
         return fault._replace(at=max(fault.at - before, 0 if fault.unit == SECONDS else 1))

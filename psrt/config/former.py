@@ -1,7 +1,7 @@
-"""Knobs that were flags of a run once and are a row's now: files that have them are still read.
+"""Former knobs of a run that now belong to a row. Files that have them can still be read.
 
-Once ``codec_density = 0.1`` stood beside ``codec = "top-k"``, and held for the codec of replies,
-too, as far as that had it.
+``codec_density = 0.1`` once stood beside ``codec = "top-k"``, and also applied to the codec of
+replies if that had a density.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from psrt.rows.values import SWITCH
 
 
 class Former(NamedTuple):
-    """Where the knobs of a row stood."""
+    """Former knobs of a run, and the rows that have them now."""
 
     #: Fields of the config that hold such a row.
     fields: tuple[str, ...]
-    #: The rows.
+    #: The rows to choose from.
     rows: Rows[Any]
     #: Knob of the run → knob of the row.
     knobs: Mapping[str, str]
-    #: The row where a file names none.
+    #: The row if a file names none.
     usual: str | None = None
 
 
@@ -76,25 +76,25 @@ FORMER: Final = (
     ),
     Former(("staleness_rate",), STALENESS_RATES, _RATE_KNOBS),
     Former(("schedule",), SCHEDULES, _SCHEDULE_KNOBS, Always.name),
-    # An outer step was a knob of the run itself: its own knobs come to it first.
+    # An outer step was a knob of the run itself, so its own knobs are moved into it first.
     Former(("outer",), OUTER_STEPS, _OUTER_KNOBS, OuterNesterov.name),
     Former(
         ("mode",),
         MODES,
         {it: it for it in _MODE_KNOBS} | {"softsync": "k", f"gossip_{_VARIANT}": _VARIANT},
-        # That of several ranks: of its knobs no other mode had any.
+        # The mode on several ranks: no other mode had any of its knobs.
         Sync.name,
     ),
 )
 
 
 def as_spelled_now(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the knobs of a config with those that are rows' now in the texts of their rows.
+    """Return the knobs of a config, with former knobs moved into the texts of their rows.
 
-    Those that no row takes are left as they are.
+    Former knobs that no row takes are left unchanged.
 
     Args:
-        values: knob → value, as a file has them.
+        values: knob → value, as in a file.
 
     Raises:
         ConfigError: if a row cannot have such a value.
@@ -125,10 +125,10 @@ def as_spelled_now(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_variant(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the knobs of a config with what the switches of gossip said as its variant.
+    """Return the knobs of a config, with the former switches of gossip turned into its variant.
 
     Raises:
-        ConfigError: if one is no switch, or several are on, which never went together.
+        ConfigError: if one is not a switch, or several are on, which was never possible.
     """
     mode = values.get("mode")
     row = MODES.get(mode) if isinstance(mode, str) else None
@@ -140,13 +140,13 @@ def _with_variant(values: Mapping[str, Any]) -> dict[str, Any]:
     gone = {name for name, is_on in given.items() if has or is_on is None}
     on = [name for name in given if has and given[name]]
     if len(on) > 1:
-        raise ConfigError(f"{' and '.join(on)} are variants of {mode}, which has one at a time")
+        raise ConfigError(f"{' and '.join(on)} are variants of {mode}: give only one of them")
     found = {name: it for name, it in values.items() if name not in gone}
     return found | {f"gossip_{_VARIANT}": _VARIANTS[name] for name in on}
 
 
 def now_of(name: str) -> str:
-    """Return how a former knob of a run is spelled now, for a message; empty if it was none.
+    """Return how a former knob of a run is spelled now, for a message; empty for any other name.
 
     >>> now_of("codec_density"), now_of("push_sum")
     ('--codec top-k:density=...', '--mode gossip:variant=push-sum')
@@ -160,7 +160,7 @@ def now_of(name: str) -> str:
         if name in former.knobs:
             knob, field = former.knobs[name], former.fields[0]
             row = next(row.name for row in former.rows.values() if knob in row.knobs)
-            # What holds the row may have become a knob of another row itself.
+            # The field that holds the row may itself have become a knob of another row.
             if holder := now_of(field):
                 return f"{holder.replace(value, row)},{field}.{dashed(knob)}={value}"
             return f"--{dashed(field)} {row}:{dashed(knob)}={value}"

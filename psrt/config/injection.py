@@ -1,7 +1,7 @@
-"""Injection: one way of slowing a worker down on purpose, as ``--inject`` spells it.
+"""Injection: one artificial slow-down of a worker, as ``--inject`` spells it.
 
-An injection says what was asked for; `psrt.runtime.delays` turns it into seconds. Injections that
-name the same worker add up, also two of the same kind, and ``*`` names every worker.
+`psrt.runtime.delays` turns injections into seconds. Injections for the same worker add up, even
+two of the same kind; ``*`` stands for every worker.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from psrt.rows.values import LARGEST, WHOLE, Kind, Number, form, read_numbers, w
 
 _SECONDS = Number("SECONDS", 0.0, 86400.0)
 _STEP = Number("STEP", 0, LARGEST, whole=True)
-#: The numbers of each kind, in order, and an example of them.
+#: The numbers of each kind in order, and an example.
 KINDS: Final[dict[str, tuple[tuple[Number, ...], str]]] = {
     "delay": ((_SECONDS,), "0.005"),
     "jitter": ((_SECONDS,), "0.001"),
-    # With a smaller shape a draw may not fit into a float.
+    # With a smaller shape a random draw may not fit into a float.
     "tail": ((_SECONDS, Number("SHAPE", 0.1, 1e6)), "0.001:1.5"),
     "pause": ((_STEP, _SECONDS), "100:2"),
     "slow": ((Number("FACTOR", 1.0, 1e6), _STEP._replace(default=0)), "2:50"),
@@ -25,7 +25,7 @@ KINDS: Final[dict[str, tuple[tuple[Number, ...], str]]] = {
 
 
 class Injection(NamedTuple):
-    """A slow-down of one worker, or of all.
+    """A slow-down of one worker or of all.
 
     >>> str(Injection(1, "slow", (2.0, 50)))
     '1:slow:2:50'
@@ -42,7 +42,7 @@ class Injection(NamedTuple):
 
     @property
     def first_step(self) -> int:
-        """The first step that it can slow down, counted from 0."""
+        """The first step that is slowed down, counted from 0."""
         steps = [
             value for n, value in zip(KINDS[self.kind][0], self.numbers, strict=True) if n.whole
         ]
@@ -58,7 +58,7 @@ class Injection(NamedTuple):
 
 
 def _written(number: float) -> str:
-    """Return a number as short as it can be without a loss."""
+    """Return the shortest text that reads back as the same number."""
     return str(int(number)) if number == int(number) else repr(number)
 
 
@@ -96,7 +96,7 @@ def _worker(text: str) -> int | None:
 
 
 def _read(text: str) -> tuple[Injection, ...]:
-    """Read one injection, or several with commas between them."""
+    """Read one injection, or several separated by commas."""
     return tuple(read_injection(part) for part in text.split(","))
 
 

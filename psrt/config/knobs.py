@@ -14,43 +14,43 @@ from psrt.rows.values import Kind
 
 
 class Condition(NamedTuple):
-    """A knob has an effect only where another field has one of these values."""
+    """A knob has an effect only if another field has one of these values."""
 
     #: Name of the other field.
     field: str
-    #: Values of it that use the knob.
+    #: Values of it with which the knob has an effect.
     values: Collection[Any]
-    #: Or where this one holds.
+    #: Another condition that is enough instead.
     otherwise: Condition | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunKnob(Knob):
-    """A knob of a run: a flag and a TOML key, which may have an effect in some runs only."""
+    """A knob of a run: a flag and a TOML key, which may have an effect only in some runs."""
 
     #: Heading of its group in the help text.
     group: str
-    #: Where it has an effect; all must hold. Such a knob is ``None`` when not given.
+    #: Conditions under which it has an effect; all must hold. It is ``None`` when not given.
     requires: tuple[Condition, ...] = ()
-    #: Or where this holds, whatever the mode is, for knobs that only some modes have.
+    #: For knobs that only some modes use: a condition that is enough in any mode.
     otherwise: Condition | None = None
-    #: Value that `resolve` fills in where the knob has an effect and was not given.
+    #: Value that `resolve` fills in if the knob has an effect and was not given.
     fallback: Any = None
-    #: Whether its value changes the trained numbers; if not, a replay may use another value.
+    #: Whether its value changes the numbers of a training; if not, a replay may change it.
     numeric: bool = True
-    #: Whether it belongs to the run, so that a replay and ``simulate --like`` take it over; if not,
-    #: to how that one run was observed or disturbed.
+    #: Whether it describes the run, so that a replay and ``simulate --like`` copy it. Otherwise it
+    #: describes how that one run was observed or disturbed.
     of_run: bool = True
-    #: Whether it concerns real time, so that it has no effect in virtual time.
+    #: Whether it is about real time, so that it has no effect in virtual time.
     real_time: bool = False
-    #: Whether it shows in a timeline of a few steps, so that ``psrt explain`` has a flag for it.
+    #: Whether a timeline of a few steps shows its effect, so that ``psrt explain`` has the flag.
     drawn: bool = False
-    #: Whether most people meet it, so that ``--help`` shows it; ``--help-all`` shows every knob.
+    #: Whether it is common, so that ``--help`` shows it; ``--help-all`` shows every knob.
     usual: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return what may be chosen; empty where that is no name."""
+        """Return the names that may be chosen; empty if its values are not names."""
         return tuple(self.choices if self.rows is None else self.rows)
 
 
@@ -58,7 +58,7 @@ def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
     """Return a dataclass field with ``default`` whose metadata is a `RunKnob`.
 
     Args:
-        default: of the field; None leaves it to `resolve`.
+        default: default of the field; None leaves it to `resolve`.
         kind: type of its values.
         group: heading in the help text.
         help: one line for the help text.
@@ -69,9 +69,9 @@ def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
 
 
 def knobs_of(config: Any) -> Mapping[str, RunKnob]:
-    """Return the knobs of a config class (or of its instance) by field name, in order.
+    """Return the knobs of a config class or instance by field name, in order.
 
-    A knob that rows of `psrt.config.modes` say they use requires one of those modes first of all.
+    A knob that only some rows of `psrt.config.modes` use requires one of those modes first.
     """
     return _knobs(config if isinstance(config, type) else type(config))
 

@@ -45,8 +45,8 @@ class Servers(Enum):
 class Mode(Row):
     """One synchronization scheme.
 
-    What jobs ask of any mode is here, as it is where a mode says nothing else: by a class
-    attribute, by a property, or by a knob of its own of that name.
+    The attributes below are what jobs ask of any mode, with their defaults. A mode overrides them
+    by a class attribute, a property, or a knob of its own with that name.
     """
 
     servers: ClassVar[Servers] = Servers.NEVER
@@ -57,15 +57,15 @@ class Mode(Row):
     #: Whether its workers take steps of their own, and each mixes its parameters with those of its
     #: neighbours on a graph.
     mixes: ClassVar[bool] = False
-    #: Knobs of the run that it uses and not every mode does.
+    #: Knobs of the run that it uses and some other modes do not.
     uses: ClassVar[tuple[str, ...]] = ()
     #: Knobs of its own that have no effect with servers.
     alone: ClassVar[tuple[str, ...]] = ()
-    #: Whether vectors may be sent by a codec.
+    #: Whether a codec may compress the vectors that are sent.
     codecs: ClassVar[bool] = False
-    #: Whether checkpoints are made of it.
+    #: Whether it can write checkpoints.
     saves: ClassVar[bool] = False
-    #: Whether it goes on from one with other workers.
+    #: Whether it can resume with another number of workers.
     regroups: ClassVar[bool] = False
     #: Module and function that make its strategy at a worker, see ``runtime.strategies.builders``.
     builder: ClassVar[str] = "psrt.runtime.strategies.builders:pushing"
@@ -74,25 +74,26 @@ class Mode(Row):
 
     #: b: a round is complete without the b slowest, whose gradients for it are dropped.
     backup: int = 0
-    #: β: a centre at the servers and a worker draw each other by β/W of how they differ.
+    #: β: a worker and the centre are pulled towards each other by β/W of their difference.
     elastic: float | None = None
-    #: Steps of a worker between two averages, but one until an epoch.
+    #: Steps of a worker between two averages; before ``post_local_epoch`` there is one.
     local_steps: int = 1
     post_local_epoch: int = 0
-    #: The step from a mean, how many parts it comes in, and how they are dealt out.
+    #: The outer step, the number of fragments, and how layers are assigned to them.
     outer: OuterRow | None = None
     fragments: int = 1
     fragment_order: str = STRIDED
-    #: Whether the own part of a mean is taken at once; how much later others are, and what is kept.
+    #: Whether a worker applies its own part of a mean at once; by how many steps means are late;
+    #: and which share of its own parameters a worker then keeps.
     eager: bool = False
     sync_delay: int = 0
     mixing: float | None = None
-    #: Whether sums begin before all of a gradient is there, and bytes that are summed at once.
+    #: Whether sums begin before the whole gradient is computed, and bytes that are summed at once.
     overlap: bool | None = None
     bucket_bytes: int | None = None
-    #: What each worker keeps its part of only.
+    #: What is sharded: each worker keeps only its part.
     shard: str | None = None
-    #: The graph, how neighbours average on it, in what order with steps, and how far they move.
+    #: The graph, how neighbours average on it, before or after a step, and how far they move.
     topology: str | None = None
     variant: str = PLAIN
     order: str | None = None
@@ -102,13 +103,14 @@ class Mode(Row):
     def rounds(self) -> bool:
         """Whether updates are rounds.
 
-        An update waits for the gradients of all live workers, and none begins the next before it.
+        An update waits for the gradients of all live workers, and no worker begins the next round
+        before it.
         """
         return False
 
     @property
     def asynchronous(self) -> bool:
-        """Whether there are no rounds where the mode usually has them: no worker waits."""
+        """Whether a mode that usually has rounds has none, so that no worker waits."""
         return False
 
     @property
@@ -143,7 +145,7 @@ class Mode(Row):
 
     @property
     def encodes_gradients(self) -> bool:
-        """Whether a codec is of gradients, and not of how parameters differ."""
+        """Whether a codec compresses gradients, rather than differences of parameters."""
         return self.codecs and not self.averages and not self.mixes
 
     @property
@@ -153,12 +155,12 @@ class Mode(Row):
 
     @property
     def weakens(self) -> bool:
-        """Whether gradients are weakened by servers if they are stale; else pushes are not any."""
+        """Whether servers scale stale gradients down. Otherwise pushes are not gradients."""
         return self.is_stale and not self.averages
 
     @property
     def means_gradients(self) -> bool:
-        """Whether an update is of a mean gradient of several workers, where there are several."""
+        """Whether an update uses the mean gradient of several workers, if there are several."""
         if self.single or self.averages or self.mixes:
             return False
         return not self.is_stale or self.share is not None
@@ -175,9 +177,9 @@ class Mode(Row):
 
     @property
     def parks(self) -> bool:
-        """Whether workers stop for a checkpoint, each at a clock of its own.
+        """Whether each worker stops for a checkpoint at its own clock.
 
-        Elsewhere, if any are made, all save themselves after the same step.
+        In other modes that write checkpoints, all workers save themselves after the same step.
 
         >>> Async().parks, Sync().parks, Sync(backup=1).parks
         (True, False, True)
@@ -187,16 +189,16 @@ class Mode(Row):
         return self.asynchronous or (self.needs_servers and (not self.rounds or self.backup > 0))
 
     def settled(self, *, clips: bool, contraction: float | None) -> Self:
-        """Return the row with what was left open.
+        """Return the row with the open knobs filled in.
 
         Args:
             clips: whether gradients are clipped by their norm.
-            contraction: of the codec, see ``CodecRow``; None without one, or where nobody can say.
+            contraction: of the codec, see ``CodecRow``; None without a codec, or if it is unknown.
         """
         return self
 
     def described(self, algorithm: str | None = None) -> str:
-        """Return the mode with what characterizes it, as a user would say it.
+        """Return the mode with its main knobs, as a user would say it.
 
         Args:
             algorithm: its all-reduce; None where there is none.
@@ -210,7 +212,7 @@ class Mode(Row):
         """
         notes = [algorithm] if algorithm and self.sums_gradients else []
         value = next(iter(self.knobs.values())) if self.words else None
-        if value is not None and (value or not self.rounds):  # no backup is nothing to say
+        if value is not None and (value or not self.rounds):  # "0 backups" is left out
             notes.append(self.words.format(value, s="" if value == 1 else "s"))
         if self.asynchronous:
             notes.append("asynchronous")
@@ -229,7 +231,7 @@ def _local_steps(default: int) -> Any:
 
 
 class Serial(Mode):
-    """Nobody to talk to."""
+    """A single process."""
 
     name, summary = "serial", "one process, without communication"
     builder = "psrt.runtime.strategies.builders:serial"
@@ -238,10 +240,10 @@ class Serial(Mode):
 
 @dataclass(frozen=True)
 class Sync(Mode):
-    """Rounds at servers."""
+    """Synchronous rounds at servers."""
 
     name, synonyms = "sync", ("bsp",)
-    summary = "every update averages the gradients of all workers, who wait for one another"
+    summary = "every update averages the gradients of all workers, which wait for one another"
     servers = Servers.ALWAYS
     codecs = saves = regroups = True
     uses = _SERVED
@@ -258,7 +260,7 @@ class Sync(Mode):
 
 
 class _Stale(Mode):
-    """What modes have whose servers apply gradients that may be stale."""
+    """The common part of modes whose servers apply gradients that may be stale."""
 
     servers = Servers.ALWAYS
     codecs = saves = regroups = True
@@ -266,7 +268,7 @@ class _Stale(Mode):
 
 
 class Async(_Stale):
-    """Nobody waits."""
+    """Asynchronous SGD: no worker waits."""
 
     name, synonyms = "async", ("asp", "asgd", "hogwild")
     summary = "every gradient is applied as soon as it arrives; no worker waits for another"
@@ -281,8 +283,8 @@ class SSP(_Stale):
     words = "staleness {}"
     staleness: int = knob(
         3, WHOLE,
-        "number of steps that a worker may run ahead of the slowest; versions, which the staleness "
-        "of gradients counts, may be more",
+        "number of steps that a worker may run ahead of the slowest; the staleness of gradients "
+        "counts versions and may be larger",
         min=0, synonyms=("max-staleness", "slack"),
     )  # fmt: skip
 
@@ -294,7 +296,7 @@ class SSP(_Stale):
 
 @dataclass(frozen=True)
 class SoftSync(_Stale):
-    """Quorums that are smaller than a round."""
+    """Updates of quorums that are smaller than a round."""
 
     name = "softsync"
     summary = "every update averages the next workers/K gradients to arrive; no worker waits"
@@ -312,7 +314,7 @@ class SoftSync(_Stale):
 
 @dataclass(frozen=True)
 class LocalSGD(Mode):
-    """Means of parameters."""
+    """Local steps, then means of parameters."""
 
     name, synonyms = "local-sgd", ("fedavg", "diloco")
     summary = "workers train alone for some steps, then average their parameters"
@@ -329,29 +331,30 @@ class LocalSGD(Mode):
         metavar="E", min=0, default_text="H from the start",
     )
     outer: OuterRow | Any | None = knob(  # noqa: RUF009
-        None, OUTER_STEPS.kind, "take an outer step towards the average", rows=OUTER_STEPS,
+        None, OUTER_STEPS.kind, "take an outer optimizer step towards the average",
+        rows=OUTER_STEPS,
         default_text="plain averaging", synonyms=("outer-optimizer",),
     )
     fragments: int = knob(
         1, WHOLE,
-        "average the layers in F fragments, one at a time, each once in H steps: no more is sent "
-        "at once than the largest of them; without servers",
+        "split the layers into F fragments and average one at a time, each once in H steps; only "
+        "without servers",
         metavar="F", min=1, synonyms=("num-fragments",),
     )
     fragment_order: str = knob(
         STRIDED, TEXT,
-        "how fragments are dealt layers: strided (every F-th) or sequential (neighbours)",
+        "how layers are assigned to fragments: strided (every F-th) or sequential (consecutive)",
         choices=FRAGMENT_ORDERS,
     )
     eager: bool = knob(
         False, SWITCH,
-        "take the outer step with the worker's own part at once and the others' a period later, "
-        "which is their time to arrive; without servers",
+        "apply a worker's own part of an average at once, and the others' parts a period later, "
+        "when they have arrived; only without servers",
     )
     sync_delay: int = knob(
         0, WHOLE,
-        "take an average T local steps after it was begun, at most H; it is summed meanwhile; "
-        "without servers", metavar="T", min=0,
+        "apply an average T local steps (at most H) after it was begun, and sum it in the "
+        "meantime; only without servers", metavar="T", min=0,
     )
     mixing: float | None = knob(
         None, REAL,
@@ -366,16 +369,16 @@ class LocalSGD(Mode):
         return True
 
     def check(self) -> None:
-        """Check what has to fit into the period, and what says how something else is done."""
+        """Check what must fit into a period, and knobs that need another knob."""
         if self.fragments > self.local_steps:
             raise ConfigError(
-                f"fragments {self.fragments} is more than local-steps {self.local_steps}: after "
-                "each step of a period one is sent, or none"
+                f"fragments {self.fragments} is more than local-steps {self.local_steps}: at most "
+                "one fragment is sent after each step"
             )
         if self.sync_delay > self.local_steps:
             raise ConfigError(
                 f"sync-delay {self.sync_delay} is longer than the period, local-steps "
-                f"{self.local_steps}: an average arrives before the next one begins"
+                f"{self.local_steps}: an average must arrive before the next one begins"
             )
         if self.sync_delay and self.eager:
             raise ConfigError(f"sync-delay {self.sync_delay} has no effect with eager true")
@@ -393,10 +396,10 @@ class LocalSGD(Mode):
 
 @dataclass(frozen=True)
 class EASGD(Mode):
-    """A centre."""
+    """Elastic averaging with a shared centre."""
 
     name = "easgd"
-    summary = "workers train alone; a centre at the servers and they draw each other at times"
+    summary = "workers train alone; now and then each and a shared centre are pulled together"
     builder = "psrt.runtime.strategies.builders:averaging"
     servers = Servers.ALWAYS
     averages = codecs = saves = regroups = True
@@ -404,8 +407,8 @@ class EASGD(Mode):
     words = "elastic {}"
     elastic: float = knob(
         0.9, REAL,
-        "force of the W workers together: each is drawn to the centre, and it to each, by BETA/W "
-        "of how they differ",
+        "elastic force of all W workers: each worker and the centre are pulled towards each other "
+        "by BETA/W of their difference",
         metavar="BETA", min=0, max=1e6, synonyms=("beta", "moving-rate", "elasticity"),
     )  # fmt: skip
     local_steps: int = _local_steps(10)
@@ -413,13 +416,13 @@ class EASGD(Mode):
 
     @property
     def rounds(self) -> bool:
-        """All meet the centre at once, but asynchronous ones."""
+        """All workers meet the centre together, unless they are asynchronous."""
         return not self.asynchronous
 
 
 @dataclass(frozen=True)
 class AllReduce(Mode):
-    """Sums without servers."""
+    """Sums of gradients without servers."""
 
     name, synonyms = "allreduce", ("ddp",)
     summary = "as sync, but an all-reduce sums the gradients; there are no servers"
@@ -438,14 +441,14 @@ class AllReduce(Mode):
     )
     shard: str | None = knob(
         None, TEXT,
-        "what each worker keeps of its part only: the optimizer's state, or gradients, too, or "
-        "parameters, too", choices=SHARDS, default_text="every worker has everything",
+        "what is sharded over the workers: the state of the optimizer; gradients as well; or "
+        "parameters as well", choices=SHARDS, default_text="nothing: every worker has everything",
         synonyms=("zero", "fsdp", "zero-stage"),
     )
     # fmt: on
 
     def check(self) -> None:
-        """Check that there are buckets."""
+        """Check that ``bucket_bytes`` has an effect."""
         if self.bucket_bytes is not None and self.overlap is False:
             raise ConfigError(
                 f"bucket-bytes {self.bucket_bytes} has no effect with overlap false, which sums "
@@ -453,7 +456,7 @@ class AllReduce(Mode):
             )
 
     def settled(self, *, clips: bool, contraction: float | None) -> Self:
-        """Return the row with when sums begin: the norm is that of the whole gradient."""
+        """Return the row with ``overlap`` set: clipping needs the norm of the whole gradient."""
         overlap = not clips if self.overlap is None else self.overlap
         bucket_bytes = BUCKET_BYTES if self.bucket_bytes is None else self.bucket_bytes
         return replace(self, overlap=overlap, bucket_bytes=bucket_bytes if overlap else None)
@@ -461,7 +464,7 @@ class AllReduce(Mode):
 
 @dataclass(frozen=True)
 class Gossip(Mode):
-    """Means with neighbours."""
+    """Averaging with neighbours."""
 
     name, synonyms = "gossip", ("d-psgd", "dpsgd")
     summary = "workers average with their neighbours on a graph; nobody waits for all"
@@ -472,54 +475,55 @@ class Gossip(Mode):
     # fmt: off
     topology: str = knob(
         DEFAULT, TEXT,
-        "graph of who averages with whom; psrt explain gossip shows it, its help lists the names",
+        "graph of who averages with whom; psrt explain gossip draws it, and its --help lists the "
+        "names",
         metavar="NAME|FILE", synonyms=("graph", "network"),
     )
     variant: str = knob(
         PLAIN, TEXT,
-        "plain averages in rounds; pairs without rounds, where no worker waits for another; "
-        "push-sum sends shares, and a weight to divide by, so that a worker need not receive as "
-        "much as it sends; gradient-tracking steps along an estimate of the mean gradient of all "
-        "workers, for data that is not alike; by-host averages inside each host, in shared memory, "
-        "and the graph is one of hosts",
+        "plain: average in rounds. pairs: average without rounds, and let no worker wait for "
+        "another. push-sum: send shares and a weight to divide by, for graphs on which a worker "
+        "receives less than it sends. gradient-tracking: step along an estimate of the mean "
+        "gradient of all workers, for non-IID data. by-host: average inside each host in shared "
+        "memory, and between hosts on the graph",
         metavar="NAME", choices=VARIANTS,
         synonyms=("asynchronous", "tracking", "diging", "track-gradients"),
     )
     order: str | None = knob(
         None, TEXT,
-        "average with neighbours, whose parameters travel while the gradient is computed, and then "
-        "step; or step first",
+        "average with neighbours while the gradient is computed, and then step; or step first, and "
+        "then average",
         choices=MIXING_ORDERS, is_open=True,
         default_text=f"{COMBINE_THEN_ADAPT}; of push-sum {ADAPT_THEN_COMBINE}",
     )
     consensus_rate: float | None = knob(
         None, REAL,
-        "with --codec, how far a worker moves in a round towards the average with its neighbours; "
-        "1: all the way",
+        "with --codec, how far a worker is pulled towards the average with its neighbours in a "
+        "round; 1: all the way",
         metavar="G", exclusive_min=0, max=1, is_open=True,
-        default_text="1; of sparse codecs the density, of qsgd 1/(1 + its variance); needed with "
-        "low-rank",
+        default_text="1; with sparse codecs the density, with qsgd 1/(1 + its variance); required "
+        "with low-rank",
         synonyms=("consensus-step", "gamma"),
     )
     # fmt: on
 
     @property
     def asynchronous(self) -> bool:
-        """Where pairs average."""
+        """Whether pairs average, without rounds."""
         return self.variant == PAIRS
 
     def check(self) -> None:
-        """Check that the variant has the order."""
+        """Check that the order is possible in this variant."""
         if self.order is not None and self.variant == PAIRS:
             raise ConfigError(f"order {self.order} has no effect with variant {PAIRS}")
         if self.order == COMBINE_THEN_ADAPT and self.variant == PUSH_SUM:
             raise ConfigError(
-                f"variant {PUSH_SUM} sends what a step has made, so order {self.order} is not "
-                f"possible with it; use order {ADAPT_THEN_COMBINE}"
+                f"order {self.order} is not possible with variant {PUSH_SUM}, which sends "
+                f"parameters after the step; use order {ADAPT_THEN_COMBINE}"
             )
 
     def settled(self, *, clips: bool, contraction: float | None) -> Self:
-        """Return the row with an order, where it has rounds, and a rate, where a codec says one."""
+        """Return the row with an order, if it has rounds, and with the codec's rate, if any."""
         usual = ADAPT_THEN_COMBINE if self.variant == PUSH_SUM else COMBINE_THEN_ADAPT
         order = None if self.variant == PAIRS else self.order or usual
         return replace(self, order=order, consensus_rate=self.consensus_rate or contraction)

@@ -1,4 +1,4 @@
-"""The names a knob may take: optimizers, rates, all-reduces. Data only."""
+"""The names that a knob may take: optimizers, rates, all-reduces. Data only."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from psrt.collective.registry import LIBRARY as LIBRARY
 from psrt.collective.registry import by_hosts as by_hosts
 from psrt.core.sharding import Sharing
 
-#: Where the servers are put among the ranks.
+#: Where servers are placed among the ranks.
 PLACEMENTS: Final = ("spread", "first", "last")
 
 #: Shards of one server: more would only cost messages.
 MOST_SHARDS: Final = 256
 
-#: All-reduces: ``auto`` picks one, ``node`` goes through the shared memory of a host, ``mpi`` is
-#: the library's own, ``node+`` a schedule goes through shared memory inside hosts and runs the
-#: schedule between them.
+#: All-reduces: ``auto`` picks one, ``node`` uses the shared memory of a host, ``mpi`` is the
+#: library's own, and ``node+`` with a schedule uses shared memory inside each host and the
+#: schedule between hosts.
 ALLREDUCE_NAMES: Final = ALL_REDUCES
 
-#: What workers share out in an all-reduce, and the all-reduces that hand each its part.
+#: What an all-reduce may shard over the workers, and the all-reduces that can give each its shard.
 OPTIMIZER, GRADIENTS, PARAMETERS = SHARDS = tuple(it.value for it in Sharing)
 SHARDING_NAMES: Final = SHARDING
 
-#: How layers are dealt out to the fragments of streaming local SGD.
+#: How layers are assigned to the fragments of streaming local SGD.
 STRIDED, SEQUENTIAL = "strided", "sequential"
 FRAGMENT_ORDERS: Final = (STRIDED, SEQUENTIAL)
 
-#: Whether a step of gossip mixes first and then moves along the gradient, or the other way round.
+#: Whether a step of gossip averages first and then moves along the gradient, or the reverse.
 COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE = "combine-then-adapt", "adapt-then-combine"
 MIXING_ORDERS: Final = (COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE)
 
-#: How neighbours average: in rounds, without them, or in rounds of another kind.
+#: How neighbours average: in rounds, without rounds, or in rounds of another kind.
 PLAIN, PAIRS, PUSH_SUM = "plain", "pairs", "push-sum"
 GRADIENT_TRACKING, BY_HOST = "gradient-tracking", "by-host"
 VARIANTS: Final = (PLAIN, PAIRS, PUSH_SUM, GRADIENT_TRACKING, BY_HOST)
 
-#: Bytes of gradient that are summed at once at least: long enough for its messages to cost more
-#: by their bytes than by their number, and a small part of the models that are worth cutting.
+#: Fewest bytes of gradient that are summed at once. Long enough that messages cost more by their
+#: bytes than by their number, and a small part of the models that are worth splitting.
 BUCKET_BYTES: Final = 1 << 20
 
-#: In what order the stages of a cut model work where nobody says.
+#: Default order in which pipeline stages work.
 DEFAULT_PIPELINE: Final = "1f1b"
 
 ACTIVATION_NAMES: Final = ("relu", "tanh", "gelu")

@@ -39,7 +39,7 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     except ConfigError as error:
         if config.mode is not None or not mode.single:
             raise
-        hint = "without --mode that is how 1 rank trains; start more with psrt launch -n N"
+        hint = "without --mode 1 rank trains like that; start more with psrt launch -n N"
         raise ConfigError(f"{error}; {hint}") from None
     config = _with_codec_of_optimizer(config, mode)
     config = _with_axes(config, mode, ranks)
@@ -56,13 +56,13 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
 
 
 def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
-    """Return the config with these values: itself where it has them, as it has been checked."""
+    """Return the config with these values; unchanged if it has them, which saves another check."""
     new = {name: value for name, value in changes.items() if getattr(config, name) != value}
     return replace(config, **new) if new else config
 
 
 def mode_of(config: TrainConfig, ranks: int) -> Mode:
-    """Return the mode of a config: where it says none, that for this number of ranks."""
+    """Return the mode of a config, or the default mode for this number of ranks."""
     if config.mode is not None:
         return config.scheme
     if config.parallel is not None and not config.servers:
@@ -71,10 +71,10 @@ def mode_of(config: TrainConfig, ranks: int) -> Mode:
 
 
 def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
-    """Say how many copies of a model that is cut there are.
+    """Fill in the number of copies of a model that is split.
 
     Raises:
-        ConfigError: if it cannot be cut like that for these ranks.
+        ConfigError: if the model cannot be split like that over these ranks.
     """
     if config.parallel is None:
         return config
@@ -82,19 +82,22 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
     servers = mode.default_servers * axes.cells if servers is None else servers
     workers = ranks - servers
     of_ranks = plural(ranks, "rank") + (
-        f" for it and {plural(servers, 'server')}" if servers else ""
+        f", of which {servers} {'is a server' if servers == 1 else 'are servers'}"
+        if servers
+        else ""
     )
     if not axes.data and (workers < 1 or workers % axes.cells):
         raise ConfigError(
-            f"--parallel {config.parallel} is of {axes.cells} ranks or a multiple, got {of_ranks}"
+            f"--parallel {config.parallel} needs {axes.cells} ranks or a multiple, got {of_ranks}"
         )
     axes = axes._replace(data=axes.data or workers // axes.cells)
     if axes.data * axes.cells != workers:
-        raise ConfigError(f"--parallel {axes} is of {axes.data * axes.cells} ranks, got {of_ranks}")
+        needed = axes.data * axes.cells
+        raise ConfigError(f"--parallel {axes} needs {needed} ranks, got {of_ranks}")
     if servers % axes.cells:
         raise ConfigError(
-            f"--servers {servers}: each of the {axes.cells} parts that --parallel {axes} cuts a "
-            "model into has servers of its own, as many as the others"
+            f"--servers {servers} must be a multiple of {axes.cells}: each of the {axes.cells} "
+            f"parts of --parallel {axes} has servers of its own"
         )
     schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
     has_one = axes.pipeline == 1 or not schedule.row.defers
@@ -110,7 +113,7 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
 
 
 def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
-    """Have the codec that an optimizer is one half of in effect, wherever the ranks are."""
+    """Turn on the codec that an optimizer is one half of, wherever the ranks are."""
     name, codec = config.optimizer.name, config.optimizer.codec
     if codec is None:
         return config
@@ -118,13 +121,16 @@ def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
         able = ", ".join(MODES.where(lambda row: row.encodes_gradients))
         raise ConfigError(
             f"--optimizer {name} is one half of a codec of gradients, which --mode {mode.name} "
-            f"does not send; those that do: {able}"
+            f"does not send; use one of {able}"
         )
     asked = config.codec
     if asked is not None and asked.name != codec:
         raise ConfigError(f"--optimizer {name} is one half of --codec {codec}, got {asked.name}")
     if config.codec_everywhere is False:
-        raise ConfigError(f"--optimizer {name} cannot do without its codec anywhere")
+        raise ConfigError(
+            f"--no-codec-everywhere is not possible with --optimizer {name}, which always needs "
+            "its codec"
+        )
     return replace(config, codec=asked or CODECS[codec], codec_everywhere=True)
 
 
@@ -141,7 +147,7 @@ def _of_other_knobs(config: TrainConfig, mode: Mode) -> dict[str, Any]:
 
 
 def _fallbacks(config: TrainConfig) -> dict[str, Any]:
-    """Return what knobs that have an effect fall back to; one may give the next its effect."""
+    """Return the fallbacks of knobs that have an effect; one may bring the next into effect."""
     knobs = knobs_of(config)
     found: dict[str, Any] = {}
 
@@ -160,8 +166,8 @@ def _with_codec(config: TrainConfig) -> TrainConfig:
     row = config.codec
     if row is None or config.scheme.mixes or row.feeds_back is None:
         return config
-    # A difference to the centre still holds what no frame has told: fed back it would count twice,
-    # and drive both apart; as would a difference that is scaled by more than its force.
+    # A difference to the centre still holds what no frame has sent. Fed back, it would count twice
+    # and drive both apart, as would a difference that is scaled by more than its force.
     elastic, feedback = config.scheme.elastic is not None, config.error_feedback
     if feedback is None:
         feedback = row.is_fed_back and not elastic
@@ -183,32 +189,32 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
             "start more with psrt launch -n N"
         )
     if servers > ranks:
-        raise ConfigError(f"--servers {servers} are more than the {ranks} ranks of the job")
+        raise ConfigError(f"--servers {servers} is more than the {ranks} ranks of the job")
     if workers == 0:
         raise ConfigError(f"--servers {servers} leaves no worker among {ranks} ranks")
     workers = config.axes.data or workers
     if (mode.share or 1) > workers:
         least = plural(mode.share or 1, "worker")
-        raise ConfigError(f"--mode {mode} needs at least {least}, there are {workers}")
+        raise ConfigError(f"--mode {mode} needs at least {least}, got {workers}")
     if mode.backup >= workers:
-        raise ConfigError(f"--mode {mode} leaves no worker to wait for, there are {workers}")
+        raise ConfigError(f"--mode {mode} leaves no worker to wait for, got {workers}")
     if mode.elastic is not None:
         _check_force(mode, mode.elastic, workers)
     for injection in config.inject:
-        # Of a model that is cut, each copy has several.
+        # With model parallelism each copy has several.
         if injection.worker is not None and injection.worker >= ranks - servers:
             raise ConfigError(
-                f"--inject {injection} names a worker that does not exist, "
-                f"the last is {ranks - servers - 1}"
+                f"--inject {injection} names a worker that does not exist; the last is "
+                f"{ranks - servers - 1}"
             )
 
 
 def _check_force(mode: Mode, beta: float, workers: int) -> None:
     """Check that the elastic force alone does not drive the workers and the centre apart.
 
-    With α = β/W, an average of all workers makes of what their mean and the centre differ by
-    1 − α − β times that, and an average of one worker 1 − 2α times. Either grows where the factor
-    is below −1, whatever the gradients are.
+    With α = β/W, an average of all workers multiplies the difference between their mean and the
+    centre by 1 − α − β, and an average of one worker by 1 − 2α. Either difference grows if its
+    factor is below −1, whatever the gradients are.
     """
     most = workers if mode.asynchronous else 2 * workers / (workers + 1)
     if beta > most:

@@ -34,11 +34,11 @@ def to_toml(config: TrainConfig) -> str:
 def read_toml(text: str, *, source: str) -> dict[str, Any]:
     """Return the values that a TOML text gives, each checked alone.
 
-    They are not checked against each other, because flags may still override some of them.
+    They are not checked against each other yet, because flags may still override some of them.
 
     Args:
         text: the content.
-        source: what messages call it, a path.
+        source: its name in messages, a path.
 
     Raises:
         ConfigError: for bad TOML, an unknown key, or a value out of range.
@@ -63,7 +63,7 @@ def read_toml(text: str, *, source: str) -> dict[str, Any]:
 
 
 def _meant(key: str) -> str:
-    """Return a guess at which key was meant, spelled as in the file."""
+    """Return a guess at the key that was meant, spelled as in the file."""
     if now := now_of(key):
         return f" (it is now {now})"
     synonyms = {
@@ -78,7 +78,7 @@ def from_toml(text: str, *, source: str = "config") -> TrainConfig:
 
     Args:
         text: the content; see `to_toml`.
-        source: what messages call it, a path.
+        source: its name in messages, a path.
 
     Raises:
         ConfigError: one line that begins with ``source``.

@@ -41,7 +41,7 @@ from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
 
 _MODE = "mode"
-_CUT = "models cut across ranks"
+_CUT = "model parallelism"
 _CODEC = "compression"
 _OPTIMIZER = "optimizer"
 _DATA = "data and model"
@@ -50,44 +50,44 @@ _RUN = "run"
 #: Where an all-reduce takes the place of servers.
 _NO_SERVERS = Condition("servers", range(1))
 _SERVERS = Condition("servers", range(1, LARGEST))
-#: Where something comes back: parameters, or means.
+#: Where a worker gets parameters or means back.
 _ANSWERED = _SERVERS._replace(
     otherwise=Condition("mode", MODES.where(lambda row: row.codecs and row.sums))
 )
-#: Where all workers have the same parameters, all of them, after an update.
+#: Where every worker has all parameters after an update, and the same ones.
 _ALIKE = Condition(
     "mode", MODES.where(lambda row: row.sums and not row.streams and row.shard != names.PARAMETERS)
 )
-#: Where a frame stands by itself: it is not added to what its receivers know.
+#: Where a frame can be decoded alone: it is not added to what its receivers know.
 _ALONE = Condition("mode", MODES.where(lambda row: row.codecs and not row.mixes))
 _PARALLEL = (Condition("parallel", Given(["pipeline:2"])),)
-#: Where gradients are stale by the mode or, in any mode, by the pipeline.
+#: Where gradients are stale because of the mode or, in any mode, because of the pipeline.
 _NO_DRAINS = Condition("pipeline_schedule", PIPELINES.where(lambda row: row.asynchronous))
 
 
 _CODED = Condition("codec", CODECS.where(lambda row: True))
-#: Those whose loss may be added to what is sent next.
+#: Codecs whose error may be added to what is sent next.
 _FED_BACK = CODECS.where(lambda row: row.feeds_back is not None)
 
 
-#: A row as its text, of which a type checker cannot know that it becomes a row.
+#: A row as text; a type checker cannot know that it is turned into a row.
 Spelled = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainConfig:
-    """The configuration that the user asked for; frozen, each value checked, also with the others.
+    """The configuration that the user asked for. Frozen; values are checked alone and together.
 
-    Values are brought to their canonical types (a whole number given for a float becomes one,
-    lists become tuples). A knob that only some modes, optimizers, schedules or rates use is
-    ``None`` when not given, and giving it to one that would ignore it is an error. Each field's
-    meaning, unit and range is its `RunKnob`, from which flags and their help are made.
+    Values are converted to their canonical types: a whole number given for a float becomes a
+    float, and lists become tuples. A knob that only some modes, optimizers, schedules or rates use
+    is ``None`` when not given; giving it where it would be ignored is an error. Each field's
+    meaning, unit and range stand in its `RunKnob`, from which flags and their help are made.
 
     Raises:
         ConfigError: one line that names the knob.
     """
 
-    # One table that the eye can run down: not an argument a line, as the formatter would.
+    # A table that is easy to scan: the formatter would put each argument on a line of its own.
     # fmt: off
     mode: Mode | Spelled | None = knob(  # noqa: RUF009
         None, MODES.kind, _MODE, "synchronization scheme; --help mode lists their knobs",
@@ -106,8 +106,8 @@ class TrainConfig:
     )
     shards_per_server: int | str | None = knob(
         None, WHOLE_OR_AUTO, _MODE,
-        "cut the share of a server into K shards, each pushed, updated and read by itself; auto "
-        "picks K by what a step is predicted to take",
+        "split the share of each server into K shards, each pushed, updated and read by itself; "
+        "auto picks K by the predicted time of a step",
         metavar="K|auto", min=1, max=names.MOST_SHARDS, requires=(_SERVERS,), fallback=names.AUTO,
         drawn=True,
         synonyms=("shards",),
@@ -126,7 +126,8 @@ class TrainConfig:
     )
     machine_costs: str | None = knob(
         None, TEXT, _MODE,
-        "read the costs by which auto picks from this file; psrt bench allreduce --fit writes it",
+        "read the communication costs that auto uses from this file, which psrt bench allreduce "
+        "--fit writes",
         metavar="FILE", requires=(_NO_SERVERS, Condition("allreduce", ("auto",))),
         default_text="those of a common machine", numeric=False, of_run=False,
         synonyms=("costs",),
@@ -140,15 +141,15 @@ class TrainConfig:
 
     consensus_every: int | None = knob(
         None, WHOLE, _MODE,
-        "measure how far apart the models of the workers are at each logged line and every K "
-        "steps; 0: only at the end",
+        "measure how far apart the workers' models are, at each logged line and every K steps; "
+        "0: only at the end",
         metavar="K", min=0, fallback=100, numeric=False,
         synonyms=("consensus", "consensus-distance"),
     )
     parallel: str | None = knob(
         None, AXES, _CUT,
-        "cut the model: data:D copies, pipeline:P stages of layers, tensor:T slices of each layer; "
-        "D is what the ranks allow",
+        "split the model across ranks: data:D copies, pipeline:P stages of layers, tensor:T slices "
+        "of each layer; without data:D, as many copies as the ranks allow",
         requires=(Condition("mode", MODES.where(lambda row: not row.single)),),
         default_text="each worker has the whole model",
         synonyms=("parallelism", "mesh", "pipeline-parallel", "tensor-parallel"),
@@ -156,31 +157,31 @@ class TrainConfig:
     )
     pipeline_schedule: str | None = knob(
         None, PIPELINE_SCHEDULE, _CUT,
-        f"order in which stages work: {', '.join(PIPELINES.own)} (interleaved:V has V chunks a "
+        f"order in which stages work: {', '.join(PIPELINES.own)} (interleaved:V has V chunks per "
         "stage); psrt explain pipeline draws it",
         requires=_PARALLEL, fallback=names.DEFAULT_PIPELINE,
     )
     micro_batches: int | None = knob(
-        None, WHOLE, _CUT, "cut a batch into M parts, which stages work on at the same time",
+        None, WHOLE, _CUT, "split a batch into M parts, which stages work on at the same time",
         metavar="M", min=1, requires=_PARALLEL,
-        default_text="4 for each stage, but no more than samples; 1 of one stage",
+        default_text="4 per stage, at most one per sample; 1 if there is one stage",
         synonyms=("microbatches", "accumulate", "gradient-accumulation-steps"),
     )
     defer_weights: bool | None = knob(
         None, SWITCH, _CUT,
-        "make the gradient of the weights of all micro-batches in one product, at the end",
+        "compute the weight gradients of all micro-batches in one product, at the end",
         requires=_PARALLEL, fallback=False,
     )
     recompute: bool | None = knob(
         None, SWITCH, _CUT,
-        "keep only what goes into a stage, and compute the rest again before its backward pass",
+        "keep only the inputs of a stage, and recompute its activations before the backward pass",
         requires=_PARALLEL, fallback=False,
         synonyms=("activation-checkpointing", "remat", "checkpoint-activations"),
     )
     stages: str | None = knob(
         None, STAGES, _CUT,
         "number of layers of each stage",
-        requires=_PARALLEL, default_text="as even as parameters allow", numeric=False,
+        requires=_PARALLEL, default_text="parameters split evenly", numeric=False,
     )
 
     staleness_rate: RateRow | Spelled | None = knob(  # noqa: RUF009
@@ -191,8 +192,8 @@ class TrainConfig:
 
     codec: CodecRow | Spelled | None = knob(  # noqa: RUF009
         None, CODECS.kind, _CODEC,
-        "send vectors in fewer bytes; psrt explain codec NAME shows how",
-        rows=CODECS, default_text="as they are",
+        "compress the vectors that are sent; psrt explain codec NAME shows how",
+        rows=CODECS, default_text="uncompressed",
         requires=(
             Condition("mode", MODES.where(lambda row: row.codecs and row.variant == names.PLAIN)),
         ),
@@ -200,19 +201,19 @@ class TrainConfig:
         usual=True,
     )
     codec_reply: CodecRow | Spelled | None = knob(  # noqa: RUF009
-        None, CODECS.kind, _CODEC, "send parameters, too, in fewer bytes: what has changed, by "
-        "this codec; in an all-reduce, means",
-        rows=CODECS, default_text="as they are; means by --codec",
+        None, CODECS.kind, _CODEC, "also compress what comes back: the changes of parameters, or "
+        "the means of an all-reduce",
+        rows=CODECS, default_text="parameters uncompressed; means by --codec",
         requires=(_CODED, _ANSWERED),
     )
     codec_everywhere: bool | None = knob(
-        None, SWITCH, _CODEC, "use the codec on one host, too, where it costs time and saves none",
+        None, SWITCH, _CODEC, "use the codec even on one host, where it only costs time",
         requires=(_CODED,), fallback=False,
     )
     error_feedback: bool | None = knob(
         None, SWITCH, _CODEC, "add what the codec lost of one vector to the next",
         requires=(Condition("codec", _FED_BACK), _ALONE),
-        default_text="as the codec does, but not of differences to a centre",
+        default_text="the codec's own; off for differences to a centre",
     )
 
     optimizer: OptimizerRow | Spelled = knob(  # noqa: RUF009
@@ -241,7 +242,7 @@ class TrainConfig:
     )
     schedule: ScheduleRow | Spelled = knob(  # noqa: RUF009
         Always(), SCHEDULES.kind, _OPTIMIZER,
-        "how the learning rate warms up, and changes over time",
+        "how the learning rate warms up and changes over time",
         rows=SCHEDULES,
         synonyms=("scheduler", "lr-schedule"),
     )
@@ -274,8 +275,8 @@ class TrainConfig:
     )
     partition: str = knob(
         IID, PARTITION, _DATA,
-        "deal samples out to workers: iid (alike), by-label:K (of K labels each), or dirichlet:A "
-        "(uneven, the more so the smaller A)",
+        "how samples are split among workers: iid, or non-IID by-label:K (K labels per worker) or "
+        "dirichlet:A (the smaller A, the less even)",
         synonyms=("non-iid", "split", "heterogeneity"),
     )
 
@@ -310,13 +311,13 @@ class TrainConfig:
     )
     last_events: int | None = knob(
         None, WHOLE, _RUN,
-        "without --record keep the last N events of each rank in memory, 64 bytes each, and write "
-        "them if the job ends by an error; 0: none",
+        "without --record, keep the last N events of each rank in memory, 64 bytes each, and write "
+        "them if the job fails; 0: none",
         min=0, max=1 << 24, default_text="65536", numeric=False, of_run=False, real_time=True,
     )
     gather: bool | None = knob(
         None, SWITCH, _RUN,
-        "bring the history of ranks that do not see --out to rank 0, at the end of the run",
+        "at the end of the run, send the history of ranks that do not see --out to rank 0",
         default_text="yes; with --no-gather all ranks must see --out",
         numeric=False, of_run=False, real_time=True,
     )
@@ -326,8 +327,8 @@ class TrainConfig:
     )
     checkpoint_every: int | str | None = knob(
         None, INTERVAL, _RUN,
-        "save everything in --out every N steps, or N seconds (30s), so that --resume can go on; "
-        "auto: as often as costs least",
+        "write a checkpoint to --out every N steps, or every N seconds (30s), for --resume; auto: "
+        "at the interval that costs least",
         metavar="N|Ns|auto", default_text="never", numeric=False, of_run=False,
         synonyms=("checkpoint", "save-every", "save-steps", "checkpoint-interval"),
         usual=True,
@@ -341,28 +342,29 @@ class TrainConfig:
         synonyms=("mean-time-between-failures", "failure-rate"),
     )
     keep: int | None = knob(
-        None, WHOLE, _RUN, "number of checkpoints to keep, the newest", metavar="K", min=1,
+        None, WHOLE, _RUN, "number of checkpoints to keep; older ones are deleted",
+        metavar="K", min=1,
         requires=(Condition("checkpoint_every", Given(["100"])),), fallback=2,
         numeric=False, of_run=False,
         synonyms=("keep-last", "save-total-limit", "max-checkpoints"),
     )
     resume: str | None = knob(
         None, TEXT, _RUN,
-        "go on from the newest checkpoint of a run, or from one of them; auto: of the run in --out,"
-        " or begin where there is none",
+        "resume from the newest checkpoint of a run, or from the checkpoint that is named; auto: "
+        "from the newest one in --out, or start from scratch if there is none",
         metavar="DIR|auto", default_text="a new run", numeric=False, of_run=False,
         synonyms=("resume-from", "restart", "load", "continue", "resume-from-checkpoint"),
         usual=True,
     )
     survive: bool | None = knob(
         None, SWITCH, _RUN,
-        "go on without workers whose processes die; needs Open MPI under mpirun --with-ft ulfm, as "
-        "psrt launch starts it",
+        "continue without workers whose processes die; needs Open MPI under mpirun --with-ft ulfm, "
+        "as psrt launch starts it",
         requires=(_SERVERS,), fallback=False, numeric=False, of_run=False,
         synonyms=("fault-tolerant", "fault-tolerance", "ulfm"),
     )
     overwrite: bool = knob(
-        False, SWITCH, _RUN, "allow an --out that holds a run, and replace it",
+        False, SWITCH, _RUN, "replace the run that --out holds",
         numeric=False, of_run=False,
         synonyms=("force",),
     )
@@ -384,14 +386,15 @@ class TrainConfig:
         synonyms=("timeout",),
     )
     busy_timeout_s: float = knob(
-        3600.0, REAL, _RUN, "end the job if a rank is busy this long without getting on",
+        3600.0, REAL, _RUN, "end the job if a busy rank makes no progress for this long",
         metavar="SECONDS", exclusive_min=0, max=1e6, numeric=False, real_time=True,
     )
     shared_memory: bool = knob(
         True, SWITCH, _RUN, "use shared memory between the ranks of a host", numeric=False
     )
     bind_cores: bool | None = knob(
-        None, SWITCH, _RUN, "keep each worker on cores of its own where ranks are more than cores",
+        None, SWITCH, _RUN, "bind each worker to cores of its own if there are more ranks than "
+        "cores",
         requires=(_SERVERS,), fallback=True, numeric=False, real_time=True,
     )
 
@@ -405,30 +408,30 @@ class TrainConfig:
         check(self)
 
     def __repr__(self) -> str:
-        """Return how it is made: what differs from the defaults."""
+        """Return the call that makes it: only the knobs that differ from the defaults."""
         given = {it.name: (getattr(self, it.name), it.default) for it in fields(self)}
         said = (f"{name}={it!r}" for name, (it, default) in given.items() if it != default)
         return f"TrainConfig({', '.join(said)})"
 
     @property
     def codecs(self) -> dict[str, CodecRow]:
-        """Field → codec: that of what workers send and that of replies, as far as there are any."""
+        """Field → codec, for what workers send and for replies, where a codec is set."""
         both = {"codec": self.codec, "codec_reply": self.codec_reply}
         return {field: row for field, row in both.items() if row is not None}
 
     def plain(self) -> dict[str, Any]:
-        """Return knob → value as JSON has it: a row as its text, which makes it again."""
+        """Return knob → value for JSON: a row becomes its text, from which it can be read back."""
         values = {it.name: getattr(self, it.name) for it in fields(self)}
         return {name: it.text if isinstance(it, Row) else it for name, it in values.items()}
 
     @property
     def axes(self) -> Axes:
-        """How the model is cut; not at all without ``--parallel``."""
+        """How the model is split; not at all without ``--parallel``."""
         return Axes() if self.parallel is None else axes_of(self.parallel)
 
     @property
     def scheme(self) -> Mode:
-        """The mode; only a resolved config is sure to have one."""
+        """The mode. Only a resolved config is sure to have one."""
         assert isinstance(self.mode, Mode), "not resolved: the mode is not known yet"
         return self.mode
 

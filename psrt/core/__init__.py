@@ -1,1 +1,1 @@
-"""The nouns of all of psrt, below everything: errors, arrays, spans, messages, figures."""
+"""The nouns that all of psrt uses: errors, arrays, spans, messages, figures."""

@@ -1,4 +1,4 @@
-"""Names for the arrays that pass between modules."""
+"""Names for the arrays that modules exchange."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float32]
 AnyVector: TypeAlias = np.ndarray[tuple[int], np.dtype[Any]]
 #: Any shape, any type.
 AnyArray: TypeAlias = npt.NDArray[Any]
-#: Raw memory.
+#: Raw bytes.
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 #: Bytes of an element of a ``Vector``.
@@ -23,20 +23,20 @@ ITEMSIZE = 4
 
 
 class ReadOnly:
-    """The vector used last, as a view that cannot be written to; the same object every time."""
+    """A read-only view of the last vector; the same object for the same vector."""
 
     def __init__(self) -> None:
         self._vector: Vector | None = None
 
     def of(self, vector: Vector) -> Vector:
-        """Return a view of a vector, for code that should only read it."""
+        """Return a read-only view of a vector."""
         if vector is not self._vector:
             self._vector, self._view = vector, read_only(vector)
         return self._view
 
 
 def read_only(vector: Vector) -> Vector:
-    """Return a view of a vector that cannot be written to."""
+    """Return a read-only view of a vector."""
     view = vector.view()
     view.flags.writeable = False
     return view

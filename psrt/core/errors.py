@@ -11,13 +11,13 @@ import traceback
 class PsrtError(Exception):
     """Base class of everything that psrt raises on purpose; its text is one clear line.
 
-    ``exit_status`` is what a command that ends with this error returns to the shell.
+    ``exit_status`` is the exit status of a command that ends with this error.
     """
 
     exit_status = 1
     #: Whether every rank of the job raises it, so that none is left waiting.
     agreed = False
-    #: Whether another rank raises the original and prints it, so that this one may be silent.
+    #: Whether another rank raises and prints the original error, so that this one need not.
     echo = False
 
 
@@ -32,17 +32,17 @@ class ProtocolError(PsrtError):
 
 
 class DifferentCallsError(ProtocolError):
-    """The ranks make other calls than each other, so their programs differ."""
+    """Ranks make different calls, so their programs differ."""
 
 
 class LeftError(ProtocolError):
-    """Another rank has left: by an error of its own, which it shows, or by an early end."""
+    """Another rank has departed: with an error of its own, which it prints, or by ending early."""
 
     exit_status = 5
 
 
 class CodecError(ProtocolError):
-    """A compressed vector is not one of its codec; what it says of itself does not hold."""
+    """A compressed vector is invalid: its contents contradict its codec or its header."""
 
 
 class ReplayError(ProtocolError):
@@ -56,36 +56,36 @@ class TransportError(PsrtError):
 
 
 class CrashError(TransportError):
-    """A rank's process has ended, without which the others cannot go on; in virtual time."""
+    """The process of a rank has ended, and the others cannot continue without it; virtual time."""
 
     exit_status = 5
 
 
 class FencedError(PsrtError):
-    """Others have taken this worker to be dead, and gone on without it; it just ends."""
+    """The other ranks declared this worker dead and continue without it, so it ends."""
 
 
 class GaveUpError(PsrtError):
-    """A job has died too often without a new checkpoint to be started again; in virtual time."""
+    """A job died too often without a new checkpoint to be restarted; virtual time."""
 
     exit_status = 7
 
 
 class MissingWorkersError(TransportError):
-    """Workers fell silent, and the others trained to the end without them.
+    """Workers stopped responding, and the others trained to the end without them.
 
-    Ranks are gone, so nothing more can be done over MPI: when the program ends, so does the job,
-    with this status.
+    Ranks are gone, so MPI cannot be used any more: when the program ends, the job ends with this
+    status.
     """
 
     def __init__(self, text: str, run: object = None) -> None:
         super().__init__(text)
-        #: What the others came to, a ``Run``, at rank 0.
+        #: The result of the others, a ``Run``, at rank 0.
         self.run = run
 
 
 class JobOverError(PsrtError):
-    """The job is over because of another rank, and has been told to be; nothing is to be added."""
+    """The job ends because of another rank, and the reason has been printed already."""
 
     #: Exit statuses: a rank did not answer within the deadline, or its process has ended.
     LATE, DIED = 4, 5
@@ -96,23 +96,23 @@ class JobOverError(PsrtError):
 
 
 class DivergedError(PsrtError):
-    """The loss turned NaN or infinite; the parameters are worthless from here on."""
+    """The loss became NaN or infinite; the parameters are useless from here on."""
 
     exit_status = 3
 
 
 class CheckpointError(PsrtError):
-    """A checkpoint, or a part of one, is not what was written."""
+    """A checkpoint, or a part of one, differs from what was written."""
 
 
 class StoppedError(PsrtError):
-    """The run was asked to save and stop, and has; it can go on from there."""
+    """The run saved a checkpoint and stopped, as it was asked to; it can be resumed."""
 
     exit_status = 8
 
     def __init__(self, text: str, run: object = None) -> None:
         super().__init__(text)
-        #: What it came to so far, a ``Run``, at rank 0.
+        #: The result so far, a ``Run``, at rank 0.
         self.run = run
 
 
@@ -121,7 +121,7 @@ class OutputError(PsrtError):
 
     def __init__(self, text: str, run: object = None) -> None:
         super().__init__(text)
-        #: The finished ``Run``, if there is one, so that the caller does not lose its model.
+        #: The finished ``Run``, if there is one, so that the caller keeps its model.
         self.run = run
 
 
@@ -137,9 +137,9 @@ _FILES = (
 )  # fmt: skip
 
 
-#: Those that turn the direction of what is read.
+#: Characters that change the direction of text.
 _TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-#: What a terminal obeys and does not show, but for the line feed and the tab → how it is shown.
+#: Control characters of a terminal, except line feed and tab → how they are shown.
 _CONTROLS = {
     code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
     for code in (*range(9), *range(11, 32), *range(127, 160), *_TURNS)
@@ -147,7 +147,7 @@ _CONTROLS = {
 
 
 def plain(text: str) -> str:
-    r"""Return a text with nothing in it that a terminal obeys: it may be that of a stranger's file.
+    r"""Return a text without control characters of a terminal: it may be from an untrusted file.
 
     >>> plain("a\x1b[2J\tb\n")
     'a\\x1b[2J\tb\n'
@@ -174,19 +174,19 @@ def line_of(error: BaseException) -> str | None:
         text = f"{name}{error.strerror}"
     elif not isinstance(error, PsrtError):
         return None
-    # A name that the user gave may have line feeds in it.
+    # A name that the user gave may contain line feeds.
     return "error: " + plain(text.replace("\n", "\\n").replace("\r", "\\r"))
 
 
-#: Modules that psrt calls itself: an error there is its own, or the machine's.
+#: Modules that psrt calls itself: an error there is psrt's, or the machine's.
 _CALLED = {*sys.stdlib_module_names, "numpy", "mpi4py", "safetensors"}
 
 
 def users_traceback(error: BaseException) -> str | None:
-    """Return the traceback of an error in code that psrt has called, without psrt's own frames.
+    """Return the traceback of an error in the user's code, without psrt's own frames.
 
     Returns:
-        None if it was raised by psrt, or in what it calls for itself; or asks for an end.
+        None if it was raised by psrt or by modules that psrt calls, or if it requests an exit.
     """
     if isinstance(error, PsrtError) or not isinstance(error, Exception):
         return None
@@ -202,7 +202,7 @@ def users_traceback(error: BaseException) -> str | None:
 
 
 def users_place(error: BaseException) -> str:
-    """Return the file and line of the user's code that an error was raised in, or by a call of.
+    """Return the file and line of the user's code that raised an error, or whose call raised it.
 
     Empty if it is not known.
     """

@@ -15,7 +15,7 @@ from psrt.core.errors import ConfigError
 
 #: Largest text that is read, in bytes: psrt writes none this long.
 _MOST = 64 << 20
-#: Bytes that are read at a time, so that memory is taken as they come.
+#: Bytes that are read at a time, so that memory is allocated as they arrive.
 _PIECE = 1 << 20
 
 
@@ -28,7 +28,7 @@ def read_text(path: str, kind: str = "a text", *, encoding: str = "utf-8") -> st
         encoding: UTF-8, or a variant of it.
 
     Raises:
-        ConfigError: if it cannot be read or does not end, as some devices do not.
+        ConfigError: if it cannot be read, or never ends, like some devices.
     """
     try:
         with _opened(path) as file:
@@ -36,24 +36,24 @@ def read_text(path: str, kind: str = "a text", *, encoding: str = "utf-8") -> st
             while len(data) < _MOST and (piece := file.read(_PIECE)):
                 data += piece
             if not data and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{path}: a pipe into which nobody writes")
+                raise ConfigError(f"{path}: a pipe that no process writes to")
         if len(data) >= _MOST:
-            raise ConfigError(f"{path}: not {kind}: it does not end within {_MOST >> 20} MiB")
+            raise ConfigError(f"{path}: not {kind}: it is longer than {_MOST >> 20} MiB")
         text = io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except ConfigError:
         raise
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except ValueError:  # not UTF-8, or a path that no file can have
+    except ValueError:  # not UTF-8, or an impossible path
         raise ConfigError(f"{path}: not {kind} in UTF-8") from None
     return text
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read its bytes; what is no regular file, as a pipe, might never be read.
+    """Open a regular file to read its bytes; reading a pipe or a device might never end.
 
     Raises:
-        OSError: if it is none, or cannot be opened.
+        OSError: if it is not a regular file, or cannot be opened.
     """
     file = _opened(path)
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -63,12 +63,12 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _opened(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file without waiting, as a pipe would have it, until somebody writes into it."""
+    """Open a file without waiting for a writer, as opening a pipe would."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.set_blocking(handle, True)
         return os.fdopen(handle, "rb")
-    except BaseException:  # a folder cannot be opened so
+    except BaseException:  # such as for a folder
         os.close(handle)
         raise
 
@@ -86,10 +86,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def check_writable(path: str | os.PathLike[str] | None) -> None:
-    """Check, before the work begins, that its result can be written; None stands for no file.
+    """Check that a file can be written, before the work begins; None stands for no file.
 
-    The file is opened and not changed: permissions alone do not show that a folder is a file, a
-    file system read-only, or a name too long.
+    The file is opened but not changed: permissions alone do not show that a folder is a file, that
+    a file system is read-only, or that a name is too long.
 
     Raises:
         ConfigError: if it cannot.
@@ -101,16 +101,17 @@ def check_writable(path: str | os.PathLike[str] | None) -> None:
         with open(path, "ab"):
             pass
         if is_new:
-            os.unlink(os.path.realpath(path))  # a link may have named what is not there
+            os.unlink(os.path.realpath(path))  # the path may be a link to a missing file
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write {path}: {_why(error)}") from None
 
 
 def is_own_folder(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a folder, no link, in which nobody else may change what we write.
+    """Return whether a path is a folder, not a link, in which no other user can change our files.
 
-    Others may not write to it, or may not touch what is not theirs, as in /tmp. A group of the
-    user's own name is no others: on many systems everybody has one, which may write by default.
+    Other users either may not write to it, or may not touch files of others in it, as in /tmp. A
+    group with the user's own name does not count: on many systems every user has one, which may
+    write by default.
 
     Raises:
         OSError: if nothing is there.
@@ -127,7 +128,7 @@ def is_own_folder(path: str | os.PathLike[str]) -> bool:
 def _is_ours_alone(gid: int) -> bool:
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
-    except KeyError:  # as in a container, where numbers have no names
+    except KeyError:  # as in a container, where ids have no names
         return False
     return user.pw_gid == gid and group.gr_name == user.pw_name and not group.gr_mem
 
@@ -136,7 +137,7 @@ def keep_apart(out: str | os.PathLike[str], flag: str, source: str | os.PathLike
     """Check that a run does not overwrite its own input.
 
     Args:
-        out: folder that the run writes.
+        out: the folder that the run writes.
         flag: the flag that names ``source``, for the message.
         source: a file, or the folder of a run.
 
@@ -145,7 +146,7 @@ def keep_apart(out: str | os.PathLike[str], flag: str, source: str | os.PathLike
     """
     if Path(source).resolve().is_relative_to(Path(out).resolve()):
         raise ConfigError(
-            f"--out {os.fspath(out)} would be written over what {flag} {os.fspath(source)} reads"
+            f"--out {os.fspath(out)} would overwrite {flag} {os.fspath(source)}: give another --out"
         )
 
 

@@ -1,6 +1,6 @@
-"""Public names of packages, whose modules are imported when one of their names is first asked for.
+"""Public names of packages, whose modules are imported on first use of a name.
 
-``psrt`` itself has its own: it imports nothing, not even this.
+``psrt`` itself has its own version: it imports nothing, not even this.
 """
 
 from __future__ import annotations

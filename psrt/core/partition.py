@@ -1,6 +1,6 @@
-"""Parts of a flat vector and how a model is cut into shards. Pure: views, never copies.
+"""Parts of a flat vector, and how a model is split into shards. Pure: views, never copies.
 
-It leaves numpy to whoever has a vector: the command line starts without it.
+It does not import numpy, so that the command line starts without it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Span(NamedTuple):
 
 
 class Rectangle(NamedTuple):
-    """Some rows and columns of a matrix that lies in a flat vector.
+    """Some rows and columns of a matrix in a flat vector.
 
     >>> import numpy as np
-    >>> matrix = np.arange(12.0, dtype=np.float32)  # of 3 rows of 4
+    >>> matrix = np.arange(12.0, dtype=np.float32)  # 3 rows of 4
     >>> Rectangle(5, rows=2, columns=2, pitch=4).of(matrix)
     array([[ 5.,  6.],
            [ 9., 10.]], dtype=float32)
@@ -53,7 +53,7 @@ class Rectangle(NamedTuple):
     #: Rows, and elements of each.
     rows: int
     columns: int
-    #: From the beginning of a row to that of the next one.
+    #: Elements from the beginning of a row to the beginning of the next one.
     pitch: int
 
     @property
@@ -74,7 +74,7 @@ class Rectangle(NamedTuple):
 
 
 class Part(tuple[Rectangle, ...]):
-    """Some of the elements of a vector, in an order of their own.
+    """Some elements of a vector, in any order.
 
     >>> import numpy as np
     >>> part = Part.of_spans([Span(6, 8), Span(0, 1)])
@@ -86,7 +86,7 @@ class Part(tuple[Rectangle, ...]):
 
     @classmethod
     def of_spans(cls, spans: Iterable[Span]) -> Part:
-        """Return the part that has these spans, one behind the other."""
+        """Return the part that has these spans, one after another."""
         return cls(Rectangle(span.start, 1, span.size, span.size) for span in spans)
 
     @property
@@ -110,12 +110,12 @@ class Part(tuple[Rectangle, ...]):
         mine: np.ndarray[tuple[int], np.dtype[ScalarT]],
         whole: np.ndarray[tuple[int], np.dtype[ScalarT]],
     ) -> None:
-        """Write what ``take`` returned back to its place."""
+        """Write the result of ``take`` back into the whole vector."""
         for place, it in self._places():
             it.of(whole)[...] = mine[place].reshape(it.rows, it.columns)
 
     def spans(self, of: Span) -> tuple[Span, ...]:
-        """Return where some of its elements are in the whole vector, in its order.
+        """Return where some of its elements are in the whole vector, in the part's order.
 
         >>> Part([Rectangle(5, rows=2, columns=2, pitch=4)]).spans(Span(1, 4))
         (Span(start=6, stop=7), Span(start=9, stop=11))
@@ -141,7 +141,7 @@ class Part(tuple[Rectangle, ...]):
 
 
 def even_spans(n: int, parts: int) -> tuple[Span, ...]:
-    """Cut ``n`` elements into ``parts`` contiguous spans whose sizes differ by at most one.
+    """Split ``n`` elements into ``parts`` contiguous spans whose sizes differ by at most one.
 
     The larger spans come first; with fewer elements than parts the last spans are empty.
 
@@ -165,7 +165,7 @@ def even_span(n: int, parts: int, part: int) -> Span:
 
 
 def block_spans(n: int, block: int) -> tuple[Span, ...]:
-    """Cut ``n`` elements into spans of ``block``; the last one holds the rest.
+    """Split ``n`` elements into spans of ``block``; the last one holds the rest.
 
     >>> block_spans(5, 2)
     (Span(start=0, stop=2), Span(start=2, stop=4), Span(start=4, stop=5))
@@ -174,15 +174,16 @@ def block_spans(n: int, block: int) -> tuple[Span, ...]:
 
 
 def layered_spans(n: int, parts: int, layers: Iterable[Span]) -> tuple[Span, ...]:
-    """Cut ``n`` elements into ``parts`` spans, between layers wherever that is balanced.
+    """Split ``n`` elements into ``parts`` spans, between layers wherever that is balanced.
 
-    Begun with the boundary of two layers that is nearest to an even cut, a cut moves there if no
-    span gets longer than ``_LONGEST`` times an even one; between such cuts, spans are even.
+    Boundaries between layers are tried in order of their distance from a cut of an even split. That
+    cut moves to the boundary if no span becomes longer than ``_LONGEST`` times an even one. Between
+    moved cuts, spans are even.
 
     Args:
         n: the number of elements.
         parts: the number of spans.
-        layers: spans that tile ``[0, n)``, in any order; a single one cuts evenly.
+        layers: spans that tile ``[0, n)``, in any order; a single one gives an even split.
 
     >>> [(start, stop) for start, stop in layered_spans(20, 4, [Span(11, 20), Span(0, 11)])]
     [(0, 6), (6, 11), (11, 16), (16, 20)]
@@ -192,14 +193,14 @@ def layered_spans(n: int, parts: int, layers: Iterable[Span]) -> tuple[Span, ...
     by_distance = sorted((abs(at * parts - round(at * parts / n) * n), at) for at in inner)
     for _, at in by_distance:
         moved = {round(at * parts / n): at, **cuts}  # never one that is already there
-        # An even cut rounds lengths up.
+        # An even split rounds lengths up.
         if max(span.size for span in _between(moved)) <= max(_LONGEST * n / parts, -(-n // parts)):
             cuts = moved
     return _between(cuts)
 
 
 def _between(cuts: Mapping[int, int]) -> tuple[Span, ...]:
-    """Return spans with a cut before the i-th one at ``cuts[i]``, and even where there is none."""
+    """Return spans with a cut before the i-th one at ``cuts[i]``, and even spans elsewhere."""
     found: list[Span] = []
     for (first, start), (last, stop) in pairwise(sorted(cuts.items())):
         found += [Span(start + a, start + b) for a, b in even_spans(stop - start, last - first)]
@@ -209,16 +210,16 @@ def _between(cuts: Mapping[int, int]) -> tuple[Span, ...]:
 def fragments_of(
     layers: Iterable[Span], count: int, *, strided: bool = True
 ) -> tuple[tuple[Span, ...], ...]:
-    """Deal layers out to fragments, which are averaged one at a time.
+    """Assign layers to fragments, which are averaged one at a time.
 
     Args:
         layers: their spans, in any order.
         count: F, the number of fragments, at least 1.
-        strided: whether fragment f has the layers f, f + F, f + 2F, …; else each has layers that
-            follow each other.
+        strided: whether fragment f has the layers f, f + F, f + 2F, …; otherwise each has
+            consecutive layers.
 
     Returns:
-        The spans of each fragment, from the first layer on; layers that touch are one span.
+        The spans of each fragment, from the first layer on; adjacent layers form one span.
 
     Raises:
         ConfigError: if a fragment would have no layer.
@@ -232,8 +233,8 @@ def fragments_of(
     ordered = sorted(layers)
     if count > len(ordered):
         raise ConfigError(
-            f"{count} fragments are more than the model has layers, {len(ordered)}: a fragment is "
-            "one layer or more"
+            f"{count} fragments are more than the number of layers, {len(ordered)}: each fragment "
+            "needs at least one layer"
         )
     if strided:
         return tuple(_joined(ordered[f::count]) for f in range(count))
@@ -241,7 +242,7 @@ def fragments_of(
 
 
 def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return ascending spans, with one in place of those that touch."""
+    """Return ascending spans, with adjacent ones joined."""
     found: list[Span] = []
     for span in spans:
         if found and found[-1].stop == span.start:
@@ -262,7 +263,7 @@ class ShardPlan:
 
     @classmethod
     def even(cls, n: int, shards: int) -> ShardPlan:
-        """Cut ``n`` parameters evenly.
+        """Split ``n`` parameters evenly.
 
         Raises:
             ConfigError: if a shard would own nothing.
@@ -272,7 +273,7 @@ class ShardPlan:
 
     @classmethod
     def layered(cls, n: int, shards: int, layers: Iterable[Span]) -> ShardPlan:
-        """Cut ``n`` parameters between layers; see ``layered_spans``.
+        """Split ``n`` parameters between layers; see ``layered_spans``.
 
         Args:
             n: parameters, at least ``shards``.

@@ -1,8 +1,8 @@
-"""How far a command is: what a person who waits is told of it, and when.
+"""How far a command is: the lines for a user who waits, and when they are due.
 
-Pure: it asks a given clock, and prints nothing. Who works says what it does, in nested parts, to
-``PROGRESS``: plain stores. Who prints, if anybody does, looks at it from a thread of its own, and
-asks how far that is. So what is worked on need not count time, nor wait.
+Pure: it reads a given clock, and prints nothing. Code that works declares what it does, in nested
+parts, to ``PROGRESS``: plain stores. Code that prints, if any, reads them from its own thread and
+asks how far each part is. So working code neither counts time nor waits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-#: Seconds that a command takes before it is spoken of.
+#: Seconds before the first line of a command.
 SILENT_S = 2.0
-#: Seconds from one line to the next: on a terminal, of those who want to see more, and the most.
+#: Seconds from one line to the next: on a terminal, with ``--verbose``, and at most.
 _LIVE_S, _VERBOSE_S, _MOST_S = 0.25, 1.0, 600.0
-#: When the first lines are printed where each stays, in seconds; the time doubles from the last on.
+#: When the first lines are printed if each stays, in seconds; after the last one the time doubles.
 _FIRST_S = (SILENT_S, 5.0, 10.0)
 
 T = TypeVar("T")
@@ -27,17 +27,17 @@ class Amount(NamedTuple):
     """How much of something is done."""
 
     done: float
-    #: None where nobody knows.
+    #: None if it is not known.
     total: float | None
-    #: What is counted.
+    #: What is counted, in the singular.
     noun: str
-    #: What else is worth knowing, and what only those who want to see more are told.
+    #: What else is worth knowing, and what only ``--verbose`` shows.
     note: str = ""
     detail: str = ""
 
 
 def amount_text(done: float, total: float | None) -> str:
-    """Format how many there are of how many.
+    """Format how much is done of how much.
 
     >>> amount_text(12, None), amount_text(135, 4500000), amount_text(2.26, 10.0)
     ('12', '135 of 4500000 (0 %)', '2.3 of 10 (22 %)')
@@ -70,7 +70,7 @@ def hours(seconds: float) -> str:
 
 
 class _Part(NamedTuple):
-    """Something that a command does, maybe as a part of something else."""
+    """Something that a command does, possibly as a part of something else."""
 
     what: str
     look: Callable[[], Amount | None]
@@ -80,27 +80,27 @@ class _Part(NamedTuple):
 
 
 class Progress:
-    """What a command does at present, and the next line about it."""
+    """What a command is doing, and the next line about it."""
 
     def __init__(self, now: Callable[[], float], *, live: bool = False, verbose: bool = False):
         """Begin.
 
         Args:
             now: returns the time in seconds.
-            live: whether a line takes the place of the one before.
-            verbose: whether to begin at once, and to say more.
+            live: whether a line replaces the one before.
+            verbose: whether to begin at once and to show more.
         """
         self._now = now
-        #: Those under way, the outermost first; replaced, never changed, as another thread reads.
+        #: Parts in progress, the outermost first; replaced, never changed: another thread reads it.
         self._parts: tuple[_Part, ...] = ()
-        #: Makes room on a terminal for what else is to be printed there.
+        #: Makes room on a terminal for other output.
         self.above: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-        #: What it does where nobody says, and since when, if something is done already.
-        self._otherwise, self._idle_since = "sets up", -math.inf
+        #: What to show between parts, and since when, if a part is done already.
+        self._otherwise, self._idle_since = "starting", -math.inf
         self.begin(live=live, verbose=verbose)
 
     def begin(self, *, live: bool = False, verbose: bool = False) -> None:
-        """Begin anew, see above."""
+        """Begin again, see above."""
         self._live, self._verbose = live, verbose
         self._began = self._now()
         self._due = 0.0 if verbose else SILENT_S
@@ -110,16 +110,16 @@ class Progress:
         """Declare what the block does.
 
         Args:
-            what: in words that begin with a verb, such as ``checks``.
+            what: in words that begin with a verb, such as ``checking``.
             look: returns how far it is; called by another thread.
         """
         found = _look(look)
         part = _Part(what, look, self._now(), found.done if found else 0.0)
-        self._parts, self._otherwise = (*self._parts, part), "finishes"
+        self._parts, self._otherwise = (*self._parts, part), "finishing"
         try:
             yield
         finally:
-            # Not as they were before: loops that an error has left are closed at any later time.
+            # Do not restore the old tuple: a loop that an error has left may be closed much later.
             self._parts = tuple(it for it in self._parts if it is not part)
             self._idle_since = self._now()
 
@@ -140,7 +140,7 @@ class Progress:
     def due_s(self) -> float:
         """Return the seconds until the next line is due, at least 0.
 
-        Between two parts, and after the last, which is mostly the end, none is due for a while.
+        After each part none is due for a while: the next part, or the end, usually follows.
         """
         due = self._began + self._due
         if not self._parts:
@@ -148,7 +148,7 @@ class Progress:
         return max(0.0, due - self._now())
 
     def line(self) -> str:
-        """Return the line about now, and have the next one come later."""
+        """Return the current line, and schedule the next one."""
         seconds = self._now() - self._began
         self._due = self._next(seconds)
         parts = self._parts
@@ -163,7 +163,7 @@ class Progress:
         return "  ".join([*shown, f"time {hours(seconds)}", *self._left(parts, found)])
 
     def _next(self, seconds: float) -> float:
-        """Return when the line after one at ``seconds`` is due, counted as those are.
+        """Return when the line after one at ``seconds`` is due, on the same clock.
 
         >>> progress = Progress(lambda: 0.0)
         >>> [progress._next(seconds) for seconds in (0.5, 2.0, 5.1, 10.0, 40.0, 3600.0)]
@@ -177,14 +177,14 @@ class Progress:
         return seconds + min(seconds, _MOST_S)
 
     def _pace(self, parts: Sequence[_Part], found: Sequence[Amount]) -> list[str]:
-        """Return how fast whole things are done, where they are."""
+        """Return how many whole things are done per second, if they are whole."""
         if not found or not isinstance(found[0].done, int):
             return []
         seconds, done = self._now() - parts[0].began, found[0].done - parts[0].before
         return [f"{done / seconds:.3g} {found[0].noun}s/s"] if done > 0 and seconds > 0 else []
 
     def _left(self, parts: Sequence[_Part], found: Sequence[Amount]) -> list[str]:
-        """Return how long the rest will take, at the speed of what was done so far."""
+        """Return how long the rest will take at the speed so far."""
         if not found or not found[0].total:
             return []
         done, share = 0.0, 1.0
@@ -192,7 +192,7 @@ class Progress:
             if not amount.total:
                 break
             done += share * min(1.0, amount.done / amount.total)
-            share /= amount.total  # what is inside is of one of them
+            share /= amount.total  # the inner part counts within one item of this one
         before = parts[0].before / found[0].total
         left = seconds_left(done - before, 1.0 - before, self._now() - parts[0].began)
         return [] if left is None else [f"left {hours(left)}"]

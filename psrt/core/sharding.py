@@ -1,7 +1,7 @@
-"""What workers share out among them instead of all having it, and the memory that this leaves.
+"""What is sharded over the workers instead of being kept by each, and the memory that this needs.
 
-In data parallelism each of W workers has the n parameters, their gradient, and the k vectors that
-its optimizer keeps. They are the same everywhere, so each may be kept by one worker, its *owner*:
+In data parallelism each of W workers has the n parameters, their gradient, and the k vectors of its
+optimizer. They are the same on all workers, so each part may be kept by one worker, its *owner*:
 
 ==============  =====================================  ==========================================
 ``shard=``      bytes of a worker                      of it
@@ -14,9 +14,9 @@ none            4n + 4n + 4kn                          parameters, gradient, opt
                                                        one ahead
 ==============  =====================================  ==========================================
 
-In the paper's half precision the first row is 2n + 2n + Kn, and with gradients shared out they are
-2n/W: its update comes after the whole of them. Here an owner updates a bucket at once, so no sum
-is kept, and the last rows have two buckets of gradient, where the paper counts none. Pure.
+In the paper's half precision the first row is 2n + 2n + Kn, and sharded gradients take 2n/W, since
+its update comes after all of them. Here an owner updates each bucket at once, so no sum is kept,
+and the last rows have two buckets of gradient, where the paper counts none. Pure.
 
 Source: Rajbhandari, Rasley, Ruwase, He, "ZeRO: Memory Optimizations Toward Training Trillion
 Parameter Models", SC 2020 (1910.02054), section 5 and figure 1: P_os, P_os+g and P_os+g+p.
@@ -30,20 +30,20 @@ from enum import Enum
 
 from psrt.core.units import size_text
 
-#: Bytes of an element; as in ``psrt.core.arrays``, which imports numpy.
+#: Bytes of an element; same as in ``psrt.core.arrays``, which imports numpy.
 ITEMSIZE = 4
-#: Buckets that a worker has at a time: one that is used, and one that is on its way.
+#: Buckets that a worker holds at a time: one in use, and one in flight.
 BUCKETS = 2
 
 
 class Sharing(Enum):
-    """What workers share out: each has what the one before has, too."""
+    """What is sharded over the workers; each row includes the one before."""
 
     #: The state of the optimizer.
     OPTIMIZER = "optimizer"
-    #: And the gradient.
+    #: Also the gradient.
     GRADIENTS = "gradients"
-    #: And the parameters.
+    #: Also the parameters.
     PARAMETERS = "parameters"
 
 
@@ -59,7 +59,7 @@ class Memory:
     optimizer: float
     #: Parameters that it gathers to compute with.
     gathered: float = 0.0
-    #: Activations and their gradients, of a model that is cut.
+    #: Activations and their gradients, with model parallelism.
     activations: float = 0.0
 
     @property
@@ -94,10 +94,10 @@ def memory(
     """Return the memory of a worker by the formula, in bytes.
 
     Args:
-        shard: what is shared out; None: nothing.
+        shard: what is sharded; None: nothing.
         n: parameters.
         workers: W.
-        vectors: k, those that the optimizer keeps: none in SGD, 1 with momentum, 2 in Adam.
+        vectors: k, vectors that the optimizer keeps: 0 in SGD, 1 with momentum, 2 in Adam.
         buckets: elements of each bucket that gradients are summed in.
 
     >>> [memory(shard, 1000, workers=4, vectors=2, buckets=[100] * 10).total / 4000

@@ -1,12 +1,12 @@
 """The counters of a run: each figure declared once, with its unit and how it merges over ranks.
 
-A rank counts into its own ``Stats``. At the end they are sent to rank 0 as text and merged there
-into ``summary.json``; a figure without a field in the summary is written under its own name. So a
-new counter is a line here and a line where it is counted.
+Each rank counts into its own ``Stats``. At the end they are sent to rank 0 as text and merged into
+``summary.json``; a figure without a field in the summary is written under its own name. So a new
+counter takes one line here and one line where it is counted.
 
-A figure that workers count may be a *column* of ``metrics.jsonl`` as well: with each report a
-worker sends what it has counted since the start, and a line holds the newest of all workers, merged
-as in the summary. Pure.
+A figure that workers count may also be a *column* of ``metrics.jsonl``: with each report a worker
+sends its counts since the start, and a line holds the newest counts of all workers, merged as in
+the summary. Pure.
 """
 
 # ruff: noqa: RUF009 - the calls in the dataclass make its fields
@@ -90,7 +90,7 @@ def total(unit: str, start: float = 0, *, column: bool = False) -> Any:
     Args:
         unit: for the reader.
         start: value before anything was counted; its type is that of the number.
-        column: whether ``metrics.jsonl`` has it, too, as the workers have counted it so far.
+        column: whether ``metrics.jsonl`` also has it, as counted by the workers so far.
     """
     return _figure(_total, start, unit=unit, column=column)
 
@@ -101,7 +101,7 @@ def largest(unit: str, start: float = 0, *, column: bool = False) -> Any:
 
 
 def parts(merge: Merge, start: Any, unit: str = "") -> Any:
-    """Declare a figure that the summary shows in a form of its own.
+    """Declare a figure that has its own form in the summary.
 
     Args:
         merge: merges the figures of two ranks.
@@ -115,7 +115,7 @@ def parts(merge: Merge, start: Any, unit: str = "") -> Any:
 class Stats:
     """The counters of one rank, or of all ranks merged."""
 
-    #: What a checkpoint keeps: all but whose they are.
+    #: The counters that a checkpoint keeps: all except the numbers of worker and shard.
     saved: ClassVar[tuple[str, ...]] = ()
     #: Number of the worker, −1 for a server.
     worker: int = parts(_own, -1)
@@ -123,7 +123,7 @@ class Stats:
     shard: int = parts(_own, -1)
     #: Training samples.
     samples: int = total("samples")
-    #: Gradient steps finished, by the worker's clock.
+    #: Gradient steps finished, the worker's clock.
     steps: int = largest("steps")
     #: Epochs finished.
     epochs: int = largest("epochs")
@@ -133,22 +133,22 @@ class Stats:
     updates: int = largest("updates")
     #: Gradients that arrived but were not applied.
     dropped: int = total("pushes")
-    #: Largest distance of two workers' clocks.
+    #: Largest difference between two workers' clocks.
     clock_spread_max: int = largest("steps")
-    #: By worker, the steps that it had finished when it left, as a server or a neighbour knows.
+    #: By worker, the steps that it had finished when it departed, as a server or neighbour knows.
     left: Histogram = parts(_largest_by_key, dict, "steps")
-    #: By worker that was missed, the steps of it that a shard has, the most and the least of all.
+    #: By missing worker, the steps of it that a shard has: the most and the fewest of all shards.
     reached: Histogram = parts(_largest_by_key, dict, "steps")
     reached_all: Histogram = parts(_least_by_key, dict, "steps")
     #: Bytes handed to the transport.
     bytes_sent: int = total("bytes", column=True)
     #: Bytes taken from the transport.
     bytes_received: int = total("bytes", column=True)
-    #: Bytes of the frames that workers sent, and of the gradients that these stand for; 0 of both
-    #: without a codec.
+    #: Bytes of the frames that workers sent, and of the gradients that they encode; both 0 without
+    #: a codec.
     frame_bytes: int = total("bytes")
     framed_bytes: int = total("bytes")
-    #: Bytes that went to other stages and slices of a model that is cut, and that came from them.
+    #: Bytes sent to other stages and slices under model parallelism, and received from them.
     cut_bytes_sent: int = total("bytes")
     cut_bytes_received: int = total("bytes")
     #: Reads by skew, the difference of the shards' versions in them.
@@ -157,13 +157,13 @@ class Stats:
     staleness: list[Histogram] = parts(_each_by_key, list, "pushes")
     #: Measured gaps, ‖θ_now − θ_read‖/√n or between neighbours: count, sum, maximum.
     gaps: tuple[int, float, float] = parts(_moments, (0, 0.0, 0.0))
-    #: Bytes of a worker's vectors, in the order of ``Memory``; none where they are not counted.
+    #: Bytes of a worker's vectors, in the order of ``Memory``; empty if they are not counted.
     memory: tuple[float, ...] = parts(_largest_each, (), "bytes")
     #: Time that a worker waited, by cause.
     waited: dict[str, float] = parts(_by_key, dict, "seconds")
     #: Time that a worker waited for other workers, by worker.
     waited_for: dict[int, float] = parts(_by_key, dict, "seconds")
-    #: Of the final parameters, on ranks that hold all of them; else 0.
+    #: Of the final parameters, on ranks that hold all of them; otherwise 0.
     fingerprint: int = parts(_own, 0)
 
     @property
@@ -190,12 +190,12 @@ class Stats:
         return everything
 
     def of_cell(self, number: int, cells: int, shards: int) -> Stats:
-        """Return the counters of a rank of a cell with workers and shards numbered in the job.
+        """Return a rank's counters, with the workers and shards of its cell numbered in the job.
 
         Args:
-            number: of the cell.
-            cells: how many there are.
-            shards: of each.
+            number: number of the cell.
+            cells: number of cells.
+            shards: number of shards of each.
 
         >>> Stats(shard=1, left={2: 9}).of_cell(1, cells=3, shards=2).left
         {7: 9}
@@ -213,7 +213,7 @@ class Stats:
 
     @property
     def torn(self) -> int:
-        """The steps of workers that were missed that only some of the shards have.
+        """The number of steps of missing workers that only some of the shards have.
 
         >>> Stats.merged(Stats(reached={2: n}, reached_all={2: n}) for n in (4, 3)).torn
         1
@@ -221,7 +221,7 @@ class Stats:
         return sum(most - self.reached_all[worker] for worker, most in self.reached.items())
 
     def figures(self) -> dict[str, Any]:
-        """Return the plain numbers by name, which the summary shows unchanged."""
+        """Return the plain numbers by name, as the summary shows them."""
         return {
             figure.name: getattr(self, figure.name)
             for figure in dataclasses.fields(self)
@@ -234,35 +234,35 @@ class Stats:
 
     @classmethod
     def of_columns(cls, worker: int, values: Iterable[float]) -> Stats:
-        """Return the counters of a worker of which only ``columns`` are known."""
+        """Return the counters of a worker for which only ``columns`` are known."""
         found = cls(worker=worker)
         for name, value in zip(COLUMNS, values, strict=True):
             setattr(found, name, value)
         return found
 
     def to_text(self) -> str:
-        """Return a line of JSON; dictionaries become pairs, since JSON's keys are text."""
+        """Return a line of JSON; dictionaries become pairs, since keys of JSON are text."""
         return json.dumps(
             {figure.name: _plain(getattr(self, figure.name)) for figure in dataclasses.fields(self)}
         )
 
     @classmethod
     def from_text(cls, text: str) -> Stats:
-        """Return what ``to_text`` wrote."""
+        """Read the text of ``to_text``."""
         values = json.loads(text, object_hook=_rebuilt)
         return cls(**(values | {name: tuple(values[name]) for name in ("gaps", "memory")}))
 
 
 Stats.saved = tuple(it.name for it in dataclasses.fields(Stats) if it.metadata["merge"] is not _own)
 
-#: The columns of ``metrics.jsonl`` that workers count here: name → what is declared of it.
+#: The columns of ``metrics.jsonl`` that workers count here: name → its declaration.
 COLUMNS = {it.name: it for it in dataclasses.fields(Stats) if it.metadata["column"]}
 
 
 class Report(NamedTuple):
     """Worker → rank 0: the measurements since the worker's previous report."""
 
-    #: Who reports.
+    #: The worker that reports.
     worker: int
     #: Epochs finished at ``step``.
     epoch: int
@@ -274,13 +274,13 @@ class Report(NamedTuple):
     samples: int
     #: Sum of τ over the answered pushes since the previous report, one per push and shard.
     staleness_sum: int
-    #: Number of τ in the sum.
+    #: Number of terms in the sum.
     staleness_count: int
     #: The largest of them.
     staleness_max: int
     #: Time of the port since training began, in seconds.
     seconds: float
-    #: That of the previous report; 0 for the first one.
+    #: Time of the previous report; 0 for the first one.
     since: float
     #: Seconds of waiting since the previous report: for others, servers and messages.
     waited: float
@@ -290,28 +290,28 @@ class Report(NamedTuple):
     gap_sum: float
     #: Number of gaps in the sum.
     gap_count: int
-    #: Loss on the test set; nan where this report did not evaluate.
+    #: Loss on the test set; nan if this report did not evaluate.
     test_loss: float
-    #: Accuracy on the test set in [0, 1]; nan where this report did not evaluate.
+    #: Accuracy on the test set in [0, 1]; nan if this report did not evaluate.
     test_accuracy: float
     #: Whether ``step`` ends an epoch.
     epoch_end: bool
     #: Whether the worker is done and sends no more.
     last: bool
-    #: ``Stats.columns`` of the worker: what it has counted since the start.
+    #: ``Stats.columns`` of the worker: its counts since the start.
     columns: tuple[float, ...]
-    #: What else was found on the test set, by its user's names: JSON; empty without any.
+    #: Further figures on the test set under the user's own names, as JSON; empty without any.
     figures: str = ""
 
 
 class Sketch(NamedTuple):
-    """Worker → rank 0: what tells how far a worker's parameters are from those of others."""
+    """Worker → rank 0: a sketch, from which the distance between workers' parameters follows."""
 
-    #: Who sends.
+    #: The worker that sends.
     worker: int
     #: The worker's clock: gradient steps finished.
     clock: int
-    #: Of its parameters, float64 each; see ``history.folds.sketch``.
+    #: Numbers of the sketch, as float64; see ``history.folds.sketch``.
     numbers: bytes
 
 

@@ -42,7 +42,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def runs_of(numbers: Sequence[int]) -> list[list[int]]:
-    """Split ascending numbers where one is left out.
+    """Split ascending numbers wherever one is missing.
 
     >>> runs_of([0, 1, 2, 5, 7, 8])
     [[0, 1, 2], [5], [7, 8]]
@@ -57,10 +57,10 @@ def runs_of(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def numbered(noun: str, numbers: Sequence[int]) -> str:
-    """Format the numbers of some things, in short where they are many.
+    """Format the numbers of some things, shortened if there are many.
 
     Args:
-        noun: of one of them.
+        noun: name of one of them.
         numbers: at least one, in order.
 
     >>> numbered("shard", [3]), numbered("shard", [0, 1, 4]), numbered("shard", range(16))
@@ -68,7 +68,7 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
     >>> numbered("shard", range(0, 32, 2))
     'shards 0, 2, 4 and 13 others'
     """
-    # Two in a row are no range.
+    # Two consecutive numbers are not a range.
     runs = [
         part
         for run in runs_of(numbers)
@@ -82,5 +82,5 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
 
 
 def _three(value: float) -> str:
-    """Format a number with three digits, or with all those before the point."""
+    """Format a number with three digits, or with all digits before the point."""
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""How the sum of vectors travels that a codec makes shorter: what schedules offer, codecs choose.
+"""Ways to sum vectors that a codec compresses: schedules offer them, and codecs choose.
 
 The rows of codecs (``codec.table``) and of all-reduces (``collective.registry``) name ways;
 ``collective.analysis.pick`` finds those that they have in common.
@@ -10,11 +10,11 @@ from enum import Enum
 
 
 class Way(Enum):
-    """How the numbers of a sum become fewer bytes."""
+    """How a sum is compressed."""
 
-    #: Every message is a frame: contributions to the owner of a chunk, and their mean to all.
+    #: Every message is a frame: contributions go to the owner of a chunk, and their mean to all.
     TWO_PHASES = "in two phases"
-    #: Every message is a frame: each rank's to all, who sum for themselves.
+    #: Every message is a frame: each rank sends its own to all, and each rank sums.
     GATHERED = "gathered"
-    #: What a linear codec makes of each vector is added element by element, as the vector would be.
+    #: The outputs of a linear codec are added element by element, as the vectors would be.
     STRAIGHT = "straight"

@@ -1,5 +1,5 @@
-"""What ``psrt doctor`` finds out about the ranks of a job, and what it makes of it.
+"""What ``psrt doctor`` finds out about the ranks of a job, and what it concludes.
 
-``facts`` is what can be known of ranks and of pairs of hosts, ``gather`` finds it out over MPI,
-``findings`` judges it and knows nothing of MPI, ``page`` writes both for people.
+``facts`` defines what is known about ranks and pairs of hosts, ``gather`` collects it over MPI,
+``findings`` judges it without MPI, and ``page`` prints both.
 """

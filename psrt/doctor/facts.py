@@ -1,4 +1,4 @@
-"""What is known of the ranks of a job and of the hosts between them. Pure."""
+"""What is known about the ranks of a job and the links between their hosts. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """What one rank sees of itself and of its host."""
+    """What one rank knows about itself and its host."""
 
     rank: int
     #: Name of its host, and a number of the boot of its machine.
@@ -28,27 +28,27 @@ class RankFacts:
     #: The file of the MPI library, and the ABI that mpi4py was built for.
     library_path: str | None = None
     abi: str = ""
-    #: What started it, and what it speaks with that.
+    #: What started it, and the protocol between them.
     launcher: str = ""
     pmi: str = ""
-    #: Number of ranks that the launcher says to have started.
+    #: Number of ranks that the launcher claims to have started.
     started: int = 1
-    #: Threads of a matrix product; None if the library does not tell.
+    #: Threads of a matrix product; None if it is not known.
     blas_threads: int | None = None
-    #: Bytes of /dev/shm, and those that are free; None where there is none.
+    #: Bytes of /dev/shm, and free bytes; None without /dev/shm.
     shm_bytes: int | None = None
     shm_free: int | None = None
-    #: Why shared memory of its host does not work; empty where it does.
+    #: Why shared memory of its host does not work; empty if it does.
     window_error: str = ""
-    #: Networks of the host that are up, but for the loopback: name → address.
+    #: Networks of the host that are up, except for the loopback: name → address.
     networks: Mapping[str, str] = field(default_factory=dict)
     #: Whether it sees what rank 0 has written into ``--out``; None if it was not tried.
     sees_out: bool | None = None
-    #: Seconds that its host's clock is ahead of rank 0's, and how far off that may be; None where
-    #: it was not measured.
+    #: Seconds that its host's clock is ahead of rank 0's, and the error of that; None if it was not
+    #: measured.
     clock_s: float | None = None
     clock_error_s: float | None = None
-    #: Variables that tell MPI which network to take.
+    #: Variables that tell MPI which network to use.
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,7 +60,7 @@ class PairFacts:
     ranks: tuple[int, int]
     #: Why they could not exchange anything; empty if they could.
     error: str = ""
-    #: Seconds of an exchange of little, and of each byte that is sent while one is received.
+    #: Seconds of a small exchange, and of each byte that is sent while another is received.
     alpha_s: float = 0.0
     beta_s: float = 0.0
     #: Bytes of the largest messages, and their seconds: one alone, and one each way at once.
@@ -80,7 +80,7 @@ class Facts:
     out_error: str = ""
     #: The names of what an earlier run has written there.
     out_holds: tuple[str, ...] = ()
-    #: What `psrt train` would make of these ranks.
+    #: The roles that `psrt train` would give these ranks.
     roles: str = ""
 
     @property

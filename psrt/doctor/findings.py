@@ -15,24 +15,24 @@ from textwrap import fill
 from psrt.core.units import plural, size_text, time_text
 from psrt.doctor.facts import Facts, PairFacts, RankFacts
 
-#: How bad it is: a job would fail, or be slow, or may be wanted otherwise.
+#: Severity: a job would fail, or be slow; or something may be unintended.
 FAILS, SLOW, NOTE = "fails", "slow", "note"
 
-#: Both directions at once that take this many times as long as one are not at once.
+#: Both directions at once taking this many times as long as one means that they take turns.
 _HALF_DUPLEX = 1.35
 #: A link this many times as slow as the median of all is the odd one out.
 _ODD = 3.0
-#: Messages between hosts that take longer than this, in seconds, go a wrong way round.
+#: Seconds; messages between hosts that take longer than this use a wrong route.
 _SLOW_ALPHA_S = 500e-6
 #: Bytes of /dev/shm for each rank below which the windows of larger models do not fit.
 _SHM_PER_RANK = 64 << 20
 #: Seconds by which clocks may differ before times in logs mislead.
 _CLOCK_S = 1.0
-#: Columns that the text of a finding may take.
+#: Width of the text of a finding.
 _WIDTH = 100
-#: Hosts, or pairs of them, of which a rule tells the same.
+#: Most hosts, or pairs of hosts, that a rule lists for the same finding.
 _MOST_ALIKE = 3
-#: Variables that name the network to take.
+#: Variables that name the network to use.
 _NETWORK = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE")
 
 
@@ -52,7 +52,7 @@ class Rule:
     severity: str
     find: Callable[[Facts], Iterable[str]]
     cure: str
-    #: The cure with Open MPI, where it is another.
+    #: The cure with Open MPI, if it differs.
     cure_open_mpi: str = ""
 
 
@@ -71,7 +71,7 @@ def judge(facts: Facts) -> list[Finding]:
 def verdict(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield what is wrong as lines for people, those with one cure together."""
     if not findings:
-        yield "nothing found that would fail or slow a job"
+        yield "nothing found that would make a job fail or slow it down"
     for cure, alike in groupby(findings, key=lambda finding: finding.cure):
         for head, text in (*((it.severity, it.what) for it in alike), ("cure", cure)):
             yield fill(f"{head:<6} {text}", _WIDTH, subsequent_indent=" " * 7)
@@ -80,13 +80,13 @@ def verdict(findings: Sequence[Finding]) -> Iterator[str]:
 def _singletons(facts: Facts) -> Iterator[str]:
     first = facts.ranks[0]
     if first.started > len(facts.ranks) == 1:
-        yield f"started as one of {first.started} ranks, but MPI sees this one only"
+        yield f"started as one of {first.started} ranks, but MPI sees only this one"
 
 
 def _unreachable(facts: Facts) -> Iterator[str]:
     for pair in facts.pairs:
         if pair.error:
-            yield f"{_between(facts, pair)} do not exchange messages: {pair.error}"
+            yield f"{_between(facts, pair)} cannot exchange messages: {pair.error}"
 
 
 def _windows(facts: Facts) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _same_name(facts: Facts) -> Iterator[str]:
 
 def _out_of_reach(facts: Facts) -> Iterator[str]:
     if facts.out_error:
-        yield f"rank 0 cannot write into {facts.out}: {facts.out_error}"
+        yield f"rank 0 cannot write to {facts.out}: {facts.out_error}"
 
 
 def _earlier_run(facts: Facts) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _earlier_run(facts: Facts) -> Iterator[str]:
 def _unseen_out(facts: Facts) -> Iterator[str]:
     hosts = dict.fromkeys(rank.host for rank in facts.ranks if rank.sees_out is False)
     if hosts:
-        yield f"{', '.join(hosts)} cannot see what {facts.ranks[0].host} writes into {facts.out}"
+        yield f"{', '.join(hosts)} cannot see what {facts.ranks[0].host} writes to {facts.out}"
 
 
 def _apart(facts: Facts) -> Iterator[str]:
@@ -144,8 +144,8 @@ def _apart(facts: Facts) -> Iterator[str]:
         groups = len({rank.node for rank in ranks})
         if groups > 1:
             yield (
-                f"the {plural(len(ranks), 'rank')} on {host} share memory in {groups} groups only, "
-                "and send messages between them"
+                f"the {plural(len(ranks), 'rank')} on {host} share memory only within {groups} "
+                "groups, and send messages between them"
             )
 
 
@@ -157,7 +157,7 @@ def _oversubscribed(facts: Facts) -> Iterator[str]:
 
 
 def _tied(facts: Facts) -> Iterator[str]:
-    """Ranks that are bound to too few cores: by Hall's theorem some of them have to share one."""
+    """Ranks that are bound to too few cores: by Hall's theorem some of them must share one."""
     for ranks in facts.nodes.values():
         everything = frozenset(range(ranks[0].machine_cores))
         for cores in sorted({frozenset(rank.cores) for rank in ranks}, key=len):
@@ -199,7 +199,7 @@ def _half_duplex(facts: Facts) -> Iterator[str]:
             yield (
                 f"{_between(facts, pair)} send {size_text(pair.nbytes)} in "
                 f"{time_text(pair.one_way_s)} one way, but in {time_text(pair.both_ways_s)} both "
-                "ways at once: the directions take turns"
+                "ways at once: the two directions take turns"
             )
 
 
@@ -211,8 +211,8 @@ def _odd_link(facts: Facts) -> Iterator[str]:
     for pair in pairs:
         if pair.beta_s > _ODD * usual:
             yield (
-                f"{_between(facts, pair)} send a byte in {pair.beta_s * 1e9:.3g} ns, hosts usually "
-                f"in {usual * 1e9:.3g} ns"
+                f"{_between(facts, pair)} send a byte in {pair.beta_s * 1e9:.3g} ns, most hosts in "
+                f"{usual * 1e9:.3g} ns"
             )
 
 
@@ -230,9 +230,9 @@ def _several_networks(facts: Facts) -> Iterator[str]:
         if len(networks) > 1:
             yield (
                 f"{ranks[0].host} has {len(networks)} networks "
-                f"({', '.join(networks)}), and MPI may take any of them"
+                f"({', '.join(networks)}), and MPI may use any of them"
             )
-            return  # of one host is enough to say it
+            return  # one host is enough
 
 
 def _clocks(facts: Facts) -> Iterator[str]:
@@ -258,52 +258,52 @@ RULES = (
     Rule(
         FAILS,
         _singletons,
-        "the launcher is not the one of this MPI: `psrt launch` takes the right one; with srun it "
-        "is --mpi=pmi2 for MPICH",
-        "the launcher is not the one of this MPI: `psrt launch` takes the right one; with srun it "
-        "is --mpi=pmix for Open MPI",
+        "use the launcher of this MPI: `psrt launch` finds the right one; with srun it is "
+        "--mpi=pmi2 for MPICH",
+        "use the launcher of this MPI: `psrt launch` finds the right one; with srun it is "
+        "--mpi=pmix for Open MPI",
     ),
     Rule(
         FAILS,
         _unreachable,
-        "open the hosts' firewall to each other, or name the network that both have: "
+        "open the hosts' firewalls for each other, or name the network that connects them: "
         "psrt launch --interface eth1",
     ),
     Rule(
         FAILS,
         _windows,
-        "give the host a larger /dev/shm (docker run --shm-size=4g), or do without: "
+        "give the host a larger /dev/shm (docker run --shm-size=4g), or turn shared memory off: "
         "psrt train --no-shared-memory",
     ),
-    Rule(FAILS, _same_name, "give each machine a hostname of its own"),
+    Rule(FAILS, _same_name, "give each machine its own hostname"),
     Rule(
         FAILS,
         _differing("psrt", "MPI", "mpi4py"),
         "install the same environment at the same path on every host",
     ),
-    Rule(FAILS, _out_of_reach, "name another folder by --out"),
+    Rule(FAILS, _out_of_reach, "give another folder to --out"),
     Rule(
         SLOW,
         _half_duplex,
-        "look at the link: ethtool says whether a card has negotiated half duplex, and a tunnel "
-        "may be so by nature",
+        "check the link: ethtool shows whether a card has negotiated half duplex; some tunnels are "
+        "always half duplex",
     ),
     Rule(
         SLOW,
         _long_way,
         "name the faster network, if the hosts have several: psrt launch --interface eth1",
     ),
-    Rule(SLOW, _odd_link, "look at that link: its cable, its negotiated speed, who else uses it"),
+    Rule(SLOW, _odd_link, "check that link: its cable, its negotiated speed, and other users"),
     Rule(
         SLOW,
         _tied,
-        "let the system place them: psrt launch --bind-to none; under srun --cpu-bind=none, or ask "
-        "for more --cpus-per-task",
+        "let the system place them: psrt launch --bind-to none; under srun use --cpu-bind=none, or "
+        "ask for more --cpus-per-task",
     ),
     Rule(
         SLOW,
         _oversubscribed,
-        "start no more ranks than there are cores; to try things out it will do",
+        "start no more ranks than there are cores; for a first try it does not matter",
     ),
     Rule(
         SLOW,
@@ -319,25 +319,25 @@ RULES = (
     Rule(
         NOTE,
         _earlier_run,
-        "name another folder by --out, or replace that run: psrt train --overwrite",
+        "give another folder to --out, or replace that run: psrt train --overwrite",
     ),
     Rule(
         NOTE,
         _unseen_out,
-        "with psrt train --record their history waits in /tmp and comes to rank 0 at the end; in a "
-        "folder of a shared file system it is at once where it belongs",
+        "use a folder of a shared file system. Otherwise, with psrt train --record, their history "
+        "stays in /tmp until the end, and is then sent to rank 0",
     ),
     Rule(NOTE, _little_shm, "enlarge it: mount -o remount,size=8g /dev/shm"),
     Rule(
         NOTE,
         _differing("Python", "numpy"),
-        "hosts that differ may come to other last bits, and a replay needs the same: install the "
-        "same environment on every host",
+        "install the same environment on every host: different versions may change the last bits, "
+        "and a replay needs the same versions",
     ),
     Rule(
         NOTE,
         _several_networks,
         "if ranks hang at the start or are slow, name the right one: psrt launch --interface eth0",
     ),
-    Rule(NOTE, _clocks, "let chrony or ntpd set the clocks, or do not compare times of two hosts"),
+    Rule(NOTE, _clocks, "let chrony or ntpd set the clocks, or do not compare times between hosts"),
 )

@@ -1,4 +1,4 @@
-"""Find out about the ranks of a job, over MPI. Every wait has an end."""
+"""Collects facts about the ranks of a job over MPI. Every wait has a deadline."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from psrt.report import OutputFolder
 
 #: Seconds that a shared file system may take to show what another host has written.
 _SHOWN_S = 3.0
-#: Seconds that rank 0 has to say what is wrong before another rank vanishes.
+#: Seconds that rank 0 has to print what is wrong before another rank exits.
 _LAST_WORDS_S = 3.0
 
 
@@ -52,12 +52,12 @@ def gather(
             leaves it to MPI.
 
     Raises:
-        TransportError: at rank 0, if there is no word of some ranks.
+        TransportError: at rank 0, if some ranks do not answer.
     """
     comm = MPI.COMM_WORLD
     mine = local_facts(comm.rank, {"MPI": library_name(), "ABI": _abi()})
-    # Messages between two ranks each, first of all: a collective that waits for a rank that is
-    # silent, or that one other does not reach, does not say for which.
+    # Point-to-point messages come first: a collective that waits for a rank that does not respond,
+    # or that another rank cannot reach, does not tell which one.
     watch.step("every rank to say where it is")
     texts = collect(comm, f"{mine.host} {mine.boot} {host}\n{to_json(mine)}", timeout_s)
     keys = [text.partition("\n")[0] for text in texts]
@@ -112,9 +112,9 @@ def _abi() -> str:
 
 
 def end_all(status: int) -> NoReturn:
-    """End all ranks, without MPI_Finalize, which would wait for who is silent.
+    """End all ranks without MPI_Finalize, which would wait for those that do not respond.
 
-    MPICH's mpirun does not end the others when one has left by itself.
+    MPICH's mpirun does not end the others when one has exited on its own.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -124,7 +124,7 @@ def end_all(status: int) -> NoReturn:
 
 
 def _shared(node: MPI.Intracomm) -> str:
-    """Return why the ranks of a host do not see what each of them writes; empty if they do."""
+    """Return why the ranks of a host cannot see each other's writes; empty if they can."""
     error = ""
     try:
         window = MPI.Win.Allocate_shared(8, 1, comm=node)
@@ -159,7 +159,7 @@ def _look(comm: MPI.Comm, mine: RankFacts, out: str) -> tuple[RankFacts, str]:
             folder.mkdir(parents=True, exist_ok=True)
             made += missing
             name = f".psrt-doctor-{secrets.token_hex(8)}"
-            (folder / name).write_text("seen by whom?\n")
+            (folder / name).write_text("seen by which ranks?\n")
         except OSError as failure:
             name, error = "", failure.strerror or str(failure)
     name = bcast_text(comm, name)
@@ -177,7 +177,7 @@ def _look(comm: MPI.Comm, mine: RankFacts, out: str) -> tuple[RankFacts, str]:
 
 
 def _roles(layout: Layout) -> str:
-    """Return what psrt train would make of the ranks, without further flags."""
+    """Return the roles that psrt train would give the ranks, without further flags."""
     if layout.size == 1:
         return "serial"
     config = resolved(TrainConfig(), layout.size)

@@ -1,6 +1,6 @@
-"""What on this host would keep MPI from starting; ``python -m`` it on others, with ssh.
+"""What on this host would keep MPI from starting; ``python -m`` it on other hosts, over ssh.
 
-Imports nothing outside of the standard library: it may be what is missing.
+Imports only the standard library, since anything else may be missing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-#: Bytes that the job's files in the temporary folder take at least.
+#: Fewest bytes of a job's files in the temporary folder.
 _TEMPORARY = 1 << 16
 _SHARED = "/dev/shm"
-#: Bytes of it that ranks need to start, where they are several: Open MPI's whatever their number,
-#: MPICH's, and what each of these adds, also alone.
+#: Bytes of it that several ranks need to start: Open MPI's for any number of ranks, MPICH's, and
+#: what each rank of MPICH adds, even a single one.
 _OPEN_MPI, _MPICH, _MPICH_RANK = 20 << 20, 6 << 20, 6 << 20
 _MODULES = ("numpy", "mpi4py", "psrt")
 
@@ -51,8 +51,8 @@ def _temporary() -> Iterator[tuple[str, str]]:
     if error:
         name = f"{folder} ({given})" if given else folder
         yield (
-            f"the folder for temporary files, {name}, takes none: {error}",
-            "make room there, or export TMPDIR=DIR, a folder that you can write to on every host",
+            f"no file can be written to the folder for temporary files, {name}: {error}",
+            "make room there, or export TMPDIR=DIR with a folder that is writable on every host",
         )
 
 
@@ -70,7 +70,7 @@ def _shared(ranks: int, is_open_mpi: bool) -> Iterator[tuple[str, str]]:
     free, whole = it.f_bavail * it.f_frsize, it.f_blocks * it.f_frsize
     refused = refuses(_SHARED, 1)
     if free >= needed and refused:
-        yield f"{_SHARED} takes no files: {refused}", f"chmod 1777 {_SHARED}, as root"
+        yield f"no file can be written to {_SHARED}: {refused}", f"chmod 1777 {_SHARED}, as root"
     elif free < needed:
         yield (
             f"{_SHARED} has {free / 1024:,.0f} KiB free of {whole / 1024:,.0f} KiB, and MPI needs "
@@ -81,7 +81,7 @@ def _shared(ranks: int, is_open_mpi: bool) -> Iterator[tuple[str, str]]:
 
 
 def refuses(folder: str, nbytes: int) -> str:
-    """Return why a folder takes no file of that size; empty if it does."""
+    """Return why a file of that size cannot be written to a folder; empty if it can."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(nbytes))

@@ -1,4 +1,4 @@
-"""What messages between hosts cost; a rank of each host."""
+"""The cost of messages between hosts, measured by one rank of each host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psrt.core.errors import TransportError
 from psrt.doctor.facts import PairFacts, pair_from_json, to_json
 from psrt.doctor.messages import Array, collect, deal, swap
 
-#: Bytes in each direction of an exchange between hosts. With the larger ones libraries change to
+#: Bytes in each direction of an exchange between hosts. For the larger ones libraries switch to
 #: protocols that may not use both directions at once.
 _SIZES = (64, 8 << 20)
 #: Seconds for all exchanges of one size, and the most of them.
@@ -22,7 +22,7 @@ _BUDGET_S, _MOST = 0.5, 50
 
 
 def measure_links(comm: MPI.Comm, leaders: Sequence[int], timeout_s: float) -> list[PairFacts]:
-    """Measure between each two hosts, until two do not reach each other; all ranks return all."""
+    """Measure each pair of hosts, until two cannot reach each other; all ranks return all pairs."""
     links: list[PairFacts] = []
     for turn in rounds(len(leaders)):
         mine = ""
@@ -30,7 +30,7 @@ def measure_links(comm: MPI.Comm, leaders: Sequence[int], timeout_s: float) -> l
             if comm.rank in pair:
                 link = _exchanges(comm, pair, timeout_s)
                 mine = to_json(link) if comm.rank == pair[0] else ""
-        # The others sleep meanwhile, and leave the cores to those that measure.
+        # The others sleep in the meantime, and leave the cores to the ranks that measure.
         found = [text for text in collect(comm, mine, 2 * timeout_s) if text]
         texts = deal(comm, "\n".join(found), 2 * timeout_s).splitlines()
         links += map(pair_from_json, texts)
@@ -40,14 +40,14 @@ def measure_links(comm: MPI.Comm, leaders: Sequence[int], timeout_s: float) -> l
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield rounds of pairs, each of different hosts, in which every two meet once.
+    """Yield rounds of pairs of different hosts, in which every two hosts meet once.
 
-    The circle method: the first stays, the others move on by one place after each round.
+    The circle method: the first stays, the others move by one place after each round.
 
     >>> list(rounds(4))
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
     >>> [len(turn) for turn in rounds(5)], list(rounds(1))
-    ([2, 2, 2, 2, 2], [])
+    ([2, 2, 2, 2, 2], [[]])
     """
     places: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     for _ in range(len(places) - 1):
@@ -92,7 +92,7 @@ def _one_way(
     theirs: Array,
     timeout_s: float,
 ) -> None:
-    """Send a message from the first of two ranks to the second, and the word that it is there."""
+    """Send a message from the first of two ranks to the second, and an acknowledgement back."""
     if comm.rank == pair[0]:
         swap(comm, peer, mine, None, timeout_s)
         swap(comm, peer, None, theirs[:0], timeout_s)
@@ -109,7 +109,7 @@ def _agreed(comm: MPI.Comm, peer: int, pair: tuple[int, int], timeout_s: float, 
 
 
 def _median(call: Callable[[], None], agree: Callable[[int], int]) -> float:
-    """Return the median seconds of a call, of as many as there is time for."""
+    """Return the median seconds of a call, over as many calls as there is time for."""
 
     def timed() -> float:
         start = time.perf_counter()

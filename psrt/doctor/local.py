@@ -1,4 +1,4 @@
-"""What a process sees of itself and of its host, without MPI."""
+"""What a process knows about itself and its host, without MPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from psrt.job.provenance import code_sha256
 from psrt.launch import spoken_pmi, started_by, started_ranks
 from psrt.launch.library import library_file
 
-#: What the libraries behind numpy call the number of their threads.
+#: Functions of the libraries behind numpy that return the number of their threads.
 _THREADS_OF = (
     "scipy_openblas_get_num_threads64_",
     "scipy_openblas_get_num_threads",
@@ -31,7 +31,7 @@ _THREADS_OF = (
     "bli_thread_get_num_threads",
 )
 _LIBRARIES = ("openblas", "mkl_rt", "libblis")
-#: Variables that tell MPI which network to take, and how.
+#: Variables that tell MPI which network to use, and how.
 _SETTINGS = ("OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl", "MPIR_CVAR_", "UCX_", "FI_")
 # ioctl: flags and address of a network interface, from linux/sockios.h and linux/if.h.
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
@@ -78,7 +78,7 @@ def local_facts(rank: int, mpi: Mapping[str, str]) -> RankFacts:
 
 
 def blas_threads() -> int | None:
-    """Return the number of threads of numpy's matrix products; None if it cannot be told."""
+    """Return the number of threads of numpy's matrix products; None if it is not known."""
     for path in sorted({line.split(maxsplit=5)[5] for line in _maps() if "/" in line}):
         if any(name in os.path.basename(path) for name in _LIBRARIES):
             library = ctypes.CDLL(path)
@@ -89,7 +89,7 @@ def blas_threads() -> int | None:
 
 
 def networks() -> dict[str, str]:
-    """Return the IPv4 networks that are up, but for the loopback: name → address."""
+    """Return the IPv4 networks that are up, except for the loopback: name → address."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
@@ -100,7 +100,7 @@ def networks() -> dict[str, str]:
                 if flags & _UP and not flags & _LOOPBACK:
                     answer = fcntl.ioctl(asked, _SIOCGIFADDR, request)
                     found[name] = socket.inet_ntoa(answer[20:24])
-            except OSError:  # it has no address, or has just gone
+            except OSError:  # it has no address, or has just disappeared
                 continue
     return found
 
@@ -122,7 +122,7 @@ def _file_system(path: str) -> tuple[int, int] | None:
 
 
 def _maps() -> list[str]:
-    """Return what files this process has mapped; empty where the system does not tell."""
+    """Return the files that this process has mapped; empty if the system does not tell."""
     try:
         text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Messages between two ranks, each with a deadline, so that who is silent can be named."""
+"""Messages between two ranks, each with a deadline, so that a silent rank can be named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psrt.core.errors import TransportError
 from psrt.core.units import plural
 from psrt.mpi.agreement import from_bytes, to_bytes
 
-#: An array that is sent as it lies.
+#: An array that is sent without a copy.
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _TEXT, _ARRAY = 17, 18
@@ -75,20 +75,20 @@ def _missing(size: int, heard: dict[int, str]) -> str:
 
 def _pause(deadline: float, waiting_for: Callable[[], str]) -> None:
     if time.monotonic() > deadline:
-        raise TransportError(f"no word of {waiting_for()}")
+        raise TransportError(f"no answer from {waiting_for()}")
     time.sleep(1e-3)
 
 
 def swap(
     comm: MPI.Comm, peer: int, mine: Array | None, theirs: Array | None, timeout_s: float
 ) -> None:
-    """Send to a rank and receive from it, both at once; None for either leaves it away.
+    """Send to a rank and receive from it at the same time; None leaves either out.
 
     Raises:
         TransportError: if that takes longer than ``timeout_s``.
     """
     requests = []
-    # In the order in which schedules begin them, which says why.
+    # In the order in which schedules begin them; see there for the reason.
     if mine is not None:
         requests.append(comm.Isend(mine, peer, _ARRAY))
     if theirs is not None:

@@ -22,7 +22,7 @@ def page(facts: Facts, findings: Sequence[Finding]) -> str:
         f"{first.library_path or 'built in'}",
         f"launcher  {first.launcher}, {first.pmi or 'no PMI'}",
         f"ranks     {plural(len(facts.ranks), 'rank')} on {spread}"
-        + (f"; psrt train takes them as {facts.roles}" if facts.roles else ""),
+        + (f"; psrt train would use them as {facts.roles}" if facts.roles else ""),
     ]
     lines += [f"set       {name}={value}" for name, value in first.settings.items()]
     lines += ["", format_table(_HOST_HEADINGS, [_host(facts, ranks) for ranks in nodes.values()])]

@@ -1,4 +1,4 @@
-"""What keeps a job from starting on its hosts, found by ssh before a rank is started."""
+"""What keeps a job from starting on its hosts, found over ssh before a rank is started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psrt.launch.hostfile import Host
 from psrt.launch.reach import Answer, ask, is_this_host
 
 _SAME = "install the same environment at the same path on every host"
-#: What ssh or the shell of the host has said → what that means, and its cure, both for ``{host}``.
+#: Output of ssh or of the host's shell → its meaning, and its cure, both for ``{host}``.
 _CAUSES: Sequence[tuple[str, str, str]] = (
     (
         r"No module named '?psrt",
@@ -26,7 +26,7 @@ _CAUSES: Sequence[tuple[str, str, str]] = (
     (
         r"cd: |No such file or directory: '?{folder}|{folder}: No such file",
         "it has no folder {folder}",
-        "start from a folder that every host has, such as one of a shared file system",
+        "start from a folder that every host has, such as one on a shared file system",
     ),
     (
         r"{python}.*(not found|No such file|Permission denied)|No such file.*{python}",
@@ -45,18 +45,18 @@ _CAUSES: Sequence[tuple[str, str, str]] = (
     ),
     (
         r"Permission denied|Too many authentication failures|No more authentication methods",
-        "ssh lets you in with a password only, or not at all",
-        "ssh-copy-id {host}, until ssh {host} true asks nothing",
+        "ssh accepts only a password, or nothing at all",
+        "ssh-copy-id {host}, until ssh {host} true does not ask for anything",
     ),
     (
         r"Connection refused",
         "nothing answers ssh there",
-        "start its sshd (systemctl start ssh); if it has another port, say so in ~/.ssh/config",
+        "start its sshd (systemctl start ssh); if it has another port, set it in ~/.ssh/config",
     ),
     (
         r"timed out|No route to host|unreachable|no answer within|Connection (closed|reset)",
         "it does not answer",
-        "see whether it is up and whether a firewall lets ssh through: ping {host}, ssh -v {host}",
+        "see whether it is up and whether a firewall blocks ssh: ping {host}, ssh -v {host}",
     ),
     (r"^ssh: No such file", "there is no ssh here", "install it: apt-get install openssh-client"),
 )
@@ -73,14 +73,14 @@ def preflight(
     """Return what is wrong on each host.
 
     Args:
-        hosts: of the job; empty for this one.
-        ranks: of the job.
-        is_open_mpi: whether they run on Open MPI; MPICH takes this process's variables along.
-        variables: that the ranks get.
-        folder: in which they start.
+        hosts: hosts of the job; empty for this one.
+        ranks: number of ranks of the job.
+        is_open_mpi: whether they run on Open MPI; MPICH exports this process's variables.
+        variables: variables of the ranks.
+        folder: folder in which they start.
 
     Raises:
-        ConfigError: for a name that is none.
+        ConfigError: for an invalid name.
     """
     shares = _shares(hosts or (Host(socket.gethostname(), ranks),), ranks)
     others = [host for host in shares if not is_this_host(host)]
@@ -107,7 +107,7 @@ def here() -> list[Finding]:
     """Return what is wrong on this host, as a rank sees it before MPI starts."""
     open_mpi = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
     ranks = open_mpi or os.environ.get("MPI_LOCALNRANKS", "1")
-    # Alone, MPI mostly needs no shared memory.
+    # A single rank of MPI usually needs no shared memory.
     found = look(int(ranks), is_open_mpi=open_mpi is not None or not launched())
     return [Finding(FAILS, f"{socket.gethostname()}: {what}", cure) for what, cure in found]
 
@@ -119,7 +119,7 @@ def is_first_here() -> bool:
 
 
 def understood(host: str, answer: Answer, python: str, folder: str) -> list[tuple[str, str]]:
-    """Return what is wrong with a host by what its ``look`` printed, or by why it did not."""
+    """Return what is wrong with a host, from the output of its ``look`` or from its error."""
     if answer.status == 0:
         # Whatever its shell says at the start comes before.
         last = answer.said.strip().rpartition("\n")[2]
@@ -135,7 +135,7 @@ def understood(host: str, answer: Answer, python: str, folder: str) -> list[tupl
             pattern = pattern.replace(f"{{{name}}}", re.escape(text))
         if re.search(pattern, answer.error, re.MULTILINE):
             return [(f"{what.format(**places)} ({_last(answer)})", cure.format(**places))]
-    cure = f"see what it says by hand: ssh {host} {python} -m psrt.doctor.host 1 mpich"
+    cure = f"run this by hand: ssh {host} {python} -m psrt.doctor.host 1 mpich"
     return [(f"it cannot be used ({_last(answer)})", cure)]
 
 
@@ -145,7 +145,7 @@ def _last(answer: Answer) -> str:
 
 
 def _shares(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
-    """Return the number of ranks of each host that has some: they are filled in their order."""
+    """Return the number of ranks of each host that has any: hosts are filled in order."""
     shares = {}
     for host in hosts:
         if ranks > 0:

@@ -9,26 +9,26 @@ import signal
 import time
 from typing import NoReturn
 
-#: Seconds beyond the time of a step: a wait that has an end of its own knows more and speaks first,
-#: then rank 0.
+#: Seconds in addition to the time of a step: a wait with its own deadline knows more and prints
+#: first, then rank 0.
 _GRACE_S, _AFTER_FIRST_S = 2.0, 4.0
-#: What reaches every process of a job, and is for those that work.
+#: Signals that reach every process of a job, but are meant for those that work.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Watch:
-    """Kills this process, after a line that says in which step, when a step takes too long.
+    """Kills this process when a step takes too long, after a line that names the step.
 
-    A process of its own watches, since MPI_Init keeps the lock of the interpreter, and MPI_Finalize
-    comes when there is no interpreter any more. It ends with this one.
+    A separate process watches, because MPI_Init holds the interpreter's lock, and MPI_Finalize runs
+    when the interpreter is gone. It ends together with this one.
     """
 
     def __init__(self, timeout_s: float, *, first: bool) -> None:
-        """Begin with the first step, in which MPI is started: it must not have been before.
+        """Begin with the first step, in which MPI starts; it must not have started before.
 
         Args:
             timeout_s: seconds that each step may take.
-            first: whether this process is the one that speaks.
+            first: whether this process is the one that prints.
         """
         self._timeout_s = timeout_s
         self._grace_s = _GRACE_S if first else _AFTER_FIRST_S
@@ -42,14 +42,14 @@ class Watch:
         self.step("MPI to start on every rank")
 
     def step(self, waiting_for: str, times: int = 1) -> None:
-        """Begin a step, which has the whole time again, or that many times."""
+        """Begin a step, with the whole time again, or a multiple of it."""
         limit_s = self._timeout_s * times
         line = f"{limit_s + self._grace_s} waited {limit_s:g} s for {waiting_for}\n"
-        with contextlib.suppress(BrokenPipeError):  # whoever has killed the watch, kills this, too
+        with contextlib.suppress(BrokenPipeError):  # the watch was killed, and so will this be
             os.write(self._write, line.encode(errors="backslashreplace"))
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         os.close(self._write)
         os.waitpid(self._guard, 0)
 

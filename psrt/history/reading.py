@@ -90,7 +90,7 @@ def read_cells(run: str | PathLike[str]) -> tuple[Header, list[History]]:
             f"{folder}: only the end of a history, the last events before an error; psrt trace "
             "draws it, all else needs a run with --record"
         )
-    names = PROGRESS.each(header.files, "reads", "file")
+    names = PROGRESS.each(header.files, "reading", "file")
     files = {name: _read_file(folder, name) for name in names}
     if not all(whole for _, whole in files.values()):
         raise ConfigError(_unfinished(folder, list(files.values())))

@@ -55,7 +55,7 @@ class Elastic:
         """
         given = resolve(config, ranks=ranks)
         if why := bound_to_workers(given):
-            raise ConfigError(f"--elastic would go on with other workers, which {why}")
+            raise ConfigError(f"--elastic would resume with other workers, which {why}")
         servers = given.servers or 0
         workers = ranks - servers
         if least > workers:

@@ -211,7 +211,7 @@ class MpiLauncher(Launcher):
         if not gone:
             return None
         who = names(self._monitor.roster, gone)
-        return MissingWorkersError(f"the run went on without {who}, which fell silent")
+        return MissingWorkersError(f"the run continued without {who}, which stopped responding")
 
     def share(self, text: str) -> str:
         """Return the text of rank 0."""

@@ -62,7 +62,7 @@ def say_shards(shards: ShardChoice | None, say: Say) -> None:
     """Print how many shards each server owns, if there are servers, and why."""
     if shards is not None:
         why = shards.why if shards.why == AS_ASKED else f"because {shards.why}"
-        say(f"shards: {shards.shards} a server, {why}")
+        say(f"shards: {shards.shards} per server, {why}")
 
 
 def say_topology(config: TrainConfig, topology: Topology | None, parameters: int, say: Say) -> None:

@@ -166,7 +166,7 @@ class _Session:
             if saver is not None:
                 saver.begin()
             training = Training(setup.config, launcher, roles, recorder)
-            with PROGRESS.doing("trains" if launcher.numerics else "simulates", training):
+            with PROGRESS.doing("training" if launcher.numerics else "simulating", training):
                 await launcher.run(roles, lambda: recorder is None or recorder.finished)
             for role in roles.values():
                 if isinstance(role, Worker) and role.late_error is not None:
@@ -182,7 +182,7 @@ class _Session:
                 with self._late():
                     sequencer.finish()
             recording.end(roles, is_whole=not was_stopped)
-        with PROGRESS.doing("concludes"), recording.concluding():
+        with PROGRESS.doing("finishing"), recording.concluding():
             result = self._conclude(roles, recording, plan)
         if saver is not None:
             with launcher.agree():

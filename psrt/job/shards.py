@@ -142,7 +142,7 @@ def choose_shards(job: ServedJob) -> ShardChoice:
     nbytes = ITEMSIZE * job.n
     most = min(MOST_SHARDS, nbytes // (len(job.servers) * _LEAST_BYTES))
     if most < 2:
-        why = f"its {size_text(nbytes / len(job.servers))} are too few to be cut"
+        why = f"its {size_text(nbytes / len(job.servers))} are too small to split"
         return ShardChoice(1, why)
     times = {1 << i: step_seconds(job, 1 << i) for i in range(most.bit_length())}
     enough = (1 + _WORTH) * min(times.values())

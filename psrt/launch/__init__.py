@@ -1,8 +1,8 @@
-"""Everything psrt knows of launchers: mpirun of either vendor, and Slurm's srun. Imports no MPI.
+"""Everything psrt knows about launchers: mpirun of either vendor, and Slurm's srun. Imports no MPI.
 
-``environment`` reads what a launcher told this process, ``library`` finds the MPI that mpi4py
-loads, ``hostfile`` the hosts, ``lines`` builds the command that starts ranks on them, ``hints``
-says to the user which command that is.
+``environment`` reads the variables that a launcher set for this process, ``library`` finds the MPI
+that mpi4py loads, ``hostfile`` reads the hosts, ``lines`` builds the command that starts ranks on
+them, and ``hints`` suggests that command to the user.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an mpirun adds of its own when ranks end, in the stream that it hands on. Pure.
+"""Filters mpirun's own messages about ranks that ended out of the stream that it forwards. Pure.
 
-A job that fails is told by psrt in one line, or by a traceback; mpirun then has up to fifteen more.
-What is not known here is handed on.
+psrt reports a failed job in one line, or with a traceback; mpirun adds up to fifteen lines. Text
+that is not recognized here is forwarded.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import KW_ONLY, dataclass, field
 
 _DASHES, _SHORT, _EQUALS = b"-" * 74 + b"\n", b"-" * 60 + b"\n", b"=" * 83 + b"\n"
 _MPIRUN = (b"prterun", b"mpirun", b"mpiexec", b"prun")
-#: How that begins which says no more than a status does: that a rank has ended the job.
+#: Beginnings of messages that say no more than a status: that a rank has ended the job.
 _NOTHING_NEW = (
     _DASHES + b"MPI_ABORT was invoked on rank ",
     *(_DASHES + it + b" has exited due to process rank " for it in _MPIRUN),
     *(_DASHES + it + b" detected that one or more processes exited with non" for it in _MPIRUN),
 )
-#: What MPICH's mpirun and its daemons say of each other, a line each.
+#: Lines of MPICH's mpirun and its daemons about each other.
 _DAEMONS = (b"[mpiexec@", b"[proxy:")
-#: And that which says why, if nobody else does.
+#: Beginnings of messages that give the reason, which is shown if nothing else reports one.
 _REASONS = (
     *_DAEMONS,
     *(_DASHES + it + b" noticed that process rank " for it in _MPIRUN),
@@ -28,13 +28,13 @@ _REASONS = (
     _EQUALS + b"=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n",
     b"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: ",
 )
-#: And lines that say nothing new.
+#: Beginnings of lines that say nothing new.
 _LINES = (b"Abort(", b" more process")
-#: In one of the first kind, that a rank has left without a word and without an error.
+#: In a message of the first kind: a rank has exited silently and without an error.
 _LEFT = b"exiting\nimproperly"
 _OPENINGS = (*_NOTHING_NEW, *_REASONS, *_LINES)
 _LONGEST, _FIRST = max(map(len, _OPENINGS)), frozenset(it[0] for it in _OPENINGS)
-#: All that begins so, to its end.
+#: Whole messages, from such a beginning to the end.
 _WHOLE = re.compile(
     rb"-{74}\n[^-](?:.*\n)*?-{74}\n|-{60}\n[^-](?:.*\n)*?-{60}\n"
     rb"|={83}\n(?:=   .*\n)+={83}\n"
@@ -43,35 +43,35 @@ _WHOLE = re.compile(
     rb"|Abort\(-?\d+\) on node .*: application called MPI_Abort\(.*\n"
     rb"| more process(?:es have| has) sent help message help-mpi-api\.txt / mpi-abort\n"
 )
-#: What comes before them on a line, or is the empty line that MPICH begins with.
+#: What may precede them on a line, or the empty line with which MPICH begins.
 _BEFORE = re.compile(rb"(?:(?<=\n)|^)(?:\d+|\n)\Z")
-#: The host whose daemon an mpirun has lost.
+#: The host whose daemon mpirun has lost.
 _LOST = re.compile(rb"Remote daemon: \[.*\] on node (\S+)|Remote host: +(\S+)")
-#: More than any of these has, in bytes.
+#: Bytes; longer than any of these messages.
 _MOST = 4096
 
 
 @dataclass(eq=False, slots=True)
 class Boxes:
-    """Takes them out of a stream."""
+    """Removes such messages from a stream."""
 
-    #: Gets the hosts whose daemon mpirun has lost, so that it ends the ranks of all.
+    #: Receives the hosts whose daemon mpirun has lost, after which it ends all ranks.
     lost: list[str]
     _: KW_ONLY
-    #: Hand all on.
+    #: Whether to forward everything.
     verbose: bool = False
     _unread: bytes = field(default=b"", init=False)
-    #: Reasons that are told at the end if nobody else has told one.
+    #: Reasons that are shown at the end if nothing else has reported one.
     _reasons: bytes = field(default=b"", init=False)
     _after: bool = field(default=False, init=False)
 
     @property
     def waits(self) -> bool:
-        """Whether what was not handed on may be the beginning of what is taken out."""
+        """Whether the text held back may be the beginning of a message that is removed."""
         return bool(self._unread)
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next part of the stream; return what is to be handed on now."""
+        """Take the next part of the stream; return what to forward now."""
         self._unread += data
         given = b""
         while self._unread:
@@ -94,18 +94,18 @@ class Boxes:
         return given
 
     def idle(self) -> bytes:
-        """Return what has only by chance begun as they do, when no more has come for a while."""
+        """Return held text that only looks like a message, when no more has come for a while."""
         if self._unread.startswith((*_NOTHING_NEW, *_REASONS)):
             return b""
         given, self._unread = self._unread, b""
         return given
 
     def end(self, *, told: bool) -> bytes:
-        """Return what is left, and reasons if nobody has ``told`` one."""
+        """Return the rest, and the reasons unless one was ``told`` already."""
         return self._unread + (b"" if told else self._reasons)
 
     def _opening(self) -> int:
-        """Return where the first of them begins, or may."""
+        """Return where the first message begins, or may begin."""
         unread = self._unread
         found = [at for it in _OPENINGS if (at := unread.find(it)) >= 0]
         for at in range(max(0, len(unread) - _LONGEST), len(unread)):

@@ -1,4 +1,4 @@
-"""What a launcher says of this process, in the variables of its environment.
+"""What a launcher says about this process, in environment variables.
 
 Open MPI's mpirun, any PMI launcher (MPICH's mpirun, Intel's, Cray's) and Slurm's srun each set
 variables of their own. If they are nested, such as mpirun inside a Slurm allocation, the innermost
@@ -17,11 +17,11 @@ from psrt.core.errors import ConfigError
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 #: Variables with the rank of this process among them. PMIx alone sets no size.
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-#: Variables that only an MPI launcher sets. Slurm sets its own in any batch script, too, which is
-#: a single process: there the number of tasks decides.
+#: Variables that only an MPI launcher sets. Slurm also sets its own in a batch script, which is a
+#: single process, so there the number of tasks decides.
 _MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
-#: Variables by which a launcher finds hosts that nobody has named to it: a batch system's, and
-#: those for a hostfile of the user's or of the site's.
+#: Variables in which a launcher finds hosts that are not on its command line: those of a batch
+#: system, and those that name a hostfile.
 _HOSTS = (
     "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_MCPU_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE",
     "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE",
@@ -36,7 +36,7 @@ def launched() -> bool:
 
 
 def finds_hosts() -> bool:
-    """Return whether a launcher that this process starts may find several hosts by itself."""
+    """Return whether a launcher started here may find several hosts by itself."""
     return any(name in os.environ for name in _HOSTS)
 
 
@@ -62,17 +62,17 @@ def started_by() -> str:
 
 
 def daemon() -> int | None:
-    """Return the process of MPICH's mpirun that has started this one here; None without one.
+    """Return the process of MPICH's mpirun on this host that started this one; None without one.
 
-    Its end is not seen elsewhere: MPI needs it at its own end only, and mpirun waits for the ranks.
+    Nothing else notices its death: MPI needs it only at the end, and mpirun waits for the ranks.
     """
     return os.getppid() if "HYDI_CONTROL_FD" in os.environ else None
 
 
 def spoken_pmi() -> str:
-    """Return what this process speaks with its launcher; empty without one.
+    """Return the protocol between this process and its launcher; empty without one.
 
-    Slurm sets the variables of the language that its ``--mpi`` names; of two, PMIx is the newer.
+    Slurm sets the variables of the protocol that its ``--mpi`` names. PMIx is newer than PMI.
     """
     if "PMIX_RANK" in os.environ:
         return "PMIx"
@@ -82,8 +82,8 @@ def spoken_pmi() -> str:
 def mismatch(ranks: int, library: str, mpirun: str) -> str | None:
     """Describe a mismatch between the ranks that MPI sees and those that the launcher started.
 
-    A process started by the launcher of another MPI, or by srun without the PMI that its MPI
-    speaks, finds itself alone: every rank would train serially and write the same files.
+    A process started by the launcher of another MPI, or by srun without the PMI of its own MPI,
+    finds itself alone: every rank would train serially and write the same files.
 
     Args:
         ranks: the size of the job, as MPI counts it.
@@ -96,16 +96,16 @@ def mismatch(ranks: int, library: str, mpirun: str) -> str | None:
     started = started_ranks()
     if ranks > 1 or started == 1:
         return None
-    # In a job of Slurm's, also where mpirun started this process: srun can start it as well.
+    # In a Slurm job srun can start the ranks as well, even if mpirun started this process.
     way = f"srun --mpi={pmi_for(library)}, or " if "SLURM_PROCID" in os.environ else ""
     return (
-        f"started as one of {started} ranks, but {library} sees one: the launcher is not the one "
-        f"of this MPI; start the ranks by {way}{mpirun}"
+        f"started as one of {started} ranks, but {library} sees one: the launcher does not belong "
+        f"to this MPI; start the ranks with {way}{mpirun}"
     )
 
 
 def pmi_for(library: str) -> str:
-    """Return what ``srun --mpi=`` needs: Open MPI speaks PMIx only, MPICH and its kin PMI-2.
+    """Return what ``srun --mpi=`` needs: PMIx for Open MPI, PMI-2 for MPICH and its relatives.
 
     Args:
         library: the name of the MPI library; its version may follow.
@@ -117,17 +117,17 @@ def start_limit_s() -> float:
     """Return the seconds that MPI may take to start, and to end.
 
     Raises:
-        ConfigError: if the user's own number is none.
+        ConfigError: if the user's setting is not a positive number.
     """
     text = os.environ.get(_OVERRIDE, "")
     with contextlib.suppress(ValueError):
         seconds = float(text or _START_S)
         if 0 < seconds < 1e9:
             return seconds
-    raise ConfigError(f"{_OVERRIDE} is {text!r}; expected a positive number of seconds")
+    raise ConfigError(f"{_OVERRIDE} must be a positive number of seconds, got {text!r}")
 
 
 def _number(names: Sequence[str], default: int) -> int:
-    """Return the first of these variables that is set to a whole number."""
+    """Return the value of the first of these variables that is a whole number."""
     values = (os.environ[name] for name in names if name in os.environ)
     return next((int(value) for value in values if value.isdecimal()), default)

@@ -1,4 +1,4 @@
-"""Lines for the user to paste: how to start what was started without ranks. Starts nothing."""
+"""Command lines for the user to paste, which start ranks. Starts nothing itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def has_mpirun() -> bool:
-    """Return whether there is an mpirun, beside this Python or on the path."""
+    """Return whether there is an mpirun, next to this Python or on the PATH."""
     beside = Path(sys.executable).parent / "mpirun"
     return beside.exists() or shutil.which("mpirun") is not None
 
@@ -39,7 +39,7 @@ def again(ranks: int) -> str:
 
 
 def _called(path: Path) -> str:
-    """Return how to call a program from here: by its name if it is the one on the path."""
+    """Return how to call a program from here: by its name if it is the first on the PATH."""
     if shutil.which(path.name) == str(path):
         return path.name
     near = os.path.relpath(path)

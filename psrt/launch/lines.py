@@ -1,7 +1,7 @@
 """The command that starts ranks: mpirun's or srun's flags for what a job asks for. Pure.
 
-What the vendors call by other names, or do not do by themselves, is here and nowhere else. Commands
-are lists of words that no shell ever sees.
+All differences between vendors, in names of flags and in defaults, are here and nowhere else.
+Commands are lists of words that no shell ever sees.
 """
 
 from __future__ import annotations
@@ -15,87 +15,89 @@ from psrt.core.errors import ConfigError
 from psrt.launch.hostfile import Host
 from psrt.launch.library import Library
 
-#: How Open MPI leaves its ranks without input. It does not hand on the end of one (5.0.11): with
-#: /dev/null a rank that reads would wait for ever.
+#: How Open MPI leaves its ranks without stdin. It does not forward the end of stdin (5.0.11): with
+#: /dev/null a rank that reads would wait forever.
 NO_INPUT = ("--stdin", "none")
-#: What a rank may be bound to → Open MPI's word for it, MPICH's, and srun's.
+#: What a rank may be bound to → Open MPI's name for it, MPICH's, and srun's.
 BINDINGS = {
     "none": ("none", None, "none"),
     "core": ("core", "core", "cores"),
     "numa": ("numa", "numa", "ldoms"),
     "socket": ("package", "socket", "sockets"),
 }
-#: Threads of matrix products: the ranks are the parallelism. OpenBLAS and MKL go by the first where
-#: it is the only one that is set.
+#: Variables with the number of threads of matrix products: one, as the ranks are the parallelism.
+#: OpenBLAS and MKL obey the first one if no other is set.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: Variables that Open MPI is told to take to other hosts, as the others do with all of them. Those
-#: of matrix products decide the bits, too: ``OPENBLAS_CORETYPE`` is the order of their sums.
+#: Variables that Open MPI must be asked to export to other hosts; the others export all of them.
+#: Those of matrix products also decide the bits: ``OPENBLAS_CORETYPE`` sets the order of sums.
 _TAKEN_ALONG = re.compile(
     r"PATH|LD_LIBRARY_PATH|PYTHON.*|PSRT_.*|MPI4PY_.*|UCX_.*|FI_.*"
     r"|OPENBLAS_.*|MKL_.*|.*_NUM_THREADS"
 )
-#: When Open MPI's daemons find that one of them does not answer. Theirs are 300 s, 20 s and 9, so
-#: that a lost host is noticed after eight minutes.
+#: When Open MPI's daemons notice that one of them does not answer. Its defaults are 300 s, 20 s and
+#: 9, so that a lost host is noticed only after eight minutes.
 _KEEPALIVE = {
     "oob_tcp_keepalive_time": "10",
     "oob_tcp_keepalive_intvl": "5",
     "oob_tcp_keepalive_probes": "3",
 }
-#: They do not ask. Once one finds another gone, mpirun ends all ranks, those that need it not, too.
+#: Daemons do not probe each other. When one finds another gone, mpirun ends all ranks, even those
+#: that could continue.
 _NEVER = {"oob_tcp_keepalive_time": "0"}
-#: Seconds from its start in which MPICH's mpirun may lose a signal to end: it takes it, but has
-#: nobody yet to pass it on to. It starts ranks within 0.05 s, which then have Python to start.
+#: Seconds after its start in which MPICH's mpirun may lose a terminating signal: it catches the
+#: signal, but has no ranks yet to forward it to. It starts ranks within 0.05 s, and they then take
+#: time to start Python.
 DEAF_S = 1.0
-#: Where either mpirun writes what it has to say of ranks that end.
+#: Streams to which each mpirun writes its messages about ranks that end.
 OPEN_MPI_BOXED, MPICH_BOXED = ("stderr",), ("stdout", "stderr")
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is to be started, and where."""
+    """What to start, and where."""
 
-    #: The words of one rank's process, its program by an absolute path.
+    #: The words of one rank's process; the program is an absolute path.
     command: Sequence[str]
     #: Number of ranks.
     ranks: int
-    #: The hosts, filled in this order; empty for this one, or those of a batch system.
+    #: The hosts, filled in this order; empty for this host, or for those of a batch system.
     hosts: Sequence[Host] = ()
     #: Ranks that the hosts, or this one, have cores for.
     slots: int = 1
-    #: The network that ranks talk over, by its name or, with Open MPI, its addresses.
+    #: The network between ranks, by its name or, with Open MPI, its addresses.
     interface: str | None = None
-    #: Whether the others go on when the process of a rank dies.
+    #: Whether the others continue when the process of a rank dies.
     survives: bool = False
-    #: Whether the others go on when a host falls silent, which the ranks find out by themselves.
+    #: Whether the others continue when a host stops responding, which the ranks detect themselves.
     outlasts: bool = False
-    #: Whether rank 0 has the input of the launcher; else no rank has any.
+    #: Whether rank 0 reads the launcher's stdin; otherwise no rank has stdin.
     reads: bool = False
-    #: What each rank is bound to, of ``BINDINGS``; None leaves it to srun.
+    #: What each rank is bound to, a key of ``BINDINGS``; None leaves it to srun.
     bind: str | None = None
     #: Variables that are set for the ranks.
     variables: Mapping[str, str] = field(default_factory=dict)
-    #: Names of variables that the ranks must see, whatever the launcher takes along by itself.
+    #: Names of variables that the ranks must see, whatever the launcher exports by default.
     exported: Sequence[str] = ()
-    #: Names of variables that are set for this one run, and are nothing to paste.
+    #: Names of variables that are set for this run only, and are not shown for pasting.
     unshown: Sequence[str] = ()
-    #: Words that are put before the command.
+    #: Flags that are put before the command.
     flags: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A command, and the variables that it has beside those of this process."""
+    """A command, and the variables that are set for it in addition to those of this process."""
 
     words: Sequence[str]
     variables: Mapping[str, str]
     #: The number of ranks that it starts; 0 if it is not known.
     ranks: int = 0
-    #: Words that are not shown, and before which of the others they come.
+    #: Words that are not shown, and the index before which they come.
     unshown: Sequence[str] = ()
     unshown_at: int = 1
-    #: Seconds from its start in which it may lose a signal to end.
+    #: Seconds after its start in which it may lose a terminating signal.
     deaf_s: float = 0.0
-    #: The streams into which its mpirun writes what it has to say of ranks that end.
+    #: Streams to which its mpirun writes its messages about ranks that end.
     boxed: Sequence[str] = ()
 
     @property
@@ -104,7 +106,7 @@ class Line:
         return [*self.words[: self.unshown_at], *self.unshown, *self.words[self.unshown_at :]]
 
     def __str__(self) -> str:
-        """Return it as one would type it.
+        """Return it as a user would type it.
 
         >>> print(Line(["mpirun", "-n", "2", "a b.py"], {"OMP_NUM_THREADS": "1"}))
         OMP_NUM_THREADS=1 mpirun -n 2 'a b.py'
@@ -122,14 +124,14 @@ def mpirun_line(
         start: what is started.
         library: the MPI that the ranks load.
         mpirun: its launcher, by an absolute path.
-        root: whether the user is root, whom Open MPI starts nothing for unless it is asked to.
+        root: whether the user is root; Open MPI then starts nothing unless a flag allows it.
         environment: the variables of this process.
 
     Raises:
         ConfigError: if this MPI cannot do what is asked for.
     """
     if ":" in start.command:
-        raise ConfigError("a single : cannot be given to ranks: mpirun begins a program there")
+        raise ConfigError("ranks cannot be given a single : as an argument: mpirun would end there")
     if start.survives and (not library.is_open_mpi or library.major < 5):
         raise ConfigError(
             f"--survive needs Open MPI 5 or newer: {library.text} ends a job when a rank dies"
@@ -160,13 +162,13 @@ def _open_mpi(
     words += ["--bind-to", BINDINGS[start.bind or "none"][0]]
     if start.survives:
         words += ["--with-ft", "ulfm"]
-    # What its daemons do; up to version 4 all parameters had one flag.
+    # Parameters of its daemons; up to version 4 one flag served all parameters.
     of_daemons = "--prtemca" if library.major >= 5 else "--mca"
     users = {host.user for host in start.hosts}
     if len(users) > 1:
         raise ConfigError(
-            "Open MPI goes to all hosts as one user: give each host its User in ~/.ssh/config, "
-            "without user@ in the hostfile"
+            "Open MPI uses the same user on all hosts: leave user@ out of the hostfile, and set "
+            "User for each host in ~/.ssh/config"
         )
     if any(users):
         words += [of_daemons, "plm_ssh_args" if library.major >= 5 else "plm_rsh_args"]
@@ -197,7 +199,7 @@ def _hydra(start: Start, library: Library) -> tuple[list[str], dict[str, str]]:
 
 
 def _network(interface: str, library: Library) -> dict[str, str]:
-    """Return the variables that keep MPICH's two network layers to an interface."""
+    """Return the variables that restrict MPICH's two network layers to an interface."""
     if not re.fullmatch(r"[A-Za-z0-9_.:-]+", interface) or re.fullmatch(r"[\d.]+", interface):
         raise ConfigError(
             f"--interface must be a name such as eth1 with {library.text}, got {interface!r}"
@@ -215,15 +217,14 @@ def srun_line(start: Start, library: Library, pmi: str, *, cpus_per_task: str | 
     Args:
         start: what is started; its hosts are Slurm's.
         library: the MPI that the ranks load.
-        pmi: what Slurm is to speak with it, of those that it can.
-        cpus_per_task: what the job asked for, which srun does not take from it by itself; None if
-            it did not.
+        pmi: the PMI that Slurm should use with it.
+        cpus_per_task: what the job asked for, which srun does not inherit; None if it did not.
 
     Raises:
         ConfigError: if this MPI cannot do what is asked for.
     """
-    # A task that fails must end the others, or they wait for it until the job's time is up; a
-    # single Ctrl-C ends the job, as it does with mpirun.
+    # A task that fails must end the others, or they wait for it until the job's time limit. A
+    # single Ctrl-C ends the job, as with mpirun.
     words = ["srun", f"--mpi={pmi}", "--kill-on-bad-exit=1", "--quit-on-interrupt", "--export=ALL"]
     if cpus_per_task is not None:
         words += [f"--cpus-per-task={cpus_per_task}"]

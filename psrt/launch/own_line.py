@@ -1,4 +1,4 @@
-"""A line of the user's own that starts ranks of ``psrt train``, as words; no shell sees it."""
+"""A user's own command line that starts ranks of ``psrt train``, as words; no shell sees it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psrt.launch.lines import DEAF_S, MPICH_BOXED, NO_INPUT, OPEN_MPI_BOXED, Lin
 
 #: Programs that start ranks, by their names.
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prun", "srun")
-#: Their flags for another current folder of the ranks.
+#: Their flags that change the current folder of the ranks.
 _FOLDERS = ("-wdir", "--wdir", "-wd", "--wd", "-D", "--chdir", "-cwd", "--cwd")
 
 #: Their flags for hosts.
@@ -29,9 +29,9 @@ class OwnLine:
     """Such a line."""
 
     words: Sequence[str]
-    #: The place of its launcher among them; None if it is none that is known.
+    #: The index of its launcher among them; None if it has no known launcher.
     launcher: int | None
-    #: That of ``train``.
+    #: The index of ``train``.
     train: int
 
     @property
@@ -43,22 +43,22 @@ class OwnLine:
     def flags(self) -> Sequence[str]:
         """The flags of ``psrt train``."""
         flags = list(self.words[self.train + 1 :])
-        # mpirun begins another program there.
+        # A single : begins another program of mpirun.
         return flags[: flags.index(":")] if ":" in flags else flags
 
     @property
     def spreads(self) -> bool:
-        """Whether ranks may be on other hosts, as far as can be seen."""
+        """Whether ranks may be on other hosts, as far as the words tell."""
         if self.launcher is None or Path(self.words[self.launcher]).name == "srun":
             return True
         return may_spread(self.words[: self.train])
 
     def line(self, exported: Sequence[str]) -> Line:
-        """Return it as it is started.
+        """Return the line to start.
 
         Args:
-            exported: names of variables that the ranks should see. MPICH and Slurm take all to
-                other hosts, Open MPI those that it is told to.
+            exported: names of variables that the ranks should see. MPICH and Slurm export all
+                variables to other hosts, Open MPI only those that its flags name.
         """
         if self.launcher is None:
             return Line(self.words, {})
@@ -82,13 +82,13 @@ def may_spread(flags: Sequence[str]) -> bool:
 
 
 def own_line(words: Sequence[str]) -> OwnLine:
-    """Return what a line is made of.
+    """Split a line into its parts.
 
     Args:
-        words: of the line, the first one a program.
+        words: words of the line; the first one is a program.
 
     Raises:
-        ConfigError: if it starts no ``psrt train``.
+        ConfigError: if it does not start ``psrt train``.
 
     >>> own_line("mpirun -n 2 python -m psrt train --out run".split()).flags
     ['--out', 'run']
@@ -98,8 +98,8 @@ def own_line(words: Sequence[str]) -> OwnLine:
     at = next((k for k in range(1, len(words)) if _trains(words, k)), None)
     if at is None:
         raise ConfigError(
-            "--restarts is for train, which saves its run, or for a line of your own that has "
-            f"psrt train in it, got {words[0]}"
+            "--restarts needs train, which writes checkpoints, or your own line with psrt train in "
+            f"it, got {words[0]}"
         )
     names = [Path(word).name.partition(".")[0] for word in words[:at]]
     launcher = next((k for k, name in enumerate(names) if name in _LAUNCHERS), None)
@@ -107,7 +107,7 @@ def own_line(words: Sequence[str]) -> OwnLine:
 
 
 def _trains(words: Sequence[str], at: int) -> bool:
-    """Return whether the word there is the command of psrt, run as a module or a program."""
+    """Return whether this word is ``train`` of psrt, run as a module or a program."""
     if words[at] != "train":
         return False
     before = words[at - 1]

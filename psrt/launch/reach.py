@@ -1,6 +1,6 @@
-"""Which hosts of a job answer, asked by ssh, as mpirun would reach them. Imports no MPI.
+"""Which hosts of a job answer over ssh, as mpirun would reach them. Imports no MPI.
 
-Whoever answers sweeps, on the way, what killed ranks have left in its shared memory.
+A host that answers also deletes what killed ranks have left in its shared memory.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from dataclasses import dataclass
 from psrt.core.errors import ConfigError
 from psrt.launch.hostfile import NAME
 
-#: What in further flags makes mpirun reach hosts in a way that is not asked here.
+#: Words in mpirun's flags that make it reach hosts in another way, which is not tried here.
 OTHER_WAYS = ("ssh", "rsh", "launcher", "agent")
-#: Never a question, one try, and these seconds to connect.
+#: Without prompts, one attempt, and these seconds to connect.
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectionAttempts=1", "-o", "ConnectTimeout=5")
-#: Seconds that a host has to answer, and how many are asked at a time.
+#: Seconds that a host has to answer, and number of hosts asked at a time.
 _ANSWER_S, _AT_A_TIME = 15.0, 64
-#: The status of ssh's own errors; any other is that of the command, so the host has answered.
+#: Status of ssh's own errors. Any other is that of the command, so the host has answered.
 _FAILED = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a host has made of a command."""
+    """The result of a command on a host."""
 
-    #: Its status, or that of ssh's own errors.
+    #: Its status, or that of an error of ssh.
     status: int
-    #: What it has printed, and the errors of it or of ssh.
+    #: Its stdout, and the stderr of the command or of ssh.
     said: str
     error: str
 
 
 def ask(questions: Mapping[str, Sequence[str]]) -> Mapping[str, Answer]:
-    """Run a command on hosts, side by side, each in a folder like this one; return what came.
+    """Run commands on hosts in parallel, each in this process's folder; return the results.
 
     Args:
         questions: name of a host → the words of its command.
 
     Raises:
-        ConfigError: for a name that is none.
+        ConfigError: for an invalid name.
     """
     found: dict[str, Answer] = {}
     hosts = list(questions)
@@ -62,10 +62,10 @@ def unreachable(hosts: Iterable[str], age_s: float) -> Mapping[str, str]:
 
     Args:
         hosts: their names.
-        age_s: seconds since the first attempt began; older segments are not swept on those that do.
+        age_s: seconds since the first attempt began; older segments of shared memory are kept.
 
     Raises:
-        ConfigError: for a name that is none.
+        ConfigError: for an invalid name.
     """
     answers = ask({host: _sweeping(age_s) for host in hosts if not is_this_host(host)})
     return {
@@ -76,7 +76,7 @@ def unreachable(hosts: Iterable[str], age_s: float) -> Mapping[str, str]:
 
 
 def is_this_host(name: str) -> bool:
-    """Return whether a name is this host's own; an alias may go by as another's.
+    """Return whether a name is that of this host; an alias may be missed.
 
     >>> is_this_host("localhost"), is_this_host("no-host-of-ours")
     (True, False)
@@ -87,18 +87,18 @@ def is_this_host(name: str) -> bool:
 
 
 def command(host: str, words: Sequence[str]) -> Sequence[str]:
-    """Return what runs a command on a host; its last word is for the shell there.
+    """Return the words that run a command on a host; the last word is for the shell there.
 
     Raises:
-        ConfigError: for a name that is none.
+        ConfigError: for an invalid name.
     """
     if not NAME.fullmatch(host):
-        raise ConfigError(f"{host!r} is no name or address of a host")
+        raise ConfigError(f"{host!r} is not a valid name or address of a host")
     return [*_SSH, "--", host, f"cd {shlex.quote(os.getcwd())} && {shlex.join(words)}"]
 
 
 def _sweeping(age_s: float) -> Sequence[str]:
-    # It is some seconds older when that host reads it.
+    # The attempt is some seconds older when the host reads this.
     return [sys.executable, "-P", "-m", "psrt.launch.segments", f"{age_s + _ANSWER_S:.0f}"]
 
 

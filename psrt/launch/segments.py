@@ -1,4 +1,4 @@
-"""Shared memory that killed ranks have left on this host; ``python -m`` it on others.
+"""Deletes shared memory that killed ranks have left on this host; ``python -m`` it on other hosts.
 
 Imports nothing of psrt, so that it starts fast.
 """
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-#: Names of what the ranks of either MPI leave in shared memory when they are killed.
+#: Names of the segments that killed ranks of either MPI leave in shared memory.
 _SEGMENT = re.compile(r"(sm_segment|vader_segment|osc_sm|mpich_sh|ucx_shm_posix|psrt)[\w.\-]*")
 _SHARED = Path("/dev/shm")
 
@@ -20,16 +20,16 @@ _SHARED = Path("/dev/shm")
 def sweep(since: float, folder: Path = _SHARED) -> int:
     """Delete the segments of shared memory that ranks have left; return their number.
 
-    Args:
-        since: when the attempt began, in seconds since the epoch: older ones are others'.
-        folder: where they are.
+    Only segments of this user are deleted, and only those that no process has mapped.
 
-    Only this user's, and only those that no process has mapped any more.
+    Args:
+        since: when the attempt began, in seconds since the epoch; older segments belong to others.
+        folder: where they are.
     """
     found = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
-            with contextlib.suppress(OSError):  # it has just gone
+            with contextlib.suppress(OSError):  # deleted in the meantime
                 about = entry.stat(follow_symlinks=False)
                 own = about.st_uid == os.geteuid() and about.st_mtime >= since
                 if own and entry.is_file(follow_symlinks=False) and _SEGMENT.fullmatch(entry.name):
@@ -45,7 +45,7 @@ def sweep(since: float, folder: Path = _SHARED) -> int:
 
 
 def _mapped(folder: Path) -> set[str]:
-    """Return the files below a folder that processes have mapped, as far as one may see that."""
+    """Return the files below a folder that processes have mapped, as far as it is visible."""
     found: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
@@ -57,5 +57,5 @@ def _mapped(folder: Path) -> set[str]:
 
 
 if __name__ == "__main__":
-    # The clocks of hosts differ, so the age is told.
+    # The clocks of hosts differ, so the argument is an age.
     sweep(time.time() - float(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""What a person reads during a run and at its end. Pure: returns text, prints nothing.
+"""The lines of a run for its user, during the run and at its end. Pure: prints nothing.
 
 Plain lines, no cursor movement: under mpirun every rank believes that it has a terminal.
 """
@@ -59,12 +59,10 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
     rows.append(("bytes", f"{sent} sent, {received} received"))
     if summary.get("frame_bytes"):
         framed, whole = summary["frame_bytes"], summary["framed_bytes"]
-        text = (
-            f"{size_text(framed)} instead of {size_text(whole)}, {whole / framed:.3g} times fewer"
-        )
+        text = f"{size_text(framed)} instead of {size_text(whole)}, {whole / framed:.3g} times less"
         rows.append(("frames", text))
     if memory := summary.get("memory"):
-        rows.append(("memory", f"{Memory(**memory)}, a worker"))
+        rows.append(("memory", f"per worker {Memory(**memory)}"))
     if averages := summary.get("averages"):
         rows.append(("averages", _averages(averages)))
     if found := summary.get("graph_averages"):
@@ -72,10 +70,11 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
         rows.append(("topology", topology_text(found, is_cut=is_cut)))
         rows.append(("model", _mean(found, is_cut=is_cut)))
     if cut := summary.get("model_cut"):
-        rows.append(("model cut", cut_text(cut)))
+        rows.append(("parallel", cut_text(cut)))
         each = ", ".join(map(size_text, cut["memory"]))
-        of_each = f", {each} of memory at a worker of each" if each else ""
-        rows.append(("its parts", f"{size_text(summary['cut_bytes_sent'])} between them{of_each}"))
+        of_each = f"; a worker of each needs {each} of memory" if each else ""
+        sent_between = size_text(summary["cut_bytes_sent"])
+        rows.append(("parts", f"{sent_between} sent between them{of_each}"))
     if folder is not None:
         rows.append(("files", str(folder)))
     width = max(len(name) for name, _ in rows)
@@ -83,35 +82,36 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
 
 
 def _missing(row: Mapping[str, Any]) -> str:
-    """Return who is missing.
+    """Return which worker is missing, and since when.
 
     >>> _missing({"worker": 1, "rank": 2, "host": "node02", "pid": 9410, "clock": 412})
-    'worker 1 (rank 2, node02, pid 9410), from clock 412 on'
+    'worker 1 (rank 2, node02, pid 9410), since clock 412'
     """
-    return ("worker {worker} (rank {rank}, {host}, pid {pid}), from clock {clock} on").format(**row)
+    return "worker {worker} (rank {rank}, {host}, pid {pid}), since clock {clock}".format(**row)
 
 
 def _averages(row: Mapping[str, Any]) -> str:
-    """Return what was averaged when.
+    """Return what was averaged, and when.
 
     >>> row = {"local_steps": 8, "fragments": 2, "sync_delay": 3, "mixing": 0.5, "eager": False}
     >>> _averages(row | {"period_bytes": 4096, "peak_bytes": 3072})
-    '4 KiB every 8 steps, in 2 fragments of 3 KiB at most, 3 steps late, 0.5 of its own kept'
+    '4 KiB every 8 steps, in 2 fragments of at most 3 KiB, 3 steps late, keeping 0.5 of its own'
     """
     text = f"{size_text(row['period_bytes'])} every {plural(row['local_steps'], 'step')}"
     if row["fragments"] > 1:
-        text += f", in {row['fragments']} fragments of {size_text(row['peak_bytes'])} at most"
+        text += f", in {row['fragments']} fragments of at most {size_text(row['peak_bytes'])}"
     if row["sync_delay"]:
-        text += f", {plural(row['sync_delay'], 'step')} late, {row['mixing']:g} of its own kept"
-    return f"{text}, the own part at once" if row["eager"] else text
+        late = plural(row["sync_delay"], "step")
+        text += f", {late} late, keeping {row['mixing']:g} of its own"
+    return f"{text}, its own part at once" if row["eager"] else text
 
 
 def topology_text(row: Mapping[str, Any], *, is_cut: bool = False) -> str:
-    """Return which workers, or copies of a split model, mix with each other, and what they send.
+    """Return the graph on which workers, or copies of a split model, average; and what they send.
 
     >>> row = {"topology": "ring", "order": "combine-then-adapt", "push_sum": False, "period": 1}
     >>> topology_text(row | {"gap": 0.19526, "step_bytes": 8192.0})
-    'ring, combine-then-adapt, spectral gap 0.195, 8 KiB a step and worker'
+    'ring, combine-then-adapt, spectral gap 0.195, 8 KiB per step and worker'
     """
     if not row["order"]:
         return f"{row['topology']}, pairs without rounds"
@@ -123,7 +123,8 @@ def topology_text(row: Mapping[str, Any], *, is_cut: bool = False) -> str:
         text += f", spectral gap {row['gap']:.3g}{of}"
     if row["step_bytes"] is None:
         return text
-    return f"{text}, {size_text(row['step_bytes'])} a step and {'copy' if is_cut else 'worker'}"
+    who = "copy" if is_cut else "worker"
+    return f"{text}, {size_text(row['step_bytes'])} per step and {who}"
 
 
 def cut_text(row: Mapping[str, Any]) -> str:
@@ -142,17 +143,17 @@ def cut_text(row: Mapping[str, Any]) -> str:
 
 
 def _mean(row: Mapping[str, Any], *, is_cut: bool) -> str:
-    """Return what the final model is.
+    """Return how the final model was made.
 
     >>> _mean({"models": 8, "consensus_distance": 0.00123}, is_cut=False)
-    'mean of 8 workers, which end 1.2e-03 apart'
+    'mean of 8 workers, which ended 1.2e-03 apart'
     >>> _mean({"models": 2, "consensus_distance": None}, is_cut=True)
     'mean of 2 copies'
     """
     copies = f"{row['models']} {'copy' if row['models'] == 1 else 'copies'}"
     text = f"mean of {copies if is_cut else plural(row['models'], 'worker')}"
     if row["models"] > 1 and row["consensus_distance"] is not None:
-        text += f", which end {row['consensus_distance']:.1e} apart"
+        text += f", which ended {row['consensus_distance']:.1e} apart"
     return text
 
 
@@ -174,7 +175,7 @@ def _quality(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _loss(loss: float) -> str:
-    """Return a loss; one of a run that diverges has up to 38 digits before its point.
+    """Return a loss as text; that of a diverging run has up to 38 digits before the point.
 
     >>> _loss(0.21427), _loss(1.5e36)
     ('0.2143', '1.5e+36')
@@ -196,6 +197,6 @@ def _staleness(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []  # nothing was pushed
     text = f"mean {staleness['mean']:.2f}, max {staleness['max']}"
     mode = MODES.get(summary["mode"])
-    if mode is not None and mode.lead < math.inf:  # whose knob has the same name
+    if mode is not None and mode.lead < math.inf:  # its knob has the same name
         text += f" versions ({mode.name} limits steps ahead, not versions)"
     return [("staleness", text)]

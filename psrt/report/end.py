@@ -1,6 +1,6 @@
-"""``end.json``: how a run without a summary ended. The rank that tells the user writes it.
+"""``end.json``: how a run without a summary ended. The process that tells the user writes it.
 
-That may be the process that started the ranks, which alone outlives them all.
+That may be any rank, or the process that started the ranks, which alone outlives them all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from psrt.report.strict_json import dumps
 
 #: Longest line that is kept.
 _MOST = 1000
-#: A disk that hangs must not keep a job from its end, in seconds.
+#: Seconds after which a disk that hangs no longer keeps a job from ending.
 _WRITE_S = 2.0
 #: A frame of a traceback; the number of a rank may precede each of its lines.
 _RANK = r"^(?:\[rank \d+\] )?"
@@ -45,7 +45,7 @@ class RunEnd:
 
     @classmethod
     def read(cls, run: Path) -> RunEnd | None:
-        """Read that of a run's folder; None if nobody has written one.
+        """Read the file in a run's folder; None if there is none.
 
         Raises:
             ConfigError: if the file is damaged.
@@ -65,25 +65,25 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class EndFile:
-    """Where the end of a run belongs."""
+    """Where the end of a run is written."""
 
     #: Its folder, absolute, and the text of its ``config.toml``.
     out: str
     config: str
-    #: The process that may write it: one that the user's code forks may not.
+    #: The process that may write it; a process forked by the user's code may not.
     pid: int = field(default_factory=os.getpid)
 
     def write(self, text: str, status: int, *, replaces: bool = True) -> None:
         """Write it if this process sees the folder, and the run is not finished; never raise.
 
         Args:
-            text: what the user sees: lines, of a traceback the last one counts.
-            status: with which the job ends.
-            replaces: whether this is known better than what is there.
+            text: lines for the user; of a traceback the last one counts.
+            status: status with which the job ends.
+            replaces: whether this is more accurate than the existing file.
         """
         if os.getpid() != self.pid:
             return
-        with contextlib.suppress(RuntimeError):  # of an interpreter that ends
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending
             thread = threading.Thread(
                 target=self._write, args=(text, status, replaces), daemon=True
             )
@@ -93,7 +93,7 @@ class EndFile:
     def _write(self, text: str, status: int, replaces: bool) -> None:
         out = Path(self.out)
         with contextlib.suppress(OSError, ValueError, PsrtError):
-            # A folder of the same name on another host is not part of this run.
+            # A folder of the same name on another host may not belong to this run.
             if read_text(str(out / CONFIG)) != self.config or (
                 (out / SUMMARY).exists() and status != StoppedError.exit_status
             ):
@@ -111,7 +111,7 @@ class EndFile:
 
 
 def one_line(text: str) -> str:
-    r"""Return what counts of what the user sees when a job ends.
+    r"""Return the essential line of the lines for the user when a job ends.
 
     >>> one_line("psrt: error: worker 1 was killed\n")
     'worker 1 was killed'

@@ -17,7 +17,7 @@ import numpy as np
 
 from psrt.core.version import __version__
 
-#: What may touch a run's numbers or its speed, as a person reads it.
+#: What may affect a run's numbers or its speed → its name in texts.
 WORDS = {
     "psrt": "psrt", "python": "Python", "numpy": "numpy", "blas": "BLAS",
     "blas_variables": "variables of BLAS", "mpi": "MPI", "host": "host", "processor": "processor",
@@ -31,7 +31,7 @@ _VARIABLES = (
     "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
     "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
 )  # fmt: skip
-#: Seconds that git may take; more is a file system that is away.
+#: Seconds that git may take; more means an unavailable file system.
 _GIT_S = 5.0
 
 
@@ -56,14 +56,14 @@ def ended(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def environment_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what an environment says, for a person: names and values."""
+    """Yield names and values of an environment, as text."""
     for name, words in {"started": "started", "ended": "ended", "argv": "command", **WORDS}.items():
         if found.get(name):
             yield words, _text(found[name])
 
 
 def environment_differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
-    """Return a phrase for each thing that differs, where both are known.
+    """Return a phrase for each difference, if both values are known.
 
     >>> environment_differences({"numpy": "2.1", "host": "a"}, {"numpy": "2.0", "host": "a"})
     ['numpy 2.1 instead of 2.0']
@@ -86,7 +86,7 @@ def processor() -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value on one line; files may be untrusted, so nothing controls the terminal."""
+    """Return a value on one line, without control characters: the file may be untrusted."""
     if isinstance(value, Mapping):
         value = [f"{name}={it}" for name, it in value.items()]
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value)

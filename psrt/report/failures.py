@@ -1,4 +1,4 @@
-"""The lines about what failures cost a long job, by how often it is saved. Pure."""
+"""The lines about the cost of failures in a long job, by checkpoint interval. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from psrt.core.units import time_text
 
 _COLUMNS = ("steps", "lost", "saving", "again", "down", "Young", "Daly")
 
-#: From here on a share is shown by its order of magnitude: Daly's may have hundreds of digits.
+#: Larger shares are printed by their order of magnitude: Daly's may have hundreds of digits.
 _LARGE = 1e6
 
 
 def failure_lines(costs: FailureCosts, lost: Sequence[Lost]) -> list[str]:
-    """Return the lines below the others of a simulation.
+    """Return the lines to print after the others of a simulation.
 
     Args:
-        costs: of failures and checkpoints.
-        lost: by interval.
+        costs: costs of failures and checkpoints.
+        lost: lost time by interval.
     """
     delta, mtbf = costs.stall_s, costs.mtbf_s
     written = f" and take {time_text(costs.write_s)} to write" if costs.write_s else ""
     lines = [
         f"failures every {time_text(mtbf)}; checkpoints stop training for {time_text(delta)}"
         f"{written}; restarts take {time_text(costs.restart_s)}",
-        "time lost, in % of that of the steps, by the interval:",
+        "time lost, in % of the time of the steps, by checkpoint interval:",
     ]
     asked = asked_for(costs, lost[0].seconds / lost[0].steps)
     best = min(lost, key=lambda it: it.total)

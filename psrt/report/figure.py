@@ -1,4 +1,4 @@
-"""Figures of matplotlib, an extra: imported when one is drawn, so no rank ever pays for it."""
+"""Figures of matplotlib, an optional package: imported only when one is drawn, never by ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MISSING = "plots need matplotlib: pip install matplotlib"
 
 
 def check_installed() -> None:
-    """Find out before long work whether its plot could be drawn, without importing matplotlib.
+    """Check before long work that its plot can be drawn, without importing matplotlib.
 
     Raises:
         ConfigError: if matplotlib is not installed.
@@ -58,10 +58,10 @@ def titled(*, width: float, height: float, title: str, note: str = "") -> Figure
 
 
 def check_path(path: str | PathLike[str]) -> None:
-    """Check that a figure can be written, before the work that it is to show.
+    """Check that a figure can be written, before the work that it will show.
 
     Raises:
-        ConfigError: if matplotlib is not installed, the path's ending names no format, or the
+        ConfigError: if matplotlib is not installed, the path's ending is unknown, or the
             file cannot be written.
     """
     check_writable(path)
@@ -70,7 +70,7 @@ def check_path(path: str | PathLike[str]) -> None:
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:
         raise ConfigError(
-            f"cannot write {path}: its ending must name a format: {', '.join(sorted(formats))}"
+            f"cannot write {path}: its ending must be one of {', '.join(sorted(formats))}"
         )
 
 
@@ -84,5 +84,5 @@ def save(figure: Figure, path: str | PathLike[str]) -> None:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    except ValueError as error:  # an ending that is not a format
+    except ValueError as error:  # an unknown ending
         raise ConfigError(f"cannot write {path}: {error}") from error

@@ -26,18 +26,18 @@ CONFIG, METRICS = "config.toml", "metrics.jsonl"
 MODEL, SUMMARY = "model.safetensors", "summary.json"
 #: Written by a simulation only.
 SIMULATION = "simulation.json"
-#: Written by a run on ranks, for those who look after it.
+#: Written by a run on ranks, for those who monitor it.
 ROSTER, PROGRESS = "roster.json", "progress.json"
-#: Of a run that ended without a summary; see ``psrt.report.end``.
+#: Written by a run that ended without a summary; see ``psrt.report.end``.
 END = "end.json"
 
 #: All that a run writes; ``--overwrite`` deletes these and nothing else.
 FILES = (CONFIG, METRICS, MODEL, SIMULATION, SUMMARY, ROSTER, PROGRESS, END)
 
-#: Of a run that saves itself: a folder for each time.
+#: Folder of the checkpoints, with a folder for each.
 CHECKPOINTS = "checkpoints"
 
-#: Ends the name of a file that is still being written.
+#: Ending of the name of a file that is still being written.
 _PART = ".part"
 #: Holds the files of an earlier run until the new one is known to start.
 _ASIDE = ".earlier-run"
@@ -47,10 +47,10 @@ class OutputFolder:
     """The four files of a run: config.toml, metrics.jsonl, model.safetensors, summary.json.
 
     A simulation has a fifth, simulation.json, and no model if it computed nothing. A run on several
-    ranks has roster.json, who is where, and progress.json, how far it is. One that ended early has
-    end.json.
+    ranks has roster.json, where each rank is, and progress.json, how far the run is. A run that
+    ended early has end.json.
 
-    The model and the summary appear whole or not at all: each is written under another name and
+    The model and the summary appear complete or not at all: each is written under another name and
     then renamed, which is atomic within a folder. So a folder with ``summary.json`` holds a
     finished run.
 
@@ -60,7 +60,7 @@ class OutputFolder:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
-        #: The folder as it was named, which is what messages show.
+        #: The folder as the user named it, for messages.
         self.given = self.path
         #: Closes the folder, which is locked while it is open.
         self._unlock: Callable[[], object] | None = None
@@ -77,17 +77,17 @@ class OutputFolder:
 
         Called once, before training, so that a run does not fail at its end because it cannot be
         written. If it raises, nothing was changed. An earlier run is set aside, until ``commit``
-        deletes it or ``discard`` brings it back. No other run may use the folder until ``release``.
+        deletes it or ``discard`` restores it. No other run may use the folder until ``release``.
 
         Args:
             config_toml: the resolved configuration.
             overwrite: replace the files of an earlier run.
             record: make an empty ``history/`` too.
-            resumes: continue the run in the folder, whose checkpoints stay.
+            resumes: resume the run in the folder, whose checkpoints stay.
 
         Raises:
-            ConfigError: if the path is a file or cannot be written to, by others as well, holds
-                a run already and may not be overwritten, or is in use.
+            ConfigError: if the path is a file, cannot be written to, can be written to by other
+                users, is in use, or holds a run that may not be overwritten.
         """
         self.lock()
         with self._config_errors("write to"):
@@ -95,7 +95,7 @@ class OutputFolder:
                 self.discard()
         self._check(overwrite or resumes)
         with self._config_errors("write to"):
-            # Others may not write to it even where the user's mask says so: see below.
+            # Other users may not write to it even if the user's mask allows it: see below.
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock()
             # Try it: permission bits show no read-only mounts, and do not bind root.
@@ -112,10 +112,10 @@ class OutputFolder:
                 raise
 
     def lock(self) -> None:
-        """Keep other runs away until ``release``, where there is a folder; else ``prepare`` does.
+        """Keep other runs away until ``release``, if the folder exists; otherwise ``prepare`` does.
 
-        Called first by a run that resumes: a run that trains in the folder deletes the checkpoint
-        that is read.
+        Called first by a run that resumes: another run in the folder would delete the checkpoint
+        that is being read.
 
         Raises:
             ConfigError: if one is there, or the folder is not the user's own.
@@ -128,8 +128,8 @@ class OutputFolder:
     def _lock(self) -> None:
         """Keep other runs of this host away: the lock ends with this process, however it ends.
 
-        On most file systems that hosts share a folder cannot be locked so: there, two runs must not
-        be started in one folder.
+        Most file systems shared by hosts do not support such a lock: there, two runs must not be
+        started in one folder.
 
         Raises:
             ConfigError: if one is there.
@@ -156,7 +156,7 @@ class OutputFolder:
         """Move the files of an earlier run, and of one that was killed while it wrote.
 
         Args:
-            folders: that are moved, too.
+            folders: folders to move as well.
         """
         parts = [self.path / (name + _PART) for name in FILES]
         written = [self.path / name for name in (*FILES, *folders)]
@@ -180,7 +180,7 @@ class OutputFolder:
     def commit(self) -> None:
         """Delete the earlier run that this one replaces; the run is about to begin.
 
-        From here on it does not matter what the current folder is: the user's code may change it.
+        From here on the current folder does not matter: the user's code may change it.
         """
         self.path = self.path.absolute()
         if not self._aside.is_dir():
@@ -208,7 +208,7 @@ class OutputFolder:
             run: its folder; None for the one that was here until ``prepare``.
 
         Raises:
-            ConfigError: if there are none, or they are no records.
+            ConfigError: if there are none, or they are not records.
         """
         path = (run or self._aside) / METRICS
         if not path.exists():
@@ -225,7 +225,7 @@ class OutputFolder:
         Args:
             tensors: name → array of any shape, for instance ``MLP.tensors(theta)``.
         """
-        from safetensors.numpy import save_file  # a run without --out does not need it
+        from safetensors.numpy import save_file  # not needed without --out
 
         # The format requires C order; safetensors would write a strided view's memory unchanged.
         arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
@@ -240,7 +240,7 @@ class OutputFolder:
             part.write_text(text, encoding="utf-8")
 
     def write_progress(self, text: str) -> None:
-        """Write ``progress.json`` where that can be done; nothing depends on it."""
+        """Write ``progress.json`` if possible; nothing depends on it."""
         part = self.path / (PROGRESS + _PART)
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -253,7 +253,7 @@ class OutputFolder:
         self.write_text(SUMMARY, summary.to_json())
 
     def discard(self) -> None:
-        """Delete what ``prepare`` made, bring an earlier run back, and delete an empty folder.
+        """Delete what ``prepare`` made, restore an earlier run, and delete an empty folder.
 
         For a run that turns out to be impossible: it must not block the next one.
         """
@@ -281,20 +281,20 @@ class OutputFolder:
         return found
 
     def _check_own(self) -> None:
-        """Raise if somebody else could have this run write, or read, what is not its own.
+        """Raise if another user could redirect what this run writes or reads.
 
-        Files are made, and never opened if something stands at their name. But who may replace what
-        is there can do so in between.
+        Files are created, and never opened if something exists under their name. But a user who may
+        replace files in the folder could do so in between.
         """
         if not is_own_folder(self.path.resolve()):
             raise ConfigError(
-                f"output folder {self.path} can be written to by others; expected one of your own, "
-                "or chmod go-w"
+                f"output folder {self.path} can be written to by other users; use a folder of your "
+                "own, or chmod go-w"
             )
         for path in (self._aside, self.history, self.path / history.LAST_EVENTS):
             if (path.is_symlink() or path.is_dir()) and not is_own_folder(path):
                 raise ConfigError(
-                    f"{path} is no folder of your own: a link, or others can write to it"
+                    f"{path} is not a folder of your own: it is a link, or others can write to it"
                 )
 
     def _check(self, overwrite: bool) -> None:

@@ -1,4 +1,4 @@
-"""A histogram as lines of text: one per value, or one per range where there are many. Pure."""
+"""A histogram as a few lines of text: one per value, or per range of many values. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ROWS, _BAR = 12, 40
 
 
 def histogram_lines(counts: Sequence[int]) -> list[str]:
-    r"""Return a line for each value, or for each range of equal width where there are too many.
+    r"""Return a line for each value, or for each range of equal width if there are too many.
 
     Args:
         counts: ``counts[τ]`` is how often τ occurred.

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one record per line, readable while the run continues. Plain files, no MPI."""
+"""``metrics.jsonl``: one record per line, readable during the run. Plain files, no MPI."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from psrt.report.strict_json import dumps
 class MetricsFile:
     """Writes records to a new file, each line complete on disk before ``write`` returns.
 
-    Flushed line by line, so a reader that follows the file sees a record at once, and a run that is
-    killed loses none. Closing twice is allowed.
+    Flushed line by line, so that a reader of the file sees a record at once, and a killed run loses
+    none. Closing twice is allowed.
 
     Args:
         path: the file; it must not exist.
-        earlier: records that it begins with, of the run that this one resumes.
+        earlier: records to begin with, from the run that this one resumes.
     """
 
     def __init__(self, path: str | PathLike[str], earlier: Iterable[Record] = ()) -> None:
@@ -59,11 +59,11 @@ def read_metrics(path: str | PathLike[str]) -> list[dict[str, Any]]:
 
 
 def seconds_to_accuracy(records: Iterable[Mapping[str, Any]], target: float) -> float | None:
-    """Return when the test accuracy first was ``target`` or more, None if it never was.
+    """Return when the test accuracy first reached ``target``; None if it never did.
 
-    The fair measure of a mode: samples per second mean little where each sample teaches less.
-    Only as fine as the evaluations; between two of them the later one counts. The time is that
-    of the evaluation, not of its record, which waits for the slowest worker.
+    The fair measure of a mode: samples per second mean little if each sample improves the model
+    less. The resolution is that of the evaluations; between two of them the later one counts. The
+    time is that of the evaluation, not of its record, which waits for the slowest worker.
 
     Args:
         records: as ``read_metrics`` returns them.

@@ -34,7 +34,7 @@ class MetricsWriter:
             log_every: steps between records; None: at the ends of epochs only.
             folder: prepared; None writes nothing.
             say: called with each line for the user.
-            progress: whether to keep ``progress.json``, too.
+            progress: whether to write ``progress.json`` as well.
             earlier: the records of the run that this one resumes.
         """
         self._aggregator = MetricsAggregator(workers, log_every=log_every or 0)
@@ -56,7 +56,7 @@ class MetricsWriter:
         return self._aggregator.finished
 
     def reported(self, worker: int) -> Stats:
-        """Return what a worker has reported of the columns of ``psrt.core.stats``."""
+        """Return the columns of ``psrt.core.stats`` that a worker has reported."""
         return self._aggregator.reported(worker)
 
     def add(self, report: Report | Sketch) -> None:
@@ -82,7 +82,7 @@ class MetricsWriter:
             self._say(epoch_line(record))
 
     def _write(self, record: Record) -> None:
-        """Write a record. A disk that is full ends the metrics, but not the run."""
+        """Write a record. A full disk ends the metrics, but not the run."""
         if self._metrics is None:
             return
         try:
@@ -95,6 +95,6 @@ class MetricsWriter:
     def close(self) -> None:
         """Close the metrics file."""
         if self._metrics is not None:
-            with contextlib.suppress(OSError):  # of what could not be written
+            with contextlib.suppress(OSError):  # from what could not be written
                 self._metrics.close()
             self._metrics = None

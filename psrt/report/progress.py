@@ -1,4 +1,4 @@
-"""``progress.json``: how far a run is, for those who look after it."""
+"""``progress.json``: how far a run is, for those who monitor it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median
 from psrt.core.stats import Report
 from psrt.report.strict_json import dumps
 
-#: Seconds from one writing to the next at least.
+#: Fewest seconds between two writes.
 EVERY_S = 1.0
 
 
@@ -34,10 +34,10 @@ class ProgressFile:
         self._write, self._now = write, now
         self._due = -math.inf
         self._clock, self._seconds = 0, 0.0
-        #: By worker that has not left, its clock.
+        #: By worker that has not departed, its clock.
         self._clocks: dict[int, int] = dict.fromkeys(range(workers), 0)
-        #: By worker: its clock and time at its last report, and the seconds that it computed for a
-        #: step since the one before.
+        #: By worker: its clock and time at its last report, and the seconds of computing per step
+        #: since the report before.
         self._reported: dict[int, tuple[int, float]] = {}
         self._pace: dict[int, float] = {}
 
@@ -60,7 +60,7 @@ class ProgressFile:
         self._write(dumps({**figures, "written": round(time.time(), 3)}) + "\n")
 
     def gone(self, worker: int) -> None:
-        """Ignore a worker that has departed or died from now on."""
+        """Ignore a worker that has departed or died."""
         self._clocks.pop(worker, None)
 
     def _keep_pace(self, report: Report) -> None:
@@ -72,7 +72,7 @@ class ProgressFile:
             self._pace[report.worker] = max(0.0, busy) / (report.step - before[0])
 
     def _slowest(self) -> dict[str, float]:
-        """Return who is slow, once at least two workers have reported twice."""
+        """Return the slowest worker, once at least two workers have reported twice."""
         if len(self._pace) < 2:
             return {}
         worker = max(self._pace, key=self._pace.__getitem__)

@@ -38,7 +38,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The settings of a simulated run beside its config, and what only a simulation measures."""
+    """The settings of a simulated run besides its config, and what only a simulation measures."""
 
     #: Ranks that computed gradients, W.
     workers: int
@@ -49,7 +49,7 @@ class Simulation:
     codec_speed: str
     #: (worker, seconds) each: the scheduled crashes.
     crash: tuple[tuple[int, float], ...]
-    #: The number of ranks of each host; empty where none were given.
+    #: The number of ranks of each host; empty if none were given.
     hosts: tuple[int, ...]
     #: Whether anything was computed.
     numerics: bool
@@ -65,23 +65,23 @@ class Simulation:
     crashed: tuple[int, ...]
     #: By server.
     servers: tuple[Load, ...]
-    #: Of a split model: the costs as given, and by stage the share of the virtual time in
+    #: With model parallelism: the costs as given, and by stage the share of the virtual time in
     #: which it computed, on average over copies and slices.
     stage_costs: str = ""
     small_products: str = ""
     pass_overhead: str = "0"
     worker_apply: str = "inf"
     stages: tuple[float, ...] = ()
-    #: The faults as given, beside ``crash``.
+    #: The faults as given, in addition to ``crash``.
     faults: tuple[str, ...] = ()
-    #: When each of ``crashed`` did, in seconds.
+    #: When each of ``crashed`` died, in seconds.
     crashed_at: tuple[float, ...] = ()
-    #: What failures cost, and what a long job of such steps loses by them; None if nobody asked.
+    #: Costs of failures, and the time that a long job of such steps loses; None if not asked for.
     failures: FailureCosts | None = None
     lost: tuple[Lost, ...] = ()
 
     def to_json(self) -> str:
-        """Return the JSON text, one field a line, with a line feed at the end."""
+        """Return the JSON text, one field per line, with a line feed at the end."""
         return dumps(dataclasses.asdict(self), indent=2) + "\n"
 
 
@@ -96,7 +96,7 @@ def simulation_text(run: Simulation, summary: Summary, wall_seconds: float) -> s
     rate = run.events / wall_seconds if wall_seconds > 0 else 0.0
     rows = [
         ("virtual time", f"{run.seconds:.6g} s"),
-        ("events", f"{run.events:,} in {wall_seconds:.2f} s: {rate:,.0f} a second"),
+        ("events", f"{run.events:,} in {wall_seconds:.2f} s: {rate:,.0f} per second"),
         *_waiting(summary.waiting),
         *_servers(run.servers),
         *_stages(run.stages),
@@ -110,7 +110,7 @@ def simulation_text(run: Simulation, summary: Summary, wall_seconds: float) -> s
     lines = ["", *(f"{name:<{width}}  {value}" for name, value in rows)]
     bars = histogram_lines(summary.staleness.histogram)
     if bars:
-        # Without servers it is that of what workers average in pairs.
+        # Without servers it is the staleness of averages in pairs.
         what = "gradients in the updates" if summary.servers else "averages"
         lines += ["", f"staleness τ of the {what}", *bars]
     if run.failures is not None:
@@ -124,7 +124,7 @@ def _waiting(workers: Sequence[Waiting]) -> list[tuple[str, str]]:
     mean = sum(worker.share for worker in workers) / len(workers)
     text = f"{100 * mean:.1f} % of a worker's time"
     if len(workers) > 1:
-        text += f", {100 * most.share:.1f} % at most (worker {most.worker})"
+        text += f", at most {100 * most.share:.1f} % (worker {most.worker})"
     whole = sum(worker.seconds for worker in workers)
     sums = {words: sum(getattr(w, cause) for w in workers) for cause, words in _CAUSES.items()}
     parts = [f"{words} {100 * s / whole:.1f} %" for words, s in sums.items() if whole and s]
@@ -149,15 +149,15 @@ def _servers(servers: Sequence[Load]) -> list[tuple[str, str]]:
 
 
 def _stages(busy: Sequence[float]) -> list[tuple[str, str]]:
-    """Return how busy stages were; the rest is the bubble, and what they waited for besides."""
+    """Return how busy stages were; the rest is the bubble and other waiting."""
     if not busy:
         return []
     text = f"{100 * sum(busy) / len(busy):.1f} % of the time"
     if len(busy) > 1:
         least, most = (which(range(len(busy)), key=busy.__getitem__) for which in (min, max))
         text += (
-            f", stage {least} {100 * busy[least]:.1f} % at least, stage {most} "
-            f"{100 * busy[most]:.1f} % at most"
+            f", least {100 * busy[least]:.1f} % (stage {least}), most {100 * busy[most]:.1f} % "
+            f"(stage {most})"
         )
     return [("stages busy", text)]
 

@@ -1,4 +1,4 @@
-"""JSON that every parser reads: the numbers that JSON does not know are written as null."""
+"""JSON that every parser can read: nan and infinities are written as null."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
 
 
 def _known(value: Any) -> Any:
-    """Return ``value`` rebuilt of what JSON knows."""
+    """Return ``value`` rebuilt from JSON types."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -19,7 +19,7 @@ from psrt.report.strict_json import dumps
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A worker that died or stopped responding, without which the others continued."""
+    """A worker that died or stopped responding, while the others continued. It has no figures."""
 
     #: Its number, and its rank.
     worker: int
@@ -27,23 +27,23 @@ class Missing:
     #: Its process, as in ``roster.json``.
     host: str
     pid: int
-    #: Its gradient steps as of the last that a server or a neighbour had of it; 0 if none had any.
+    #: Its gradient steps, as far as a server or a neighbour received them; 0 if none did.
     clock: int
 
 
 @dataclass(frozen=True, slots=True)
 class Averages:
-    """What local SGD averages when."""
+    """What local SGD averages, and when."""
 
     #: Steps of a period, H.
     local_steps: int
     #: Parts of the parameters that are averaged one at a time, F.
     fragments: int
-    #: Steps from when an average is begun to when it is taken, T.
+    #: Steps from the beginning of an average until it is applied, T.
     sync_delay: int
     #: Share of its own parameters that a worker then keeps, A; None without a delay.
     mixing: float | None
-    #: Whether a worker takes its own part of an outer step at once.
+    #: Whether a worker applies its own part of an outer step at once.
     eager: bool
     #: Bytes of the parameters that are averaged in a period, and of those averaged at once: of
     #: fragments, in the first part of a split model.
@@ -53,25 +53,24 @@ class Averages:
 
 @dataclass(frozen=True, slots=True)
 class GraphAverages:
-    """What workers mixed with their neighbours, and how far apart they ended."""
+    """What workers averaged with their neighbours, and how far apart they ended."""
 
     #: As the mode spells it.
     topology: str
-    #: Of steps and averages; empty where pairs average without rounds.
+    #: Order of steps and averages; empty if pairs average without rounds.
     order: str
-    #: Whether a weight was mixed along.
+    #: Whether a weight was mixed as well.
     push_sum: bool
     #: Rounds after which the graphs began again.
     period: int
-    #: Spectral gap of a period; None without rounds, and of many workers.
+    #: Spectral gap of a period; None without rounds, or with many workers.
     gap: float | None
     #: Bytes of the vectors that a worker sent in a step, on average over workers and the period;
     #: None without rounds, where hosts mix, and with a codec.
     step_bytes: float | None
-    #: Workers that the final model is the mean of, or copies where it is cut.
+    #: Number of workers of which the final model is the mean, or of copies of a split model.
     models: int
-    #: ‖θ_i − mean‖/√n of what they ended with, the root of its mean square over them; None without
-    #: numerics.
+    #: Root mean square over the workers of ‖θ_i − mean‖/√n at the end; None without numerics.
     consensus_distance: float | None
 
 
@@ -81,7 +80,7 @@ class ModelCut:
 
     #: Copies, stages and slices, as in ``--parallel``.
     parallel: str
-    #: In which order stages worked, as in ``--pipeline-schedule``.
+    #: Order in which stages worked, as in ``--pipeline-schedule``.
     schedule: str
     #: Parts of a batch.
     micro_batches: int
@@ -89,7 +88,7 @@ class ModelCut:
     layers: tuple[int, ...]
     #: Parameters of each part: of each stage, slice by slice.
     parameters: tuple[int, ...]
-    #: Bytes that a worker of each part has, where they are counted.
+    #: Bytes of a worker of each part, if they are counted.
     memory: tuple[float, ...] = ()
 
 
@@ -143,11 +142,11 @@ class Summary:
     parameters: int
     #: SHA-256 of the final parameters: equal if two runs ended in the same bits.
     parameters_sha256: str
-    #: Updates of each shard, or of the parameters that all ranks share where there are none.
+    #: Updates of each shard, or of the parameters that all ranks share if there are no shards.
     updates: int
     #: Gradients that arrived but were not applied: late ones of backups, or too stale.
     dropped: int
-    #: Steps of workers that died, or were declared dead, that only some of the shards have.
+    #: Steps that only some of the shards have, of workers that died or were declared dead.
     torn: int
     #: Staleness of the applied gradients.
     staleness: Staleness
@@ -157,36 +156,35 @@ class Summary:
     skew: Counts
     #: Waiting time by worker and cause.
     waiting: tuple[Waiting, ...]
-    #: Workers that died or stopped responding, and that the others continued without.
+    #: Workers that died or stopped responding, while the others continued.
     missing: tuple[Missing, ...]
-    #: Largest distance of two workers' clocks.
+    #: Largest difference between two workers' clocks.
     clock_spread_max: int
     #: Bytes that all ranks handed to the transport.
     bytes_sent: int
     #: Bytes that all ranks took from the transport.
     bytes_received: int
-    #: Bytes of the frames of a codec among those sent, and of the vectors that these stand for; 0
-    #: of both without one.
+    #: Bytes of the frames of a codec among those sent, and of the vectors that they encode; both 0
+    #: without one.
     frame_bytes: int = 0
     framed_bytes: int = 0
     #: Of local SGD; None in other modes.
     averages: Averages | None = None
     #: Of averages among neighbours; None in other modes.
     graph_averages: GraphAverages | None = None
-    #: Bytes that went to other stages and slices of a split model, and that came from them.
+    #: Bytes sent to other stages and slices under model parallelism, and received from them.
     cut_bytes_sent: int = 0
     cut_bytes_received: int = 0
-    #: How the model was cut; None if each worker had all of it.
+    #: How the model was split; None if each worker had all of it.
     model_cut: ModelCut | None = None
-    #: Of a worker's vectors, each the largest of all workers; None where it is not counted.
+    #: Memory of a worker's vectors, each the largest of all workers; None if it is not counted.
     memory: Memory | None = None
-    #: What else ``evaluate`` has found of the final parameters, by name.
+    #: Further figures of ``evaluate`` for the final parameters, by name.
     test_figures: dict[str, float | None] = field(default_factory=dict)
-    #: When, where and by what it was made; see ``report.environment``. No figure: runs on two
-    #: machines are the same run.
+    #: When, where and by what it was made; see ``report.environment``. It is not compared: runs on
+    #: two machines count as the same run.
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
-    #: Figures of ``psrt.core.stats`` that have no field here: in the JSON text they are fields,
-    #: too.
+    #: Figures of ``psrt.core.stats`` that have no field here; in the JSON text they are fields.
     more: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -199,7 +197,7 @@ class Summary:
         """Return the summary that ``to_json`` wrote; unknown fields are ignored.
 
         Raises:
-            ConfigError: if the text is no JSON object or lacks a field.
+            ConfigError: if the text is not a JSON object or lacks a field.
         """
         try:
             values = json.loads(text)

@@ -1,4 +1,4 @@
-"""Knob: everything declared about one number, switch or text that users set."""
+"""Knob: everything declared about a number, switch or text that users set."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from psrt.rows.values import AUTO, LARGEST, Kind, Number, read_numbers
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Knob:
-    """A field as its help, its text, its checks and its default need it."""
+    """What help, parsing, checks and defaults need to know about a field."""
 
     #: Type of its values.
     kind: Kind
     #: One line for the help text.
     help: str
-    #: Name of its value in the help text; the kind's own word if empty.
+    #: Name of its value in the help text; if empty, that of its kind.
     metavar: str = ""
-    #: The rows that it chooses among, each with knobs of its own; None where it is no such knob.
+    #: The rows that it chooses from, each with its own knobs; None for any other knob.
     rows: Registry[Any] | None = None
     #: The only values allowed; empty allows any.
     choices: Collection[str] = ()
@@ -37,9 +37,9 @@ class Knob:
     exclusive_max: float | None = None
     #: Other names for it, with dashes, that a user may try.
     synonyms: tuple[str, ...] = ()
-    #: Whether None leaves it open until a run says what it is; else None is a value, too.
+    #: Whether None leaves it open until a run sets it; otherwise None is a value as well.
     is_open: bool = False
-    #: The default in words, where the field's default is not the whole truth.
+    #: The default in words, if the field's default does not say all.
     default_text: str = ""
 
 
@@ -47,10 +47,10 @@ def knob(default: Any, kind: Kind, help: str, *, kw_only: bool = False, **rest: 
     """Return a dataclass field with ``default`` whose metadata is a `Knob`.
 
     Args:
-        default: of the field.
+        default: default of the field.
         kind: type of its values.
         help: one line for the help text.
-        kw_only: whether it is given by its name only, as what all rows of a kind have.
+        kw_only: whether it can only be given by name, like a knob that all rows of a kind have.
         rest: further fields of `Knob`.
     """
     metadata = {"knob": Knob(kind, help, **rest)}
@@ -58,7 +58,7 @@ def knob(default: Any, kind: Kind, help: str, *, kw_only: bool = False, **rest: 
 
 
 def dashed(name: str) -> str:
-    """Return a field's name as flags and messages spell it.
+    """Return a field's name, as spelled in flags and messages.
 
     >>> dashed("batch_size")
     'batch-size'
@@ -70,9 +70,9 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
     """Return ``value`` in its canonical type.
 
     Args:
-        name: of the knob, for the message.
+        name: name of the knob, for the message.
         knob: its type, choices and range.
-        value: as Python or TOML has it.
+        value: a value from Python or TOML.
 
     Raises:
         ConfigError: for a wrong type, choice or range: "batch-size must be at least 1, got 0".
@@ -102,9 +102,9 @@ def read(name: str, knob: Knob, text: str) -> Any:
     """Parse the text of a knob's flag.
 
     Args:
-        name: of the knob, for the message.
+        name: name of the knob, for the message.
         knob: its type, choices and range.
-        text: as on the command line.
+        text: text on the command line.
 
     Raises:
         ConfigError: as `accept`.
@@ -122,9 +122,9 @@ def read_flag(name: str, kind: Kind, text: str, **bounds: float) -> Any:
     """Parse the text of a flag that is not a knob of a run.
 
     Args:
-        name: of the flag, for the message.
+        name: name of the flag, for the message.
         kind: type of its values.
-        text: as on the command line.
+        text: text on the command line.
         bounds: ``min``, ``exclusive_min``, ``max`` or ``exclusive_max``.
 
     >>> from psrt.rows.values import BYTES
@@ -140,11 +140,11 @@ def read_flag(name: str, kind: Kind, text: str, **bounds: float) -> Any:
 def read_by_worker(
     name: str, number: Number, texts: Sequence[str], workers: int
 ) -> dict[int, float]:
-    """Return a dict from worker to number out of texts ``WORKER:NUMBER[,WORKER:NUMBER...]``.
+    """Return a dict from worker to number, from texts ``WORKER:NUMBER[,WORKER:NUMBER...]``.
 
     Args:
-        name: of the flag, for the message.
-        number: what belongs to a worker, and its range.
+        name: name of the flag, for the message.
+        number: the number of each worker, with its range.
         texts: one for each time that the flag was given.
         workers: number of workers, W.
 
@@ -152,7 +152,7 @@ def read_by_worker(
     {1: 0.5, 0: 2.0, 3: 1.0}
 
     Raises:
-        ConfigError: if a text has another form, names a worker twice, or one that does not exist.
+        ConfigError: if a text has another form, or names a worker twice or one that does not exist.
     """
     numbers = (Number("WORKER", 0, LARGEST, whole=True), number)
     found: dict[int, float] = {}
@@ -163,7 +163,7 @@ def read_by_worker(
             raise ConfigError(f"{name} {error}, got {text!r}") from None
         if who >= workers:
             raise ConfigError(
-                f"{name} names worker {who} that does not exist, the last is {workers - 1}"
+                f"{name} names worker {who}, which does not exist; the last is {workers - 1}"
             )
         if who in found:
             raise ConfigError(f"{name} names worker {who} twice")
@@ -172,7 +172,7 @@ def read_by_worker(
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, close to how a user would type it; a row as its text.
+    """Return a value for a message, about as a user would type it; a row as its text.
 
     >>> shown(10.0), shown(0.5), shown(True), shown("a"), shown((128, 64))
     ('10', '0.5', 'true', "'a'", '128,64')

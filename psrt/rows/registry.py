@@ -1,4 +1,4 @@
-"""Registry: what may be chosen by its name, psrt's own and what other packages add."""
+"""Registry: things that can be chosen by name, psrt's own and those of other packages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from psrt.rows.values import TEXT, Kind, write_text
 
 
 class Named(Protocol):
-    """What a registry holds."""
+    """An entry of a registry."""
 
     @property
     def name(self) -> str:
-        """As flags spell it."""
+        """Its name in flags."""
 
 
 NamedT = TypeVar("NamedT", bound=Named)
@@ -24,8 +24,8 @@ NamedT = TypeVar("NamedT", bound=Named)
 class Registry(Mapping[str, NamedT], Generic[NamedT]):
     """Rows by their names.
 
-    Beside psrt's own there may be rows of other packages, which name them under an entry point.
-    They are looked up where a name is not one of psrt's, or all names are asked for.
+    Other packages may add rows by declaring them under an entry point. These are looked up if a
+    name is not one of psrt's, or if all names are asked for.
     """
 
     def __init__(self, what: str, group: str, base: type[NamedT], rows: Iterable[NamedT]) -> None:
@@ -33,7 +33,8 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
 
         Args:
             what: what a row is, for messages: "codec".
-            group: entry points of other packages, each with the name of a row, and it or its class.
+            group: group of entry points in other packages, each with a row's name, and the row or
+                its class.
             base: class of all rows.
             rows: psrt's own.
         """
@@ -60,7 +61,7 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
         """Add the rows of other packages.
 
         Raises:
-            ConfigError: if one cannot be had, or has a name that is taken.
+            ConfigError: if one cannot be loaded, or has a name that is taken.
         """
         if self._looked:
             return
@@ -74,10 +75,10 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
                 is_one = isinstance(row, self.base) and row.name == point.name
             except Exception as error:
                 raise ConfigError(
-                    f"{self.what} {point.name} cannot be had from {point.value}: {error}"
+                    f"{self.what} {point.name} cannot be loaded from {point.value}: {error}"
                 ) from error
             if not is_one or point.name in self._rows:
-                why = "there is one already" if is_one else f"it is no {self.base.__name__}"
+                why = "it exists already" if is_one else f"it is not a {self.base.__name__}"
                 raise ConfigError(f"{point.value} cannot be {self.what} {point.name}: {why}")
             self._rows[point.name] = row
 
@@ -105,12 +106,12 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
         raise ConfigError(f"must be one of {', '.join(self)}, got {name!r}{hint}")
 
     def where(self, holds: Callable[[NamedT], bool]) -> Chosen[NamedT]:
-        """Return the rows of which something holds, which also depends on their knobs."""
+        """Return the rows for which a condition holds; it may depend on their knobs."""
         return Chosen(self, holds)
 
 
 class Chosen(Collection[str], Generic[NamedT]):
-    """The names of some rows of a registry, and any row of which what they share holds."""
+    """The names of some rows of a registry; it contains any row for which the condition holds."""
 
     def __init__(self, registry: Registry[NamedT], holds: Callable[[NamedT], bool]) -> None:
         self._registry, self._holds = registry, holds
@@ -124,7 +125,7 @@ class Chosen(Collection[str], Generic[NamedT]):
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Those of psrt, and of other packages as far as they were looked up."""
+        """Names of psrt's rows, and of other packages' as far as they were looked up."""
         return tuple(name for name in self._registry.own if self._holds(self._registry[name]))
 
     def __len__(self) -> int:

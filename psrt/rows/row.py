@@ -1,9 +1,9 @@
-"""Row: one of several ways to do something, chosen by its name, which owns the knobs of that way.
+"""Row: one of several ways to do something, chosen by name, which owns the knobs of that way.
 
-A row is a frozen dataclass. What is always so of it are class attributes; its fields are its knobs.
-``top-k:density=0.01`` is one as flags, TOML files and histories spell it, ``TopK(density=0.01)`` as
-Python does; neither knows of the runs that use it. A knob may be a row itself, whose knobs follow
-behind a dot: ``local-sgd:outer=nesterov,outer.lr=0.7``.
+A row is a frozen dataclass. Constant facts are class attributes, and its fields are its knobs.
+Flags, TOML files and histories spell one ``top-k:density=0.01``, Python ``TopK(density=0.01)``;
+neither knows the runs that use it. A knob may itself be a row, whose knobs follow after a dot:
+``local-sgd:outer=nesterov,outer.lr=0.7``.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from psrt.rows.values import Kind, write_text
 class Row:
     """One row of a registry, with a value for each of its knobs.
 
-    A subclass with knobs of its own is a dataclass, too, whose fields are made by ``knob``.
+    A subclass with its own knobs is also a dataclass, whose fields are made by ``knob``.
 
     Raises:
-        ConfigError: one line that begins with the row's name, if a knob is out of its range or
-            knobs do not go together.
+        ConfigError: one line that begins with the row's name, if a knob is out of range or knobs
+            cannot be combined.
     """
 
-    #: As flags spell it.
+    #: Its name in flags.
     name: ClassVar[str]
-    #: In a few words.
+    #: What it does, in a few words.
     summary: ClassVar[str] = ""
     #: Other names that a user may try.
     synonyms: ClassVar[tuple[str, ...]] = ()
-    #: Module and class of what it makes, ``package.module:Class``: imported where it is made.
+    #: Module and class of the object that it makes, ``package.module:Class``; imported on use.
     home: ClassVar[str] = ""
-    #: Arguments of that class that are always the same.
+    #: Constant arguments of that class.
     fixed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def __post_init__(self) -> None:
@@ -67,27 +67,27 @@ class Row:
         """
 
     def line(self) -> str:
-        """Return what it is, in a few words, for a list of rows."""
+        """Return a description in a few words, for a list of rows."""
         return self.summary
 
     @property
     def knobs(self) -> dict[str, Any]:
-        """Value of each knob; None where it was left open."""
+        """Value of each knob; None if it was left open."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def given(self) -> dict[str, Any]:
-        """Value of each knob that is not as usual."""
+        """Value of each knob that is not at its default."""
         usual = {field.name: field.default for field in fields(self)}
         return {name: it for name, it in self.knobs.items() if it != usual[name]}
 
     @property
     def text(self) -> str:
-        """The row with all knobs that have a value, for files: defaults may change."""
+        """The row with all knobs that have a value, for files: defaults may change later."""
         return self._spelled(lambda row: row.knobs)
 
     def __str__(self) -> str:
-        """Return the row with the knobs that are not as usual, for people."""
+        """Return the row with the knobs that are not at their defaults, for people."""
         return self._spelled(lambda row: row.given)
 
     def _spelled(self, of: Callable[[Row], Mapping[str, Any]]) -> str:
@@ -95,13 +95,13 @@ class Row:
         return f"{self.name}:{words}" if words else self.name
 
     def made(self, *arguments: Any, **named: Any) -> Any:
-        """Return an object of the class that is its home."""
+        """Return an object of its class, see ``home``."""
         module, _, name = self.home.partition(":")
         return getattr(importlib.import_module(module), name)(*arguments, **self.fixed, **named)
 
 
 def _words(row: Row, of: Callable[[Row], Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of some of a row's knobs, and behind a row's name its own."""
+    """Yield names and values of some of a row's knobs; those of a knob that is a row follow it."""
     for name, it in of(row).items():
         if isinstance(it, Row):
             yield dashed(name), it.name
@@ -119,14 +119,15 @@ RowT = TypeVar("RowT", bound=Row)
 
 
 class Rows(Registry[RowT], Generic[RowT]):
-    """Rows with knobs by their names, each with its usual ones."""
+    """Rows with knobs by name, each with the default knobs."""
 
     def __init__(self, what: str, group: str, base: type[RowT], rows: Iterable[type[RowT]]) -> None:
         """Set up.
 
         Args:
             what: what a row is, for messages: "codec".
-            group: entry points of other packages, each with the name of a row and its class.
+            group: group of entry points in other packages, each with the name of a row and its
+                class.
             base: class of all rows.
             rows: psrt's own.
         """
@@ -142,7 +143,7 @@ class Rows(Registry[RowT], Generic[RowT]):
         """Return the row that a text spells.
 
         Args:
-            text: a name and, behind a colon, values of knobs: ``qsgd:levels=3,bucket=64``.
+            text: a name and, after a colon, values of knobs: ``qsgd:levels=3,bucket=64``.
 
         Raises:
             ConfigError: with the end of a sentence that begins with the flag's name.
@@ -151,7 +152,7 @@ class Rows(Registry[RowT], Generic[RowT]):
         return type(row)(**given)
 
     def parsed(self, text: str) -> tuple[RowT, dict[str, Any]]:
-        """Return the row of a text's name, with the usual knobs, and the knobs that it gives.
+        """Return the row that a text names, with default knobs; and the knobs in the text.
 
         Raises:
             ConfigError: as ``read``.
@@ -179,7 +180,7 @@ class Rows(Registry[RowT], Generic[RowT]):
             raise ConfigError(f"{name}: {error}") from None
 
     def _hint(self, row: RowT, knob: str) -> str:
-        """Return which knob of a row, or whose knob, was meant."""
+        """Return a guess which knob was meant, or which rows have the knob."""
         known = {name: it.synonyms for name, it in knobs_of_row(row).items()}
         words = {word: dashed(name) for name, its in known.items() for word in its}
         if near := did_you_mean(dashed(knob), map(dashed, known), words):
@@ -190,7 +191,7 @@ class Rows(Registry[RowT], Generic[RowT]):
         return f"; it has {', '.join(map(dashed, known)) or 'none'}"
 
     def accept(self, value: Any) -> RowT:
-        """Return the row that a Python or TOML value is.
+        """Return the row for a Python or TOML value.
 
         Raises:
             ConfigError: as ``read``.
@@ -202,6 +203,6 @@ class Rows(Registry[RowT], Generic[RowT]):
             raise ValueError(f"must be a{'n' * self.what.startswith(tuple('aeiou'))} {self.what}")
         if type(self.get(value.name)) is not type(value):
             raise ConfigError(
-                f"{value.name} is of no package that names it under the entry point {self.group}"
+                f"{value.name} has no package that declares it under the entry point {self.group}"
             )
         return value

@@ -1,4 +1,4 @@
-"""Guess which name was meant by a misspelled one."""
+"""Guesses the name that was meant by a misspelled one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def did_you_mean(
     """Return ``" (did you mean X?)"`` for the closest known name, or ``""`` if none is close.
 
     Args:
-        name: as it was given.
+        name: the given name.
         known: all valid names.
-        synonyms: synonym → name; a synonym takes precedence over a name with a similar spelling,
-            a name over a synonym whose spelling is as similar.
+        synonyms: synonym → name. A synonym takes precedence over a name with a similar spelling,
+            and a name over a synonym that is only as similar.
         prefix: shown before the suggested name.
 
     >>> did_you_mean("stalenes", ["seed", "staleness"], prefix="--")
@@ -31,7 +31,7 @@ def did_you_mean(
     >>> did_you_mean("workers", ["servers", "seed"])
     ''
     """
-    import difflib  # costs milliseconds, and only a mistake needs it
+    import difflib  # takes milliseconds, and only a mistake needs it
 
     known = list(known)
     longer = [other for other in known if other.startswith(name) and len(other) <= 2 * len(name)]

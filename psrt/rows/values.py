@@ -1,9 +1,9 @@
 """From text to value, for every flag: kinds of value, and numbers separated by colons.
 
 A kind knows types, not ranges; ranges belong to the knob. ``read`` takes the text of a flag,
-``accept`` a Python or TOML value, ``write`` returns a TOML literal. Whatever reads here raises
-`ValueError` with the end of a sentence, "must be a whole number"; the caller puts the flag's name
-before it.
+``accept`` a Python or TOML value, and ``write`` returns a TOML literal. Functions that read raise
+`ValueError` with the end of a sentence, such as "must be a whole number"; the caller puts the
+flag's name before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-#: Leaves a choice to psrt.
+#: The value that leaves a choice to psrt.
 AUTO: Final = "auto"
 #: TOML and numpy both hold whole numbers in 64 bits.
 LARGEST = 2**63 - 1
@@ -32,11 +32,11 @@ _LONGEST_S = 366 * 86400
 class Kind:
     """One kind of value."""
 
-    #: Its name in help and messages when the knob has no metavar.
+    #: Its name in help and messages if the knob has no metavar.
     metavar: str
     #: Text of a flag → value.
     read: Callable[[str], Any]
-    #: Python or TOML value → value in its one canonical type.
+    #: Python or TOML value → value in its canonical type.
     accept: Callable[[Any], Any]
     #: Value → TOML literal.
     write: Callable[[Any], str]
@@ -76,7 +76,7 @@ def _accept_real(value: Any) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise ValueError("must be a finite number")
-    return number + 0.0  # -0.0 is 0, as texts of rows have it
+    return number + 0.0  # -0.0 becomes 0, as in texts of rows
 
 
 def _accept_text(value: Any) -> str:
@@ -86,7 +86,7 @@ def _accept_text(value: Any) -> str:
         raise ValueError("must be a text")
     if not value:
         raise ValueError("must not be empty")
-    # Lone surrogates are how Python shows an argument that is not UTF-8.
+    # Python represents an argument that is not UTF-8 by lone surrogates.
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError("must be valid text")
     return value
@@ -171,7 +171,7 @@ def _or_auto(kind: Callable[[Any], int], value: Any) -> int:
     try:
         return kind(value)
     except ValueError as error:
-        # A number that is too large is not mended by another word.
+        # For a number that is too large, auto would be no help.
         text = str(error)
         raise ValueError(f"{text} or {AUTO}" if text == _NOT_WHOLE else text) from None
 
@@ -201,7 +201,7 @@ def _accept_interval(value: Any) -> int | str:
 
 
 def seconds_of(interval: int | str | None) -> float | None:
-    """Return the seconds of an interval; None where it is steps, or is left to psrt.
+    """Return the seconds of an interval; None if it is in steps, or left to psrt.
 
     >>> seconds_of("30s"), seconds_of("0.5s"), seconds_of(100), seconds_of("auto")
     (30.0, 0.5, None, None)
@@ -238,7 +238,7 @@ class Number(NamedTuple):
     max: float
     #: Whether it must be an integer.
     whole: bool = False
-    #: Its default; None where it must be given. Only the last number may have one.
+    #: Its default; None if it must be given. Only the last number may have one.
     default: int | None = None
 
     def read(self, text: str) -> float:
@@ -273,7 +273,7 @@ def form(numbers: Sequence[Number]) -> str:
 
 
 def read_numbers(numbers: Sequence[Number], text: str, *, before: str = "") -> tuple[float, ...]:
-    """Parse numbers separated by colons; a last one that was left out gets its default.
+    """Parse numbers separated by colons; if the last one is missing, it gets its default.
 
     Args:
         numbers: the expected numbers, in order.

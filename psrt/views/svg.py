@@ -8,9 +8,9 @@ from xml.sax.saxutils import escape, quoteattr
 
 from psrt.core.files import write_text
 
-#: Found on most systems, with Greek letters and arrows.
+#: Fonts of most systems, with Greek letters and arrows.
 _FONT = "'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif"
-#: Mean width of a character of this font, in units of its size, to make room for texts.
+#: Mean width of a character in units of the font size, to make room for texts.
 _CHARACTER = 0.62
 
 
@@ -19,9 +19,9 @@ def text_width(text: str, size: float) -> float:
     return len(text) * size * _CHARACTER
 
 
-#: Of texts, of what is said beside, and of lines that lead the eye.
+#: Colours of texts, of secondary texts, and of guide lines.
 INK, SOFT, RULE = "#222222", "#555555", "#E3E6EA"
-#: The colours of pages in light, Okabe and Ito's, which colour-blind readers can tell apart.
+#: The colours of light pages, by Okabe and Ito, which colour-blind readers can distinguish.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#B5568A", "#C28400", "#3F9FD8", "#555B63")
 
 
@@ -48,7 +48,7 @@ class Canvas:
     Args:
         width: of the picture.
         height: of the picture.
-        title: what a browser shows for it.
+        title: its title, which browsers show.
     """
 
     def __init__(self, width: float, height: float, title: str) -> None:
@@ -80,7 +80,7 @@ class Canvas:
             fill: colour inside.
             stroke: colour of the outline.
             line: width of the outline.
-            dashed: whether the outline is.
+            dashed: whether the outline is dashed.
             radius: of its corners.
         """
         dash = ' stroke-dasharray="2 2"' if dashed else ""
@@ -114,7 +114,7 @@ class Canvas:
             points: (x, y) of each.
             stroke: colour.
             width: of the line.
-            dashes: lengths of dashes and gaps; empty for a whole line.
+            dashes: lengths of dashes and gaps; empty for a solid line.
         """
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         dash = f' stroke-dasharray="{dashes}"' if dashes else ""
@@ -134,7 +134,7 @@ class Canvas:
             width: to the right.
             height: downwards.
             fill: colour.
-            opacity: from 0, which is not seen, to 1.
+            opacity: from 0, invisible, to 1.
         """
         path = "".join(
             f"M{x:.1f} {y:.1f}h{width:.2f}v{height:.2f}h{-width:.2f}z" for x, y in corners
@@ -175,7 +175,7 @@ class Canvas:
             size: of the font.
             fill: colour.
             anchor: ``start``, ``middle`` or ``end`` of the text.
-            bold: whether it is.
+            bold: whether it is bold.
         """
         weight = ' font-weight="bold"' if bold else ""
         # The baseline is a third of the size below the centre.
@@ -227,12 +227,12 @@ class Canvas:
 
 
 def legend_entry(canvas: Canvas, x: float, y: float, text: str, fill: str) -> float:
-    """Draw what a colour means, and return the position of the next entry."""
+    """Draw an entry of a legend, and return the position of the next one."""
     canvas.rect(x, y - 8, 24, 16, fill=fill, stroke=RULE)
     canvas.text(x + 31, y, text, size=11, anchor="start", fill=SOFT)
     return x + legend_width(text)
 
 
 def legend_width(text: str) -> float:
-    """Return the room that such an entry takes."""
+    """Return the width of such an entry."""
     return 31 + text_width(text, 11) + 22

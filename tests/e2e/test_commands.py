@@ -41,7 +41,7 @@ def test_the_doctor_alone(launch):
     }
     alone, *bad, run, held = launch.one_after_another(0, commands)
     assert (alone.status, run.status, held.status) == (0, 0, 0), alone.stderr
-    assert "1 rank on one host; psrt train takes them as serial" in alone.stdout
+    assert "1 rank on one host; psrt train would use them as serial" in alone.stdout
     assert "no launcher" in alone.stdout
     assert "fails  " not in alone.stdout
     assert not (launch.folder / "runs/x").exists()
@@ -54,7 +54,9 @@ def test_the_doctor_alone(launch):
 def test_the_doctor_on_ranks(launch):
     done = launch.psrt("launch", "-n", 2, "doctor", "--json", "found.json", "--out", "x\udcff")
     assert done.status == 0, done.stderr
-    assert "2 ranks on one host; psrt train takes them as sync, 1 server, 1 worker" in done.stdout
+    assert (
+        "2 ranks on one host; psrt train would use them as sync, 1 server, 1 worker" in done.stdout
+    )
     assert "mpirun of" in done.stdout
     assert "seen" in done.stdout  # a folder whose name is not text
     found = json.loads((launch.folder / "found.json").read_text())
@@ -75,7 +77,7 @@ def test_bench_tables_figures_and_costs(launch):
         "again": [*TINY, "--hosts", "1", "--ranks", "2", "--machine-costs", "costs.json"],
     }
     done, again = launch.one_after_another(3, commands)
-    assert "measures 2 sizes of vectors on 2 sets of ranks, for up to 240 s; --quick" in done.stdout
+    assert "measuring 2 vector sizes on 2 sets of ranks, for up to 240 s; --quick" in done.stdout
     titles = ("costs of this machine", "all-reduce", "small calls, in two patterns")
     for title in (*titles, "all candidates"):
         assert done.stdout.count(f"\n{title}\n") == 1

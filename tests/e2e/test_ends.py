@@ -311,7 +311,7 @@ def traced(launch, folder):
     """Return the events by rank, and when the trace of them begins and ends, in seconds."""
     done = launch.psrt("trace", folder, "-o", "it.json.gz", "--format", "json", "--quiet")
     assert done.status == 0, done.stderr
-    assert "the end of a run: the last events of each rank\n" in done.stdout
+    assert "only the end of the run: the last events of each rank\n" in done.stdout
     events = {it.name: np.load(it)[:-1] for it in sorted((launch.folder / folder).glob("*.npy"))}
     drawn = json.loads(gzip.decompress((launch.folder / "it.json.gz").read_bytes()))["traceEvents"]
     last = max(it["ts"] + it.get("dur", 0) for it in drawn if it["ph"] != "M") / 1e6

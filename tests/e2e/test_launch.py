@@ -400,9 +400,9 @@ MISTAKES = [
     (["-x", "A=1", "train"], "unknown flag -x (did you mean --env?)"),
     (["--hostfile", "nowhere", "train"], "--hostfile nowhere: cannot be read"),
     (["--env", "1=2", "train"], "expected NAME"),
-    (["--workers", "3", "script.py"], "--workers is for train"),
+    (["--workers", "3", "script.py"], "--workers has no effect with script.py, only with train"),
     (["--dry-run", "-n", "1000000", "train"], "-n 1000000: this host has memory for"),
-    (["--launcher", "srun", "train"], "needs an allocation of Slurm"),
+    (["--launcher", "srun", "train"], "needs a Slurm allocation"),
     # Words of the job are checked before a rank is started.
     (["-n", "2", "train", "--epohs", "3"], "unknown flag --epohs (did you mean --epochs?)"),
     (["-n", "2", "-m", "psrt", "train", "--config", "none.toml"], "none.toml"),

@@ -105,7 +105,7 @@ def test_over_mpi_and_in_one_process_or_a_line_that_says_why_not(run):
     path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
     cases = {
         "run --seed 7": ["--replay run would not be that run: seed 7 instead of 0"],
-        "run --out run --overwrite": ["would be written over what --replay"],
+        "run --out run --overwrite": ["would overwrite --replay"],
         "damaged": ["rank-00001.npy: damaged"],
         "edited": ["does not go with the history", "seed 1 instead"],
     }
@@ -142,7 +142,7 @@ def test_nothing_is_written_over_what_it_is_made_from(run):
         for out in ("run", "link", "./x/../run")
     }
     for done in run.one_after_another(0, commands):
-        refused(done, "would be written over what --")
+        refused(done, "would overwrite --")
     beside = {it: ["simulate", it, "run", "--out", f"run/{it}"] for it in ("--like", "--replay")}
     for done in run.one_after_another(0, beside):
         assert done.status == 0, done.stderr

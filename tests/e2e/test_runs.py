@@ -116,7 +116,7 @@ def test_so_they_do_on_other_numbers_of_ranks(runs, launch, ranks, flags):
     done = launch.train(ranks, "--mode", "sync", *flags, *SHORT, "--out", "run", "--verbose")
     assert done.status == 0, done.stderr
     told = done.stderr.splitlines()  # rank 0 says how far it is, no other
-    assert told[0].startswith("psrt: sets up  time 0:")
+    assert told[0].startswith("psrt: starting  time 0:")
     assert told.count(told[0]) == 1
     assert digest(launch.folder / "run") == digest(runs[0] / "shards")
 

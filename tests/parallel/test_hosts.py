@@ -133,7 +133,7 @@ def test_ranks_hosts_and_the_links_between_them(comm, hosts):
 def test_who_is_silent_is_named(comm):
     last, late = comm.size - 1, comm.Dup()
     if comm.rank == 0:
-        with pytest.raises(TransportError, match=rf"no word of 1 rank \({last}\)"):
+        with pytest.raises(TransportError, match=rf"no answer from 1 rank \({last}\)"):
             collect(late, "", timeout_s=0.5)
     elif comm.rank != last:
         collect(late, "here", timeout_s=20)

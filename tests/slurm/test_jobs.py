@@ -74,7 +74,7 @@ def test_the_doctor_sees_three_hosts(launch, folder):
     assert launch("doctor").ended() == ("COMPLETED", 0, 0), log(folder)
     said = log(folder)
     assert "launcher  srun of Slurm, PMI" in said
-    assert "5 ranks on 3 hosts; psrt train takes them as sync, 1 server, 4 workers" in said
+    assert "5 ranks on 3 hosts; psrt train would use them as sync, 1 server, 4 workers" in said
     assert "fails  " not in said
 
 

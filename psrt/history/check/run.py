@@ -258,7 +258,7 @@ class _Case:
     def check(self) -> None:
         """Check step by step: events alone, their order, then all else."""
         checked = self.findings.checked
-        with PROGRESS.doing("checks", lambda: Amount(sum(checked.values()), None, "check")):
+        with PROGRESS.doing("checking", lambda: Amount(sum(checked.values()), None, "check")):
             self._check()
 
     def _check(self) -> None:

@@ -1,1 +1,1 @@
-"""Draws schedules and modes for people, step by step, with their costs. No MPI."""
+"""Draws schedules and modes step by step, with their costs. No MPI."""

@@ -1,4 +1,4 @@
-"""A codec at work on a small vector: what it gets, sends bit by bit, gives back, and keeps."""
+"""A codec at work on a small vector: its input, what it sends, its output, and what it keeps."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from psrt.core.arrays import Vector
 
 #: A vector with numbers of all sizes, a zero, and a largest one.
 EXAMPLE = (0.3, -1.7, 2.25, 0.0, -0.1, 3.1, -4.0, 0.8)
-#: With a matrix of four rows and columns: a tenth of it is not of rank 1.
+#: A matrix of four rows and columns; a tenth of it is not of rank 1.
 MATRIX = (1.0, 2.0, 3.0, 4.0, 2.0, 4.0, 6.1, 8.0, -1.0, -2.0, -3.0, -4.2, 0.5, 1.0, 1.5, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One vector on its way."""
+    """One vector, encoded and decoded."""
 
-    #: (n,) each: the vector, what is encoded of it, what it comes back as.
+    #: (n,) each: the vector, the encoded one, and the decoded one.
     given: Vector
     encoded: Vector
     decoded: Vector
     #: (n,) what is kept back afterwards; None if nothing is.
     residual: Vector | None
-    #: Of the frame, in order.
+    #: Fields of the frame, in order.
     fields: tuple[Field, ...]
     #: Bytes of the frame.
     nbytes: int
@@ -44,7 +44,7 @@ class CodedVectors:
 
 
 def example_of(row: CodecRow) -> tuple[float, ...]:
-    """Return the vector that is shown where none is given."""
+    """Return the vector that is shown if none is given."""
     return MATRIX if "rank" in row.knobs else EXAMPLE
 
 
@@ -60,13 +60,13 @@ def run(
 
     Args:
         row: the codec.
-        values: the vector; a codec of matrices sees the largest square that begins it as one.
-        error_feedback: whether what is lost is added to the next vector.
-        steps: how often.
-        seed: of what is random.
+        values: the vector; a codec of matrices uses the largest square at its beginning as one.
+        error_feedback: whether the error is added to the next vector.
+        steps: how often it is encoded.
+        seed: seed of random draws.
 
     Raises:
-        ConfigError: if the codec cannot be so.
+        ConfigError: if the codec does not allow this.
     """
     vector = np.array(values, np.float32)
     side = math.isqrt(vector.size)

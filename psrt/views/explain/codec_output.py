@@ -6,10 +6,10 @@ key                value
 format             ``"psrt explain codec 1"``
 codec, summary     its name, and in a few words
 knobs              by name
-error_feedback     whether what is lost is added to the next vector
+error_feedback     whether the error is added to the next vector
 steps              ``given``, ``encoded``, ``decoded`` and ``residual`` (or null) are lists of n
-                   numbers, null for what is none; ``nbytes`` are those of the frame; ``fields`` are
-                   ``{"at", "size", "bits", "meaning"}``, with the first bit of each and the number
+                   numbers, null for nan and inf; ``nbytes`` are those of the frame; ``fields`` are
+                   ``{"at", "size", "bits", "meaning"}``, with the first bit and the number of bits
 =================  =================================================================================
 """
 
@@ -57,9 +57,9 @@ def _numbers(vector: Vector) -> list[float | None]:
 
 
 def as_text(found: CodedVectors) -> str:
-    """Return what people read."""
+    """Return the text."""
     lines = [f"{found.row.name}: {found.row.summary}"]
-    lines.append(f"shown by {words_of(found)}")
+    lines.append(f"settings: {words_of(found)}")
     for i, step in enumerate(found.steps):
         if len(found.steps) > 1:
             lines += ["", f"step {i}"]
@@ -77,7 +77,7 @@ def words_of(found: CodedVectors) -> str:
 def _table(step: Step, *, fed_back: bool) -> Iterator[str]:
     columns = [("", [f"[{i}]" for i in range(step.given.size)]), ("before", _texts(step.given))]
     if fed_back:
-        columns.append(("with what was kept back", _texts(step.encoded)))
+        columns.append(("plus kept back", _texts(step.encoded)))
     columns.append(("after", _texts(step.decoded)))
     if step.residual is not None:
         columns.append(("kept back", _texts(step.residual)))
@@ -99,7 +99,7 @@ def _wire(step: Step) -> Iterator[str]:
     n = step.given.size
     yield (
         f"on the wire: {HEADER_BYTES} bytes of header and {step.nbytes - HEADER_BYTES} of payload, "
-        f"where the vector has {ITEMSIZE * n}"
+        f"instead of {ITEMSIZE * n}"
     )
     for field in step.fields:
         where, bits, meaning = place_of(field), field.bits, field.meaning
@@ -109,7 +109,7 @@ def _wire(step: Step) -> Iterator[str]:
 
 
 def place_of(field: Field) -> str:
-    """Return the bytes of a field, and where it begins in the first, if it is not all of them.
+    """Return the bytes of a field, and its first bit unless it fills whole bytes.
 
     >>> place_of(Field(32, 32, "", "")), place_of(Field(35, 3, "", ""))
     ('4-7', '4.3')

@@ -1,7 +1,7 @@
 """Find the fastest all-reduce: predicted times by number of ranks and bytes; text, JSON, plot.
 
-Times are those of the closed forms for float32 where every message costs the same, as between
-hosts of one rank each.
+Times come from the closed forms for float32. Every message costs the same, as between hosts with
+one rank each.
 
 The document:
 
@@ -48,7 +48,7 @@ _CLOSE = 64
 
 
 class Stretch(NamedTuple):
-    """The sizes for which one algorithm is the fastest."""
+    """A range of sizes for which one algorithm is the fastest."""
 
     algorithm: str
     #: Smallest and largest bytes of the vector: the ends of the comparison, or the crossovers to
@@ -91,8 +91,8 @@ class Comparison:
     def stretches(self, ranks: int) -> list[Stretch]:
         """Return the fastest algorithm of each range of sizes, the shortest vector first.
 
-        Between two compared sizes with different winners the crossover is found by bisection. An
-        algorithm that wins only in between is found if bisection happens to probe its range.
+        If two compared sizes have different winners, the crossover between them is found by
+        bisection. An algorithm that wins only in between is found if bisection probes its range.
         """
         found = [Stretch(fastest(_times(ranks, self.sizes[0], self.costs)), *self.sizes[:1] * 2)]
         for low, high in pairwise(self.sizes):
@@ -180,8 +180,8 @@ def as_text(comparison: Comparison) -> str:
     """Return a table per number of ranks, then the crossovers."""
     costs = comparison.costs
     lines = [
-        f"predicted time of an all-reduce, α = {time_text(costs.alpha)} a message, "
-        f"β = {costs.beta * 1e9:.3g} ns and γ = {costs.gamma * 1e9:.3g} ns a byte",
+        f"predicted time of an all-reduce, α = {time_text(costs.alpha)} per message, "
+        f"β = {costs.beta * 1e9:.3g} ns and γ = {costs.gamma * 1e9:.3g} ns per byte",
         f"{_BEST} marks the fastest; least: the lower bound",
     ]
     for ranks in comparison.ranks:
@@ -193,7 +193,7 @@ def as_text(comparison: Comparison) -> str:
 
 
 def crossovers(comparison: Comparison, ranks: int) -> str:
-    """Return a sentence with the fastest algorithms and the sizes up to which they are."""
+    """Return a sentence with the fastest algorithms, each with its largest size."""
     *before, last = comparison.stretches(ranks)
     if not before:
         return f"for {_ranks(ranks)}: {last.algorithm} throughout"
@@ -229,7 +229,7 @@ def _cells(row: Row) -> Iterator[str]:
         yield time_text(row.seconds[name]) + (_BEST if name == best else " ")
 
 
-#: By position in the registry, then again with dots.
+#: By position in the registry; further algorithms use them again, with dots.
 _COLOURS = (
     "#009E73", "#D55E00", "#0072B2", "#56B4E9", "#E69F00", "#B8A800", "#CC79A7", "#777777",
     "#AAAAAA",
@@ -241,7 +241,7 @@ _FINE = 160
 #: Labels of the curves' vertical axis; longer times leave the panel.
 _MULTIPLES = (1, 2, 5, 10, 20, 50, 100)
 _WORST = _MULTIPLES[-1]
-#: Narrowest stretch of the map that has room for a name, as a fraction of the map's width.
+#: Narrowest range of the map with room for a name, as a fraction of the map's width.
 _ROOM = 0.2
 
 
@@ -266,8 +266,8 @@ def plot(comparison: Comparison, path: str | PathLike[str]) -> None:
     figure = _figure(panels=len(shown) + (len(ranks) > 1))
     costs = comparison.costs
     figure.suptitle(
-        f"Predicted time of an all-reduce: α = {time_text(costs.alpha)} a message, "
-        f"β = {costs.beta * 1e9:.3g} ns and γ = {costs.gamma * 1e9:.3g} ns a byte",
+        f"Predicted time of an all-reduce: α = {time_text(costs.alpha)} per message, "
+        f"β = {costs.beta * 1e9:.3g} ns and γ = {costs.gamma * 1e9:.3g} ns per byte",
         fontsize=11,
     )
     axes = list(figure.axes)

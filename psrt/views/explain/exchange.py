@@ -1,12 +1,12 @@
-"""How servers with several shards keep everybody busy at once: computing, pushes, updates, reads.
+"""How several shards per server overlap computing, pushes, updates and reads.
 
 A small job of the real roles is recorded in virtual time, as for ``timeline``; here bytes and
-updates take time, too. The unit of time is a gradient:
+updates take time as well. The unit of time is a gradient:
 
-- computing takes 1: forward, and backward layer by layer, the last one first, each for twice as
-  long as forward but the first, which has no layer below that waits for its own;
-- ``PUSHES``, ``UPDATES``: the pushes of a step of all workers keep a server's link busy that long,
-  and their updates the server; the replies take as long as the pushes, in the other direction.
+- computing takes 1: forward, then backward layer by layer, the last one first. Backward takes twice
+  as long as forward, except in the first layer, which need not pass a gradient on;
+- ``PUSHES``, ``UPDATES``: time for which all pushes of a step keep a server's link busy, and all
+  their updates the server. Replies take as long as pushes, in the other direction.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from psrt.views.explain.recording import RecordedJob, recorded
 from psrt.views.trace import marks
 
 FORWARD, BACKWARD, PUSH, UPDATE, READ = "forward", "backward", "push", "update", "read"
-#: Units that all pushes of a step take on a server's link, and all their updates; see the module.
+#: Units that all pushes of a step take on a server's link, and all their updates; see above.
 PUSHES, UPDATES = 0.5, 0.2
 _LATENCY = 0.01
 #: Layers of the model, unless there are more shards.
 _LAYERS = 8
-#: Elements of a layer: a frame around them weighs little.
+#: Elements of a layer; enough that the header of a frame hardly counts.
 _LAYER = 4096
-#: Workers and shards at most: a worker takes three lines, a shard has a character of its own.
+#: Most workers and shards: a worker takes three lines, and each shard has its own character.
 MOST_WORKERS, MOST_SHARDS = 16, 36
 
 
@@ -55,7 +55,7 @@ class Bar:
     number: int
     #: Of ``FORWARD`` and ``BACKWARD`` the layer, else the shard.
     part: int
-    #: Of ``PUSH`` and ``READ``: when it was handed over, to wait until the link was free.
+    #: For ``PUSH`` and ``READ``: when it was handed over, before waiting for the link.
     since: float
 
 
@@ -69,16 +69,16 @@ class Exchange:
     slow: tuple[float, ...]
     #: In order of their start.
     bars: tuple[Bar, ...]
-    #: Mean time of a step, in gradients; and with one shard a server.
+    #: Mean time of a step, in gradients; and the same with one shard per server.
     step: float
     whole: float
 
     @property
     def model(self) -> str:
-        """What takes how long, in a sentence."""
+        """What takes how long, in a sentence or two."""
         return (
-            "Computing a gradient takes 1; the pushes of all workers keep a server's link busy for "
-            f"{PUSHES:g}, so do its replies, and their updates the server for {UPDATES:g}."
+            "Computing a gradient takes 1. On each server's link the pushes of all workers take "
+            f"{PUSHES:g} and the replies as much; the updates take the server {UPDATES:g}."
         )
 
     @property
@@ -102,11 +102,11 @@ class Exchange:
         return max(bar.stop for bar in self.bars)
 
     def hidden(self) -> float:
-        """Return the share of the time of a worker's pushes and reads in which it computes."""
+        """Return the share of the time of pushes and reads during which their worker computes."""
         both = whole = 0.0
         for worker in range(self.workers):
             moved = [bar for bar in self._of(PUSH, READ) if bar.number == worker]
-            # A worker computes one layer at a time: its computing until t is a broken line.
+            # A worker computes one layer at a time: its computing until t is piecewise linear.
             busy = [bar for bar in self._of(FORWARD, BACKWARD) if bar.number == worker]
             bends = [time for bar in busy for time in (bar.start, bar.stop)]
             spent = [0.0, *accumulate((bar.stop - bar.start) * k for bar in busy for k in (1, 0))]
@@ -120,7 +120,7 @@ class Exchange:
 
 
 def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Exchange:
-    """Train the small job, also with one shard a server, and return what happened.
+    """Train the small job, also with one shard per server, and return what happened.
 
     Args:
         config: of the mode, with ``steps`` and a number of ``shards_per_server``.
@@ -160,7 +160,7 @@ def _computing(job: RecordedJob, layers: Sequence[Span]) -> Iterator[Bar]:
 
 
 def _messages(job: RecordedJob) -> Iterator[Bar]:
-    """Yield for how long each payload has kept the server's link busy."""
+    """Yield the time for which each payload kept the server's link busy."""
     for it in job.passages:
         if it.on_link:
             assert it.message is not None, "nobody sums"
@@ -171,7 +171,7 @@ def _messages(job: RecordedJob) -> Iterator[Bar]:
 
 
 def _updates(job: RecordedJob) -> Iterator[Bar]:
-    """Yield the updates of servers, and what saving a gradient takes, which is to be in one."""
+    """Yield the updates of servers; saving a gradient for a later update counts as part of one."""
     for server in range(job.config.servers or 0):
         for it in job.on_lane(job.workers + server, marks.UPDATE):
             shard = int(it.facts["shard"])
@@ -201,7 +201,7 @@ def _recorded(
 
 
 def _costs(role_map: RoleMap, factors: tuple[float, ...]) -> SimulationCosts:
-    """Return the job's costs, such that ``PUSHES`` and ``UPDATES`` hold for every server."""
+    """Return costs of the job with which ``PUSHES`` and ``UPDATES`` hold for every server."""
     nbytes = 4 * role_map.n * len(factors) / len(role_map.server_ranks)
 
     def step(rank: int, rng: np.random.Generator) -> float:
@@ -220,7 +220,5 @@ def lesson(exchange: Exchange) -> str:
     """Return the one line to remember."""
     text = f"a step takes {exchange.step:.2f} gradients"
     if exchange.config.shards_per_server != 1:
-        text += f", {exchange.whole:.2f} with one shard a server"
-    return (
-        f"{text}; {exchange.hidden():.0%} of pushing and reading passes while the worker computes"
-    )
+        text += f", {exchange.whole:.2f} with one shard per server"
+    return f"{text}; {exchange.hidden():.0%} of pushing and reading overlaps with computing"

@@ -7,7 +7,7 @@ format         ``"psrt explain exchange 1"``
 mode, steps    the mode, and steps per worker; ``workers`` and ``servers`` count them
 shards         shards of a server
 slow           by worker, the factor by which its steps take longer
-step, whole    mean time of a step, and with one shard a server; computing a gradient takes 1
+step, whole    mean time of a step, and with one shard per server; computing a gradient takes 1
 hidden         share of the time of pushes and reads in which their worker computes
 bars           in order of their start: ``{"start", "stop", "what"}``; ``what`` is ``forward`` or
                ``backward``, with ``worker`` and ``layer``; ``push`` or ``read``, with ``worker``,

@@ -1,4 +1,4 @@
-"""A trace with its inputs and its totals next to lower bounds: the source of texts and drawings.
+"""A trace with its inputs, and its totals next to lower bounds: the source of texts and drawings.
 
 **Lower bounds** for p ranks and n bytes in the α-β-γ model, each by itself. Those of an all-reduce
 are derived in ``psrt.collective.analysis.cost``; those of the phases follow in the same way:
@@ -16,8 +16,9 @@ gather          ⌈lg p⌉ α   (p − 1)/p nβ
 all-to-all      ⌈lg p⌉ α   (p − 1)/p² nβ
 ==============  =========  ==============  =============
 
-*Latency*: the number of ranks that one can have heard from, or that can have heard from one, at
-most doubles in a round, and in each kind some rank needs to hear from all or all from one.
+*Latency*: the number of ranks whose data can have reached one rank, or that one rank's data can
+have reached, at most doubles in a round. In each kind some rank needs data of all, or all need that
+of one.
 *Bandwidth*: in an all-gather a rank receives all chunks but its own; in a reduce-scatter each of
 the p ranks must send something for each of the p − 1 foreign chunks; the root of a scatter sends
 and that of a gather receives p − 1 chunks; every other rank than the root of a reduce must send
@@ -66,7 +67,7 @@ class Totals:
     #: Seconds for messages, for bytes and for combining: each with the other two costs at 0.
     parts: Bounds
     bounds: Bounds
-    #: By round, the predicted time at which its messages and all before have arrived, in seconds.
+    #: By round, the predicted time in seconds at which its messages and all before have arrived.
     arrivals: tuple[float, ...]
 
     @property
@@ -110,7 +111,7 @@ def total(
         n: number of elements of the vector.
         itemsize: bytes of an element.
         costs: α, β and γ of every message.
-        overlap: whether combining runs during the next step.
+        overlap: whether combining overlaps with the next step.
     """
 
     def alone(beta: float, gamma: float) -> float:
@@ -160,7 +161,7 @@ class Explanation:
     names: tuple[str, ...]
     #: The operation's name.
     op: str
-    #: The ranks in the order of the ring; None: by number, or there is no ring.
+    #: The ranks in the order of the ring; None: by number, or without a ring.
     order: tuple[int, ...] | None
     #: The root, if there is one.
     root: int | None
@@ -179,12 +180,12 @@ class Explanation:
 
     @property
     def divides(self) -> bool:
-        """Whether the fold of all is divided at the end."""
+        """Whether the result of all ranks is divided at the end."""
         return OPS[self.op].divides and self.trace.folds
 
     @property
     def fold_name(self) -> str:
-        """Name of the fold over all ranks before it is divided."""
+        """Name of the operation over all ranks, before the division."""
         return "sum" if self.divides else self.op
 
     def result(self, rank: int) -> list[tuple[int, Content]]:
@@ -236,7 +237,7 @@ def explain(
         raise ConfigError(f"an example has at most {MOST_NUMBERS} numbers, got {size * n}")
     values: Sequence[Sequence[Number]] | None = None if example is None else example.values
     if OPS[op].integers and any(isinstance(x, float) for row in values or () for x in row):
-        raise ConfigError(f"{op} is for integers, the example has other numbers")
+        raise ConfigError(f"{op} needs integers, but the example has other numbers")
     plan = _plan(schedule, size, n, root, order)
     spec = schedule.spec(size, n, root)
     trace = trace_schedule(plan, spec, values, FOLDS[op], order)
@@ -273,7 +274,7 @@ def _plan(
     plan: list[list[Step]] = []
     left = MOST_STEPS
     for rank in range(size):
-        # Counted while they are made: all of them may not fit into memory.
+        # Counted while they are generated: all of them may not fit into memory.
         plan.append(list(islice(steps(rank, size, n, *last), left + 1)))
         left -= len(plan[-1])
         if left < 0:

@@ -1,4 +1,4 @@
-"""A topology explained: what its graph and weights come to, by bounds and in a simulation."""
+"""A topology explained: properties of its graph and weights, by bounds and in a simulation."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from psrt.topology import Graph, Topology, topology_of
 from psrt.topology.graph import merged, two_colours
 from psrt.topology.names import TOPOLOGIES, Drawn
 
-#: Most ranks whose matrices are made in a moment.
+#: Most ranks whose matrices are computed quickly.
 MOST_RANKS = 1024
-#: Shares of the disagreement to which rounds are counted.
+#: Shares of the disagreement; rounds are counted until each is reached.
 SHARES = (0.5, 1e-6)
 
 
@@ -29,17 +29,17 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A topology, and what is said of it."""
+    """A topology and its properties."""
 
     topology: Topology
-    #: Ranks of each host; empty where the graph is one of ranks.
+    #: Ranks of each host; empty if the graph connects ranks.
     hosts: tuple[int, ...]
     #: Bytes of the parameters.
     nbytes: int
     rounds: tuple[Rounds, ...]
     #: Whether a period averages exactly.
     is_exact: bool
-    #: By rank, or by host where there are hosts, 0 or 1, so that each edge is between both; None if
+    #: By rank, or by host if there are hosts: 0 or 1, different at both ends of each edge; None if
     #: there is an odd cycle, or edges go one way.
     colours: tuple[int, ...] | None
     #: Why there are none; empty if there are.
@@ -49,13 +49,13 @@ class Explained:
 
     @property
     def drawn(self) -> Drawn:
-        """How it is drawn: as its row says; a file says nothing of that."""
+        """How it is drawn: as its row says, or on a circle if it comes from a file."""
         row = TOPOLOGIES.get(self.topology.name.partition(":")[0])
         return "circle" if row is None else row.drawn
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """Of each round, of hosts if there are any."""
+        """The graph of each round, of hosts if there are any."""
         return graphs_of(self.topology, self.hosts)
 
     @property
@@ -89,9 +89,9 @@ def explained(
         text: name or file, see ``psrt.topology``.
         size: number of ranks.
         nbytes: of the parameters.
-        push_sum: whether a weight is mixed along.
-        seed: of random graphs and of the numbers of the simulation.
-        hosts: number of ranks of each; empty if ranks mix.
+        push_sum: whether a weight is mixed as well.
+        seed: seed of random graphs and of the numbers of the simulation.
+        hosts: number of ranks of each host; empty if ranks mix.
 
     Raises:
         ConfigError: if there is no such topology.

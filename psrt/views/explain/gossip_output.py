@@ -40,20 +40,20 @@ _PRINTED, MOST_DRAWN = 16, 64
 #: Rounds of a period that are printed and drawn, at most.
 _ROUNDS = 8
 #: Where it is used.
-_REMARK = "psrt train --mode gossip averages like this; these figures are of the graph alone."
+_REMARK = "psrt train --mode gossip averages like this; these figures describe only the graph."
 
 
 _OF_RANKS = (
-    "In a round each rank sends its parameters to its neighbours, and takes a weighted mean of",
-    "its own and of theirs: row i of M has the weights that rank i takes.",
+    "In a round each rank sends its parameters to its neighbours, and then holds a weighted mean",
+    "of its own and the received ones: row i of M has the weights at rank i.",
 )
 _OF_SHARES = (
-    "In a round each rank sends shares of its parameters to its neighbours, and adds up what it",
-    "keeps and what comes: column j of M has the shares of what rank j has.",
+    "In a round each rank sends shares of its parameters to its neighbours, and adds the received",
+    "shares to the share that it keeps: column j of M has the shares of rank j.",
 )
 _OF_HOSTS = (
-    "In a round the ranks of a host average, in shared memory, each host sends that to its",
-    "neighbours, and takes a weighted mean: row i of M has the weights that rank i then has.",
+    "In a round the ranks of a host average in shared memory. Each host sends this average to its",
+    "neighbours and then holds a weighted mean: row i of M has the weights at rank i.",
 )
 
 
@@ -83,7 +83,7 @@ def as_document(found: Explained) -> dict[str, Any]:
 
 
 def as_text(found: Explained) -> str:
-    """Return what people read."""
+    """Return the text."""
     return "\n".join(
         [
             title(found),
@@ -118,7 +118,7 @@ def title(found: Explained) -> str:
 
 
 def facts(found: Explained) -> Iterator[tuple[str, str]]:
-    """Yield what is said of the graph and its weights, by name."""
+    """Yield the properties of the graph and its weights, by name."""
     topology = found.topology
     yield "weights", _sums(found)
     span = "a round" if topology.period == 1 else f"a period of {topology.period} rounds"
@@ -126,24 +126,25 @@ def facts(found: Explained) -> Iterator[tuple[str, str]]:
     if topology.push_sum:
         yield (
             "spectral gap",
-            f"{topology.gap:.3g}, {span} leaves {left} of a disagreement in the long run",
+            f"{topology.gap:.3g}: in the long run {span} leaves {left} of the disagreement",
         )
     elif found.is_exact:
-        yield "spectral gap", f"1, after {span} all have the mean"
+        yield "spectral gap", f"1: after {span} all have the mean"
     else:
-        yield "spectral gap", f"{topology.gap:.3g}, {span} leaves at most {left} of a disagreement"
+        gap = f"{topology.gap:.3g}"
+        yield "spectral gap", f"{gap}: {span} leaves at most {left} of the disagreement"
     for it in found.rounds:
         name = "to halve it" if it.share == 0.5 else "to a millionth"
         by_gap = "never" if it.by_gap is None else f"{plural(it.by_gap, 'round')} by the gap"
-        done = "no end" if it.simulated is None else str(it.simulated)
+        done = "never" if it.simulated is None else str(it.simulated)
         yield name, f"{by_gap}, {done} in a simulation of random numbers"
     least, most = min(found.sent), max(found.sent)
     each = _size(most) if least == most else f"{_size(least)} to {_size(most)}"
     who = "host" if found.hosts else "rank"
     yield (
         "bytes",
-        f"a {who} sends {each} a round, with {_size(found.nbytes)} of parameters; a ring "
-        f"all-reduce of {who}s sends {_size(found.all_reduce)}",
+        f"a {who} sends {each} per round, for {_size(found.nbytes)} of parameters; in a ring "
+        f"all-reduce of {who}s it sends {_size(found.all_reduce)}",
     )
     if found.colours is None:
         yield "two colours", f"do not suffice: {found.no_colours}"
@@ -157,9 +158,9 @@ def facts(found: Explained) -> Iterator[tuple[str, str]]:
 
 
 def _sums(found: Explained) -> str:
-    """Return what rows and columns come to."""
+    """Return the sums of rows and columns."""
     if found.topology.push_sum:
-        return "columns add up to 1, rows need not: each rank divides by what became of a 1"
+        return "columns add up to 1, rows need not: each rank divides by its mixed weight"
     symmetric = all(abs(it - it.T).max() < 1e-12 for it in found.topology.matrices)
     return f"rows and columns add up to 1{', symmetric' if symmetric else ''}; all ranks connected"
 
@@ -194,7 +195,7 @@ def _matrix(matrix: Weights) -> Iterator[str]:
 
 
 def weight_text(value: float) -> str:
-    """Return a weight as a fraction where that is short.
+    """Return a weight as a fraction if that is short.
 
     >>> weight_text(1 / 3), weight_text(0.0), weight_text(0.123456)
     ('1/3', '.', '0.123')
@@ -210,13 +211,13 @@ def weight_text(value: float) -> str:
 # --- the drawing ----------------------------------------------------------------------------
 
 _INK, _SOFT, _EDGE = "#222222", "#555555", "#0072B2"
-#: Ground of the first colour and the second, where two suffice.
+#: Backgrounds of the first colour and the second, if two suffice.
 _TINTS = ("#CFE4F5", "#FBE3B5")
 _MARGIN, _TOP, _NODE, _LINE = 28.0, 80.0, 12.0, 20.0
 
 
 def draw(found: Explained) -> Canvas:
-    """Return the drawing: the graph and the matrix of each round, and what is said of them.
+    """Return the drawing: the graph and the matrix of each round, and their properties.
 
     Raises:
         ConfigError: if there are too many ranks.
@@ -228,7 +229,7 @@ def draw(found: Explained) -> Canvas:
     side = max(220.0, 16.0 * found.graphs[0].size)
     cell = min(34.0, max(9.0, side / topology.size))
     table = cell * topology.size
-    # The matrix is beside the graph, or below it where there are several.
+    # The matrix is next to the graph, or below it if there are several rounds.
     beside = turns == 1
     pitch = max(side + 2 * _NODE, table + 22) + 44
     lines = [*facts(found), ("", _REMARK)]
@@ -257,14 +258,14 @@ def _graph(
 ) -> None:
     """Draw ranks, or hosts with their ranks, and edges into a square."""
     places = places_of(found, left, top, side)
-    # Of a grid, the longest way between neighbours: its first two are some.
+    # In a grid, the longest distance between neighbours: the first two ranks are neighbours.
     step = math.dist(*places[:2]) if _is_grid(found) else side
     for i, j in sorted(graph.edges):
         both = (j, i) in graph.edges
         if both and j < i:
             continue
         for (x, y), (to_x, to_y) in _ways(places[i], places[j], most=1.5 * step):
-            # From rim to rim, so that heads of arrows show.
+            # From rim to rim, so that arrowheads are visible.
             length = math.hypot(to_x - x, to_y - y)
             dx, dy = (to_x - x) / length * (_NODE + 1), (to_y - y) / length * (_NODE + 1)
             if both:
@@ -290,7 +291,7 @@ def _is_grid(found: Explained) -> bool:
 def _ways(
     start: tuple[float, float], end: tuple[float, float], *, most: float
 ) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """Return the lines of an edge; a longer one, around the ends of a grid, is cut to two stubs."""
+    """Return the lines of an edge; one that wraps around a grid is drawn as two stubs."""
     (x, y), (to_x, to_y) = start, end
     dx, dy = to_x - x, to_y - y
     if math.hypot(dx, dy) < most:

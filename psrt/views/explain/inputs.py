@@ -1,4 +1,4 @@
-"""What people give to explain: a worked example, an order of ranks, ranges of ranks and sizes.
+"""Inputs of ``psrt explain``: a worked example, an order of ranks, ranges of ranks and sizes.
 
 An example is a CSV file with a line per rank, its name and its vector.
 """
@@ -60,9 +60,9 @@ def read_example(path: str) -> Example:
         names.append(name)
         values.append(row)
     if not names:
-        raise ConfigError(f"{path}: empty, expected a line per rank: its name, then its numbers")
+        raise ConfigError(f"{path} is empty, expected a line per rank: its name, then its numbers")
     if not values[0]:
-        raise ConfigError(f"{path}: names without numbers, expected lines such as A,17,13,2")
+        raise ConfigError(f"{path} has names without numbers, expected lines such as A,17,13,2")
     return Example(tuple(names), tuple(values))
 
 
@@ -133,25 +133,25 @@ _RANKS_FACTOR, _BYTES_FACTOR = 2, 4
 
 
 def read_ranks(text: str) -> list[int]:
-    """Return numbers of ranks, rising; a range doubles.
+    """Return numbers of ranks in ascending order; a range doubles.
 
     >>> read_ranks("2:16"), read_ranks("12,2:6"), read_ranks("7")
     ([2, 4, 8, 16], [2, 4, 6, 12], [7])
 
     Raises:
-        ConfigError: if it is nothing like that.
+        ConfigError: for any other text.
     """
     return _read("ranks", text, _one_of_ranks, _RANKS_FACTOR)
 
 
 def read_sizes(text: str) -> list[int]:
-    """Return bytes of vectors, rising; a range takes steps of 4 times, or as a third part says.
+    """Return sizes of vectors in ascending order; a range grows 4-fold, or as a third part says.
 
     >>> read_sizes("1K:64K"), read_sizes("1K:4K:2"), read_sizes("100,1M")
     ([1024, 4096, 16384, 65536], [1024, 2048, 4096], [100, 1048576])
 
     Raises:
-        ConfigError: if it is nothing like that.
+        ConfigError: for any other text.
     """
     return _read("bytes", text, _one_of_bytes, _BYTES_FACTOR)
 
@@ -172,7 +172,7 @@ def _read(flag: str, text: str, one: Callable[[str], int], factor: int) -> list[
     for part in text.split(","):
         values.update(_range(flag, part, one, factor))
     if len(values) > _MOST_VALUES:
-        raise ConfigError(f"{flag} {text!r} are {len(values)} values, at most {_MOST_VALUES}")
+        raise ConfigError(f"{flag} {text!r} has {len(values)} values, more than {_MOST_VALUES}")
     return sorted(values)
 
 
@@ -186,7 +186,7 @@ def _range(flag: str, part: str, one: Callable[[str], int], factor: int) -> list
     if len(more) == 2:
         factor = read_flag(f"the factor of {flag}", WHOLE, more[1], min=2, max=1 << 20)
     if high < low:
-        raise ConfigError(f"{flag} {part!r} end before they begin")
+        raise ConfigError(f"{flag} {part!r} ends before it begins")
     values = []
     while low < high:
         values.append(low)

@@ -1,6 +1,6 @@
 """A collective as text for people and as JSON for programs.
 
-The document (the number in ``format`` is raised when a key changes its meaning):
+The document (the number in ``format`` is increased when a key changes its meaning):
 
 =============  ===================================================================================
 key            value
@@ -20,7 +20,7 @@ result         by rank, ``{chunk: {"of", "values"}}`` for the chunks of its resu
 totals         sums and predicted seconds, with ``least`` and ``ratio``
 =============  ===================================================================================
 
-``of`` lists the ranks whose numbers are folded, ``values`` the numbers; null without an example.
+``of`` lists the ranks whose numbers are combined, ``values`` the numbers; null without an example.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _heading(explanation: Explanation) -> str:
 
 
 def _rounds(explanation: Explanation, everything: bool) -> Iterator[str]:
-    """Yield a paragraph per round, leaving out rounds in the middle if there are many."""
+    """Yield a paragraph per round; if there are many, rounds in the middle are left out."""
     rounds = list(explanation.trace.by_round())
     if not rounds:
         yield "nothing to send"
@@ -213,7 +213,7 @@ _MOST_NUMBERS, _MOST_CHUNKS = 64, 16
 
 
 def ending_text(explanation: Explanation) -> str:
-    """Return the result, after the partial results of each chunk if they form a chain."""
+    """Return the result; before it the partial results of each chunk, if they form a chain."""
     if not explanation.n:
         return ""
     lines = _chains(explanation)
@@ -221,7 +221,7 @@ def ending_text(explanation: Explanation) -> str:
         (explanation.names[rank], _result(explanation, rank)) for rank in range(explanation.size)
     ]
     if explanation.divides:
-        lines.append(f"each sum is divided by the {explanation.size} ranks")
+        lines.append(f"each sum is divided by the number of ranks, {explanation.size}")
     if len({text for _, text in ends}) == 1:
         who = "all ranks end" if explanation.size > 1 else f"{ends[0][0]} ends"
         lines.append(f"{who} with {ends[0][1]}")
@@ -237,7 +237,8 @@ def totals_text(explanation: Explanation) -> str:
     totals, size = explanation.totals, explanation.size
     price, least = totals.price, totals.least
     pairs = size * (size - 1)
-    each = f", {price.messages // size} a rank" if size > 1 and price.messages % size == 0 else ""
+    is_even = size > 1 and price.messages % size == 0
+    each = f", {price.messages // size} per rank" if is_even else ""
     lines = [
         f"wires     {price.wires} of the {pairs} from one rank to another",
         f"messages  {price.messages}{each}",
@@ -277,7 +278,7 @@ def totals_text(explanation: Explanation) -> str:
 def costs_text(costs: LinkCosts) -> str:
     """Return α, β and γ."""
     return (
-        f"α = {time_text(costs.alpha)} a message, β = {_rate(costs.beta)} on the wire, "
+        f"α = {time_text(costs.alpha)} per message, β = {_rate(costs.beta)} on the wire, "
         f"γ = {_rate(costs.gamma)} combined"
     )
 

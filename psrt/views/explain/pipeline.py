@@ -1,4 +1,4 @@
-"""A pipeline explained: when each stage computes what, and what that comes to."""
+"""A pipeline explained: when each stage computes what, and the figures that follow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psrt.pipeline import PIPELINES, PipelineSchedule
 from psrt.pipeline.cost import PipelinePrice, StageCosts, price
 from psrt.pipeline.proof import Proof, proved
 
-#: Sizes that are drawn in a moment.
+#: Sizes that are drawn quickly.
 MOST_STAGES, MOST_MICRO_BATCHES = 32, 128
 #: Chunks of a stage in the comparison.
 _CHUNKS = (2, 4)
@@ -16,7 +16,7 @@ _CHUNKS = (2, 4)
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A schedule of these stages and micro-batches, of which each pass takes one unit of time."""
+    """A schedule of these stages and micro-batches; each pass takes one unit of time."""
 
     row: PipelineSchedule
     stages: int
@@ -28,17 +28,17 @@ class Explained:
 
     @property
     def name(self) -> str:
-        """As users write it."""
+        """The schedule, as users write it."""
         return f"{self.row.name}:{self.chunks}" if self.row.chunked else self.row.name
 
     @property
     def speedup(self) -> float:
-        """Over one stage that does all, were small products not dearer."""
+        """Speedup over a single stage, if small products were as efficient as large ones."""
         return self.stages * (1 - self.price.bubble)
 
     @property
     def alive(self) -> tuple[float, ...]:
-        """By stage: activations that are alive at most, those of a whole stage being 1."""
+        """By stage: most activations that are alive at a time, in units of a whole stage's."""
         return tuple(it / self.chunks for it in self.proof.alive)
 
 
@@ -50,14 +50,14 @@ def explained(
     *,
     deferred: bool = False,
 ) -> Explained:
-    """Prove a schedule and run it on clocks.
+    """Prove a schedule and run it on simulated clocks.
 
     Args:
         row: of the registry.
         stages: P ≥ 1.
         micro_batches: M ≥ 1.
         chunks: V ≥ 1.
-        deferred: whether the gradients of weights come at the end, in one product.
+        deferred: whether the weight gradients are computed at the end, in one product.
 
     Raises:
         ConfigError: if there is no such pipeline.
@@ -78,7 +78,7 @@ def explained(
 
 
 def compared(stages: int, micro_batches: int) -> list[Explained]:
-    """Return every schedule of these sizes, with deferred weights, too, where they may be.
+    """Return every schedule of these sizes, and also with deferred weights if that is possible.
 
     Args:
         stages: P ≥ 1.

@@ -1,4 +1,4 @@
-"""What is said of a pipeline: in words, as a table of all, and as JSON for programs.
+"""A pipeline in words, all pipelines in a table, and both as JSON for programs.
 
 ==================  ==============================================================================
 key                 value
@@ -8,9 +8,9 @@ schedule            its name; ``stages``, ``micro_batches``, ``chunks`` of a sta
                     weights are ``deferred``
 units               of time that it takes; each pass of a chunk takes 1
 bubble              share of the time in which stages are idle
-speedup             over one stage that does all
-alive               by stage, the activations that are alive at most, each of a micro-batch in one
-                    chunk
+speedup             over a single stage
+alive               by stage, the most activations that are alive at a time, each of one micro-batch
+                    in one chunk
 messages            of all stages
 staleness           by stage, the updates between a batch's passes, at most; null where the update
                     is at the end
@@ -36,7 +36,7 @@ from psrt.views.explain.pipeline import Explained
 
 FORMAT: Final = "psrt explain pipeline 1"
 COMPARE_FORMAT: Final = "psrt explain pipeline compare 1"
-#: What a unit of a computation is drawn as.
+#: Letters of the kinds of passes.
 _FORWARD, _INPUT, _WEIGHT = "F", "B", "W"
 _LEGEND = (
     f"{_FORWARD}3 forward of micro-batch 3, {_INPUT}3 backward to the input, {_WEIGHT}3 backward "
@@ -101,7 +101,7 @@ def legend(found: Explained) -> Iterator[str]:
     """Yield what the letters mean."""
     yield _LEGEND.replace("micro-batch", "batch") if found.row.asynchronous else _LEGEND
     if found.chunks > 1:
-        yield f"Chunks are {chunks_of(found)}."
+        yield f"The letter after a number is the chunk, {chunks_of(found)}."
     if found.deferred:
         yield f"{_WEIGHT}* is one product of all micro-batches."
 
@@ -109,19 +109,19 @@ def legend(found: Explained) -> Iterator[str]:
 def chunks_of(found: Explained) -> str:
     """Return the letters of the chunks, and what a column is."""
     first, last = _chunk(0), _chunk(found.chunks - 1)
-    return f"{first} to {last}, behind the number; a pass takes 1/{found.chunks} of a stage's"
+    return f"{first} to {last}; a pass of a chunk takes 1/{found.chunks} of that of a stage"
 
 
 def facts(found: Explained) -> Iterator[tuple[str, str]]:
-    """Yield what the timeline comes to, by name."""
+    """Yield the figures of the timeline, by name."""
     bubble = f"{found.price.bubble:.1%} of the time"
     formula = "" if found.deferred else found.row.formula
     if formula and (found.micro_batches >= found.stages or not found.row.chunked):
         bubble += f"; {formula}"
     total = round(found.price.seconds)
     yield "bubble", bubble
-    yield "time", f"{plural(total, 'unit')}, of which each stage computes {_busy(found)}"
-    yield "speedup", f"{found.speedup:.3g} over one stage that does all, by the bubble alone"
+    yield "time", f"{plural(total, 'unit')}, in which each stage computes for {_busy(found)}"
+    yield "speedup", f"{found.speedup:.3g} over a single stage, if only the bubble costs time"
     each = "" if found.chunks == 1 else f", each of one of its {found.chunks} chunks"
     yield "alive", f"at most {_by_stage(found.proof.alive, 'activation')}{each}"
     there = found.proof.messages // 2
@@ -141,7 +141,7 @@ def _busy(found: Explained) -> int:
 
 
 def _by_stage(numbers: Sequence[int], noun: str) -> str:
-    """Return numbers by stage, once if they are all the same.
+    """Return numbers by stage, or a single one if they are all the same.
 
     >>> _by_stage((4, 3, 2), "update"), _by_stage((8, 8, 8), "update")
     ('4 3 2 updates by stage', '8 updates in every stage')
@@ -157,7 +157,7 @@ def _chunk(chunk: int) -> str:
 
 
 def cells_of(run: Run, chunks: int) -> list[str]:
-    """Return what is written in the columns of a computation."""
+    """Return the text in the columns of a computation."""
     kind, m, chunk, _ = run.step
     units = round(run.end - run.start)
     behind = ("*" if m == ALL else str(m)) + (_chunk(chunk) if chunks > 1 else "")
@@ -195,18 +195,18 @@ def compared_text(rows: Sequence[Explained]) -> str:
     sizes = f"{plural(first.stages, 'stage')}, {first.micro_batches} micro-batches"
     return "\n".join(
         [
-            f"{sizes}, each pass of a micro-batch through a stage one unit",
+            f"{sizes}; each pass of a micro-batch through a stage takes one unit",
             "",
             *lines,
             "",
             "bubble     share of the time in which stages are idle",
-            "speedup    over one stage that does all, by the bubble alone",
-            "alive      micro-batches whose activations the first to the last stage keep, at most",
-            "messages   activations and gradients between stages, of all stages",
-            "staleness  updates between a batch's passes, from the first to the last stage",
+            "speedup    over a single stage, if only the bubble costs time",
+            "alive      most micro-batches whose activations are kept, first to last stage",
+            "messages   activations and gradients sent between stages, of all stages",
+            "staleness  updates between the two passes of a batch, first to last stage",
             "",
-            f"pipedream runs through {first.micro_batches} "
-            f"batch{'es' if first.micro_batches > 1 else ''}, all others through one batch in as "
-            "many parts.",
+            f"pipedream processes {first.micro_batches} "
+            f"batch{'es' if first.micro_batches > 1 else ''}, all others one batch in as many "
+            "micro-batches.",
         ]
     )

@@ -1,8 +1,8 @@
-"""A small recorded job in virtual time: its events, what ranks did by them, and each message.
+"""A small recorded job in virtual time: its events, what ranks did, and each message.
 
-The roles are the real ones. Their events are those of a history, and become slices as those of a
-trace do (``psrt.views.trace.spans``). What no event says is when a message arrives, and which one
-held up a sum: both are noted where messages depart and are taken.
+The roles are the real ones. Their events are those of a history, and become slices as in a trace
+(``psrt.views.trace.spans``). Events do not tell when a message arrives, or which one held up a sum:
+both are noted where messages are sent and taken.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from psrt.views.trace.spans import Spans
 
 
 class Passage(NamedTuple):
-    """One message on its way; times in virtual seconds."""
+    """One message in flight; times in virtual seconds."""
 
     #: When it was handed over, and when all of it had arrived.
     start: float
     stop: float
-    #: Workers in their order, then servers.
+    #: Ranks: workers in their order, then servers.
     source: int
     target: int
     #: None: a part of a sum.
     message: Message | None
-    #: For how long its payload kept a link busy until then, in seconds.
+    #: Seconds for which its payload kept a link busy until then.
     on_link: float
 
 
@@ -55,7 +55,7 @@ class RecordedJob(NamedTuple):
     slices: Sequence[Slice]
     #: In order of their arrival.
     passages: Sequence[Passage]
-    #: By worker: when it took messages of sums → of the one that was sent last, when and by whom;
+    #: By worker: when it took messages of sums → when and by which worker the latest one was sent;
     #: times in nanoseconds.
     taken: Sequence[Mapping[int, tuple[int, int]]]
 
@@ -87,8 +87,8 @@ def recorded(
         config: of the mode, with ``steps``; its seed also seeds the delays.
         problem: that is trained.
         workers: their number, ≥ 1.
-        costs: of computing, messages and updates, from who is who.
-        numerics: whether to compute.
+        costs: costs of computing, messages and updates, given the roles of ranks.
+        numerics: whether to compute gradients.
 
     Raises:
         ConfigError: if the config does not fit the number of workers.
@@ -135,7 +135,7 @@ def described(
     Args:
         config: resolved.
         slow: by worker, the factor by which its steps take longer.
-        shards: of each server; None says nothing of them.
+        shards: shards of each server; None leaves them out.
     """
     mode = config.scheme
     yield mode.described(config.allreduce)
@@ -143,11 +143,11 @@ def described(
     yield f"{count}, {plural(servers, 'server')}" if servers else count
     yield f"{config.steps} steps each"
     if shards is not None:
-        yield f"{plural(shards, 'shard')} a server"
+        yield f"{plural(shards, 'shard')} per server"
     if mode.fragments > 1:
         yield f"{mode.fragments} fragments"
     if mode.sync_delay:
-        yield f"averages taken {plural(mode.sync_delay, 'step')} later"
+        yield f"averages applied {plural(mode.sync_delay, 'step')} later"
     if mode.eager:
         yield "eager"
     for worker, factor in enumerate(slow):
@@ -156,16 +156,16 @@ def described(
 
 
 class _Events(EventLog):
-    """Keeps events in memory as they are, and writes nothing."""
+    """Keeps events in memory unchanged, and writes nothing."""
 
     def __init__(self) -> None:
         self.origin, self.queue = 0.0, []
         self.kept: list[Event] = []
-        self._at, self._buffer = 0, cast(Any, self.kept)  # which is never so long as to be full
+        self._at, self._buffer = 0, cast(Any, self.kept)  # a list, which is never full
 
     @staticmethod
     def pack(kept: list[Event], at: int, *columns: Any) -> None:
-        """Keep an event; ``recorded`` knows of which rank it is."""
+        """Keep an event; ``recorded`` knows its rank."""
         kept.append(Event._make((*columns, 0, -1)))
 
 
@@ -175,7 +175,7 @@ class _World(Simulator):
     def __init__(self, role_map: RoleMap, **rest: Any) -> None:
         super().__init__(role_map, **rest)
         self.passages: list[Passage] = []
-        #: By receiver, sender and key of a sum: when those were sent that it has yet to take.
+        #: By receiver, sender and key of a sum: send times of messages that it has yet to take.
         self.posted: defaultdict[tuple[int, int, int], deque[int]] = defaultdict(deque)
         #: By rank, see ``RecordedJob``.
         self.taken: list[dict[int, tuple[int, int]]] = [{} for _ in range(role_map.size)]
@@ -188,7 +188,7 @@ class _Port(VirtualPort):
         self._noted = world
 
     def depart(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
-        """Have the arrival of a message noted: of roles it is in a mail, else a part of a sum."""
+        """Note the arrival of a message: one between roles, or a part of a sum."""
         noted, sent, what = self._noted, self.now(), argument[1]
         is_sum = isinstance(what, int)
         if is_sum:

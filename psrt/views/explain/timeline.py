@@ -2,14 +2,14 @@
 
 A small job of the real roles is recorded in virtual time; nothing here depends on the mode.
 
-- A worker *computes* as its events say, in the slices that a trace would show.
+- A worker *computes* according to its events, in the slices that a trace would show.
 - Between two steps it *waits*: in a mode with servers from its push until the last reply. A server
-  replies as soon as the policy allows: what it received last let the reply go. Until that was sent
-  the worker waited for its sender; for the rest of the time it waited for messages.
+  replies as soon as the policy allows, so the last message that it received released the reply.
+  Until that message was sent, the worker waited for its sender; after that, for messages.
 - Without servers all workers wait in a sum for the last one to join it, and then for messages.
-- In streaming local SGD several sums are under way at a time. A worker that computes passes nothing
-  on: who waits for a mean is led back from message to message, to the worker whose computing was
-  the last to hold one up.
+- In streaming local SGD several sums are in flight at a time. A worker that computes forwards
+  nothing. So a wait for a mean is traced back from message to message, to the worker whose
+  computing was the last to delay one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from psrt.views.trace.marks import nanoseconds
 #: The activities of a worker: computing, or one of the causes of ``WAITING``, as in a summary.
 COMPUTE, WORKERS, MESSAGES = "compute", "workers", "messages"
 WAITING = WORKERS, MESSAGES
-#: Most workers: each has a character of its own in a text.
+#: Most workers: each has its own character in a text.
 MOST_WORKERS = 36
-#: Times are whole nanoseconds, and ends less lengths: what is this close is at one time.
+#: Times are whole nanoseconds, or computed as end minus length: this close means simultaneous.
 _NOTHING_NS = 4
 
 
@@ -50,7 +50,7 @@ class Stretch:
     stop: float
     #: ``COMPUTE``; or what is waited for: of ``WORKERS``, ``waiting_for``; ``MESSAGES`` alone.
     what: str
-    #: The worker that is waited for; of ``COMPUTE`` the step, from 0 on; of ``MESSAGES`` itself.
+    #: The worker that is waited for; for ``COMPUTE`` the step, from 0; for ``MESSAGES`` itself.
     waiting_for: int
 
     @property
@@ -60,7 +60,7 @@ class Stretch:
 
 
 class Transfer(NamedTuple):
-    """What becomes of one worker's part of a mean of a fragment; times in virtual seconds."""
+    """The history of one worker's part of a fragment's mean; times in virtual seconds."""
 
     #: Number of the fragment.
     fragment: int
@@ -92,19 +92,19 @@ class _Answer(NamedTuple):
     """A reply that a worker read; times in nanoseconds."""
 
     at: int
-    #: The worker whose message let it go, and when that was sent.
+    #: The worker whose message released it, and when that was sent.
     cause: int
     sent: int
 
 
 def _answers(job: RecordedJob) -> list[list[_Answer]]:
-    """Return by worker the replies that it read, with what let each go.
+    """Return by worker the replies that it read, with the message that released each.
 
-    A server decides on nothing but what it receives, so a reply goes because of what its rank has
-    received last.
+    A server decides only when it receives something, so a reply is released by the last message
+    that its rank has received.
     """
     answers: list[list[_Answer]] = [[] for _ in range(job.workers)]
-    #: By worker, shard (−1: its end) and clock, when it pushed; and by server, what came last.
+    #: By worker, shard (−1: its end) and clock, when it pushed; by server, the last message.
     pushed: dict[tuple[int, int, int], int] = {}
     came: dict[int, tuple[int, int]] = {}
     replied: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -123,12 +123,12 @@ def _answers(job: RecordedJob) -> list[list[_Answer]]:
     return answers
 
 
-#: From when to when, and what a ``Stretch`` says.
+#: Start and end, and the other fields of a ``Stretch``.
 _Wait = tuple[int, int, str, int]
 
 
 class _Lines:
-    """Finds out what workers did and waited for; times in nanoseconds."""
+    """Determines what workers did and waited for; times in nanoseconds."""
 
     def __init__(self, job: RecordedJob, sums: Sequence[Sequence[Transfer]]) -> None:
         self._job, self._sums = job, sums
@@ -150,7 +150,7 @@ class _Lines:
             begun = found[-1][1]
 
     def _waits(self, worker: int, step: int, stop: int, resumed: int) -> Iterator[_Wait]:
-        """Yield what a worker waits for behind a step, which ends at ``stop``."""
+        """Yield what a worker waits for after a step that ends at ``stop``."""
         for it in self._sums[worker] if self._sums else ():
             taken = nanoseconds(it.taken)
             if stop < taken <= resumed + _NOTHING_NS:
@@ -175,7 +175,7 @@ class _Lines:
         if self._answers is not None:
             stop = self._busy[worker][step][1]
             found = [it for it in self._answers[worker] if stop < it.at <= resumed + _NOTHING_NS]
-            # Of several shards all are read at once: the step waited for what came last of them.
+            # Several shards are read together: the step waited for the last of them.
             last_of = max(found, key=lambda it: (it.at, it.sent), default=None)
             return (last_of.cause, last_of.sent) if last_of else (worker, 0)
         there = [i for i, busy in enumerate(self._busy) if len(busy) > step]
@@ -183,21 +183,21 @@ class _Lines:
         return last, self._busy[last][step][1]
 
     def _who_held_up(self, worker: int, start: int, it: Transfer) -> tuple[int, int]:
-        """Return whose computing a worker waits for until it takes a mean, and until when.
+        """Return the worker whose computing delays a mean for this worker, and until when.
 
-        The message that it took last was sent by a worker that had computed until then, or had
-        taken a message at that very time, and so on back.
+        The last message that it took was sent by a worker that had computed until then, or had
+        taken a message at that same time, and so on backwards.
         """
         until, sender, computed = nanoseconds(it.taken), worker, False
         while until > start and not computed:
-            if until not in self._job.taken[sender]:  # nobody sees messages, as at a rendezvous
+            if until not in self._job.taken[sender]:  # messages are not visible, as in a rendezvous
                 return it.last, nanoseconds(it.complete)
             until, sender = self._job.taken[sender][until]
             computed = any(stop == until for _, stop in self._busy[sender])
         return sender, until
 
 
-#: Number of parameters: nothing depends on it, but each server must own at least one.
+#: Number of parameters. Nothing depends on it, except that each server must own at least one.
 _PARAMETERS = 64
 #: A normal step takes 1 unit of time, give or take this fraction; a message takes this long.
 _SPREAD, _LATENCY = 0.1, 0.03
@@ -228,7 +228,7 @@ class _Bowl:
 
 
 class _Layered(_Bowl):
-    """As many layers as fragments may be asked for."""
+    """The problem with as many layers as there may be fragments."""
 
     def gradient_spans(self) -> Sequence[Span]:
         """Return a layer for each parameter, the last one first."""
@@ -259,9 +259,9 @@ class Timeline:
     seconds: float
     #: Mean and largest staleness τ of the gradients that were applied; None without servers.
     staleness: tuple[float, int] | None
-    #: Of streaming local SGD, by worker: the sums that it took part in, in order.
+    #: In streaming local SGD, by worker: the sums that it took part in, in order.
     sums: tuple[tuple[Transfer, ...], ...] = ()
-    #: In order of their arrival; workers count as ranks, then servers.
+    #: In order of their arrival; ranks are workers, then servers.
     passages: tuple[Passage, ...] = ()
 
     @property
@@ -332,7 +332,7 @@ def lesson(timeline: Timeline) -> str:
     if timeline.staleness is not None:
         mean, most = timeline.staleness
         if timeline.config.scheme.averages:
-            text += f"; the centre was {mean:.1f} updates further when a worker met it again"
+            text += f"; the centre was {mean:.1f} updates ahead when a worker met it again"
             text += f", at most {most}"
         elif most:
             text += f"; a gradient was {mean:.1f} versions old when applied, at most {most}"
@@ -355,7 +355,7 @@ def _costs(role_map: RoleMap, factors: tuple[float, ...]) -> SimulationCosts:
 
 
 def _staleness(job: RecordedJob) -> tuple[float, int] | None:
-    """Return mean and maximum of the τ of pushes that were applied; None where it says nothing."""
+    """Return mean and maximum τ of applied pushes; None if it has no meaning."""
     if job.config.scheme.averages and job.config.scheme.rounds:
         return None
     counts = Counter(it.tau for it in job.of_kind(Kind.APPLY) if it.worker >= 0)

@@ -1,8 +1,8 @@
 """Trace a collective: the messages of each round, and the contents of each rank after them.
 
-The schedules of all ranks run on *contents*: the set of ranks whose numbers a piece of the vector
-sums and, in an example with numbers, that sum. Texts, drawings and JSON are made from the trace;
-nothing else here runs a schedule. Pure: no buffers, no MPI.
+The schedules of all ranks run on *contents*: the set of ranks whose numbers are summed in a piece
+of the vector and, in an example with numbers, that sum. Texts, drawings and JSON are made from the
+trace; nothing else here runs a schedule. Pure: no buffers, no MPI.
 
 A *cell* is a run of elements that no message ever splits, so they can share one place in a
 drawing. A ring of p ranks has p cells, its chunks; a tree has one, the vector.
@@ -59,15 +59,15 @@ class Cells:
         self._index[n + workspace] = len(self.spans)
 
     def of(self, span: Span) -> range:
-        """Return the cells that make up ``span``, whose ends are ends of cells."""
+        """Return the cells of ``span``, which begins and ends at cells."""
         return range(self._index[span.start], self._index[span.stop]) if span.size else range(0)
 
 
 def _moves(plan: Sequence[Sequence[Step]]) -> Iterator[tuple[Span, Span]]:
-    """Yield source and target span of each transfer that changes the place.
+    """Yield source and target span of each transfer that moves data to another place.
 
-    Messages of one pair of ranks keep their order, so the i-th that one sends is the i-th that
-    the other receives.
+    Messages between one pair of ranks keep their order, so the i-th sent message is the i-th
+    received one.
     """
     sent: dict[tuple[int, int], deque[Span]] = {}
     for rank, steps in enumerate(plan):
@@ -83,7 +83,7 @@ def _moves(plan: Sequence[Sequence[Step]]) -> Iterator[tuple[Span, Span]]:
 
 
 def _close(bounds: set[int], moves: set[tuple[Span, Span]]) -> None:
-    """Carry bounds over to the other side of each transfer until nothing changes."""
+    """Copy bounds to the other side of each transfer until nothing changes."""
     while moves:
         before = len(bounds)
         for one, other in moves:
@@ -97,16 +97,16 @@ def _close(bounds: set[int], moves: set[tuple[Span, Span]]) -> None:
 Number = int | float
 Fold = Callable[[Number, Number], Number]
 
-#: Operation → its fold of two numbers; a mean is a sum that is divided at the end.
+#: Operation → the function of two numbers; a mean is a sum that is divided at the end.
 FOLDS: dict[str, Fold] = {op.name: op.of_two for op in OPS.values()}
 
 
 class Content(NamedTuple):
     """The content of one cell of a rank."""
 
-    #: Bit mask of the ranks whose numbers are folded here, each counted once.
+    #: Bit mask of the ranks whose numbers are combined here, each counted once.
     whose: int
-    #: The folded numbers, one per element; empty in a trace of symbols.
+    #: The combined numbers, one per element; empty in a trace of symbols.
     numbers: tuple[Number, ...] = ()
 
 
@@ -128,7 +128,7 @@ class Hop:
     #: Cells sent, and cells that they arrive in.
     send: range
     receive: range
-    #: Whether the target folds the content into its own.
+    #: Whether the target combines the content with its own.
     combine: bool
     #: The content that arrives, by cell.
     carried: tuple[Content | None, ...]
@@ -161,7 +161,7 @@ class ScheduleTrace:
 
     @property
     def folds(self) -> bool:
-        """Whether the collective sums, rather than only moving numbers."""
+        """Whether the collective sums numbers, rather than only moving them."""
         return self.spec.folds
 
     def by_round(self) -> Iterator[tuple[int, tuple[Hop, ...]]]:
@@ -261,7 +261,7 @@ class _TraceMemory:
         self._arrived[receiver.rank] = *self._leaving(sender), round
 
     def end(self, rank: RankState) -> None:
-        """Store or fold the message that has arrived."""
+        """Store or combine the message that has arrived."""
         arrived = self._arrived.pop(rank.rank, None)
         if arrived is not None:  # empty spans change nothing
             self._take(rank, *arrived)

@@ -9,7 +9,7 @@ from psrt.core.partition import Span
 from psrt.views.explain.explanation import Explanation
 from psrt.views.explain.trace import Content, Hop
 
-#: The complete fold, of all ranks' numbers.
+#: The complete sum of all ranks' numbers.
 COMPLETE = "Σ"
 #: Most ranks named in the sum that completes a chunk; with more it is only Σ.
 _SPELT = 8
@@ -50,7 +50,7 @@ def sum_of(mask: int, names: Sequence[str]) -> str:
 
 
 def spelt(mask: int, names: Sequence[str]) -> str:
-    """Return the result of a fold: ``A+B``, or ``A+B+C = Σ`` if it is complete."""
+    """Return the result of a combination: ``A+B``, or ``A+B+C = Σ`` if it is complete."""
     size = len(names)
     if mask.bit_count() < size:
         return sum_of(mask, names)
@@ -97,7 +97,7 @@ def number(value: float) -> str:
 
 
 def numbers(values: Sequence[float], most: int = 8) -> str:
-    """Format a cell's numbers: a single one bare, several in brackets, only the first of many.
+    """Format a cell's numbers: one alone, several in parentheses, only the first of many.
 
     >>> numbers([17]), numbers([1, 2]), numbers([1, 2, 3], most=2)
     ('17', '(1, 2)', '(1, 2, … 3 in all)')
@@ -128,7 +128,7 @@ def hop_text(explanation: Explanation, hop: Hop) -> tuple[str, str]:
     source, target = explanation.names[hop.source], explanation.names[hop.target]
     place, into = place_text(explanation, hop.send), place_text(explanation, hop.receive)
     if hop.local:
-        left = f"{source} {'folds' if hop.combine else 'copies'} {place} into {into}"
+        left = f"{source} {'combines' if hop.combine else 'copies'} {place} into {into}"
     else:
         if hop.send != hop.receive:
             place += f" into {into}"
@@ -185,7 +185,7 @@ def _sums(explanation: Explanation, hop: Hop) -> str:
     after = _contents(explanation, hop.receive, hop.after)
     if not hop.combine:
         return after
-    # The received number first, as a person would add it up; the operations commute.
+    # The received number first, as a person would add it; the operations commute.
     came, had = (_contents(explanation, hop.receive, held) for held in (hop.carried, hop.before))
     if sign := OPS[explanation.op].sign:
         return f"{came} {sign} {had} = {after}"

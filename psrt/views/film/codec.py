@@ -1,4 +1,4 @@
-"""A codec as a film: the vector, what is encoded of it, each field on the wire, what comes back."""
+"""A codec as a film: the vector, the encoded one, each field on the wire, and the decoded one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psrt.views.explain.codec_output import place_of, words_of
 from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, SoFar, Strip
 from psrt.views.film.layout import RADIUS, placed
 
-#: Colours of numbers from 0 up and below it; of what is sent, and of what is added and kept back.
+#: Colours of numbers from 0 up and below 0; of what is sent, and of the error.
 _UP, _DOWN, _WIRE, _FEEDBACK = 0, 1, 2, 3
 #: Fields of a frame on the wire that are shown one by one: more are put together.
 _FIELDS = 24
@@ -25,7 +25,7 @@ _LABEL, _WRITTEN = 14, 36
 
 
 class _Ranks(NamedTuple):
-    """Numbers of what the film shows; None where it is not there."""
+    """Rows of the film, by number; None for a row that is not there."""
 
     vector: int
     encoded: int
@@ -68,15 +68,15 @@ def film_of(found: CodedVectors) -> Film:
         facts=(
             ("codec", words_of(found)),
             ("x", f"the vector, {plural(n, 'number')}, {size_text(ITEMSIZE * n)} uncompressed"),
-            *((("x+e", "with what was kept back of the one before"),) * found.error_feedback),
+            *((("x+e", "plus the error kept back from the vector before"),) * found.error_feedback),
             ("x̂", "what the receiver decodes"),
-            *((("e", "what is kept back: x + e less x̂"),) * found.error_feedback),
+            *((("e", "the error that is kept back: x + e − x̂"),) * found.error_feedback),
         ),
     )
 
 
 def _strip(found: CodedVectors) -> Strip:
-    """Return cells that are wide enough for the longest number, or small ones if they are many."""
+    """Return cells that are wide enough for the longest number, or small ones if there are many."""
     n = found.steps[0].given.size
     columns = math.isqrt(n - 1) + 1
     if n > _WRITTEN:
@@ -120,7 +120,7 @@ def _frames(found: CodedVectors, ranks: _Ranks) -> Iterator[Frame]:
 def _of_step(
     found: CodedVectors, step: Step, ranks: _Ranks, name: str, before: int, whole: int
 ) -> Iterator[Frame]:
-    """Yield the frames of one vector on its way."""
+    """Yield the frames of one vector."""
     finite = step.encoded[np.isfinite(step.encoded)]
     largest = float(abs(finite).max()) if finite.size else 0.0
 
@@ -139,10 +139,10 @@ def _of_step(
     if ranks.kept is not None:
         add = [
             Message(ranks.vector, ranks.encoded, "", "the vector", _FEEDBACK),
-            Message(ranks.kept, ranks.encoded, "+", "what was kept back is added", _FEEDBACK),
+            Message(ranks.kept, ranks.encoded, "+", "the kept error is added", _FEEDBACK),
         ]
         yield Frame(
-            f"{name}with what was kept back", "What was kept back of the one before is added.",
+            f"{name}plus kept back", "The error kept back from the vector before is added.",
             tuple(add), tuple(_changes(ranks.encoded, step.encoded, largest)), costs(0),
         )  # fmt: skip
     for group in _groups(step.fields):
@@ -156,14 +156,14 @@ def _of_step(
     )  # fmt: skip
     if ranks.kept is not None and step.residual is not None:
         yield Frame(
-            f"{name}kept back", "What was lost is kept back for the next vector.",
-            (Message(ranks.encoded, ranks.kept, "−", "what was lost is kept back", _FEEDBACK),),
+            f"{name}kept back", "The error is kept back for the next vector.",
+            (Message(ranks.encoded, ranks.kept, "−", "the error is kept back", _FEEDBACK),),
             tuple(_changes(ranks.kept, step.residual, largest)), costs(step.nbytes),
         )  # fmt: skip
 
 
 def _groups(fields: Sequence[Field]) -> Iterator[Sequence[Field]]:
-    """Yield fields one by one, or as many together as it takes for all to be shown."""
+    """Yield fields one by one, or in groups if there are too many."""
     size = -(-len(fields) // _FIELDS)
     for start in range(0, len(fields), size):
         yield fields[start : start + size]
@@ -182,9 +182,9 @@ def _sent(group: Sequence[Field], ranks: _Ranks) -> Iterator[Message]:
 
 
 def _lost(step: Step) -> str:
-    """Return how long what is lost is, beside the vector that is encoded."""
+    """Return the norm of the error relative to that of the encoded vector."""
     length = float(np.linalg.norm(step.encoded))
     lost = float(np.linalg.norm(step.encoded - step.decoded))
     if not (length and math.isfinite(length) and math.isfinite(lost)):
         return ""
-    return f" What is lost has {lost / length:.1%} of the length of what was encoded."
+    return f" The error has {lost / length:.1%} of the norm of the encoded vector."

@@ -1,4 +1,4 @@
-"""A collective as a film: a frame a round, of its messages and of what ranks hold after them."""
+"""A collective as a film: one frame per round, with its messages and what ranks hold afterwards."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from psrt.views.film.layout import circle, levels
 from psrt.views.film.trees import spots_of, trees_of
 from psrt.views.svg import text_width
 
-#: Most ranks that one can tell apart.
+#: Most ranks that can be told apart.
 MOST_RANKS = 32
 #: Most cells in a row, and most that are wide enough for text.
 _ABREAST, _WRITTEN = 16, 8
-#: Colours of messages that are combined and copied, of a part of a sum, and of a whole one.
+#: Colours of messages that are combined and copied, of a part of a sum, and of a complete sum.
 _COMBINED, _COPIED, _PART, _WHOLE = 0, 2, 4, 2
 #: Strength of the colour of one rank's numbers, and what the whole sum adds to it.
 _WEAK, _MORE = 0.12, 0.4
@@ -88,7 +88,7 @@ class _Boxes:
         self.strip = Strip(width, height, self._columns(count))
 
     def _columns(self, count: int) -> int:
-        """Return the cells in a row: where they are many, so that all are about a square."""
+        """Return the number of cells in a row: many cells form roughly a square."""
         size = self._explanation.size
         if self._explanation.schedule.kind == "all-to-all" and count == size * size:
             return size  # the vector is a table of blocks: rows are sent, columns are received
@@ -155,7 +155,7 @@ def _frames(explanation: Explanation, boxes: _Boxes) -> Iterator[Frame]:
 
 
 def _result(explanation: Explanation, boxes: _Boxes, costs: tuple[SoFar, ...]) -> Frame:
-    """Return the last frame, in which ranks hold their results alone."""
+    """Return the last frame, in which ranks hold only their results."""
     changes = []
     for rank in range(explanation.size):
         found = dict(explanation.result(rank))
@@ -182,7 +182,7 @@ def _caption(hops: Sequence[Hop]) -> str:
     if messages:
         what = f"{combined} combined, {len(messages) - combined} copied"
         if combined in (0, len(messages)):
-            what = "combined with what is there" if combined else "copied"
+            what = "combined with the receiver's data" if combined else "copied"
             what = f"each {what}" if len(messages) > 1 else what
         parts.append(f"{plural(len(messages), 'message')}, {what}")
     if local:
@@ -206,7 +206,7 @@ def _message(explanation: Explanation, boxes: _Boxes, hop: Hop) -> Message:
 
 
 def _cell(explanation: Explanation, boxes: _Boxes, held: Content | None) -> Cell:
-    """Return a piece of what a rank holds: the stronger the colour, the more ranks' numbers."""
+    """Return a piece of what a rank holds; the more ranks' numbers, the stronger the colour."""
     if held is None:
         return Cell("")
     text = boxes.label(held) if boxes.writes else ""

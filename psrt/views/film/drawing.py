@@ -1,6 +1,6 @@
-"""A film as SVG: lanes along time, which runs to the right, or ranks side by side, time downwards.
+"""A film as SVG: lanes with time to the right, or ranks side by side with time downwards.
 
-Below each arrow that ends at a rank is what it then holds, with a firm edge where that is new.
+Below each arrow that ends at a rank is what it then holds, with a solid edge where that is new.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from psrt.views.svg import INK, RULE, SOFT, Canvas, legend_entry, legend_width, 
 _MARGIN, _TOP, _LINE = 26.0, 64.0, 20.0
 #: Height of a lane on which a rank computes, and of others; between lanes, and between ranks.
 _TALL, _LOW, _GAP, _BETWEEN = 28.0, 18.0, 5.0, 11.0
-#: Width of all of the time at least, and of a unit where each is told apart.
+#: Least width of the whole time, and width of a unit if each is shown.
 _LENGTH, _UNIT = 1000.0, 24.0
 #: A bar that is lower than this is a line.
 _THIN = 0.1
@@ -87,7 +87,7 @@ class _Chart:
                 canvas.text(_MARGIN, middle, lane.name, anchor="start", bold=True, fill=INK)
             before = lane.name
             canvas.text(self._what, middle, lane.what, anchor="start", size=11, fill=SOFT)
-            if not scene.across:  # where it does nothing it is idle
+            if not scene.across:  # gaps are idle time
                 top, height = self._tops[i], self._height(i)
                 canvas.rect(self._left, top, self._x(self._over) - self._left, height, fill=RULE)
         for it in scene.bars:
@@ -158,7 +158,7 @@ class _Chart:
 
 #: Boxes that a viewer opens in reasonable time.
 _MOST_BOXES = 200_000
-#: Height of a row of arrows, by the most ranks that it is for.
+#: Most ranks → height of a row of arrows.
 _BANDS = ((4, 50.0), (8, 62.0), (math.inf, 76.0))
 #: Most local steps of a rank shown in one round; further ones are only counted.
 _MOST_LOCAL = 8
@@ -189,7 +189,7 @@ class _Rounds:
             _GUTTER + self._pitch * len(film.names),
             text_width(self._costs, 12), text_width(film.title, 18),
         )  # fmt: skip
-        # What changes nothing and sends nothing, such as a result that all hold, is no row.
+        # A frame that changes and sends nothing gets no row, such as a result that all hold.
         self._rows = [it for it in film.frames[1:] if it.messages or it.changes]
         self._legend = _in_rows(film, inside)
         self._bottom = _HEAD + self._high + sum(self._height(it) + self._high for it in self._rows)
@@ -267,13 +267,13 @@ class _Rounds:
         self.canvas.arrow(x, top, to_x, bottom, stroke=tint(it.style))
         several = len(self._film.start[0]) > 1
         if several and it.label and text_width(it.label, 10) < self._pitch * 0.8:
-            # Near the sender, where lines that cross have not met yet.
+            # Near the sender, before lines cross.
             share = min(0.36, 0.36 * self._pitch / abs(to_x - x))
             place = x + share * (to_x - x), top + share * (bottom - top)
             self.canvas.tag(*place, it.label, fill=tint(it.style))
 
     def _paint(self, rank: int, held: Sequence[Cell], y: float, changed: Collection[int]) -> None:
-        """Draw what a rank holds below ``y``; what has changed gets a firm edge, on top."""
+        """Draw what a rank holds below ``y``; changed cells get a solid edge and are drawn last."""
         left = self._x[rank] - self._wide / 2
         self.canvas.rect(left, y, self._wide, self._high, fill="white")
         firm = [i in changed and it.style != EMPTY for i, it in enumerate(held)]

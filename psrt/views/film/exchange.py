@@ -1,7 +1,7 @@
 """An exchange of shards as a film: lanes for computing, pushes, reads and updates.
 
-A frame is where a message has arrived, or an update is done; what happens within a small part of a
-gradient's time is one frame.
+There is a frame whenever a message has arrived or an update is done. Events within a small part of
+a gradient's time form one frame.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from psrt.views.film.film import (
 from psrt.views.film.moments import InOrder, moments
 from psrt.views.film.timeline import LETTERS
 
-#: What is closer than this is one frame, and what is seen at once, in the time of a gradient.
+#: Events closer than this form one frame; and the time that is visible; in gradients.
 _APART, _WINDOW = 0.04, 4.0
-#: What bars look like; those of shards are the stronger, the later the layers.
+#: How bars look; those of later layers are stronger.
 _LOOKS = {
     FORWARD: Look(0, 0.3, glyph="░"), BACKWARD: Look(0, 0.6, glyph="█"),
     PUSH: Look(1, 0.55), READ: Look(2, 0.55), UPDATE: Look(3, 0.55),
@@ -50,11 +50,11 @@ _LEGEND = {
     PUSH: "push of a shard, on the server's link", READ: "read of a shard, on the server's link",
     UPDATE: "update of a shard",
 }  # fmt: skip
-#: What lanes show: of a worker, and of a server.
+#: What the lanes of a worker and of a server show.
 _OF_WORKER = {"computes": (FORWARD, BACKWARD), "pushes": (PUSH,), "reads": (READ,)}
 _OF_SERVER = {"updates": (UPDATE,)}
 _ACROSS = 100
-#: Workers that are named one by one, at most, and messages that have a label each in a frame.
+#: Most workers that are named one by one, and most messages of a frame that have a label each.
 _NAMED, _LABELLED = 4, 12
 
 
@@ -80,7 +80,7 @@ def film_of(exchange: Exchange) -> Film:
 
 
 def _scene(exchange: Exchange) -> Lanes:
-    """Return the lanes: of each worker three, of each server one."""
+    """Return the lanes: three for each worker, one for each server."""
     lanes: list[Lane] = []
     bars: list[Bar] = []
     lane_of: list[int] = []
@@ -137,7 +137,7 @@ def _messages(exchange: Exchange, names: Sequence[str]) -> Iterator[Message]:
                 source, target = target, source
             what = f"{'gradient' if it.what == PUSH else 'parameters'} of shard {it.part}"
             waited = it.start - it.since
-            late = f", after {waited:.2f} for the link" if waited > _APART else ""
+            late = f", after waiting {waited:.2f} for the link" if waited > _APART else ""
             line = f"{names[source]} → {names[target]}: {what}{late}"
             yield Message(source, target, _text(it), line, _LOOKS[it.what].style, it.start, it.stop)
 
@@ -152,7 +152,7 @@ def _frames(exchange: Exchange, names: Sequence[str]) -> Iterator[Frame]:
     at: dict[int, Busy] = {}
     counts = [[0, 0] for _ in names]
     gradients = sent = 0
-    # A gradient is there once the first layer has gone backward.
+    # A gradient is complete once the first layer has gone backward.
     done = InOrder(
         [it for it in exchange.bars if it.what == BACKWARD and it.part == 0], lambda it: it.stop
     )
@@ -201,7 +201,7 @@ def _caption(exchange: Exchange, at: dict[int, Busy], updated: Sequence[Busy], t
 
 def _costs(exchange: Exchange) -> Iterator[Cost]:
     steps = int(exchange.config.steps or 0)
-    # Computing of the slowest worker, were all else free.
+    # The slowest worker's computing, if everything else took no time.
     least = steps * max(exchange.slow)
     messages = sum(it.what in (PUSH, READ) for it in exchange.bars)
     yield Cost("gradients of all workers", str(steps * exchange.workers), "", 0.0)

@@ -1,7 +1,7 @@
-"""A film: ranks, what each holds or does, and frames of who sends what to whom. Pure.
+"""A film: ranks, what each holds or does, and frames of messages. Pure.
 
-It is the one thing that is drawn: as text (``text``), as SVG (``drawing``) and as a page that plays
-it (``page``). Where it happens is its scene: places in the plane, or lanes along time.
+It is drawn as text (``text``), as SVG (``drawing``) and as a page that plays it (``page``). It
+happens in a scene: places in the plane, or lanes along time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-#: Number of a colour that stands for nothing: an empty cell.
+#: Number of the colour of an empty cell.
 EMPTY = -1
 
 
@@ -25,7 +25,7 @@ class Cell(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A cell that a rank holds from a frame on."""
+    """A cell that a rank holds from one frame on."""
 
     rank: int
     #: Number of the cell.
@@ -34,17 +34,17 @@ class Change(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What one rank sends to another; or does by itself, if they are the same."""
+    """What one rank sends to another, or does by itself if both are the same."""
 
     source: int
     target: int
-    #: Beside the arrow, a few characters.
+    #: A few characters next to the arrow.
     label: str
-    #: All of it, as a line.
+    #: The whole text, in a line.
     line: str
     #: Number of a colour of the page.
     style: int
-    #: Where there are lanes, when it is sent and when it arrives.
+    #: With lanes, when it is sent and when it arrives.
     start: float = 0.0
     stop: float = 0.0
 
@@ -53,16 +53,16 @@ class SoFar(NamedTuple):
     """What a film has cost up to a frame."""
 
     text: str
-    #: Of the whole, from 0 to 1.
+    #: Share of the whole, from 0 to 1.
     share: float
 
 
 class Cost(NamedTuple):
-    """One row of the costs: what the whole film costs, beside ``Film.bound`` of it."""
+    """One row of the costs: the cost of the whole film, next to its ``Film.bound``."""
 
     name: str
     whole: str
-    #: The bound, and as a share of the whole, 0 where there is none.
+    #: The bound, and the bound as a share of the whole; 0 if there is none.
     least: str
     share: float
 
@@ -101,19 +101,19 @@ class Plane:
     edges: tuple[tuple[int, int], ...] = ()
     #: Names of the cells that each rank holds; empty: they have none.
     cells: tuple[str, ...] = ()
-    #: The ranks in their order, where that is not that of their numbers.
+    #: The ranks in order, if that is not the order of their numbers.
     order: tuple[int, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """Return what the player reads, of what JSON knows."""
+        """Return the data for the player, as JSON types."""
         return asdict(self)
 
 
 class Lane(NamedTuple):
-    """A line of bars; lanes that follow one another with the same name are of one rank."""
+    """A line of bars; consecutive lanes with the same name belong to one rank."""
 
     name: str
-    #: What its bars are, where a rank has several lanes.
+    #: What its bars are, if a rank has several lanes.
     what: str = ""
 
 
@@ -123,13 +123,13 @@ class Look(NamedTuple):
     #: Number of a colour of the page, and how strong it is, from 0 to 1.
     style: int
     strength: float
-    #: Of the lane's height, from 0 to 1; below a half the text of a bar is beside it.
+    #: Share of the lane's height, from 0 to 1; below a half, the text of a bar is next to it.
     height: float = 1.0
-    #: Of a text, what fills a bar: ``{}`` the bar's own text, with another character once amid it.
+    #: In a text, what fills a bar; ``{}`` is the bar's own text, other characters surround it.
     glyph: str = "{}"
-    #: Of a text, its first character and its last one; where it has any it is always seen.
+    #: In a text, its first and last character; a bar that has any is always visible.
     ends: tuple[str, str] = ("", "")
-    #: Of a text, its last character where such a bar follows at once.
+    #: In a text, its last character if another such bar follows at once.
     joint: str = ""
 
 
@@ -141,7 +141,7 @@ class Bar(NamedTuple):
     stop: float
     text: str
     look: Look
-    #: Where it had to wait for its turn, from when on.
+    #: Start of the wait before it, if it had to wait for its turn.
     since: float | None = None
 
 
@@ -156,13 +156,13 @@ class Lanes:
     strip: Strip
     #: Names of the cells that ranks hold.
     columns: tuple[str, ...]
-    #: Time that is seen at once, the time at the end, and what time is counted in.
+    #: Time that is visible, the time at the end, and the unit of time.
     window: float
     end: float
     unit: str
-    #: Of a text, what its characters mean.
+    #: In a text, what its characters mean.
     key: str = ""
-    #: Of a text, the characters of all of the time; 0: each unit of it has its own.
+    #: In a text, characters for the whole time; 0: each unit of time has its own cell.
     across: int = 0
 
     @property
@@ -173,11 +173,11 @@ class Lanes:
 
     @property
     def over(self) -> float:
-        """When the last bar ends: messages may still be on their way."""
+        """When the last bar ends; messages may still be in flight."""
         return max(it.stop for it in self.bars)
 
     def data(self) -> dict[str, Any]:
-        """Return what the player reads, of what JSON knows."""
+        """Return the data for the player, as JSON types."""
         rest = ("lanes", "strip", "columns", "window", "end", "unit")
         return {"bars": [*map(_bar, self.bars)], "laneOf": self.lane_of} | {
             it: getattr(self, it) for it in rest
@@ -196,9 +196,9 @@ class Frame:
     changes: tuple[Change, ...] = ()
     #: By row of the costs.
     costs: tuple[SoFar, ...] = ()
-    #: Where there are lanes, the moment; what is shown has happened since that of the frame before.
+    #: With lanes, the moment; the frame shows what happened since the frame before.
     time: float = 0.0
-    #: Edges that messages may take in this frame, by their numbers; empty: all.
+    #: Numbers of the edges that messages may use in this frame; empty: all.
     edges: tuple[int, ...] = ()
 
 
@@ -209,22 +209,22 @@ class Film:
     title: str
     #: What it shows, in a sentence or two.
     lead: str
-    #: Names of the ranks, which messages and changes count.
+    #: Names of the ranks; messages and changes refer to them by number.
     names: tuple[str, ...]
     #: By rank, what it holds before the first frame.
     start: tuple[tuple[Cell, ...], ...]
     #: The first one is the start.
     frames: tuple[Frame, ...]
-    #: Where it happens.
+    #: The scene.
     scene: Plane | Lanes
-    #: Above a text and a drawing, in place of title and lead.
+    #: Heading of a text and a drawing, instead of title and lead.
     heading: str = ""
     costs: tuple[Cost, ...] = ()
-    #: What they are beside.
+    #: Name of the bound next to the costs.
     bound: str = "at least"
-    #: (name, number of a colour, strength) of what colours stand for.
+    #: (name, number of a colour, strength): what colours mean.
     legend: tuple[tuple[str, int, float], ...] = ()
-    #: Further sentences below: figures of the whole, by name, and what to remember of it.
+    #: Figures of the whole film, by name; and the lesson below them.
     facts: tuple[tuple[str, str], ...] = ()
     lesson: str = ""
     #: How to read it, in sentences.
@@ -241,7 +241,7 @@ class Film:
         return held
 
     def data(self) -> dict[str, Any]:
-        """Return what the player reads, of what JSON knows."""
+        """Return the data for the player, as JSON types."""
         return {
             "names": self.names,
             "start": self.start,

@@ -1,4 +1,4 @@
-"""A topology as a film: a frame a round, of random numbers that ranks average with neighbours."""
+"""A topology as a film: one frame per round, of random numbers that neighbours average."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from psrt.views.explain.gossip_output import MOST_DRAWN, facts, places_of, title
 from psrt.views.film.film import Cell, Change, Cost, Film, Frame, Message, Node, Plane, SoFar, Strip
 from psrt.views.film.layout import RADIUS, circle, placed
 
-#: It ends once this share of the disagreement is left, or after so many rounds.
+#: It ends once this share of the disagreement remains, or after this number of rounds.
 _ENDS, _ROUNDS = 0.01, 100
-#: Most messages of a round that are listed, and that have a label each.
+#: Most messages of a round that are listed, and most that have a label each.
 _LISTED, _LABELLED = 160, 24
 #: Colours of numbers above the mean and below it, of messages; and of a number at the mean.
 _ABOVE, _BELOW, _SENT = 1, 0, 2
 _STRIP = Strip(46.0, 22.0, 1)
-#: Of a grid, from rank to rank; and least radius of a circle, so that there is room for weights.
+#: Distance of ranks in a grid; and least radius of a circle, so that there is room for weights.
 _PITCH, _RADIUS = 104.0, 165.0
 
 
@@ -44,7 +44,7 @@ def film_of(found: Explained) -> Film:
     notes = []
     most = max(len(graph.edges) for graph in found.graphs)
     if most > _LISTED:
-        notes.append(f"A round has {most} messages: they are drawn as lines, and not listed.")
+        notes.append(f"A round has {most} messages, which are drawn as lines and not listed.")
     if len(values) > _ROUNDS:
         notes.append(f"Only the first {_ROUNDS} rounds are played.")
     return Film(
@@ -62,8 +62,8 @@ def film_of(found: Explained) -> Film:
         ),
         facts=tuple(facts(found)),
         reading=(
-            f"Each {who} has random numbers, of which the first one is shown; the disagreement is "
-            "that of all of them.",
+            f"Each {who} starts with random numbers. Only the first one is shown, but the "
+            "disagreement is that of all of them.",
         ),
         notes=tuple(notes),
     )
@@ -93,7 +93,7 @@ def _plane(found: Explained, names: Sequence[str]) -> Plane:
         around = circle(names[1:], _STRIP, [1] * (count - 1), least=_RADIUS)
         x = sum(it.x for it in around.nodes) / (count - 1)
         y = sum(it.y for it in around.nodes) / (count - 1)
-        # What the hub holds is between its first two edges.
+        # The hub's numbers are drawn between its first two edges.
         angle, away = math.pi / (count - 1), RADIUS + 0.7 * _STRIP.width
         left = x + away * math.sin(angle) - _STRIP.width / 2
         top = y - away * math.cos(angle) - _STRIP.height / 2
@@ -122,9 +122,7 @@ def _frames(
     start = values[0]
     whole = disagreement(start) or 1.0
     before = _cells(found, start, start)
-    yield Frame(
-        "start", "All have numbers of their own.", costs=_so_far(found, 0, len(values) - 1, 1.0)
-    )
+    yield Frame("start", "Each has its own numbers.", costs=_so_far(found, 0, len(values) - 1, 1.0))
     number = {edge: i for i, edge in enumerate(edges)}
     rounds = zip(cycle(found.graphs), cycle(found.topology.matrices), values[1:], strict=False)
     for turn, (graph, matrix, after) in enumerate(rounds, 1):
@@ -146,12 +144,12 @@ def _frames(
 
 
 def _caption(found: Explained, turn: int, left: float) -> str:
-    """Return how much disagreement is left, and how much the gap lets be left."""
-    text = f"{left:.1%} of the disagreement is left"
+    """Return how much disagreement remains, and the most that the gap allows."""
+    text = f"{left:.1%} of the disagreement remains"
     topology = found.topology
     if not topology.push_sum and turn % topology.period == 0:
         most = topology.contraction ** (turn // topology.period)
-        text += f", by the spectral gap at most {most:.1%}"
+        text += f"; the spectral gap allows at most {most:.1%}"
     return f"{text}."
 
 
@@ -174,10 +172,10 @@ def _costs(found: Explained, values: Sequence[Weights]) -> Iterator[Cost]:
     left = disagreement(values[-1]) / (disagreement(values[0]) or 1.0)
     sent = max(found.sent) * rounds
     yield Cost("rounds", str(rounds), "", 0.0)
-    yield Cost("disagreement that is left", f"{left:.1%}", "", 0.0)
+    yield Cost("remaining disagreement", f"{left:.1%}", "", 0.0)
     who = "host" if found.hosts else "rank"
     yield Cost(
-        f"bytes of the busiest {who}; at least: of an all-reduce, which is exact",
+        f"bytes of the busiest {who}; at least: those of an all-reduce, which is exact",
         size_text(round(sent)), size_text(round(found.all_reduce)),
         min(1.0, found.all_reduce / sent) if sent else 0.0,
     )  # fmt: skip

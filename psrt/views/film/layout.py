@@ -9,11 +9,11 @@ from dataclasses import replace
 from psrt.views.film.film import Node, Plane, Strip
 from psrt.views.svg import text_width
 
-#: Radius of a rank, and of one with a long name at most.
+#: Radius of a rank, and the most for one with a long name.
 RADIUS, _LARGEST = 17.0, 44.0
 #: Room between a rank and what it holds, and around everything.
 _GAP, _MARGIN = 8.0, 14.0
-#: Least width and height of a picture: a smaller one would be enlarged.
+#: Least width and height of a picture; a smaller one would be enlarged.
 _SMALLEST = 330.0
 #: Least radius of the circle, and the factor by which it grows until nothing overlaps.
 _LEAST, _GROWS = 112.0, 1.06
@@ -42,7 +42,7 @@ def circle(
 ) -> Plane:
     """Return ranks on a circle, clockwise from its top.
 
-    The circle is as large as it must be for ranks and what they hold not to overlap.
+    The circle is just large enough that ranks and what they hold do not overlap.
 
     Args:
         names: by rank.
@@ -104,7 +104,7 @@ def placed(
 
     Args:
         places: by rank.
-        ways: by rank, where from there its cells are: a direction of length 1.
+        ways: by rank, the direction of its cells from there, of length 1.
         names: by rank.
         strip: of what ranks hold.
         counts: by rank, the number of its cells.
@@ -172,7 +172,7 @@ def _apart(place: tuple[float, float], box: _Box) -> float:
 
 
 def _overlap(boxes: Sequence[_Box]) -> bool:
-    """Return whether two boxes, or what is close to them, have a point in common."""
+    """Return whether two boxes, or their close surroundings, overlap."""
     return any(
         one[0] < other[2] + _GAP
         and other[0] < one[2] + _GAP

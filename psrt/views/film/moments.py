@@ -1,4 +1,4 @@
-"""Moments of a film in time: when its frames are, and what has happened up to each. Pure."""
+"""Moments of a film: the times of its frames, and what has happened up to each. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 def moments(times: Iterable[float], apart: float) -> list[float]:
-    """Return the times at which something is shown: of those that are close only the last.
+    """Return the times of frames: of several close times only the last.
 
     Args:
         times: in any order.
-        apart: a time that is no further than this from the first of its group belongs to it.
+        apart: a time at most this much after the first of a group belongs to the group.
 
     >>> moments([0, 2.01, 1, 2, 2.02, 3], 0.05)
     [0, 1, 2.02, 3]
@@ -30,7 +30,7 @@ def moments(times: Iterable[float], apart: float) -> list[float]:
 
 
 class InOrder(Generic[T]):
-    """Things that happen, each taken once its time has come.
+    """Things that happen, each returned once its time has come.
 
     >>> things = InOrder([3.0, 1.0, 2.0], lambda it: it)
     >>> things.until(2.5), things.until(2.5), things.until(9)

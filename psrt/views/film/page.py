@@ -1,4 +1,4 @@
-"""The page that plays a film: the player, and below it a table of its steps, for those without."""
+"""The page that plays a film: the player, and a table of its steps for those without JavaScript."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from psrt.views.page.parts import Figure, Note, Part, Section, Table
 
 #: Most bytes of a page.
 MOST_NBYTES = 1_000_000
-#: Frames that a page is made of at first; fewer where it would be too large.
+#: Most frames of a page; fewer if it would be too large.
 _MOST_FRAMES = 400
-#: Most cells of all ranks that one can tell apart.
+#: Most cells of all ranks that can be distinguished.
 MOST_CELLS = 2048
-#: Bars of lanes, which are narrower than a hair where they are more.
+#: Most bars of lanes; more would be narrower than a hair.
 _MOST_BARS = 8000
-_WITHOUT = "The steps are in the table below; playing them takes JavaScript."
+_WITHOUT = "The steps are in the table below; playing them needs JavaScript."
 
 
 def page_of(film: Film) -> tuple[str, Film]:
     """Return the page, as HTML, and the film that it plays.
 
-    Where the film is too long for a page that is a thinned one, whose notes say so.
+    If the film is too long for a page, it is a shortened one, whose notes say so.
 
     Raises:
         ConfigError: if jinja2 is not installed, there are too many cells, or even two frames are
@@ -44,7 +44,7 @@ def page_of(film: Film) -> tuple[str, Film]:
             return page, shown
         if most <= 2:
             raise ConfigError(
-                f"html would take more than {MOST_NBYTES // 1_000_000} MB: explain it of fewer "
+                f"html would take more than {MOST_NBYTES // 1_000_000} MB: explain it for fewer "
                 "ranks or steps"
             )
         most = max(2, most // 2)
@@ -57,7 +57,7 @@ def _page(film: Film) -> str:
     ]
     if facts := [*film.facts, *[("in short", film.lesson)] * bool(film.lesson)]:
         parts.append(Table(facts))
-    head = "step", "", "who sends what to whom", "what ranks hold then, where it has changed"
+    head = "step", "", "messages", "what ranks hold afterwards, if it has changed"
     table = Table(list(_rows(film)), head=head, caption="All steps", folded=True)
     rows = [(it.name, it.whole, it.least) for it in film.costs]
     costs = Table(rows, head=("", "in all", film.bound), caption="Cost", numbers=True)
@@ -71,7 +71,7 @@ def _page(film: Film) -> str:
 
 
 def _rows(film: Film) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a row for each step: its name, what happens, messages, and what ranks then hold."""
+    """Yield a row for each step: its name, what happens, messages, and what ranks hold then."""
     held = [list(cells) for cells in film.start]
     for i, it in enumerate(film.frames):
         for rank, at, cell in it.changes:

@@ -31,12 +31,12 @@ _STYLES = {"F": 0, "B": 4, "W": 2}
 _NAMES = {"F": "forward", "B": "backward to the input", "W": "backward to the weights"}
 _STRENGTHS = 0.55, 0.3
 _ACTIVATION, _GRADIENT, _ALIVE = 0, 4, 3
-#: Units that are seen at once, at most: numbers in bars are read then.
+#: Most units that are visible at once, so that numbers in bars can be read.
 _WINDOW = 36.0
 
 
 class _Alive(NamedTuple):
-    """From some time on, a stage keeps more activations, or fewer."""
+    """A stage keeps more or fewer activations from some time on."""
 
     time: float
     more: int
@@ -94,7 +94,7 @@ def _bars(found: Explained) -> Iterator[Bar]:
 
 
 def _messages(found: Explained, plan: Sequence[Sequence[PipelineStep]]) -> Iterator[Message]:
-    """Yield the messages of the plan, each when what it carries has been computed."""
+    """Yield the messages of the plan, each at the time when its content has been computed."""
     for stage, steps in enumerate(plan):
         runs = iter(found.price.runs[stage])
         made: dict[tuple[bool, int, int], float] = {}
@@ -130,7 +130,7 @@ def _of_stage(
     steps: Sequence[PipelineStep],
     made: Mapping[tuple[int, int], float],
 ) -> Iterator[_Alive]:
-    """Yield a change whenever the stage receives an input, or makes one, or is done with one."""
+    """Yield a change whenever the stage receives, makes or frees an input."""
     runs = iter(found.price.runs[stage])
     received: set[tuple[int, int]] = set()
     clock = 0.0
@@ -149,7 +149,7 @@ def _of_stage(
 def _frames(
     found: Explained, messages: Sequence[Message], alive: Sequence[Sequence[_Alive]]
 ) -> Iterator[Frame]:
-    """Yield the start, and a frame for every unit of time: what it was spent on, as it ends."""
+    """Yield the start, and a frame at the end of every unit of time."""
     total = round(found.price.seconds)
     waiting = [deque(it) for it in alive]
     counts, most = [0] * found.stages, 0
@@ -200,7 +200,7 @@ def _costs(found: Explained, messages: int) -> Iterator[Cost]:
     idle = round(sum(found.price.idle))
     yield Cost("idle, units of all stages", f"{idle} of {total * stages}", "0", 0.0)
     yield Cost("messages", str(messages), "", 0.0)
-    yield Cost("activations alive in a stage, at most", str(max(found.proof.alive)), "", 0.0)
+    yield Cost("most activations alive in a stage", str(max(found.proof.alive)), "", 0.0)
 
 
 def _so_far(

@@ -1,4 +1,4 @@
-"""A film as text: lanes as rows of characters along time, and what is said of it."""
+"""A film as text: lanes as rows of characters along time, and the figures below them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from psrt.views.film.film import Bar, Film, Lanes
 
-#: Characters of a line, but for the rows of lanes.
+#: Characters of a line, except for the rows of lanes.
 WIDTH = 118
 #: A unit of time in which nothing is done, and waiting for a turn.
 _IDLE, _QUEUED = ".", "·"
@@ -37,7 +37,7 @@ def lanes_text(film: Film, *, across: int | None = None) -> str:
 
 
 def facts_text(facts: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield lines of names and values, the values below one another."""
+    """Yield lines of names and aligned values."""
     room = max((len(name) for name, _ in facts), default=0) + 2
     for name, text in facts:
         yield from wrap(f"{name:<{room}}{text}", WIDTH, subsequent_indent=" " * room) or [name]
@@ -64,7 +64,7 @@ def _labelled(label: Sequence[str], room: Sequence[int], row: str) -> str:
 
 
 def _row(bars: Sequence[Bar], scale: float, across: int) -> str:
-    """Return a lane: a character shows what is done at the middle of its time.
+    """Return a lane: a character shows what happens in the middle of its time.
 
     >>> from psrt.views.film.film import Look
     >>> step, wait = Look(0, 0.5, glyph="█", joint="▌"), Look(1, 0.4, 0.3, "·{}")
@@ -77,7 +77,7 @@ def _row(bars: Sequence[Bar], scale: float, across: int) -> str:
     '   ┼  '
     """
     cells = [" "] * across
-    #: By column, the bar that is seen there.
+    #: By column, the bar that is visible there.
     seen: list[Bar | None] = [None] * across
     for it in bars:
         if it.since is not None:
@@ -101,7 +101,7 @@ def _row(bars: Sequence[Bar], scale: float, across: int) -> str:
 
 
 def _columns(it: Bar, scale: float, across: int) -> tuple[int, int]:
-    """Return the first column of a bar and the one behind its last; a mark has one at least."""
+    """Return the first column of a bar and the one after its last; a mark has at least one."""
     least = it.look.glyph == "{}" or any(it.look.ends)
     first = min(round(it.start * scale), across - least)
     return first, min(max(first + least, round(it.stop * scale)), across)
@@ -129,7 +129,7 @@ def _axis(end: float, across: int) -> str:
 
 
 def _in_units(scene: Lanes) -> Iterator[str]:
-    """Yield rows in which each unit of time has a cell, in bands where they are too long."""
+    """Yield rows in which each unit of time has a cell; long rows are split into bands."""
     total = round(scene.end)
     rows = [[_IDLE] * total for _ in scene.lanes]
     for it in scene.bars:

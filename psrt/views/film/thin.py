@@ -1,4 +1,4 @@
-"""A film that is too long or too dense for a page, made small enough; its notes say so. Pure."""
+"""Shortens a film that is too long or too dense for a page; its notes say so. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from psrt.views.film.film import Bar, Change, Film, Frame, Lanes
 
 
 def thinned(film: Film, most: int) -> Film:
-    """Return a film of some frames at most, which says so.
+    """Return a film with a limited number of frames, and a note about it.
 
-    Of frames that are left out, the next one that is kept has the changes; the first and the last
-    one stay.
+    The changes of a frame that is left out move into the next one that is kept. The first and the
+    last frame stay.
 
     Args:
         film: of any length.
@@ -30,8 +30,8 @@ def thinned(film: Film, most: int) -> Film:
             kept.append(replace(it, changes=_last(pending)))
             pending = ()
     note = (
-        f"Of {count} steps {len(kept)} are shown, one in {every}; what the others change is in the "
-        "next one that is."
+        f"Only {len(kept)} of {count} steps are shown, one in {every}. Each also shows the changes "
+        "of the steps left out before it."
     )
     return replace(film, frames=tuple(kept), notes=(*film.notes, note))
 
@@ -43,13 +43,13 @@ def _last(changes: Sequence[Change]) -> tuple[Change, ...]:
 
 
 def coarse(film: Film, most: int) -> Film:
-    """Return a film of some bars at most, all of them seen at once, which says so.
+    """Return a film with a limited number of bars, all visible at once, and a note about it.
 
-    Each lane is cut into as many pieces of the same length, and a piece shows what lasts longest in
-    it; pieces that follow each other and show the same are one bar.
+    Each lane is split into pieces of the same length, and a piece shows what lasts longest in it.
+    Consecutive pieces that show the same form one bar.
 
     Args:
-        film: of any number of bars, or none.
+        film: a film with any number of bars, or none.
         most: bars.
     """
     scene = film.scene
@@ -59,15 +59,15 @@ def coarse(film: Film, most: int) -> Film:
     length = scene.end / pieces
     bars = tuple(_joined(_longest(scene.bars, pieces, length), length))
     note = (
-        f"Of {len(scene.bars)} bars each piece of {length:.3g} {scene.unit} shows the one that "
-        "lasts longest in it."
+        f"There are {len(scene.bars)} bars: each piece of {length:.3g} {scene.unit} shows only the "
+        "one that lasts longest in it."
     )
     seen = replace(scene, bars=bars, window=scene.end)
     return replace(film, scene=seen, notes=(*film.notes, note))
 
 
 def _longest(bars: Sequence[Bar], pieces: int, length: float) -> dict[tuple[int, int], Bar]:
-    """Return by lane and piece the bar that lasts longest in it, if there is one."""
+    """Return by lane and piece the bar that lasts longest in it, if any."""
     found: dict[tuple[int, int], tuple[float, Bar]] = {}
     for bar in bars:
         first, last = int(bar.start / length), min(int(bar.stop / length), pieces - 1)

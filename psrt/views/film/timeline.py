@@ -1,7 +1,7 @@
 """A mode's timeline as a film: workers and servers are lanes, a frame is a moment.
 
-A frame is where a worker begins or ends a step; what happens within a small part of a usual step is
-one frame.
+There is a frame whenever a worker begins or ends a step. Events within a small part of a usual step
+form one frame.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from psrt.views.film.film import (
 )
 from psrt.views.film.moments import InOrder, moments
 
-#: What is closer than this is one frame, in usual steps: some latencies.
+#: Events closer than this form one frame, in usual steps: a few latencies.
 _APART = 0.1
-#: Usual steps that are seen at once, at most.
+#: Most usual steps that are visible at once.
 _WINDOW = 16.0
 #: Colours of messages to servers, from them, and of sums; and of waits for messages.
 _PUSH, _REPLY, _SUM, _GREY = 0, 2, 4, 6
-#: Computing, waiting for a worker, waiting for messages; of a fragment: others have yet to send
-#: their parts, and all have. The colour is that of the worker.
+#: Computing, waiting for a worker, waiting for messages; for a fragment: some parts have yet to be
+#: sent, and all have been sent. The colour is that of the worker.
 _COMPUTES = Look(0, 0.55, 1.0, "█", joint="▌")
 _WAITS = Look(0, 0.4, 0.3, "·{}")
 _TRAVELS = Look(_GREY, 0.7, 0.08, "-")
 _PARTIAL = Look(0, 0.45, 0.12, "·")
 _WHOLE = Look(0, 0.8, 0.3, "─")
 _KEY = "█ computes (▌ end of a step)   ·0· waits for worker 0   - waits for messages"
-_KEY_OF_FRAGMENTS = "├ sends its part of a mean   · others have yet to   ─ all have   ┤ mixes it in"
-#: One character for each worker, for waits in a text; and those of a row of it.
+_KEY_OF_FRAGMENTS = "├ sends its part of a mean   · others missing   ─ all sent   ┤ mixes it in"
+#: One character for each worker, for waits in a text; and characters of a row.
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ACROSS = 76
 #: Most messages that have a label each in a frame.
@@ -94,7 +94,7 @@ def film_of(timeline: Timeline) -> Film:
         costs=tuple(_costs(timeline)),
         legend=(
             ("computes a step", 0, _COMPUTES.strength),
-            ("thin: waits, in the colour of the worker that it waits for", 1, _WAITS.strength),
+            ("thin: waits; the colour is that of the awaited worker", 1, _WAITS.strength),
         ),
         facts=tuple(
             (f"worker {i}", _shares_text(timeline, i)) for i in range(timeline.workers)
@@ -104,7 +104,7 @@ def film_of(timeline: Timeline) -> Film:
 
 
 def _lanes(timeline: Timeline, names: Sequence[str]) -> tuple[list[Lane], list[int]]:
-    """Return the lanes, and the first one of each rank: below it are those of its fragments."""
+    """Return the lanes, and the first one of each rank; lanes of its fragments follow."""
     fragments = timeline.config.scheme.fragments if timeline.sums else 0
     lanes: list[Lane] = []
     lane_of: list[int] = []
@@ -118,7 +118,7 @@ def _lanes(timeline: Timeline, names: Sequence[str]) -> tuple[list[Lane], list[i
 
 
 def _shares_text(timeline: Timeline, worker: int) -> str:
-    """Return what a worker did with its time, and for what it waited most."""
+    """Return how a worker spent its time, and what it waited for most."""
     shares = [(timeline.share(worker, WORKERS, waiting_for=i), -i) for i in range(timeline.workers)]
     share, waiting_for = max(shares)
     rest = timeline.share(worker, MESSAGES)
@@ -145,7 +145,7 @@ def _bars(timeline: Timeline, lane_of: Sequence[int]) -> Iterator[Bar]:
 
 
 def _of_fragment(part: Transfer, lane: int, style: int) -> Iterator[Bar]:
-    """Yield what becomes of a part of a mean, from its sending to the taking of the mean."""
+    """Yield the bars of a part of a mean, from its sending until the mean is applied."""
     complete = min(part.complete, part.taken)
     spans = [(part.sent, complete, _PARTIAL), (complete, part.taken, _WHOLE)]
     spans = [it for it in spans if it[1] > it[0]] or spans[1:]
@@ -196,7 +196,7 @@ def _frames(timeline: Timeline, names: Sequence[str], last: float) -> Iterator[F
 
 
 def _versions(arriving: Sequence[Passage], versions: list[int]) -> Iterator[Change]:
-    """Yield what versions workers have read, and servers have come to, as their replies say."""
+    """Yield the versions that workers have read and servers have reached, according to replies."""
     for it in arriving:
         if isinstance(it.message, Params):
             for rank in (it.source, it.target):
@@ -233,7 +233,7 @@ def _caption(
     *,
     final: bool,
 ) -> str:
-    """Return who has computed a step, who begins one, and who waits for whom."""
+    """Return which workers have computed a step, begin one, or wait, and for which others."""
     if final:
         return "All workers have finished."
     waits = sorted(
@@ -250,7 +250,7 @@ def _caption(
         verb = "waits" if len(workers) == 1 else "wait"
         parts.append(f"{_workers(workers)} {verb} for {target}")
     text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}." if text else "Everybody computes."
+    return f"{text[:1].upper()}{text[1:]}." if text else "All workers compute."
 
 
 def _who(one: str, several: str, steps: Sequence[tuple[int, Stretch]]) -> Iterator[str]:

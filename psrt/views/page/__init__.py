@@ -1,5 +1,5 @@
-"""Pages of HTML that stand alone: one file each, which needs no network, no server and no fonts.
+"""Self-contained HTML pages: one file each, without network, server or fonts.
 
-``frame`` is a page around sections; ``parts`` is what sections are made of; ``lines``, ``bars`` and
-``heat_map`` draw. None of them knows what it shows.
+``frame`` makes a page around sections; ``parts`` defines the parts of sections; ``lines``, ``bars``
+and ``heat_map`` draw. None of them knows what it shows.
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-#: Where the page's own style, script and template are.
+#: Folder of the page's own style, script and template.
 TEMPLATES = _HERE / "template"
-#: What others wrote.
+#: Folder of files by others.
 VENDOR = _HERE / "vendor"
 
 #: The version of uPlot, and the SHA-256 of its files, as npm has them.
@@ -34,7 +34,7 @@ def player() -> str:
 
 
 def player_style() -> str:
-    """Return what such a page has of style beside that of every page."""
+    """Return the style of such a page in addition to that of every page."""
     return _text(TEMPLATES / "play.css")
 
 

@@ -1,4 +1,4 @@
-"""Horizontal bars of stacked parts: who spent how much on what."""
+"""Horizontal bars of stacked parts, such as the time that each worker spent on what."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bar_chart(
         text_of: formats a value.
         caption: how to read it.
         highest: end of the axis; None: the longest bar.
-        axis: whether there are numbers below; each bar has its own beside it.
+        axis: whether there are numbers below; each bar has its own number next to it.
     """
     longest = max((sum(values) for _, values in rows), default=0.0)
     names = [_short(name) for name, _ in rows]

@@ -1,4 +1,4 @@
-"""How much of everything a page shows, so that it stays small: the less, the more runs. Pure."""
+"""How much detail a page shows: less for more runs, so that it stays small. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 
 class Detail(NamedTuple):
-    """The most of each that a chart shows."""
+    """The most points, rows and columns of a chart."""
 
     #: Points of a line: by default two for each pixel.
     points: int = 800
-    #: Rows and columns of a heat map, and bars: more are put together.
+    #: Rows and columns of a heat map, and bars: more are grouped.
     rows: int = 32
     columns: int = 48
 
     def coarser(self) -> Detail:
-        """Return half of it, or itself where there is no less.
+        """Return half of it, or itself if there is nothing less.
 
         >>> Detail(800, 32, 48).coarser(), Detail(16, 4, 8).coarser()
         (Detail(points=400, rows=16, columns=24), Detail(points=16, rows=4, columns=8))

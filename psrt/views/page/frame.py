@@ -1,8 +1,8 @@
-"""A page: sections in a frame with style and scripts, in one file that asks nothing of a network.
+"""A page: sections in a frame with style and scripts, in one file that uses no network.
 
-What is shown comes from files that somebody may have tampered with. So it is escaped wherever it
-stands, and the page forbids itself whatever it does not bring along: its policy names the scripts
-by their SHA-256, so no other runs, and allows no connection at all.
+Its content comes from files that somebody may have tampered with. So everything is escaped, and the
+page's policy forbids anything that is not part of it: it lists the scripts by their SHA-256, so no
+other script runs, and allows no connection at all.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from psrt.core.version import __version__
 from psrt.views.page import assets
 from psrt.views.page.parts import Figure, Section
 
-#: What would end a script or begin a tag, as JSON may write it instead.
+#: Characters that could end a script or begin a tag → how JSON may write them instead.
 _TAGS = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 _MISSING = "pages need jinja2, psrt's extra report: pip install 'jinja2>=3.1'"
 
 
 def check_installed() -> None:
-    """Find out before any work whether a page could be made.
+    """Check before any work that a page can be made.
 
     Raises:
         ConfigError: if jinja2 is not installed.
@@ -45,14 +45,14 @@ def render(
 ) -> str:
     """Return a page.
 
-    The same arguments give the same text, to the byte.
+    The same arguments give the same text, byte for byte.
 
     Args:
         title: of the page.
         lead: a line below it.
         sections: in their order.
-        scripts: that run at the end, in their order; None for those that enlarge charts.
-        style: beside that of every page.
+        scripts: scripts that run at the end, in this order; None for those that enlarge charts.
+        style: style in addition to that of every page.
 
     Raises:
         ConfigError: if jinja2 is not installed.
@@ -79,12 +79,12 @@ def render(
         policy=_policy(scripts),
         version=__version__,
     )
-    # A lone half of a pair of surrogates, which JSON may name, has no place in UTF-8.
+    # JSON may contain a lone surrogate, which UTF-8 cannot encode.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def embedded(value: Any) -> str:
-    r"""Return JSON that can stand inside a ``<script>``: nothing in it ends one or begins a tag.
+    r"""Return JSON that is safe inside a ``<script>``: nothing in it ends a script or begins a tag.
 
     >>> embedded({"name": "</script><img onerror=alert(1)>"})
     '{"name":"\\u003c/script\\u003e\\u003cimg onerror=alert(1)\\u003e"}'

@@ -12,7 +12,7 @@ from psrt.views.svg import Canvas, text_width
 
 #: Width of the drawing, height of a row, and room around the cells, in pixels.
 _WIDTH, _ROW, _TOP, _BOTTOM = 480, 18, 4, 40
-#: Height of all rows at least: the name of what a row is stands beside them.
+#: Least height of all rows: the name of the row axis stands next to them.
 _LEAST = 84
 #: Shades.
 _LEVELS = 12
@@ -31,13 +31,13 @@ def heat_map(
     *,
     caption: str = "",
 ) -> Figure | None:
-    """Return a chart; None where there is nothing to show.
+    """Return a chart; None if there is nothing to show.
 
     Args:
-        title: of the chart.
-        values: (r, c), none negative; nan where nothing is known.
-        rows: names of the rows, as many.
-        columns: names of the columns; some are left out where they do not fit.
+        title: title of the chart.
+        values: (r, c), none negative; nan for no data.
+        rows: names of the rows.
+        columns: names of the columns; some are left out if they do not fit.
         row_name: what a row is.
         column_name: what a column is.
         text_of: formats a value.
@@ -62,12 +62,12 @@ def heat_map(
     canvas.upright(8, _TOP + row * count / 2, row_name, size=11, fill="var(--soft)")
     darkest = f"{caption} The darkest is {text_of(float(np.nanmax(values)))}."
     if np.isnan(values).any():
-        darkest += " Grey: nothing is known."
+        darkest += " Grey: no data."
     return Figure(title, canvas.inline(), (), darkest.strip())
 
 
 def grouped(count: int, most: int) -> list[tuple[int, int]]:
-    """Return [start, stop) of the groups that so many things are put together in.
+    """Return [start, stop) of the groups into which a number of things is divided.
 
     >>> grouped(3, 8), grouped(10, 4)
     ([(0, 1), (1, 2), (2, 3)], [(0, 3), (3, 6), (6, 9), (9, 10)])
@@ -95,7 +95,7 @@ def _cells(canvas: Canvas, values: Floats, left: float, width: float, row: float
         stroke="var(--rule)",
     )  # fmt: skip
     unknown = [(left + j * width, _TOP + i * row) for i, j in np.argwhere(~np.isfinite(values))]
-    if unknown:  # else it would look like 0
+    if unknown:  # otherwise it would look like 0
         canvas.tiles(unknown, width, row, fill="var(--rule)", opacity=1.0)
     for number in range(1, _LEVELS + 1):
         corners = [(left + j * width, _TOP + i * row) for i, j in np.argwhere(level == number)]

@@ -1,4 +1,4 @@
-"""A chart of lines: a drawing that prints, and the same numbers for the script that enlarges it."""
+"""A line chart: a drawing that prints, and the same numbers for the script that enlarges it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from psrt.views.svg import Canvas, text_width
 
 #: Colours of lines, and dashes where there are more.
 COLOURS, DASHES = 7, ("", "6 3", "2 2")
-#: Runs that one can tell apart.
+#: Most runs that can be distinguished.
 STYLES = COLOURS * len(DASHES)
-#: Size of the drawing, and of what stands around it, in pixels.
+#: Size of the drawing and of the room around it, in pixels.
 _WIDTH, _HEIGHT = 480, 270
 _TOP, _BOTTOM, _RIGHT = 10, 44, 14
 #: Points up to which each is marked.
@@ -50,15 +50,15 @@ def line_chart(
     zero: bool = False,
     caption: str = "",
 ) -> Figure | None:
-    """Return a chart; None where there is no point to show.
+    """Return a chart; None if there is no point to show.
 
     Args:
         title: of the chart.
-        x_name: with its unit; charts of one name have one cursor.
+        x_name: with its unit; charts with the same name share a cursor.
         y_name: with its unit.
-        lines: that may lack values, as nan.
-        most: points of each.
-        log: whether y is logarithmic where its values reach far.
+        lines: lines; missing values are nan.
+        most: most points of each.
+        log: whether y is logarithmic if its values span a wide range.
         zero: whether y begins at 0.
         caption: how to read it.
     """
@@ -109,7 +109,7 @@ def _line(canvas: Canvas, xs: Scale, ys: Scale, line: Line) -> None:
 
 
 def _series(lines: Sequence[Line]) -> list[dict[str, object]]:
-    """Return the points of lines as JSON knows them, to eight digits."""
+    """Return the points of lines for JSON, with eight digits."""
     return [
         {
             "name": line.name,

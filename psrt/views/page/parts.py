@@ -1,4 +1,4 @@
-"""What a section of a page is made of. Plain text: the frame escapes it."""
+"""The parts of a section of a page. Plain text: the frame escapes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-#: How a note looks: as any text, as good news, as what is not there or not whole, as bad news.
+#: How a note looks: like any text, as good news, as something missing or incomplete, as bad news.
 Tone: TypeAlias = Literal["plain", "good", "missing", "bad"]
 
 
@@ -24,7 +24,7 @@ class Heading:
     """The title of what follows, within a section."""
 
     text: str
-    #: Of the colour that stands for it in charts; None where it has none.
+    #: Number of its colour in charts; None if it has none.
     style: int | None = None
     kind: str = field(default="heading", init=False)
 
@@ -48,9 +48,9 @@ class Table:
     caption: str = ""
     #: Whether all columns but the first are numbers.
     numbers: bool = False
-    #: By column behind the first, the colour that stands for it in charts.
+    #: By column after the first, the number of its colour in charts.
     styles: Sequence[int] = ()
-    #: Whether only its caption is seen until it is clicked on.
+    #: Whether only its caption is visible until it is clicked.
     folded: bool = False
     kind: str = field(default="table", init=False)
 
@@ -62,11 +62,11 @@ class Figure:
     title: str
     #: Inline SVG, whose texts are escaped already.
     svg: str
-    #: (name, colour) of what it distinguishes; empty where there is one thing only.
+    #: (name, colour) of each thing in it; empty if there is only one.
     legend: Sequence[tuple[str, int]] = ()
     #: A sentence below it: how to read it.
     caption: str = ""
-    #: For the script that enlarges it, of what JSON knows; empty for a chart that stays as it is.
+    #: Data for the script that enlarges it, as JSON types; empty for a fixed chart.
     data: Mapping[str, Any] = field(default_factory=dict)
     #: Whether it takes the whole width.
     wide: bool = False

@@ -1,4 +1,4 @@
-"""An axis: from numbers to places on a chart, and the numbers that are written beside it. Pure."""
+"""An axis: from numbers to places on a chart, and the numbers written next to it. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: From here on a logarithmic axis shows what a linear one would press flat.
+#: Ratio of values from which a logarithmic axis shows what would be flat on a linear one.
 _WIDE = 100.0
 #: Numbers are alike from here on, in units of their size; and are 0.
 _ALIKE, _TINY = 1e-9, 1e-290
@@ -67,7 +67,7 @@ class Scale:
         return self.start + (self.stop - self.start) * share
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Return round numbers on the axis; where it is logarithmic, powers of ten.
+        """Return round numbers on the axis; powers of ten if it is logarithmic.
 
         Args:
             most: of them, or one more.
@@ -88,7 +88,7 @@ class Scale:
 
 
 def tick_text(value: float) -> str:
-    """Return a number as it stands beside an axis.
+    """Return a number as written next to an axis.
 
     >>> [tick_text(it) for it in (0.0, 0.25, 1500.0, 2e6, 3.5e9, 1e-5)]
     ['0', '0.25', '1500', '2M', '3.5G', '1e-05']

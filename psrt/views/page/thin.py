@@ -1,4 +1,4 @@
-"""Leaves out points of a line that nobody could tell apart on a screen. Pure."""
+"""Leaves out points of a line that could not be distinguished on a screen. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ Floats = npt.NDArray[np.float64]
 
 
 def thin(x: Floats, y: Floats, most: int) -> tuple[Floats, Floats]:
-    """Keep of each strip of the chart the least and the largest value, and both ends of the line.
+    """Keep the smallest and largest value in each strip of the chart, and both ends of the line.
 
-    So every peak is seen. Points that are no finite numbers are left out, and the others are in the
-    order of x.
+    So every peak stays visible. Points that are not finite are left out; the rest is sorted by x.
 
     Args:
         x: (k,) where they are.
         y: (k,) the values there.
-        most: points that may be left, at least 4.
+        most: most points to keep, at least 4.
 
     >>> x = np.arange(1000.0)
     >>> kept, values = thin(x, np.where(x == 500, 9.0, np.sin(x)), 40)

@@ -1,4 +1,4 @@
-"""Numbers for people, on a page; what is not known is a dash. Pure."""
+"""Numbers for people, on a page; an unknown number is a dash. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 
 from psrt.core import units
 
-#: Stands where there is no number.
+#: Stands for a missing number.
 NONE = "–"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many digits that count.
+    """Return a number with this many significant digits.
 
     >>> number(0.214273), number(1234567.0), number(12), number(None), number(math.inf)
     ('0.2143', '1,234,567', '12', '–', '–')

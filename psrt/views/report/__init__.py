@@ -1,7 +1,6 @@
-"""The page about runs, from the folders that they left behind; damaged ones, too.
+"""The page about runs, made from their folders, even damaged ones.
 
-``folder`` reads what is there; each other file but ``page`` makes one section of it, or the part
-of one that is about a single run. A section is made of runs in their order, which is that of
-colours, and of how much detail there is room for. Nothing here looks into a run under way but by
-its files.
+``folder`` reads the files. Each other module except ``page`` makes one section, or the part of a
+section about a single run. A section takes the runs in order, which is also the order of colours,
+and the detail that fits. A running job is only known by its files.
 """

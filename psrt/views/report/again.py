@@ -18,21 +18,21 @@ from psrt.rows.values import SWITCH
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.views.report.folder import RunFolder
 
-#: Knobs that say where a run writes, or what it began from, not what it does.
+#: Knobs about where a run writes or what it resumed from, not about what it does.
 OF_A_FOLDER = ("out", "overwrite", "record", "resume")
-#: Flags of ``psrt simulate`` that say what costs what.
+#: Flags of ``psrt simulate`` that set costs.
 _COSTS = {it.name: it.default for it in dataclasses.fields(VirtualCosts)}
 
 
 def own_knobs(config: TrainConfig, ranks: int | None) -> dict[str, Any]:
-    """Return the knobs that somebody had to set: the others follow from them.
+    """Return the knobs that must be given; the others follow from them.
 
-    Each that is not at its default is left out in turn, and kept out where resolving what is left
-    brings it back.
+    Each knob that is not at its default is left out in turn, and stays out if resolving the rest
+    restores it.
 
     Args:
         config: resolved.
-        ranks: of the run; None where they are not known, and all are kept.
+        ranks: number of ranks of the run; None if it is not known, and all knobs are kept.
     """
     defaults = TrainConfig()
     found = {
@@ -42,7 +42,7 @@ def own_knobs(config: TrainConfig, ranks: int | None) -> dict[str, Any]:
     }
     if ranks is None or not _makes(found, config, ranks):
         return found
-    # What follows from others is last to go: the mode is asked of all of them.
+    # The mode comes last: other knobs depend on it.
     for name in sorted(found, key=lambda it: it == "mode"):
         rest = {it: value for it, value in found.items() if it != name}
         if _makes(rest, config, ranks):
@@ -57,7 +57,7 @@ def own_knobs(config: TrainConfig, ranks: int | None) -> dict[str, Any]:
 
 
 def _without(row: Row, knob: str) -> Row:
-    """Return a row with a knob as usual; itself where it cannot be so."""
+    """Return a row with a knob at its default, or unchanged if that is not possible."""
     [usual] = [it.default for it in dataclasses.fields(row) if it.name == knob]
     try:
         return dataclasses.replace(row, **{knob: usual})
@@ -66,11 +66,11 @@ def _without(row: Row, knob: str) -> Row:
 
 
 def call(config: TrainConfig, ranks: int | None) -> str:
-    """Return the call that runs a problem of the user's own with this config.
+    """Return the call that runs a user's own problem with this config.
 
     Args:
         config: resolved.
-        ranks: of the run; None where they are not known.
+        ranks: number of ranks of the run; None if it is not known.
     """
     knobs = own_knobs(config, ranks)
     named = [f"{name}={plain(name, it)!r}" for name, it in knobs.items() if name not in OF_A_FOLDER]
@@ -78,14 +78,14 @@ def call(config: TrainConfig, ranks: int | None) -> str:
 
 
 def command(run: RunFolder, config: TrainConfig) -> str:
-    """Return the line that runs it again.
+    """Return the command that runs it again.
 
     Args:
         run: a run of psrt's own model.
-        config: of it.
+        config: its config.
     """
     knobs = own_knobs(config, run.ranks)
-    # Said even where it is what the number of ranks makes of it.
+    # The mode is given even if it is the default for this number of ranks.
     flags = {"mode": config.mode, **knobs} if config.mode else knobs
     words = [word for name, value in flags.items() if name not in OF_A_FOLDER for word in
              _flag(name, value)]  # fmt: skip
@@ -98,7 +98,7 @@ def command(run: RunFolder, config: TrainConfig) -> str:
 
 
 def resume(run: RunFolder) -> str | None:
-    """Return what goes on with a run from its newest checkpoint; None if it has none."""
+    """Return the command that resumes a run from its newest checkpoint; None if it has none."""
     newest = next((it for _, it in run.checkpoints if isinstance(it, Manifest)), None)
     if newest is None:
         return None
@@ -114,7 +114,7 @@ def _start(ranks: int | None) -> list[str]:
 
 
 def _makes(knobs: dict[str, Any], config: TrainConfig, ranks: int) -> bool:
-    """Return whether these knobs make a config."""
+    """Return whether these knobs make a valid config."""
     try:
         return resolve(TrainConfig(**knobs), ranks=ranks) == config
     except ConfigError:
@@ -132,14 +132,14 @@ def _flag(name: str, value: Any) -> list[str]:
 
 
 def plain(name: str, value: Any) -> Any:
-    """Return the value of a knob as TOML has it: a number, a text, or a list of such."""
+    """Return the value of a knob as in TOML: a number, a text, or a list of these."""
     if value is None or isinstance(value, Row):
         return value and str(value)
     return tomllib.loads(f"value = {knobs_of(TrainConfig)[name].kind.write(value)}")["value"]
 
 
 def text_of(value: Any) -> str:
-    """Return such a value as a user types it.
+    """Return such a value as a user would type it.
 
     >>> text_of("ssp"), text_of([128, 64]), text_of(0.5), text_of(None)
     ('ssp', '128,64', '0.5', 'none')

@@ -1,4 +1,4 @@
-"""Where a run was, and with which versions of what: as far as it was recorded."""
+"""Where a run ran, and with which versions, as far as that was recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _of_one(run: RunFolder) -> Iterator[Part]:
     if run.roster:
         yield _roster(run.roster)
     if run.header is None:
-        text = "Digests of psrt's code and of the data are not recorded: --record keeps them."
+        text = "Digests of psrt's code and of the data are not recorded; --record writes them."
         yield Note(text, "missing")
 
 
@@ -48,7 +48,7 @@ def _rows(run: RunFolder) -> Iterator[tuple[str, str]]:
         yield "hosts", number(run.summary.hosts)
         if run.summary.shards_per_server is not None:
             why = f" ({run.summary.shards_why})" if run.summary.shards_why else ""
-            yield "shards of a server", f"{run.summary.shards_per_server:,}{why}"
+            yield "shards per server", f"{run.summary.shards_per_server:,}{why}"
         memory = run.summary.memory
         if memory is not None and None not in dataclasses.astuple(memory):
             yield "memory of a worker", str(memory)
@@ -81,7 +81,7 @@ def _virtual(run: Simulation) -> Iterator[tuple[str, str]]:
 
 
 def _roster(members: Sequence[dict[str, Any]]) -> Table:
-    """Return who was where, or how many on each host where they are many."""
+    """Return the host of each rank, or the number of ranks on each host if there are many."""
     if len(members) <= _LISTED:
         rows = [(f"{it['rank']}", it["role"], it["host"], f"{it['pid']}") for it in members]
         return Table(rows, ("rank", "role", "host", "process"))

@@ -1,7 +1,6 @@
-"""What only a history says: when workers waited and were stale, how long stages computed.
+"""Figures that only a history has: when workers waited or were stale, how long stages computed.
 
-Events are read some at a time, so that their number costs no memory; also those of a run that was
-killed.
+Events are read in blocks, so that any number fits into memory, even those of a killed run.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from psrt.views.page.thin import Floats
 
 #: Events that are read at once.
 _BLOCK = 1 << 16
-#: Equal parts of a run, in which its events are added up.
+#: Equal parts of a run, for each of which its events are added up.
 _PARTS = 48
-#: Staleness from here on counts as this.
+#: Higher staleness counts as this.
 _MOST_TAU = 4096
 #: Events that end a wait of ``seconds``.
 _WAITS = (Kind.READ, Kind.REDUCED, Kind.MIXED, Kind.OFFER, Kind.LEAVE)
-#: Events of which τ is the staleness: of servers' updates, and of averages in pairs.
+#: Events whose τ is a staleness: updates of servers, and averages in pairs.
 _STALE = (Kind.APPLY, Kind.TAKE)
 #: Workers up to which a table of them is kept.
 _MOST_WORKERS = 20_000
@@ -38,7 +37,7 @@ _MOST_WORKERS = 20_000
 class EventFigures:
     """The events of a run, added up."""
 
-    #: Number of all of them, and when the first and the last one was, in seconds.
+    #: Number of events, and the times of the first and the last one, in seconds.
     events: int
     began: float
     ended: float
@@ -49,7 +48,7 @@ class EventFigures:
     stale: Floats
     #: By worker: how often its gradients met each τ; those of a killed run, as far as they go.
     histogram: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
-    #: (W,) seconds in which each computed micro-batches; all 0 where models are not cut.
+    #: (W,) seconds in which each computed micro-batches; all 0 without model parallelism.
     computed: Floats = field(default_factory=lambda: np.zeros(0))
     #: (W,) seconds from the first of its micro-batches to the last.
     spanned: Floats = field(default_factory=lambda: np.zeros(0))
@@ -59,8 +58,8 @@ def read_figures(folder: Path, header: Header) -> EventFigures:
     """Add up the events of a history.
 
     Args:
-        folder: that of the history.
-        header: of it.
+        folder: folder of the history.
+        header: its header.
 
     Raises:
         ConfigError: if a file is missing or damaged.
@@ -68,7 +67,7 @@ def read_figures(folder: Path, header: Header) -> EventFigures:
     cells = _cells(header)
     workers = len(header.workers)
     if not 0 < workers <= _MOST_WORKERS:
-        raise ConfigError(f"{folder}: the events of {workers:,} workers are not drawn")
+        raise ConfigError(f"{folder}: {workers:,} workers are too many to draw their events")
     figures = EventFigures(0, math.inf, 0.0, *_nothing(workers))
     figures.computed, figures.spanned = np.zeros(workers), np.zeros(workers)
 
@@ -106,12 +105,12 @@ def _length(figures: EventFigures) -> float:
 
 
 def _cells(header: Header) -> list[tuple[str, ...]]:
-    """Return the files of each cell; of a model that is not cut there is one."""
+    """Return the files of each cell; without model parallelism there is one cell."""
     return [header.of_cell(i).files for i in range(len(header.cells))] or [header.files]
 
 
 def _blocks(extents: Iterable[tuple[int, Extent]]) -> Iterator[tuple[int, Events]]:
-    """Yield the events of all files some at a time, and of which cell they are."""
+    """Yield blocks of events of all files, each with its cell."""
     for number, extent in extents:
         for block in blocks_of(extent, _BLOCK):
             yield number, block
@@ -120,15 +119,15 @@ def _blocks(extents: Iterable[tuple[int, Extent]]) -> Iterator[tuple[int, Events
 def _add_waits(
     figures: EventFigures, block: Events, worker: npt.NDArray[np.int64], shards: int
 ) -> None:
-    """Share the waits out among the parts of the run in which they were.
+    """Divide the waits among the parts of the run in which they happened.
 
-    Of several shards a worker waits for all at once: each has its share.
+    A worker waits for several shards at once, so each shard has a share of the wait.
     """
     mine = np.isin(block["kind"], _WAITS) & np.isfinite(block["seconds"])
     end, length = block["time"][mine], block["seconds"][mine].astype(float)
     start, who, count = end - length, worker[mine], len(figures.waited)
     edges = np.linspace(figures.began, figures.began + _length(figures), _PARTS + 1)
-    # By edge, what each worker had waited until then.
+    # By edge between parts, the time that each worker had waited until then.
     until = [np.bincount(who, np.clip(edge - start, 0.0, length), count) for edge in edges]
     waited: Floats = np.diff(np.array(until, np.float64), axis=0).T
     figures.waited += waited / shards
@@ -136,7 +135,7 @@ def _add_waits(
 
 def _add_staleness(figures: EventFigures, block: Events, worker: npt.NDArray[np.int64]) -> None:
     mine = np.isin(block["kind"], _STALE)
-    # Averages in rounds have no τ, and events without pushes no worker.
+    # Averages of synchronous rounds have no τ, and events without pushes no worker.
     mine &= (block["kind"] == Kind.APPLY) | (block["tau"] > 0)
     tau, who = np.clip(block["tau"][mine], 0, _MOST_TAU), worker[mine]
     share = (block["time"][mine] - figures.began) / _length(figures)
@@ -155,8 +154,8 @@ def _add_staleness(figures: EventFigures, block: Events, worker: npt.NDArray[np.
 def _add_passes(figures: EventFigures, extent: Extent, number: int, cells: int) -> None:
     """Add up how long the workers of a file computed micro-batches.
 
-    An event is written when its pass is over, and one worker does one thing at a time: so a pass
-    took as long as it is since the event before, whatever that was: a pass, or a message that came.
+    An event is written at the end of its pass, and a worker does one thing at a time. So a pass
+    lasted from the event before it, which is a pass or the arrival of a message.
     """
     last: dict[int, float] = {}
     first: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""What is in the folder of a run; of a file that is damaged, a line that says what is wrong."""
+"""The contents of a run's folder; for each damaged file, a line that says what is wrong."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _MOST_HEADER = 1 << 20
 
 @dataclass(slots=True)
 class RunFolder:
-    """The files of a run, as far as they are there and whole."""
+    """The files of a run, as far as they exist and are intact."""
 
     path: Path
     #: How the user named it.
     name: str
     config: TrainConfig | None = None
-    #: The knobs of a config that this psrt does not know all of.
+    #: The knobs of a config with some that this version of psrt does not know.
     knobs: dict[str, Any] = field(default_factory=dict)
     summary: Summary | None = None
     simulation: Simulation | None = None
@@ -57,13 +57,13 @@ class RunFolder:
     events: EventFigures | None = None
     #: By rank: role, host and process.
     roster: list[dict[str, Any]] = field(default_factory=list)
-    #: How far it was, and when.
+    #: The latest progress, and its time.
     progress: dict[str, Any] = field(default_factory=dict)
-    #: How it ended early; None if it did not, or nobody could tell.
+    #: How it ended early; None if it did not, or if that is not known.
     end: RunEnd | None = None
-    #: Name of each, the newest first, and what it is, or what is wrong with it.
+    #: Name of each checkpoint, the newest first, and its contents or its error.
     checkpoints: list[tuple[str, Manifest | CheckpointError]] = field(default_factory=list)
-    #: Names of the tensors of the model; empty where they are not known.
+    #: Names of the tensors of the model; empty if they are not known.
     tensors: tuple[str, ...] = ()
     #: Whether there is a folder of events, and its size in bytes.
     has_history: bool = False
@@ -73,7 +73,7 @@ class RunFolder:
 
     @property
     def ranks(self) -> int | None:
-        """The number of its ranks; None if nothing says it."""
+        """The number of its ranks; None if it is not known."""
         if self.summary is not None:
             return self.summary.ranks
         if self.header is not None:
@@ -87,7 +87,7 @@ class RunFolder:
 
     @property
     def mode(self) -> str | None:
-        """The synchronization scheme; None if nothing says it."""
+        """The synchronization scheme; None if it is not known."""
         if self.summary is not None:
             return self.summary.mode
         mode = self.config.mode if self.config is not None else None
@@ -95,13 +95,13 @@ class RunFolder:
 
 
 def read_run(name: str) -> RunFolder:
-    """Read the folder of a run, whatever is left of it.
+    """Read the folder of a run, as far as that is possible.
 
     Args:
         name: the folder, as ``--out`` named it.
 
     Raises:
-        ConfigError: if it is none, or nothing in it is of a run.
+        ConfigError: if it is not a folder, or contains no files of a run.
     """
     path = Path(name)
     _check(path, name)
@@ -138,14 +138,14 @@ def _check(path: Path, name: str) -> None:
     if not is_folder:
         raise ConfigError(f"{name} is a file, expected the output folder (--out) of a run")
     if not os.access(path, os.R_OK | os.X_OK):
-        raise ConfigError(f"{name} cannot be read: its permissions do not allow it")
+        raise ConfigError(f"{name} cannot be read: permission denied")
     if not any((path / it).exists() for it in (*FILES, FOLDER, CHECKPOINTS)):
         raise ConfigError(f"{name} holds no run: expected a folder that psrt train --out made")
 
 
 @contextlib.contextmanager
 def _damage(run: RunFolder) -> Iterator[None]:
-    """Keep the line of an error; what is whole is shown all the same."""
+    """Keep the line of an error; intact files are shown all the same."""
     try:
         yield
     except ConfigError as error:
@@ -159,7 +159,7 @@ def _there(run: RunFolder, name: str) -> bool:
 
 def _read_config(run: RunFolder) -> None:
     if not _there(run, CONFIG):
-        raise ConfigError(f"{CONFIG} is missing: what was run is not known")
+        raise ConfigError(f"{CONFIG} is missing, so the configuration is not known")
     text = read_text(str(run.path / CONFIG))
     try:
         run.config = from_toml(text, source=CONFIG)
@@ -217,7 +217,7 @@ def _read_roster(run: RunFolder) -> None:
 
 
 def _read_tensors(run: RunFolder) -> None:
-    """Read the names of the tensors, which say whether the model is psrt's own."""
+    """Read the names of the tensors, which show whether the model is psrt's own."""
     if not _there(run, MODEL):
         return
     wrong = ConfigError(f"{MODEL}: not a file of tensors")

@@ -1,4 +1,4 @@
-"""What was saved, how often a run began again, and who was lost."""
+"""The checkpoints of a run, its restarts, and the workers that it lost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def section(runs: Sequence[RunFolder]) -> Section:
     if not parts:
         parts.append(
             Note(
-                "No checkpoints (--checkpoint-every keeps them), no restart, and nobody was lost.",
+                "No checkpoints (--checkpoint-every writes them), no restarts, no lost workers.",
                 "missing",
             )
         )
-    return Section("checkpoints", "Checkpoints, restarts and losses", parts)
+    return Section("checkpoints", "Checkpoints, restarts and lost workers", parts)
 
 
 def _of_one(run: RunFolder) -> Iterator[Part]:
@@ -38,14 +38,14 @@ def _of_one(run: RunFolder) -> Iterator[Part]:
             "size",
             "written",
             "restarts before",
-            "gone on from",
+            "resumed from",
         )
         yield Table(rows, head, f"{plural(len(run.checkpoints), 'checkpoint')} kept")
     if run.header is not None and run.header.resumed:
         times = run.header.resumed
         listed = ", ".join(map(seconds, times[:_LISTED]))
         times_text = "once" if len(times) == 1 else f"{len(times):,} times"
-        yield Note(f"Went on from a checkpoint {times_text}: {listed} after it began.")
+        yield Note(f"Resumed from a checkpoint {times_text}: {listed} after it began.")
     if run.summary is not None and run.summary.missing:
         lost = [
             (f"worker {it.worker}", f"{it.rank}", it.host, f"{it.pid}", f"{it.clock:,}")

@@ -1,4 +1,4 @@
-"""Loss, accuracy and speed, by steps and by seconds; those of all runs in one chart."""
+"""Loss, accuracy and speed, by steps and by seconds; all runs in one chart."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class _Column(NamedTuple):
     title: str
     #: Of ``metrics.jsonl``.
     name: str
-    #: Beside the axis.
+    #: Name of the axis.
     unit: str
     log: bool = False
     zero: bool = False
-    #: Shown is this many times what the file has.
+    #: Factor of the values in the file.
     times: float = 1.0
 
 
@@ -71,10 +71,10 @@ def lines_of(
     """Return a line for each run that has values in a column.
 
     Args:
-        runs: in their order, which is that of colours.
+        runs: in order, which is also the order of colours.
         column: of ``metrics.jsonl``.
         x_name: ``step``, or ``seconds``: those that the column belongs to.
-        times: what values are multiplied by.
+        times: factor of the values.
     """
     lines = []
     for style, run in enumerate(runs):

@@ -1,4 +1,4 @@
-"""The columns of a ``metrics.jsonl`` of any length, as arrays; its lines are read one by one."""
+"""The columns of a ``metrics.jsonl`` of any length, as arrays; lines are read one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 #: Longest line that can be a record, in bytes.
 _LONGEST = 1 << 16
-#: Larger numbers are no number of a run, and drawing them would overflow.
+#: Larger numbers cannot come from a run, and drawing them would overflow.
 _MOST = 1e300
 
 
@@ -54,13 +54,13 @@ class Metrics:
         return np.where(np.isfinite(found), found, self["seconds"])
 
     def seconds_to(self, accuracy: float) -> float | None:
-        """Return when the accuracy on the test set first was so high; None if it never was."""
+        """Return when the test accuracy first reached a value; None if it never did."""
         reached = np.flatnonzero(self["accuracy"] >= accuracy)
         return float(self.time_of("accuracy")[reached[0]]) if len(reached) else None
 
 
 def read_columns(path: Path) -> Metrics:
-    """Read a file; lines that are no records are left out, and said.
+    """Read a file; lines that are not records are left out and reported.
 
     Raises:
         ConfigError: if it cannot be read.
@@ -86,23 +86,23 @@ def read_columns(path: Path) -> Metrics:
         more = f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
         damage.append(f"{path.name}: line {wrong[0]:,}{more} left out: not a record of metrics")
     if torn:
-        damage.append(f"{path.name}: its last line was cut off, and is left out")
+        damage.append(f"{path.name}: its last line is incomplete, and left out")
     columns = {name: np.frombuffer(it) if len(it) else np.zeros(0) for name, it in found.items()}
     return _ascending(Metrics(columns, damage))
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield lines; of one that is too long the beginning, without its end."""
+    """Yield lines; a line that is too long is truncated."""
     while line := file.readline(_LONGEST):
         yield line
         while len(line) == _LONGEST and not line.endswith(b"\n"):
             line = file.readline(_LONGEST)
             if line.endswith(b"\n"):
-                yield b"\n"  # a line by itself, which is no record
+                yield b"\n"  # a line by itself, which is not a record
 
 
 def _record(line: bytes) -> list[float] | None:
-    """Return the columns of a line; None if it is no record."""
+    """Return the columns of a line; None if it is not a record."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -119,7 +119,7 @@ def _record(line: bytes) -> list[float] | None:
 
 
 def _ascending(metrics: Metrics) -> Metrics:
-    """Sort records that are not in the order of their steps, as no run of psrt writes them."""
+    """Sort records that are not in order of their steps, which no run of psrt writes."""
     step = metrics["step"]
     if len(step) < 2 or bool((np.diff(step) >= 0).all()):
         return metrics

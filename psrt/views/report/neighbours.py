@@ -15,7 +15,7 @@ from psrt.views.report.of_each import of_each
 
 
 def section(runs: Sequence[RunFolder], detail: Detail) -> Section | None:
-    """Return the section; None where nobody averages with neighbours."""
+    """Return the section; None if no worker averages with neighbours."""
     lines = lines_of(runs, "consensus_distance", "step")
     graphs = list(of_each(runs, _of_one))
     if not lines and not graphs:
@@ -24,12 +24,12 @@ def section(runs: Sequence[RunFolder], detail: Detail) -> Section | None:
     figure = line_chart(
         "Distance from consensus, by steps", "step", "‖θ of a worker − mean‖/√n", lines,
         most=detail.points, log=True,
-        caption="The root of its mean square over the workers: how far apart their models are.",
+        caption="Root mean square over the workers: how far apart their models are.",
     )  # fmt: skip
     if figure is not None:
         parts.append(figure)
     else:
-        parts.append(Note("How far apart the workers were was not measured meanwhile.", "missing"))
+        parts.append(Note("The distance of workers was not measured during the run.", "missing"))
     return Section("consensus", "Consensus", [*parts, *graphs])
 
 
@@ -47,7 +47,7 @@ def _rows(found: GraphAverages) -> Iterator[tuple[str, str]]:
     if found.gap is not None:
         yield "spectral gap of a period", number(found.gap, 3)
     if found.step_bytes is not None:
-        yield "bytes of a worker in a step", nbytes(found.step_bytes)
+        yield "bytes per worker and step", nbytes(found.step_bytes)
     yield "the final model is the mean of", f"{found.models:,}"
     apart = number(found.consensus_distance, 3)
     if apart != NONE:

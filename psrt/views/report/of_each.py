@@ -1,4 +1,4 @@
-"""The parts of a section that are of one run each."""
+"""The parts of a section that are about one run each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psrt.views.report.folder import RunFolder
 def of_each(
     runs: Sequence[RunFolder], parts_of: Callable[[RunFolder], Iterable[Part]]
 ) -> Iterator[Part]:
-    """Yield the parts of each run that has any, under its name where there are several runs."""
+    """Yield the parts of each run that has any, under its name if there are several runs."""
     for style, run in enumerate(runs):
         own = list(parts_of(run))
         if own and len(runs) > 1:

@@ -36,13 +36,13 @@ def section(runs: Sequence[RunFolder]) -> Section:
 
 
 def state(run: RunFolder) -> str:
-    """Return whether a run came to its end, and how far it came if not."""
+    """Return whether a run finished, and otherwise how far it came."""
     if run.summary is not None and run.end is None:
         ended = "finished"
         if run.summary.missing:
             ended += f", without {plural(len(run.summary.missing), 'worker')}"
         return ended
-    text = "no summary: under way, or ended early" if run.end is None else str(run.end)
+    text = "no summary: still running, or ended early" if run.end is None else str(run.end)
     # Either may have been written later.
     step, after = run.progress.get("clock", 0), run.progress.get("seconds")
     if run.metrics is not None and len(run.metrics) and run.metrics["step"][-1] > step:
@@ -54,11 +54,11 @@ def state(run: RunFolder) -> str:
 
 
 def _resume(run: RunFolder) -> str:
-    """Return how to go on with a run that ended early."""
+    """Return how to resume a run that ended early."""
     if run.end is None:
         return NONE
     if (words := again.resume(run)) is None:
-        return "there is no checkpoint: --checkpoint-every keeps them"
+        return "there is no checkpoint: --checkpoint-every writes them"
     return words
 
 
@@ -81,7 +81,7 @@ def _said(figure: Figure, run: RunFolder) -> str:
 
 
 def _told(run: RunFolder) -> Told:
-    """Return what the files say; of metrics the last value that each column has."""
+    """Return what the files say, with the last value of each column of the metrics."""
     last: dict[str, float] = {}
     for name, values in run.metrics.columns.items() if run.metrics is not None else ():
         known = values[np.isfinite(values)]
@@ -91,7 +91,7 @@ def _told(run: RunFolder) -> Told:
 
 
 def _target(runs: Sequence[RunFolder]) -> float | None:
-    """Return the accuracy that all runs reached, in whole percents."""
+    """Return the accuracy that all runs reached, in whole percent."""
     best = [
         float(np.nanmax(run.metrics["accuracy"]))
         for run in runs

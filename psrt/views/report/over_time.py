@@ -29,7 +29,7 @@ def over_time(
     Args:
         title: of the chart.
         sums: (W, c) of each worker in each part of the run.
-        counts: (W, c) what they are divided by; nothing is known where it is 0.
+        counts: (W, c) what they are divided by; 0 means no data.
         began: when the first part begins, in seconds.
         ended: when the last one ends.
         text_of: formats a mean.

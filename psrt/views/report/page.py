@@ -1,4 +1,4 @@
-"""The page about some runs: which sections it has, and how much of each fits into its size."""
+"""The page about some runs: its sections, and how much of each fits into its size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from psrt.views.report.folder import RunFolder, read_run
 
 #: Most bytes of a page.
 MOST_NBYTES = 1_000_000
-#: Most runs on a page: as many lines as one can tell apart.
+#: Most runs on a page: as many lines as can be distinguished.
 MOST_RUNS = STYLES
 
 
@@ -40,17 +40,17 @@ def page_of(names: Sequence[str], *, check: bool = False) -> str:
         check: whether to check histories of any size.
 
     Raises:
-        ConfigError: if jinja2 is not installed, a folder is no run, one is named twice, or they are
-            too many.
+        ConfigError: if jinja2 is not installed, a folder is not that of a run, one is named twice,
+            or there are too many.
     """
     check_installed()
     if len(names) > MOST_RUNS:
-        raise ConfigError(f"a page shows {MOST_RUNS} runs at most, got {len(names)}")
-    runs = [read_run(name) for name in PROGRESS.each(names, "reads", "run")]
+        raise ConfigError(f"a page shows at most {MOST_RUNS} runs, got {len(names)}")
+    runs = [read_run(name) for name in PROGRESS.each(names, "reading", "run")]
     for i, run in enumerate(runs):
         if any(run.path.resolve() == other.path.resolve() for other in runs[:i]):
             raise ConfigError(f"{run.name} is given twice")
-    with PROGRESS.doing("writes the page"):
+    with PROGRESS.doing("writing the page"):
         return _written(runs, check)
 
 

@@ -20,7 +20,7 @@ _LONGEST = 200
 
 
 def section(runs: Sequence[RunFolder]) -> Section:
-    """Return the section: of each run its command, and its knobs that are not at their defaults."""
+    """Return the section: the command of each run, and its knobs that differ from the defaults."""
     parts = of_each(runs, lambda run: _of_one(run, whole=len(runs) == 1))
     return Section("run", "What was run", list(parts))
 
@@ -36,7 +36,7 @@ def differences(runs: Sequence[RunFolder]) -> Section:
             rows.append((name.replace("_", "-"), *cells))
     rows += _of_environment(runs)
     if not rows:
-        note = Note("Nothing: they have the same configuration, ranks and versions.")
+        note = Note("Nothing: the runs have the same configuration, ranks and versions.")
         return Section("differences", "What differs", [note])
     head = ("", *(run.name for run in runs))
     return Section("differences", "What differs", [Table(rows, head, styles=range(len(runs)))])
@@ -44,22 +44,22 @@ def differences(runs: Sequence[RunFolder]) -> Section:
 
 def _of_one(run: RunFolder, *, whole: bool) -> Iterator[Part]:
     if run.config is None:
-        yield Note("Its configuration cannot be read, so no command can be given.", "missing")
+        yield Note("The configuration cannot be read, so there is no command to show.", "missing")
         if run.knobs:
             rows = [(name, _shown(value)) for name, value in run.knobs.items()]
-            yield Table(rows, caption=f"As {run.name}/config.toml has it")
+            yield Table(rows, caption=f"From {run.name}/config.toml")
         return
     if _is_own(run):
         ranks = "N ranks" if run.ranks is None else plural(run.ranks, "rank")
-        yield Note("A problem of the user's own, whose script is not recorded.")
+        yield Note("A user's own problem; its script is not recorded.")
         yield Code(call(run.config, run.ranks), f"Run it again: in that script, on {ranks}")
     else:
         yield Code(command(run, run.config), "Run it again")
     if _replays(run):
         start = "psrt train" if run.ranks == 1 else f"psrt launch -n {run.ranks or 'N'} train"
-        yield Code(f"{start} --replay {run.name}", "Repeat it to the bit, from its history")
+        yield Code(f"{start} --replay {run.name}", "Repeat it bit for bit, from its history")
     if run.ranks is None:
-        yield Note("The number of ranks is not recorded: N stands for it.", "missing")
+        yield Note("The number of ranks is not recorded; N stands for it.", "missing")
     own = own_knobs(run.config, run.ranks)
     rows = [
         (name.replace("_", "-"), _shown(plain(name, it)))
@@ -67,19 +67,19 @@ def _of_one(run: RunFolder, *, whole: bool) -> Iterator[Part]:
         if name not in OF_A_FOLDER
     ]
     if rows and whole:
-        yield Table(rows, caption="Not at their defaults")
-    yield Note(f"All of it: {run.name}/config.toml, which --config takes.")
+        yield Table(rows, caption="Settings that differ from the defaults")
+    yield Note(f"All settings: {run.name}/config.toml, for --config.")
 
 
 def _replays(run: RunFolder) -> bool:
-    """Return whether its history can be repeated, as far as one can see without reading it."""
+    """Return whether its history can probably be replayed, without reading it."""
     if run.header is None or run.virtual or _is_own(run) or run.summary is None:
         return False
     return not (run.checkpoints or run.header.resumed or run.summary.missing)
 
 
 def _is_own(run: RunFolder) -> bool:
-    """Return whether the model was not psrt's own, as far as the names of its tensors say."""
+    """Return whether the model was not psrt's own, judging by the names of its tensors."""
     return bool(run.tensors) and not all(name.startswith("layers.") for name in run.tensors)
 
 
@@ -91,7 +91,7 @@ def _knobs(run: RunFolder) -> dict[str, Any]:
 
 
 def _of_environment(runs: Sequence[RunFolder]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each thing that differs and is no knob."""
+    """Yield a row for each difference that is not a knob."""
     for name, cells in {
         "ranks": [NONE if run.ranks is None else f"{run.ranks:,}" for run in runs],
         "virtual time": ["yes" if run.virtual else "no" for run in runs],

@@ -1,4 +1,4 @@
-"""Models that are cut across ranks: who has what, and how long stages were idle."""
+"""Model parallelism: which rank has which part, and how long stages were idle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from psrt.views.report.of_each import of_each
 
 
 def section(runs: Sequence[RunFolder], detail: Detail) -> Section | None:
-    """Return the section; None where no model is cut."""
+    """Return the section; None if no run has model parallelism."""
     parts = list(of_each(runs, lambda run: _of_one(run, detail)))
     return Section("pipeline", "Pipeline", parts) if parts else None
 
@@ -36,7 +36,7 @@ def _of_one(run: RunFolder, detail: Detail) -> Iterator[Part]:
         ("micro-batches", f"{cut.micro_batches:,}"),
     ]
     if (bubble := bubble_of(cut)) is not None:
-        rows.append(("bubble, were all stages as dear", percent(bubble)))
+        rows.append(("bubble, if all stages were equally slow", percent(bubble)))
     yield Table(rows)
     yield _parts(cut, detail)
     figure = _measured(run, detail)
@@ -44,14 +44,14 @@ def _of_one(run: RunFolder, detail: Detail) -> Iterator[Part]:
         yield figure
     else:
         yield Note(
-            "How long stages were idle is not recorded: --record keeps it.", "missing"
+            "The idle time of stages is not recorded; --record writes it.", "missing"
         )  # fmt: skip
 
 
 def bubble_of(cut: ModelCut) -> float | None:
-    """Return the share of the time in which stages are idle by the schedule's closed form.
+    """Return the share of the time in which stages are idle, by the schedule's closed form.
 
-    All passes take as long, and messages no time; None for a schedule that is not known.
+    All passes take equally long, and messages no time; None for an unknown schedule.
     """
     try:
         chosen = schedule_of(cut.schedule)

@@ -18,7 +18,7 @@ from psrt.views.report.learning import lines_of
 from psrt.views.report.of_each import of_each
 from psrt.views.report.over_time import over_time
 
-#: τ from here on is shown as one.
+#: Higher τ are shown together.
 _MOST_TAU = 100_000
 
 
@@ -63,14 +63,14 @@ def _of_one(run: RunFolder, detail: Detail) -> Iterator[Part]:
         figure = over_time(
             "Mean staleness over the run", run.events.tau, run.events.stale,
             run.events.began, run.events.ended, number,
-            "Mean τ of the updates that were made then.", detail,
+            "Mean τ of the updates in that time.", detail,
         )  # fmt: skip
         if figure is not None:
             yield figure
 
 
 def _by_worker(run: RunFolder) -> dict[int, Mapping[int, int]]:
-    """Return by worker how often each τ occurred: from the summary, or as far as events go."""
+    """Return by worker how often each τ occurred, from the summary or else from events."""
     if run.summary is not None:
         found = run.summary.staleness.by_worker
         return {worker: it.histogram for worker, it in enumerate(found)}
@@ -92,15 +92,15 @@ def _histogram(counts: Mapping[int, int], of_what: str, detail: Detail) -> Figur
     rows = [(name, [it / total]) for name, it in zip(group_names(groups), sums, strict=True)]
     return bar_chart(
         f"Staleness τ of {total:,} {of_what}", rows, ("share",), percent,
-        caption="Versions that the parameters were ahead when a gradient was applied."
-        if of_what == "gradients" else "Steps of a worker since what it averages was asked for.",
+        caption="Number of versions by which the parameters were ahead when a gradient was applied."
+        if of_what == "gradients" else "Steps of a worker since it asked for the average.",
     )  # fmt: skip
 
 
 def _by_tau(
     by_worker: Mapping[int, Mapping[int, int]], of_what: str, detail: Detail
 ) -> Figure | None:
-    """Return a heat map, worker × τ: shares of each worker's own."""
+    """Return a heat map, worker × τ: shares of each worker's own gradients."""
     most = max((max(counts, default=0) for counts in by_worker.values()), default=0)
     columns = grouped(1 + min(most, _MOST_TAU), detail.columns)
     rows = grouped(len(by_worker), detail.rows)

@@ -1,4 +1,4 @@
-"""What was sent: bytes of all, frames of a codec beside the vectors that they stand for."""
+"""Bytes sent: of all ranks, and in frames of a codec next to the vectors that they encode."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _frames(runs: Sequence[RunFolder]) -> Part:
     return bar_chart(
         "Frames of the codec", rows, ("bytes",), nbytes,
         axis=False,
-        caption="What was sent, above the vectors that it stands for.",
+        caption="Bytes sent, above the bytes of the vectors that they encode.",
     )  # fmt: skip
 
 
@@ -68,12 +68,12 @@ def _rows(it: Summary) -> Iterator[tuple[str, str]]:
     yield "sent by all ranks", nbytes(it.bytes_sent)
     yield "received by all ranks", nbytes(it.bytes_received)
     if it.bytes_sent and it.steps * it.workers:
-        yield "sent in a step, by worker", nbytes(it.bytes_sent / (it.steps * it.workers))
+        yield "sent per worker and step", nbytes(it.bytes_sent / (it.steps * it.workers))
     if it.framed_bytes:
         yield "frames", nbytes(it.frame_bytes)
-        yield "vectors that they stand for", nbytes(it.framed_bytes)
+        yield "vectors that they encode", nbytes(it.framed_bytes)
     if it.frame_bytes:
-        yield "times fewer", number(it.framed_bytes / it.frame_bytes, 3)
+        yield "compression ratio", number(it.framed_bytes / it.frame_bytes, 3)
     if it.cut_bytes_sent:
         yield "between stages and slices", nbytes(it.cut_bytes_sent)
     if it.allreduce is not None:

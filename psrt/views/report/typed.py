@@ -1,4 +1,4 @@
-"""Holds what JSON made of a dataclass against its annotations: files may say anything. Pure."""
+"""Checks a dataclass read from JSON against its annotations: files may contain anything. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from psrt.core.errors import ConfigError
 
-#: No count or time of a run is larger, and no float gets lost among such.
+#: No count or time of a run is larger; up to here floats keep enough precision.
 _MOST = 1e300
 
 
@@ -17,11 +17,11 @@ def check_types(value: Any, where: str) -> None:
     """Check all fields of a dataclass, at any depth.
 
     Args:
-        value: an instance; its floats may be None where they were no numbers, as JSON has it.
-        where: names it in the message.
+        value: an instance; its floats may be None, as in JSON for nan and inf.
+        where: its name in the message.
 
     Raises:
-        ConfigError: naming the first field that is not of its type.
+        ConfigError: naming the first field that does not have its type.
     """
     hints = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):

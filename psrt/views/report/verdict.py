@@ -1,4 +1,4 @@
-"""What ``psrt check`` says of a history: whether the run kept what its mode promises."""
+"""The result of ``psrt check``: whether the run kept the guarantees of its mode."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from psrt.views.page.parts import Code, Note, Part, Section, Table
 from psrt.views.report.folder import RunFolder
 from psrt.views.report.of_each import of_each
 
-#: Largest history that is checked unless asked: a check takes some times the memory.
+#: Largest history that is checked by default: a check takes several times its size in memory.
 MOST_NBYTES = 128 << 20
 #: Lines of a violation that are shown.
 _MOST_LINES = 40
 
 
 def section(runs: Sequence[RunFolder], *, always: bool = False) -> Section:
-    """Return the section; ``always``: of histories of any size."""
+    """Return the section; ``always`` checks histories of any size."""
     parts = of_each(runs, lambda run: _of_one(run, always))
     return Section("check", "Check of the history", list(parts))
 
@@ -27,14 +27,14 @@ def section(runs: Sequence[RunFolder], *, always: bool = False) -> Section:
 def _of_one(run: RunFolder, always: bool) -> Iterator[Part]:
     if not run.has_history:
         yield Note(
-            "No history: --record keeps one, and then it can be checked that the run kept what its "
-            "mode promises.", "missing",
+            "No history, so the guarantees of the mode cannot be checked; --record writes one.",
+            "missing",
         )  # fmt: skip
         return
     if run.history_nbytes > MOST_NBYTES and not always:
         yield Note(
-            f"Not checked: a history of {size_text(run.history_nbytes)}, and a check takes more "
-            f"memory than that. psrt check {run.name} does it, and so does --check.", "missing",
+            f"Not checked: the history has {size_text(run.history_nbytes)}, and a check needs more "
+            f"memory than that. Use psrt check {run.name}, or --check here.", "missing",
         )  # fmt: skip
         return
     try:
@@ -52,8 +52,8 @@ def _told(run: RunFolder, outcome: Outcome) -> Iterator[Part]:
         lines = outcome.lines()[2:]
         yield Code("\n".join(lines[:_MOST_LINES]), f"psrt check {run.name}")
         return
-    text = "Nothing contradicts what its mode promises"
+    text = "The history agrees with the guarantees of its mode"
     yield Note(f"{text}: {outcome.contract}, {plural(outcome.events, 'event')}.", "good")
     rows = [(name, RULES[name], f"{count:,}") for name, count in outcome.checked.items() if count]
-    caption = f"{plural(len(rows), 'rule')} and how often each was asked"
+    caption = f"{plural(len(rows), 'rule')} and how often each was checked"
     yield Table(rows, ("rule", "what holds", "times"), caption, folded=True)

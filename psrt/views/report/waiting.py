@@ -1,4 +1,4 @@
-"""Who waited, for what, for whom, and when."""
+"""Which workers waited, for what, for which others, and when."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
         parts.append(figure)
     parts += of_each(runs, lambda run: _of_one(run, detail))
     if not parts:
-        parts.append(Note("Nobody had to wait for anybody, as far as is recorded.", "missing"))
+        parts.append(Note("No worker waited for another, as far as is recorded.", "missing"))
     return Section("waiting", "Waiting", parts)
 
 
@@ -63,7 +63,7 @@ def _of_one(run: RunFolder, detail: Detail) -> Iterator[Part]:
 
 
 def _by_cause(workers: Sequence[Waiting], detail: Detail) -> Figure:
-    """Return bars: seconds of each worker, or means of neighbours where they are many."""
+    """Return bars: seconds of each worker, or means of groups if there are many."""
     groups = grouped(len(workers), detail.rows)
     rows = []
     for (start, stop), name in zip(groups, group_names(groups), strict=True):
@@ -72,15 +72,15 @@ def _by_cause(workers: Sequence[Waiting], detail: Detail) -> Figure:
             sum(max(0.0, getattr(it, cause) or 0.0) for it in mine) / len(mine) for cause in _CAUSES
         ]
         rows.append((f"worker {name}", means))
-    several = "; means of workers side by side" if len(groups) < len(workers) else ""
+    several = "; means of groups of workers" if len(groups) < len(workers) else ""
     return bar_chart(
         "Time waited, by cause", rows, tuple(_CAUSES.values()), seconds,
-        caption=f"Of each worker, from its first step to its last{several}.",
+        caption=f"For each worker, from its first step to its last{several}.",
     )  # fmt: skip
 
 
 def _for_whom(workers: Sequence[Waiting], detail: Detail) -> Figure | None:
-    """Return a heat map: who waited × for whom, in seconds."""
+    """Return a heat map: waiting worker × awaited worker, in seconds."""
     count = len(workers)
     groups = grouped(count, detail.rows)
     height = groups[0][1]
@@ -93,6 +93,6 @@ def _for_whom(workers: Sequence[Waiting], detail: Detail) -> Figure | None:
         return None
     names = group_names(groups)
     return heat_map(
-        "Who waited for whom", values, names, names, "who waited", "for this worker", seconds,
-        caption="Seconds in all that a worker waited until another had pushed or answered.",
+        "Waits between workers", values, names, names, "this one waited", "for this one", seconds,
+        caption="Total seconds that a worker waited until another had pushed or answered.",
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""What runs left in their folders: read, compared, exported, watched. No MPI."""
+"""The files in the folders of runs: read, compared, exported, watched. No MPI."""

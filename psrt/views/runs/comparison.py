@@ -1,4 +1,4 @@
-"""What differs between runs: their configurations, and what came out. Pure, but for reading."""
+"""Differences between runs: their configurations and results. Pure, except for reading files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from psrt.views.runs.folder import RunFolder, as_written, labels, read_run
 
 #: Characters of a line, unless one column needs more.
 _WIDEST = 100
-#: Where a run writes, and whether it may, is no difference.
+#: Where a run writes, and whether it may, does not count as a difference.
 _NOT_COMPARED = ("out", "overwrite")
 
 
@@ -50,9 +50,9 @@ class Comparison:
     config: dict[str, list[Any]]
     #: Figure → values, None where a run does not have it.
     outcome: dict[str, list[Any]]
-    #: What differs of when, where and by what they were made → values, empty where it is not known.
+    #: Part of the environment that differs → values; empty if it is not known.
     environment: dict[str, list[str]]
-    #: What else differs from the baseline, by what its history says; empty without one.
+    #: Further differences from the baseline, according to the history; empty without one.
     otherwise: list[list[str]]
 
     def document(self) -> dict[str, Any]:
@@ -109,14 +109,14 @@ def compare(
         target: accuracy in (0, 1] to whose first reaching the time is compared; None: no such row.
         sort: a figure or knob to order runs by, as it is shown, with a ``-`` in front from the
             largest down; runs without it come last. None leaves their order.
-        baseline: the one of them that others are compared with; None is the first, once sorted.
+        baseline: the run to compare the others with; None is the first one after sorting.
 
     Raises:
         ConfigError: if there are fewer than two, or one is not the folder of a run; if no run has
-            that figure, or the baseline is none of them.
+            that figure, or the baseline is not one of them.
     """
     if len(runs) < 2:
-        raise ConfigError("compare takes two runs or more")
+        raise ConfigError("compare needs at least two runs")
     named = list(zip(labels(runs), [read_run(run) for run in runs], strict=True))
     asked = [] if target is None else [_to_accuracy(target)]
     found = user_figures(_told(run) for _, run in named)
@@ -127,7 +127,7 @@ def compare(
     if baseline is not None:
         paths = [Path(run.path).absolute() for _, run in named]
         if (wanted := Path(baseline).absolute()) not in paths:
-            raise ConfigError(f"--baseline {baseline} is none of the runs that are compared")
+            raise ConfigError(f"--baseline {baseline} is not one of the runs to compare")
         base = paths.index(wanted)
     read = [run for _, run in named]
     outcome: dict[str, list[Any]] = {name: [] for name in figures}
@@ -171,7 +171,7 @@ def _sorted(
 
 
 def _environments(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
-    """Return what differs of the environments of runs, as far as they say it."""
+    """Return the differences between the environments of runs, as far as they are recorded."""
     found = []
     for run in runs:
         said = (run.summary or {}).get("environment")
@@ -205,7 +205,7 @@ def _given(config: TrainConfig) -> dict[str, Any]:
 
 
 def _flat(knobs: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield knobs and their values; those of a row behind its knob's name and a dot."""
+    """Yield knobs and their values; a row's own knobs follow its knob's name and a dot."""
     for name, it in knobs.items():
         yield f"{before}{name}", it.name if isinstance(it, Row) else it
         if isinstance(it, Row):
@@ -213,13 +213,13 @@ def _flat(knobs: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def _otherwise(runs: Sequence[Path], base: int) -> list[list[str]]:
-    """Return what differs from the baseline beside its knobs, where there are histories."""
+    """Return the differences from the baseline other than knobs, if there are histories."""
     headers: list[Header | None] = []
     for run in runs:
         try:
             headers.append(read_header(run))
         except ConfigError:
-            headers.append(None)  # not recorded, or by another psrt
+            headers.append(None)  # not recorded, or by another version of psrt
     first = headers[base]
     if first is None:
         return [[] for _ in runs]
@@ -241,7 +241,7 @@ def _value(value: Any) -> str:
 
 
 def _cells(figure: Figure, values: Sequence[Any], base: Any) -> Iterator[str]:
-    """Yield a figure's values, with by how much they differ from the baseline's."""
+    """Yield a figure's values, each with its difference from the baseline's."""
     for value in values:
         if value is None:
             yield "–"
@@ -262,7 +262,7 @@ def _width(column: Sequence[str]) -> int:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows as lines, their columns below each other."""
+    """Yield rows as lines with aligned columns."""
     widths = [*map(_width, zip(*rows, strict=True))]
     for first, *others in rows:
         cells = [f"{it:>{width}}" for it, width in zip(others, widths[1:], strict=True)]

@@ -1,4 +1,4 @@
-"""What came out of a run: each figure once, for ``psrt compare`` and for ``psrt report``. Pure."""
+"""The results of a run: each figure once, for ``psrt compare`` and ``psrt report``. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from psrt.core.units import size_text, time_text
 
 
 class Told(NamedTuple):
-    """What the files of a run say."""
+    """The contents of a run's files."""
 
-    #: The fields of its summary; None while there is none.
+    #: The fields of its summary; None without one.
     summary: Mapping[str, Any] | None
     #: The columns of the last record of its metrics.
     last: Mapping[str, Any]
     #: Whether it was in virtual time.
     simulated: bool = False
-    #: All records of its metrics, where they were read one by one.
+    #: All records of its metrics, if they were read one by one.
     records: Sequence[Mapping[str, Any]] = ()
 
 
 class Figure(NamedTuple):
-    """A row of what came out."""
+    """One figure of the results."""
 
     name: str
-    #: Reads it, None where the run does not have it.
+    #: Reads it; None if the run does not have it.
     of: Callable[[Told], Any]
-    #: Returns it for a person.
+    #: Formats it.
     text: Callable[[Any], str] = "{:,.6g}".format
-    #: Whether a relation to another run's says something.
+    #: Whether its relation to another run's value is meaningful.
     relative: bool = False
 
     def said(self, told: Told) -> str | None:
-        """Return it for a person; None where there is no such number."""
+        """Return it as text; None if there is no such number."""
         value = self.of(told)
         if value is None or (isinstance(value, float) and not math.isfinite(value)):
             return None
@@ -42,7 +42,7 @@ class Figure(NamedTuple):
 
 
 def _of(*path: str, column: str = "") -> Callable[[Told], Any]:
-    """Return what reads a field of the summary, or a column where there is no summary yet."""
+    """Return a function that reads a field of the summary, or a column without a summary."""
 
     def read(told: Told) -> Any:
         if told.summary is None:
@@ -119,12 +119,12 @@ FIGURES = (
     Figure("parameters", _of("parameters")),
     Figure("same bits", _of("parameters_sha256"), lambda it: it[:8]),
 )  # fmt: skip
-#: Before the names that figures on the test set have from their users.
+#: Prefix of the user's own figures on the test set.
 TEST = "test "
 
 
 def user_figures(runs: Iterable[Told]) -> Iterator[Figure]:
-    """Yield what else ``evaluate`` has found, in any of the runs."""
+    """Yield the further figures of ``evaluate`` in any of the runs."""
     for name in dict.fromkeys(
         it for run in runs for it in (run.summary or {}).get("test_figures", ())
     ):
@@ -132,5 +132,5 @@ def user_figures(runs: Iterable[Told]) -> Iterator[Figure]:
 
 
 def user_figure(name: str) -> Figure:
-    """Return the row of what ``evaluate`` has found by that name."""
+    """Return the row of a figure of ``evaluate``."""
     return Figure(f"{TEST}{name}", _of("test_figures", name), "{:.4g}".format, relative=True)

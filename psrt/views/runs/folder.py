@@ -1,4 +1,4 @@
-"""The files of a run's folder, of one that is over or under way."""
+"""The files of a run's folder, whether the run has finished or not."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from psrt.report.metrics import read_metrics
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """What is in a run's folder; some of it may not be there yet."""
+    """The contents of a run's folder; some of it may not exist yet."""
 
     path: Path
     config: TrainConfig
     #: Lines of ``metrics.jsonl``, in order.
     records: list[dict[str, Any]]
-    #: Of a run that is over, else None.
+    #: None until the run has finished.
     summary: dict[str, Any] | None
-    #: Of a run on several ranks, else None.
+    #: None for a run on one rank.
     progress: dict[str, Any] | None
-    #: Its ranks; empty where there is only one.
+    #: Its ranks; empty if there is only one.
     roster: list[dict[str, Any]]
-    #: How it ended early, if somebody could tell.
+    #: How it ended early, if that is known.
     end: RunEnd | None = None
 
 
@@ -40,7 +40,7 @@ def read_run(run: str | Path) -> RunFolder:
     """Read the folder of a run.
 
     Raises:
-        ConfigError: if it is none, or one of its files is damaged.
+        ConfigError: if it is not the folder of a run, or one of its files is damaged.
     """
     path = Path(run)
     if not path.exists():
@@ -63,10 +63,10 @@ def read_run(run: str | Path) -> RunFolder:
 
 @contextlib.contextmanager
 def as_written(run: str | Path) -> Iterator[None]:
-    """Read values of a run's files that are there and of their kind, as psrt writes them.
+    """Read values that psrt writes into a run's files.
 
     Raises:
-        ConfigError: if one is not.
+        ConfigError: if one is missing or has another type.
     """
     try:
         yield
@@ -74,11 +74,11 @@ def as_written(run: str | Path) -> Iterator[None]:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         found = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{run}: a file of it is not as psrt writes it ({found})") from None
+        raise ConfigError(f"{run}: one of its files is not as psrt writes it ({found})") from None
 
 
 def labels(runs: Sequence[str | Path]) -> list[str]:
-    """Return short names of runs, each another one: as much of the ends of paths as that takes.
+    """Return short, distinct names of runs: as much of the end of each path as needed.
 
     >>> labels(["runs/a", "runs/b"]), labels(["x/run", "y/run"])
     (['a', 'b'], ['x/run', 'y/run'])
@@ -89,7 +89,7 @@ def labels(runs: Sequence[str | Path]) -> list[str]:
     parts = [Path(run).resolve().parts for run in runs]
     if len(set(parts)) < len(parts):
         twice = next(run for run, it in zip(runs, parts, strict=True) if parts.count(it) > 1)
-        raise ConfigError(f"{twice} is named twice")
+        raise ConfigError(f"{twice} is given twice")
     for length in range(1, max(map(len, parts), default=1) + 1):
         found = ["/".join(it[-length:]) for it in parts]
         if len(set(found)) == len(found):
@@ -101,7 +101,7 @@ def _json(path: Path, kind: type) -> Any:
     """Return the value in a file; None if there is no file.
 
     Raises:
-        ConfigError: if it is damaged, or of another kind.
+        ConfigError: if it is damaged, or has another type.
     """
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""The metrics of runs as CSV: a line for each record, with the run that it is of."""
+"""The metrics of runs as CSV: a line for each record, with the name of its run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write_csv(runs: Sequence[str | Path], file: TextIO) -> int:
 
     Args:
         runs: their folders.
-        file: open, without translation of line feeds.
+        file: an open file, without translation of line feeds.
 
     Raises:
         ConfigError: if one is not the folder of a run.

@@ -1,4 +1,4 @@
-"""How stale gradients were: by epoch where a run was recorded, else over all of it."""
+"""How stale gradients were: by epoch if a run was recorded, otherwise over the whole run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 1 << 16
 
 
 def histograms(run: RunFolder) -> dict[int, Histogram]:
-    """Return the histograms of τ by the step at which they are; none without servers.
+    """Return the histograms of τ by step; none without servers.
 
     Raises:
         ConfigError: if the history is damaged.
@@ -26,7 +26,7 @@ def histograms(run: RunFolder) -> dict[int, Histogram]:
     ends = {record["epoch"]: record["step"] for record in run.records if record.get("epoch_end")}
     found: dict[int, Histogram] = {}
     for epoch, histogram in _by_epoch(run).items():
-        if epoch + 1 in ends:  # else it did not end
+        if epoch + 1 in ends:  # otherwise it did not finish
             found[ends[epoch + 1]] = histogram
     if found or run.summary is None:
         return found
@@ -36,7 +36,7 @@ def histograms(run: RunFolder) -> dict[int, Histogram]:
 
 
 def by_worker(run: RunFolder) -> dict[int, Histogram]:
-    """Return the histogram of each worker of a run that is over."""
+    """Return the histogram of each worker of a finished run."""
     rows = (run.summary or {}).get("staleness", {}).get("by_worker", ())
     found = {
         worker: {int(tau): count for tau, count in row["histogram"].items()}
@@ -63,13 +63,13 @@ def _by_epoch(run: RunFolder) -> dict[int, Histogram]:
 
 
 def _counted(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different columns of an array, a row each, and how often they are there."""
+    """Return the distinct columns of an array, one per row, and how often each occurs."""
     different, counts = np.unique(pairs, axis=1, return_counts=True)
     return different.T, counts
 
 
 def moments(histogram: Histogram) -> tuple[int, int, int, float, float]:
-    """Return the least τ, the largest, their number, their sum and that of their squares.
+    """Return the smallest τ, the largest, their number, their sum and the sum of their squares.
 
     >>> moments({0: 2, 3: 1})
     (0, 3, 3, 3.0, 9.0)

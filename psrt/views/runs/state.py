@@ -1,4 +1,4 @@
-"""How a run is doing, from its files at one moment. Pure."""
+"""The state of a run, from its files at one moment. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from psrt.views.runs.folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known of a run under way; None where nothing is."""
+    """What is known about a running job; None for what is not known."""
 
-    #: Gradient steps that all workers have finished, those of the furthest, and of the whole run.
+    #: Gradient steps: finished by all workers, finished by the furthest, and of the whole run.
     clock: int
     furthest: int
     steps: int | None
     #: Epochs finished, and those of the whole run.
     epoch: int
     epochs: float | None
-    #: Seconds of training, and those that are left at this speed.
+    #: Seconds of training, and seconds left at this speed.
     seconds: float
     left: float | None
     loss: float | None
@@ -40,7 +40,7 @@ class State:
         return None if not self.steps else min(1.0, self.clock / self.steps)
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield what to show: names and values."""
+        """Yield the rows to show: names and values."""
         of = "" if self.epochs is None else f" of {self.epochs:g}"
         yield "epoch", f"{self.epoch}{of}"
         ahead = f", the furthest {self.furthest:,}" if self.furthest > self.clock else ""
@@ -60,7 +60,8 @@ class State:
             yield "waiting", f"{100 * self.waiting:.0f} %"
         if self.slowest is not None:
             worker, its, median = self.slowest
-            yield "slowest", f"worker {worker}, {time_text(its)} a step, median {time_text(median)}"
+            text = f"worker {worker}, {time_text(its)} per step, median {time_text(median)}"
+            yield "slowest", text
 
     def line(self) -> str:
         """Return all of that in one line."""
@@ -68,12 +69,12 @@ class State:
 
 
 def state_of(run: RunFolder) -> State:
-    """Return how a run is doing."""
+    """Return the state of a run."""
     last: dict[str, Any] = run.records[-1] if run.records else {}
     progress = run.progress or {}
-    # Of several ranks progress.json is the newer one; a record waits for the slowest worker.
+    # On several ranks progress.json is newer; a record waits for the slowest worker.
     furthest = max(last.get("step", 0), progress.get("clock", 0))
-    # As the epoch, the end is that of the slowest.
+    # Like the epoch, the end is that of the slowest worker.
     clock = max(last.get("step", 0), progress.get("clock_min", progress.get("clock", 0)))
     seconds = max(last.get("seconds", 0.0), progress.get("seconds", 0.0))
     steps = _steps(run)
@@ -101,7 +102,7 @@ def state_of(run: RunFolder) -> State:
 
 
 def _steps(run: RunFolder) -> int | None:
-    """Return the steps of the whole run; None while its epochs have an unknown length."""
+    """Return the steps of the whole run; None as long as the length of an epoch is not known."""
     if run.config.steps is not None:
         return run.config.steps
     ends = [it for it in run.records if it.get("epoch_end") and it.get("epoch")]

@@ -1,4 +1,4 @@
-"""The metrics of runs as TensorBoard reads them; needs the package ``tensorboardX``.
+"""The metrics of runs in TensorBoard's format; needs the package ``tensorboardX``.
 
 One folder for each run: scalars by step and by the time of day, how stale gradients were, and the
 configuration with the final figures, for the dashboard HPARAMS.
@@ -31,11 +31,11 @@ TAGS = {
     "bytes_sent": "bytes/sent", "bytes_received": "bytes/received",
     "consensus_distance": "consensus distance",
 }  # fmt: skip
-#: Columns that say where a record is.
+#: Columns that locate a record.
 _PLACES = (
     "epoch", "step", "seconds", "samples", "epoch_end", "evaluated_seconds", "measured_seconds",
 )  # fmt: skip
-#: Figures of a summary that runs are chosen by, and their tags.
+#: Figures of a summary by which runs are compared, and their tags.
 _FINAL = {
     "test_accuracy": "final/accuracy", "test_loss": "final/test loss",
     "train_loss": "final/training loss", "samples_per_second": "final/samples per second",
@@ -48,7 +48,7 @@ def export(runs: Sequence[str | Path], to: str | Path) -> list[Path]:
 
     Args:
         runs: their folders.
-        to: the folder that TensorBoard is shown; made where it is not there.
+        to: the folder for TensorBoard; created if missing.
 
     Raises:
         ConfigError: without the package, if one is not the folder of a run, or if there are files
@@ -64,8 +64,8 @@ def export(runs: Sequence[str | Path], to: str | Path) -> list[Path]:
     for folder in folders:
         if any(folder.glob("events.out.tfevents.*")):
             raise ConfigError(
-                f"{folder} has files of TensorBoard already, which it would show as well; delete "
-                "it, or choose another --to"
+                f"{folder} already has files of TensorBoard, which would be shown as well: delete "
+                "it, or give another --to"
             )
     for run, folder in zip(read, folders, strict=True):
         with as_written(run.path):
@@ -84,10 +84,10 @@ def export(runs: Sequence[str | Path], to: str | Path) -> list[Path]:
 
 
 class _Board:
-    """The events of a run, framed as TensorBoard reads them.
+    """The events of a run, in TensorBoard's framing.
 
-    Not by the package's own writer, which has a thread and a hook at exit: what it cannot write it
-    says there, as a traceback.
+    The package's own writer is not used: it has a thread and an exit hook, and reports what it
+    cannot write only there, as a traceback.
     """
 
     def __init__(self, began: float) -> None:
@@ -103,7 +103,7 @@ class _Board:
         self.add(self._protos.Summary(value=[value_]), step, walltime)
 
     def histogram(self, tag: str, histogram: Histogram, step: int, walltime: float) -> None:
-        """Add how often each τ was there: in buckets up to τ + 1/2."""
+        """Add how often each τ occurred, in buckets up to τ + 1/2."""
         least, most, number, total, squares = moments(histogram)
         taus = range(least, most + 1)
         histo = self._protos.HistogramProto(
@@ -158,7 +158,7 @@ def _hparams(board: _Board, run: RunFolder, step: int, walltime: float) -> None:
 
 
 def began_at(run: RunFolder) -> float:
-    """Return when training began, in seconds since 1970, as far as the files say it."""
+    """Return when training began, in seconds since 1970, as far as the files tell."""
     progress = run.progress or {}
     if _is_number(progress.get("written")) and _is_number(progress.get("seconds")):
         return float(progress["written"] - progress["seconds"])
@@ -177,5 +177,5 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a knob's value as the dashboard has it: a number, a switch, or a text."""
+    """Return a knob's value for the dashboard: a number, a switch, or a text."""
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,4 +1,4 @@
-"""Follows a run by its files until it is over. It asks again and again: NFS tells of no changes."""
+"""Follows a run by its files until it ends. It polls them: NFS does not notify of changes."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from psrt.views.runs.state import State, state_of
 
 #: Exit statuses: the run is over, or has ended without its summary.
 OVER, GONE = 0, 1
-#: Seconds that the processes of a run are gone before it is: it may be started again.
+#: Seconds without processes after which a run counts as ended: it may be restarted before that.
 _GRACE_S = 10.0
 _WATCHED = (CONFIG, METRICS, PROGRESS, ROSTER, SUMMARY, END)
 
 
 class Display(Protocol):
-    """Shows how a run is doing."""
+    """Shows the state of a run."""
 
     def show(self, state: State, note: str) -> None:
-        """Show a state, and what is wrong, if anything is."""
+        """Show a state, and what is wrong, if anything."""
 
     def say(self, text: str) -> None:
-        """Print what stays, behind all that was shown."""
+        """Print a line that stays, after everything shown."""
 
 
 @dataclass(slots=True)
 class Surroundings:
-    """What a watcher asks of the machine, each replaced in tests."""
+    """Functions of the machine that a watcher needs; tests replace them."""
 
-    #: Seconds on a clock that only goes forward; and the time of day, as of files.
+    #: Seconds on a monotonic clock; and the time of day, as in files.
     now: Callable[[], float] = time.monotonic
     today: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    #: Name of this machine; and whether a process of it is there.
+    #: Name of this machine; and whether a process of it exists.
     host: Callable[[], str] = socket.gethostname
     is_there: Callable[[int], bool] = lambda pid: _is_there(pid)
 
@@ -55,17 +55,18 @@ def watch(
     silent_s: float,
     around: Surroundings | None = None,
 ) -> int:
-    """Show how a run is doing until it is over.
+    """Show the state of a run until it ends.
 
     Args:
         path: its folder.
         display: shows it.
         interval_s: seconds from one look to the next.
-        silent_s: after which time without any change of its files that is said.
+        silent_s: seconds without any change of its files after which that is reported.
         around: the machine.
 
     Returns:
-        ``OVER`` if the run has ended with its summary, ``GONE`` if its processes are gone without.
+        ``OVER`` if the run has ended with its summary, ``GONE`` if its processes are gone without
+        one.
 
     Raises:
         ConfigError: if there is no such run.
@@ -89,14 +90,14 @@ def watch(
             gone_since = now
         elif now - gone_since >= _GRACE_S:
             display.show(state, "")
-            why = "its processes are gone, and it has no summary: not finished"
+            why = "not finished: its processes are gone, and it has no summary"
             display.say(f"{run.path}: {why if run.end is None else run.end}")
             return GONE
         display.show(state, f"silent for {quiet:.0f} s" if quiet >= silent_s else "")
         around.sleep(interval_s)
         try:
             run = read_run(path)
-        except ConfigError:  # replaced at this moment, or a file system that is away
+        except ConfigError:  # replaced at this moment, or an unavailable file system
             if not Path(path).exists():
                 raise
 
@@ -107,12 +108,12 @@ class _Changes:
     def __init__(self, path: Path, around: Surroundings) -> None:
         self._path, self._around = path, around
         self._seen = self._look()
-        # Another machine's clock says when a file was written, so this is a guess, once.
+        # Another machine's clock sets the time of a file, so the first value is a guess.
         newest = max((at for _, at, _ in self._seen), default=0) / 1e9
         self._at = around.now() - max(0.0, around.today() - newest)
 
     def quiet_s(self) -> float:
-        """Return the seconds since the last change that was seen."""
+        """Return the seconds since the last observed change."""
         found = self._look()
         if found != self._seen:
             self._seen, self._at = found, self._around.now()
@@ -131,7 +132,7 @@ class _Changes:
 
 
 def _is_gone(run: RunFolder, around: Surroundings) -> bool:
-    """Return whether no process of a run is left on this machine, where it had some."""
+    """Return whether all processes that a run had on this machine are gone."""
     here = [row for row in run.roster if row.get("host") == around.host()]
     return bool(here) and not any(around.is_there(int(row.get("pid", 0))) for row in here)
 
@@ -141,21 +142,21 @@ def _is_there(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except OSError:  # another user's process
         return True
     return True
 
 
 class Lines:
-    """A line for each change, where there is no terminal, or no package that draws on it."""
+    """A line for each change, without a terminal or without the package that draws on it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._last = ""
 
     def show(self, state: State, note: str) -> None:
-        """Print the state, if it is another one."""
-        # How long it has been silent for alone is no change.
+        """Print the state if it has changed."""
+        # A longer silence alone is not a change.
         line = state.line() + ("  silent" if note else "")
         if line != self._last:
             self._last = line
@@ -178,7 +179,7 @@ class Lines:
 
 
 class Panel:
-    """A few lines of a terminal that are drawn again and again, by the package ``rich``."""
+    """A few lines of a terminal that are redrawn by the package ``rich``."""
 
     def __init__(self, name: str, console: Any = None) -> None:
         from rich.live import Live

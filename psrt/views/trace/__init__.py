@@ -1,8 +1,8 @@
-"""A trace of a run for a viewer of traces, made from its history: who did what when.
+"""A trace of a run for a trace viewer, made from its history.
 
-``source`` reads the events of all ranks in order of time, ``spans`` says what they were doing,
-``flows`` which event led to which, and ``chrome`` or ``perfetto`` writes that. No MPI, and no run
-under way: only its files.
+``source`` reads the events of all ranks in order of time, ``spans`` derives what they were doing,
+``flows`` derives which event caused which, and ``chrome`` or ``perfetto`` writes the file. Uses no
+MPI and no running job, only its files.
 """
 
 from __future__ import annotations

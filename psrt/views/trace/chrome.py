@@ -1,6 +1,6 @@
 """Chrome's trace events, as gzipped JSON; needs nothing but Python.
 
-There each rank is a process, and its lanes are threads. Source: Google, "Trace Event Format", 2016.
+Each rank is a process there, and its lanes are threads. Source: Google, "Trace Event Format", 2016.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from psrt.views.trace.marks import LANES, MESSAGES, Chain, Count, Mark, Slice
 
 _BEGIN = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 _END = b"\n]}\n"
-#: Of a rank, this many threads at most, with those of fragments.
+#: Most threads of a rank, with those of fragments.
 _THREADS = 1 << 12
-#: A flow begins, goes on, ends.
+#: A flow begins, continues, ends.
 _FIRST, _ON, _LAST = "s", "t", "f"
 
 
@@ -29,11 +29,11 @@ class ChromeWriter:
         """Begin.
 
         Args:
-            file: takes the packed bytes; left open.
+            file: takes the compressed bytes; left open.
             name_of: rank → names of its host and of itself.
         """
         self._name_of = name_of
-        # No name and no time in the packed file: the same history makes the same bytes.
+        # No name and no time in the compressed file: the same history makes the same bytes.
         self._file = gzip.GzipFile("", "wb", 6, file, 0)
         self._lanes: dict[tuple[int, str], int] = {}
         self._ranks: dict[int, int] = {}
@@ -47,7 +47,7 @@ class ChromeWriter:
         self._complete(it.rank, it.lane, it.name, it.start, it.stop, it.facts)
 
     def marks(self, marks: tuple[Mark, ...], flows: tuple[Chain, ...]) -> None:
-        """Write marks, each followed by what it is in flows, which belongs to the mark so."""
+        """Write marks, each followed by its parts of flows: this order connects them."""
         numbers = range(self._flows + 1, self._flows + 1 + len(flows))
         self._flows += len(flows)
         for mark in marks:

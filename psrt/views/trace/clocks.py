@@ -1,9 +1,9 @@
 """The times of hosts, put on one clock. Pure.
 
-The clocks of hosts were compared with the first one's when a run began and when it ended. What one
-was ahead at the beginning is not in its times any more; what it has drifted by since is taken off
-here, on a straight line between the two. A run that went on from a checkpoint has two such readings
-for each attempt.
+The clocks of hosts were compared with the first host's when the run began and when it ended. The
+offset at the beginning is already removed from the recorded times. The drift since then is
+subtracted here, on a straight line between the two readings. A run that was resumed from a
+checkpoint has two readings for each attempt.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Times = npt.NDArray[np.float64]
 
 
 class HostClocks:
-    """What to take off the times of each host."""
+    """What to subtract from the times of each host."""
 
     def __init__(self, header: Header) -> None:
-        #: By host: the times of its readings, in seconds, and what it had drifted by then.
+        #: By host: the times of its readings, in seconds, and its drift at each.
         self._drifts: dict[int, tuple[list[float], list[float]]] = {}
         #: The largest drift, and the largest error of a reading, in seconds.
         self.drift = self.error = 0.0
@@ -57,14 +57,14 @@ class HostClocks:
         """Return times of a host, in seconds, by the clock of the first one."""
         if host not in self._drifts:
             return times
-        # Between two attempts nothing happened, so what the line is there does not count.
+        # Nothing happened between two attempts, so the line between them does not matter.
         return np.asarray(times - np.interp(times, *self._drifts[host]), dtype=np.float64)
 
     def line(self) -> str | None:
-        """Return what is known of the clocks, for the user; None where there is one."""
+        """Return what is known about the clocks, for the user; None if there is only one."""
         if self.clocks < 2:
             return None
-        text = f"clocks of {plural(self.clocks, 'host')}: read to {time_text(self.error)}"
+        text = f"clocks of {plural(self.clocks, 'host')}: read within {time_text(self.error)}"
         if self.once:
-            return f"{text}, but not at the end: what they drifted by is in the times"
-        return f"{text}; a drift of {time_text(self.drift)} at most is taken off"
+            return f"{text}, but not at the end, so the times include their drift"
+        return f"{text}; times are corrected for a drift of at most {time_text(self.drift)}"

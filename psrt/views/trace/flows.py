@@ -1,13 +1,13 @@
-"""Which event led to which: pushes, offers between neighbours, micro-batches. Pure.
+"""Which event caused which: pushes, offers between neighbours, micro-batches. Pure.
 
-- A push is received, maybe saved, applied or dropped; its worker is answered, and reads that. Where
-  a worker is answered before its update, that and the reply are two chains.
-- A stop of a worker for a checkpoint is received, answered and read likewise.
+- A push is received, possibly saved, and applied or dropped; its worker gets a reply and reads it.
+  If the reply comes before the update, update and reply are two chains.
+- A stop of a worker for a checkpoint is received, answered and read in the same way.
 - An offer is taken by each of the neighbours that it was sent to.
-- A micro-batch that a stage sends comes to another one.
+- A micro-batch that a stage sends arrives at another one.
 
-Marks are kept until their chain is complete, so what is in memory is what is under way. At the end,
-or where a part of a run is drawn, a chain is what there is of it, and a single mark is no chain.
+Marks are kept until their chain is complete, so only what is in flight is in memory. At the end, or
+if only a part of a run is drawn, a chain may be incomplete; a single mark is not a chain.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from psrt.views.trace.source import Event
 #: Kinds of the chain of a push, in its order.
 _PUSHED = (Kind.PUSH, Kind.RECEIVE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.READ)
 _USED = (Kind.APPLY, Kind.DROP)
-#: Takes marks, and the chains that they are.
+#: Takes marks, and the chains that they form.
 Emit = Callable[[tuple[Mark, ...], tuple[Chain, ...]], None]
 
 
 @dataclass(slots=True)
 class _Offer:
-    """An offer, and what took it, so far."""
+    """An offer, and the takes of it so far."""
 
     offer: Mark | None = None
     wanted: int = 0
@@ -39,32 +39,32 @@ class _Offer:
 
 
 class Flows:
-    """Pairs up marks, and hands them on with their chains."""
+    """Pairs marks, and emits them with their chains."""
 
     def __init__(self, emit: Emit, slices: int, *, rounds: bool) -> None:
         """Set up.
 
         Args:
-            emit: takes what is complete.
-            slices: of each stage of a model that is cut; cells are counted slices first.
+            emit: takes complete chains.
+            slices: number of slices of each stage; cells are counted slices first.
             rounds: whether neighbours mix in rounds.
         """
         self._emit, self._slices, self._rounds = emit, slices, rounds
         self._pushes: dict[tuple[int, ...], dict[int, Mark]] = {}
         self._offers: dict[tuple[int, ...], _Offer] = {}
-        #: By micro-batch: those sent, and those that came.
+        #: By micro-batch: messages sent, and messages received.
         self._batches: dict[tuple[int, ...], tuple[deque[Mark], deque[Mark]]] = {}
         #: By cell, worker and shard: a stop for a checkpoint, which is answered as a push is.
         self._stops: dict[tuple[int, ...], list[Mark]] = {}
         #: Marks that are kept.
         self.held = 0
-        #: What was not complete at the end.
+        #: Chains that were not complete at the end.
         self.cut = 0
-        #: Chains that are left away, since their times are not in order.
+        #: Chains that are left out because their times are not in order.
         self.disordered = 0
 
     def add(self, event: Event, mark: Mark) -> None:
-        """Take an event, as it is drawn."""
+        """Take an event that is drawn."""
         kind = event.kind
         if kind in _PUSHED:
             self._add_push(event, mark)
@@ -76,7 +76,7 @@ class Flows:
             self._emit((mark,), ())
 
     def close(self) -> None:
-        """Hand on what is left."""
+        """Emit the rest."""
         self.cut += len(self._pushes) + len(self._stops) + len(self._offers)
         self.cut += sum(map(len, (one for queues in self._batches.values() for one in queues)))
         for kept in self._pushes.values():
@@ -96,16 +96,16 @@ class Flows:
         if self._add_stop(event, mark):
             return
         if event.worker < 0:
-            self._emit((mark,), ())  # of an update without pushes
+            self._emit((mark,), ())  # from an update without pushes
             return
-        # Replies and reads have the clock of the step after.
+        # Replies and reads have the clock of the next step.
         clock = event.clock - (kind in (Kind.REPLY, Kind.READ))
         if clock < 0:
-            self._emit((mark,), ())  # of the initial parameters, which nobody asked for
+            self._emit((mark,), ())  # the initial parameters, which are sent unasked
             return
         key = event.cell, event.worker, event.shard, clock
         kept = self._pushes.setdefault(key, {})
-        if kind in kept:  # twice, which no run has that kept its contract
+        if kind in kept:  # twice, which violates the guarantees of a run
             self._emit((mark,), ())
             return
         kept[kind] = mark
@@ -156,7 +156,7 @@ class Flows:
         sender, receiver = event.worker, Offer.neighbour.of(event)
         if not is_offer:
             sender, receiver = receiver, sender
-        # In rounds one offer is for all neighbours; else each has a number, counted by who asks.
+        # In rounds one offer is for all neighbours; otherwise each has a number of its maker.
         key = event.cell, sender, event.flag, event.clock, -1
         if not self._rounds:
             number = parts(Offer.digests.of(event))[1]
@@ -184,7 +184,7 @@ class Flows:
         came = bool(event.flag & CAME)
         other, micro_batch = Message.stage.of(event), Message.micro_batch.of(event)
         ends = (other, stage) if came else (stage, other)
-        # A micro-batch may go the same way several times, with several chunks: in their order.
+        # A micro-batch may take the same way several times, once per chunk, in order.
         key = event.worker, slice_, *ends, event.flag & GRADIENT, event.clock, micro_batch
         queues = self._batches.setdefault(key, (deque(), deque()))
         queues[came].append(mark)

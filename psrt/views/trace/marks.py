@@ -1,4 +1,4 @@
-"""What a trace consists of, for the writers. Pure.
+"""The elements of a trace, for the writers. Pure.
 
 A rank has *lanes*: ``compute``, ``wait``, ``sum``, ``update``, and ``messages`` for single events.
 The slices of a lane never overlap. Times are whole nanoseconds since the run began.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-#: Lanes in the order in which they are drawn; others, as of fragments, come behind.
+#: Lanes in the order in which they are drawn; others, such as those of fragments, follow.
 COMPUTE, WAIT, SUM, UPDATE, STEP, MESSAGES = (
     "compute", "wait", "sum", "update", "step", "messages",
 )  # fmt: skip
 LANES = (COMPUTE, WAIT, SUM, UPDATE, STEP, MESSAGES)
 
-#: What is said about a slice or mark, by name.
+#: Facts about a slice or mark, by name.
 Facts = dict[str, int | float | str]
 
 
 class Slice(NamedTuple):
-    """Something that a rank did for a time."""
+    """Something that a rank did for some time."""
 
     rank: int
     lane: str
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
 
 
 class Count(NamedTuple):
-    """A number of a rank from some time on."""
+    """The value of a rank's counter from some time on."""
 
     rank: int
     name: str
@@ -48,22 +48,22 @@ class Count(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """Events of which each led to the next, in order of time: two or more."""
+    """Two or more events in order of time, each of which caused the next."""
 
     name: str
     marks: tuple[Mark, ...]
 
 
 class Writer(Protocol):
-    """Writes a trace; says what the ranks are, and their lanes, when they first come up."""
+    """Writes a trace; describes ranks and their lanes when they first occur."""
 
-    #: Bytes so far, unpacked.
+    #: Bytes so far, uncompressed.
     size: int
-    #: Bytes that a mark takes at most, with its part of a flow.
+    #: Most bytes of a mark, with its part of a flow.
     mark_bytes: int
 
     def slice(self, it: Slice) -> None:
-        """Write a slice; those of a lane come in order."""
+        """Write a slice; the slices of a lane come in order."""
 
     def marks(self, marks: tuple[Mark, ...], flows: tuple[Chain, ...]) -> None:
         """Write marks, and the flows between them."""

@@ -1,6 +1,6 @@
 """Perfetto's own format, TrackEvent packets; needs the package ``perfetto``.
 
-A tree of tracks: host, rank, lane. What is said often, as names, is said once and then by number.
+A tree of tracks: host, rank, lane. Names are written once, and then referred to by number.
 Source: google/perfetto, docs/reference/synthetic-track-event.md and protos/perfetto/trace.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from psrt.views.trace.marks import LANES, MESSAGES, Chain, Count, Facts, Mark, Slice
 
-#: All packets are of one sequence, whose first one says that nothing was said before.
+#: All packets form one sequence; the first one marks its beginning.
 _SEQUENCE = 1
 #: Field 1, of which the length follows.
 _FIELD = b"\x0a"
@@ -19,7 +19,7 @@ _UNITS = {"bytes": "bytes", "τ": "versions"}
 
 
 class PerfettoWriter:
-    """Writes packets as they come: slices as their beginning and end, marks as instants."""
+    """Writes packets as they come: slices as a beginning and an end, marks as instants."""
 
     mark_bytes = 500
 
@@ -38,7 +38,7 @@ class PerfettoWriter:
         self._protos = protos
         self._file, self._name_of = file, name_of
         self.size = 0
-        #: By host, rank, rank and lane, or rank and counter.
+        #: Tracks by host, rank, rank and lane, or rank and counter.
         self._tracks: dict[str | int | tuple[int, str, bool], int] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._flows = 0
@@ -108,7 +108,7 @@ class PerfettoWriter:
         self._write(packet)
 
     def _named(self, packet: Any, table: str, name: str) -> int:
-        """Return the number of a name, and say it in the packet if it is new."""
+        """Return the number of a name, and add the name to the packet if it is new."""
         key = table, name
         if key not in self._names:
             self._names[key] = len(self._names) + 1
@@ -146,7 +146,7 @@ class PerfettoWriter:
         place: int,
         unit: str | None = None,
     ) -> None:
-        """Say what a track is, before its first event."""
+        """Describe a track, before its first event."""
         packet = self._packet()
         track = packet.track_descriptor
         self._tracks[key] = track.uuid = len(self._tracks) + 1
@@ -166,8 +166,8 @@ class PerfettoWriter:
         return packet
 
     def _write(self, packet: Any) -> None:
-        # A trace is its packets one after the other, each as field 1 of the whole, behind its
-        # length: said here, since a message of the whole for each would copy it once more.
+        # A trace is a sequence of packets, each as field 1 of the whole, after its length. That is
+        # written by hand, since making a whole message for each would copy it once more.
         data = packet.SerializeToString()
         head = _FIELD + _varint(len(data))
         self._file.write(head + data)

@@ -20,7 +20,7 @@ def steps_of(text: str) -> tuple[int, int]:
     """Return the first step and the one after the last.
 
     Raises:
-        ConfigError: if the text is none.
+        ConfigError: if the text is not a range.
 
     >>> steps_of("10:20"), steps_of("10:11"), steps_of(":5")
     ((10, 20), (10, 11), (0, 5))
@@ -31,7 +31,7 @@ def steps_of(text: str) -> tuple[int, int]:
     except ValueError:
         found = 0, 0
     if not colon or not 0 <= found[0] < found[1] <= _MOST:
-        raise ConfigError(f"steps must be A:B, from step A to the one before B, got {text!r}")
+        raise ConfigError(f"steps must be A:B, for steps A to B − 1, got {text!r}")
     return found
 
 
@@ -39,7 +39,7 @@ def ranks_of(text: str) -> list[range]:
     """Return ranges of ranks.
 
     Raises:
-        ConfigError: if the text names none.
+        ConfigError: if the text does not name ranks.
 
     >>> ranks_of("0,3-5")
     [range(0, 1), range(3, 6)]
@@ -71,12 +71,12 @@ def chosen_ranks(ranges: Iterable[range], size: int) -> frozenset[int]:
 
 @dataclass(slots=True)
 class Window:
-    """The time in which workers made some steps; looks at all events once, in any order."""
+    """The time in which workers made some steps; takes all events once, in any order."""
 
     #: The first step, and the one after the last.
     steps: tuple[int, int]
-    #: From when to when, in seconds: as the steps that workers count say, and as pushes do, which
-    #: count where there are no others.
+    #: Start and end in seconds: according to the steps that workers count, and according to pushes,
+    #: which are used if there are no others.
     counted: list[float] = field(default_factory=lambda: [math.inf, -math.inf])
     pushed: list[float] = field(default_factory=lambda: [math.inf, -math.inf])
     #: The last step that any worker made.
@@ -106,19 +106,19 @@ class Window:
         """Return the time from the beginning of the first step to the end of the last, in seconds.
 
         Raises:
-            ConfigError: if nobody made any of the steps.
+            ConfigError: if no worker made any of the steps.
         """
         found = self.counted if self.counted[0] < math.inf else self.pushed
         if not (math.isfinite(found[0]) and math.isfinite(found[1])):
             first, stop = self.steps
             steps = f"{first}:{stop if stop < _MOST else ''}"
-            made = f"0 to {self.last}" if self.last >= 0 else "none at all"
-            raise ConfigError(f"--steps {steps}: no worker made such a step, but {made}")
+            made = f"0 to {self.last}" if self.last >= 0 else "none"
+            raise ConfigError(f"--steps {steps}: no worker made such a step; the run has {made}")
         return found[0], found[1]
 
 
 def _widen(bounds: list[float], steps: Events, ends: Events) -> None:
-    """Have bounds include steps, and the ends of what they waited for."""
+    """Extend bounds by steps, and by the ends of their waits."""
     if len(steps):
         bounds[0] = min(bounds[0], float((steps["time"] - steps["seconds"]).min()))
         bounds[1] = max(bounds[1], float(steps["time"].max()))

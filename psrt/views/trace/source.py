@@ -1,4 +1,4 @@
-"""The events of a run, of all its ranks, in order of time; few of them are in memory at once."""
+"""The events of all ranks of a run in order of time; only a few are in memory at once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from psrt.views.trace.clocks import HostClocks
 _HELD, _FEWEST = 1 << 16, 64
 #: No run takes that long, in seconds: nanoseconds are counted in 64 bits.
 _LONGEST_S = 1e9
-#: Kinds that have no duration where others have one, but a bound of roundings.
+#: Kinds with a bound of rounding errors in the column where others have a duration.
 _BOUNDS = [kind for kind, it in KINDS.items() if it.columns() - it.fields.keys() >= {"seconds"}]
 
 
 class Event(NamedTuple):
-    """An event, by the columns of ``EVENT``, whose fields ``history.kinds`` names; and its rank."""
+    """An event: the columns of ``EVENT``, whose fields ``history.kinds`` names, and its rank."""
 
     kind: int
     flag: int
@@ -44,13 +44,13 @@ class Event(NamedTuple):
     gap: float
     weight: float
     seconds: float
-    #: Number of the part of the model that is cut, else 0.
+    #: Number of the part of the model; 0 without model parallelism.
     cell: int
     rank: int
 
 
 def times_are_sound(events: Events) -> bool:
-    """Return whether all times and durations are some that a run may have."""
+    """Return whether all times and durations are possible in a run."""
     spans = events["seconds"][~np.isin(events["kind"], _BOUNDS)]
     return all(
         bool(np.isfinite(it).all() and (np.abs(it) < _LONGEST_S).all())
@@ -62,7 +62,7 @@ class Source:
     """The events of a run."""
 
     def __init__(self, run: str | PathLike[str], look: Callable[[Events], None] | None) -> None:
-        """Read all files once, and hold them against their checksums.
+        """Read all files once, and verify their checksums.
 
         Args:
             run: the run's folder, or its ``history/``.
@@ -74,18 +74,18 @@ class Source:
         self.header = read_header(run)
         self.folder: Path = folder_of(run)
         self.clocks = HostClocks(self.header)
-        #: The job, or the parts of its model, each with files of its own.
+        #: The job, or the parts of its model, each with its own files.
         self.cells = [self.header.of_cell(i) for i in range(len(self.header.cells))]
         self.cells = self.cells or [self.header]
         files = [(number, it) for number, cell in enumerate(self.cells) for it in cell.files]
-        #: Of the last events of a run, the files of ranks that could not write theirs.
+        #: For the last events of a run, the missing files of ranks that could not write.
         self.missing: list[str] = []
         if self.header.is_end:
             self.missing = [it for _, it in files if not (self.folder / it).exists()]
             files = [it for it in files if it[1] not in self.missing]
         self._files = [
             (number, extent_of(self.folder, name, look))
-            for number, name in PROGRESS.each(files, "reads", "file")
+            for number, name in PROGRESS.each(files, "reading", "file")
         ]
         #: Events of all files, and files without an end.
         self.events = sum(it.count for _, it in self._files)
@@ -103,19 +103,19 @@ class Source:
 
     def _stream(self, number: int, extent: Extent, events: int) -> Iterator[Event]:
         cell = self.cells[number]
-        # Whoever has no number of its own is the first worker.
+        # Events without a number belong to the first worker.
         ranks = np.array([*cell.workers, *cell.servers, cell.workers[0]])
         servers = np.array(cell.servers, int)
         for block in blocks_of(extent, events):
             rank = ranks[owners(cell, block, str(self.folder))]
             if not times_are_sound(block):
-                raise ConfigError(f"{extent.path}: an event has a time or duration that is none")
+                raise ConfigError(f"{extent.path}: an event has an invalid time or duration")
             final = (block["worker"] < 0) & (block["shard"] >= 0)  # a shard's last event
             if (block["shard"][final] >= len(cell.servers)).any():
                 raise ConfigError(f"{extent.path}: the end of a shard that the run did not have")
             rank[final] = servers[block["shard"][final]]
             self._correct(block, rank)
-            # Numpy's ``tolist`` makes Python's own numbers of a block in one go.
+            # ``tolist`` turns a whole block into Python numbers at once.
             yield from (
                 Event._make((*event, number, at))
                 for event, at in zip(block.tolist(), rank.tolist(), strict=True)

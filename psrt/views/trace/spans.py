@@ -1,10 +1,11 @@
-"""What ranks were doing, from what their events say. Pure.
+"""What ranks were doing, derived from their events. Pure.
 
-A worker *computes* until a step, a push or the pass of a micro-batch; it *waits* until a read that
-answers a push, for the seconds that a sum, an average or its leaving says, and until a micro-batch
-comes. A *sum* goes from when its part is ready to when it is over, an average of neighbours from
-the first that it takes. A server *updates* for the seconds that the update says; in virtual time,
-where it says none, since its event before, as when it saves a gradient for a later update.
+A worker *computes* until a step, a push or the pass of a micro-batch. It *waits* until a read that
+answers a push, for the seconds recorded with a sum, an average or its departure, and until a
+micro-batch arrives. A *sum* lasts from the time when the worker's part is ready until its end; an
+average of neighbours begins with the first one that it takes. A server *updates* for the recorded
+seconds. In virtual time none are recorded, and the update begins at the server's event before, as
+when it saves a gradient for a later update.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ _PASSES = {
     BACKWARD_INPUT: "backward to the input",
     BACKWARD_WEIGHT: "backward to the weights",
 }
-#: Kinds that are a mark each, and what they are called.
+#: Kinds that become a mark, and the names of the marks.
 MARKED = {
     Kind.READ: "read", Kind.PUSH: "push", Kind.RECEIVE: "receive", Kind.SAVE: "save",
     Kind.APPLY: "apply", Kind.DROP: "drop", Kind.REPLY: "reply", Kind.LEAVE: "leave",
     Kind.LEFT: "left", Kind.OFFER: "offer", Kind.TAKE: "take", Kind.MESSAGE: "send",
     Kind.FINAL: "final",
 }  # fmt: skip
-#: Kinds whose ``nbytes`` are those of a frame that is sent.
+#: Kinds whose ``nbytes`` is the size of a frame that is sent.
 _FRAMES = (Kind.ENCODE, Kind.REPLY_ENCODE, Kind.SUM_ENCODE)
 _BYTES = "bytes"
 
@@ -72,13 +73,13 @@ _BYTES = "bytes"
 class _Worker:
     """What is known of a worker so far; times in nanoseconds."""
 
-    #: Of its last event, and of its last push; None before the first one.
+    #: Time of its last event, and of its last push; None before the first one.
     last: int | None = None
     pushed: int | None = None
-    #: Pushes of the step that it is at, and whether others than pushes count its steps.
+    #: Pushes of its current step, and whether other events than pushes count its steps.
     pushes: int = 0
     counts: bool = False
-    #: When sums began that are under way, by fragment, and when it took the first of an average.
+    #: Start times of sums in progress, by fragment, and when it took the first of an average.
     sums: dict[int, deque[int]] = field(default_factory=dict)
     taken: int | None = None
 
@@ -98,10 +99,10 @@ class Spans:
         """Set up.
 
         Args:
-            slice_: takes slices; those of a lane follow each other.
+            slice_: takes slices; the slices of a lane come in order.
             mark: takes marks, with their events.
             count: takes counts.
-            shards: of each cell.
+            shards: number of shards of each cell.
             of_rank: by cell, the number of shards of each rank that has any.
         """
         self._slice, self._mark, self._write_count = slice_, mark, count
@@ -111,9 +112,9 @@ class Spans:
         self._ends: dict[tuple[int, str], int] = {}
         #: By cell and shard, the last version that was made.
         self._versions: dict[tuple[int, int], int] = {}
-        #: By rank of a server, when its last event was.
+        #: By rank of a server, the time of its last event.
         self._served: dict[int, int] = {}
-        #: By rank, what it has sent.
+        #: By rank, the bytes that it has sent.
         self._bytes: dict[int, float] = {}
         self._kinds: dict[int, Callable[[Event, int, _Worker], None]] = {
             Kind.READ: self._read,
@@ -150,12 +151,12 @@ class Spans:
             self._mark(event, _mark_of(event, now))
 
     def _count(self, it: Count) -> None:
-        """Hand on a number, unless there is none, as where a run diverges."""
+        """Emit a number, unless it is not finite, as when a run diverges."""
         if math.isfinite(it.value):
             self._write_count(it)
 
     def _lane(self, rank: int, lane: str, name: str, start: int, stop: int, facts: Facts) -> None:
-        """Hand on a slice, from where the last one of its lane ended at the earliest."""
+        """Emit a slice, which begins no earlier than the end of the last one of its lane."""
         start = max(start, self._ends.get((rank, lane), 0))
         stop = max(start, stop)
         self._ends[rank, lane] = stop
@@ -164,7 +165,7 @@ class Spans:
     def _read(self, event: Event, now: int, worker: _Worker) -> None:
         parked = event.flag == PARKED
         began = worker.last if parked else worker.pushed
-        # All shards are read at once; the first event of them ends the wait.
+        # All shards are read together; the first of their events ends the wait.
         if began is not None and (not parked or event.shard == 0):
             name = "checkpoint" if parked else "wait for servers"
             self._lane(event.rank, WAIT, name, began, now, {"step": event.clock})
@@ -213,7 +214,7 @@ class Spans:
             self._count(Count(event.rank, "τ", now, event.tau))
 
     def _waited(self, event: Event, now: int, worker: _Worker) -> None:
-        """Draw the wait that an event says it ends."""
+        """Draw the wait that an event ends, by its recorded duration."""
         if event.seconds > 0:
             what = {Kind.REDUCED: "a sum", Kind.PARK: "a checkpoint"}
             name = f"wait for {what.get(Kind(event.kind), 'neighbours')}"
@@ -268,7 +269,7 @@ class Spans:
 
 
 def _mark_of(event: Event, now: int) -> Mark:
-    """Return the mark of an event, with what it is about."""
+    """Return the mark of an event, with its facts."""
     kind = event.kind
     name = MARKED[Kind(kind)]
     facts: Facts = {}

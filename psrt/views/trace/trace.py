@@ -1,4 +1,4 @@
-"""Makes the trace of a run: from its history into a file that a viewer of traces opens."""
+"""Makes the trace of a run: from its history into a file for a trace viewer."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from psrt.views.trace.selection import Window, chosen_ranks, ranks_of, steps_of
 from psrt.views.trace.source import Event, Source
 from psrt.views.trace.spans import Spans
 
-#: Name of a format → what a file of it ends with.
+#: Name of a format → ending of its files.
 FORMATS = {"perfetto": ".pftrace", "json": ".trace.json.gz"}
 _PACKAGE = "perfetto"
 _ROSTER = "roster.json"
-#: Room for the end of the file and for tracks that come up last.
+#: Bytes for the end of the file and for tracks that occur last.
 _RESERVE = 2048
 
 
@@ -47,7 +47,7 @@ class Traced:
     #: Events of the history, and bytes of the file.
     events: int = 0
     nbytes: int = 0
-    #: What the user should know, a line each.
+    #: Lines for the user.
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
@@ -82,10 +82,10 @@ def trace_run(
     Args:
         run: the run's folder, or its ``history/``.
         out: the file; None names one after the folder, in the current folder.
-        steps: ``A:B``, only while workers made these steps; None: all of them.
-        ranks: as ``0,3-5``; None: all of them.
-        format: a key of ``FORMATS``; None takes what can be written here.
-        most_bytes: the size of the trace, unpacked, at most.
+        steps: ``A:B``, only the time of these steps; None: all steps.
+        ranks: such as ``0,3-5``; None: all ranks.
+        format: a key of ``FORMATS``; None chooses one that can be written here.
+        most_bytes: most bytes of the trace, uncompressed.
 
     Raises:
         ConfigError: if there is no history, it is damaged, nothing is selected, or the file cannot
@@ -95,7 +95,7 @@ def trace_run(
     format = format or default_format()
     if format == "perfetto" and importlib.util.find_spec(_PACKAGE) is None:
         raise ConfigError(
-            "--format perfetto needs the package perfetto: pip install 'psrt-mpi[trace]', or take "
+            "--format perfetto needs the package perfetto: pip install 'psrt-mpi[trace]', or use "
             "--format json"
         )
     window = None if steps is None else Window(steps_of(steps))
@@ -104,21 +104,21 @@ def trace_run(
     size = len(source.header.workers) + len(source.header.server_ranks)
     chosen = None if ranges is None else chosen_ranks(ranges, size)
     if not source.events:
-        raise ConfigError(f"{source.folder}: there are no events in it yet")
+        raise ConfigError(f"{source.folder} contains no events yet")
     path = Path(out) if out is not None else Path(_name(Path(run)) + FORMATS[format])
     drawing = _Drawing(source, Traced(path, events=source.events), window, chosen)
     with _replacing(path) as file:
         writer: Writer = (PerfettoWriter if format == "perfetto" else ChromeWriter)(
             file, _names(source)
         )
-        with PROGRESS.doing("draws", lambda: Amount(drawing.drawn, source.events, "event")):
+        with PROGRESS.doing("drawing", lambda: Amount(drawing.drawn, source.events, "event")):
             drawing.draw(writer, most_bytes)
     drawing.traced.nbytes = path.stat().st_size
     return drawing.traced
 
 
 class _Drawing:
-    """Hands what is selected of a run's events to a writer, and counts it."""
+    """Passes the selected events of a run to a writer, and counts them."""
 
     def __init__(
         self,
@@ -128,11 +128,11 @@ class _Drawing:
         ranks: frozenset[int] | None,
     ) -> None:
         self._source, self.traced, self._ranks = source, traced, ranks
-        #: Events that are behind.
+        #: Events that are done.
         self.drawn = 0
-        #: Nanoseconds that are drawn.
+        #: Start and end of the drawn time, in nanoseconds.
         self._start, self._stop = 0, 1 << 62
-        #: After which time nothing ends that has begun before.
+        #: Time after which nothing ends that began in the drawn time.
         self._over = math.inf
         if window is not None:
             start, stop = window.bounds()
@@ -154,7 +154,7 @@ class _Drawing:
         )
 
     def draw(self, writer: Writer, most_bytes: float) -> None:
-        """Write all that is selected, as far as it fits; end the file."""
+        """Write everything selected, as far as it fits; end the file."""
         self._writer = writer
         notes = self.traced.notes
         last = 0.0
@@ -167,8 +167,8 @@ class _Drawing:
             held = (self._flows.held + 8) * writer.mark_bytes + _RESERVE
             if writer.size + held > most_bytes:
                 notes.append(
-                    f"cut off at {event.time:.6g} s, where it is {most_bytes / 1e6:g} MB: "
-                    "--steps or --ranks draws another part, --max-mb more"
+                    f"cut off at {event.time:.6g} s, at {most_bytes / 1e6:g} MB: use --steps or "
+                    "--ranks for another part, or a larger --max-mb"
                 )
                 break
             self._spans.add(event)
@@ -181,8 +181,8 @@ class _Drawing:
         notes, source = self.traced.notes, self._source
         if source.header.is_end:
             notes.append(
-                "the end of a run: the last events of each rank"
-                + (f", but for {', '.join(source.missing)}" if source.missing else "")
+                "only the end of the run: the last events of each rank"
+                + (f", except for {', '.join(source.missing)}" if source.missing else "")
             )
             if cut := self._flows.cut:
                 notes.append(f"{plural(cut, 'flow')} whose other end is cut off")
@@ -195,8 +195,8 @@ class _Drawing:
             notes.append(line)
         if missing := self._flows.disordered:
             notes.append(
-                f"{plural(missing, 'flow')} left away that would go back in time: clocks of hosts "
-                "are not as exact"
+                f"{plural(missing, 'flow')} left out that would go back in time: the clocks of "
+                "hosts are not that exact"
             )
 
     def _slice(self, it: Slice) -> None:
@@ -220,7 +220,7 @@ class _Drawing:
             self.traced.counts[it.name] = self.traced.counts.get(it.name, 0) + 1
 
 
-class _names:  # noqa: N801 - a function with a memory
+class _names:  # noqa: N801 - a function with state
     """Rank → the names of its host and of itself."""
 
     def __init__(self, source: Source) -> None:
@@ -241,7 +241,7 @@ class _names:  # noqa: N801 - a function with a memory
 
 
 def _machines(roster: Path) -> dict[int, str]:
-    """Return the name of each rank's machine, as far as the run's roster says it."""
+    """Return the name of each rank's machine, as far as it is in the run's roster."""
     try:
         rows = json.loads(read_text(str(roster)))
         return {int(row["rank"]): str(row["host"]) for row in rows}
@@ -255,7 +255,7 @@ def _name(run: Path) -> str:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of ``path`` at the end, or goes on an error.
+    """Open a file that replaces ``path`` at the end, and is deleted on an error.
 
     Raises:
         ConfigError: if it cannot be made.

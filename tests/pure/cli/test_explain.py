@@ -46,9 +46,11 @@ def test_costs(ran, tmp_path):
     path = tmp_path / "costs.json"
     path.write_text(DEFAULT_COSTS.to_json())
     assert ran("tree", "--machine-costs", str(path)) == ran("tree")
-    assert "at α = 3 µs a message" in ran("tree", "--machine-costs", str(path), "--link", "inside")
+    assert "at α = 3 µs per message" in ran(
+        "tree", "--machine-costs", str(path), "--link", "inside"
+    )
     given = ("--alpha", "1", "--beta", "2e-9", "--gamma", "0")
-    assert "at α = 1 s a message, β = 2 ns/byte on the wire, γ = 0 ns" in ran("tree", *given)
+    assert "at α = 1 s per message, β = 2 ns/byte on the wire, γ = 0 ns" in ran("tree", *given)
 
 
 @each(("words", "first"), [
@@ -58,7 +60,7 @@ def test_costs(ran, tmp_path):
     ("local-sgd:eager=true", "local-sgd (8 local steps) · 4 workers · 16 steps each · eager · "
      "worker"),
     ("local-sgd:fragments=2,sync-delay=3", "local-sgd (8 local steps) · 4 workers · 16 steps "
-     "each · 2 fragments · averages taken 3 steps later · worker 1"),
+     "each · 2 fragments · averages applied 3 steps later · worker 1"),
     ("async --workers 1", "async · 1 worker, 1 server · 8 steps each\n"),
 ])  # fmt: skip
 def test_knobs_of_a_mode(ran, words, first):
@@ -73,7 +75,7 @@ def test_html_writes_a_page_and_says_where(what, ran, tmp_path, capsys):
     page = tmp_path / "a.html"
     page.write_text("mine")
     assert refusal(*what.split(), "--html", str(page)) == (
-        f"{page} is there already; --overwrite replaces it, --html names another"
+        f"{page} exists: give --overwrite to replace it, or another --html"
     )
     assert page.read_text() == "mine"
     page.unlink()
@@ -108,19 +110,19 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
 
 
 @pytest.mark.parametrize(("argv", "words"), [
-    ("", "explain what? for example: psrt explain ring"),
-    ("rnig", "cannot explain 'rnig' (did you mean ring?), only butterfly, "),
+    ("", "give what to explain, such as psrt explain ring"),
+    ("rnig", "cannot explain 'rnig' (did you mean ring?), expected one of butterfly, "),
     ("gossip:variant=pairs", "cannot explain 'gossip:variant=pairs' (did you mean gossip?)"),
     ("ssp:stale=2", "mode ssp has no knob 'stale' (did you mean staleness?)"),
     ("ring --ranks 257", "ranks must be at most 256, got 257"),
     ("ring --bytes 7", "bytes must be a multiple of 4, for float32, got 7"),
-    ("tree --order A,B,C,D", "order has no effect with tree; only ring has one to choose"),
-    ("ring --json --all", "--json is always complete; leave --all out"),
+    ("tree --order A,B,C,D", "order has no effect with tree, only with ring"),
+    ("ring --json --all", "--json is always complete: leave --all out"),
     ("ring --link insid", "got 'insid' (did you mean inside?)"),
-    ("sync:backup=4", "--mode sync:backup=4 leaves no worker to wait for, there are 4"),
-    ("sync --slow 9:2", "slow names worker 9 that does not exist, the last is 3"),
-    ("ring --html a.svg", "--html a.svg: a page ends in .html"),
-    ("ring --overwrite", "--overwrite replaces the file of --html, which is not given"),
+    ("sync:backup=4", "--mode sync:backup=4 leaves no worker to wait for, got 4"),
+    ("sync --slow 9:2", "slow names worker 9, which does not exist; the last is 3"),
+    ("ring --html a.svg", "--html a.svg: the name of a page must end in .html"),
+    ("ring --overwrite", "--overwrite has no effect without --html"),
     ("all-to-all --ranks 16 --html a.html", "html would show 4096 chunks of all ranks, at most 2"),
     ("ring --ranks 33 --html a.html", "html and svg show at most 32 ranks, got 33"),
 ])  # fmt: skip

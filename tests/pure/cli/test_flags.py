@@ -46,7 +46,7 @@ def test_every_kind_of_flag():
     (["--lerning_rate", "1"], "unknown flag --lerning_rate (did you mean --lr?)"),
     (["--workers", "2"], "unknown flag --workers (psrt launch -n N starts N ranks, servers and "
      "workers)"),
-    (["--restarts", "3"], "unknown flag --restarts (psrt launch takes it, before train)"),
+    (["--restarts", "3"], "unknown flag --restarts (it is a flag of psrt launch, before train)"),
     (["--lr"], "--lr: expected one argument"),
     (["--lr", "fast"], "lr must be a finite number, got 'fast'"),
     (["--lr", "-0.1"], "lr must be above 0, got -0.1"),
@@ -177,7 +177,7 @@ def test_what_a_user_of_other_tools_types(words, hint):
 
 def test_what_comes_after_two_dashes_is_not_taken_for_a_flag():
     for words in ("-- --quiet", "--quiet -- --epochs=3"):
-        assert "': after -- nothing is a flag" in refusal(*words.split())
+        assert "': flags go before --" in refusal(*words.split())
 
 
 # What psrt show makes of them.
@@ -215,7 +215,7 @@ def test_as_few_ranks_as_will_do(knobs, ranks):
     ("--ranks two", "ranks must be a whole number, got 'two'"),
     ("--parallel pipeline:4 --hidden 32,16", "3 layers cannot be cut into 4 parts"),
     ("--parallel tensor:100 --hidden 32,16", "100 tensor slices of layer 0"),
-    ("--mode local-sgd:fragments=4", "4 fragments are more than the model has layers, 3"),
+    ("--mode local-sgd:fragments=4", "4 fragments are more than the number of layers, 3"),
 ])  # fmt: skip
 def test_what_show_refuses(argv, message, capsys):
     with pytest.raises(ConfigError) as caught:
@@ -230,7 +230,7 @@ def test_what_show_refuses(argv, message, capsys):
 @pytest.mark.parametrize(("words", "told"), [
     ("codec --sizes 1K", "--sizes is for bench allreduce, not for bench codec"),
     ("codec --elements 0", "elements must be at least 1, got 0"),
-    ("allreduce --fit a.json --machine-costs b.json", "give one of them"),
+    ("allreduce --fit a.json --machine-costs b.json", "give only one"),
     ("allreduce --force", "--force has no effect without --fit"),
     ("allreduce", "launch -n 4 bench allreduce"),
     ("allrduce", "codec, got 'allrduce' (did you mean allreduce?)"),

@@ -60,7 +60,7 @@ def test_launch_knows_every_subcommand():
 
 
 @pytest.mark.parametrize(("argv", "message"), [
-    ([], f"no command given, expected one of {', '.join(COMMANDS)}; psrt --help says more"),
+    ([], f"no command given, expected one of {', '.join(COMMANDS)}; see psrt --help"),
     (["trian"], f"unknown command 'trian' (did you mean train?), expected one of "
      f"{', '.join(COMMANDS)}"),
 ])  # fmt: skip

@@ -154,7 +154,7 @@ def test_a_page_that_is_there_is_replaced_if_asked(shown, reported, tmp_path):
     path = tmp_path / "page.html"
     path.write_text("mine")
     assert reported(shown, "-o", path) == (
-        2, f"psrt: error: {path} is there already; --overwrite replaces it, -o names another\n",
+        2, f"psrt: error: {path} exists: give --overwrite to replace it, or another -o\n",
     )  # fmt: skip
     assert path.read_text() == "mine"
     assert reported(shown, "-o", path, "--overwrite")[0] == 0
@@ -164,7 +164,7 @@ def test_a_page_that_is_there_is_replaced_if_asked(shown, reported, tmp_path):
 @pytest.mark.parametrize(("words", "message"), [
     (["{tmp}/nothing"], "no run at {tmp}/nothing: psrt train --out {tmp}/nothing makes one"),
     (["{run}", "-o", "{tmp}/no/page.html"], "cannot write {tmp}/no/page.html: No such file"),
-    (["{run}", "-o", "{run}/summary.json", "--overwrite"], "-o {run}/summary.json: a page ends"),
+    (["{run}", "-o", "{run}/summary.json", "--overwrite"], "-o {run}/summary.json: the name of"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_line(shown, reported, tmp_path, words, message):
     here = {"run": shown, "tmp": tmp_path}

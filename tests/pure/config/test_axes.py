@@ -29,9 +29,9 @@ def test_axes_in_any_order_and_a_schedule_with_its_chunks():
 
 @each(("text", "message"), [
     ("pipe:2", "did you mean pipeline?"),
-    ("pipeline", "must have a number from 1 to 1000000 behind pipeline:"),
-    *((it, "behind pipeline:") for it in ("pipeline:0", "pipeline:-1", "pipeline:1.5")),
-    ("pipeline:2,pipeline:2", "must have pipeline once"),
+    ("pipeline", "must have a number from 1 to 1000000 after pipeline:"),
+    *((it, "after pipeline:") for it in ("pipeline:0", "pipeline:-1", "pipeline:1.5")),
+    ("pipeline:2,pipeline:2", "must have pipeline only once"),
 ])  # fmt: skip
 def test_no_axes(text, message):
     assert message in refusal(parallel=text)
@@ -70,13 +70,13 @@ def test_modes_and_micro_batches_by_default():
 
 
 @pytest.mark.parametrize(("ranks", "knobs", "message"), [
-    (4, {"parallel": "data:2,pipeline:3"}, "is of 6 ranks, got 4 ranks"),
+    (4, {"parallel": "data:2,pipeline:3"}, "needs 6 ranks, got 4 ranks"),
     (2, {"parallel": "pipeline:2", "pipeline_schedule": "pipedream", "defer_weights": True},
      "--defer-weights has no effect with --pipeline-schedule pipedream"),
-    (4, {"parallel": "pipeline:3"}, "is of 3 ranks or a multiple, got 4 ranks"),
+    (4, {"parallel": "pipeline:3"}, "needs 3 ranks or a multiple, got 4 ranks"),
     (5, {"parallel": "pipeline:2", "servers": 3}, "each of the 2 parts"),
-    (3, {"parallel": "pipeline:2", "mode": "sync"}, "--parallel pipeline:2 is of 2 ranks or a "
-     "multiple, got 3 ranks for it and 2 servers"),
+    (3, {"parallel": "pipeline:2", "mode": "sync"}, "--parallel pipeline:2 needs 2 ranks or a "
+     "multiple, got 3 ranks, of which 2 are servers"),
     (4, {"micro_batches": 2}, "--micro-batches 2 has no effect without --parallel"),
     (4, {"parallel": "pipeline:2", "stages": "1,1,1"}, "--stages 1,1,1 has 3 numbers, --parallel "
      "pipeline:2 has 2 stages"),
@@ -87,15 +87,16 @@ def test_modes_and_micro_batches_by_default():
     (2, {"parallel": "tensor:2", "pipeline_schedule": "sequential"},
      "--pipeline-schedule sequential has no effect with one stage"),
     (2, {"parallel": "tensor:2", "defer_weights": True}, "--defer-weights has no effect with one "
-     "micro-batch; --micro-batches M cuts a batch"),
+     "micro-batch; --micro-batches M splits a batch"),
     (2, {"parallel": "tensor:2", "pipeline_schedule": "pipedream", "staleness_rate": "inverse"},
      "--staleness-rate inverse has no effect with one stage, whose gradients are fresh"),
-    (2, {"parallel": "pipeline:2", "micro_batches": 33}, "--micro-batches 33 are more than the "
-     "samples of a batch, --batch-size 32"),
+    (2, {"parallel": "pipeline:2", "micro_batches": 33}, "--micro-batches 33 is more than a batch "
+     "has samples, --batch-size 32"),
     (2, {"parallel": "pipeline:2", "recompute": True, "defer_weights": True},
-     "--recompute frees the activations that the weights of --defer-weights need later"),
+     "--recompute is not possible with --defer-weights, whose weight gradients need the "
+     "activations later"),
     (6, {"parallel": "pipeline:2", "mode": "softsync:k=3"},
-     "--mode softsync:k=3 needs at least 3 workers, there are 2"),
+     "--mode softsync:k=3 needs at least 3 workers, got 2"),
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_is_refused(ranks, knobs, message):
     assert message in refusal(ranks, **knobs)

@@ -101,9 +101,9 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
     ({"epochs": 2, "schedule": Always(warmup=2.5)},
      "--schedule constant:warmup=2.5: its warm-up is longer than the run of 2 epochs"),
     ({"mode": "local-sgd:fragments=9"}, "mode local-sgd: fragments 9 is more than local-steps 8: "
-     "after each step of a period one is sent, or none"),
+     "at most one fragment is sent after each step"),
     ({"mode": "local-sgd:local-steps=4,sync-delay=5"}, "mode local-sgd: sync-delay 5 is "
-     "longer than the period, local-steps 4: an average arrives before the next one begins"),
+     "longer than the period, local-steps 4: an average must arrive before the next one begins"),
     ({"mode": "local-sgd:eager=true,sync-delay=2"},
      "mode local-sgd: sync-delay 2 has no effect with eager true"),
     ({"mode": "local-sgd:mixing=0.5"},
@@ -130,18 +130,18 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
      "--error-feedback cannot be combined with --codec random-k:scaled=true: the scaled sum of "
      "what is sent and what is kept back would grow from step to step"),
     ({"mode": "gossip", "codec": "random-k:scaled=true"},
-     "--codec random-k:scaled=true: differences have scaled false, whatever is asked"),
-    ({"mode": "sync", "codec": "sign", "codec_reply": "dgc"}, "--codec-reply dgc cannot send what "
-     "has changed; those that can: float16, bfloat16, float8-e4m3, float8-e5m2, float4-e3m0, int8, "
-     "qsgd, sign, top-k, threshold, random-k, low-rank, nonzero"),
+     "--codec random-k:scaled=true: for changes of parameters scaled is always false"),
+    ({"mode": "sync", "codec": "sign", "codec_reply": "dgc"}, "--codec-reply dgc cannot send "
+     "changes of parameters; use one of float16, bfloat16, float8-e4m3, float8-e5m2, float4-e3m0, "
+     "int8, qsgd, sign, top-k, threshold, random-k, low-rank, nonzero"),
     ({"mode": "allreduce:overlap=true", "clip_norm": 2},
-     "--mode allreduce:overlap=true cannot be combined with --clip-norm 2: the norm is that of the "
-     "whole gradient, without overlap"),
+     "--mode allreduce:overlap=true cannot be combined with --clip-norm 2, which needs the norm of "
+     "the whole gradient before it is summed; use overlap=false"),
     ({"mode": "allreduce:overlap=false,bucket-bytes=9"},
      "mode allreduce: bucket-bytes 9 has no effect with overlap false, which sums the gradient as "
      "a whole"),
     ({"mode": "allreduce", "allreduce": "node+ring", "shared_memory": False},
-     "--allreduce node+ring is by shared memory, got --no-shared-memory"),
+     "--allreduce node+ring uses shared memory, got --no-shared-memory"),
     ({"steps": 10, "inject": ("0:slow:2", "*:pause:10:1")},
      "--inject *:pause:10:1 begins at step 10, the run has 10 from 0 on"),
 ])  # fmt: skip
@@ -250,19 +250,19 @@ def test_the_rank_is_one_that_a_matrix_can_have():
     ({"mode": "serial"}, 2, "--mode serial is one process, got 2 ranks; choose another --mode"),
     ({"mode": "ssp"}, 1, "--mode ssp needs a server and a worker, got 1 rank; start more with psrt "
      "launch -n N"),
-    ({"servers": 5}, 4, "--servers 5 are more than the 4 ranks of the job"),
+    ({"servers": 5}, 4, "--servers 5 is more than the 4 ranks of the job"),
     ({"mode": "ssp", "servers": 0}, 2, "--mode ssp needs at least 1 server, got --servers 0"),
     ({"servers": 4}, 4, "--servers 4 leaves no worker among 4 ranks"),
-    ({"mode": "softsync:k=3"}, 3, "--mode softsync:k=3 needs at least 3 workers, there are 2"),
+    ({"mode": "softsync:k=3"}, 3, "--mode softsync:k=3 needs at least 3 workers, got 2"),
     ({"mode": "sync:backup=2"}, 3,
-     "--mode sync:backup=2 leaves no worker to wait for, there are 2"),
+     "--mode sync:backup=2 leaves no worker to wait for, got 2"),
     ({"mode": "easgd:elastic=1.51"}, 4, "--mode easgd:elastic=1.51 drives 3 workers and the centre "
      "apart: elastic may be at most 1.5"),
     ({"mode": "easgd:elastic=1.1,asynchronous=true"}, 2,
      "--mode easgd:elastic=1.1,asynchronous=true drives 1 worker and the centre apart: elastic may "
      "be at most 1"),
     ({"inject": ("*:delay:1", "1:slow:2:7"), "mode": "ssp"}, 2,
-     "--inject 1:slow:2:7 names a worker that does not exist, the last is 0"),
+     "--inject 1:slow:2:7 names a worker that does not exist; the last is 0"),
     ({"schedule": "constant:warmup=12"}, 1,
      "--schedule constant:warmup=12: its warm-up is longer than the run of 10 epochs"),
 ])  # fmt: skip
@@ -287,8 +287,8 @@ def test_what_just_fits_the_ranks(knobs, ranks):
 
 @each(("knobs", "least", "few", "line"), [
     ({"batch_size": 25}, {"samples": 100, "workers": 4}, {"samples": 99},
-     "--batch-size 25: a step of 4 workers together takes 100 samples, the data has 99; expected "
-     "at most 24"),
+     "--batch-size 25: a step of all 4 workers takes 100 samples, the data has 99; expected at "
+     "most 24"),
     ({"batch_size": 25}, {"samples": 25, "workers": 1}, {"samples": 24},
      "--batch-size 25: a step takes 25 samples, the data has 24"),
     ({"servers": 3, "batch_size": 1}, {"samples": 10, "parameters": 3}, {"parameters": 2},
@@ -308,9 +308,10 @@ def test_a_run_has_to_have_enough_data(knobs, least, few, line):
 
 @pytest.mark.parametrize(("knobs", "message"), [
     ({"mode": "local-sgd"}, "--optimizer demo is one half of a codec of gradients, which --mode "
-     "local-sgd does not send; those that do: sync, async, ssp, softsync, allreduce"),
+     "local-sgd does not send; use one of sync, async, ssp, softsync, allreduce"),
     ({"codec": "sign"}, "--optimizer demo is one half of --codec demo, got sign"),
-    ({"codec_everywhere": False}, "--optimizer demo cannot do without its codec anywhere"),
+    ({"codec_everywhere": False},
+     "--no-codec-everywhere is not possible with --optimizer demo, which always needs its codec"),
 ])  # fmt: skip
 def test_an_optimizer_that_cannot_have_its_codec(knobs, message):
     config = TrainConfig(**{"mode": "sync", "optimizer": "demo"} | knobs)

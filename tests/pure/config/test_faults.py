@@ -62,8 +62,8 @@ def test_who_is_which_rank(who, ranks):
 
 
 @each(("who", "line"), [
-    ("worker3", "worker 3, the last is 2"),
-    ("host3", "host 3, the last is 2"),
+    ("worker3", "worker 3, but the last is 2"),
+    ("host3", "host 3, but the last is 2"),
 ])  # fmt: skip
 def test_there_must_be_such_a_rank(who, line):
     with pytest.raises(ConfigError, match=f"names {line}$"):

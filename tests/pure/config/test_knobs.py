@@ -214,7 +214,7 @@ def test_numbers_with_colons_between():
 @each(("text", "words"), [
     ("1:-3", "must be WORKER:TIMES"),
     ("1:0", "must be WORKER:TIMES, WORKER from 0, TIMES from 0.01 to 1000, got '1:0'"),
-    ("4:3", "names worker 4 that does not exist, the last is 3"),
+    ("4:3", "names worker 4, which does not exist; the last is 3"),
     ("1:3,1:2", "names worker 1 twice"),
 ])  # fmt: skip
 def test_numbers_of_workers(text, words):

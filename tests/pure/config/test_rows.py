@@ -240,9 +240,9 @@ def test_a_row_of_another_package_is_a_row(elsewhere):
 
 
 @each(("points", "line"), [
-    ("half = nowhere:Half", "codec half cannot be had from nowhere:Half: No module named"),
-    ("sign = elsewhere:Half", "elsewhere:Half cannot be codec sign: it is no CodecRow"),
-    ("none = elsewhere:PACKAGE", "codec none cannot be had from"),
+    ("half = nowhere:Half", "codec half cannot be loaded from nowhere:Half: No module named"),
+    ("sign = elsewhere:Half", "elsewhere:Half cannot be codec sign: it is not a CodecRow"),
+    ("none = elsewhere:PACKAGE", "codec none cannot be loaded from"),
 ])  # fmt: skip
 def test_a_package_whose_row_is_none(elsewhere, points, line):
     codecs = elsewhere(points)
@@ -255,7 +255,7 @@ def test_a_row_without_an_entry_point_is_refused():
     class Mine(CodecRow):
         name, code, times = "mine", 98, ((1, 1), (1, 1))
 
-    with pytest.raises(ConfigError, match=r"names it under the entry point psrt.codecs"):
+    with pytest.raises(ConfigError, match=r"declares it under the entry point psrt.codecs"):
         TrainConfig(codec=Mine())
 
 

@@ -51,7 +51,7 @@ def test_a_line_that_is_late_puts_the_next_one_off():
     progress, clock = started()
     clock.time += 7.0
     assert progress.due_s() == 0.0
-    assert progress.line() == "sets up  time 0:07"
+    assert progress.line() == "starting  time 0:07"
     assert progress.due_s() == 3.0
 
 
@@ -63,71 +63,71 @@ def test_it_says_what_of_how_many_how_fast_and_what_is_left():
         nonlocal done
         done = int(10 * at)
 
-    with progress.doing("trains", lambda: Amount(done, 200, "step", "here", "loss 1")):
+    with progress.doing("training", lambda: Amount(done, 200, "step", "here", "loss 1")):
         lines = lines_of(progress, clock, 10.0, happens)
     assert [line for _, line in lines] == [
-        "trains: step 20 of 200 (10 %)  here  10 steps/s  time 0:02  left 0:18",
-        "trains: step 50 of 200 (25 %)  here  10 steps/s  time 0:05  left 0:15",
-        "trains: step 100 of 200 (50 %)  here  10 steps/s  time 0:10  left 0:10",
+        "training: step 20 of 200 (10 %)  here  10 steps/s  time 0:02  left 0:18",
+        "training: step 50 of 200 (25 %)  here  10 steps/s  time 0:05  left 0:15",
+        "training: step 100 of 200 (50 %)  here  10 steps/s  time 0:10  left 0:10",
     ]
 
 
 def test_who_wants_more_is_told_more_and_what_cannot_be_read_just_now_is_left_out():
     progress, _ = started(verbose=True)
-    with progress.doing("trains", lambda: Amount(1, None, "step", "here", "loss 1")):
-        assert progress.line() == "trains: step 1  here  loss 1  time 0:00"
+    with progress.doing("training", lambda: Amount(1, None, "step", "here", "loss 1")):
+        assert progress.line() == "training: step 1  here  loss 1  time 0:00"
 
     def look():
         raise RuntimeError("dictionary changed size during iteration")
 
-    with progress.doing("trains", look):
-        assert progress.line() == "trains  time 0:00"
+    with progress.doing("training", look):
+        assert progress.line() == "training  time 0:00"
 
 
 def test_what_was_done_before_says_nothing_about_the_speed():
     progress, clock = started()
     clock.time += 60.0  # of setting up
     done = 100.0
-    with progress.doing("trains", lambda: Amount(done, 200.0, "epoch")):
+    with progress.doing("training", lambda: Amount(done, 200.0, "epoch")):
         clock.time += 10.0
         done = 150.0
-        assert progress.line() == "trains: epoch 150.0 of 200 (75 %)  time 1:10  left 0:10"
+        assert progress.line() == "training: epoch 150.0 of 200 (75 %)  time 1:10  left 0:10"
 
 
 def test_parts_of_parts_count():
     progress, clock = started()
     lines = []
-    for _ in progress.each("abcd", "measures", "size"):
-        for _ in progress.each(range(2), "measures", "round"):
+    for _ in progress.each("abcd", "measuring", "size"):
+        for _ in progress.each(range(2), "measuring", "round"):
             clock.time += 5.0
             lines.append(progress.line())
     assert lines[3] == (
-        "measures: size 1 of 4 (25 %), round 1 of 2 (50 %)  0.05 sizes/s  time 0:20  left 0:33"
+        "measuring: size 1 of 4 (25 %), round 1 of 2 (50 %)  0.05 sizes/s  time 0:20  left 0:33"
     )
-    assert progress.line() == "finishes  time 0:40"
+    assert progress.line() == "finishing  time 0:40"
 
 
 def test_each_ends_where_the_loop_does():
     progress, _ = started()
-    for _ in progress.each("abcd", "reads", "file"):
+    for _ in progress.each("abcd", "reading", "file"):
         break
-    assert progress.line().startswith("finishes")
+    assert progress.line().startswith("finishing")
     with pytest.raises(ValueError, match="here"), progress.doing("writes"):
         raise ValueError("here")
-    assert progress.line().startswith("finishes")
-    left = progress.each("abcd", "reads", "file")
+    assert progress.line().startswith("finishing")
+    left = progress.each("abcd", "reading", "file")
     next(left)
-    with progress.doing("trains"):  # from which a loop that is closed late takes nothing away
+    with progress.doing("training"):  # from which a loop that is closed late takes nothing away
         left.close()
-        assert progress.line().startswith("trains")
-    assert progress.line().startswith("finishes")
+        assert progress.line().startswith("training")
+    assert progress.line().startswith("finishing")
 
 
 def test_after_the_last_part_a_line_waits_for_more_than_the_end():
     progress, clock = started()
-    with progress.doing("trains"):
+    with progress.doing("training"):
         clock.time += SILENT_S
         assert progress.due_s() == 0.0
     assert progress.due_s() == SILENT_S
     clock.time += SILENT_S
-    assert progress.line() == "finishes  time 0:04"
+    assert progress.line() == "finishing  time 0:04"

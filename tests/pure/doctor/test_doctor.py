@@ -21,7 +21,7 @@ from support.doctor import OPEN_MPI, VERSIONS, healthy, pair, rank, with_pair, w
 #: Rule → its severity, facts that it is about, and words of what it says and of the cure.
 CASES = {
     "_singletons": (FAILS, Facts(ranks=(rank(0, started=4),)), ("one of 4 ranks",
-     "sees this one only"), "--mpi=pmi2"),
+     "sees only this one"), "--mpi=pmi2"),
     "_unreachable": (FAILS, with_pair(error="no answer within 15 s"), ("node01 and node02",
      "no answer within 15 s"), "firewall"),
     "_windows": (FAILS, with_rank(healthy(), 3, window_error="no space"), ("node02", "no space"),
@@ -143,8 +143,8 @@ SAID = {
     "/env/bin/python: No module named psrt": ("python has no psrt", "install the"),
     "/env/bin/python: Error while finding module specification for 'psrt.doctor.host' "
     "(ModuleNotFoundError: No module named 'psrt')": ("python has no psrt", "install the"),
-    "Segmentation fault": ("cannot be used (Segmentation fault)", "see what it says"),
-    "": ("cannot be used (status 255)", "see what it says"),
+    "Segmentation fault": ("cannot be used (Segmentation fault)", "run this by hand"),
+    "": ("cannot be used (status 255)", "run this by hand"),
 }
 
 
@@ -198,7 +198,7 @@ def test_a_temporary_folder_of_no_use(monkeypatch, tmp_path):
     for text, fails in ((tmp_path, False), (tmp_path / "new", False), (tmp_path / "a file", True)):
         monkeypatch.setenv("TMPDIR", str(text))
         found = look(2, is_open_mpi=True)
-        assert ["takes none" in what and "(TMPDIR)" in what for what, _ in found] == [True] * fails
+        assert ["no file " in what and "(TMPDIR)" in what for what, _ in found] == [True] * fails
     full = Path("/dev/full")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full.open("wb"))
     assert "No space left on device" in look(2, is_open_mpi=True)[0][0]

@@ -236,7 +236,7 @@ BAD = [
     ({"codec": "low-rank:rank=13"}, "--codec low-rank:rank=13: rank 13 is more than .* at most 12"),
     ({"codec": "demo:chunk=4,kept=17"}, "codec demo: kept 17 is more than"),
     ({"codec": "sign:bucket=12"}, "codec sign: bucket must be a multiple of 8, got 12"),
-    ({"mode": "local-sgd:fragments=4"}, "^4 fragments are more than the model has layers, 2"),
+    ({"mode": "local-sgd:fragments=4"}, "^4 fragments are more than the number of layers, 2"),
     ({"mode": "local-sgd:sync-delay=9"}, "sync-delay 9 is longer than the period"),
     (
         {"mode": "allreduce", "codec": "top-k", "codec_reply": "nonzero", "allreduce": "naive"},

@@ -49,10 +49,10 @@ def test_what_was_saved_says_the_samples():
 @each(
     ("knobs", "line"),
     [
-        ({"mode": "gossip"}, "other workers, which --mode gossip cannot have"),
+        ({"mode": "gossip"}, "other workers, which --mode gossip does not allow"),
         (
             {"mode": "allreduce", "record": True, "out": "x"},
-            "--record cannot have, since they make no one history",
+            "--record does not allow: a history has one set of workers",
         ),
     ],
 )

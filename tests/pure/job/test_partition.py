@@ -88,7 +88,7 @@ def test_a_recorded_run_is_imitated(tmp_path):
     values = json.loads(path.read_text())
     path.write_text(sealed(values | {"data_sha256": "0" * 64}))
     assert like("--epochs", "3").samples == measured.samples
-    with pytest.raises(ConfigError, match="expected --partition iid, or the run's own"):
+    with pytest.raises(ConfigError, match="use --partition iid, or the run's own"):
         like("--workers", "5")
 
 
@@ -144,7 +144,7 @@ def test_a_problem_of_the_users_own_says_its_labels():
         ({}, 61, "--partition dirichlet:0.4: 60 samples for 61 workers"),
         ({"partition": "by-label:4"}, 4, "--partition by-label:4: 4 labels for each of 4 workers, "
          "expected 1 to 3: the data has 3 labels"),
-        ({"partition": "iid"}, 16, "a step of 16 workers together takes 64 samples"),
+        ({"partition": "iid"}, 16, "a step of all 16 workers takes 64 samples"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_dealt_out_is_said_in_one_line(changes, workers, text):

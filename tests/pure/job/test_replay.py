@@ -156,7 +156,7 @@ def test_one_that_is_edited_on_both_sides_comes_to_something_else(copy):
 def test_it_is_not_written_over(asynchronous):
     out, _ = asynchronous
     before = (out / "summary.json").read_text()
-    with pytest.raises(ConfigError, match="would be written over what --replay"):
+    with pytest.raises(ConfigError, match="would overwrite --replay"):
         replayed(out, out=str(out / "history/.."), overwrite=True)
     assert (out / "summary.json").read_text() == before
 

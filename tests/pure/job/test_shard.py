@@ -114,9 +114,9 @@ class NoChain(Uneven):
     ("knobs", "message"),
     [
         ({"shard": "optimizer", "optimizer": "demo"}, "cannot be combined with --codec demo"),
-        ({"mode": "allreduce:shard=parameters,overlap=false"}, "without overlap, is there as"),
+        ({"mode": "allreduce:shard=parameters,overlap=false"}, "parameters needs overlap=true; "),
         ({"shard": "parameters", "check_every": 5}, "--check-every 5 has no effect with --mode"),
-        ({"shard": "gradients", "parallel": "pipeline:2", "micro_batches": 4}, "4 --micro-batches"),
+        ({"shard": "gradients", "parallel": "pipeline:2", "micro_batches": 4}, "4 micro-batches"),
         (
             {"shard": "gradients"},
             "^--mode allreduce:shard=gradients: the problem, NoChain, is no chain",

@@ -29,7 +29,7 @@ def test_either_format(text, hosts):
 
 #: What is refused, and the lines that are.
 REFUSED = {
-    "no name": (
+    "not a valid name": (
         *("-oProxyCommand=evil", "--prefix:2", "a;rm", "$(id)", "-l@node01", "a@b@node01"),
         *("@node01", "node01,node02", "../x", "nöde"),
     ),
@@ -37,7 +37,7 @@ REFUSED = {
     "1 to 100000 slots": (
         *("node01:0", "node01:-1", "node01:²", "node01 slots=many", "node01:1:2", "a:99999999"),
     ),
-    "no IPv6 address": ("[::1]:2", "fe80::1:2"),
+    "got an IPv6 address": ("[::1]:2", "fe80::1:2"),
     "expected host": ("node01 max_slots=", "a\x0bb", "a\x85b", "node01 4", ":4"),
 }  # fmt: skip
 
@@ -96,7 +96,7 @@ def test_a_name_comes_after_all_flags_and_what_is_none_never_comes_to_ssh():
     assert words[-3:-1] == ["--", "node-1"]
     assert words[-1].endswith(" && 'a b' c")
     for name in ("-oProxyCommand=x", "a b", "a;b", "", "$(x)", "a\n"):
-        with pytest.raises(ConfigError, match="is no name or address of a host"):
+        with pytest.raises(ConfigError, match="is not a valid name or address of a host"):
             command(name, ["true"])
 
 

@@ -184,7 +184,7 @@ def test_a_folder_in_it_that_is_not_its_own_is_refused(tmp_path, name, is_link):
     else:
         (out / name).mkdir()
         (out / name).chmod(0o777)
-    line = f"{name} is no folder of your own: a link, or others"
+    line = f"{name} is not a folder of your own: it is a link, or others"
     refused(out, line, overwrite=True, record=True)
     assert content(theirs) == {"header.json": b"precious"}
     assert [it.name for it in out.iterdir()] == [name]
@@ -195,8 +195,8 @@ def test_an_output_folder_that_others_can_write_to_is_refused_and_a_new_one_is_n
     out.mkdir()
     out.chmod(0o777)
     link.symlink_to(out)
-    refused(out, r"out can be written to by others; expected one of your")
-    refused(link, "can be written to by others")
+    refused(out, r"out can be written to by other users; use a folder of your")
+    refused(link, "can be written to by other users")
     assert not list(out.iterdir())
     out.chmod(0o1777)  # as /tmp is
     OutputFolder(link).prepare("")

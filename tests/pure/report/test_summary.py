@@ -280,8 +280,8 @@ def rows(summary):
 def test_events_time_and_waiting_by_cause(rows):
     told = rows([0.25, 0.75], {"for_workers": 0.25, "for_messages": 0.75})
     assert told["virtual time"] == "2.5 s"
-    assert told["events"] == "12,345 in 0.50 s: 24,690 a second"
-    assert told["waiting"] == "50.0 % of a worker's time, 75.0 % at most (worker 1)"
+    assert told["events"] == "12,345 in 0.50 s: 24,690 per second"
+    assert told["waiting"] == "50.0 % of a worker's time, at most 75.0 % (worker 1)"
     assert told["waited for"] == "other workers 25.0 %, messages 75.0 %"
     told = rows([0.0])
     assert told["waiting"] == "0.0 % of a worker's time"
@@ -297,6 +297,6 @@ def test_how_busy_servers_and_stages_are(rows):
         "link out 50.0 % (at most 75.0 %)"
     )
     assert told["stages busy"] == (
-        "50.0 % of the time, stage 1 25.0 % at least, stage 2 75.0 % at most"
+        "50.0 % of the time, least 25.0 % (stage 1), most 75.0 % (stage 2)"
     )
     assert "servers busy" not in rows([0.5], servers=())

@@ -1,5 +1,5 @@
-// Puts uPlot in place of the drawings that have data: zoom by dragging, a double click to zoom out,
-// one cursor for all charts with the same axis. Without it, and on paper, the drawings stay.
+// Replaces drawings that have data by uPlot charts: drag to zoom in, double-click to zoom out, one
+// cursor for all charts with the same axis. Without it, and on paper, the drawings stay.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -10,7 +10,7 @@
   const hint = "drag to zoom in, double-click to zoom out";
   const sizes = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]];
 
-  // As psrt.views.page.scale.tick_text.
+  // Same as psrt.views.page.scale.tick_text.
   function tick(v) {
     if (v == null) return "";
     for (const [size, letter] of sizes) {
@@ -22,7 +22,7 @@
 
   function joined(series) {
     if (series.length === 1) return [series[0].x, series[0].y];
-    const nulls = series.map(() => [0, 0]); // a point that others have only is none of its own
+    const nulls = series.map(() => [0, 0]); // points that only other series have
     return uPlot.join(series.map((it) => [it.x, it.y]), nulls);
   }
 
@@ -49,7 +49,7 @@
     };
   }
 
-  // What the series are at the cursor, or nearest before it.
+  // The values of the series at the cursor, or just before it.
   function read(u, it, readout) {
     const at = u.cursor.idx;
     if (at == null) { readout.textContent = hint; return; }
@@ -85,7 +85,7 @@
   function start() {
     try {
       draw();
-    } catch (error) { // the drawings are as good
+    } catch (error) { // keep the drawings
       root.dataset.error = String(error);
       console.error(error);
     }

@@ -1,10 +1,10 @@
-// Plays a film of psrt.views.film: one frame at a time, forward and back, by buttons and by keys.
-// Everything is drawn with colours of the page's style, so it is right in light and in dark.
+// Plays a film of psrt.views.film: one frame at a time, forward and back, with buttons and keys.
+// Everything is drawn with colours of the page's style, for light and dark.
 "use strict";
 (() => {
   const root = document.documentElement;
   const films = JSON.parse(document.getElementById("charts").textContent);
-  const PAUSE = 1400; // milliseconds of a frame
+  const PAUSE = 1400; // milliseconds per frame
 
   function tag(name, attributes, ...children) {
     const svg = ["svg", "g", "path", "rect", "circle", "line", "text", "polygon", "title"].includes(name);
@@ -17,7 +17,7 @@
   const wide = (text, size) => 0.62 * size * text.length;
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
-  // By rank, the cells after a frame; and which of them that frame has changed.
+  // By rank, the cells after a frame, and which of them the frame has changed.
   function heldAfter(film, number) {
     const held = film.start.map((cells) => cells.slice());
     const changed = film.start.map(() => new Set());
@@ -35,8 +35,8 @@
     const [across, down] = [Math.min(held.length, columns), Math.ceil(held.length / columns)];
     const ground = { x: left, y: top, width: width * across, height: height * down, fill: "var(--ground)" };
     const group = tag("g", { class: "strip", "data-rank": rank }, tag("rect", ground));
-    const firm = (i) => (changed.has(i) && (held[i][0] || held[i][1] >= 0) ? 1 : 0); // not what is gone
-    const order = held.map((_, i) => i).sort((a, b) => firm(a) - firm(b)); // firm edges on top
+    const firm = (i) => (changed.has(i) && (held[i][0] || held[i][1] >= 0) ? 1 : 0); // not cells that became empty
+    const order = held.map((_, i) => i).sort((a, b) => firm(a) - firm(b)); // solid edges on top
     for (const i of order) {
       const [text, style, strength] = held[i];
       const x = left + width * (i % columns), y = top + height * Math.floor(i / columns);
@@ -49,7 +49,7 @@
     return group;
   }
 
-  // A bent arrow from rim to rim, so that one there and one back are beside each other.
+  // A curved arrow from rim to rim, so that arrows in both directions do not overlap.
   function arrow(from, to, style, label, bend, room, where) {
     const [x, y] = from, [toX, toY] = to;
     const length = Math.hypot(toX - x, toY - y) || 1;
@@ -88,11 +88,11 @@
     const ways = new Set(messages.map((it) => `${it[0]} ${it[1]}`));
     const arrows = messages.map(([source, target, label, , style]) => {
       const [from, to] = [place(source), place(target)];
-      // In the middle of a short arrow, but near the sender where others may cross or come back.
+      // In the middle of a short arrow, but near the sender if others may cross it.
       const alone = !ways.has(`${target} ${source}`) && Math.hypot(to[0] - from[0], to[1] - from[1]) < 260;
       return arrow(from, to, style, label, 0.09, scene.radius + 2, alone ? 0.5 : 0.3);
     });
-    // Labels are above all lines, ranks and what they hold above labels.
+    // Labels are drawn over all lines, ranks and what they hold over labels.
     svg.append(...arrows, ...arrows.flatMap((it) => [...it.querySelectorAll(".label")]));
     scene.nodes.forEach(([name, x, y, left, top], rank) => {
       const fits = Math.floor((2 * scene.radius - 8) / wide("m", 13));
@@ -103,7 +103,7 @@
     });
   }
 
-  // Time runs to the right: bars that are over are in full colour, those to come are pale.
+  // Time runs to the right: past bars have full colours, future ones are pale.
   function drawLanes(film, number, svg) {
     const scene = film.scene, frame = film.frames[number], [held, changed] = heldAfter(film, number);
     const LEFT = scene.lanes.some((it) => it[1]) ? 150 : 86, WIDTH = 1000, TOP = 24;
@@ -187,7 +187,7 @@
       const legend = tag("p", { class: "legend" }, ...film.legend.map(([name, style, strength]) =>
         tag("span", {}, tag("svg", { class: "swatch", viewBox: "0 0 24 8", "aria-hidden": "true" },
           tag("rect", { width: 24, height: 8, fill: colour(style), "fill-opacity": strength })), " " + name)));
-      const keys = tag("p", { class: "keys" }, "keys: space plays and pauses, ← and → go a step, Home and End to the ends");
+      const keys = tag("p", { class: "keys" }, "keys: space plays or pauses, ← and → move one step, Home and End jump to the ends");
       box.replaceChildren(this.svg, legend, controls, this.said, this.lines, ...(film.costs.length ? [table] : []), keys);
       box.parentElement.classList.add("film");
       this.show();
@@ -260,7 +260,7 @@
     key(event) {
       const last = this.film.frames.length - 1;
       const act = { " ": () => this.toggle(), ArrowLeft: () => this.go(this.number - 1), ArrowRight: () => this.go(this.number + 1), Home: () => this.go(0), End: () => this.go(last) }[event.key];
-      const has = event.target.closest("button, summary, a"); // which a space presses
+      const has = event.target.closest("button, summary, a"); // a space presses these
       if (!act || event.ctrlKey || event.altKey || event.metaKey || (event.key === " " && has)) return;
       event.preventDefault();
       act();
@@ -273,7 +273,7 @@
       const player = new Player(box, films[Number(box.dataset.chart)]);
       document.addEventListener("keydown", (event) => player.key(event));
     }
-  } catch (error) { // the table has everything, too
+  } catch (error) { // the table has everything as well
     root.dataset.error = String(error);
     console.error(error);
   }

@@ -50,7 +50,8 @@ def test_the_fastest_follow_each_other_from_end_to_end():
 def test_table():
     lines = as_text(compare([1, 16], [KB, MB], COSTS)).splitlines()
     assert lines[0] == (
-        "predicted time of an all-reduce, α = 25 µs a message, β = 0.833 ns and γ = 0.1 ns a byte"
+        "predicted time of an all-reduce, α = 25 µs per message, "
+        "β = 0.833 ns and γ = 0.1 ns per byte"
     )
     assert lines[lines.index("1 rank") + 1] == "nothing to sum"
     at = lines.index("16 ranks")
@@ -83,9 +84,9 @@ def test_a_range_of_bytes_is_by_four_and_ends_where_it_says():
 @each(("read", "text", "message"), [
     (read_ranks, "2,,4", "ranks must be like FIRST:LAST, or values with commas, got ''"),
     (read_ranks, f"{MOST_RANKS + 1}", f"ranks must be at most {MOST_RANKS}, got {MOST_RANKS + 1}"),
-    (read_ranks, "8:2", "ranks '8:2' end before they begin"),
+    (read_ranks, "8:2", "ranks '8:2' ends before it begins"),
     (read_ranks, "2:8:1", "the factor of ranks must be at least 2, got 1"),
-    (read_ranks, ",".join(map(str, range(1, 67))), "ranks '.*' are 66 values, at most 64"),
+    (read_ranks, ",".join(map(str, range(1, 67))), "ranks '.*' has 66 values, more than 64"),
     (read_sizes, "1K:1X", "bytes must be a number of bytes such as .*, got '1X'"),
 ])  # fmt: skip
 def test_ranges_that_are_none(read, text, message):

@@ -202,7 +202,7 @@ def test_the_flags_that_it_prints_give_the_same_again(codec, capsys):
         assert max(map(len, text.splitlines())) <= 110
         if given == [codec]:
             assert text.rstrip() == codec_text(explained(codec))
-        shown = text.splitlines()[1].removeprefix("shown by ")
+        shown = text.splitlines()[1].removeprefix("settings: ")
         explain.main(["codec", *shown.split()])
         assert capsys.readouterr().out == text
     explain.main(["codec", codec, "--json"])

@@ -44,14 +44,14 @@ round 4
 all ranks end with A+B+C = Σ in chunks 0–2
 
 wires     3 of the 6 from one rank to another
-messages  12, 4 a rank
+messages  12, 4 per rank
 
                             this one   least   ratio   in time   at least
 rounds                             4       2    2.00      4 ms       2 ms
 bytes of the busiest rank       32 B    32 B    1.00     32 µs      32 µs
 bytes it combines               16 B    16 B    1.00    1.6 µs     1.6 µs
 time                         4.03 ms    2 ms    2.02
-at α = 1 ms a message, β = 1e+03 ns/byte on the wire, γ = 100 ns/byte combined"""
+at α = 1 ms per message, β = 1e+03 ns/byte on the wire, γ = 100 ns/byte combined"""
 
 
 def test_a_ring_of_three():

@@ -95,8 +95,8 @@ def test_the_text_of_1f1b(capsys):
     facts = dict(re.split(r"  +", line, maxsplit=1) for line in lines[8:])
     assert facts == {
         "bubble": "25.0% of the time; (2P − 2)/(3M + 2P − 2)",
-        "time": "16 units, of which each stage computes 12",
-        "speedup": "2.25 over one stage that does all, by the bubble alone",
+        "time": "16 units, in which each stage computes for 12",
+        "speedup": "2.25 over a single stage, if only the bubble costs time",
         "alive": "at most 3 2 1 activations by stage",
         "messages": "16: 8 activations, 8 gradients",
         "source": "Narayanan et al., SOSP 2019; ICML 2021 (2006.09503)",
@@ -186,11 +186,11 @@ def test_the_text_of_a_ring(capsys):
     facts = dict(re.split(r"  +", line, maxsplit=1) for line in lines[12:18])
     assert facts == {
         "weights": "rows and columns add up to 1, symmetric; all ranks connected",
-        "spectral gap": "0.333, a round leaves at most 0.667 of a disagreement",
+        "spectral gap": "0.333: a round leaves at most 0.667 of the disagreement",
         "to halve it": "2 rounds by the gap, 1 in a simulation of random numbers",
         "to a millionth": "35 rounds by the gap, 33 in a simulation of random numbers",
-        "bytes": "a rank sends 2 MiB a round, with 1 MiB of parameters; a ring all-reduce of "
-        "ranks sends 1.67 MiB",
+        "bytes": "a rank sends 2 MiB per round, for 1 MiB of parameters; in a ring all-reduce of "
+        "ranks it sends 1.67 MiB",
         "two colours": "0 2 4 | 1 3 5",
     }
     assert lines[-1].startswith("psrt train --mode gossip averages like this")

@@ -145,8 +145,8 @@ def test_a_line_per_rank(tmp_path, text):
 
 
 @each(("text", "message"), [
-    ("\n# nothing\n", "{path}: empty, expected a line per rank: its name, then its numbers"),
-    ("A;1;2\n", "{path}: names without numbers, expected lines such as A,17,13,2"),
+    ("\n# nothing\n", "{path} is empty, expected a line per rank: its name, then its numbers"),
+    ("A;1;2\n", "{path} has names without numbers, expected lines such as A,17,13,2"),
     ("A,1\n\nB,2,3\n", "{path}, line 3: rank 'B' has 2 numbers, rank 'A' has 1 number"),
     ("A,1,\n", "{path}, line 1: '' is not a number"),
     ("A,nan\n", "{path}, line 1: 'nan' is not a finite number"),

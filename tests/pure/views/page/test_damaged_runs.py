@@ -28,9 +28,9 @@ def told(run):
     [
         ("config.toml", "mode = ", "config.toml: not TOML: "),
         ("config.toml", b"\xff\xfe", "not a text in UTF-8"),
-        ("config.toml", None, "config.toml is missing: what was run is not known"),
+        ("config.toml", None, "config.toml is missing, so the configuration is not known"),
         ("summary.json", "[]", "summary.json: summary is not an object of fields"),
-        ("metrics.jsonl", "\0" * 300_000, "metrics.jsonl: its last line was cut off"),
+        ("metrics.jsonl", "\0" * 300_000, "metrics.jsonl: its last line is incomplete"),
         ("metrics.jsonl", '{"step": "1"}\n{"step": 2}\n[]\n', "line 1, and 1 more left out"),
         ("metrics.jsonl", '{"step": 2}\n{"step": 1}\n', "its steps are not in order"),
         ("simulation.json", "{}", "simulation.json: not what psrt writes: 'servers'"),

@@ -112,7 +112,7 @@ def test_a_cell_is_the_darker_the_more():
     (grey,) = re.findall(r'<path d="([^"]*)" fill="var\(--rule\)"', figure.svg)
     ((x, y),) = re.findall(r"M([\d.]+) ([\d.]+)h", grey)
     assert (float(x), float(y)) == (upper_right[0], lower_left[1])
-    assert figure.caption == "The darkest is 4. Grey: nothing is known."
+    assert figure.caption == "The darkest is 4. Grey: no data."
     assert [f">{it}<" in figure.svg for it in "014"] == [True, True, True]
     known = heat_map("t", values[:1], ["a"], ["c", "d"], "", "", str)
     assert known.caption == "The darkest is 1.0."

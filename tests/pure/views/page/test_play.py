@@ -158,7 +158,7 @@ def test_a_graph_shows_its_edges_and_what_the_simulation_says(name, push_sum):
     assert found.rounds[0].share == 0.5
     assert next(i for i, it in enumerate(shares) if it <= 0.5) == found.rounds[0].simulated
     for turn, frame in enumerate(film.frames):
-        said = "by the spectral gap at most" in frame.caption
+        said = "the spectral gap allows at most" in frame.caption
         assert said == (turn > 0 and turn % topology.period == 0 and not topology.push_sum)
         if said:
             assert shares[turn] <= topology.contraction ** (turn // topology.period) + 1e-12
@@ -210,7 +210,7 @@ def test_a_codec_sends_each_field_and_ends_with_what_is_decoded_and_kept_back(na
 def test_feedback_of_the_first_step_is_added_in_the_second():
     found = coded("sign")
     film = film_of_codec(found)
-    at = [frame.label for frame in film.frames].index("step 1: with what was kept back")
+    at = [frame.label for frame in film.frames].index("step 1: plus kept back")
     assert texts(film.holds(at)[1]) == written(found.steps[0].given + found.steps[0].residual)
     # What came of the step before is gone by then.
     assert texts(film.holds(at)[2]) == [""] * 8
@@ -226,7 +226,7 @@ def test_a_thinned_film_ends_alike_and_says_so(ring, most):
     assert 2 <= len(thin.frames) <= most
     assert thin.holds(-1) == ring.holds(-1)
     assert (thin.frames[0].label, thin.frames[-1].label) == ("start", "result")
-    assert thin.notes[-1].startswith(f"Of 8 steps {len(thin.frames)} are shown, one in ")
+    assert thin.notes[-1].startswith(f"Only {len(thin.frames)} of 8 steps are shown, one in ")
     for i, frame in enumerate(thin.frames):
         at = [it.label for it in ring.frames].index(frame.label)
         assert thin.holds(i) == ring.holds(at)
@@ -241,9 +241,9 @@ def test_a_page_that_would_be_too_large_is_thinned(ring, monkeypatch):
     assert len(shown.frames) == 5
     assert len(thin.encode()) < len(whole.encode())
     # 6, the first of 400, 200, … that is less than 8, leaves every second one, and the last.
-    assert "Of 8 steps 5 are shown, one in 2" in Page(thin).text
+    assert "Only 5 of 8 steps are shown, one in 2" in Page(thin).text
     monkeypatch.setattr(page, "MOST_NBYTES", 1000)
-    with pytest.raises(ConfigError, match="explain it of fewer ranks or steps"):
+    with pytest.raises(ConfigError, match="explain it for fewer ranks or steps"):
         page.page_of(ring)
 
 
@@ -401,7 +401,7 @@ def test_many_bars_are_thinned_and_that_is_said():
     film = film_of_pipeline(piped(PIPELINES["1f1b"], 4, 32))
     thin = coarse(film, 200)
     assert len(thin.scene.bars) <= 200 < len(film.scene.bars)
-    assert thin.notes[-1].startswith(f"Of {len(film.scene.bars)} bars each piece of ")
+    assert thin.notes[-1].startswith(f"There are {len(film.scene.bars)} bars: each piece ")
     assert thin.scene.window == film.scene.end
     # In its first piece stage 0 is going forward, at the end backward to the weights.
     of_first = [bar for bar in thin.scene.bars if bar.lane == 0]

@@ -51,7 +51,7 @@ def test_a_page_of_a_run(made, kind):
     by_step = page.charts[0]
     assert by_step["series"][0]["x"] == [line["step"] for line in lines]
     assert by_step["series"][0]["y"] == pytest.approx([line["loss"] for line in lines])
-    assert "Nothing contradicts what its mode promises" in page.sections["check"]
+    assert "The history agrees with the guarantees of its mode" in page.sections["check"]
 
 
 def test_the_command_has_the_knobs_of_a_row_that_others_do_not_make():
@@ -98,7 +98,7 @@ def test_charts_of_a_run_with_servers(made):
         assert series["y"] == pytest.approx([times * it[column] for it in measured])
     total = sum(summary["staleness"]["histogram"])
     assert f"Staleness τ of {total:,} gradients" in page.sections["staleness"]
-    assert "Who waited for whom" in page.sections["waiting"]
+    assert "Waits between workers" in page.sections["waiting"]
     # What it does not have is not there, or said.
     assert not {"consensus", "pipeline"} & {*page.sections}
     assert "No checkpoints" in page.sections["checkpoints"]
@@ -114,7 +114,7 @@ def test_charts_of_a_run_with_servers(made):
 def test_bytes_of_a_codec_and_checkpoints(made):
     page, summary = paged(made("codec")), summary_of(made("codec"))
     assert of_size(page.value("bytes", "frames")) == pytest.approx(summary["frame_bytes"], rel=0.01)
-    whole = of_size(page.value("bytes", "vectors that they stand for"))
+    whole = of_size(page.value("bytes", "vectors that they encode"))
     assert whole == pytest.approx(summary["framed_bytes"], rel=0.01)
     assert "top-k" in page.sections["bytes"]
     names = sorted((it.name for it in (made("codec") / "checkpoints").iterdir()), reverse=True)
@@ -127,7 +127,7 @@ def test_bubbles_of_a_pipeline(made):
     run = made("pipeline")
     page, summary = paged(run), summary_of(run)
     m = summary["model_cut"]["micro_batches"]
-    bubble = page.value("pipeline", "bubble, were all stages as dear")
+    bubble = page.value("pipeline", "bubble, if all stages were equally slow")
     assert float(bubble.split()[0]) == pytest.approx(100 * 2 / (3 * m + 2), abs=0.05)
     figures = read_run(str(run)).events
     busy = (figures.computed / figures.spanned).reshape(2, 2).mean(axis=0)
@@ -163,7 +163,7 @@ def test_several_runs_side_by_side(made):
     assert "seed" not in differs
     for names, message in (
         ([runs[0]] * 2, "is given twice"),
-        (runs * 8, "21 runs at most, got 24"),
+        (runs * 8, "at most 21 runs, got 24"),
     ):
         with pytest.raises(ConfigError, match=message):
             paged(*names)
@@ -199,7 +199,7 @@ def test_a_run_that_died_says_who_when_and_how_to_go_on(copied, made):
     state = page.value("outcome", "state")
     for said in end.values():
         assert str(said) in state
-    assert "under way" not in state
+    assert "still running" not in state
     newest = max(int(it.name) for it in (run / "checkpoints").iterdir())
     resume = page.value("outcome", "to resume")
     assert f"--resume {run}" in resume
@@ -221,7 +221,7 @@ def test_a_violation_is_told_and_a_history_of_any_size_is_checked_only_if_asked(
     assert "violated: summary" in told
     assert "Nothing contradicts" not in told
     monkeypatch.setattr("psrt.views.report.verdict.MOST_NBYTES", 100)
-    assert "Not checked: a history of" in paged(run).sections["check"]
+    assert "Not checked: the history has" in paged(run).sections["check"]
     assert paged(run, check=True).sections["check"] == told
 
 

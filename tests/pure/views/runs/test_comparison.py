@@ -78,7 +78,7 @@ def test_runs_are_in_the_order_of_a_figure_and_held_against_any(runs):
     assert [line.split()[0] for line in found.lines() if "(+100%)" in line] == ["a", "c"]
     for wrong, line in (
         ({"sort": "wating"}, "--sort wating: expected a knob such as lr, or one of ended; "),
-        ({"baseline": "x"}, "--baseline x is none of the runs that are compared"),
+        ({"baseline": "x"}, "--baseline x is not one of the runs to compare"),
     ):
         with pytest.raises(ConfigError, match=line):
             compare(runs, **wrong)
@@ -99,7 +99,7 @@ def test_what_histories_say_beside_knobs(tmp_path):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["{}/a", "{}/a"], "{}/a is named twice"),
+        (["{}/a", "{}/a"], "{}/a is given twice"),
         (["{}/a", "{}/d"],
          "{}/d/summary.json: not JSON: Expecting value: line 1 column 1 (char 0)"),
         (["{}/a", "{}/b", "--target", "2"],

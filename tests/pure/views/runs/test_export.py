@@ -139,7 +139,7 @@ def test_what_would_be_shown_twice_or_lacks_its_package_is_refused(tmp_path, cap
     assert main(["export", "tensorboard", str(run), "--to", str(to)]) == 0
     assert main(["export", "tensorboard", str(run), "--to", str(to)]) == 2
     line = capsys.readouterr().err
-    assert line.startswith(f"psrt: error: {to}/run has files of TensorBoard already")
+    assert line.startswith(f"psrt: error: {to}/run already has files of TensorBoard")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["export", "tensorboard", str(run), "--to", str(tmp_path / "x")]) == 2
     assert "pip install 'psrt-mpi[tensorboard]'" in capsys.readouterr().err
@@ -149,7 +149,7 @@ def test_what_would_be_shown_twice_or_lacks_its_package_is_refused(tmp_path, cap
     ("words", "line"),
     [
         (["csv", "{}/none"], "no run at {}/none"),
-        (["csv", "{}/run", "--to", "x"], "--to has no effect with csv, which takes -o FILE"),
+        (["csv", "{}/run", "--to", "x"], "--to has no effect with csv: use -o FILE"),
         (["tensorboard", "{}/run", "--to", "{}/run/config.toml"],
          "cannot write {}/run/config.toml/run: Not a directory"),
         (["cvs", "{}/run"], "format must be one of csv, tensorboard, got 'cvs'"),

@@ -75,7 +75,8 @@ def test_a_line_for_each_change_until_the_summary_is_there(tmp_path):
         "epoch 1 of 4  step 10 of 40 (25 %)  time 0:02  left 0:06  loss 1  accuracy 50.0 %  "
         "samples/s 500  staleness 1.5  waiting 25 %",
         "epoch 2 of 4  step 25 of 40 (62 %)  time 0:06  left 0:03  loss 0.125  accuracy 75.0 %  "
-        "samples/s 500  staleness 1.5  waiting 25 %  slowest worker 2, 500 ms a step, median 2 ms",
+        "samples/s 500  staleness 1.5  waiting 25 %  slowest worker 2, 500 ms per step, median "
+        "2 ms",
     ]
     assert len(said) == 3  # and the table, once
     assert said[2].startswith("mode       ssp, 1 server, 3 workers\naccuracy   93.75 %")
@@ -99,7 +100,7 @@ def test_a_run_whose_processes_are_gone_is_not_finished(tmp_path):
     world.alive = set()
     status, said = watched(run, world)
     assert status == GONE
-    assert said[-1] == f"{run}: its processes are gone, and it has no summary: not finished"
+    assert said[-1] == f"{run}: not finished: its processes are gone, and it has no summary"
     assert world.time == 110.0  # it may be started again until then
 
 
@@ -187,7 +188,7 @@ def test_a_terminal_is_drawn_on_by_rich(tmp_path):
         panel.show(state_of(read_run(run)), "silent for 31 s")
         assert watch(run, panel, interval_s=1, silent_s=30) == OVER
     text = out.getvalue()
-    for row in ("━", "62 %", "0:03", "0.125", "worker 2, 500 ms a step", "silent for 31 s"):
+    for row in ("━", "62 %", "0:03", "0.125", "worker 2, 500 ms per step", "silent for 31 s"):
         assert row in text
     assert text.rstrip().splitlines()[-1].startswith("files")
 

@@ -280,7 +280,8 @@ def test_clocks_of_hosts_that_drift_are_put_on_one(made, tmp_path):
     # A float32 says how long it took, so the start has no more than its digits.
     assert ends["rank 1: worker 1"] == 5_000_000_000 - 500_000
     assert set(read.hosts.values()) == {"host 0", "host 1"}
-    assert said.notes == ["clocks of 2 hosts: read to 20 µs; a drift of 1 ms at most is taken off"]
+    line = "clocks of 2 hosts: read within 20 µs; times are corrected for a drift of at most 1 ms"
+    assert said.notes == [line]
 
 
 def test_a_flow_does_not_go_back_in_time(made, tmp_path):
@@ -293,7 +294,7 @@ def test_a_flow_does_not_go_back_in_time(made, tmp_path):
             log.keep(record(kind, time, worker, 0, version, 0, 1), (False, worker))
     read, said = traced(run, tmp_path)
     assert [[it.name for _, it in flow] for flow in read.flows.values()] == [["push", "receive"]]
-    assert "1 flow left away" in said.notes[0]
+    assert "1 flow left out" in said.notes[0]
 
 
 def rewritten(run, tmp_path, events=None, **header):
@@ -327,7 +328,7 @@ def test_an_unfinished_run_is_drawn_as_far_as_it_is_there(made, tmp_path):
 
 
 def test_what_cannot_be_drawn_is_one_line(made, tmp_path, capsys):
-    line = "psrt: error: --steps 20:30: no worker made such a step, but 0 to 8\n"
+    line = "psrt: error: --steps 20:30: no worker made such a step; the run has 0 to 8\n"
     assert main(["trace", str(made("ssp")), "-o", str(tmp_path / "out"), "--steps", "20:30"]) == 2
     assert capsys.readouterr().err == line
     assert list(tmp_path.iterdir()) == []
@@ -391,7 +392,7 @@ def test_it_may_begin_anywhere(name, made, tmp_path_factory):
         read = read_trace(traced.path)
         check_trace(read)
         assert traced.events == len(events)
-        assert traced.notes[0] == "the end of a run: the last events of each rank"
+        assert traced.notes[0] == "only the end of the run: the last events of each rank"
         assert all("whose other end is cut off" in it for it in traced.notes[1:])
         if read.slices:  # nothing is drawn behind the last event, which is near the end of the run
             newest = max(it.stop for it in read.slices)

@@ -1,8 +1,8 @@
-"""Stops and kills ranks of real jobs, cuts off hosts, and says what was promised and what seen.
+"""Stops and kills ranks of real jobs, cuts off hosts, and says what was promised and what was seen.
 
-``make report-faults`` writes the table of ``docs/failures.md`` with it: a row for each fault, a cell
-for each MPI, which sums up all modes. ``--only REGEX`` runs the cells that match, and leaves the
-others as they are. A launch takes 3 to 20 s, all take 10 minutes.
+``make report-faults`` writes the table of ``docs/failures.md`` with it: a row for each fault, a
+cell for each MPI, which sums up all modes. ``--only REGEX`` runs the cells that match, and leaves
+the others as they are. A launch takes 3 to 20 s, all take 10 minutes.
 Hosts need root, see ``tests/support/hosts.py``.
 """
 
@@ -144,11 +144,11 @@ class Seen:
         """Return which promises were broken, in words; empty if none was."""
         statuses, results = fault.promise(mode)
         wrong = []
-        is_named = len(self.lines) == 1 and re.search(rf"rank {fault.rank}\b", self.lines[0])
-        may_be_mute = fault.where == BARE and mpi == "MPICH" and not self.lines
+        count = len(self.lines)
+        is_named = count == 1 and re.search(rf"rank {fault.rank}\b", self.lines[0])
+        may_be_mute = fault.where == BARE and mpi == "MPICH" and count == 0
         if not (is_named or may_be_mute):
-            several = f"{len(self.lines)} lines" if self.lines else "no line"
-            wrong.append("another rank named" if len(self.lines) == 1 else several)
+            wrong.append({0: "no line", 1: "another rank named"}.get(count, f"{count} lines"))
         if not (self.status in statuses if statuses else self.status):
             wrong.append(f"status {self.status}")
         if results != self.results:

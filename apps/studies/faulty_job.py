@@ -22,7 +22,7 @@ PHASES = ("start", "initial", "batches", "gradient", "evaluate", "end", "never")
 TRAINS = Path("trains")
 #: Modes that have no server unless it is asked for.
 _WITHOUT_SERVERS = ("allreduce", "local-sgd", "gossip")
-#: Steps of a worker after which all are well under way, and after which the signal comes.
+#: Steps of a worker after which all surely train, and after which the signal comes.
 _UNDER_WAY, _FALLS = 100, 150
 
 
@@ -44,7 +44,7 @@ def parsed() -> argparse.Namespace:
 
 GIVEN = parsed()
 HERE = world().rank
-#: Whether the job is to go on until something happens to it that is not a worker's own doing.
+#: Whether the job lasts until something happens to it that no worker does to itself.
 LASTS = GIVEN.phase == "never" or (GIVEN.phase == "gradient" and GIVEN.rank < GIVEN.servers)
 
 

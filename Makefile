@@ -28,7 +28,7 @@ JOBS = 2000
 FAULTS = 10000
 CASES = 100000
 SEED = 0
-# Where `make mutants` writes, and goes on.
+# Where `make mutants` writes, and resumes.
 FOUND = runs/mutants.jsonl
 # How many times as long as on an idle machine tests may take before they are stopped: make test PATIENCE=3.
 PATIENCE = 1
@@ -77,7 +77,7 @@ ifeq ($(MPI),openmpi)
   export OMPI_MCA_osc := ^ucx
   # Its transport for one-sided traffic over libfabric sleeps for a second as each rank starts.
   export OMPI_MCA_btl ?= ^ofi
-  # The same for whoever calls this environment's mpirun without make.
+  # The same for users who call this environment's mpirun without make.
   SETTLE = if [ -d $(VENV)/etc ]; then \
     printf '%s\n' 'rmaps_default_mapping_policy = :oversubscribe' 'hwloc_default_binding_policy = none' \
       >$(VENV)/etc/prte-mca-params.conf; \
@@ -283,7 +283,7 @@ test-browser: $(VENV)/.has-tests  ## tests of pages of HTML in a headless browse
 	$(call programs_for_root,chromium-headless-shell,chromium-headless-shell)
 	$(call within,900,$(PY) -m pytest -rs $(DURATIONS) tests/browser)
 
-# UCX remarks at the end on what a test of errors has left under way.
+# UCX remarks at the end on messages that a test of errors left in flight.
 test-nolocal:  ## the parallel tests under MPICH on 3 ranks that share no memory, as on three hosts
 	@MPIR_CVAR_NOLOCAL=1 UCX_LOG_LEVEL=error $(MAKE) --no-print-directory test-parallel-3 MPI=mpich \
 	  LAUNCH_TIMEOUT=1200 PARALLEL='$(PARALLEL_ANYWHERE)'
@@ -337,7 +337,7 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 	$(VENV)/bin/lint-imports
 
 # A warning is an error: a link that leads nowhere, a page that nothing leads to, a name that is not there.
-# All anew, else navigation has the old titles of pages that did not change.
+# All again, else navigation has the old titles of pages that did not change.
 SPHINX = $(PY) -m sphinx --fresh-env --write-all --quiet --fail-on-warning --keep-going --nitpicky
 docs-site: $(VENV)/.has-docs  ## the pages as a site in docs/_build/html; its examples and links tried
 	$(SPHINX) -b html docs docs/_build/html
@@ -374,10 +374,10 @@ bench-keyed: $(VENV)/.has-psrt  ## many arrays by name, pushed and pulled, again
 bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one process
 	$(MPIRUN) -n 3 $(PY) apps/bench/train.py $(ARGS)
 
-bench-pipeline: $(VENV)/.has-psrt  ## models cut across ranks against one process with the whole batch
+bench-pipeline: $(VENV)/.has-psrt  ## models split across ranks against one process with the whole batch
 	$(MPIRUN) -n 2 $(PY) apps/bench/pipeline.py $(ARGS)
 
-bench-parallelism: $(VENV)/.has-psrt  ## one model on two ranks in every way to share it out: time, memory, bytes
+bench-parallelism: $(VENV)/.has-psrt  ## one model on two ranks in every way to divide it: time, memory, bytes
 	$(MPIRUN) -n 2 $(PY) apps/bench/parallelism.py $(ARGS)
 
 bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history, and of the last events

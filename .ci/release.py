@@ -38,12 +38,15 @@ def contradictions(root: Path, tags: Sequence[str] | None) -> Iterator[str]:
     cited = _found(root / "CITATION.cff", r"^version: (.+)$")
     if cited != ours:
         yield f"CITATION.cff cites {cited}, the code is {ours}"
+    day = _found(root / "CITATION.cff", r"^date-released: (\S+)")
     # The newest heading; what came after the release would be under one that has no version.
     name = _found(root / "CHANGELOG.md", r"^## (.+)$")
     date = r"(\d{4}-\d\d-\d\d|unreleased)" if tags is None else r"\d{4}-\d\d-\d\d"
     if not re.fullmatch(rf"\[{re.escape(ours)}\] - {date}", name):
         expected = f"[{ours}] - YYYY-MM-DD"
         yield f"the newest heading of CHANGELOG.md is {name!r}, expected {expected!r}"
+    elif not name.endswith((day, "unreleased")):
+        yield f"CITATION.cff has date-released {day}, CHANGELOG.md {name!r}"
     if tags is not None and f"v{ours}" not in tags:
         yield f"this commit has no tag v{ours}: git tag -a v{ours}"
 

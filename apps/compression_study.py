@@ -5,12 +5,12 @@
 
 Every codec trains the digits in every mode that has codecs, in virtual time over links of 100
 Mbit/s, 1 and 10 Gbit/s; gradients, encoding and decoding take what they take on this machine. Each
-codec in each mode has the best of several learning rates, and so has the run without one, which all
-are held against: a codec pays where its median time to the target accuracy is shorter than the
-fastest run without one. Sign, and top-k of a hundredth, run without error feedback, too.
+codec in each mode has the best of several learning rates, and so has the run without one, the
+baseline: a codec pays where its median time to the target accuracy is shorter than the fastest run
+without one. Sign, and top-k of a hundredth, run without error feedback, too.
 
 Mode local-sgd sends less by averaging seldom, by fragments, late or eagerly, some of it by a codec,
-too, and is held against averages after every step.
+too, and is compared with averages after every step.
 
 All that is sent is counted. Flags that are not listed are those of `psrt train` and apply to every
 run, as in: --hidden 256 --epochs 30

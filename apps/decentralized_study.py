@@ -4,7 +4,7 @@
     python apps/decentralized_study.py --settings "all-reduce,ring" --partitions iid,by-label:2
 
 Workers train the digits in virtual time over links of 10 Gbit/s: by all-reduce, local SGD, elastic
-averaging, and gossip on several graphs, with samples dealt out alike and unevenly. A gradient takes
+averaging, and gossip on several graphs, with IID and non-IID samples. A gradient takes
 what it takes on this machine. Each setting has the best of several learning rates for each
 partition, and is run with all workers alike and with a straggler. Shown are the accuracy of the
 mean of all models, how far they are from it, the bytes that a worker sends in a step, and the

@@ -67,7 +67,7 @@ def accuracy(layers: Layers, batch: tuple[Any, Any]) -> Any:
 
 
 def problem_of(config: psrt.TrainConfig) -> psrt.Problem:
-    """Return the perceptron on the digits that psrt brings along."""
+    """Return the perceptron on psrt's digits."""
     data = load_dataset("digits", seed=config.seed)
     found: psrt.Problem = psrt.jax.Problem(
         loss,

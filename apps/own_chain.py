@@ -1,4 +1,4 @@
-"""A model of your own that can be cut across ranks: a residual network in plain numpy.
+"""A model of your own that can be split across ranks: a residual network in plain numpy.
 
     python apps/own_chain.py                                          # in this process
     mpirun -n 2 python apps/own_chain.py pipeline:2                   # two stages of layers
@@ -6,7 +6,7 @@
 
 A problem whose model is a chain of layers has two more methods than ``own_model.py``: ``layers``
 and ``loss``. A layer writes into arrays that it is given and keeps nothing to itself, so psrt can
-have several micro-batches under way, each in its own arrays.
+have several micro-batches in flight, each in its own arrays.
 """
 
 import sys

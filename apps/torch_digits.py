@@ -46,7 +46,7 @@ def loss(module: Any, batch: Any) -> Any:
 
 
 def problem_of(config: psrt.TrainConfig) -> psrt.Problem:
-    """Return the net on the digits that psrt brings along."""
+    """Return the net on psrt's digits."""
     data = load_dataset("digits", seed=config.seed)
     found: psrt.Problem = psrt.torch.Problem(
         net(config.seed),

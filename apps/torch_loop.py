@@ -1,4 +1,4 @@
-"""A training loop of one's own in torch whose gradients are means over all ranks.
+"""A training loop of your own in torch whose gradients are means over all ranks.
 
     python apps/torch_loop.py                      # one rank
     psrt launch -n 2 apps/torch_loop.py            # the lines with `ranks` and `gradients` matter

@@ -1,4 +1,4 @@
-"""A transformer of torch that learns to spell, on the help texts that Python brings along.
+"""A transformer of torch that learns to spell, on the help texts that come with Python.
 
     python apps/torch_text.py --optimizer adam --lr 0.003               # serially
     psrt launch -n 2 apps/torch_text.py --optimizer adam --lr 0.003     # all-reduce of two workers
@@ -99,7 +99,7 @@ def loss(module: Any, batch: Any) -> Any:
 
 
 def written(module: Any, begun: str, count: int) -> str:
-    """Return a text that goes on for ``count`` characters, each drawn by the module's scores."""
+    """Return a text with ``count`` more characters, each drawn by the module's scores."""
     draws = torch.Generator().manual_seed(0)
     text = [ALPHABET.index(it) for it in begun]
     with torch.no_grad():

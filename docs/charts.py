@@ -1,7 +1,7 @@
 """Draws the charts of this folder: ``python docs/charts.py``.
 
 A chart reads its numbers off a table of a page, so that none is written twice, or takes them from
-a small job in virtual time; a test holds the files against what is drawn.
+a small job in virtual time; a test compares the files with what is drawn.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _command(parser: FlagParser, level: int, like: FlagParser | None = None) -> 
 
 
 def _joined(parsers: Iterable[FlagParser]) -> list[FlagParser]:
-    """Return the parsers, those of modes as one that has every flag of theirs."""
+    """Return the parsers, those of modes as one that has all their flags."""
     joined: dict[str, FlagParser] = {}
     for parser in parsers:
         mode = parser.prog.split()[-1]
@@ -110,7 +110,7 @@ def _default(knob: Knob, value: Any) -> str:
 
 
 def _flags(actions: Iterable[argparse.Action], known: Mapping[str, str]) -> Iterator[str]:
-    """Yield the flags that are shown, but for those whose help is known."""
+    """Yield the flags that are shown, except those whose help is known."""
     for action in actions:
         if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
             continue

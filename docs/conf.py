@@ -1,7 +1,7 @@
 """Sphinx's settings: ``make docs-site`` builds these pages into ``docs/_build/html``.
 
 The pages are read as they are on their own. What a site needs beside that is made here: each table
-of ``index.md`` becomes a part of the navigation, two pages of the repository's root join in, and
+of ``index.md`` becomes a part of the navigation, three pages of the repository's root join in, and
 ``from_code.py`` fills in what pages say of the code.
 """
 
@@ -76,7 +76,9 @@ html_show_sphinx = False
 
 HERE = Path(__file__).parent
 #: Files of the repository's root that are pages of the site, and what they are called there.
-FROM_ROOT = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md"}
+FROM_ROOT = {
+    f"../{name.upper()}.md": f"{name}.md" for name in ("contributing", "changelog", "security")
+}
 _SECTION = re.compile(r"^## (.+)\n((?:.*\n)*?)(?=^## |\Z)", re.MULTILINE)
 _PLAY = re.compile(r"^<!-- play (\d+): (.+) -->$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([\w-]+)\.(?:md|rst)\)")

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import io
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
 from inspect import cleandoc
+from typing import Any, get_args, get_type_hints
 
 from command_line import commands
 
@@ -29,6 +32,8 @@ from psrt.history.check import RULES
 from psrt.history.check.trust import ON_TRUST
 from psrt.history.kinds import KINDS
 from psrt.pipeline import PIPELINES
+from psrt.report.simulation import Simulation
+from psrt.report.summary import Summary
 from psrt.rows.knobs import dashed, shown
 from psrt.rows.row import knobs_of_row
 
@@ -60,7 +65,7 @@ def _explained(words: list[str]) -> str:
 
 
 def _kinds() -> Iterator[str]:
-    """Yield a table of the kinds of events; a column is said where a field is not called so."""
+    """Yield a table of the kinds of events; and columns whose names differ from their fields."""
     yield "| kind | | who | what happened | fields |"
     yield "|---|---|---|---|---|"
     for kind, it in sorted(KINDS.items()):
@@ -145,6 +150,37 @@ def _codecs() -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def _fields(name: str, kind: Any) -> Iterator[str]:
+    """Yield a table of the fields of a JSON file, and of the objects in it."""
+    yield f"| `{name}` | |"
+    yield "|---|---|"
+    for names, text in _commented(kind):
+        cells = (", ".join(f"`{it}`" for it in names), text.replace("``", "`"))
+        yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def _commented(kind: Any, prefix: str = "") -> Iterator[tuple[list[str], str]]:
+    """Yield fields that share a comment, and its text; else that of the docstring."""
+    hints = get_type_hints(kind)
+    groups: list[tuple[list[str], list[str]]] = [([], [])]
+    for comment, name in re.findall(
+        r"^    (?:#: (.*)|(\w+): .*)$", inspect.getsource(kind), re.MULTILINE
+    ):
+        if comment and groups[-1][0]:
+            groups.append(([], []))
+        if comment:
+            groups[-1][1].append(comment)
+        elif name in hints and name != "more":  # whose own fields are in the file
+            groups[-1][0].append(name)
+    for names, comments in groups:
+        text = " ".join(comments) or cleandoc(kind.__doc__).split("\n\n")[0].replace("\n", " ")
+        if names:
+            yield [f"{prefix}{name}" for name in names], text
+        for name in names:
+            for inner in filter(is_dataclass, (hints[name], *get_args(hints[name]))):
+                yield from _commented(inner, f"{prefix}{name}.")
+
+
 def _derivation(module: str) -> str:
     return as_markdown(importlib.import_module(module).__doc__ or "")
 
@@ -176,7 +212,7 @@ def _table(lines: list[str]) -> Iterator[str]:
         cells = [line[start:end].strip() for (start, _), end in zip(spans, ends, strict=True)]
         if cells[0] or not rows:
             rows.append(cells)
-        else:  # the row before goes on
+        else:  # more of the row before
             rows[-1] = [f"{old} {new}".strip() for old, new in zip(rows[-1], cells, strict=True)]
     head, *rest = (f"| {' | '.join(cells)} |" for cells in rows)
     yield from (head, "|---" * len(spans) + "|", *rest)
@@ -192,5 +228,10 @@ _TABLES = {
     "PHASES": lambda: _schedules(PHASES.values()),
     "PIPELINES": _pipelines,
     "RULES": _rules,
+    "SUMMARY": lambda: (
+        *_fields("summary.json", Summary),
+        "",
+        *_fields("simulation.json", Simulation),
+    ),
     "TRUST": _trusted,
 }

@@ -30,7 +30,7 @@ from psrt.job.local import run as run_here
 from psrt.mpi.communicator import Communicator
 from psrt.trainer import Trainer
 
-#: Seconds of a turn, about; learning rate; batches of a worker that are not alike.
+#: Seconds of a turn, about; learning rate; different batches of a worker.
 _TURN_S, _LR, _BATCHES = 1.5, 1e-3, 8
 #: The time of which every other one is compared with.
 _DDP, _ALONE, _BARE = "DDP over gloo", "without a message", "torch in one process"

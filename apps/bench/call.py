@@ -8,7 +8,7 @@ turn, and taken off round by round:
 - Between hosts the butterfly of two ranks is one exchange of the vector and one sum. Bare, that
   is ``Sendrecv`` and ``np.add``. What the call takes beyond them is psrt's.
 - On one host there are no messages but looks at a peer's flag, which nobody can time apart from
-  the call. The library's own call stands for them: it cannot do without its messages either.
+  the call. The library's own call stands for them: it needs its messages, too.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def summarize(found: Readings[str]) -> dict[str, Summary]:
 
 
 def _bare_exchange(comm: MPI.Comm) -> Callable[[], object]:
-    """Return a call that does what a butterfly of two ranks cannot do without."""
+    """Return a call that does the least that a butterfly of two ranks needs."""
     mine, given = (np.zeros(NBYTES // 4, np.float32) for _ in range(2))
     peer = 1 - comm.rank
 

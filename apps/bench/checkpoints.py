@@ -104,7 +104,7 @@ class Stalls:
 
 
 def _train(comm: MPI.Comm, mode: str, steps: int, **checkpoints: Any) -> float:
-    """Train for so many steps; return the seconds, at all ranks."""
+    """Train for a number of steps; return the seconds, at all ranks."""
     config = TrainConfig(
         mode=cast(Any, mode), steps=steps, optimizer="momentum", lr=1e-4, **checkpoints
     )

@@ -162,7 +162,7 @@ def measure(
 
 
 def _checked(name: str, run: Trips, workers: int, wrong: list[str]) -> Run:
-    """Return a function that makes round trips; what was lost or doubled is told in ``wrong``."""
+    """Return a function that makes round trips; what was lost or doubled is added to ``wrong``."""
 
     def checked(count: int) -> float:
         seconds, numbers = run(count)

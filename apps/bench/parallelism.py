@@ -1,4 +1,4 @@
-"""One model on two ranks, in every way to share its work out: time, memory and bytes.
+"""One model on two ranks, in every way to divide its work: time, memory and bytes.
 
     mpirun -n 2 python apps/bench/parallelism.py
 
@@ -9,7 +9,7 @@ read stands what is predicted:
   same run, see ``cuts.prediction``.
 - *memory*: ``psrt.core.sharding.memory``, and the activations of ``docs/parallelism.md``.
 - *bytes*: of a sum of n numbers over W ranks of a host each reads n(W − 1)/W of the others'; where
-  parameters are shared out, as many are sent to owners, and gathered twice, but for the two buckets
+  parameters are sharded, as many are sent to owners, and gathered twice, except for the two buckets
   that are still there on the way back; stages send activations, or their gradients, once.
 """
 
@@ -216,7 +216,7 @@ COLUMNS: tuple[Column, ...] = (
 def report(comm: MPI.Comm, rounds: int) -> Report:
     """Measure, and return the rows and their table."""
     rows = measure(comm, rounds=rounds)
-    return {"ways to share the work out": (rows, table(rows, COLUMNS))}
+    return {"ways to divide the work": (rows, table(rows, COLUMNS))}
 
 
 if __name__ == "__main__":

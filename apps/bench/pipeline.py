@@ -1,9 +1,9 @@
-"""Models cut across two ranks: samples per second against one process with the whole batch.
+"""Models split across two ranks: samples per second against one process with the whole batch.
 
     mpirun -n 2 python apps/bench/pipeline.py
 
 That is the honest baseline. Two stages are twice as many cores, but they compute by micro-batches,
-whose small products are dear. So beside what is read stands the bound of each cut (see
+whose small products are slow. So beside what is read stands the bound of each cut (see
 ``psrt.pipeline.cost``): balance × bubble × efficiency, of costs of layers measured in the same run;
 and what psrt's simulator predicts by these, see ``cuts.prediction``.
 One process with the same micro-batches takes its turn, too, and where torch is installed its

@@ -39,7 +39,7 @@ SCHEMES: dict[str, tuple[int, dict[str, Any]]] = {
 }
 TORCH = "torch ddp"
 LR = 0.01
-#: Every run compiles its sums anew, at most a few buckets, and a port has room for 256.
+#: Every run compiles its sums again, at most a few buckets, and a port has room for 256.
 _RUNS_OF_A_PORT = 32
 
 
@@ -163,7 +163,7 @@ class Scheme:
         for it in server.shards:
             pushes = sum(it.shard.counts.stats.histogram)
             if pushes != steps * len(port.role_map.workers):
-                raise ProtocolError(f"a shard applied {pushes} pushes, expected {steps} a worker")
+                raise ProtocolError(f"a shard applied {pushes} pushes, expected {steps} per worker")
         return 0.0
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ _LARGE = ("--mode", "async", "--servers", "8", "--workers", "10000", "--steps", 
 
 
 def run(*, rounds: int = 5) -> list[dict[str, Any]]:
-    """Measure; one process, but for the one whose memory is read.
+    """Measure; one process, and another whose memory is read.
 
     Args:
         rounds: readings of each.

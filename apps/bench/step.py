@@ -2,7 +2,7 @@
 
     python apps/bench/step.py --rounds 15
 
-The bare products are the ``np.dot(..., out=)`` calls that a step cannot do without, on the
+The bare products are the ``np.dot(..., out=)`` calls that a step needs at least, on the
 same parameters, gradient and shapes: one forward and one weight gradient per layer, and one
 input gradient per layer but the first. What a step takes beyond them is psrt's.
 """

@@ -30,7 +30,7 @@ class GlooGroup:
         )
 
     def parallel(self, module: Any) -> Any:
-        """Return the module under DDP. Who calls this must have forgotten it before ``close``."""
+        """Return the module under DDP. The caller must have dropped it before ``close``."""
         return torch.nn.parallel.DistributedDataParallel(module)
 
     def close(self) -> None:

@@ -166,7 +166,7 @@ def run_all(options: Namespace, flags: Sequence[str]) -> list[Row]:
         for setting in settings_of(mode)
         if setting in asked
     ]
-    for pair in pairs:  # before the first is run: a bad flag is told at once
+    for pair in pairs:  # before the first is run: a bad flag is an error at once
         config = job_of(*pair, options.links[0], options.rates[0], 0, flags).config
         psrt.resolve(config, ranks=options.workers + (config.servers or 0))
     rows: list[Row] = []

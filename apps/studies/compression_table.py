@@ -16,7 +16,7 @@ from psrt.core.units import size_text
 
 Row = Mapping[str, Any]
 
-#: The setting that all others are held against.
+#: The baseline of all other settings.
 NONE = "none"
 PAYS, OPEN, COSTS, FAILS = "pays", "open", "costs", "never"
 

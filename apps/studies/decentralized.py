@@ -65,7 +65,7 @@ def run_all(options: Namespace, flags: Sequence[str]) -> list[Row]:
             raise ConfigError(f"no setting {setting!r} here{guess}, there are: "
                               f"{', '.join(SETTINGS)}")  # fmt: skip
     pairs = [(setting, partition) for partition in options.partitions for setting in asked]
-    for pair in pairs:  # before the first is run: a bad flag is told at once
+    for pair in pairs:  # before the first is run: a bad flag is an error at once
         config = config_of(*pair, options.rates[0], 0, flags)
         psrt.resolve(config, ranks=options.workers + (config.servers or 1))
     rows: list[Row] = []

@@ -1,8 +1,8 @@
-"""Kills random ranks of supervised jobs at random times, and says how each job went on.
+"""Kills random ranks of supervised jobs at random times, and says how each job ended.
 
 ``make report-kills`` writes the table of ``docs/benchmarks.md`` with it. Each job is run once
 undisturbed; then ``psrt launch --restarts`` runs it while ranks are killed, some while they start,
-some while they train, save or go on. All times and victims come from ``--seed``; what a time falls
+some while they train, save or resume. All times and victims come from ``--seed``; what a time falls
 on does not.
 """
 
@@ -35,13 +35,13 @@ VENVS = {"Open MPI": ".venv", "MPICH": ".venv-mpich"}
 COMMON = "--hidden 32 --checkpoint-every 150 --resume auto --out run"
 #: Longest silence of a job, in seconds, before it counts as a hang.
 SILENCE_S = 100.0
-#: A rank is killed at most so many seconds after its attempt was started.
+#: A rank is killed at most this many seconds after its attempt was started.
 LATEST_S = 4.0
 #: Kills of one run.
 EACH = 5
 _OF_MPI = re.compile("sm_segment|vader_segment|osc_sm|mpich_sh|psrt")
 _SHARED = Path("/dev/shm")
-#: What is said before a restart, and the seconds until then.
+#: The line before a restart, and the seconds until then.
 RESTART = r"; restart \d+ of \d+ in (\S+) s\n"
 _RANK = re.compile(rb"(?:OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)\0")
 
@@ -176,7 +176,7 @@ def run(mpi: str, job: Job, seed: int, kills: int, wanted: str) -> tuple[Seen, s
         mpi: its name.
         job: what to run.
         seed: of times and victims.
-        kills: at most so many.
+        kills: at most this many.
         wanted: the digest of an undisturbed run; empty if there is none to compare with.
     """
     seen, it = Seen(mpi, job.name, seed), random.Random(f"{seed} {mpi} {job.name}")
@@ -267,19 +267,20 @@ def _maps() -> Iterator[str]:
 
 def table(found: Sequence[Seen]) -> str:
     """Return the rows of the page."""
-    lines = ["| job | MPI | runs | kills | ended as promised | trains again after |"]
-    lines.append("|---|---|---|---|---|---|")
+    heads = (f"{mpi}: runs | kills | again, s" for mpi in VENVS)
+    lines = [f"| job | {' | '.join(heads)} |", "|---" * (1 + 3 * len(VENVS)) + "|"]
     for job in JOBS:
+        cells = [f"`{job.name}`" + ("" if job.same else ", `psrt check`")]
         for mpi in VENVS:
             own = [it for it in found if (it.mpi, it.job) == (mpi, job.name)]
-            if not own:
-                continue
             kills, good = sum(it.kills for it in own), sum(not it.wrong for it in own)
             back = sorted(s for it in own for s in it.back_s)
-            took = f"{statistics.median(back):.1f} s, at most {back[-1]:.1f}" if back else ""
-            name = f"`{job.name}`" + ("" if job.same else ", `psrt check`")
-            ended = f"{good}" if good == len(own) else f"**{good}**"
-            lines.append(f"| {name} | {mpi} | {len(own)} | {kills} | {ended} | {took} |")
+            cells += [
+                f"{good}" if good == len(own) else f"**{good} of {len(own)}**",
+                f"{kills}",
+                f"{statistics.median(back):.1f} ({back[-1]:.1f})" if back else "",
+            ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

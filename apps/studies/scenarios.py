@@ -1,4 +1,4 @@
-"""The scenarios of the straggler lab: who is late in each of them, as ``--inject`` says it. Pure.
+"""The scenarios of the straggler lab: the stragglers of each, as flags of ``--inject``. Pure.
 
 They are sized for the digits on one machine, where a step takes a tenth of a millisecond or two and
 a mode some 100 steps to a good accuracy: each is a nuisance that a mode may or may not wait for.
@@ -20,7 +20,7 @@ class Scenario(NamedTuple):
     inject: tuple[str, ...] = ()
 
     def flags(self, workers: int) -> list[str]:
-        """Return the flags that make it happen to so many workers."""
+        """Return the flags that make it happen to that many workers."""
         texts = [text.format(last=workers - 1) for text in self.inject]
         return [word for text in texts for word in ("--inject", text)]
 

@@ -26,7 +26,7 @@ CAUSES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 #: Most columns of cells; where τ is larger, a column holds several.
 _COLUMNS = 64
-#: Most workers whose bars and dots are told apart.
+#: Most workers whose bars and dots can be distinguished.
 _APART = 48
 
 

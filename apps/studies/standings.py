@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 #: How a mode stands in a scenario.
 FIRST, TIED, NEAR, BEHIND, NEVER, BASELINE = "first", "tied", "near", "behind", "never", "baseline"
-#: As fast as the best but for a tenth, though the spreads are apart.
+#: As fast as the best to a tenth, though the spreads are apart.
 NEAR_RATIO = 1.1
 #: What the table has the medians of, beside the time to the target.
 _MEDIANS = (
@@ -107,7 +107,7 @@ def _or_none(value: float) -> float | None:
 
 
 def repeats(runs: Iterable[Row]) -> bool | None:
-    """Tell whether a seed ends in the same parameters whoever is late; None if it cannot be told.
+    """Return whether a seed ends in the same parameters with any straggler; None if not known.
 
     Args:
         runs: of one mode, with ``seed`` and ``parameters_sha256``.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from studies.standings import BASELINE, BEHIND, FIRST, NEAR, TIED, Row, median_of, repeats
 
-#: A loss of accuracy that is told: a hundredth, some four samples of the digits' test set.
+#: A loss of accuracy that is reported: a hundredth, some four samples of the digits' test set.
 ACCURACY_LOSS = 0.01
 
 
@@ -122,7 +122,8 @@ def _price(mine: Sequence[Row], runs: Sequence[Row]) -> str:
         prices.append(f"workers wait {share} of the time ({waiting['scenario']})")
     same = repeats(runs)
     if same is not None:
-        prices.append("the same bits whoever is late" if same else "other bits if another is late")
+        bits = "the same bits with any" if same else "other bits with another"
+        prices.append(f"{bits} straggler")
     return ", ".join(prices)
 
 

@@ -51,7 +51,7 @@ def add_flags(flags: FlagParser) -> None:
 def study(options: Namespace, flags: Sequence[str]) -> None:
     """Run all combinations; show and write what came out."""
     refuse(flags, "--mode", "--staleness-rate", "--seed")
-    jobs = [  # all made before the first is run: a bad flag is told at once
+    jobs = [  # all made before the first is run: a bad flag is an error at once
         (workers, config_of(mode, rate, workers, seed, flags))
         for mode, seed, workers, rate in product(
             options.modes, range(options.seeds), options.workers, options.rates

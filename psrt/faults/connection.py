@@ -1,7 +1,7 @@
 """A connection that carries messages, JSON objects, and never waits for its other end.
 
-What a full socket does not take is kept and sent later, so that no message is cut in two: whoever
-is stopped for a while goes on reading where it was.
+What a full socket does not take is kept and sent later, so that no message is split: a process
+that is stopped for a while resumes reading where it was.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Connection:
         self._coming, self._going = bytearray(), bytearray()
 
     def fileno(self) -> int:
-        """Return the descriptor, for whoever waits for several."""
+        """Return the descriptor, for a caller that waits for several."""
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any], *, droppable: bool = False) -> bool:
@@ -162,7 +162,7 @@ class Address:
         return cls(name, host, secret, tuple(addresses), port)
 
     def connect(self, timeout_s: float) -> Connection:
-        """Connect to whoever listens there.
+        """Connect to the listener at this address.
 
         Args:
             timeout_s: of one attempt.

@@ -3,14 +3,15 @@
 Every rank tells at regular intervals whether it is busy, waits or pauses, and for how long. Then
 
 - a rank whose process has ended before its part was over is *dead*, at once;
-- a rank that has told nothing for the time-out is *silent*: stopped, cut off, or locked up; it is
-  busy if its process is seen at work;
-- a rank that waits longer than the time-out, while no other has been busy or got on, is *stuck*:
-  whoever computes is not late, and that may be any of those it waits for, directly or not;
+- a rank that has reported nothing for the time-out is *silent*: stopped, cut off, or locked up; it
+  is busy if its process is seen at work;
+- a rank that waits longer than the time-out, while no other has been busy or made progress, is
+  *stuck*: a rank that computes is not late, and it may be any of those it waits for, directly or
+  not;
 - a rank that has been busy with one thing for the limit of busy work is *stuck*, too.
 
-It also says which ranks that is due to, so that the others may go on without them: those that are
-silent or busy for too long, and those that pause while all others wait.
+It also says which ranks are the cause, so that the others may continue without them: those
+that are silent or busy for too long, and those that pause while all others wait.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Verdict:
     kind: Literal["stall", "dead", "silent", "stuck"]
     #: One line without a prefix.
     text: str
-    #: The ranks that it is due to; empty if nobody could go on without some of them.
+    #: The ranks that caused it; empty if the others could not continue without some of them.
     ranks: tuple[int, ...] = ()
 
 
@@ -121,7 +122,7 @@ class Detector:
     timeout_s: float
     #: Seconds that one piece of work may take.
     busy_s: float
-    #: Seconds of a wait after which it is told once.
+    #: Seconds of a wait after which it is reported once.
     stall_s: float
     #: What the user sets the time-out with, for messages.
     knob: str = "--timeout-s"
@@ -176,7 +177,7 @@ class Detector:
         )
 
     def quiet(self, now: float, seconds: float) -> list[int]:
-        """Return the ranks that have told nothing for the given time."""
+        """Return the ranks that have reported nothing for the given time."""
         return [
             rank
             for rank, entry in self._ranks.items()
@@ -184,7 +185,7 @@ class Detector:
         ]
 
     def judge(self, now: float) -> Verdict | None:
-        """Return what there is to tell now; to be called at regular intervals."""
+        """Return what must be reported now; to be called at regular intervals."""
         quiet = self.quiet(now, self.timeout_s)
         silent = [rank for rank in quiet if not self._may_be_busy(rank, now)]
         if silent:
@@ -213,7 +214,7 @@ class Detector:
 
         Args:
             now: on the clock of all methods.
-            seconds: for which a rank may have told nothing, and is not looked at.
+            seconds: for which a rank may have reported nothing without being looked at.
 
         Returns:
             when a rank was last busy, or got on, and of each rank that is silent, and not at work,
@@ -235,7 +236,7 @@ class Detector:
             entry.condition, entry.process = None, Sight()
 
     def forget(self, ranks: Iterable[int], now: float) -> None:
-        """Go on without these ranks, which whoever waits may have waited for until now."""
+        """Continue without these ranks, which waiting ranks may have waited for until now."""
         self._got_on_at = now
         for rank in ranks:
             self._ranks[rank].gone = True
@@ -317,6 +318,6 @@ class Detector:
 
 
 def _at(entry: _Rank) -> str:
-    """Return how far a rank has told that it is, in words that follow another."""
+    """Return how far a rank has reported to be, in words that follow others."""
     where = "" if entry.condition is None else entry.condition.where
     return where and f" at {where}"

@@ -51,7 +51,7 @@ class Hub(Watcher):
             vitals: of this process.
             detector: decides.
             tell: called from another thread.
-            forgive: called there with ranks that the others go on without.
+            forgive: called there with ranks that the others continue without.
             live: called there at each beat.
         """
         super().__init__(0, roster.size, vitals, detector.timeout_s, tell)
@@ -61,13 +61,13 @@ class Hub(Watcher):
         self._live = live
         #: Ranks whose processes have ended, and how, as far as it is known.
         self._ended: dict[int, int | None] = {}
-        #: Errors that ranks have told, and when the first came.
+        #: Errors that ranks have reported, and when the first came.
         self._failed: dict[int, End] = {}
         self._failed_at = float("inf")
         #: See ``spare``.
         self._spare: frozenset[int] = frozenset()
         self._survives = False
-        #: By epoch, the ranks that its samples are not dealt out to; see ``left_out``.
+        #: By epoch, the ranks that are given none of its samples; see ``left_out``.
         self.left_out_so_far: dict[int, frozenset[int]] = {}
         self._listener = Listener(self._selector, roster.size, Caller, self._heard)
         self._start()
@@ -87,22 +87,22 @@ class Hub(Watcher):
             self._detector.watch([0, *ranks], time.monotonic())
 
     def spare(self, ranks: Iterable[int], *, survives: bool = False) -> frozenset[int]:
-        """Declare which ranks the others can go on without from now on, if one of these stays.
+        """Declare which ranks the others can continue without from now on, if one of these stays.
 
         Args:
-            ranks: of such as fall silent or are stuck.
+            ranks: of those that may stop responding or be stuck.
             survives: whether their processes may end, too; else a launcher, or MPI, ends all ranks
                 when one has died.
 
         Returns:
-            The ranks that they go on without already.
+            The ranks that they continue without already.
         """
         with self._lock:
             self._spare, self._survives = frozenset(ranks), survives
             return self.vitals.gone
 
     def left_out(self, epoch: int) -> frozenset[int]:
-        """Return the ranks that the samples of an epoch are not dealt out to, the same for all.
+        """Return the ranks that are given no samples of an epoch, the same for all callers.
 
         They are those that were gone when the first rank asked, so that every sample of the epoch
         is somebody's, and nobody else's.
@@ -135,7 +135,7 @@ class Hub(Watcher):
                 self._detector.ended(rank)
 
     def end(self, status: int) -> None:
-        """End the job, of which everything has been told."""
+        """End the job, of which everything has been reported."""
         self._finish(End(status))
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Hub(Watcher):
             self._ended.setdefault(lost.rank, None)
 
     def _heard(self, caller: Caller, message: Mapping[str, Any]) -> bool:
-        """Take one message; return whether the connection goes on."""
+        """Take one message; return whether the connection stays open."""
         if caller.rank < 0:
             rank = message.get("rank")
             if not self._listener.knows(message) or not isinstance(rank, int):
@@ -195,7 +195,7 @@ class Hub(Watcher):
         if "says" in message:
             self._pass_on(message["to"], message["says"], caller.rank)
         if "gave up" in message:
-            # This process was stopped; the others have told so, and are ending.
+            # This process was stopped; the others have reported so, and are ending.
             self._finish(End(int(message["gave up"])))
         if "bye" in message or "unwatched" in message:
             caller.said_goodbye = True
@@ -251,13 +251,13 @@ class Hub(Watcher):
             return
         is_dead = verdict.kind == "dead"
         if (self._survives or not is_dead) and self._goes_on_without(verdict.ranks, is_dead):
-            self._tell(f"psrt: {verdict.text}; the others go on\n")
+            self._tell(f"psrt: {verdict.text}; the others continue\n")
             return
         status = JobOverError.DIED if is_dead else JobOverError.LATE
         self._finish(End(status, f"psrt: error: {verdict.text}\n"))
 
     def _goes_on_without(self, ranks: Iterable[int], are_dead: bool) -> bool:
-        """Go on without these ranks if that can be done; return whether it can."""
+        """Continue without these ranks if that is possible; return whether it is."""
         with self._lock:
             gone = self.vitals.gone.union(ranks)
             if 0 in gone or not self.vitals.gone < gone < self._spare:
@@ -301,7 +301,7 @@ class Hub(Watcher):
     def _finish(self, end: End) -> None:
         """Tell why the job is over, and end it on every rank."""
         if self.over is None:
-            # First: being told may take until the launcher begins to end the ranks, and none is to
+            # First: reporting may take until the launcher begins to end the ranks, and none should
             # be blamed for that.
             self._send({"over": end.status})
             self._end(end)

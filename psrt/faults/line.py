@@ -72,7 +72,7 @@ class Line(Watcher):
         #: Processes that have ended: their ranks.
         self._ended: list[int] = []
         self._pidfds = pidfds(neighbours)
-        #: Whether the others go on without this rank: it was stopped, and goes on now. It must
+        #: Whether the others continue without this rank: it was stopped, and runs again. It must
         #: neither do anything nor end, for a launcher ends all ranks when one does.
         self.is_given_up = False
         #: See ``Hub.left_out``, as far as rank 0 has answered.
@@ -103,7 +103,7 @@ class Line(Watcher):
             self._end(End(status))
 
     def ask_who_is_left_out(self, epoch: int) -> None:
-        """Ask rank 0 who the samples of an epoch are not dealt out to."""
+        """Ask rank 0 which ranks are given no samples of an epoch."""
         self._say({"deals": epoch})
 
     def left_out(self, epoch: int) -> frozenset[int] | None:
@@ -133,7 +133,7 @@ class Line(Watcher):
         return self._lost_at + _LATER_S * (0 not in self._pids)
 
     def _at_deadline(self, now: float) -> None:
-        # Here only if nothing has told how rank 0's process has ended: it cannot be seen.
+        # Here only if nothing reported how rank 0's process ended: it cannot be seen.
         self._tell_of_the_first(how=exit_code(self._pids[0]) if 0 in self._pids else None)
 
     def _take(self, key: selectors.SelectorKey) -> None:
@@ -184,7 +184,7 @@ class Line(Watcher):
 
     @property
     def _patience_s(self) -> float:
-        """For how long rank 0 may be silent before that is told."""
+        """For how long rank 0 may be silent before that is reported."""
         return self.timeout_s
 
     def _beat(self, now: float) -> None:

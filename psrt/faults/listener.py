@@ -38,7 +38,7 @@ class Listener(Generic[CallerT]):
     most: InitVar[int]
     #: Makes a caller of a connection.
     caller: Callable[[Connection], CallerT]
-    #: Takes one message of a caller; returns whether the connection goes on.
+    #: Takes one message of a caller; returns whether the connection stays open.
     heard: Callable[[CallerT, Mapping[str, Any]], bool]
     #: Those who are connected.
     callers: set[CallerT] = field(default_factory=set, init=False)
@@ -70,7 +70,7 @@ class Listener(Generic[CallerT]):
         self.selector.register(listener, selectors.EVENT_READ)
 
     def take(self, key: selectors.SelectorKey) -> CallerT | None:
-        """Take what the selector has told of: a call, or what a caller says.
+        """Take what the selector reports: a call, or what a caller says.
 
         Returns:
             The caller whose connection has ended by that; None if none has.
@@ -93,7 +93,7 @@ class Listener(Generic[CallerT]):
         try:
             connected, _ = listener.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # whoever comes now is refused
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # a new caller is refused
                 self.selector.unregister(listener)
                 listener.close()
             return
@@ -114,7 +114,7 @@ class Listener(Generic[CallerT]):
 
 
 def _allow_files(number: int) -> None:
-    """Let this process have so many files open, as far as it may."""
+    """Let this process have that many files open, as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < number:
         allowed = number if hard == resource.RLIM_INFINITY else min(number, hard)

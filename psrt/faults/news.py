@@ -27,7 +27,7 @@ class News(Watcher):
     _awake_at = math.inf
 
     def busy_until(self) -> float:
-        """Return when a rank was last known to be busy, or to get on, by ``time.monotonic``."""
+        """Return when a rank was last busy or made progress, by ``time.monotonic``."""
         now = time.monotonic()
         if not self.watches:
             return -math.inf

@@ -2,7 +2,7 @@
 
 A launcher that ends a job may do so before the line that says why has left its rank: MPICH's kills
 all ranks within 2 ms of a death. So each rank that is watched has a connection to ``psrt launch``,
-its parent on whatever host. What ends the job is told there. A connection that ends without a
+its parent on whatever host. What ends the job is reported there. A connection that ends without a
 goodbye is that of a process that has died: the kernel closes it, whatever the process was doing.
 Of several the first is the cause.
 
@@ -90,9 +90,9 @@ class Parent:
             self._listener.listen_on_network()
         #: Those whose processes have died while they were watched, in that order, and how.
         self._dead: list[tuple[Member, int | None]] = []
-        #: Ranks that the others go on without.
+        #: Ranks that the others continue without.
         self._forgiven: set[int] = set()
-        #: Whether the launcher has ended rank 0, without whom nobody goes on.
+        #: Whether the launcher has ended rank 0, without which no rank continues.
         self._first_was_ended = False
         self._here = this_process(-1)
         self._several_hosts = several_hosts
@@ -106,7 +106,7 @@ class Parent:
         self.is_late = False
         #: Hosts that the launcher has lost, as it tells itself; it then ends the ranks of all.
         self.lost: list[str] = []
-        #: Why the job is over, as the first to know has told; None while it is not.
+        #: Why the job is over, as the first rank to know reported; None while it is not.
         self.over: End | None = None
         #: When a rank was heard last, by ``time.monotonic``; None before the first.
         self.heard_at: float | None = None
@@ -150,7 +150,7 @@ class Parent:
         """Hear the last words of ranks that have ended; return why the job was over, if known.
 
         Args:
-            blames: whether a process that has died without a word is told to be the reason.
+            blames: whether a process that died silently is reported as the reason.
         """
         if self._ends_at < math.inf:
             return self.over
@@ -230,7 +230,7 @@ class Parent:
         return any(child.member is not None for child in self._listener.callers)
 
     def _heard(self, child: _Child, message: Mapping[str, Any]) -> bool:
-        """Take one message; return whether the connection goes on."""
+        """Take one message; return whether the connection stays open."""
         if not child.is_known:
             child.is_known = self._listener.knows(message)
             if child.is_known:
@@ -268,7 +268,7 @@ class Parent:
 
     @property
     def _blamed(self) -> list[tuple[Member, int | None]]:
-        """The dead without whom the others did not go on."""
+        """The dead ranks without which the others did not continue."""
         return [it for it in self._dead if it[0].rank not in self._forgiven]
 
     def _is_here(self, member: Member) -> bool:
@@ -287,7 +287,7 @@ class Parent:
         return End(JobOverError.LATE, f"psrt: error: {text}\n")
 
     def _reason(self) -> End | None:
-        """Return why the job is over where its ranks have not told."""
+        """Return why the job is over where its ranks did not report it."""
         callers = self._listener.callers
         watched = [child.member for child in callers if child.member is not None]
         silent = [str(member) for member in watched if not self._is_here(member)]
@@ -296,7 +296,7 @@ class Parent:
         if silent and not (self._blamed and _signal(self._blamed[0][1])):
             return End(JobOverError.LATE, f"psrt: error: out of reach: {_few(silent)}\n")
         # A launcher that has lost a host ends the others, or leaves them, as one of those that
-        # would have gone on: rank 0 forgives who goes before itself.
+        # would have continued: rank 0 forgives those that end before itself.
         if self._blamed or (self._dead and (self._first_was_ended or watched)):
             return self._death()
         return self._interrupted
@@ -306,7 +306,7 @@ class Parent:
         return End(JobOverError.DIED, f"psrt: error: {member} {how_it_ended(code)}\n")
 
     def _told(self, child: _Child, end: End) -> None:
-        """Take an end that a rank has told; who tells no reason leaves that to another rank."""
+        """Take an end that a rank reported; one without a reason leaves that to another rank."""
         if self.over is not None:
             if self.over.status == end.status and not self.over.text:
                 self._end(end)
@@ -355,11 +355,11 @@ class ParentLine:
         connection.send({"secret": secret})
 
     def watch(self, member: Member) -> None:
-        """Have the end of this process, which is ``member``, be taken for a death from now on."""
+        """Have the end of this process, which is ``member``, count as a death from now on."""
         self._connection.send({"watch": member.to_json()})
 
     def live(self) -> None:
-        """Tell that this process goes on."""
+        """Report that this process is alive."""
         self._connection.send({"lives": 1}, droppable=True)
 
     def bye(self) -> None:
@@ -371,7 +371,7 @@ class ParentLine:
         self._connection.send({"ends": 1}, droppable=True)
 
     def forgive(self, ranks: Iterable[int]) -> None:
-        """Have the ends of ranks that the others go on without be no reason for anything."""
+        """Ignore the ends of ranks that the others continue without."""
         self._connection.send({"gone": list(ranks)})
 
     def runs(self, out: str, config: str) -> None:

@@ -66,7 +66,7 @@ def state_of(pid: int) -> str:
 
 
 def exit_code(pid: int) -> int | None:
-    """Return how a process ended, as ``waitpid`` gives it; None if it cannot be told any more.
+    """Return how a process ended, as ``waitpid`` gives it; None if it is not known any more.
 
     It can until its parent, the launcher, has asked for it: some milliseconds.
     """

@@ -66,7 +66,7 @@ class Roster:
         Args:
             servers: their ranks.
             workers: their ranks.
-            places: by worker, where it is in a model that is cut, such as ``stage 1``; else empty.
+            places: by worker, where it is in a split model, such as ``stage 1``; else empty.
         """
         for kind, ranks in (("server", servers), ("worker", workers)):
             for number, rank in enumerate(ranks):

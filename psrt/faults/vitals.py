@@ -33,15 +33,15 @@ class Vitals:
     def __init__(self) -> None:
         #: Why the job is over, said already; a wait raises it.
         self.over: BaseException | None = None
-        #: Ranks that the others go on without.
+        #: Ranks that the others continue without.
         self.gone: frozenset[int] = frozenset()
         #: Those of them whose processes have ended.
         self.dead: frozenset[int] = frozenset()
-        #: Whether this process must leave without MPI's own end, which may wait for the dead.
+        #: Whether this process must leave without MPI's own end, which may wait for dead ranks.
         self.leaves = False
         #: Long waits so far; each is something new.
         self.waits = 0
-        #: Called by any thread with what the user is told when the job ends, and its exit status.
+        #: Called by any thread with what the user sees when the job ends, and its exit status.
         #: It outlives the job, whose error ends the process.
         self.note_end: Callable[[str, int], None] = unnoted
         self._last: Hashable = None
@@ -49,7 +49,7 @@ class Vitals:
         self.reset("starts")
 
     def reset(self, doing: str) -> None:
-        """Begin anew, with another job."""
+        """Start again, with another job."""
         #: Describes what the rank waits for; None while it does not wait for other ranks.
         self.waiting_for: Callable[[], str] | None = None
         #: What the wait asks until when others were busy, by ``time.monotonic``.
@@ -62,7 +62,7 @@ class Vitals:
         self.where: Callable[[], str] = lambda: ""
         #: Called by the watching thread when the job is over and the main one may be stuck.
         self.last_words: Callable[[], None] = nothing
-        #: Returns something that changes whenever the rank gets on.
+        #: Returns something that changes whenever the rank makes progress.
         self.pulse: Callable[[], Hashable] = lambda: self.waits
 
     @contextlib.contextmanager

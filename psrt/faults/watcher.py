@@ -1,8 +1,8 @@
 """The thread with which a rank watches over its job while MPI, or its main thread, is stuck.
 
 Rank 0 has the ``Hub``, every other rank a ``Line`` to it. A rank tells at each beat what it does;
-the hub tells that it is there, and in the end why the job is over. A process that dies closes its
-socket, whatever it was doing, so its end is known at once; one that is stopped falls silent. The
+the hub reports that it is there, and in the end why the job is over. A process that dies closes its
+socket, whatever it was doing, so its end is known at once; one that is stopped reports no more. The
 threads call no MPI and need the interpreter for some 50 µs a beat.
 
 Ranks of the hub's host use a Unix socket, so a job on one host listens on no network. Who connects
@@ -41,7 +41,7 @@ AWAY = 4
 #: closing. Then its thread ends the process, whatever the main one is doing. Rank 0's comes first:
 #: the status that the launcher returns is that of the first process to end.
 ENDS_WITHIN_S, _LATER_ENDS_WITHIN_S = 1.0, 3.0
-#: After which part of that time a main thread that does not end by itself is taken to be stuck.
+#: After which part of that time a main thread that does not end by itself counts as stuck.
 _LAST_WORDS_S = 0.2
 #: How long the last messages are given to leave, in seconds.
 LAST_S = 1.0
@@ -52,7 +52,7 @@ class End:
     """Why a job is over."""
 
     status: int
-    #: What was told; empty at ranks that do not tell it.
+    #: What was reported; empty at ranks that do not report it.
     text: str = ""
 
 
@@ -64,7 +64,7 @@ class Tell(Protocol):
 
         Args:
             text: ready to print.
-            status: that with which the job ends by it; 0 if it goes on.
+            status: that with which the job ends by it; 0 if it continues.
         """
 
 
@@ -92,7 +92,7 @@ class Watcher:
         self._set_beat(timeout_s)
         #: Why the job is over; None while it is not.
         self.over: End | None = None
-        #: Whether that has been told, by rank 0 at least.
+        #: Whether that has been reported, by rank 0 at least.
         self.told = False
         self._over_at = 0.0
         self._stopped = self._has_spoken = False
@@ -103,7 +103,7 @@ class Watcher:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="psrt-watch", daemon=True)
-        #: When a rank was last known to be busy, or to get on.
+        #: When a rank was last known to be busy, or to make progress.
         self.got_on_at = time.monotonic()
         #: The daemon that has started this process; whether it was gone at the last beat.
         self._daemon, self._was_gone = daemon(), False
@@ -125,8 +125,8 @@ class Watcher:
     def _condition(self, now: float) -> Condition:
         """Return what this rank does.
 
-        Who waits for ranks of another watch waits as long as that has found nobody busy. What this
-        one has found is not told to it: it would hear its own news, later than it was, for ever.
+        A rank that waits for ranks of another watch waits until that watch finds none of them busy.
+        What this one finds is not sent to it: it would hear its own news, late, for ever.
         """
         condition, busy_until = self.vitals.condition(now), self.vitals.busy_until
         if not isinstance(condition, Waiting) or busy_until == self.busy_until:
@@ -258,7 +258,7 @@ class Watcher:
 
     @abstractmethod
     def _taken(self) -> None:
-        """Act on the ends of processes, after everything that they had told before was read."""
+        """Act on the ends of processes, after everything that they reported before was read."""
 
     @abstractmethod
     def _beat(self, now: float) -> None: ...

@@ -52,7 +52,7 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
     if summary["dropped"]:
         rows.append(("dropped", f"{summary['dropped']:,} gradients"))
     if summary.get("torn"):
-        rows.append(("torn", f"{plural(summary['torn'], 'step')} of the dead, at some shards only"))
+        rows.append(("torn", f"{plural(summary['torn'], 'step')} of dead ranks, on some shards"))
     if summary.get("missing"):
         rows.append(("missing", "; ".join(map(_missing, summary["missing"]))))
     sent, received = size_text(summary["bytes_sent"]), size_text(summary["bytes_received"])
@@ -107,7 +107,7 @@ def _averages(row: Mapping[str, Any]) -> str:
 
 
 def topology_text(row: Mapping[str, Any], *, is_cut: bool = False) -> str:
-    """Return whom workers mix with, or copies of a model that is cut, and what they send.
+    """Return which workers, or copies of a split model, mix with each other, and what they send.
 
     >>> row = {"topology": "ring", "order": "combine-then-adapt", "push_sum": False, "period": 1}
     >>> topology_text(row | {"gap": 0.19526, "step_bytes": 8192.0})
@@ -127,7 +127,7 @@ def topology_text(row: Mapping[str, Any], *, is_cut: bool = False) -> str:
 
 
 def cut_text(row: Mapping[str, Any]) -> str:
-    """Return how a model is cut.
+    """Return how a model is split.
 
     >>> row = {"parallel": "data:1,pipeline:2", "schedule": "1f1b", "micro_batches": 8}
     >>> cut_text(row | {"layers": [2, 1], "parameters": [9, 8]})
@@ -197,5 +197,5 @@ def _staleness(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     text = f"mean {staleness['mean']:.2f}, max {staleness['max']}"
     mode = MODES.get(summary["mode"])
     if mode is not None and mode.lead < math.inf:  # whose knob has the same name
-        text += f" versions; that of --mode {mode.name} limits steps ahead, not this"
+        text += f" versions ({mode.name} limits steps ahead, not versions)"
     return [("staleness", text)]

@@ -1,4 +1,4 @@
-"""``end.json``: how a run without a summary ended. Whoever tells the user writes it, on any rank.
+"""``end.json``: how a run without a summary ended. The rank that tells the user writes it.
 
 That may be the process that started the ranks, which alone outlives them all.
 """
@@ -77,7 +77,7 @@ class EndFile:
         """Write it if this process sees the folder, and the run is not finished; never raise.
 
         Args:
-            text: that the user is told: lines, of a traceback the last one counts.
+            text: what the user sees: lines, of a traceback the last one counts.
             status: with which the job ends.
             replaces: whether this is known better than what is there.
         """
@@ -93,7 +93,7 @@ class EndFile:
     def _write(self, text: str, status: int, replaces: bool) -> None:
         out = Path(self.out)
         with contextlib.suppress(OSError, ValueError, PsrtError):
-            # A folder of the same name on another host is none of this run.
+            # A folder of the same name on another host is not part of this run.
             if read_text(str(out / CONFIG)) != self.config or (
                 (out / SUMMARY).exists() and status != StoppedError.exit_status
             ):
@@ -111,7 +111,7 @@ class EndFile:
 
 
 def one_line(text: str) -> str:
-    r"""Return what counts of what the user is told when a job ends.
+    r"""Return what counts of what the user sees when a job ends.
 
     >>> one_line("psrt: error: worker 1 was killed\n")
     'worker 1 was killed'

@@ -86,7 +86,7 @@ def processor() -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value on one line; a file may be a stranger's, so nothing steers the terminal."""
+    """Return a value on one line; files may be untrusted, so nothing controls the terminal."""
     if isinstance(value, Mapping):
         value = [f"{name}={it}" for name, it in value.items()]
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -11,7 +11,7 @@ from psrt.core.units import time_text
 
 _COLUMNS = ("steps", "lost", "saving", "again", "down", "Young", "Daly")
 
-#: From here on a share is told by its order of magnitude: Daly's may have hundreds of digits.
+#: From here on a share is shown by its order of magnitude: Daly's may have hundreds of digits.
 _LARGE = 1e6
 
 

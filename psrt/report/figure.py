@@ -84,5 +84,5 @@ def save(figure: Figure, path: str | PathLike[str]) -> None:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    except ValueError as error:  # an ending that is no format
+    except ValueError as error:  # an ending that is not a format
         raise ConfigError(f"cannot write {path}: {error}") from error

@@ -26,7 +26,7 @@ CONFIG, METRICS = "config.toml", "metrics.jsonl"
 MODEL, SUMMARY = "model.safetensors", "summary.json"
 #: Written by a simulation only.
 SIMULATION = "simulation.json"
-#: Written by a run on ranks, for whoever looks after it.
+#: Written by a run on ranks, for those who look after it.
 ROSTER, PROGRESS = "roster.json", "progress.json"
 #: Of a run that ended without a summary; see ``psrt.report.end``.
 END = "end.json"
@@ -60,7 +60,7 @@ class OutputFolder:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
-        #: The folder as it was named, which is what people are told.
+        #: The folder as it was named, which is what messages show.
         self.given = self.path
         #: Closes the folder, which is locked while it is open.
         self._unlock: Callable[[], object] | None = None
@@ -83,7 +83,7 @@ class OutputFolder:
             config_toml: the resolved configuration.
             overwrite: replace the files of an earlier run.
             record: make an empty ``history/`` too.
-            resumes: go on with the run in the folder, whose checkpoints stay.
+            resumes: continue the run in the folder, whose checkpoints stay.
 
         Raises:
             ConfigError: if the path is a file or cannot be written to, by others as well, holds
@@ -114,8 +114,8 @@ class OutputFolder:
     def lock(self) -> None:
         """Keep other runs away until ``release``, where there is a folder; else ``prepare`` does.
 
-        Called first by a run that goes on: whoever trains in the folder deletes the checkpoint that
-        is read.
+        Called first by a run that resumes: a run that trains in the folder deletes the checkpoint
+        that is read.
 
         Raises:
             ConfigError: if one is there, or the folder is not the user's own.
@@ -142,7 +142,7 @@ class OutputFolder:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
-            raise ConfigError(f"output folder {self.path} is in use by a run under way") from None
+            raise ConfigError(f"output folder {self.path} is in use by another run") from None
         except OSError:
             self.release()
 
@@ -225,7 +225,7 @@ class OutputFolder:
         Args:
             tensors: name → array of any shape, for instance ``MLP.tensors(theta)``.
         """
-        from safetensors.numpy import save_file  # a run without --out does without it
+        from safetensors.numpy import save_file  # a run without --out does not need it
 
         # The format requires C order; safetensors would write a strided view's memory unchanged.
         arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}

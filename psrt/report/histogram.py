@@ -1,4 +1,4 @@
-"""A histogram as a few lines of text: one a value, or one a range where there are many. Pure."""
+"""A histogram as lines of text: one per value, or one per range where there are many. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one record a line, readable while the run goes on. Plain files, no MPI."""
+"""``metrics.jsonl``: one record per line, readable while the run continues. Plain files, no MPI."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from psrt.report.strict_json import dumps
 class MetricsFile:
     """Writes records to a new file, each line complete on disk before ``write`` returns.
 
-    Flushed line by line, so whoever follows the file sees a record at once, and a run that is
+    Flushed line by line, so a reader that follows the file sees a record at once, and a run that is
     killed loses none. Closing twice is allowed.
 
     Args:
         path: the file; it must not exist.
-        earlier: records that it begins with, of the run that this one goes on with.
+        earlier: records that it begins with, of the run that this one resumes.
     """
 
     def __init__(self, path: str | PathLike[str], earlier: Iterable[Record] = ()) -> None:

@@ -35,7 +35,7 @@ class MetricsWriter:
             folder: prepared; None writes nothing.
             say: called with each line for the user.
             progress: whether to keep ``progress.json``, too.
-            earlier: the records of the run that this one goes on with.
+            earlier: the records of the run that this one resumes.
         """
         self._aggregator = MetricsAggregator(workers, log_every=log_every or 0)
         if earlier:

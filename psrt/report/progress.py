@@ -1,4 +1,4 @@
-"""``progress.json``: how far a run is, for whoever looks after it."""
+"""``progress.json``: how far a run is, for those who look after it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ProgressFile:
         self._write(dumps({**figures, "written": round(time.time(), 3)}) + "\n")
 
     def gone(self, worker: int) -> None:
-        """Take no more note of a worker that has left or died."""
+        """Ignore a worker that has departed or died from now on."""
         self._clocks.pop(worker, None)
 
     def _keep_pace(self, report: Report) -> None:

@@ -65,7 +65,7 @@ class Simulation:
     crashed: tuple[int, ...]
     #: By server.
     servers: tuple[Load, ...]
-    #: Of a model that is cut: the costs as given, and by stage the share of the virtual time in
+    #: Of a split model: the costs as given, and by stage the share of the virtual time in
     #: which it computed, on average over copies and slices.
     stage_costs: str = ""
     small_products: str = ""

@@ -12,7 +12,7 @@ import numpy as np
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return ``value`` as JSON text; nan and infinities become null, at any depth.
 
-    Python's own ``json`` writes ``NaN``, which is no JSON and which other tools refuse.
+    Python's own ``json`` writes ``NaN``, which is not JSON and which other tools refuse.
 
     >>> dumps({"loss": float("nan"), "seconds": [1.5, float("inf")]})
     '{"loss": null, "seconds": [1.5, null]}'

@@ -19,7 +19,7 @@ from psrt.report.strict_json import dumps
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A worker that died or fell silent, and that the others went on without: without figures."""
+    """A worker that died or stopped responding, without which the others continued."""
 
     #: Its number, and its rank.
     worker: int
@@ -46,7 +46,7 @@ class Averages:
     #: Whether a worker takes its own part of an outer step at once.
     eager: bool
     #: Bytes of the parameters that are averaged in a period, and of those averaged at once: of
-    #: fragments, in the first part of a model that is cut.
+    #: fragments, in the first part of a split model.
     period_bytes: int
     peak_bytes: int
 
@@ -77,7 +77,7 @@ class GraphAverages:
 
 @dataclass(frozen=True, slots=True)
 class ModelCut:
-    """How a model was cut across ranks."""
+    """How a model was split across ranks."""
 
     #: Copies, stages and slices, as in ``--parallel``.
     parallel: str
@@ -141,13 +141,13 @@ class Summary:
     test_accuracy: float | None
     #: Elements of the parameter vector, n.
     parameters: int
-    #: SHA-256 of the final parameter vector, see ``parameters_sha256``.
+    #: SHA-256 of the final parameters: equal if two runs ended in the same bits.
     parameters_sha256: str
     #: Updates of each shard, or of the parameters that all ranks share where there are none.
     updates: int
     #: Gradients that arrived but were not applied: late ones of backups, or too stale.
     dropped: int
-    #: Steps of workers that died, or were taken to be dead, that only some of the shards have.
+    #: Steps of workers that died, or were declared dead, that only some of the shards have.
     torn: int
     #: Staleness of the applied gradients.
     staleness: Staleness
@@ -157,7 +157,7 @@ class Summary:
     skew: Counts
     #: Waiting time by worker and cause.
     waiting: tuple[Waiting, ...]
-    #: Workers that died or fell silent, and that the others went on without.
+    #: Workers that died or stopped responding, and that the others continued without.
     missing: tuple[Missing, ...]
     #: Largest distance of two workers' clocks.
     clock_spread_max: int
@@ -173,7 +173,7 @@ class Summary:
     averages: Averages | None = None
     #: Of averages among neighbours; None in other modes.
     graph_averages: GraphAverages | None = None
-    #: Bytes that went to other stages and slices of a model that is cut, and that came from them.
+    #: Bytes that went to other stages and slices of a split model, and that came from them.
     cut_bytes_sent: int = 0
     cut_bytes_received: int = 0
     #: How the model was cut; None if each worker had all of it.

@@ -117,6 +117,11 @@ class Shard:
         self._kept_notes = [Note(*row) for row in rows]
 
     @property
+    def saved_gradients(self) -> int:
+        """The number of gradients in the sum that the next update begins with."""
+        return len(self._kept_notes)
+
+    @property
     def theta(self) -> Vector:
         """(span,) the newest version."""
         return self.buffers[self.newest]

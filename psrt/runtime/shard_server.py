@@ -245,7 +245,10 @@ class ShardServer:
         virtual_s = 0.0
         if port.apply_s is not None:
             began = port.now()
-            await self._pass_time(sum(1 for push in pushes if push.samples))
+            # Saved gradients were paid for when they were added to their sum, which is one vector.
+            saved = shard.saved_gradients
+            fresh = sum(1 for push in pushes[saved:] if push.samples)
+            await self._pass_time(fresh + min(saved, 1))
             virtual_s = port.now() - began
         # Where the worker that just pushed will read it, if it has a landing: nothing is copied
         # then. Else in place if nobody reads the newest version: the same memory traffic as out of

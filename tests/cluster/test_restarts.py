@@ -223,7 +223,7 @@ def test_a_worker_of_another_host_dies(job, mode):
     assert done.status == 0, done.stderr
     assert "kept [3]" in done.stdout
     assert "worker 3 (rank 4, " in done.stderr
-    assert "the others go on" in done.stderr
+    assert "the others continue" in done.stderr
     outcome = check_run(out)
     assert outcome.ok, str(outcome)
     assert [it["worker"] for it in json.loads((out / "summary.json").read_text())["missing"]] == [3]

@@ -117,7 +117,7 @@ def test_the_others_train_on_and_the_run_has_results(launch, silent, ranks, mode
     worker = ranks - servers - 1
     (victim,) = (it for it in read(launch, "roster.json") if it["role"] == f"worker {worker}")
     name = f"worker {worker} (rank {victim['rank']}, {victim['host']}, pid {victim['pid']})"
-    (notice,) = [line for line in done.stderr.splitlines() if "the others go on" in line]
+    (notice,) = [line for line in done.stderr.splitlines() if "the others continue" in line]
     assert f"within 3 s (--timeout-s): {name} is stopped by a signal" in notice
     (line,) = done.errors
     assert line == f"psrt: error: the run went on without {name}, which fell silent"
@@ -195,7 +195,7 @@ def test_the_others_train_to_the_end(launch, job, ranks, mode, servers, deaths, 
     assert done.status == 0, done.stderr
     assert "Traceback" not in done.stderr
     pid = {it["role"]: it["pid"] for it in read(launch, "roster.json")}
-    told = [line for line in done.stderr.splitlines() if "the others go on" in line]
+    told = [line for line in done.stderr.splitlines() if "the others continue" in line]
     for worker in deaths:
         (line,) = (it for it in told if f"worker {worker} (" in it)
         assert f"pid {pid[f'worker {worker}']})" in line

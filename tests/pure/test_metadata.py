@@ -38,7 +38,9 @@ def repository(tmp_path):
     """What a release looks at, on the day of the release of 0.1.0."""
     (tmp_path / "psrt/core").mkdir(parents=True)
     (tmp_path / "psrt/core/version.py").write_text('__version__ = "0.1.0"\n')
-    (tmp_path / "CITATION.cff").write_text("cff-version: 1.2.0\nversion: 0.1.0\n")
+    (tmp_path / "CITATION.cff").write_text(
+        "cff-version: 1.2.0\nversion: 0.1.0\ndate-released: 2026-12-01\n"
+    )
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## [0.1.0] - 2026-12-01\n\n## [0.0.9]\n")
     return tmp_path
 
@@ -69,6 +71,13 @@ def test_the_date_and_the_tag_of_a_release(repository, date, tags, told):
     path.write_text(path.read_text().replace("2026-12-01", date))
     found = list(release().contradictions(repository, tags))
     assert [told in line for line in found] == [True] * bool(told)
+
+
+def test_the_citation_has_the_date_of_the_release(repository):
+    path = repository / "CITATION.cff"
+    path.write_text(path.read_text().replace("2026-12-01", "2026-11-30"))
+    (found,) = release().contradictions(repository, tags=["v0.1.0"])
+    assert "CITATION.cff has date-released 2026-11-30" in found
 
 
 def test_all_has_what_people_use():

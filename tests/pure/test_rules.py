@@ -223,3 +223,121 @@ def test_what_fails_says_for_which_case(fails):
 def test_a_grid_without_cases_is_refused():
     with pytest.raises(ValueError, match="no values of size"):
         each("size", [])
+
+
+#: A phrase that readers stumbled over, as a regular expression → what the field says.
+PHRASES = {
+    r"(?:go|goes|going|went|gone) on(?! an error)": "resume, continue, keep running",
+    r"so many": "the number of N; N; that many",
+    r"so much (?:for|each|a row|and)": "a cost per",
+    r"(?:\d|one|frame|line|shards?|\}) a (?:server|host|worker|rank|node|value|round)": "per",
+    r"(?<!for\s)(?<!with\s)(?<!to\s)(?<!\{)whom(?!:)": "who; which rank",
+    r"untold": "unreported",
+    r"(?:is|are|was|were|be|been|being|has|have|had|nobody|not) told": "reported, notified, known",
+    r"whoever": "any rank that; the caller",
+    r"(?:rank|worker|member|neighbour|who|server|one|that|it|host) ha[sd] left": "departed",
+    r"weaken(?:s|ed)?(?= (?:a|the|none|by|gradients))": "scale down",
+    r"cuts? (?:into|across)": "split into, split across",
+    r"models? (?:that )?(?:is|are) cut": "a model that is split",
+    r"(?:rank|worker|server|shard|role|run|owner|job|each|who)s? (?:is|are) to \w+": "should",
+    r"no rank is to|is no rank to": "no rank should",
+    r"strangers?": "an untrusted source",
+    r"(?:brings?|brought|goes?|comes?|came) along": "is included, is sent with it",
+    r"brings? an MPI": "installs its own MPI",
+    r"(?:falls?|fell|fallen|falling) silent": "stops responding",
+    r"who is late": "stragglers",
+    r"(?:gets?|getting) on(?! an?)": "makes progress",
+    r"what led to": "the last events before",
+    r"(?:modes?|runs?|gossip|servers|averages) in rounds": "synchronous",
+    r"to the same bits": "bit-identically",
+    r"shares? no code with": "is independent of",
+    r"of (?:theirs|ours)": "their, our",
+    r"taken (?:to be|for) (?:dead|a death|stuck)": "declared dead",
+    r"(?:deals?|dealt|dealing)(?: \w+)? out": "distribute, partition",
+    r"(?:shares?|shared|sharing)(?: \w+){0,2} out": "shard, divide among",
+    r"passed over": "skipped, ignored",
+    r"(?:stands?|stood|standing) still": "is frozen, is suspended",
+    r"without a word|no word (?:of|from)": "silently; no message from",
+    r"(?:holds?|held|holding)(?: [\w`'-]+){0,4} against": "check against, compare with",
+    r"(?:that|which|what) (?:is|are|was|were) (?-i:none)": "that is not one; invalid",
+    r"(?:is|are|be) (?-i:none) of": "is not one of",
+    r"(?:that|which|what|who) (?:is|are|was|were) no (?!more|longer|larger|further)\w+": "is not a",
+    r"of one's own": "of your own",
+    r"but for": "except for",
+    r"(?<=[.:;#(]\s)who (?:goes|asks|answers|joins|stays|refuses|calls|stops|hands|leaves|tells)"
+    r"|(?<=[.:;#(]\s)who is (?:gone|missed|taken|cut|late|done)": "the rank that",
+    r"(?:all|what) there is(?! to be)": "everything; all N",
+    r"under way": "in flight (messages); in progress (runs)",
+    r"yardstick": "baseline",
+    r"out of turn": "out of order",
+    r"(?:is|are) through(?! (?:the|a|shared))": "has finished",
+    r"dear(?:er|est)? (?:stage|ones?|than|is|small|a row|products)": "expensive; the slowest",
+    r"(?:as|equally|are) dear": "as expensive",
+    r"(?:puts?|putting) aside": "buffered, deferred",
+    r"(?:lets?|letting) go": "free, release",
+    r"let something": "the verb first",
+    r"of one moment": "at the same time",
+    r"one behind (?:another|the other)": "one after another",
+    r"of before": "older",
+    r"anew": "again, from scratch",
+    r"too (?:few|small|little) to be": "too small to split",
+    r"is said (?:of|where|behind|about|here)|what is said": "reported",
+    r"the dead(?! (?:ranks?|workers?|servers?|hosts?|nodes?|ones?|peers?|process))": "dead ranks",
+    r"(?:that|those) of --\w+": "name the thing again",
+    r"moves? towards": "is pulled towards",
+    r"reckons? with": "account for",
+    r"(?:comes?|came) to (?:an?|the|that|this) (?:clock|step|checkpoint|end|cut|round)": "reach",
+    r"sees? to (?:it|what)": "make sure; progress",
+    r"(?:do|does|did|doing) without": "does not need",
+    r"not alike": "non-IID",
+    r"in the place of": "instead of",
+    r"more so the": "split the sentence",
+}  # fmt: skip
+#: A space in a phrase, or where one line of a comment, a text or a page ends and the next begins.
+_GAP = r'(?: +|[ \t]*"?\n[ \t]*(?:#:? ?|[fr\0]*")?)'
+_WANTED = [
+    (re.compile(rf"\b(?:{phrase.replace(' ', _GAP)})\b", re.IGNORECASE), better)
+    for phrase, better in PHRASES.items()
+]
+_PROSE = re.compile(r'"""[\s\S]*?"""|"(?:\\.|[^"\\\n])*"|#[^\n]*')
+_REPOSITORY = ROOT.parent
+WRITTEN = {
+    "pages": [it for name in ("*.md", "docs/*.md", "docs/*.rst") for it in _REPOSITORY.glob(name)],
+    "psrt": SOURCES,
+    "apps": [*_REPOSITORY.glob("apps/**/*.py"), *_REPOSITORY.glob("docs/*.py")],
+}  # fmt: skip
+
+
+def prose_of(source: str) -> str:
+    """Return a source with its comments and texts, and nothing else but white space, in place."""
+    parts, at = [], 0
+    for it in _PROSE.finditer(source):
+        parts += [re.sub(r"\S+", "\0", source[at : it.start()]), it[0]]
+        at = it.end()
+    return "".join(parts)
+
+
+def stumbled_over(text: str) -> list[str]:
+    """Return the phrases of a text that have a better one, with their lines."""
+    return [
+        f"{text.count(chr(10), 0, it.start()) + 1}: {it[0]!r}: {better}"
+        for phrase, better in _WANTED
+        for it in phrase.finditer(text)
+    ]
+
+
+@pytest.mark.parametrize("where", WRITTEN)
+def test_words_are_the_fields(where):
+    found = []
+    for path in WRITTEN[where]:
+        text = path.read_text(encoding="utf-8")
+        lines = stumbled_over(prose_of(text) if path.suffix == ".py" else text)
+        found += [f"{path.relative_to(_REPOSITORY)}:{line}" for line in lines]
+    assert not found, "\n".join(found)
+
+
+def test_the_rule_finds_a_phrase():
+    source = 'goes_on = 1  # A run goes\n# on.\nwhoever = print("so "\n    f"many", whoever)\n'
+    found = stumbled_over(prose_of(source))
+    assert [line.partition(":")[0] for line in found] == ["1", "3"]
+    assert stumbled_over("Who waits for whom? It goes on an error.") == []

@@ -1,1 +1,1 @@
-"""Parts of the benchmarks of models that are cut across ranks."""
+"""Parts of the benchmarks of model parallelism."""

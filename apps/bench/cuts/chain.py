@@ -19,7 +19,7 @@ _EPOCH = 1024
 
 
 class FixedChain(FixedBatch):
-    """A single batch, repeated, for a model that can be cut; its copies share the batch out."""
+    """A single batch, repeated, for a model that can be split; its copies divide the batch."""
 
     def __init__(self, sizes: tuple[int, ...], rows: int) -> None:
         super().__init__(sizes, rows)

@@ -82,7 +82,7 @@ class CutScheme:
         return self._port.bytes_sent + (0 if self._links is None else self._links.bytes_sent)
 
     def run(self, steps: int) -> float:
-        """Train from the start; return the seconds that so many steps took."""
+        """Train a number of steps from the start; return the seconds that they took."""
         port, setup = self._port, self._setup
         shares = port.role_map.held_theta is not None
         if not shares:

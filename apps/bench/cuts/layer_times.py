@@ -132,7 +132,7 @@ class PassCosts(NamedTuple):
     def of_rows(self, rows: int) -> PassCosts:
         """Return what a batch of other rows costs, between those of a micro-batch and all.
 
-        Products take so much each and so much a row: it is on the line between the two.
+        A product costs a constant and a time per row: it is on the line between the two.
 
         >>> costs = PassCosts([StageCosts(8, 8, 8)], [StageCosts(11, 8, 8)], 2, 8).of_rows(4)
         >>> costs.whole, costs.small

@@ -9,7 +9,7 @@ costs are flags of ``psrt simulate``, so anybody can run it again, and change on
 ``--compute``         the products of a step, of all rows that a copy has; dearer where all ranks
                       compute at once
 ``--stage-costs``     what each part of the model has of them
-``--small-products``  how much dearer a row is in a micro-batch; weights deferred are not
+``--small-products``  how much slower a row is in a micro-batch; weights deferred are not
 ``--pass-overhead``   psrt's own time in a pass
 ``--worker-apply``    the update of the parameters that a rank has, or owns
 ``--link``            the bytes that a rank moves in sums, and those of messages
@@ -33,7 +33,7 @@ from psrt.pipeline.registry import PIPELINES, schedule_of
 from psrt.rows.knobs import dashed
 from psrt.simulation.cost_flags import VirtualCosts
 
-#: By what is shared out, the all-reduce of copies on one host, where it is another one.
+#: By what is sharded, the all-reduce of copies on one host, where it is another one.
 _SUMS = {Sharing.PARAMETERS.value: "ring"}
 
 
@@ -72,8 +72,8 @@ class Predictor:
         """Simulate a job.
 
         Args:
-            knobs: how the model is cut, and trained.
-            counts: layers of each part of it; None: it is not cut into stages.
+            knobs: how the model is split and trained.
+            counts: layers of each part of it; None: it is not split into stages.
             steps: of the job; an asynchronous pipeline is filled and drained once.
             pass_s: psrt's own seconds in a pass.
         """

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 
 import numpy as np
@@ -29,6 +29,7 @@ from psrt.history.events import Kind
 from psrt.history.folds.history import WorkerPieces
 from psrt.history.folds.lines import MetricsAggregator
 from psrt.history.folds.record import Record
+from psrt.history.folds.windows import Windows
 from psrt.history.header import MOST
 
 #: What every line has.
@@ -199,10 +200,14 @@ def check_lines(
         reports: of each, as of ``told_by``.
         findings: takes what is wrong.
     """
-    aggregator = MetricsAggregator(contract.workers, log_every=contract.log_every)
-    # As they came: a window ends where all have told of.
-    came = sorted(chain.from_iterable(reports), key=attrgetter("seconds"))
-    records = [record for report in came for record in aggregator.add(report)]
+    windows = SaidWindows(contract.workers, [it.number("measured_seconds") for it in lines])
+    aggregator = MetricsAggregator(contract.workers, log_every=contract.log_every, windows=windows)
+    at = attrgetter("seconds")
+    records: list[Record] = []
+    for _, group in groupby(sorted(chain.from_iterable(reports), key=at), key=at):
+        came = list(group)
+        windows.take(came)
+        records += chain.from_iterable(map(aggregator.add, came))
     if len(records) != len(lines):
         findings.count(METRICS, 1)
         text = f"metrics.jsonl has {len(lines)} lines, the history makes {len(records)}"
@@ -223,6 +228,38 @@ def check_lines(
     if not measures and not contract.resumed:
         waited = sum(float(it.waited.sum()) for it in workers)
         check_windows(lines, waited / contract.workers if contract.one_clock else None)
+
+
+class SaidWindows(Windows):
+    """Windows of reports whose order is not known where several came at one time.
+
+    A window ends at the time up to which all workers had reported when its line was complete. Of
+    reports of one time, any number may have come before that: the line says where it ends, and it
+    must be one of the times that are possible.
+    """
+
+    def __init__(self, workers: int, ends: Sequence[float | None]) -> None:
+        super().__init__(workers)
+        self._ends = iter(ends)
+        self._before = self._told
+
+    def take(self, reports: Sequence[Report]) -> None:
+        """Take reports of one time; each is handed to ``add`` next."""
+        before = self._told.copy()
+        for report in reports:
+            super().add(report)
+        self._before = before if len(reports) > 1 else self._told
+
+    def add(self, report: Report) -> None:
+        """Do nothing: it has been taken."""
+
+    def _reached(self, until: float) -> float:
+        said = next(self._ends, None)
+        least, most = min(until, *self._before), super()._reached(until)
+        if said is None:
+            return most
+        possible = (it for it in (*self._before, *self._told, until) if least <= it <= most)
+        return min(possible, key=lambda it: abs(it - said))
 
 
 def _check_seconds(

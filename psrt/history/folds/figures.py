@@ -15,6 +15,7 @@ from psrt.core.stats import Stats
 class Counts:
     """How often small whole numbers occurred; zeros and {} where none did."""
 
+    #: The mean of the numbers, and the largest.
     mean: float
     max: int
     #: Number → how often.
@@ -49,6 +50,7 @@ class Gap:
     Where workers average in pairs without rounds, ‖θ_j − θ_i‖/√n of each average.
     """
 
+    #: Mean and largest ‖θ_now − θ_read‖/√n, and the number of gradients, about one in eight.
     mean: float
     max: float
     count: int

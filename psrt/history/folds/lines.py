@@ -25,16 +25,17 @@ class MetricsAggregator:
     Args:
         workers: the number of workers that report, W ≥ 1.
         log_every: steps between records; 0: at the ends of epochs only.
+        windows: of the same workers; None makes them.
     """
 
-    def __init__(self, workers: int, *, log_every: int = 0) -> None:
+    def __init__(self, workers: int, *, log_every: int = 0, windows: Windows | None = None) -> None:
         assert workers >= 1
         assert log_every >= 0
         self._log_every = log_every
         #: Of the workers' newest reports.
         self._slowest = Slowest(workers)
         self._apart = Apart(workers)
-        self._windows = Windows(workers)
+        self._windows = windows or Windows(workers)
         #: Reports that no record holds yet, by step, and a heap of these steps.
         self._waiting: dict[int, list[Report]] = {}
         self._waiting_steps: list[int] = []

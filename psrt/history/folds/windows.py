@@ -62,11 +62,15 @@ class Windows:
 
     def close(self, until: float) -> Window:
         """Return the next window, up to a time, or as far as all workers have told."""
-        end = max(self.end, min(until, *self._told))
+        end = max(self.end, self._reached(until))
         length, self.end = end - self.end, end
         pieces = [self._take(left, end) for left in self._left] if length else []
         samples, waited = map(sum, zip(*pieces, strict=True)) if pieces else (0.0, 0.0)
         return Window(end, length, samples, waited)
+
+    def _reached(self, until: float) -> float:
+        """Return up to when all workers have reported, at most up to a time."""
+        return min(until, *self._told)
 
     @staticmethod
     def _take(left: deque[tuple[float, float, float, float]], end: float) -> tuple[float, float]:

@@ -215,7 +215,7 @@ def test_the_others_go_on_without_a_rank_that_they_can_spare(job):
     job.watch()
     assert job.hub.spare([1, 2, 3]) == frozenset()
     job.stop(2, victim, lambda: job.vitals.gone)
-    assert f"pid {victim}) is stopped by a signal; the others go on" in job.told[-1]
+    assert f"pid {victim}) is stopped by a signal; the others continue" in job.told[-1]
     assert job.ends(1) == 6
     # It is heard no more: neither what it says when it is let go on, nor its end.
     os.kill(victim, signal.SIGCONT)
@@ -261,7 +261,7 @@ def test_the_others_go_on_without_the_dead_where_they_can(job):
     os.kill(victim, signal.SIGKILL)
     job.wait(lambda: job.told)
     assert f"pid {victim}) was killed by signal 9 (SIGKILL)" in job.told[0]
-    assert job.told[0].endswith("; the others go on\n")
+    assert job.told[0].endswith("; the others continue\n")
     assert job.ends(1) == 6
     assert job.vitals.dead == job.vitals.gone == job.hub.spare(()) == {2}
     assert job.hub.left_out_so_far == {0: set(), 1: {2}, 2: {2}}

@@ -148,8 +148,8 @@ def test_what_cannot_be_touches_nothing(tmp_path):
 class TestTime:
     """Virtual time is what arithmetic says."""
 
-    def speed(self, workers, servers=1, **costs):
-        asked = TrainConfig(mode="async", servers=servers, steps=20, batch_size=10)
+    def speed(self, workers, servers=1, mode="async", **costs):
+        asked = TrainConfig(mode=mode, servers=servers, steps=20, batch_size=10)
         scenario = Scenario(workers, VirtualCosts(**costs), numerics=False, parameters=1_000_000)
         return run_in_virtual_time(asked, scenario).summary
 
@@ -170,6 +170,12 @@ class TestTime:
     def test_updates_take_their_time(self):
         costs = {"compute": "constant:0.001", "link": "0:inf", "server_apply": "1e9"}
         assert self.speed(16, **costs).samples_per_second == pytest.approx(2500, rel=0.1)
+
+    def test_gradients_saved_for_an_update_are_paid_for_once_and_their_sum_with_it(self):
+        """Of 4 gradients of 4 ms, 3 are added to a sum; an update reads that and the last one."""
+        costs = {"compute": "constant:0.001", "link": "0:inf", "server_apply": "1e9"}
+        found = self.speed(16, mode="softsync:k=4", **costs)
+        assert found.samples_per_second == pytest.approx(40 / (5 * 0.004), rel=0.1)
 
     def test_a_server_s_load_is_told(self, kept):
         asked = dataclasses.replace(config(), servers=2)

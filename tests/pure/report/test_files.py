@@ -215,7 +215,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path, monkeypatch):
     first.prepare("first")
     before = content(tmp_path)
     for more in ({"overwrite": True}, {"resumes": True}, {}):
-        refused(tmp_path / "run", "run is in use by a run under way", **more)
+        refused(tmp_path / "run", "run is in use by another run", **more)
         assert content(tmp_path) == before
     first.release()
     second.prepare("second", overwrite=True)

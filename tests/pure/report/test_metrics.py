@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from contextlib import closing
@@ -12,6 +13,7 @@ import pytest
 
 from psrt.core.errors import ProtocolError
 from psrt.core.stats import Sketch
+from psrt.history.check.metrics import SaidWindows
 from psrt.report import MetricsAggregator, MetricsFile, read_metrics, seconds_to_accuracy
 from psrt.report.progress import ProgressFile
 from support.cases import each
@@ -249,3 +251,34 @@ def test_the_slowest_worker_is_the_one_that_computes_longest_for_a_step():
     assert [tuple(one[name] for name in named) for one in written[-2:]] == [
         (1, 0.2, 0.125), (1, 0.2, 0.1),
     ]  # fmt: skip
+
+
+# --- reports of one time ------------------------------------------------------------------------
+
+
+def test_windows_are_found_again_whatever_came_first_of_what_was_reported_at_one_time():
+    """Of reports of one time a history has no order; a line says where its window ended."""
+    reported = [
+        make_report(worker, step, seconds=float(seconds), since=float(since), last=step == 3)
+        for worker, times in enumerate([(3, 4, 5), (1, 3, 5), (2, 3, 6)])
+        for step, since, seconds in zip((1, 2, 3), (0, *times), times, strict=False)
+    ]
+    ends = set()
+    for order in itertools.permutations(range(3)):
+        came = sorted(reported, key=lambda it: (it.seconds, order[it.worker]))
+        records = records_of(MetricsAggregator(3, log_every=1), came)
+        said = [it.measured_seconds for it in records]
+        ends.add(tuple(said))
+        windows = SaidWindows(3, said)
+        found = []
+        aggregator = MetricsAggregator(3, log_every=1, windows=windows)
+        for seconds in sorted({it.seconds for it in reported}):
+            at_once = [it for it in reported if it.seconds == seconds]
+            windows.take(at_once)
+            found += records_of(aggregator, at_once)
+        assert found == records
+    assert len(ends) > 1, "the order made no difference"
+
+
+def records_of(aggregator, reports):
+    return [record for report in reports for record in aggregator.add(report)]

@@ -219,7 +219,7 @@ def test_final_table(summary):
         "mode       ssp, 1 server, 2 workers",
         "accuracy   96.25 %",
         "speed      8,640 samples/s (4,320 samples in 0.50 s)",
-        "staleness  mean 0.75, max 2 versions; that of --mode ssp limits steps ahead, not this",
+        "staleness  mean 0.75, max 2 versions (ssp limits steps ahead, not versions)",
         "dropped    1,234 gradients",
         "bytes      1.18 MiB sent, 999 B received",
         "files      runs/first",

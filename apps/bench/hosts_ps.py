@@ -88,7 +88,7 @@ def table(
     """
     heads = ["servers", "mode", "bound", "simplest loop", "over the bound"]
     for shards in SHARDS:
-        heads += [f"psrt, {shards} shard{'s' * (shards > 1)} a server", "over the bound"]
+        heads += [f"psrt, {shards} shard{'s' * (shards > 1)} per server", "over the bound"]
     heads += ["without a limit"] * bool(free)
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     misses = []
@@ -173,7 +173,7 @@ def main(argv: Sequence[str]) -> int:
         for shards in read_ranks(given.shards):
             found = measure(given.mpi, rate, mode, shards, given.rounds)
             write_json(given.out / _name(given.mpi, rate, mode, shards), found)
-            say(f"{mode}, {plural(shards, 'shard')} a server, links of {rate} Mbit/s")
+            say(f"{mode}, {plural(shards, 'shard')} per server, links of {rate} Mbit/s")
             say("\n".join(table(found["push and pull"], rate)))
             if rate == max(RATES) and shards == max(SHARDS):
                 found = measure(given.mpi, None, mode, shards, given.rounds)

@@ -1,7 +1,8 @@
-"""Stops and kills ranks of real jobs, cuts off hosts, and says what was promised and what seen.
+"""Stops and kills ranks of real jobs, cuts off hosts, and says what was promised and what was seen.
 
-``make report-faults`` writes the table of ``docs/failures.md`` with it; ``--only REGEX`` runs the
-rows that match, and leaves the others as they are. A launch takes 3 to 20 s, all take 10 minutes.
+``make report-faults`` writes the table of ``docs/failures.md`` with it: a row for each fault, a
+cell for each MPI, which sums up all modes. ``--only REGEX`` runs the cells that match, and leaves
+the others as they are. A launch takes 3 to 20 s, all take 10 minutes.
 Hosts need root, see ``tests/support/hosts.py``.
 """
 
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,8 @@ PAGE, JOB = ROOT / "docs" / "failures.md", Path(__file__).parent / "faulty_job.p
 BEGIN, END = "<!-- faults -->\n", "<!-- / -->"
 VENVS = {"Open MPI": ".venv", "MPICH": ".venv-mpich"}
 MODES = ("sync", "async", "ssp", "softsync", "local-sgd", "allreduce", "gossip")
-#: Those with a server, and those that end with results when a worker but rank 0 falls silent.
-WITH_SERVERS, GO_ON = MODES[:4], (*MODES[1:4], "gossip")
+#: Those with a server, and those that end with results when a worker but rank 0 stops responding.
+WITH_SERVERS, CONTINUE = MODES[:4], (*MODES[1:4], "gossip")
 TIMEOUT_S = 5
 #: Longest that a launch may take, in seconds, before it counts as a hang.
 LIMIT_S = 60
@@ -70,7 +71,17 @@ class Fault:
         """The number of ranks of the job, with two workers."""
         return 2 + self.servers
 
-    def promise(self, mode: str, mpi: str) -> tuple[tuple[int, ...], bool]:
+    @property
+    def tried(self) -> str:
+        """The modes that it is tried in, in words."""
+        if tuple(self.modes) == WITH_SERVERS:
+            return "with servers"
+        left = [mode for mode in MODES if mode not in self.modes]
+        if len(left) >= len(self.modes):
+            return ", ".join(self.modes)
+        return f"all but {', '.join(left)}" if left else "all"
+
+    def promise(self, mode: str) -> tuple[tuple[int, ...], bool]:
         """Return the statuses that may come, none for any but 0, and whether there are results."""
         if self.where == BARE and self.how == "SIGKILL":
             return (), False
@@ -79,15 +90,14 @@ class Fault:
         if self.how == "crash":
             return (4, 5), False
         is_spared = self.rank >= self.servers and self.phase in ("gradient", "never")
-        return (4,), is_spared and mode in GO_ON
+        return (4,), is_spared and mode in CONTINUE
 
-    def promised(self, mpi: str) -> str:
-        """Return the promise in words."""
-        if self.where == BARE and self.how == "SIGKILL":
-            return "not 0; perhaps a line" if mpi == "MPICH" else "named; not 0"
-        statuses = " or ".join(map(str, self.promise("sync", mpi)[0]))
-        goes_on = any(self.promise(mode, mpi)[1] for mode in self.modes)
-        return f"named, {statuses}" + (f"; {', '.join(GO_ON)}: results" if goes_on else "")
+    @property
+    def promised(self) -> str:
+        """The statuses in words, and whether some modes have results."""
+        statuses = " or ".join(map(str, self.promise("sync")[0])) or "not 0"
+        has_results = any(self.promise(mode)[1] for mode in self.modes)
+        return statuses + (", results" if has_results else "")
 
 
 FAULTS = (
@@ -125,23 +135,45 @@ class Seen:
     #: Whether a process was left.
     left: bool
 
-    def told(self, fault: Fault, mode: str, mpi: str) -> str:
-        """Return it in a few words, bold where it is not what was promised."""
-        lines = [line for line in self.stderr.splitlines() if "psrt: error:" in line]
-        statuses, results = fault.promise(mode, mpi)
+    @property
+    def lines(self) -> list[str]:
+        """What psrt said of the error."""
+        return [line for line in self.stderr.splitlines() if "psrt: error:" in line]
+
+    def broken(self, fault: Fault, mode: str, mpi: str) -> str:
+        """Return which promises were broken, in words; empty if none was."""
+        statuses, results = fault.promise(mode)
         wrong = []
-        if not (len(lines) == 1 and re.search(rf"rank {fault.rank}\b", lines[0])):
-            wrong.append(f"{len(lines)} lines" if lines else "no line")
+        count = len(self.lines)
+        is_named = count == 1 and re.search(rf"rank {fault.rank}\b", self.lines[0])
+        may_be_mute = fault.where == BARE and mpi == "MPICH" and count == 0
+        if not (is_named or may_be_mute):
+            wrong.append({0: "no line", 1: "another rank named"}.get(count, f"{count} lines"))
         if not (self.status in statuses if statuses else self.status):
             wrong.append(f"status {self.status}")
         if results != self.results:
             wrong.append("results" if self.results else "no results")
         if self.left:
             wrong.append("a process is left")
-        if fault.where == BARE and mpi == "MPICH" and wrong == ["no line"]:
-            return f"{self.status}, no line, {self.seconds:.0f} s"
-        told = f"{self.status}, {self.seconds:.0f} s"
-        return f"**{', '.join(wrong)}**: {told}" if wrong else told
+        return ", ".join(wrong)
+
+
+def summed_up(fault: Fault, mpi: str, seen: Mapping[str, Seen]) -> str:
+    """Return what came of a fault in all modes, with each broken promise in bold.
+
+    Args:
+        fault: what happened.
+        mpi: the MPI of the ranks.
+        seen: what came of it, by mode.
+    """
+    statuses = " or ".join(map(str, sorted({it.status for it in seen.values()})))
+    seconds = sorted({round(it.seconds) for it in seen.values()})
+    parts = [f"{statuses}, {' to '.join(map(str, dict.fromkeys((seconds[0], seconds[-1]))))} s"]
+    if mute := sum(not it.lines for it in seen.values()):
+        parts.append(f"no line in {mute} of {len(seen)}")
+    broken = {mode: it.broken(fault, mode, mpi) for mode, it in seen.items()}
+    parts += [f"**{mode}: {words}**" for mode, words in broken.items() if words]
+    return "; ".join(parts)
 
 
 def words_of(fault: Fault, mode: str) -> list[Any]:
@@ -233,7 +265,7 @@ def on_hosts(hosts: Any, python: Path, fault: Fault, mode: str, folder: Path) ->
 
 
 def rows(mpi: str, wanted: Sequence[Fault]) -> None:
-    """Run faults under one MPI, and write the row of each into the page."""
+    """Run faults under one MPI, and write the cell of each into the page."""
     from support.hosts import Hosts, why_not
 
     with contextlib.ExitStack() as stack:
@@ -245,14 +277,12 @@ def rows(mpi: str, wanted: Sequence[Fault]) -> None:
                     print(f"no hosts: {reason}", file=sys.stderr)
                     return
                 hosts = stack.enter_context(Hosts(2))
-            cells = [cell(mpi, fault, mode, hosts) for mode in MODES]
-            write(key(mpi, fault), f"{fault.promised(mpi)} | {' | '.join(cells)} |")
+            seen = {mode: launched(mpi, fault, mode, hosts) for mode in fault.modes}
+            write(fault, mpi, summed_up(fault, mpi, seen))
 
 
-def cell(mpi: str, fault: Fault, mode: str, hosts: Any) -> str:
-    """Run a fault in one mode; return what was seen, nothing if it is not tried there."""
-    if mode not in fault.modes:
-        return ""
+def launched(mpi: str, fault: Fault, mode: str, hosts: Any) -> Seen:
+    """Run a fault in one mode; return what was seen."""
     is_here = fault.where != HOSTS
     with tempfile.TemporaryDirectory(dir=None if is_here else hosts.folder) as name:
         python = ROOT / VENVS[mpi] / "bin" / "python"
@@ -262,45 +292,64 @@ def cell(mpi: str, fault: Fault, mode: str, hosts: Any) -> str:
             if is_here
             else on_hosts(hosts, python, fault, mode, folder)
         )
-    told = seen.told(fault, mode, mpi)
+    told = summed_up(fault, mpi, {mode: seen})
     print(mpi, fault.where, fault.what, mode, told, sep=" | ", file=sys.stderr)
     if "**" in told:
         print(seen.stderr, file=sys.stderr)
-    return told
+    return seen
 
 
-def key(mpi: str, fault: Fault) -> str:
+def key(fault: Fault) -> str:
     """Return the beginning of a fault's row."""
-    return f"| {fault.where} | {fault.what} | {mpi} |"
+    return f"| {fault.where} | {fault.what} |"
 
 
 _writing = threading.Lock()
 
 
-def write(key_of_row: str, rest: str) -> None:
-    """Put a row into the page, whose others stay."""
+def write(fault: Fault, mpi: str, told: str) -> None:
+    """Put a cell into the page, whose others stay."""
     with _writing:
         page = PAGE.read_text()
         begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
-        rows = page[begin:end].splitlines()[2:]
-        table = {"|".join(row.split("|")[:4]) + "|": row for row in rows}
-        table[key_of_row] = f"{key_of_row} {rest}"
-        head = ["| where | fault | MPI | promised |" + "".join(f" {mode} |" for mode in MODES)]
-        head.append("|---|---|---|---|" + "---|" * len(MODES))
-        keys = [key(mpi, fault) for fault in FAULTS for mpi in VENVS]
-        body = [*head, *(table[one] for one in keys if one in table)]
-        PAGE.write_text(page[:begin] + "\n".join(body) + "\n" + page[end:])
+        body = "\n".join(changed(page[begin:end].splitlines()[2:], fault, mpi, told))
+        PAGE.write_text(page[:begin] + body + "\n" + page[end:])
+
+
+def changed(rows: Sequence[str], fault: Fault, mpi: str, told: str) -> list[str]:
+    """Return a table with one cell changed, whose rows are those of all faults.
+
+    Args:
+        rows: the table without its head.
+        fault: whose row it is.
+        mpi: whose column it is.
+        told: what the cell says.
+    """
+    cells = {}
+    for row in rows:
+        _, where, what, _, _, *seen, _ = row.split("|")
+        cells[f"|{where}|{what}|"] = dict(zip(VENVS, map(str.strip, seen), strict=True))
+    cells.setdefault(key(fault), dict.fromkeys(VENVS, ""))[mpi] = told
+    return [
+        f"| where | fault | modes | promised | {' | '.join(VENVS)} |",
+        "|---|---|---|---|" + "---|" * len(VENVS),
+        *(
+            f"{key(one)} {one.tried} | {one.promised} | {' | '.join(cells[key(one)].values())} |"
+            for one in FAULTS
+            if key(one) in cells
+        ),
+    ]
 
 
 def main() -> int:
     """Run the faults, and write the table into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="run the rows whose beginning matches this")
+    parser.add_argument("--only", default="", help="run the cells whose row and MPI match this")
     only = re.compile(parser.parse_args().only)
     sys.path.insert(0, str(ROOT / "tests"))
     with ThreadPoolExecutor() as pool:
         for part in [
-            pool.submit(rows, mpi, [fault for fault in FAULTS if only.search(key(mpi, fault))])
+            pool.submit(rows, mpi, [it for it in FAULTS if only.search(f"{key(it)} {mpi} |")])
             for mpi in VENVS
         ]:
             part.result()

@@ -19,14 +19,18 @@ module() {{
 }}
 export -f module
 """
+#: What these pages say of Slurm: a part of one, and all of another.
+HOW_TO, TUTORIAL = ("docs/launch.md", "With Slurm"), ("docs/cluster-job.md",)
 #: Commands that need the network, which the nodes do not have.
 INSTALLS = ("python3 -m venv ", "~/psrt-env/bin/pip ")
 #: Commands that are kept for those that follow.
 SETTINGS = ("module ", "export ")
 
 
-def commands(page):
+def commands(page, section=None):
     text = (ROOT / page).read_text(encoding="utf-8")
+    if section is not None:
+        text = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
     blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
 
@@ -74,18 +78,18 @@ def typed(slurm, clone, tmp_path_factory):
 
 @pytest.mark.exhaustive
 def test_every_command_works_as_printed(typed, clone):
-    said = typed(commands("docs/slurm.md"))
+    said = typed(commands(*HOW_TO))
     (hello,) = (text for command, text in said.items() if "helloworld" in command)
     assert "process 2 of 3" in hello
     runs = sorted(path.parent.name for path in clone.glob("runs/*/summary.json"))
-    assert len(runs) == 5, runs
+    assert len(runs) == 6, runs
 
 
 @pytest.mark.exhaustive
 def test_the_tutorial_works_as_printed(typed, clone):
     """After the installation that it refers to."""
-    lines = commands("docs/cluster-job.md")
-    said = typed([line for line in commands("docs/slurm.md") if line.startswith(INSTALLS)] + lines)
+    lines = commands(*TUTORIAL)
+    said = typed([line for line in commands(*HOW_TO) if line.startswith(INSTALLS)] + lines)
     (doctor,) = (text for command, text in said.items() if "psrt doctor" in command)
     assert "3 ranks on 3 hosts" in doctor
     logs = [log.read_text() for log in clone.glob("psrt-*.log")]
@@ -95,5 +99,5 @@ def test_the_tutorial_works_as_printed(typed, clone):
 
 def test_there_are_commands():
     """Else the pattern of the blocks has stopped matching."""
-    assert len(commands("docs/slurm.md")) >= 12
-    assert len(commands("docs/cluster-job.md")) >= 7
+    assert len(commands(*HOW_TO)) >= 12
+    assert len(commands(*TUTORIAL)) >= 7

@@ -10,7 +10,7 @@ import pytest
 import targets as script
 from studies import faults, standings
 from studies.compression_table import COSTS, FAILS, OPEN, PAYS, cells
-from studies.faults import FAULTS, MODES
+from studies.faults import BARE, FAULTS, Fault, Seen
 from studies.softsync_lines import Errors, lines_of
 
 from support.cases import each
@@ -132,16 +132,59 @@ def test_lines_pool_the_runs_of_an_n():
     assert one.errors["constant"] == Errors((), 0)
 
 
-def test_the_page_has_every_row_and_no_other():
+def rows_of_the_page():
     page = faults.PAGE.read_text()
-    table = page[page.index(faults.BEGIN) : page.index(faults.END)].splitlines()[3:]
-    rows = [(fault, mpi) for fault in FAULTS for mpi in faults.VENVS]
-    for row, (fault, mpi) in zip(table, rows, strict=True):
-        begin = f"{faults.key(mpi, fault)} {fault.promised(mpi)} |"
+    return page[page.index(faults.BEGIN) : page.index(faults.END)].splitlines()[1:]
+
+
+def test_the_page_has_every_row_and_no_other():
+    for row, fault in zip(rows_of_the_page()[2:], FAULTS, strict=True):
+        begin = f"{faults.key(fault)} {fault.tried} | {fault.promised} |"
         assert row.startswith(begin)
         cells = row.removeprefix(begin).split("|")[:-1]
-        tried = [mode for mode, cell in zip(MODES, cells, strict=True) if cell.strip()]
-        assert tried == [mode for mode in MODES if mode in fault.modes]
+        assert [bool(cell.strip()) for cell in cells] == [True] * len(faults.VENVS)
+
+
+def test_a_cell_is_changed_and_all_others_stay():
+    rows = rows_of_the_page()
+    got = faults.changed(rows[2:], FAULTS[1], "MPICH", "5, 9 s")
+    assert got[3] == rows[3].replace(rows[3].split(" | ")[-1], "5, 9 s |")
+    assert got[:3] + got[4:] == rows[:3] + rows[4:]
+    assert faults.changed(rows[3:], FAULTS[0], "MPICH", "5, 9 s")[2].endswith("|  | 5, 9 s |")
+
+
+KILLED, BARELY = Fault("one host", "SIGKILL", 2), Fault(BARE, "SIGKILL", 2)
+
+
+def came(status, seconds, *ranks, results=False, left=False):
+    lines = "".join(f"psrt: error: worker 1 (rank {rank}) was killed\n" for rank in ranks)
+    return Seen(status, f"other words\n{lines}", seconds, results, left)
+
+
+@each(("fault", "mpi", "async_", "expected"), [
+    (KILLED, "MPICH", came(5, 1.4, 2), "5, 1 s"),
+    (KILLED, "MPICH", came(5, 3.2, 2), "5, 1 to 3 s"),
+    (KILLED, "MPICH", came(4, 1, 2), "4 or 5, 1 s; **async: status 4**"),
+    (KILLED, "MPICH", came(5, 1, 1), "5, 1 s; **async: another rank named**"),
+    (KILLED, "MPICH", came(5, 1, 2, 2), "5, 1 s; **async: 2 lines**"),
+    (KILLED, "MPICH", came(5, 1), "5, 1 s; no line in 1 of 2; **async: no line**"),
+    (KILLED, "MPICH", came(5, 1, 2, results=True), "5, 1 s; **async: results**"),
+    (KILLED, "MPICH", came(5, 1, 2, left=True), "5, 1 s; **async: a process is left**"),
+    (BARELY, "MPICH", came(9, 1), "5 or 9, 1 s; no line in 1 of 2"),
+    (BARELY, "Open MPI", came(9, 1), "5 or 9, 1 s; no line in 1 of 2; **async: no line**"),
+    (BARELY, "MPICH", came(0, 1, 2), "0 or 5, 1 s; **async: status 0**"),
+])  # fmt: skip
+def test_what_was_seen_in_all_modes_is_summed_up(fault, mpi, async_, expected):
+    seen = {"sync": came(5, 1.2, 2), "async": async_}
+    assert faults.summed_up(fault, mpi, seen) == expected
+
+
+def test_results_are_promised_where_the_others_continue():
+    stopped = Fault("one host", "SIGSTOP", 2)
+    with_results = came(4, 6, 2, results=True)
+    assert faults.summed_up(stopped, "MPICH", {"async": with_results}) == "4, 6 s"
+    told = faults.summed_up(stopped, "MPICH", {"sync": with_results, "ssp": came(4, 6, 2)})
+    assert told == "4, 6 s; **sync: results**; **ssp: no results**"
 
 
 # --- benchmarks ----------------------------------------------------------------------------------

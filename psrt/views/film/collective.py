@@ -18,7 +18,7 @@ from psrt.views.film.layout import circle, levels
 from psrt.views.film.trees import spots_of, trees_of
 from psrt.views.svg import text_width
 
-#: Most ranks that can be told apart.
+#: Most ranks that can be distinguished.
 MOST_RANKS = 32
 #: Most cells in a row, and most that are wide enough for text.
 _ABREAST, _WRITTEN = 16, 8

@@ -9,14 +9,14 @@ them needs MPI before a job on several ranks begins:
   ``TrainConfig(mode="ssp:staleness=2")``;
 - ``run``: trains, on all ranks of an MPI job or alone; returns a ``Run`` with its ``Summary`` and
   its list of ``Record``;
-- ``Trainer``: the same in a loop of one's own, for numpy, torch and JAX;
+- ``Trainer``: the same in your own training loop, for numpy, torch and JAX;
 - ``ParameterServer``: named arrays on servers, pushed to and pulled from;
 - ``Problem``: the protocol for a model and data of your own;
 - ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
-- ``simulate``: the same in virtual time, at ``SimulationCosts``; gives a ``SimulatedRun``;
+- ``simulate``: trains in virtual time, at ``SimulationCosts``; returns a ``SimulatedRun``;
 - ``recorded_config``: the config that repeats a recorded run, over MPI or in virtual time;
-- ``torch``, a subpackage: modules of torch as problems, and gradients under its optimizers;
-- ``jax``, a subpackage: a loss of JAX over any tree of parameters as a problem;
+- ``torch``, a subpackage: torch modules as problems, and averaged gradients for its optimizers;
+- ``jax``, a subpackage: a JAX loss over any tree of parameters as a problem;
 - ``PsrtError`` and its subclasses: the errors of all of these.
 """
 
@@ -87,12 +87,12 @@ if TYPE_CHECKING:
     from psrt.trainer import ParameterServer, Trainer
 
 # MPI libraries read these when they start, so they are set before anything here can import mpi4py.
-# In a program that imports mpi4py first they are too late and do no harm.
+# In a program that imports mpi4py first, they come too late and do no harm.
 os.environ.update(_settings(os.environ, tcp=not (_on_one_host(os.environ) and _has_room())))
 
 if _is_one_of_several(os.environ):
-    # One line for what each rank would show with a traceback, of which most is psrt's own. What has
-    # a traceback ends the others, too.
+    # psrt's own errors become one line, since each rank would show a traceback of mostly psrt's
+    # frames. Any other error keeps its traceback and ends the other ranks, too.
     def _uncaught(kind: Any, error: Any, trace: Any, before: Any = sys.excepthook) -> None:
         uncaught = importlib.import_module("psrt.faults.uncaught")
         if kind.__module__ == "psrt.core.errors":
@@ -160,7 +160,7 @@ __all__ = [
     "to_toml",
 ]
 
-#: Codecs with their knobs, for ``TrainConfig(codec=...)``.
+#: Codecs and their knobs, for ``TrainConfig(codec=...)``.
 _CODECS = (
     *("BFloat16", "Demo", "Dgc", "Float16", "Float4E3M0", "Float8E4M3", "Float8E5M2", "Int8"),
     *("LowRank", "Nonzero", "Qsgd", "RandomK", "Sign", "Ternary", "TernaryBase3", "Threshold"),
@@ -168,11 +168,11 @@ _CODECS = (
 )
 #: Optimizers, and an outer step.
 _OPTIMIZERS = ("Adagrad", "Adam", "AdamW", "Momentum", "Nesterov", "OuterNesterov")
-#: Modes with their knobs, for ``TrainConfig(mode=...)``.
+#: Modes and their knobs, for ``TrainConfig(mode=...)``.
 _MODES = (
     *("AllReduce", "Async", "EASGD", "Gossip", "LocalSGD", "SSP", "Serial", "SoftSync", "Sync"),
 )
-#: Public name → the module that has it.
+#: Public name → the module that defines it.
 _HOME = {
     **dict.fromkeys(_MODES, "psrt.config.modes"),
     **dict.fromkeys(_CODECS, "psrt.codec.table"),
@@ -201,10 +201,10 @@ _HOME = {
 }
 
 
-#: Subpackages that need what psrt does not: not part of ``from psrt import *``.
+#: Subpackages with dependencies of their own: not part of ``from psrt import *``.
 _ADAPTERS = ("jax", "torch")
 
-if not TYPE_CHECKING:  # to which it would say that every name is there
+if not TYPE_CHECKING:  # a type checker would believe that every name exists
 
     def __getattr__(name: str) -> Any:
         """Import a public name when it is first asked for (PEP 562)."""

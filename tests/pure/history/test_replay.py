@@ -277,7 +277,7 @@ def header(*, workers=2, servers=2, told=(), **knobs):
     ({"told": {"initial_sha256": "d" * 64}},
      "other initial parameters (dddddddd instead of aaaaaaaa)"),
     ({"told": {"n": 99}}, "99 parameters instead of 100"),
-    ({"told": {"spans": ((0, 40), (40, 100))}}, "shards that begin and end elsewhere"),
+    ({"told": {"spans": ((0, 40), (40, 100))}}, "shards with other bounds"),
     # What does not touch the numbers.
     *(({name: value}, None) for name, value in (
         ("out", "here"), ("log_every", 5), ("inject", ((0, "delay", (1.0,)),)),

@@ -142,7 +142,7 @@ def choose_shards(job: ServedJob) -> ShardChoice:
     nbytes = ITEMSIZE * job.n
     most = min(MOST_SHARDS, nbytes // (len(job.servers) * _LEAST_BYTES))
     if most < 2:
-        why = f"its {size_text(nbytes / len(job.servers))} are too few to be cut"
+        why = f"its {size_text(nbytes / len(job.servers))} are too small to split"
         return ShardChoice(1, why)
     times = {1 << i: step_seconds(job, 1 << i) for i in range(most.bit_length())}
     enough = (1 + _WORTH) * min(times.values())
@@ -169,7 +169,7 @@ def choose_shards(job: ServedJob) -> ShardChoice:
 
 
 def step_seconds(job: ServedJob, each: int) -> float:
-    """Return the predicted time of a worker's step, with ``each`` shards a server."""
+    """Return the predicted time of a worker's step, with ``each`` shards per server."""
     servers, workers = len(job.servers), len(job.workers)
     spans = layered_spans(job.n, servers * each, job.parts)
     ready = [_ready(span, job) for span in spans]
@@ -203,7 +203,7 @@ def step_seconds(job: ServedJob, each: int) -> float:
 
 
 def _ready(span: Span, job: ServedJob) -> float:
-    """Return when the gradient of a span is there."""
+    """Return the time at which the gradient of a span is ready."""
     shares = zip(job.parts, shares_of(job.parts), strict=True)
     return job.compute_s * next((it for part, it in shares if part.start <= span.start), 1.0)
 
@@ -238,7 +238,7 @@ def _wire_seconds(job: ServedJob, share: float = 1.0) -> float:
     """Return the time of a step's pushes on the busiest direction of a host's link.
 
     Args:
-        job: whose.
+        job: the job.
         share: bytes of a push, or a reply, over those of its numbers.
     """
     nbytes = share * ITEMSIZE * job.n / len(job.servers)

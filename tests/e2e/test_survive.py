@@ -120,7 +120,7 @@ def test_the_others_train_on_and_the_run_has_results(launch, silent, ranks, mode
     (notice,) = [line for line in done.stderr.splitlines() if "the others go on" in line]
     assert f"within 3 s (--timeout-s): {name} is stopped by a signal" in notice
     (line,) = done.errors
-    assert line == f"psrt: error: the run went on without {name}, which fell silent"
+    assert line == f"psrt: error: the run continued without {name}, which stopped responding"
     summary = read(launch, "summary.json")
     (missing,) = summary["missing"]
     assert 0 < missing.pop("clock") <= 150
@@ -151,7 +151,7 @@ def test_psrt_launch_tells_no_other_reason(launch):
     done = launch.psrt("launch", "-n", 3, "job.py", "async", 1, "stops", "1:150")
     assert done.status == 4, done.stderr
     (line,) = done.errors
-    assert "the run went on without worker 1 (rank 2," in line
+    assert "the run continued without worker 1 (rank 2," in line
 
 
 #: A step amid an epoch, and one of its last.
@@ -299,7 +299,7 @@ def test_checkpoints_go_on_after_a_death_and_the_job_from_them(launch, mode, die
             "--steps", step * 2 + 500,
         )  # fmt: skip
         assert done.status == 0, done.stderr
-        going_on = f"going on from step {step}, "
+        going_on = f"resuming from step {step}, "
         (line,) = [it for it in done.stdout.splitlines() if it.startswith(going_on)]
         assert line.endswith(f"which is without worker {dies}")
         summary = json.loads((launch.folder / out / "summary.json").read_text())

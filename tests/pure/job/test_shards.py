@@ -65,7 +65,7 @@ def test_on_one_host_a_shard_costs_more_than_it_gains_but_with_cores_for_everybo
     one, five = (step_seconds(one_host(1, each, n=5, parts=(), cores=8), 1) for each in (1, 5))
     assert five - one > 1.9e-4
     small = choose_shards(one_host(n=17_226, parts=()))
-    assert (small.shards, small.why) == (1, "its 67.3 KiB are too few to be cut")
+    assert (small.shards, small.why) == (1, "its 67.3 KiB are too small to split")
 
 
 @each(("servers", "rounds"), [(1, True), (2, False), (4, True), (4, False)])
@@ -148,7 +148,7 @@ def test_the_choice_is_printed_recorded_and_checked(run):
     found, out, lines = run
     each, why = found.summary.shards_per_server, found.summary.shards_why
     assert each > 1
-    assert f"shards: {each} a server, because {why}" in lines[:2]
+    assert f"shards: {each} per server, because {why}" in lines[:2]
     assert " ms is predicted instead of " in why
     history = read_history(out)
     assert history.header.config["shards_per_server"] == each

@@ -377,7 +377,7 @@ def test_the_start_and_the_end_say_whose_model_it_is():
     run = gossip(Apart(*[7] * 4), topology="one-peer-exponential", say=lines.append)
     text = "one-peer-exponential, combine-then-adapt, spectral gap 1 in 2 steps, 20 B a step"
     assert f"topology: {text} and worker" in lines
-    assert "accuracy: of worker 0's own model, and at the end of the mean of all" in lines
+    assert "accuracy: of worker 0's own model; at the end, of the mean of all" in lines
     distance = run.summary.graph_averages.consensus_distance
     told = [" ".join(line.split()) for line in lines[-1].split("\n")]
     assert f"model mean of 4 workers, which end {distance:.1e} apart" in told
@@ -394,7 +394,7 @@ def test_the_start_and_the_end_say_whose_model_it_is():
         (4, {"variant": "pairs", "topology": "one-peer-exponential"}, "another graph in each"),
         (3, {"variant": "pairs", "topology": "weighted.txt"}, "has weights, and variant=pairs"),
         (5, {"codec": "int8", "topology": "one-peer-exponential"}, "in each of 3 rounds, and --c"),
-        (5, {"codec": "int8", "topology": "exponential"}, "does not weigh 2 > 0 as 0 > 2, and --c"),
+        (5, {"codec": "int8", "topology": "exponential"}, "gives 2 > 0 another weight than 0 > 2, but --c"),
         (5, {"codec": "ternary"}, "--codec ternary cannot send how parameters differ .* can: "),
         (5, {"codec": "low-rank"}, "--codec low-rank needs --mode gossip:consensus-rate=G"),
     ],

@@ -39,6 +39,8 @@ _NORM = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class _Averages:
+    """The averages of all workers, one for each of the two sides; (k,) positions."""
+
     #: The vector that is averaged into: the sent one of the answering worker, or the current one of
     #: the asking worker.
     own: Ints
@@ -46,7 +48,7 @@ class _Averages:
     end: Ints
     #: Whether it is the average of the asking worker.
     asks: Bools
-    #: One number for each offer: of who asked, and which of its.
+    #: A key for each offer: of the asking worker and the number of its offer.
     offer: Ints
     #: What this worker sent for it, offer or answer, and what the other one sent; −1 if unknown.
     sent: Ints

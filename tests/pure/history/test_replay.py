@@ -137,7 +137,7 @@ def test_who_is_waited_for_and_an_end_that_comes_too_early():
         sequencer.finish()
     for _ in range(2):
         drive(sequencer.receive())
-    assert sequencer.waiting_for() == "the last answers to be read"
+    assert sequencer.waiting_for() == "workers to read the last answers"
     nothing = Script.of(0, np.zeros(0, EVENT))
     assert len(nothing) == 0
     Sequencer(inbox([]), [nothing]).finish()

@@ -222,7 +222,7 @@ def test_the_checker_holds_who_is_left_out_against_the_steps(tmp_path):
         path.write_text(sealed(header | {"left_out": changed}))
         assert "batches" in str(check_run(folder)), changed
     path.write_text(sealed(header | {"left_out": [[epoch, [2]]]}))
-    with pytest.raises(ConfigError, match="leaves workers out that did not die"):
+    with pytest.raises(ConfigError, match="leaves out workers that did not die"):
         check_run(folder)
 
 

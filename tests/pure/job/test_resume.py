@@ -125,7 +125,7 @@ def test_the_newest_are_kept_and_a_torn_one_is_passed_over(tmp_path):
     assert found(config.out).manifest.step == 8
     said = []
     simulate(resumed_config(config.out), workers=WORKERS, say=said.append)
-    assert said[0].startswith(f"passed over: {part}: has ")
+    assert said[0].startswith(f"skipped: {part}: has ")
     assert said[1] == f"resuming from step 8, {folder}/00000008"
 
 
@@ -195,7 +195,7 @@ def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
     [
         ({"lr": 0.1}, 3, "lr 0.1 instead of 0.05"),
         ({"mode": "allreduce"}, 3, "mode allreduce instead of sync"),
-        ({"record": True}, 3, "--record needs a history from the beginning"),
+        ({"record": True}, 3, "--record needs a history from the start"),
         ({"record": True}, 2, "2 workers instead of 3, which --record cannot have"),
     ],
 )
@@ -316,7 +316,7 @@ def test_it_goes_on_again_and_again(recorded, tmp_path):
 
 def test_what_makes_no_one_history_is_refused(recorded, tmp_path):
     run = Path(shutil.copytree(recorded["sync"], tmp_path / "run"))
-    with pytest.raises(ConfigError, match="with which --record has no one history"):
+    with pytest.raises(ConfigError, match="whose histories --record cannot join"):
         went_on(run, 3, servers=1)
     assert check_run(run).ok  # the folder is as it was
     path = run / "history" / "events.npy"

@@ -1,8 +1,8 @@
-"""What happened in a run: every read, push and update, as compact numpy records.
+"""The history of a run: every read, push and update, as compact numpy records.
 
 Roles write events through an ``EventLog``; ``read_history`` reads a run's ``history/`` folder back;
-``check`` holds it against the contract of its mode and shares no code with what decided in the run;
-``replay`` makes servers take their events in the recorded order again.
+``check`` verifies that a history keeps the contract of its mode, independently of the code that
+ran; ``replay`` makes servers handle their events in the recorded order again.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def differences(now: Header, then: Header) -> list[str]:
         found += _numbers(now, then)
     same_ranks = len(now.hosts) == len(then.hosts)
     if then.mode.variant == BY_HOST and same_ranks and _hosts_of(now) != _hosts_of(then):
-        found.append("ranks on other hosts, inside of which they average")
+        found.append("ranks on other hosts, within which they average")
     if by_hosts(then.algorithm) and _local_roots(now) != _local_roots(then):
         found.append(f"ranks on other hosts, which {then.algorithm} sums by")
     return found
@@ -73,7 +73,7 @@ def _canonical(name: str, knob: Knob, value: Any) -> Any:
 
 
 def _is_left(here: Any, there: Any) -> bool:
-    """Return whether a row differs only in what it leaves open, which is then as it was."""
+    """Return whether a row differs only in knobs that it leaves open, which keep their values."""
     if not isinstance(here, Row) or type(here) is not type(there):
         return False
     return all(
@@ -107,11 +107,11 @@ def _numbers(now: Header, then: Header) -> list[str]:
     if now.n != then.n:
         return [f"{now.n} parameters instead of {then.n}"]
     if now.spans != then.spans:
-        found.append("shards that begin and end elsewhere")
+        found.append("shards with other bounds")
     if now.data_sha256 != then.data_sha256:
         found.append(f"other training data{_digests(now.data_sha256, then.data_sha256)}")
     if now.deal != then.deal:
-        found.append("samples that are dealt out otherwise")
+        found.append("another partition of the samples")
     if now.edges != then.edges:
         found.append("other edges between neighbours")
     if now.initial_sha256 != then.initial_sha256:

@@ -1,8 +1,8 @@
-"""One event of a run as a record of 64 bytes. Pure: the numbers of kinds, and the layout.
+"""An event of a run as a record of 64 bytes. Pure: the numbers of kinds, and the layout.
 
-A worker records its reads, steps and pushes; a server the pushes it receives, applies and answers;
-each in the order in which they happen there. ``history.kinds`` says what each kind means, and which
-of the columns holds which of its fields.
+A worker records its reads, steps and pushes; a server the pushes that it receives, applies and
+answers; each in the order in which they happen there. ``history.kinds`` defines what each kind
+means and which column holds which of its fields.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Kind(IntEnum):
     END = 33
 
 
-#: Of each column that holds a field of some kinds, its value in others.
+#: The value of each column in kinds that have no field there.
 UNUSED = {
     "clock": -1, "version": -1, "shard": -1, "samples": 0, "progress": 0.0, "tau": 0, "rate": 0.0,
     "gap": math.nan, "weight": 0.0, "seconds": 0.0, "flag": 0,
@@ -67,44 +67,45 @@ BACK = 1
 #: Flags of OFFER, TAKE and MIXED: gradients, where they are mixed as parameters are; of OFFER and
 #: TAKE: the answer to an offer; of all three: the mean of a host, where hosts mix.
 TRACKED, ANSWER, HOST = 1, 2, 4
-#: Flags of PASS: what was computed. A whole backward pass is that to the input and to the weights.
+#: Flags of PASS: what was computed. A full backward pass is both to the input and to the weights.
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 1, 2, 3, 4
-#: Flags of MESSAGE: a gradient; come here.
+#: Flags of MESSAGE: a gradient; received here.
 GRADIENT, CAME = 1, 2
-#: Shard of SUM_ENCODE and the like: a part that a schedule adds; their flag is its number. Of PASS:
-#: all micro-batches.
+#: Shard of SUM_ENCODE and the like: a part that a schedule adds, whose number is their flag. Of
+#: PASS: all micro-batches.
 OF_ALL = -1
 #: Flags of DROP: the push arrived too late, or its worker died before it was used.
 LATE, LOST = 1, 2
-#: Flag of READ and RECEIVE: because the worker stopped for a checkpoint, not to push.
+#: Flag of READ and RECEIVE: the worker stopped for a checkpoint, rather than pushed.
 PARKED = 1
-#: Flag of LEFT: others took the worker to be dead.
+#: Flag of LEFT: the worker was declared dead.
 MISSED = 1
 
-#: The record, little-endian everywhere. A column is called as the field that most kinds have there,
-#: which is said here; ``history.kinds`` has the others.
+#: The record, little-endian on all machines, without padding. A column is named after the field
+#: that most kinds have there, which is described here; ``history.kinds`` has the others. In this
+#: order every column is aligned to its own size, and a record is 64 bytes, a cache line.
 EVENT = np.dtype(
     [
         ("kind", "<u1"),
         ("flag", "<u1"),
-        #: Number of the shard; −1 where there is none.
+        #: Number of the shard; −1 if there is none.
         ("shard", "<i2"),
-        #: Worker number; −1 where there is none.
+        #: Worker number; −1 if there is none.
         ("worker", "<i4"),
         #: Gradient steps finished before this one.
         ("clock", "<i8"),
         #: Of the shard, or of the θ that all workers share.
         ("version", "<i8"),
-        #: Where the worker stands in training, in epochs.
+        #: The worker's progress in training, in epochs.
         ("progress", "<f8"),
         #: Seconds since the run began, by the clock of the rank's host.
         ("time", "<f8"),
         #: Staleness τ, in versions.
         ("tau", "<i4"),
-        #: Behind the gradient.
+        #: The number of samples behind the gradient.
         ("samples", "<i4"),
         ("rate", "<f4"),
-        #: ‖θ_now − θ_read‖/√n over the shard; nan where it was not measured.
+        #: ‖θ_now − θ_read‖/√n over the shard; nan if it was not measured.
         ("gap", "<f4"),
         ("weight", "<f4"),
         #: Duration, in seconds.

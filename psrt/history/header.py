@@ -18,9 +18,9 @@ from psrt.rows.row import Rows
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
 FORMAT = 12
-#: Largest number that a check computes with; a float64 knows every whole number up to here.
+#: The largest number that a check computes with: a float64 represents all whole numbers up to it.
 MOST = 2**53
-#: The fields in which a cell of a model that is cut differs from the whole job.
+#: The fields in which a cell of a split model differs from the whole job.
 OF_CELL = (
     *("n", "workers", "servers", "spans", "initial_sha256", "files", "matrices", "layers"),
     *("algorithm", "way", "control_algorithm"),
@@ -43,7 +43,7 @@ class Header:
     n: int
     #: Rank of each worker, by worker number.
     workers: tuple[int, ...]
-    #: Rank of the server that owns each shard, by shard; one may own several.
+    #: Shard → rank of its server; a server may own several.
     servers: tuple[int, ...]
     #: [start, stop) of each shard.
     spans: tuple[tuple[int, int], ...]
@@ -60,54 +60,51 @@ class Header:
     files: tuple[str, ...]
     #: The all-reduce of gradients or parameters, after ``auto``; None without one.
     algorithm: str | None = None
-    #: In what way it goes by a codec, as in ``ways``; None where it does not.
+    #: How it uses a codec, as in ``ways``; None if it does not.
     way: str | None = None
     #: The all-reduce of the control values that are summed along with each update.
     control_algorithm: str | None = None
-    #: Samples of an epoch, and of a worker's full batch, where psrt cuts the data into batches;
-    #: None where the problem does.
+    #: Samples of an epoch, and of a worker's full batch, if psrt splits the data into batches; None
+    #: if the problem does.
     batches: tuple[int, int] | None = None
-    #: By worker, the number of its samples, and that of the labels among them, where they are dealt
-    #: out; empty in ``--partition iid``.
+    #: By worker, the number of its samples and of the labels among them, if samples are assigned to
+    #: workers; empty with ``--partition iid``.
     deal: tuple[tuple[int, int], ...] = ()
-    #: Start, rows and columns of the matrices among the parameters, as far as the problem names
-    #: them.
+    #: Start, rows and columns of the matrices among the parameters, if the problem names them.
     matrices: tuple[tuple[int, int, int], ...] = ()
-    #: Start and stop of the layers, the first one first, where averages are in fragments; else
-    #: empty.
+    #: Start and stop of the layers, the first one first, if averages are in fragments; else empty.
     layers: tuple[tuple[int, int], ...] = ()
-    #: Text of the file of edges, where the graph that neighbours mix on has no name.
+    #: Text of the file of edges, if the neighbours' graph has no name.
     edges: str = ""
     #: Number of the host of each rank.
     hosts: tuple[int, ...] = ()
-    #: By host, as its number there, what its recorded times are ahead of the first one's: each time
-    #: this was measured, the time since the run began, the seconds, and how far off they may be.
-    #: The first of them was taken off the times of the host already. Empty where there is one
-    #: clock.
+    #: The offsets of hosts' clocks from the first host's, one per measurement: the host's number,
+    #: seconds since the start, the offset in seconds, and its error. A host's first offset is
+    #: already subtracted from its recorded times. Empty with one clock.
     clocks: tuple[tuple[int, float, float, float], ...] = ()
-    #: When the run went on from a checkpoint, each time, in seconds since it began; what happened
-    #: after that checkpoint until then is not in its history.
+    #: The times at which the run resumed from a checkpoint, in seconds since its start. What
+    #: happened between the checkpoint and that time is not in its history.
     resumed: tuple[float, ...] = ()
-    #: Whether the loop was the user's own: it need not say a loss, and computes a gradient before
-    #: psrt learns that there is a step.
+    #: Whether the loop was the user's own: it may report no loss, and computes a gradient before
+    #: psrt learns of the step.
     own_loop: bool = False
     #: Whether the run was a simulation.
     simulated: bool = False
     #: Whether it computed anything; a simulation need not.
     numerics: bool = True
-    #: Whether something was made to go wrong in a simulation, after whose last event that may end.
+    #: Whether a simulation injected a fault, which may end after the last event.
     disturbed: bool = False
-    #: Workers that may never have said that they leave. In a simulation, those whose crash was
-    #: scheduled, whether they had left by then or not; else those that went missing, whose own
-    #: events are in no file.
+    #: Workers that may never have announced that they leave. In a simulation, those whose crash was
+    #: scheduled, even if they had left by then; else those that went missing, whose own events are
+    #: in no file.
     crashes: tuple[int, ...] = ()
-    #: From which epoch on samples were dealt out without which workers, who had died: each change.
+    #: Pairs of an epoch and the dead workers that get no samples from then on, one per change.
     left_out: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    #: Of a model that is cut: by cell, slices changing fastest, its own values of ``OF_CELL``; see
-    #: ``of_cell``. Empty where each worker has all of the model.
+    #: With a split model: by cell, slices changing fastest, its own values of ``OF_CELL``; see
+    #: ``of_cell``. Empty if each worker has the whole model.
     cells: tuple[dict[str, Any], ...] = ()
-    #: Whether the files have only the last events of each rank, from whichever one on. Times are of
-    #: the clocks of the hosts then, as these were set, and ranks that were killed have no file.
+    #: Whether the files have only the last events of each rank. Times are then by the clocks of the
+    #: hosts, uncorrected, and ranks that were killed have no file.
     is_end: bool = False
     format: int = field(default=FORMAT)
 
@@ -128,15 +125,15 @@ class Header:
 
     @property
     def algorithm_chosen(self) -> bool:
-        """Whether ``auto`` chose the all-reduce; one worker alone has nothing to choose."""
+        """Whether ``auto`` chose the all-reduce; a single worker needs none."""
         chosen = self.algorithm is not None and self.config.get("allreduce") == AUTO
         return chosen and len(self.workers) > 1
 
     def of_cell(self, number: int) -> Header:
-        """Return the header of a cell, which is a job of its own.
+        """Return the header of a cell, as of a separate job.
 
         Raises:
-            ConfigError: if it cannot be one.
+            ConfigError: if it is invalid.
         """
         cell = dataclasses.replace(self, **self.cells[number], cells=())
         cell._check()
@@ -153,14 +150,14 @@ class Header:
         """Return the row that a knob of the run chose, with its knobs; None if nothing uses it.
 
         Raises:
-            ConfigError: if this psrt has no such row, or the row cannot be so.
+            ConfigError: if this psrt has no such row, or the row is invalid.
         """
         rows, text = knobs_of(TrainConfig)[name].rows, self.knob(name)
         assert isinstance(rows, Rows), "a knob that chooses a row"
         try:
             return None if text is None else rows.read(str(text))
         except ConfigError as error:
-            raise ConfigError(f"the history is of another {rows.what}: it {error}") from None
+            raise ConfigError(f"the history has an unknown {rows.what}: it {error}") from None
 
     def to_json(self) -> str:
         """Return the JSON text, with a checksum of all other fields and a line feed at the end."""
@@ -202,7 +199,7 @@ class Header:
         if not isinstance(self.cells, tuple) or not all(
             isinstance(it, dict) and it.keys() == set(OF_CELL) for it in self.cells
         ):
-            raise ConfigError("has cells that do not say what they are")
+            raise ConfigError("has cells without their fields")
         cells = [self.of_cell(number) for number in range(len(self.cells))]
         if not cells:
             return
@@ -212,10 +209,10 @@ class Header:
             ("files", self.files, [it.files for it in cells]),
         ):
             if sorted(mine) != sorted(one for part in its for one in part):
-                raise ConfigError(f"has cells that do not have the {what} of the job between them")
+                raise ConfigError(f"has cells that together do not have the {what} of the job")
         turns = tuple(one for row in zip(*(it.workers for it in cells)) for one in row)  # noqa: B905
         if turns != self.workers:
-            raise ConfigError("has cells whose workers are not those of one copy after the other")
+            raise ConfigError("has cells whose workers are not ordered by copy")
         if self.n != sum(it.n for it in cells):
             raise ConfigError(f"has cells that do not make up its {self.n} parameters")
 
@@ -243,11 +240,11 @@ class Header:
         ):
             raise ConfigError(f"has batches that are not two whole numbers from 1 to {MOST}")
         if not all(type(it) is float and 0 <= it < MOST for it in self.resumed):
-            raise ConfigError("has times of going on that are none")
+            raise ConfigError("has times of resuming that are not numbers")
         if not all(map(_is_reading, self.clocks)):
             raise ConfigError("has clocks that are not a host and three times each")
         if not all(len(_rows(it)) == 2 for it in self.left_out):
-            raise ConfigError("has workers left out that are not an epoch and their numbers")
+            raise ConfigError("has workers left out that are not an epoch and worker numbers")
         whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]
         for epoch, gone in self.left_out:
             whole += [epoch, *_rows(gone)]
@@ -267,7 +264,7 @@ class Header:
         if not all(isinstance(getattr(self, name), bool) for name in _OF_KIND["bool"]):
             raise ConfigError("does not say what was simulated")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("mode"), str):
-            raise ConfigError("does not say the mode")
+            raise ConfigError("does not name the mode")
         if not self.workers or len(self.spans) != len(self.servers):
             raise ConfigError(
                 f"has {len(self.workers)} workers, the ranks of {len(self.servers)} shards and the "
@@ -283,7 +280,7 @@ _OF_KIND = {
 
 
 def _tuples(value: Any) -> Any:
-    """Return JSON's lists, at any depth, as tuples, but for those inside an object."""
+    """Return JSON's lists, at any depth, as tuples, except those inside an object."""
     if not isinstance(value, list):
         return value
     return tuple(

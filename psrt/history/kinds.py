@@ -1,8 +1,8 @@
 """The kinds of events, each with its fields by name. Pure.
 
-A kind is declared once, as a class that is never instantiated: its number, who writes it, what
-happened, and of each field what it means and which column of ``EVENT`` holds it. All else follows:
-what packs an event (``EventLog.adder``), and what a check asks of columns that are not its own.
+A kind is declared once, as a class that is never instantiated: its number, its writer, what
+happened, and for each field its meaning and its column of ``EVENT``. All else is derived: the
+function that packs an event (``EventLog.adder``), and the check that other columns are unused.
 
 A field *is* the name of its column. So ``events[Offer.total]`` and ``table.real(Offer.total)`` are
 columns of numbers, and ``Offer.total.of(event)`` is that of one event.
@@ -18,7 +18,7 @@ from psrt.history.events import Kind
 class Field(str):
     """A field of a kind: the column that holds it, with what it means there."""
 
-    #: What the kind calls it, once declared.
+    #: Its name in the kind, set at the declaration.
     name: str
     #: What it means.
     text: str
@@ -30,7 +30,7 @@ class Field(str):
 
         Args:
             column: of ``EVENT``.
-            text: what it means; empty where its name says that.
+            text: what it means; empty if its name says that.
             is_pair: whether it is a ``pair``.
         """
         field = super().__new__(cls, column)
@@ -41,7 +41,7 @@ class Field(str):
         self.name = name
 
     def of(self, event: Any) -> Any:
-        """Return it of one event, whose attributes are called as the columns are."""
+        """Return the field of one event, whose attributes are named as the columns."""
         return getattr(event, self)
 
 
@@ -50,7 +50,7 @@ WORKER, SERVER, ANYBODY = "worker", "server", "either"
 
 
 class Event:
-    """What all kinds have: ``kind``, ``worker``, −1 for none, and ``time``."""
+    """The fields of all kinds: ``kind``, ``worker``, −1 for none, and ``time``."""
 
     kind: ClassVar[Kind]
     #: ``WORKER``, ``SERVER`` or ``ANYBODY``.
@@ -59,7 +59,7 @@ class Event:
     fields: ClassVar[dict[str, Field]] = {}
 
     def __init_subclass__(cls, kind: Kind | None = None, who: str | None = None) -> None:
-        """Declare a kind, or, without a number, what several kinds have in common."""
+        """Declare a kind or, without a number, the common fields of several kinds."""
         declared = (item for base in reversed(cls.__mro__) for item in vars(base).items())
         cls.fields = {name: it for name, it in declared if isinstance(it, Field)}
         columns = sorted(cls.fields.values())
@@ -81,7 +81,7 @@ KINDS: dict[Kind, type[Event]] = {}
 
 _COMPUTED_ON = "that it was computed on"
 _COMPUTING = "computing, with injected delays"
-_ROUNDING = "the most that rounding may make of that, over 2⁻²⁴"
+_ROUNDING = "the bound of its rounding, over 2⁻²⁴"
 
 
 class AtWorker(Event, who=WORKER):
@@ -130,16 +130,16 @@ class Encode(OfShard, kind=Kind.ENCODE):
 
 
 class Kept(AtWorker):
-    """What a codec keeps back has changed; sums, with error feedback, as of ``conserved``."""
+    """The residual of a codec has changed; with error feedback, its sums as in ``conserved``."""
 
     given = Field("rate", "the sum of what was given, with signs; with error feedback")
     decoded = Field("gap", "that of what the frame decodes to")
-    kept = Field("weight", "that of what is kept back now")
-    most = Field("seconds", "the most that rounding may make of these, over 2⁻²⁴")
+    kept = Field("weight", "that of the new residual")
+    most = Field("seconds", "the bound of their rounding, over 2⁻²⁴")
 
 
 class Residual(Kept, OfShard, kind=Kind.RESIDUAL):
-    """What a codec keeps back has changed."""
+    """The residual of a codec has changed."""
 
     digests = Field("version", "of what it was before the last ENCODE, and is now", is_pair=True)
 
@@ -170,7 +170,7 @@ class SumEncode(SumFrame, kind=Kind.SUM_ENCODE):
 
 
 class SumKeep(Kept, OfSum, kind=Kind.SUM_KEEP):
-    """What a codec keeps back of that chunk has changed."""
+    """The residual of that chunk has changed."""
 
     peer = Field("shard", "as of SUM_ENCODE")
     digests = Field("version", "as of RESIDUAL", is_pair=True)
@@ -237,7 +237,7 @@ class Leave(AtWorker, kind=Kind.LEAVE):
 
 
 class Vector(AtWorker):
-    """A vector that neighbours average, or what comes of it."""
+    """A vector that neighbours average, or the result."""
 
     clock = Field("clock", "the round; without rounds, gradient steps finished")
     digests = Field("version", is_pair=True)
@@ -263,15 +263,15 @@ class Offer(Vector, kind=Kind.OFFER):
 
 
 class Own(Vector, kind=Kind.OWN):
-    """What is averaged into, where it is not what was offered: with a codec, and at who asks."""
+    """The vector that is averaged into, if not the offered one: with a codec, and when asking."""
 
     rms = Field("gap", "as of OFFER")
 
 
 class Take(AtWorker, kind=Kind.TAKE):
-    """What a neighbour offered is averaged in."""
+    """A neighbour's offer is averaged in."""
 
-    neighbour = Field("shard", "who offered it")
+    neighbour = Field("shard", "that offered it")
     clock = Field("clock", "the round; without rounds, gradient steps finished")
     digests = Field("version", "as of its OFFER, of what came", is_pair=True)
     factor = Field("weight", "M_ij")
@@ -280,7 +280,7 @@ class Take(AtWorker, kind=Kind.TAKE):
 
 
 class Mixed(Vector, kind=Kind.MIXED):
-    """All that was to be averaged in is: of the result."""
+    """The average is complete; the fields describe the result."""
 
     neighbour = Field("shard", "without rounds")
     divided = Field("rate", "under push-sum, the sum of what is divided by its weight")
@@ -291,7 +291,7 @@ class Mixed(Vector, kind=Kind.MIXED):
 
 
 class Track(Vector, kind=Kind.TRACK):
-    """A gradient is tracked, y ← y + G − G_before: of y."""
+    """A gradient is tracked, y ← y + G − G_before; the fields describe y."""
 
     gradient_total = Field("rate", "the sum of the numbers of G, with signs")
     rms = Field("gap", "as of OFFER")
@@ -299,7 +299,7 @@ class Track(Vector, kind=Kind.TRACK):
 
 
 class Draw(OfShard, kind=Kind.DRAW):
-    """In ``easgd``, the worker was drawn to a shard of the centre, after the push of ``clock``."""
+    """In ``easgd``, the worker was pulled to a shard of the centre, after the push of ``clock``."""
 
     digests = Field("version", "of the force and of the centre that made it", is_pair=True)
     force = Field("progress", "the sum of the force, with signs")
@@ -310,7 +310,7 @@ class Draw(OfShard, kind=Kind.DRAW):
 
 
 class Pass(AtWorker, kind=Kind.PASS):
-    """A stage of a model that is cut has computed a micro-batch."""
+    """A stage of a split model has computed a micro-batch."""
 
     chunk = Field("shard")
     clock = Field("clock")
@@ -333,14 +333,14 @@ class Message(AtWorker, kind=Kind.MESSAGE):
 
 
 class Park(AtWorker, kind=Kind.PARK):
-    """Without rounds, the worker has come to a checkpoint, with its neighbours.
+    """In gossip by pairs, the worker has reached a checkpoint, with its neighbours.
 
-    What these did before theirs it has taken, and nothing of what they did after.
+    It has taken what they sent before theirs, and nothing that they sent after.
     """
 
     clock = Field("clock")
     step = Field("version", "of the checkpoint")
-    neighbours = Field("samples", "those that it has told")
+    neighbours = Field("samples", "those that it has notified")
     seconds = Field("seconds", "of the stop")
 
 
@@ -350,7 +350,7 @@ class Receive(AtServer, kind=Kind.RECEIVE):
     version = Field("version", _COMPUTED_ON)
     samples = Field("samples")
     progress = Field("progress")
-    flag = Field("flag", "PARKED (1): no push, its worker stopped for a checkpoint, as all had")
+    flag = Field("flag", "PARKED (1): not a push, its worker stopped for a checkpoint, as all had")
 
 
 class Decode(AtServer, kind=Kind.DECODE):
@@ -408,18 +408,18 @@ class ReplyEncode(AtServer, kind=Kind.REPLY_ENCODE):
 class Left(AtServer, kind=Kind.LEFT):
     """A worker's LEAVE was received."""
 
-    flag = Field("flag", "MISSED (1): it did not say so, but was taken to be dead")
+    flag = Field("flag", "MISSED (1): it sent none, but was declared dead")
 
 
 class Force(AtServer, kind=Kind.FORCE):
-    """In ``easgd``, a push drew the centre."""
+    """In ``easgd``, a push pulled the centre."""
 
     digests = Field("version", "of the force, and 0", is_pair=True)
     force = Field("progress", "the sum of the force, with signs")
 
 
 class Centre(Event, kind=Kind.CENTRE, who=SERVER):
-    """An update has drawn the centre, behind its FORCE events."""
+    """An update has moved the centre, after its FORCE events."""
 
     shard = Field("shard")
     version = Field("clock", "the new one")

@@ -18,17 +18,17 @@ from psrt.core.errors import ConfigError, OutputError
 from psrt.history.events import EVENT, EVENT_BYTES, LAYOUT, UNUSED, Kind
 from psrt.history.kinds import KINDS, Event
 
-#: All events of a file, or some.
+#: Events of a file.
 Events = np.ndarray[tuple[int], np.dtype[np.void]]
-#: Who makes events: whether it is a shard, and its number, or that of the worker.
+#: The owner of events: whether it is a shard, and the number of the shard or worker.
 Owner = tuple[bool, int]
-#: Events that are gathered before they are written.
+#: The number of events that are buffered before they are written.
 _BUFFERED = 4096
 #: Length of the queue at which its calls are made: short enough for the cache, and so few new
 #: objects that Python's garbage collector does not run for them.
 QUEUED = 128
-#: A method of ``EventLog`` that packs an event of a kind, by one call and without another: amid a
-#: run this is called millions of times.
+#: A method of ``EventLog`` that packs an event of a kind in a single call: a run makes millions of
+#: these.
 _ADDER = """
 def add(self, time, worker, {parameters}):
     if self.queue:
@@ -84,14 +84,14 @@ class EventLog:
     one valid value: END carries the CRC-32 of the events and of numpy's header, and nothing else.
     The checksum is computed block by block, as the buffer is written. A context manager.
 
-    A step must not wait for its events. Amid a step neither the code that packs an event nor its
+    A step must not wait for its events. Within a step neither the code that packs an event nor its
     data is in the cache, and a first call takes several times as long as the next ones. So a step
-    only appends to ``queue``, and ``drain`` makes many calls in one go.
+    only appends to ``queue``, and ``drain`` makes many calls together.
     """
 
-    #: Packs the columns of an event into the buffer, at a place.
+    #: Packs the columns of an event into the buffer, at an offset.
     pack: Callable[..., None] = staticmethod(LAYOUT.pack_into)
-    #: Whether events are counted by who makes them.
+    #: Whether events are counted by owner.
     is_counted = False
     #: Whether events hold digests and sums of vectors, by which they can be checked. These cost as
     #: much as the vectors are long.
@@ -110,8 +110,8 @@ class EventLog:
         Args:
             path: of the file.
             origin: the port's time at the beginning of the run, in seconds.
-            file: empty and open, to be closed by the log, which then opens none; ``path`` only
-                names it in errors.
+            file: an empty open file, which the log closes; ``path`` is then only its name in
+                errors.
             counts: whether to count the events of each owner.
 
         Raises:
@@ -123,12 +123,12 @@ class EventLog:
         self._buffer = bytearray(_BUFFERED * EVENT_BYTES)
         self._at = 0
         self._crc = 0
-        #: Calls to make later, each a function that adds events and then its arguments, which
-        #: must not change until then. Whoever appends calls ``drain`` from ``QUEUED`` calls on.
+        #: Calls to make later, each a function that adds events and then its arguments, which must
+        #: not change until then. The appending code calls ``drain`` from ``QUEUED`` calls on.
         self.queue: list[tuple[Any, ...]] = []
         #: Events written so far.
         self.events = 0
-        #: By who made them, those added so far, as far as they are counted; see ``adder``.
+        #: Owner → the events added so far, if counted; see ``adder``.
         self.counts: dict[Owner, int] = {}
         self.is_counted = counts
         try:
@@ -139,11 +139,11 @@ class EventLog:
             raise ConfigError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
 
     def adder(self, owner: Owner, kind: type[Event]) -> Callable[..., None]:
-        """Return what appends an event of a kind, after those in the queue.
+        """Return a function that appends an event of a kind, after those in the queue.
 
         It takes the port's time in seconds, the worker, −1 for none, and then the fields of the
-        kind by their names, or in the order of the columns in ``UNUSED``, whose values those have
-        that are left out. It raises ``OutputError`` if the buffer is full and cannot be written.
+        kind, by name or in the order of the columns in ``UNUSED``; fields left out get the values
+        there. It raises ``OutputError`` if the buffer is full and cannot be written.
         """
         add = MethodType(_adder(kind.kind, self.pack), self)
         if not self.is_counted:
@@ -158,7 +158,7 @@ class EventLog:
         return counted
 
     def keep(self, events: Events, owner: Owner) -> None:
-        """Take over events of an owner, of the run that this one goes on with, before any others.
+        """Take over an owner's events of the run that this one resumes, before any others.
 
         Raises:
             OutputError: if they cannot be written.
@@ -167,7 +167,7 @@ class EventLog:
         self._write_block(memoryview(events.tobytes()))
 
     def sync(self) -> None:
-        """Have what was written outlive the host.
+        """Flush written events to the disk, so that they survive a crash of the host.
 
         Raises:
             OSError: if that fails.

@@ -1,13 +1,13 @@
-"""Repeats a run whose workers average in pairs: each takes what it took, when it took it. Pure.
+"""Repeats a run of gossip by pairs: each worker takes the same messages at the same steps. Pure.
 
-When a worker takes which message is the only freedom of such a run; whom it asks next follows from
-who has left by then, which is one of these messages. So a worker offers what it offered before the
-same step, and after each step waits for the very messages that it took there. By induction over the
-recorded events, in the order in which they were caused, each of them comes, with the same vector to
-the bit: who sends it waits only for messages that it took before in the recorded run.
+The only freedom of such a run is which message a worker takes when. The neighbour that it asks next
+depends on the departures it knows of, which are such messages, too. So a worker makes the recorded
+offer before each step, and after each step waits for the messages that it took there. By induction
+over the recorded events in causal order, each message arrives, with the same vector to the bit: its
+sender waits only for messages that it took before in the recorded run.
 
-That a neighbour left is recorded where it leaves. It matters where it voids an offer: then the next
-one shows that the worker knew by then.
+A departure is recorded at the neighbour that leaves. It matters if it voids an offer: then the next
+offer shows that the worker knew of it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from psrt.history.events import ANSWER, Kind, parts
 from psrt.history.kinds import Offer
 from psrt.history.replay import COLUMNS, Rows
 
-#: What a worker did: it made an offer, took one or an answer, or learnt that a neighbour had left.
+#: What a worker did: made an offer, took an offer, took an answer, or learned of a departure.
 _OFFERED, _TOOK, _LEFT = range(3)
 
 
 class _Turn(NamedTuple):
     """A row of a script."""
 
-    #: Counts all events of the worker, from 0.
+    #: The number of the event among the worker's, from 0.
     event: int
     neighbour: int
-    #: Gradient steps that it had finished.
+    #: The gradient steps finished by then.
     clock: int
     #: Of the offer.
     number: int
     what: int
 
 
-assert len(_Turn._fields) == len(COLUMNS), "both kinds of scripts are sent alike"
+assert len(_Turn._fields) == len(COLUMNS), "both kinds of scripts are sent in the same way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,14 @@ class PairSequencer:
             script: of this worker.
         """
         self._receive, self._script = receive, script
-        #: Turns done.
+        #: The number of turns done.
         self._at = 0
-        #: Messages that have arrived before their turn. What came with them stays where it is: a
-        #: neighbour sends the next vector only once this one has been answered.
+        #: Messages that arrived before their turn. Their vectors stay in place: a neighbour sends
+        #: the next vector only after this one has been answered.
         self._held: list[Message] = []
 
     def partner(self, clock: int) -> int | None:
-        """Return whom to offer something before step ``clock``; None for nobody."""
+        """Return the neighbour to send an offer to before step ``clock``; None for none."""
         turn = self._due(clock)
         if turn is None or turn.what != _OFFERED:
             return None
@@ -106,7 +106,7 @@ class PairSequencer:
         return turn.neighbour
 
     async def poll(self, clock: int) -> Message | None:
-        """Return the message that is to be taken after ``clock`` steps; None if none is left.
+        """Return the next message to take after ``clock`` steps; None if none is left.
 
         Raises:
             ReplayError: if the neighbour sends anything else.
@@ -140,7 +140,7 @@ class PairSequencer:
             raise self._missed(turn)
 
     def waiting_for(self) -> str:
-        """Describe the message that is waited for."""
+        """Describe the awaited message."""
         turn = self._script.turn(self._at)
         if turn is None:
             return "its neighbours to finish"
@@ -154,7 +154,7 @@ class PairSequencer:
         return turn if turn is not None and turn.clock == clock else None
 
     def _of(self, worker: int) -> Message | None:
-        """Return the first message of a neighbour that is held."""
+        """Return the first held message of a neighbour."""
         for at, message in enumerate(self._held):
             if isinstance(message, Mix | Leave) and message.worker == worker:
                 return self._held.pop(at)
@@ -162,8 +162,8 @@ class PairSequencer:
 
     def _missed(self, turn: _Turn) -> ReplayError:
         return ReplayError(
-            f"the replay diverges at {self._where(turn)}: it went on without what was done there "
-            f"at clock {turn.clock} with worker {turn.neighbour}"
+            f"the replay diverges at {self._where(turn)}: it continued without its recorded "
+            f"exchange at clock {turn.clock} with worker {turn.neighbour}"
         )
 
     def _where(self, turn: _Turn) -> str:

@@ -1,4 +1,4 @@
-"""Reads a run's ``history/`` folder; one that is damaged, unfinished or foreign is refused."""
+"""Reads a run's ``history/`` folder; refuses one that is damaged, unfinished or foreign."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class History:
 
     @property
     def has_stops(self) -> bool:
-        """Whether workers stopped for checkpoints, and went on with what there was then."""
+        """Whether workers stopped for checkpoints, and continued with the state at the stop."""
         return any(
             ((it["kind"] == Kind.RECEIVE) & (it["flag"] == PARKED)).any() for it in self.shards
         )
@@ -64,22 +64,22 @@ def read_history(run: str | PathLike[str]) -> History:
 
     Raises:
         ConfigError: if there is none, or it is damaged, unfinished, or of another format; or if
-            it is of a model that was cut, which has one for each cell.
+            the model was split, so that each cell has a history.
     """
     header, (history, *more) = read_cells(run)
     if header.cells:
-        raise ConfigError(f"{run}: of a model that was cut into {1 + len(more)} parts")
+        raise ConfigError(f"{run}: of a model that was split into {1 + len(more)} parts")
     return history
 
 
 def read_cells(run: str | PathLike[str]) -> tuple[Header, list[History]]:
-    """Read the histories of the cells of a model that was cut; of another run it is one.
+    """Read the histories of the cells of a split model; a single one for any other run.
 
     Args:
         run: the run's folder, as ``--out`` named it, or its ``history/``.
 
     Returns:
-        The header of the job, and the history of each cell, which is that of a job of its own.
+        The header of the job, and the history of each cell, which is like that of a separate job.
 
     Raises:
         ConfigError: if there is none, or it is damaged, unfinished, or of another format.
@@ -88,7 +88,7 @@ def read_cells(run: str | PathLike[str]) -> tuple[Header, list[History]]:
     if header.is_end:
         raise ConfigError(
             f"{folder}: only the end of a history, the last events before an error; psrt trace "
-            "draws it, all else needs a run with --record"
+            "draws it, everything else needs a run with --record"
         )
     names = PROGRESS.each(header.files, "reading", "file")
     files = {name: _read_file(folder, name) for name in names}
@@ -146,10 +146,10 @@ def assemble(header: Header, parts: Sequence[Events], *, where: str = "history")
 
 
 def owners(header: Header, events: Events, where: str) -> np.ndarray:
-    """Return whose each event is: a worker's number, or W plus that of a shard, or of none.
+    """Return the owner of each event: a worker's number, W plus a shard's, or one for none.
 
     Args:
-        header: of the run, or of the cell that they are of.
+        header: of the run, or of the events' cell.
         events: without END.
         where: names the history in error messages.
 
@@ -201,17 +201,17 @@ def folder_of(run: str | PathLike[str]) -> Path:
 
 
 def kept_of(path: Path, most: Mapping[Owner, int]) -> Iterator[tuple[Owner, Events]]:
-    """Yield the first events of each owner in a file, also in one of an unfinished run.
+    """Yield the first events of each owner in a file, which may be of an unfinished run.
 
     Args:
         path: of the file.
-        most: by owner, how many of its events.
+        most: by owner, the number of its events.
 
     Yields:
-        Owners and events of theirs, in the order of the file.
+        Owners and their events, in the order of the file.
 
     Raises:
-        ConfigError: if it has fewer, or is none.
+        ConfigError: if the file has fewer, or is invalid.
     """
     left = dict(most)
     with events_file(path) as file:

@@ -67,7 +67,8 @@ class Script:
 class Sequencer:
     """Delivers the messages of a server's shards in the recorded order of each shard.
 
-    Those that arrive early are held back. Between two shards any order will do: they decide alone.
+    Messages that arrive early are held back. The order between two shards does not matter, since
+    each decides alone.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Sequencer:
         self._last: _Sequence | None = None
 
     async def receive(self) -> Message:
-        """Return a message that is the next of its shard's script, once one has arrived.
+        """Return a message that is next in its shard's script, once one has arrived.
 
         Raises:
             ReplayError: if a worker sends anything but its next message of the recorded run, or
@@ -101,13 +102,13 @@ class Sequencer:
             arrived = await self._receive()
             shard = self._shards.get(arrived.shard)
             if shard is None:
-                raise ProtocolError(f"a server was sent {arrived}, which is of none of its shards")
+                raise ProtocolError(f"a server received {arrived}, which is for none of its shards")
             shard.hold(arrived)
         self._last = shard
         return message
 
     def finish(self) -> None:
-        """Check that the scripts were delivered as a whole.
+        """Check that the scripts were delivered completely.
 
         Raises:
             ReplayError: if messages of the recorded run are left.
@@ -116,9 +117,9 @@ class Sequencer:
             shard.finish()
 
     def waiting_for(self) -> str:
-        """Describe the messages that are waited for."""
+        """Describe the awaited messages."""
         missing = [it.waiting_for() for it in self._shards.values() if not it.is_over]
-        return "; ".join(missing) or "the last answers to be read"
+        return "; ".join(missing) or "workers to read the last answers"
 
 
 class _Sequence:
@@ -131,7 +132,7 @@ class _Sequence:
     def __init__(self, script: Script) -> None:
         """Start before the first message."""
         self._script = script
-        #: Messages delivered.
+        #: The number of delivered messages.
         self._at = 0
         workers = script.rows[:, _WORKER]
         #: By worker, the positions of its next messages in the script.
@@ -139,7 +140,7 @@ class _Sequence:
             worker: deque(np.flatnonzero(workers == worker).tolist())
             for worker in np.unique(workers).tolist()
         }
-        #: Messages that have arrived before their turn, by their position in the script.
+        #: Messages that arrived before their turn, by their position in the script.
         self._held: dict[int, Message] = {}
 
     @property

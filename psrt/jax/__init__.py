@@ -1,7 +1,7 @@
-"""Functions of JAX as problems of psrt: ``Problem``, for any tree of parameters.
+"""JAX functions as problems of psrt: ``Problem``, for any tree of parameters.
 
-A loop of one's own is ``psrt.Trainer``, whose parameters may be a tree of JAX's, too. Everything is
-on the CPU. Nothing here imports MPI.
+For your own training loop use ``psrt.Trainer``, whose parameters may be a JAX tree, too. Everything
+is on the CPU. Nothing here imports MPI.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A loss of JAX's, a tree of parameters and data as a problem that psrt trains by any scheme."""
+"""A JAX loss, a tree of parameters and data as a problem that psrt trains under any mode."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from psrt.core.errors import ConfigError
 from psrt.data.keyed import Batch, KeyedBatches
 from psrt.runtime.array_tree import ArrayTree, LastViews
 
-#: Samples of a batch of the test set, at least.
+#: The fewest samples of a batch of the test set.
 _TEST_BATCH = 256
-#: What random draws are for: the first number of a key.
+#: The purpose of random draws: the first number of a key.
 _STEP, _EVALUATION = range(2)
 
 
 class Problem(KeyedBatches):
     """A loss over any tree of parameters; see ``psrt.Problem`` for its methods.
 
-    Gradients are taken over the tree, whose leaves are views of psrt's own vector, and are copied
-    once, into psrt's buffer. What a loss draws at random comes from a key that depends on the seed,
-    the worker and the step alone.
+    The leaves of the tree are views of psrt's own vector; gradients are copied once, into psrt's
+    buffer. Random draws of the loss come from a key that depends only on the seed, the worker and
+    the step.
 
     >>> problem = psrt.jax.Problem(loss, params, (x, y), (u, v), batch_size=32)  # doctest: +SKIP
     >>> run = psrt.run(psrt.TrainConfig(mode="ssp:staleness=2"), problem)       # doctest: +SKIP
@@ -51,24 +51,24 @@ class Problem(KeyedBatches):
 
         Args:
             loss: ``loss(params, batch)``, or ``loss(params, batch, key)`` with a key for random
-                draws, returns the mean loss over a batch: a scalar of float32. It is compiled, once
-                for each size of a batch.
+                draws, returns the mean loss over a batch: a float32 scalar. It is compiled once for
+                each batch size.
             params: the tree of float32 arrays to start from.
             train: a tuple of arrays (N, …), of which a batch is a tuple of rows.
-            test: the same of held-out data; None: nothing is evaluated.
+            test: held-out data of the same form; None evaluates nothing.
             batch_size: samples of one worker's step, at least 1.
             seed: of the order of the samples and of the keys.
-            accuracy: ``accuracy(params, batch)`` returns the share of right answers; None: it is
-                not measured.
-            labels: (N,) whole numbers by which ``--partition`` deals out; None takes the last array
-                of ``train`` if it has a whole number for each sample.
-            weight: ``weight(batch)`` returns the number that the mean loss, and the share of right
-                answers, are over, such as the tokens that are not ignored: the batch's weight in a
-                mean over workers, and in the figures on the test set. A whole number; a batch of 0
-                is left out. None: the number of samples.
+            accuracy: ``accuracy(params, batch)`` returns the share of right answers; None does not
+                measure it.
+            labels: (N,) whole numbers by which ``--partition`` splits the data; None takes the last
+                array of ``train`` if it has a whole number for each sample.
+            weight: ``weight(batch)`` returns the batch's weight in means over workers and over the
+                test set: the number of terms in its mean loss, such as the tokens that are not
+                ignored. A whole number; a batch of weight 0 is left out. None takes the number of
+                samples.
 
         Raises:
-            ConfigError: if one of them is not as expected.
+            ConfigError: if an argument is not as described.
         """
         if not callable(loss):
             raise ConfigError(f"the loss is {type(loss).__name__}, expected a function")
@@ -89,10 +89,10 @@ class Problem(KeyedBatches):
         return self._initial.copy()
 
     def params(self, theta: Vector) -> Any:
-        """Return the tree with the values of a vector (n,), as arrays of JAX's own.
+        """Return the tree with the values of a vector (n,), as JAX arrays.
 
         Raises:
-            ConfigError: if it is not of these parameters.
+            ConfigError: if the vector has another length.
         """
         given = np.array(theta, np.float32)
         if given.shape != (self._tree.n,):
@@ -134,7 +134,7 @@ class Problem(KeyedBatches):
         key = self._key(_STEP, *batch.key)
         params = self._tree.made(self._parameters.of(theta))
         loss, gradients = self._loss_and_grad(params, rows, *key)
-        # Waits for all that reads θ.
+        # This waits for JAX to finish every read of θ.
         for it, view in zip(
             jax.tree_util.tree_leaves(gradients), self._gradients.of(out), strict=True
         ):
@@ -146,10 +146,10 @@ class Problem(KeyedBatches):
         return tuple(it[batch.indices] for it in self._train)
 
     def evaluate(self, theta: Vector) -> dict[str, float]:
-        """Return loss and, where asked for, accuracy on the test set; nothing without one.
+        """Return the loss and, if wanted, the accuracy on the test set; nothing without one.
 
         Raises:
-            ConfigError: if all of it weighs nothing.
+            ConfigError: if all of it has weight 0.
         """
         if self._test is None:
             return {}
@@ -164,7 +164,7 @@ class Problem(KeyedBatches):
             sums += weight * np.array([float(self._loss(params, rows, *key)), right])
             weights += weight
         if not weights:
-            raise ConfigError("weight() is 0 for all of the test set: nothing counts there")
+            raise ConfigError("weight() is 0 for all of the test set, expected a positive weight")
         loss, right = (sums / weights).tolist()
         return {"loss": loss} if self._accuracy is None else {"loss": loss, "accuracy": right}
 
@@ -184,7 +184,7 @@ def _takes_key(loss: Callable[..., Any]) -> bool:
     """
     try:
         signature = inspect.signature(loss)
-    except ValueError:  # without one, such as what is written in C
+    except ValueError:  # without a signature, such as functions written in C
         return False
     for arguments in range(2, 4):
         try:
@@ -198,7 +198,7 @@ def _takes_key(loss: Callable[..., Any]) -> bool:
 
 
 def _scalar(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a loss that says so where it is none.
+    """Return the loss, wrapped to raise an error where its result is no scalar.
 
     Raises:
         ConfigError: as it is compiled, if it returns anything but a scalar of float32.
@@ -216,10 +216,10 @@ def _scalar(loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _arrays(data: Any, name: str) -> tuple[AnyArray, ...]:
-    """Return arrays of the same number of samples.
+    """Return arrays with equal numbers of samples.
 
     Raises:
-        ConfigError: if they are none.
+        ConfigError: if they are not such arrays.
     """
     if not isinstance(data, list | tuple):
         raise ConfigError(

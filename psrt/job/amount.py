@@ -1,4 +1,4 @@
-"""How far training is, as the roles of a process know it without asking any other."""
+"""The progress of training, as the roles of a process know it without asking others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from psrt.report.console import epoch_line
 from psrt.report.metrics_writer import MetricsWriter
 from psrt.runtime.worker import Worker
 
-#: Workers of a process that are asked at most: of a simulation's hundred thousand some will do.
+#: The most workers of a process that are asked: a simulation may have a hundred thousand.
 _ASKED = 1000
 
 
 class Training:
-    """Looks at the roles of a process; another thread may call it while they run."""
+    """Reads the progress of a process's roles; another thread may call it while they run."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Training:
         self._servers = shard_servers(roles.values())[:1]
 
     def __call__(self) -> Amount:
-        """Return how much of the run is done, on average of those who are asked."""
+        """Return how much of the run is done, as a mean over the asked workers."""
         config = self._config
         clocks = [it.clock for it in self._workers]
         epochs = [it.progress for it in self._workers]

@@ -1,6 +1,6 @@
-"""A job as a process of this one: its signals, and how it ended. Knows nothing of MPI.
+"""A job as a child process: its signals, and how it ended. Knows nothing of MPI.
 
-Whoever starts another attempt after one does so with what it returns.
+What an attempt returns decides whether the caller starts another one.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from psrt.launch.boxes import Boxes
 
 #: Signals that end a job.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-#: Signals that are passed on to it. By SIGUSR1 a batch system asks to write and stop.
+#: Signals that are passed on to it. By SIGUSR1 a batch system asks to save and stop.
 _PASSED = (*_ENDING, signal.SIGUSR1)
-#: Those that ask a job that can to save first.
+#: Those that ask a job to save first, if it can.
 _SAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: As which signals they are passed on: MPICH's mpirun would vanish at SIGHUP, and leave its ranks;
-#: Open MPI's at SIGQUIT, or would ignore it if a shell has begun to.
+#: The signals as which these are passed on. At SIGHUP, MPICH's mpirun would die and leave its ranks
+#: behind; so would Open MPI's at SIGQUIT, or it would ignore it if a shell does.
 _AS = {signal.SIGHUP: signal.SIGTERM, signal.SIGQUIT: signal.SIGTERM}
-#: Seconds that a job has to end when it is asked to, as long as Slurm gives one.
+#: Seconds that a job gets to end when it is asked to, the same as Slurm gives.
 _GRACE_S = 30.0
-#: Seconds that it has once it is over. Its ranks leave within 3 s; but an mpirun that has lost a
+#: Seconds that it gets once it is over. Its ranks leave within 3 s, but an mpirun that has lost a
 #: host may not end at all.
 _OVER_S = 10.0
-#: Seconds of one wait for a signal; there is no limit to their number. The end of a launcher is
-#: told to any one thread of this process, and between two waits to one that has begun before the
-#: signal was blocked, where nobody hears it.
+#: Seconds of one wait for a signal; waits are repeated. SIGCHLD of a launcher may be delivered to
+#: any thread of this process, also to one that started before the signal was blocked, where it is
+#: lost.
 _LONGEST_S = 1.0
-#: Longest that it takes to end what a launcher has left behind, in seconds.
+#: The most seconds that it takes to end processes that a launcher has left behind.
 _ORPHANS_S = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -53,19 +53,19 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 class Ended:
     """How an attempt ended."""
 
-    #: The job's own: its exit status, or minus the signal that its launcher died of.
+    #: The launcher's return code: its exit status, or minus the signal that killed it.
     returncode: int
-    #: The signal that it was asked to end by; None if it ended by itself.
+    #: The signal by which it was asked to end; None if it ended by itself.
     asked: int | None
     seconds: float
-    #: Why it was over, as its ranks have told; None if they have not.
+    #: Why it ended, as its ranks reported; None if they did not.
     over: End | None = None
     #: Why it was ended from here; None if it was not.
     stalled: str | None = None
 
     @property
     def killed(self) -> str | None:
-        """That the launcher was killed, and not from here, in words; None if it was not.
+        """A text that says the launcher was killed, but not by this process; None if it was not.
 
         >>> Ended(-9, None, 1.0).killed, Ended(-9, 15, 1.0).killed
         ('the launcher of the ranks was killed by signal 9 (SIGKILL)', None)
@@ -76,9 +76,9 @@ class Ended:
 
     @property
     def status(self) -> int:
-        """The exit status that stands for it: 128 + n where signal n ended it.
+        """The exit status of the attempt: 128 + n if signal n ended it.
 
-        What the ranks have told counts for more than what the launcher makes of their ends.
+        What the ranks reported takes precedence over the launcher's status.
 
         >>> Ended(3, None, 1.0).status, Ended(-9, None, 1.0).status, Ended(1, 15, 1.0).status
         (3, 137, 143)
@@ -93,7 +93,7 @@ class Ended:
 
 
 class _Watch:
-    """Passes signals on to a job's process, and sees that it ends when it is to."""
+    """Passes signals on to a job's process, and makes sure that it ends when it should."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Watch:
         self._alone, self._saves = alone, saves
         self._deaf_s, self._grace_s = deaf_s, grace_s
         self._began, self._deadline = time.monotonic(), math.inf
-        #: The signal that the job was asked to end by, and by which to save first.
+        #: The signal by which the job was asked to end, and the one by which to save first.
         self.asked: int | None = None
         self.saving: int | None = None
         #: Why it was ended from here.
@@ -121,7 +121,7 @@ class _Watch:
         return max(0.0, self._deadline - time.monotonic())
 
     def take(self, heard: Heard | None) -> None:
-        """Look how the job stands, and do what a signal asks for, if one has come."""
+        """Check the job's state, and handle a signal, if one has arrived."""
         self._look()
         again = heard is not None and heard.number in _ENDING and self.asked is not None
         if again or not self.left_s:
@@ -131,7 +131,7 @@ class _Watch:
             self._pass_on(heard)
 
     def _look(self) -> None:
-        """Set the job a deadline where it is over, or gets on no more."""
+        """Give the job a deadline if it is over, or makes no progress."""
         if self._parent.over is not None:
             if self._parent.is_late and self._deadline == math.inf:
                 self._process.terminate()
@@ -144,7 +144,7 @@ class _Watch:
 
     def _pass_on(self, heard: Heard) -> None:
         deaf = self._parent.heard_at is None and time.monotonic() - self._began < self._deaf_s
-        saves = self._saves and self.saving is None and not deaf  # else there is nothing to save
+        saves = self._saves and self.saving is None and not deaf  # else it cannot save
         if saves and heard.number in _SAVING:
             self.saving = heard.number
             self._process.send_signal(signal.SIGUSR1)
@@ -173,26 +173,27 @@ def attempt(
 ) -> Ended:
     """Run a launcher to its end; signals to this process reach it.
 
-    It stays in this process's group, so that it has the terminal: Ctrl-C there has reached it
-    already. Where this process was started to ignore a signal, as by nohup, it has a group of its
-    own, since it would take that for itself. When it was asked to end and has not within
-    ``grace_s``, or is asked once more, or is over by what its ranks told, or stalled, and goes on,
-    it is killed with what it has started here; if this process is killed, it is asked to end.
+    It stays in this process's group, so that it has the terminal: Ctrl-C reaches it directly. If
+    this process was started to ignore a signal, as by nohup, the launcher gets its own group, since
+    it would handle that signal. It is killed, with the processes that it has started here, if it is
+    still running ``grace_s`` after it was asked to end, or is asked again, or after its ranks
+    reported the end, or when stalled. If this process is killed, it is asked to end.
 
     Args:
         words: the launcher's command.
         variables: set beside those of this process.
-        parent: hears the ranks; it is closed.
-        deaf_s: seconds from its start in which it may lose a signal, as long as no rank is heard:
-            asked to end, it is killed.
-        grace_s: seconds that it has to end.
-        saves: whether it is asked, the first time, to save and stop by itself: then it has a
-            process group of its own, which Ctrl-C does not reach.
-        reads: whether it has the input of this process; otherwise it has none.
-        boxed: which of its streams, ``stdout`` and ``stderr``, have what an mpirun adds when ranks
-            end; it is left out.
-        verbose: whether it is not.
-        stall: called about every second; returns why the job is to be ended, None while it gets on.
+        parent: receives the ranks' reports; it is closed.
+        deaf_s: seconds from its start in which it may lose a signal while no rank has reported: if
+            asked to end then, it is killed.
+        grace_s: seconds that it gets to end.
+        saves: whether the first request asks it to save and stop by itself: then it has its own
+            process group, which Ctrl-C does not reach.
+        reads: whether it gets the input of this process; otherwise it has none.
+        boxed: the streams, of ``stdout`` and ``stderr``, in which an mpirun adds text when ranks
+            end; that text is left out.
+        verbose: whether to keep that text.
+        stall: called about every second; returns why the job should be ended, None while it makes
+        progress.
         refused: called with the error if this process's stdout had no room for the output.
 
     Raises:
@@ -200,11 +201,11 @@ def attempt(
     """
     begin = time.monotonic()
     libc = ctypes.CDLL(None)
-    # Held back, so that they wait until they are fetched below. SIGCHLD is not ignored then,
-    # although that is what it is by default.
+    # Blocked, so that they stay pending until they are fetched below. A blocked SIGCHLD is not
+    # discarded, although its default action is to be ignored.
     with Signals({*_PASSED, signal.SIGCHLD}) as signals:
         try:
-            # What it has started becomes a child of this process when it dies.
+            # Processes that it has started become children of this process when it dies.
             libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
             alone = saves or any(signal.getsignal(it) is signal.SIG_IGN for it in _PASSED)
             full = ("stdout",) if refused is not None and may_be_full(1) else ()
@@ -255,34 +256,34 @@ def _write_down(ended: Ended, parent: Parent) -> None:
     """Write why an attempt ended into its run's folder, if it has one and did not succeed."""
     if parent.run is not None and ended.status:
         text, is_known = _why(ended)
-        from psrt.report.end import EndFile  # needs numpy, and the launcher does not until now
+        from psrt.report.end import EndFile  # imports numpy, not needed before
 
         EndFile(*parent.run).write(text, ended.status, replaces=is_known)
 
 
 def _why(ended: Ended) -> tuple[str, bool]:
-    """Return why an attempt ended, and whether its ranks cannot know better."""
+    """Return why an attempt ended, and whether that takes precedence over what ranks recorded."""
     if ended.over is not None and ended.over.text:
         return ended.over.text, True
     if ended.stalled is not None:
         return ended.stalled, True
     if ended.asked is not None:
         return f"asked to end by {signal.Signals(ended.asked).name}", False
-    return ended.killed or "nobody has told why", False
+    return ended.killed or "no rank reported why", False
 
 
 def _end_orphans() -> None:
-    """End what a launcher that failed has left here, such as an ssh to a host out of reach."""
+    """End processes that a failed launcher has left here, such as an ssh to an unreachable host."""
     deadline = time.monotonic() + _ORPHANS_S
     while time.monotonic() < deadline and (children := _children()):
         for pid in children:
-            os.kill(pid, signal.SIGKILL)  # nobody else has its number before the next line
+            os.kill(pid, signal.SIGKILL)  # its number is not reused before the next line reaps it
             os.waitpid(pid, os.WNOHANG)
         time.sleep(0.01)
 
 
 def _children() -> list[int]:
-    """Return the processes whose parent is this one; none where the kernel does not tell."""
+    """Return the child processes of this one; empty if the kernel does not tell."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
@@ -291,7 +292,7 @@ def _children() -> list[int]:
 
 
 def _pending(pid: int) -> set[int]:
-    """Return the signals that wait for a process; none where the kernel does not tell."""
+    """Return the signals pending for a process; empty if the kernel does not tell."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as status:
         for line in status:
             if line.startswith(b"ShdPnd:"):
@@ -310,21 +311,21 @@ def _start(
     reads: bool,
     pipes: Mapping[str, tuple[int, int]],
 ) -> subprocess.Popen[bytes]:
-    # Loaded before the fork: nothing may be after it.
+    # Loaded before the fork: nothing may be imported after it.
     parent = os.getpid()
-    # By this signal a job is asked to save, whatever this process was started to ignore.
+    # This signal asks a job to save, even if this process was started to ignore it.
     taken = {signal.SIGUSR1} if saves else set()
 
     def prepare() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it has died in between
+        if os.getppid() != parent:  # the parent has died meanwhile
             os._exit(1)
-        # A handler of Python's would take a signal, and be gone with it when the launcher begins.
+        # A Python handler would consume a signal, which would be lost when the launcher starts.
         for number in _PASSED:
             if callable(signal.getsignal(number)) or number in taken:
                 signal.signal(number, signal.SIG_DFL)
-        # What the terminal sends from here on comes to both processes; what the parent was sent
-        # before the fork came to it alone, and is not passed on.
+        # From here on the terminal's signals reach both processes. Those that the parent got before
+        # the fork reached only it, and are not passed on.
         for waiting in _pending(parent) & set(_ENDING):
             signal.raise_signal(waiting)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -340,8 +341,8 @@ def _start(
             stdin=None if reads else subprocess.DEVNULL,
             stdout=streams.get("stdout"),
             stderr=streams.get("stderr"),
-            # It has the other end, too: if this process is killed, to write is no error by which it
-            # would end before its ranks.
+            # The child has the reading end, too: if this process is killed, a write then gives no
+            # error by which the launcher would end before its ranks.
             pass_fds=[read for read, _ in pipes.values()],
         )
     except OSError as error:

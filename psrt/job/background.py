@@ -1,4 +1,4 @@
-"""A thread that is there before there is something to do. Knows nothing of what it does."""
+"""A thread that is started before it is needed. Knows nothing of its work."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from queue import Queue
 
 
 class Background:
-    """Does one thing after the other, while whoever asked for it goes on.
+    """Runs queued calls one after another, while the caller continues.
 
-    Starting a thread waits until that has had a core, which takes milliseconds where ranks keep all
-    cores busy. Putting something into the queue of one that sleeps waits for nothing.
+    Starting a thread waits until it has had a core, which takes milliseconds if ranks keep all
+    cores busy. Putting a call into the queue of a sleeping thread does not wait.
     """
 
     def __init__(self) -> None:
@@ -21,22 +21,22 @@ class Background:
         threading.Thread(target=self._run, daemon=True).start()
 
     def do(self, what: Callable[[], None]) -> None:
-        """Have something done, after all that was asked for before."""
+        """Queue a call, to run after all earlier ones."""
         self._queue.put(what)
 
     def finish(self) -> None:
-        """Wait until all is done."""
+        """Wait until all calls are done."""
         self._queue.join()
 
     def close(self) -> None:
-        """End the thread once all is done; nothing may be asked for any more."""
+        """End the thread once all calls are done; nothing may be queued afterwards."""
         self._queue.put(None)
 
     def _run(self) -> None:
         while (what := self._queue.get()) is not None:
             try:
                 what()
-            except Exception:  # a bug; who waits for this must not wait for ever
+            except Exception:  # a bug, but the caller must not wait for ever
                 traceback.print_exc()
             finally:
                 self._queue.task_done()

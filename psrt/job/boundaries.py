@@ -1,8 +1,8 @@
-"""One process's part in agreeing on what is saved: ``psrt.sync.cut`` over the line to rank 0.
+"""One process's part in agreeing on the step to save: ``psrt.sync.cut`` over the line to rank 0.
 
-The role asks at each boundary whether to save itself; the thread that watches over the ranks takes
-what others say, so a promise is given whatever the role does. Neither makes a call of MPI for it.
-A job of one process, or in virtual time, has no line, and agrees with itself.
+The role asks at each boundary whether to save itself. The thread that watches over the ranks
+receives the messages of others, so a promise is made whatever the role does. Neither calls MPI for
+it. A job of one process, or in virtual time, has no line, and agrees with itself.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ class Boundaries:
             line: to the other processes; None if there are none.
             pace: says when it is time for a checkpoint, at one process; None for by steps alone.
             timeout_s: how long a role may wait for an agreement.
-            gone: returns the processes that the others go on without.
+            gone: returns the processes that the others continue without.
         """
         self._cuts, self._line, self._pace = cuts, line, pace
         self._timeout_s, self._gone = timeout_s, gone
         self._changed = Condition(Lock())
-        #: What was asked for and is not passed on yet: whether to stop, each time.
+        #: The requests that are not passed on yet: for each, whether to stop.
         self._asked: deque[bool] = deque()
         self._lost = 0
-        #: Why nothing can be agreed on; empty if it can. And what is called with that, once.
+        #: Why no agreement is possible; empty if it is. And the function to call with that, once.
         self.trouble = ""
         self.failed: Callable[[str], None] | None = None
         if line is not None:
             line.talk(self._hear, self._look)
 
     def close(self) -> None:
-        """Take nothing any more: all processes have finished."""
+        """Accept nothing more: all processes have finished."""
         if self._line is not None:
             self._line.talk()
 
     def ask(self, *, stop: bool = False) -> None:
-        """Have a checkpoint made soon; a signal's handler may call this: it takes no lock.
+        """Ask for a checkpoint soon; safe in a signal handler, since it takes no lock.
 
         Args:
             stop: end the run after it.
@@ -67,27 +67,27 @@ class Boundaries:
             self._line.prod()
 
     def at(self, step: int, saved: int) -> Agreed | None:
-        """Say that a role is at a boundary, in rounds, and wait if it must not pass.
+        """Report that a role is at a boundary, in rounds, and wait if it must not pass.
 
         Args:
-            step: at which it is.
-            saved: at which it was saved last.
+            step: the boundary.
+            saved: the step of its last save.
 
         Returns:
-            What it is to be saved for, if anything.
+            The decision for which it must save, if any.
 
         Raises:
-            OutputError: if nothing was agreed on in time.
+            OutputError: if there is no agreement in time.
         """
         cuts = self._cuts
         with self._changed:
-            # In this order: what is asked for now is promised for the next boundary, so that this
-            # role computes on while the others are heard.
+            # In this order: a request that is passed on now leads to a promise for the next
+            # boundary, so this role computes while the others answer.
             self._send(cuts.reach(step))
             self._tend()
             if not self._changed.wait_for(lambda: cuts.may_pass(step), self._timeout_s):
                 raise OutputError(
-                    f"no agreement on a step to be saved within {self._timeout_s:g} s"
+                    f"no agreement on a step to save within {self._timeout_s:g} s"
                 )
             return cuts.due(step, saved)
 
@@ -95,8 +95,8 @@ class Boundaries:
         """Return the checkpoint that workers park for next, as ``Params.cut``; 0 for none.
 
         Args:
-            step: that they have come to, as far as the caller knows.
-            last: the step of the one that the caller came to last; 0 for none in this run.
+            step: that they have reached, as far as the caller knows.
+            last: the step of the caller's last checkpoint; 0 for none in this run.
         """
         with self._changed:
             self._tend()
@@ -104,7 +104,7 @@ class Boundaries:
             return self._cuts.after(last)
 
     def _tend(self) -> None:
-        """Pass on what was asked for, what it is time for, and who is gone."""
+        """Pass on requests, due checkpoints, and processes that are gone."""
         while self._asked:
             self._ask(stop=self._asked.popleft())
         if self._pace is not None and self._pace.is_due():

@@ -1,4 +1,4 @@
-"""The roles of a run: builds servers and workers out of a resolved ``TrainConfig`` and a port.
+"""Builds the roles of a run, servers and workers, from a resolved ``TrainConfig`` and a port.
 
 With ``problems`` this is the one place that knows both the config and the parts. Nothing here
 communicates, so the same roles run over MPI, in simulation, and alone.
@@ -63,18 +63,19 @@ def role_map_for(
     layers: Sequence[Span] = (),
     controls: int = 1,
 ) -> RoleMap:
-    """Cut n parameters into shards and deal them out to the servers in turn.
+    """Split n parameters into shards and assign them to the servers in turn.
 
     Consecutive shards are at different servers, so that the last layers, whose gradient is known
     first, keep all of them busy.
 
     Args:
         n: number of parameters.
-        servers: ranks of the servers; empty where workers sum by themselves.
+        servers: ranks of the servers; empty if workers sum without them.
         workers: ranks of the workers, worker 0 first.
-        shards_per_server: one is an even cut; several are cut between layers where that balances.
+        shards_per_server: with one, shards are of equal size; several are split between layers
+        if that balances.
         layers: the spans of the layers, in any order.
-        controls: sums over all workers that may be under way at a time, without servers.
+        controls: sums over all workers that may be in flight at a time, without servers.
 
     Raises:
         ConfigError: if a shard would own nothing.
@@ -94,9 +95,9 @@ def theta_memory(config: TrainConfig) -> ThetaMemory:
     """
     mode = config.scheme
     if mode.averages:
-        return ThetaMemory.OWN  # a worker takes steps of its own
+        return ThetaMemory.OWN  # a worker takes local steps
     if config.codec_reply is not None and config.codec_everywhere:
-        return ThetaMemory.OWN  # a worker adds up what it is sent
+        return ThetaMemory.OWN  # a worker accumulates what it receives
     if mode.rounds and not mode.backup:
         return ThetaMemory.SHARED  # all have pushed before a version is made
     return ThetaMemory.LANDING
@@ -118,8 +119,8 @@ def server_role(
         config: resolved.
         initial: (n,) float32, the initial parameters; empty without numerics.
         log: records events for the history; None keeps none.
-        receive: returns the next message, in an order of its own; None asks the port.
-        codec: of the pushes; None where gradients are pushed as they are.
+        receive: returns the next message, in another order; None asks the port.
+        codec: of the pushes; None if gradients are pushed uncompressed.
     """
     role_map = port.role_map
     shards = [
@@ -137,7 +138,7 @@ def _shard_server(
     log: EventLog | None,
     codec: JobCodec | None,
 ) -> ShardServer:
-    """Build what serves one shard; ``initial`` is its span of the initial parameters."""
+    """Build the server of one shard; ``initial`` is its span of the initial parameters."""
     workers = len(port.role_map.workers)
     mode = config.scheme
     rate = rate_of(config, initial.size) if mode.weakens else None
@@ -153,7 +154,7 @@ def _shard_server(
         workers=workers,
         by_samples=mode.rounds,
         whole=mode.elastic is not None,
-        # A frame says how a worker differs from what it read, which may be an older centre.
+        # A frame has a worker's difference to what it read, which may be an older centre.
         keeps_reads=meets and codec is not None,
         rate=rate,
         gaps=mode.is_stale and initial.size > 0,
@@ -183,7 +184,7 @@ def _shared_updater(
     *,
     watched: bool,
 ) -> Updater:
-    """Return what makes a shard's next version out of what workers push."""
+    """Return the updater that makes a shard's next version from pushes."""
     mode = config.scheme
     if mode.elastic is not None:
         alpha = elastic_alpha(mode, workers)
@@ -217,22 +218,22 @@ def worker_role(
         port: at a worker's rank.
         config: resolved.
         problem: the model and data to train.
-        number: of the worker in the job, if that is not the one that its port says.
+        number: of the worker in the job, if it differs from that of its port.
         log: records events for the history; None keeps none.
-        control_algorithm: the all-reduce of the control values, where a replay knows it; None lets
-            the config's all-reduce decide.
-        codec: of the pushes; None where gradients are pushed as they are.
-        deal: the samples of each worker; None where the problem makes batches of all of them.
-        topology: whom workers mix with; None where they do not.
-        turns: what a worker that averages in pairs does when, in a replay.
-        members: returns the workers that an epoch is dealt out to; None: always all.
+        control_algorithm: the all-reduce of the control values, if a replay prescribes it; None
+            derives it from the config's all-reduce.
+        codec: of the pushes; None if gradients are pushed uncompressed.
+        deal: the samples of each worker; None if the problem makes batches of all samples.
+        topology: the neighbours of workers; None without.
+        turns: in a replay of gossip by pairs, when the worker did what.
+        members: returns the workers that share an epoch's samples; None for always all.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
             are invalid.
     """
     worker = port.role_map.worker_of(port.rank)
-    assert worker is not None, "a worker's role is made at a worker's rank"
+    assert worker is not None, "only worker ranks have a worker's role"
     number = worker if number is None else number
     problem = problem_of_worker(problem, number)
     return Worker(
@@ -270,7 +271,7 @@ def _dealt(
 
 
 def length_of(config: TrainConfig) -> Length:
-    """Return how long a worker trains, by a resolved config."""
+    """Return the length of a worker's training, by a resolved config."""
     return Length(
         math.inf if config.epochs is None else config.epochs,
         math.inf if config.steps is None else config.steps,
@@ -290,10 +291,10 @@ def policy_of(config: TrainConfig, workers: int) -> Policy:
 
 
 def held_by_workers(config: TrainConfig, problem: Problem, role_map: RoleMap) -> RoleMap:
-    """Return a role map that says what a worker holds, where it does not hold everything.
+    """Return a role map with what a worker holds, if it does not hold everything.
 
     Raises:
-        ConfigError: if what is shared out is used layer by layer, and the problem is no chain.
+        ConfigError: if sharded vectors are used layer by layer, and the problem is not a chain.
     """
     shard = config.scheme.shard
     if shard is None or shard == Sharing.OPTIMIZER.value:
@@ -306,7 +307,7 @@ def held_by_workers(config: TrainConfig, problem: Problem, role_map: RoleMap) ->
 
 
 def held_of_layers(config: TrainConfig, spans: Sequence[Span], role_map: RoleMap) -> RoleMap:
-    """Return a role map that says what a worker holds of layers, the last one first."""
+    """Return a role map with what a worker holds of layers, the last layer first."""
     mode = config.scheme
     if mode.shard is None or mode.shard == Sharing.OPTIMIZER.value:
         return role_map
@@ -324,12 +325,12 @@ def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> 
 
 
 def _outer_updater(config: TrainConfig, n: int, *, differences: bool) -> Updater:
-    """Return the updater that moves θ to the mean of the θ_i, by the outer optimizer if any.
+    """Return the updater that moves θ to the mean of the θ_i, by the outer optimizer, if any.
 
     Args:
         config: resolved.
         n: elements of θ.
-        differences: whether it is given the mean of Δ_i = θ − θ_i instead of that of the θ_i.
+        differences: whether its input is the mean of Δ_i = θ − θ_i instead of that of the θ_i.
     """
     outer: Optimizer = Sgd().make(n) if differences else PlainAverage()
     rate = 1.0
@@ -349,9 +350,9 @@ def _schedule(config: TrainConfig) -> Schedule:
 
 
 def rate_of(config: TrainConfig, n: int) -> StalenessRate | None:
-    """Return the staleness-aware rate of n parameters; None where r is always 1."""
+    """Return the staleness-aware rate of n parameters; None if r is always 1."""
     row = config.staleness_rate
-    if row is None or row.never_scales:  # what is dropped the policy drops
+    if row is None or row.never_scales:  # dropping is up to the policy
         return None
     rate: StalenessRate = row.make(n, max_lr=_schedule(config).peak)
     return rate

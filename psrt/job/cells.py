@@ -1,9 +1,8 @@
-"""Which ranks hold which part of a model that is cut. Pure.
+"""Which ranks hold which part of a split model. Pure.
 
-A worker has a place on three axes: the copy of the model that it belongs to, its stage and its
-slice. The workers with the same stage and slice, one of each copy, are a *cell*: they train the
-same part of the parameters, as a job of their own whose gradient is computed together with the
-other cells.
+A worker has a place on three axes: its copy of the model, its stage and its slice. The workers with
+the same stage and slice, one of each copy, are a *cell*: they train the same part of the
+parameters, like a separate job whose gradient is computed together with the other cells.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Place(NamedTuple):
     slice: int
 
     def words(self, axes: Axes) -> str:
-        """Return it in words, without the axes that have one place.
+        """Return it in words, without axes of size 1.
 
         >>> Place(1, 0, 0).words(Axes(2, 3, 1))
         'stage 0 of copy 1'
@@ -48,9 +47,9 @@ class Cell:
     slice: int
     #: Its ranks in the job, by rank in the cell: servers and workers, ascending.
     ranks: tuple[int, ...]
-    #: Who is who among them, with the ranks of the cell.
+    #: The roles of its ranks, as numbered in the cell.
     role_map: RoleMap
-    #: What it has of the parameters of the model.
+    #: Its part of the model's parameters.
     part: Part
 
     @property
@@ -62,13 +61,13 @@ class Cell:
 def in_order(workers: Sequence[int], hosts: Sequence[int], axes: Axes) -> tuple[int, ...]:
     """Return the ranks of the workers in the order of their places, slices changing fastest.
 
-    Copies that fit into a host as a whole are there. Of what is left, slices share a host as far as
-    hosts have enough ranks, since they exchange the most; then come the stages of a copy.
+    Copies that fit into a host are placed there as a whole. Of the rest, slices share a host as far
+    as hosts have enough ranks, since they exchange the most; then the stages of a copy.
 
     Args:
         workers: their ranks.
         hosts: of each rank of the job.
-        axes: how many there are; all of them together are as many as workers.
+        axes: their sizes; the product is the number of workers.
 
     >>> in_order(range(6), [0, 0, 0, 1, 1, 1], Axes(1, 3, 2))
     (0, 1, 3, 4, 2, 5)
@@ -112,9 +111,9 @@ def ranks_of_cell(
     Args:
         stage: of the cell.
         slice_: of the cell.
-        axes: how many there are of each.
+        axes: their sizes.
         workers: ranks of the job's workers, by number.
-        servers: ranks of its servers; each cell has as many of its own.
+        servers: ranks of its servers; all cells have equally many.
     """
     own = tuple(
         workers[number_of(Place(replica, stage, slice_), axes)] for replica in range(axes.data)
@@ -122,15 +121,15 @@ def ranks_of_cell(
     return tuple(servers[stage * axes.tensor + slice_ :: axes.cells]), own
 
 
-#: Copies of a model of which a line says who is where, at most.
+#: The most copies of a model whose layout is printed.
 _SHOWN = 8
 
 
 def layout_lines(axes: Axes, workers: Sequence[int], hosts: Sequence[int]) -> list[str]:
-    """Return who has which stage of which copy of the model, a line for each copy.
+    """Return the ranks of each copy's stages, one line per copy.
 
     Args:
-        axes: how many there are of each.
+        axes: their sizes.
         workers: their ranks, by number.
         hosts: of each rank of the job.
 

@@ -1,4 +1,4 @@
-"""The parts of a run's checkpoints: which role saves what, under which name, and when."""
+"""The parts of a run's checkpoints: what each role saves, under which name, and when."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
 from psrt.sync.cut import Cuts
 
-#: Why there are no more checkpoints with a worker, where each has what no other has, and with a
-#: shard whose events are recorded.
-_ALONE = "goes on without a worker"
-_UNRECORDED = f"{_ALONE}, and --record has no one history with another in its place"
+#: Why there are no more checkpoints with a worker, in modes in which each has state that no other
+#: has; and with a shard whose events are recorded.
+_ALONE = "continues without a worker"
+_UNRECORDED = f"{_ALONE}, and --record cannot join its history with that of a replacement"
 
 
 def saver_for(
@@ -56,15 +56,15 @@ def saver_for(
     say: Say,
     log_of: Callable[[int], EventLog | None],
 ) -> Saver | None:
-    """Have the roles of this process save themselves, where the config says so.
+    """Make the roles of this process save themselves, if the config says so.
 
     Args:
         launcher: of this process.
         setup: the job.
-        roles: of this process, which have not begun.
+        roles: of this process, which have not started.
         plan: how all workers sum; None if they do not.
         say: called with each line for the user, at the first process.
-        log_of: returns where the events of a rank go; None if nothing is recorded.
+        log_of: returns the event log of a rank; None if nothing is recorded.
     """
     config = setup.config
     if config.checkpoint_every is None or config.out is None:
@@ -98,17 +98,17 @@ def _attempt(setup: Setup) -> int:
 
 
 def _began(setup: Setup) -> int:
-    """Return the step at which the run begins."""
+    """Return the step at which the run starts."""
     return 0 if setup.resumption is None else setup.resumption.manifest.step
 
 
 def _boundaries(
     launcher: Launcher, setup: Setup, process: int, every: int | None, committer: Committer | None
 ) -> Boundaries:
-    """Return what says when the roles of this process are saved.
+    """Return the object that decides when the roles of this process are saved.
 
-    Where workers park and there are servers, the one with the first shard decides, which all
-    workers push to; else the first process does.
+    If workers park and there are servers, the server of the first shard decides, which all
+    workers push to; otherwise the first process does.
     """
     config, servers, are_parked = setup.config, setup.role_map.servers, setup.config.scheme.parks
     several = launcher.several
@@ -141,19 +141,19 @@ def _boundaries(
         found.failed = committer.failed
         if launcher.unheard and not are_parked:
             who = numbered("rank", launcher.unheard)
-            found.trouble = f"{who} cannot be reached, so that no step can be agreed on"
+            found.trouble = f"{who} cannot be reached, so no step can be agreed on"
     return found
 
 
 def _hook(saver: Saver, part: Part, owner: Worker | ShardServer, setup: Setup) -> None:
-    """Have a role save itself where it stands at a cut."""
+    """Make a role save itself at a cut."""
     mode, servers = setup.config.scheme, setup.role_map.servers
     hook, call = partial(saver.at, part), saver.boundaries.call
     if isinstance(owner, ShardServer):
         if not mode.parks:
             owner.at_version = hook
             if setup.cut is not None and PIPELINES[setup.cut.schedule.name].asynchronous:
-                # A worker there is at a cut when no batch is under way.
+                # Such a worker is at a cut when no batch is in flight.
                 ends = EpochEnds(_began(setup))
                 owner.at_version = partial(_at_ends, weakref.proxy(owner), ends, hook)
             return
@@ -166,7 +166,7 @@ def _hook(saver: Saver, part: Part, owner: Worker | ShardServer, setup: Setup) -
         owner.meter.keep_reports()
         if not servers:
             owner.strategy.call = call
-    # Elsewhere it joins the others' rounds, and is saved after each.
+    # Otherwise it takes part in the others' rounds, and is saved after each.
     if servers or mode.averages or mode.mixes:
         owner.at_end = partial(saver.ended, part, stays=mode.parks)
 
@@ -185,7 +185,7 @@ def _committer(
     plan: ReducePlan | None,
     say: Say,
 ) -> Committer:
-    """Make the folder, and return what commits checkpoints there.
+    """Make the folder, and return the object that commits checkpoints there.
 
     Raises:
         ConfigError: if it cannot be made, or others may write to it.
@@ -196,7 +196,7 @@ def _committer(
     except (OSError, CheckpointError) as error:
         raise ConfigError(f"--checkpoint-every: {reason_of(error)}") from None
     more: dict[str, str] = {}
-    if plan is not None and len(setup.role_map.workers) > 1:  # alone, there is nothing to choose
+    if plan is not None and len(setup.role_map.workers) > 1:  # a single worker has no all-reduce
         more = {"allreduce": plan.algorithm, CONTROL: plan.control_algorithm}
     if data := data_sha256(setup.problem):
         more[DATA] = data
@@ -224,14 +224,14 @@ def parts_at(
     log: EventLog | None = None,
     gone: Callable[[], Collection[int]] = tuple,
 ) -> Iterator[tuple[Part, Worker | ShardServer]]:
-    """Yield the parts of the role at a rank, and who has each.
+    """Yield the parts of the role at a rank, each with the object that has it.
 
     Args:
         setup: the job.
         rank: of the role.
         role: the server, or the worker.
-        log: where its events go.
-        gone: returns the ranks that the others go on without.
+        log: its event log.
+        gone: returns the ranks that the others continue without.
     """
     cell = None if setup.cut is None else setup.cut.cell_of(rank)
     role_map = setup.role_map if cell is None else cell.role_map
@@ -242,19 +242,19 @@ def parts_at(
     if isinstance(role, Worker):
         number = setup.role_map.worker_of(rank)
         assert number is not None, "it is a worker"
-        # Where there are no servers, the first worker's vector is everybody's, or nobody's but its
-        # own: then each has its own in its tree.
+        # Without servers, the first worker's vector is that of all workers, or else each worker has
+        # its own vector in its tree.
         mixes = setup.config.scheme.mixes
         is_first = rank == (setup.role_map.workers[0] if cell is None else cell.first_worker)
         carries = is_first and not role_map.servers and role.strategy.whole
         spans = places(Span(0, role_map.n)) if carries or mixes else ()
-        held: Any = weakref.proxy(role)  # which calls back what holds this part
+        held: Any = weakref.proxy(role)  # weak, since the role refers to this part
         tree: Callable[[], Tree] = partial(_tree_of_worker, held, carries and not mixes)
         tree = partial(_with_events, tree, log, (False, role.number))
         alone = partial(_why_alone, held, gone if mixes else tuple)
         yield Part(_worker(number, setup), tree, spans, over=alone, log=log), role
         return
-    # The shards of a cell come behind those of the cells before it.
+    # The shards of a cell are numbered after those of the cells before it.
     before = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0] * len(role_map.spans)
     for it in role.shards:
         spans = places(role_map.spans[it.number])
@@ -275,15 +275,15 @@ def _why_unrecorded(it: ShardServer, log: EventLog | None) -> str:
 
 
 def _why_alone(worker: Worker, gone: Callable[[], Collection[int]]) -> str:
-    """Return why there are no more checkpoints with a worker: nobody has what one had that is gone.
+    """Return why there are no more checkpoints with a worker: the state of a dead one is lost.
 
-    Its neighbours know of that first.
+    Its neighbours learn of the death first.
     """
     return _ALONE if worker.strategy.has_lost or gone() else ""
 
 
 def _gone(launcher: Launcher, setup: Setup) -> set[int]:
-    """Return the numbers of the workers that the others go on without."""
+    """Return the numbers of the workers that the others continue without."""
     numbers = (setup.role_map.worker_of(rank) for rank in launcher.gone())
     return {it for it in numbers if it is not None}
 
@@ -296,10 +296,10 @@ def _tree_of_worker(worker: Worker, has_theta: bool) -> dict[str, Any]:
 
 
 def _with_events(tree: Callable[[], Tree], log: EventLog | None, owner: Owner) -> Tree:
-    """Return a tree, with the number of events that its owner has made, if they are recorded."""
+    """Return a tree with the number of its owner's events, if they are recorded."""
     found = tree()
     if log is not None:
-        log.flush()  # they are to be there when this is
+        log.flush()  # the events must be on disk before this part
         found["events"] = log.counts[owner]
     return found
 
@@ -332,7 +332,7 @@ def _shard(number: int, setup: Setup) -> str:
 
 
 def hosts_text(setup: Setup) -> str:
-    """Return which ranks share a host, each host by the order in which they come."""
+    """Return the host of each rank, with hosts numbered in order of appearance."""
     numbers = {host: number for number, host in enumerate(dict.fromkeys(setup.hosts))}
     return ",".join(str(numbers[host]) for host in setup.hosts)
 

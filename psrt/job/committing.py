@@ -1,4 +1,4 @@
-"""Commits checkpoints whose parts are all there, at the first process. Knows no roles."""
+"""Commits checkpoints once all parts are written, at the first process. Knows no roles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from psrt.checkpoint import (
 from psrt.core.errors import CheckpointError, OutputError
 from psrt.job.resuming import is_shard
 
-#: Checkpoints in a row that may fail before the run ends.
+#: The number of checkpoints in a row that may fail before the run ends.
 MOST_FAILURES = 3
 #: Seconds between two looks for the parts of others.
 _LOOK_S = 0.01
@@ -33,39 +33,40 @@ class Committer:
     checkpoints: Checkpoints
     #: Makes the file operations.
     disk: Disk
-    #: Of the parts of a checkpoint, those of workers first, in order.
+    #: The names of a checkpoint's parts, those of workers first, in order.
     names: Sequence[str]
-    #: Checkpoints that are kept.
+    #: The number of checkpoints to keep.
     keep: int
-    #: How often the run was resumed before.
+    #: The number of times that the run was resumed before.
     attempt: int
-    #: How long a part may be late.
+    #: Seconds that a part may be late.
     timeout_s: float
-    #: Of a step and its parts.
+    #: Makes the manifest of a step and its parts.
     manifest: Callable[[int, Sequence[PartEntry]], Manifest]
     #: Called with each line for the user.
     say: Callable[[str], None]
-    #: How often they were asked for, as a flag.
+    #: The flag that asked for checkpoints.
     asked: str
-    #: Returns the numbers of the workers that the others go on without, who write nothing more.
+    #: Returns the numbers of the workers that the others continue without, which write no more
+    #: parts.
     gone: Callable[[], Collection[int]] = tuple
     #: Set once all processes have finished.
     over: threading.Event = field(default_factory=threading.Event, init=False)
-    #: Seconds that the newest checkpoint took from its cut on; None before the first.
+    #: Seconds from the cut to the commit of the newest checkpoint; None before the first.
     took_s: float | None = field(default=None, init=False)
-    #: Lines to be said, failures in a row, and the steps of those that could not be written.
+    #: Lines to print, failures in a row, and the steps that could not be written.
     _lines: list[str] = field(default_factory=list, init=False)
     _failures: int = field(default=0, init=False)
     _failed: set[int] = field(default_factory=set, init=False)
-    #: Whether a role is done, which others wait for no more.
+    #: Whether a role is done, so that others no longer wait for it.
     _is_over: bool = field(default=False, init=False)
 
     def look(self, step: int, *, waits: bool) -> None:
-        """Commit a checkpoint once all its parts are there.
+        """Commit a checkpoint once all its parts are written.
 
         Args:
             step: of the checkpoint.
-            waits: whether parts may still come while this waits.
+            waits: whether parts may still arrive while this waits.
         """
         began = time.monotonic()
         try:
@@ -81,23 +82,23 @@ class Committer:
         self.took_s = time.monotonic() - began
 
     def look_at_all(self) -> None:
-        """Commit whatever has all its parts by now; where no thread waits for them."""
+        """Commit all checkpoints that are complete by now; used if no thread waits for them."""
         for step in self.checkpoints.begun(self.attempt):
             if step not in self._failed:
                 self.look(step, waits=False)
 
     def _gathered(self, step: int, folder: Path, until: float | None) -> list[PartEntry]:
-        """Return the parts of a checkpoint; none if some are not there, or if there will be none.
+        """Return the parts of a checkpoint; empty if some are missing, or it is given up.
 
         Args:
             step: of the checkpoint.
-            folder: that it is being written to.
-            until: when a part is late; None if none may come while this waits.
+            folder: to which it is being written.
+            until: the time from which a part is late; None if no part can arrive while this waits.
         """
         done = self.checkpoints.done(self.attempt)
         while True:
-            # In this order: who is gone has written what it ever will, and who is done has
-            # announced its part of this one before, if any.
+            # In this order, before the parts are listed: a rank that is gone writes no more parts,
+            # and one that is done has announced its part of this checkpoint before, if it has one.
             gone = {self.names[it] for it in self.gone()}
             ended = announced(self.disk, done)
             parts = announced(self.disk, folder)
@@ -122,32 +123,32 @@ class Committer:
             self.failed(reasons[0], step)
             return []
         if absent and not any(parts[it] != ended.get(it) for it in names if not is_shard(it)):
-            return []  # the last one with steps left has not lived to save itself
+            return []  # the last worker with steps left died before it saved itself
         for name in absent:
             self.disk.remove(folder / f"{name}.safetensors")
         return [it for name in names if isinstance(it := parts[name], PartEntry)]
 
     def _lost(self, parts: Iterable[PartEntry | str]) -> set[str]:
-        """Return the names of the workers that some of these parts are without.
+        """Return the names of the workers that some of these parts do not know.
 
-        What such a worker has saved itself is not used: of the shards some know it no more.
+        The part of such a worker is not used, since some of the shards no longer know it.
         """
         entries = [it for it in parts if isinstance(it, PartEntry)]
         numbers = {worker for it in entries for worker in it.without}
         return {name for number, name in enumerate(self.names) if number in numbers}
 
     def _take(self, done: Path, folder: Path, entry: PartEntry) -> None:
-        """Make what a role had when it was done a part of a checkpoint."""
+        """Use the final state of a finished role as its part of a checkpoint."""
         disk, file = self.disk, folder / entry.file
-        disk.remove(file)  # of a try that failed
+        disk.remove(file)  # of a failed attempt
         disk.write(file, [disk.read(done / entry.file, entry.nbytes)])
         announce(disk, folder, entry)
 
     def follow(self) -> None:
-        """Commit whatever others make, until it is over."""
+        """Commit the checkpoints of others, until the run is over."""
         seen, is_over = set[int](), False
         while not is_over:
-            is_over = self.over.wait(_LOOK_S)  # then all parts are there
+            is_over = self.over.wait(_LOOK_S)  # once it is over, all parts are written
             for step in self.checkpoints.begun(self.attempt):
                 if step not in seen:
                     seen.add(step)
@@ -155,17 +156,17 @@ class Committer:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to tell."""
+        """Whether there are lines to print."""
         return bool(self._lines)
 
     def without(self, why: str) -> None:
-        """Note, once, that a role is done, so that what it had then goes with no later step."""
+        """Note, once, that a role is done, so that its final state fits no later step."""
         if not self._is_over:
             self._lines.append(f"{why}: no more checkpoints")
         self._is_over = True
 
     def failed(self, reason: str, step: int | None = None) -> None:
-        """Note that a checkpoint could not be written, or its step not even agreed on."""
+        """Note that a checkpoint could not be written, or its step not be agreed on."""
         self._failures += 1
         what = "checkpoint"
         if step is not None:
@@ -174,14 +175,14 @@ class Committer:
         self._lines.append(f"{what}: {reason}; training continues without it")
 
     def close(self) -> None:
-        """Delete what belongs to no checkpoint; nobody may be writing any more."""
+        """Delete files that belong to no checkpoint; no rank may still be writing."""
         if self.took_s is None and not (self.attempt or self._failed or self._is_over):
-            self.say(f"{self.asked}: no checkpoint was made, as the run came to no step for one")
+            self.say(f"{self.asked}: no checkpoint was made: the run reached no step for one")
         with contextlib.suppress(OSError, CheckpointError):
             self.checkpoints.prepare()
 
     def tell(self) -> None:
-        """Say what went wrong since the last call.
+        """Print what went wrong since the last call.
 
         Raises:
             OutputError: if too many checkpoints in a row have failed.

@@ -1,8 +1,8 @@
-"""Who goes on in whose place, where a run goes on with another number of workers. Pure.
+"""Maps old workers to new ones, if a run resumes with another number of workers. Pure.
 
-Where there is room for all, each keeps its number. Else workers that have done all their steps come
-last: whoever still trains stays, as far as there is room. A worker that stays has what it had. One
-that joins, such as for one that had died, begins at the place of the slowest.
+If there is room for all, each keeps its number. Otherwise workers that still train have priority
+over those that have done all their steps. A worker that stays keeps its state. One that joins, such
+as in place of a dead worker, starts at the slowest worker's step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Crew(NamedTuple):
-    """The workers that there are now, of those that there were.
+    """The present workers, in terms of the former ones.
 
     >>> crew = Crew.of({0, 2, 3}, before=4, now=2)
     >>> crew.stays, crew.gone, crew.heirs
@@ -23,9 +23,9 @@ class Crew(NamedTuple):
     (0, None, 2)
     """
 
-    #: By worker, whose place it takes; None joins.
+    #: By worker, the former worker whose state it takes; None if it joins.
     stays: tuple[int | None, ...]
-    #: The numbers, then, of those that are gone, and who takes over what each had left.
+    #: The former numbers of those that are gone, and the worker that inherits what each had left.
     gone: tuple[int, ...]
     heirs: tuple[int, ...]
 
@@ -33,13 +33,13 @@ class Crew(NamedTuple):
     def of(
         cls, training: Collection[int], *, before: int, now: int, absent: Collection[int] = ()
     ) -> Crew:
-        """Return who goes on.
+        """Return the crew.
 
         Args:
-            training: the numbers of those that had steps left.
-            before: workers that there were.
-            now: workers that there are.
-            absent: the numbers of those that had died, who do not stay.
+            training: the numbers of the workers that had steps left.
+            before: the former number of workers.
+            now: the present number of workers.
+            absent: the numbers of the dead workers, which do not stay.
         """
         order = [worker for worker in range(before) if worker not in absent]
         stays: list[int | None] = [it if it in order else None for it in range(now)]
@@ -51,17 +51,17 @@ class Crew(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The number, then, of the first one that stays; there is one."""
+        """The former number of the first worker that stays; there is one."""
         return next(it for it in self.stays if it is not None)
 
     def number(self, worker: int) -> int:
-        """Return the number, now, of a worker, or of who took over what it had left."""
+        """Return the present number of a former worker, or of its heir."""
         if worker in self.gone:
             return self.heirs[self.gone.index(worker)]
         return self.stays.index(worker)
 
     def before(self, worker: int) -> tuple[int, ...]:
-        """Return the numbers, then, of those whose place and remains a worker has."""
+        """Return the former numbers of the workers that a present one continues or inherits."""
         own = self.stays[worker]
         left = [it for it, heir in zip(self.gone, self.heirs, strict=True) if heir == worker]
         return (*(() if own is None else (own,)), *left)

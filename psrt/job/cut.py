@@ -1,4 +1,4 @@
-"""How a model is cut for a job: which layers and slices a cell has, and what joins the stages."""
+"""How a job splits a model: the layers and slices of each cell, and the links of stages."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from psrt.transport.stage_links import Channel, StageLinks, channels_of
 
 
 class CutPlan(NamedTuple):
-    """What the first process finds out about a cut, as JSON."""
+    """What the first process decides about a split, as JSON."""
 
     #: Layers of each chunk, in the order of the layers.
     counts: list[int]
-    #: How much dearer the dearest stage is than the mean of all.
+    #: The time of the slowest stage over the mean of all stages.
     imbalance: float
-    #: By slice, the numbers of a row of the activations behind each chunk but the last one.
+    #: By slice, the elements of a row of the activations behind each chunk except the last.
     widths: list[list[int]]
     #: By cell, slices changing fastest, the rectangles of its part of the parameters.
     parts: list[list[tuple[int, int, int, int]]]
@@ -55,25 +55,26 @@ class CutPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A model that is cut, and the ranks that have its parts."""
+    """A split model, and the ranks that have its parts."""
 
-    #: How many copies, stages and slices there are.
+    #: The numbers of copies, stages and slices.
     axes: Axes
     #: The order in which stages work, and the chunks of each.
     schedule: ScheduleName
-    #: Parts of a batch, M; where batches follow one another as a whole, more than are under way.
+    #: Parts of a batch, M; in PipeDream, where whole batches follow each other, more than are in
+    #: flight.
     micro_batches: int
     #: Layers of each chunk, in the order of the layers.
     counts: tuple[int, ...]
-    #: How much dearer the dearest stage is than the mean of all.
+    #: The time of the slowest stage over the mean of all stages.
     imbalance: float
     #: By slice, the widths of the activations between chunks.
     widths: tuple[tuple[int, ...], ...]
-    #: Rows of all micro-batches at most.
+    #: The most rows of all micro-batches.
     rows: int
-    #: By stage, the micro-batches that are alive in it at most.
+    #: By stage, the most micro-batches that are alive in it.
     alive: tuple[int, ...]
-    #: By number: slices change fastest.
+    #: The cells by number: slices change fastest.
     cells: tuple[Cell, ...]
     #: Ranks of the workers by number.
     workers: tuple[int, ...]
@@ -93,7 +94,7 @@ class Cut:
         return sum(cell.part.size for cell in self.cells)
 
     def figures(self) -> ModelCut:
-        """Return what the summary of a run says of it."""
+        """Return its fields in the summary of a run."""
         return ModelCut(
             str(self.axes),
             str(self.schedule),
@@ -123,7 +124,7 @@ class Cut:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """What the places of the workers are called in messages."""
+        """The names of the workers' places in messages."""
         return tuple(
             place_of(worker, self.axes).words(self.axes) for worker in range(len(self.workers))
         )
@@ -134,15 +135,15 @@ class Cut:
 
 
 def cut_plan(config: TrainConfig, problem: Problem, n: int) -> CutPlan | None:
-    """Find out how to cut a model; None if it is not to be cut.
+    """Decide how to split a model; None if it is not split.
 
     Args:
         config: resolved.
-        problem: whose model is a chain.
+        problem: its model is a chain.
         n: its parameters.
 
     Raises:
-        ConfigError: if it cannot be cut like that.
+        ConfigError: if it cannot be split in this way.
     """
     if config.parallel is None:
         return None
@@ -161,9 +162,8 @@ def cut_plan(config: TrainConfig, problem: Problem, n: int) -> CutPlan | None:
     fewest = min(map(len, sizes))
     if config.scheme.fragments > fewest:
         raise ConfigError(
-            f"--mode {config.mode} has more fragments than there are layers in a part of "
-            f"--parallel {axes}, of which one has {fewest}: each part is sent in fragments of its "
-            "own layers"
+            f"--mode {config.mode} has more fragments than one part of --parallel {axes} has "
+            f"layers ({fewest}): each part is sent in fragments of its own layers"
         )
     return CutPlan([it.size for it in cut], imbalance(costs, cut), widths, parts, sizes)
 
@@ -197,9 +197,9 @@ def _slice(
 
 
 def _costs(layers: Sequence[ChainLayer]) -> list[float]:
-    """Return what layers cost, by their parameters: each is used once in each of three products.
+    """Return the costs of layers, by their parameters, which are used once in each of 3 products.
 
-    The first layer has two: nobody asks for the gradient of the input.
+    The first layer has 2 products: the gradient of the input is not needed.
     """
     return [float(layer.n * (3 if i else 2)) for i, layer in enumerate(layers)]
 
@@ -212,8 +212,8 @@ def _cut(
         schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
         by = f" and --pipeline-schedule {schedule}" if schedule.chunks > 1 else ""
         raise ConfigError(
-            f"--parallel {config.parallel}{by}: {plural(len(layers), 'layer')} cannot be cut into "
-            f"{chunks} parts"
+            f"--parallel {config.parallel}{by}: {plural(len(layers), 'layer')} cannot be split "
+            f"into {chunks} parts"
         )
     asked = config.stages
     if asked is None:
@@ -238,15 +238,15 @@ def cut_of(
     shards: ShardChoice | None,
     topology: Topology | None = None,
 ) -> Cut:
-    """Return who has what.
+    """Return which rank has which part.
 
     Args:
         config: resolved.
-        plan: how it is cut; may have been JSON.
+        plan: how it is split; may have been JSON.
         servers: ranks of the servers.
         workers: ranks of the workers, by number.
         shards: of each server; None without servers.
-        topology: of the copies; None where they do not mix.
+        topology: of the copies; None if they do not mix.
 
     Raises:
         ConfigError: if a server would own nothing.
@@ -306,12 +306,12 @@ def cut_problem(
     now: Callable[[], float] = lambda: 0.0,
     events: WorkerEventRecorder | None = None,
 ) -> CutProblem:
-    """Return what a worker computes of a problem.
+    """Return a worker's part of a problem.
 
     Args:
         config: resolved.
         problem: the whole, a chain.
-        cut: who has what.
+        cut: which rank has which part.
         rank: of the worker in the job.
         links: of the worker.
         now: returns the time of the events.
@@ -342,7 +342,7 @@ def cut_problem(
         stages.append(_stage(config, problem, layers, shape, loss, ways[i], links))
     is_first = place.stage == place.slice == 0
     if row.asynchronous:
-        # Servers that count staleness are told which version a gradient is of.
+        # Servers that count staleness need to know the version of a gradient.
         served_stale = config.scheme.weakens
         return PipeDream(
             problem,
@@ -381,7 +381,7 @@ def _stage(
     ways: Ways,
     links: StageLinks,
 ) -> Stage:
-    """Return what computes the layers of a chunk; ``loss`` is that of the last one."""
+    """Return the object that computes a chunk's layers; the last chunk has ``loss``."""
     if isinstance(problem, TimingOnlyProblem):
         return TimingOnlyStage(layers, shape, group=links, is_last=loss is not None)
     made = Stage if config.scheme.shard in (None, OPTIMIZER) else LentStage
@@ -413,7 +413,7 @@ def _boundary(links: StageLinks, ways: Ways) -> Boundary:
 
 
 def say_cut(cut: Cut | None, hosts: Sequence[int], say: Say) -> None:
-    """Print how the model is cut, if it is, and who has which part of it.
+    """Print how the model is split, if it is, and which ranks have which part.
 
     Args:
         cut: of the model.
@@ -424,6 +424,6 @@ def say_cut(cut: Cut | None, hosts: Sequence[int], say: Say) -> None:
         return
     say(f"model: {cut_text(asdict(cut.figures()))}")
     if cut.axes.pipeline > 1:
-        say(f"stages: the dearest is {cut.imbalance:.2f} times the mean")
+        say(f"stages: the slowest takes {cut.imbalance:.2f} times the mean")
     for line in layout_lines(cut.axes, cut.workers, hosts):
         say(line)

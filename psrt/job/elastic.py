@@ -1,4 +1,4 @@
-"""How many workers a job goes on with on the hosts that answer, and with which batches. Pure."""
+"""The number of workers, and their batches, of a job on the hosts that answer. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psrt.core.errors import ConfigError
 from psrt.core.units import plural
 from psrt.launch.hostfile import Host
 
-#: Hosts that one line names.
+#: The most hosts that a line names.
 _SHOWN = 4
 
 
@@ -29,29 +29,29 @@ class Elastic:
 
     #: Need not be resolved.
     config: TrainConfig
-    #: What it is to have, hosts permitting.
+    #: The size that it should have if all hosts answer.
     full: Size
-    #: Ranks that all hosts have cores for.
+    #: The number of ranks for which all hosts have cores.
     slots: int
     servers: int
     min_workers: int
-    #: Whether a worker's batch stays what it is: each update is of one worker's. Else that times
-    #: the number of workers does.
+    #: Whether a worker's batch is constant, if each update is of one worker; otherwise the batch
+    #: times the number of workers is constant.
     keeps_batch: bool
 
     @classmethod
     def of(cls, config: TrainConfig, ranks: int, slots: int, samples: int, least: int) -> Elastic:
-        """Return that of a job.
+        """Return the elastic size of a job.
 
         Args:
             config: need not be resolved.
-            ranks: that it has where all hosts answer.
-            slots: ranks that these have cores for.
-            samples: of a step of all workers; 0: those of the config.
-            least: workers.
+            ranks: their number if all hosts answer.
+            slots: the number of ranks for which these have cores.
+            samples: of a step of all workers; 0 for the config's.
+            least: the fewest workers.
 
         Raises:
-            ConfigError: if it cannot go on with other workers, or with so few.
+            ConfigError: if it cannot resume with another number of workers, or with so few.
         """
         given = resolve(config, ranks=ranks)
         if why := bound_to_workers(given):
@@ -66,21 +66,21 @@ class Elastic:
         if samples and not keeps:
             if samples % workers:
                 raise ConfigError(
-                    f"--elastic keeps the {samples} samples of a step, which {workers} workers "
-                    "cannot share out evenly"
+                    f"--elastic keeps the {samples} samples of a step, which cannot be split "
+                    f"evenly among {workers} workers"
                 )
             batch = samples // workers
         it = cls(config, Size(ranks, batch), slots, servers, least, keeps)
-        # The fewest that it may ever have, of those that can share out the samples.
+        # The smallest allowed number of workers among which the samples can be split evenly.
         it.checked(it._of(next(k for k in range(least, workers + 1) if it._shares(k))))
         return it
 
     def on(self, slots: int) -> Size | str:
-        """Return the size on hosts with so many slots, or why there is none."""
+        """Return the size on hosts with that many slots, or why there is none."""
         if slots >= self.slots:
             return self.full
         ranks = self.full.ranks
-        # More ranks than cores share what is left as they did.
+        # If there are more ranks than cores, the remaining cores keep the same ratio.
         ranks = ranks * slots // self.slots if ranks > self.slots else min(ranks, slots)
         workers = ranks - self.servers
         while workers > 0 and not self._shares(workers):
@@ -98,7 +98,7 @@ class Elastic:
         return self.full.batch_size * (self.full.ranks - self.servers)
 
     def _shares(self, workers: int) -> bool:
-        """Whether so many workers can share out the samples of a step evenly."""
+        """Whether the samples of a step can be split evenly among that many workers."""
         return self.keeps_batch or self._samples % workers == 0
 
     def _of(self, workers: int) -> Size:
@@ -116,7 +116,7 @@ class Elastic:
 
 
 def described(hosts: Sequence[Host], missing: Mapping[str, str]) -> str:
-    """Return which hosts do not answer, and why, of as many as there are.
+    """Return in words which hosts do not answer, and why.
 
     >>> described([Host("a", 1), Host("b", 1)], {"b": "timed out"})
     '1 of 2 hosts answers (b: timed out)'

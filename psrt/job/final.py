@@ -1,4 +1,4 @@
-"""The final parameters, at the first process: put together of what roles have, or a mean of it."""
+"""The final parameters, at the first process: gathered from roles, or the mean of workers'."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psrt.runtime.worker import Worker
 def final_theta(launcher: Launcher, setup: Setup, roles: Roles) -> Vector | None:
     """Return all parameters (n,) at the first process, None elsewhere; collective.
 
-    Where workers end with different ones it is their mean, which the launcher has, too, then.
+    If workers end with different parameters it is their mean, which the launcher then has, too.
     """
     role_map, cut = setup.role_map, setup.cut
     if role_map.peers or (cut is not None and cut.cells[0].role_map.peers):
@@ -48,14 +48,14 @@ def _bring(
     spans: Sequence[Span],
     out: Vector | None,
 ) -> None:
-    """Bring the spans of shards, or of a first worker, to the first process.
+    """Copy the spans of shards, or of a first worker, to the first process.
 
     Args:
         launcher: of this process.
         roles: of this process.
         ranks: of the servers by shard, or of the worker.
         spans: of each.
-        out: gets them, at the first process.
+        out: receives them, at the first process.
     """
     for shard, (rank, span) in enumerate(zip(ranks, spans, strict=True)):
         mine: Vector | None = None
@@ -71,12 +71,12 @@ def _theta_at(roles: Roles, rank: int, shard: int = 0) -> Vector:
         return next(it.shard.theta for it in shard_servers([role]) if it.number == shard)
     if role.strategy.whole:
         return role.theta
-    assert role.strategy.model is not None, "they were brought to the first worker"
+    assert role.strategy.model is not None, "they were gathered on the first worker"
     return role.strategy.model
 
 
 def _mean(launcher: Launcher, setup: Setup, roles: Roles) -> Vector | None:
-    """Return the mean of what workers hold, of models that are cut part by part."""
+    """Return the mean of the workers' parameters; with split models, part by part."""
     cut = setup.cut
     if cut is None:
         ranks = setup.role_map.workers
@@ -100,12 +100,12 @@ def _workers_of(cell: Cell) -> list[int]:
 def _held(
     launcher: Launcher, roles: Roles, ranks: Sequence[int], n: int
 ) -> Iterator[tuple[Vector, float]]:
-    """Yield what each worker holds that is still there, in their order, and its weight.
+    """Yield the parameters of each live worker, in worker order, with their weight.
 
     Args:
         launcher: of the first process.
         roles: of that.
-        ranks: of the workers, of which one at least is there.
+        ranks: of the workers; at least one is alive.
         n: elements of what each holds.
     """
     share, theirs = np.empty(1), np.empty(n, np.float32)
@@ -120,7 +120,7 @@ def _held(
 
 
 def _give(launcher: Launcher, roles: Roles) -> None:
-    """Send what the workers of this process hold to the first one."""
+    """Send the parameters of this process's workers to the first process."""
     for rank, role in roles.items():
         assert isinstance(role, Worker), "a server has no neighbours"
         vector, weight = role.strategy.held

@@ -1,4 +1,4 @@
-"""What the roles of a run get back that goes on from a checkpoint."""
+"""Restores the roles of a run that resumes from a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from psrt.runtime.worker import Worker
 
 
 def give_back(setup: Setup, roles: Roles, recorded_step: int) -> dict[int, dict[Owner, int]]:
-    """Give the roles of this process what they had when the checkpoint was made.
+    """Restore the roles of this process to their state in the checkpoint.
 
     Args:
         setup: the job.
         roles: of this process.
-        recorded_step: of the last record that the run goes on behind; −1: there is none.
+        recorded_step: the step of the run's last record; −1 if there is none.
 
     Returns:
-        By rank, how many events of each that makes some are of the run until then, if those are
-        recorded; else nothing.
+        By rank, the number of events of each owner up to then, if events are recorded; otherwise
+        nothing.
 
     Raises:
-        ConfigError: if a part is not there, cannot be read here, or is of another run.
+        ConfigError: if a part is missing, cannot be read here, or is of another run.
     """
     it, recorded = setup.resumption, dict[int, dict[Owner, int]]()
     if it is None:
@@ -49,15 +49,15 @@ def give_back(setup: Setup, roles: Roles, recorded_step: int) -> dict[int, dict[
 
 
 def _events_of(tree: Tree) -> int:
-    """Return how many events its role had made when a part was saved."""
+    """Return the number of its role's events when a part was saved."""
     count = tree.get("events")
     if type(count) is not int or count < 0:
-        raise CheckpointError("--record needs a history from the beginning, the run has none")
+        raise CheckpointError("--record needs a history from the start, but the run has none")
     return count
 
 
 class _Anew:
-    """What roles get back, whether or not they are those that were saved."""
+    """Restores roles, from the same roles or from others."""
 
     def __init__(self, setup: Setup, it: Resumption, recorded_step: int) -> None:
         self._setup, self._it, self._recorded_step = setup, it, recorded_step
@@ -65,27 +65,27 @@ class _Anew:
         more = it.manifest.more
         workers = len(setup.role_map.workers)
         self._other_workers = bool(it.manifest.absent) or workers != it.manifest.workers
-        #: Who updates which element depends on the hosts, where workers sum by hosts.
+        #: Which worker updates which element depends on the hosts, if workers sum by hosts.
         self._other_owners = more.get(HOSTS, "") != hosts_text(setup)
 
     def found(self, part: Part, owner: Worker | ShardServer) -> Tree:
-        """Return what a role is to go on with.
+        """Return the tree with which a role should continue.
 
         Raises:
-            CheckpointError: if that is not to be found in the checkpoint.
+            CheckpointError: if the checkpoint does not have it.
         """
         try:
             return self._tree(part, owner)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, PsrtError):
                 raise
-            raise CheckpointError(f"its parts are not of such roles: {error!r}") from error
+            raise CheckpointError(f"its parts are of other roles: {error!r}") from error
 
     def _tree(self, part: Part, owner: Worker | ShardServer) -> Tree:
-        """Return what a role is to go on with.
+        """Return the tree with which a role should continue.
 
         Raises:
-            CheckpointError: if that is not to be found in the checkpoint.
+            CheckpointError: if the checkpoint does not have it.
         """
         it, setup = self._it, self._setup
         if setup.cut is not None:
@@ -109,7 +109,7 @@ class _Anew:
             )
         if not self._other_workers:
             own = it.part(part.name)
-            # A worker may have been given up, and yet have come to this, as if it had not been.
+            # A worker that was given up may still have saved its part.
             is_of_all = own["role"]["among"] == workers
             if is_of_all and not (self._other_owners and "owned" in own):
                 return recut(own["role"], owner)
@@ -119,7 +119,8 @@ class _Anew:
         then = from_toml(it.manifest.config, source=str(it.path)).batch_size
         samples = then, setup.config.batch_size
         packed = setup.config.scheme.shard is not None
-        # A push is as much of an update as there are others in it; a force is by the workers.
+        # The weight of a push in an update depends on the number of pushes; that of a force on
+        # the number of workers.
         weight = 1.0
         if setup.config.scheme.elastic is not None:
             weight = workers / it.manifest.workers
@@ -140,7 +141,7 @@ class _Anew:
         )
 
     def _of_cut(self, part: Part) -> Tree:
-        """Return what a role of a model that is cut had itself.
+        """Return the tree of a role of a split model, which only the same role may use.
 
         Raises:
             ConfigError: if there was no such role, or it had other parameters.

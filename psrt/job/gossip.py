@@ -1,4 +1,4 @@
-"""A job whose workers mix with neighbours: its topology, and who talks to whom."""
+"""A job with gossip: its topology, and which workers exchange messages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from psrt.topology.files import read_edges
 from psrt.topology.host_part import HostPart
 from psrt.transport.port import RoleMap
 
-#: Regions of a worker in rounds: what was sent for one may still be read in the next. With a codec
-#: nothing is sent from them.
+#: Regions of a worker in rounds: the vector sent in one round may still be read in the next. With a
+#: codec nothing is sent from them.
 _OFFERS, _FRAMED_OFFERS = 2, 1
 
 
@@ -33,15 +33,15 @@ def topology_for(
     Args:
         config: resolved.
         hosts: number of the host of each worker.
-        edges: the text of the file that it is in; None if it has a name.
+        edges: the text of its file; None if it has a name.
 
     Raises:
-        ConfigError: if there is none for that many workers, or the mode cannot average on it.
+        ConfigError: if it does not exist for that many workers, or the mode cannot average on it.
     """
     mode = config.scheme
     if mode.topology is None:
         return None
-    # In the order of their first ranks, whatever their numbers are.
+    # Hosts in the order of their first ranks, whatever their numbers.
     order = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     topology = topology_of(
         mode.topology,
@@ -91,7 +91,7 @@ def _check_framed(codec: str, topology: Topology) -> None:
     """Check that neighbours can add up what they send each other by a codec.
 
     Raises:
-        ConfigError: if those of a round are not those of all, or do not weigh each other alike.
+        ConfigError: if neighbours differ between rounds, or weights are not symmetric.
     """
     name, matrix = topology.name, topology.matrices[0]
     if topology.period > 1:
@@ -102,15 +102,15 @@ def _check_framed(codec: str, topology: Topology) -> None:
     if not np.array_equal(matrix, matrix.T):
         j, i = min(zip(*np.nonzero(matrix != matrix.T), strict=True))
         raise ConfigError(
-            f"{name} does not weigh {i} > {j} as {j} > {i}, and --codec {codec} draws both ends of "
-            "an edge alike"
+            f"{name} gives {i} > {j} another weight than {j} > {i}, but --codec {codec} needs "
+            "equal weights in both directions"
         )
 
 
 def role_map_with_peers(
     config: TrainConfig, n: int, workers: tuple[int, ...], topology: Topology
 ) -> RoleMap:
-    """Return who talks to whom: each worker to those that it sends to or receives from."""
+    """Return by worker its peers: those that it sends to or receives from."""
     parts = [part_of(topology, worker) for worker in range(len(workers))]
     peers = tuple(part.peers for part in parts)
     usual = _FRAMED_OFFERS if config.codec is not None and config.codec_everywhere else _OFFERS
@@ -118,7 +118,7 @@ def role_map_with_peers(
         (LEADER_OFFERS if it.leads else MEMBER_OFFERS) if isinstance(it, HostPart) else usual
         for it in parts
     ]
-    # Who asks has one offer at a time, who answers an answer for each.
+    # An asking worker has one offer at a time, an answering one an answer for each neighbour.
     if config.scheme.variant == PAIRS:
         offers = [
             len(of) if answers else 1 for of, answers in zip(peers, topology.colours, strict=True)
@@ -129,7 +129,7 @@ def role_map_with_peers(
 
 
 def say_hosts(topology: Topology | None, say: Say) -> None:
-    """Print which hosts mix, where ranks average inside."""
+    """Print which hosts mix, if ranks average inside hosts."""
     if topology is None or topology.hosts is None:
         return
     ranks = list(Counter(topology.hosts.first).values())
@@ -138,4 +138,4 @@ def say_hosts(topology: Topology | None, say: Say) -> None:
         return
     least, most = min(ranks), max(ranks)
     each = str(most) if least == most else f"{least} to {most}"
-    say(f"hosts: {len(ranks)} with {each} workers each, who average; hosts mix on {topology.name}")
+    say(f"hosts: {len(ranks)} of {each} workers each, which average; hosts mix on {topology.name}")

@@ -1,8 +1,8 @@
-"""The last events of a process, and where they are written when its job ends by an error.
+"""The last events of a process, written to a file when its job ends with an error.
 
-A run without ``--record`` keeps them in memory. Nothing is sent for it: each process writes its own
-file, and the header if nobody else of its host has. So the files of a job on several hosts may be
-in a folder for each host.
+A run without ``--record`` keeps them in memory. No messages are needed: each process writes its own
+file, and the header if no other process of its host has. So the files of a job on several hosts may
+be in one folder per host.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from psrt.job.launcher import Launcher
 from psrt.job.setup import Setup
 from psrt.report.files import CONFIG
 
-#: How the names of their temporary folders begin, and the number of those that are kept.
+#: The prefix of their temporary folders' names, and the number of folders to keep.
 _LEFT, _KEPT = f"psrt-{LAST_EVENTS}-", 8
-#: A disk that hangs must not keep a job from its end, in seconds.
+#: The most seconds for writing: a disk that hangs must not keep a job from ending.
 _WRITE_S = 2.0
 #: Readings of two clocks side by side.
 _READINGS = 5
 
 
 class LastEvents:
-    """The ring of a process, which is written into a file once."""
+    """The ring of a process's last events, which is written to a file once."""
 
     def __init__(self, launcher: Launcher, setup: Setup, names: tuple[str, ...]) -> None:
         """Set up.
@@ -54,7 +54,7 @@ class LastEvents:
         self._launcher, self._setup, self._names = launcher, setup, names
         most = setup.config.last_events
         (self._rank,) = launcher.here(len(setup.hosts))
-        #: The run's folder, wherever the user's code may go from here; None if there is none.
+        #: The run's folder, absolute, since the user's code may change directory; None if none.
         self._out: Path | None = None
         if setup.config.out is not None:
             with contextlib.suppress(OSError):  # the current folder is gone
@@ -66,19 +66,19 @@ class LastEvents:
         self._thread: threading.Thread | None = None
 
     def write(self) -> None:
-        """Write them and say where, unless there are none; never raise, and never take long."""
+        """Write them and print where, unless there are none; never raises, and never takes long."""
         self.begin()
         if self._thread is not None:
             self._thread.join(_WRITE_S)
 
     def begin(self) -> None:
-        """Begin to write them, once; any thread may, as that of a rank whose main one is stuck.
+        """Start to write them, once; from any thread, since a rank's main thread may be stuck.
 
-        A process that the user's code has forked has none of its own.
+        A process forked by the user's code has none of its own.
         """
         if os.getpid() != self._pid:
             return
-        with self._lock, contextlib.suppress(RuntimeError):  # of an interpreter that ends
+        with self._lock, contextlib.suppress(RuntimeError):  # raised while the interpreter ends
             if self._thread is None:
                 thread = threading.Thread(target=self._write, daemon=True)
                 thread.start()
@@ -99,14 +99,14 @@ class LastEvents:
                     continue
                 self._say(folder)
                 return
-        except Exception as error:  # of what must not hide the error that ends the job
+        except Exception as error:  # it must not hide the error that ends the job
             why = error
         self._launcher.warn(f"psrt: the last events of rank {self._rank} are lost: {why}")
 
     def _folders(self) -> list[Path]:
-        """Return where to try: in the run's folder, if this process sees it, else a temporary one.
+        """Return the folder to use: in the run's, if this process sees it, else a temporary one.
 
-        A folder of the same name on another host is none of this run.
+        A folder of the same name on another host does not belong to this run.
         """
         found, config = [], self._setup.config
         if self._out is not None:
@@ -121,7 +121,7 @@ class LastEvents:
     def _write_into(self, folder: Path, events: Events) -> None:
         folder.mkdir(mode=0o755, exist_ok=True)
         if not is_own_folder(folder):
-            raise ConfigError(f"{folder} is no folder of your own")
+            raise ConfigError(f"{folder} is not a folder of your own")
         path = folder / self._names[self._rank]
         try:
             with EventLog(path) as log:
@@ -131,10 +131,10 @@ class LastEvents:
             raise
         part = folder / f".{HEADER}-{self._rank}"
         part.write_text(self._header().to_json(), encoding="utf-8")
-        part.replace(folder / HEADER)  # whole, and the same of all of them
+        part.replace(folder / HEADER)  # atomic; all processes write the same header
 
     def _header(self) -> Header:
-        """Return what a trace needs to know, without the digests by which a run is repeated."""
+        """Return the header that a trace needs, without the digests for repeating the run."""
         setup, launcher = self._setup, self._launcher
         role_map, cut, names = setup.role_map, setup.cut, self._names
         return Header(
@@ -156,7 +156,7 @@ class LastEvents:
         )
 
     def _say(self, folder: Path) -> None:
-        """Say where they are: the first rank does, and of another host the lowest one of it."""
+        """Print where they are: on the first rank, and on the lowest rank of each other host."""
         hosts, rank = self._setup.hosts, self._rank
         if rank not in (0, hosts.index(hosts[rank])):
             return
@@ -167,18 +167,19 @@ class LastEvents:
             return
         shown = Path(self._setup.config.out or "") / LAST_EVENTS if is_in_run else folder
         where = f" on {socket.gethostname()}" if len(set(hosts)) > 1 and not is_in_run else ""
-        self._launcher.warn(f"psrt: what led to the end of the job: psrt trace {shown}{where}")
+        line = f"psrt: last events saved; inspect them with: psrt trace {shown}{where}"
+        self._launcher.warn(line)
 
 
 def drop_old(folder: Path) -> None:
-    """Remove what this user's earlier jobs have left in a temporary folder, but for the newest."""
+    """Remove this user's older folders of last events, except for the newest."""
     found = sorted(it for it in folder.glob(f"{_LEFT}*") if it.lstat().st_uid == os.geteuid())
     for old in found[:-_KEPT]:
         shutil.rmtree(old, ignore_errors=True)  # which follows no link
 
 
 def _cell(cell: Cell, names: tuple[str, ...]) -> dict[str, object]:
-    """Return what a cell of a model that is cut says of itself in the header; see ``OF_CELL``."""
+    """Return the header fields of a cell of a split model; see ``OF_CELL``."""
     role_map = cell.role_map
     fields: dict[str, object] = dict.fromkeys(OF_CELL)
     return fields | {
@@ -194,7 +195,7 @@ def _cell(cell: Cell, names: tuple[str, ...]) -> dict[str, object]:
 
 
 def _wall_ahead_s() -> float:
-    """Return what the time of day is ahead of the ports' clock: all hosts know that one."""
+    """Return the offset of the time of day, which all hosts share, from the ports' clock."""
     readings = []
     for _ in range(_READINGS):
         before, wall, after = time.perf_counter(), time.time(), time.perf_counter()

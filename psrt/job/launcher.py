@@ -1,8 +1,8 @@
-"""The interface between a job and what starts its ranks: one process, MPI, or the simulator.
+"""The interface between a job and the way its ranks run: one process, MPI, or the simulator.
 
 A job runs in one or more processes, each with some of its ranks: a single process has all of them,
-an MPI process one. ``session`` describes a run once, in terms of these methods; the defaults are
-those of a job in one process.
+an MPI process one. ``session`` describes a run once, by these methods; the defaults are those of a
+job in one process.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Roles = Mapping[int, Server | Worker]
 
 
 class HandedOut(NamedTuple):
-    """What the roles of a cell repeat."""
+    """What the roles of a cell repeat in a replay."""
 
-    #: The all-reduces of parameters or gradients and of the control values, each where ``auto``
-    #: chose it.
+    #: The all-reduces of parameters or gradients and of the control values, if ``auto`` chose
+    #: them.
     algorithm: str | None = None
     control_algorithm: str | None = None
     #: Rows of scripts: by shard, or without servers by worker.
@@ -62,7 +62,7 @@ class HandedOut(NamedTuple):
 
 
 def shard_servers(roles: Iterable[Server | Worker]) -> list[ShardServer]:
-    """Return what serves each shard of the servers among some roles, in the order of the shards."""
+    """Return the servers of all shards among some roles, in the order of the shards."""
     found = [it for role in roles if isinstance(role, Server) for it in role.shards]
     return sorted(found, key=lambda it: it.number)
 
@@ -70,17 +70,17 @@ def shard_servers(roles: Iterable[Server | Worker]) -> list[ShardServer]:
 class Launcher(ABC):
     """One process of a job. All processes call the methods marked collective, in one order."""
 
-    #: Whether this process reads files, writes and prints; exactly one does.
+    #: Whether this is the first process, which reads files, writes and prints.
     first = True
     #: Whether there are other processes.
     several = False
-    #: The number of ranks started; None if a config gets as many as it asks for.
+    #: The number of ranks started; None if a config gets the number that it asks for.
     ranks: int | None = None
     #: Name and version of the MPI library; empty without one.
     library = ""
     #: Whether time is virtual, and whether anything is computed.
     simulated, numerics = False, True
-    #: Whether something is made to go wrong in virtual time.
+    #: Whether faults are injected in virtual time.
     disturbed = False
     #: Takes the checkpoints.
     disk = Disk()
@@ -88,17 +88,17 @@ class Launcher(ABC):
     crashes: Sequence[int] = ()
     #: The number of workers that crashed.
     died = 0
-    #: At the first process, the workers, by number, that others went on without.
+    #: At the first process, the workers, by number, that others continued without.
     missing: Mapping[int, Member] = MappingProxyType({})
-    #: To the other processes, for what they tell each other beside training; None alone.
+    #: The line to the other processes, for messages outside of training; None for one process.
     line: Watcher | None = None
-    #: At the first process, ranks that have no such line.
+    #: At the first process, the ranks without such a line.
     unheard: Sequence[int] = ()
-    #: Returns the ranks that the others go on without.
+    #: Returns the ranks that the others continue without.
     gone: Callable[[], Collection[int]] = staticmethod(tuple)
-    #: At the first process, by epoch, the workers that its samples were not dealt out to.
+    #: At the first process, by epoch, the workers that got none of its samples.
     left_out: Mapping[int, Collection[int]] = MappingProxyType({})
-    #: At the first process after ``final_theta``, where the workers end with different parameters.
+    #: At the first process after ``final_theta``, if the workers end with different parameters.
     mean: Mean | None = None
     #: Called at the first process with every report of a worker.
     on_report: Callable[[Report | Sketch], None] = staticmethod(lambda _: None)
@@ -117,7 +117,7 @@ class Launcher(ABC):
         return ()
 
     def priced(self, job: ServedJob) -> ServedJob:
-        """Return a job with the costs that this launcher knows, by which ``auto`` cuts shards."""
+        """Return a job with the costs that this launcher knows, for the choice of shards."""
         return replace(job, costs=replace(job.costs, cores=len(os.sched_getaffinity(0))))
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:
@@ -127,11 +127,11 @@ class Launcher(ABC):
     def has_network(self, hosts: Sequence[int], everywhere: bool | None) -> bool:
         """Return whether ranks on these hosts have a network between them.
 
-        A simulation is of one, unless it is of a run that had none, whose config says so.
+        A simulation has one, unless it repeats a run without, whose config says so.
 
         Args:
             hosts: of each rank.
-            everywhere: whether a codec is to be in effect on one host, too; None if nobody says.
+            everywhere: whether a codec should be in effect on one host, too; None if not given.
         """
         return everywhere is not False if self.simulated else len(set(hosts)) > 1
 
@@ -147,10 +147,10 @@ class Launcher(ABC):
         """
 
     async def members(self, epoch: int) -> Sequence[int]:
-        """Return the workers that the samples of an epoch are dealt out to.
+        """Return the workers that share the samples of an epoch.
 
-        All workers get the same, whoever dies meanwhile: those that were there when the first of
-        them asked.
+        All workers get the same answer, even if one dies meanwhile: the workers that were alive
+        when the first of them asked.
         """
         raise NotImplementedError("no worker of this launcher dies")
 
@@ -165,7 +165,7 @@ class Launcher(ABC):
         return contextlib.nullcontext()
 
     def concluding(self) -> contextlib.AbstractContextManager[None]:
-        """As ``agree``, for a block in which only the first process has much to do."""
+        """As ``agree``, for a block in which only the first process works."""
         return self.agree()
 
     def share(self, text: str) -> str:
@@ -182,10 +182,10 @@ class Launcher(ABC):
         Args:
             port: of a rank of this process.
             initial: the parameters, at the first process.
-            cut: who has which part of them; None where all have all.
+            cut: which rank has which part; None if all have all.
 
         Returns:
-            What the port's rank has of them.
+            The part of the port's rank.
         """
         return initial
 
@@ -197,7 +197,7 @@ class Launcher(ABC):
         Args:
             replay: at the first process.
             role_map: the ranks of workers and servers.
-            cut: who has which part of a model; None where all have all, in one cell.
+            cut: which rank has which part of a model; None if all have all, in one cell.
         """
         assert replay is not None
         return {
@@ -219,10 +219,10 @@ class Launcher(ABC):
         """
         return stats
 
-    # --- what is trained, and over what -----------------------------------------------------
+    # --- problem and ports ------------------------------------------------------------------
 
     def problem(self, config: TrainConfig, workers: int) -> Problem:
-        """Return the problem of a resolved config, for a job that was given none."""
+        """Return the problem of a resolved config, for a job without its own."""
         return supervised_problem(config, workers=workers)
 
     def deal(self, config: TrainConfig, problem: Problem, workers: int) -> Deal | None:
@@ -243,13 +243,13 @@ class Launcher(ABC):
         """Make the ports of this process, by rank, servers before workers; collective."""
 
     def links(self, setup: Setup, cut: Cut) -> Mapping[int, StageLinks]:
-        """Return how the workers of this process talk to other stages, by rank; collective."""
+        """Return by rank the links of this process's workers to other stages; collective."""
         raise ConfigError(f"--parallel {cut.axes} needs several ranks")
 
     def log_files(self, setup: Setup) -> tuple[str, ...]:
-        """Return by rank the name of the file with its events; several may share one.
+        """Return by rank the name of its file of events; several may share one.
 
-        Cells of a model that is cut share none: their histories are apart.
+        Cells of a split model share none: their histories are separate.
         """
         return (EVENTS,) * len(setup.hosts)
 
@@ -272,7 +272,7 @@ class Launcher(ABC):
             wanted: at the first process, by rank, where to write its file; empty elsewhere.
 
         Returns:
-            The errors of writing at the first process, after all files have come.
+            The errors of writing at the first process, after all files have arrived.
         """
         return ()
 
@@ -280,8 +280,8 @@ class Launcher(ABC):
         """Compare the clocks of all hosts; collective.
 
         Returns:
-            By the number of a host, the seconds that its clock is ahead of the first one's, and how
-            far off that may be; empty where there is one clock.
+            By the number of a host, the seconds by which its clock is ahead of the first host's,
+            and the error bound; empty with one clock.
         """
         return {}
 
@@ -293,12 +293,12 @@ class Launcher(ABC):
         """Copy a vector of a rank to the first process; those two call it in one order.
 
         Args:
-            rank: that has it.
-            mine: it, at the rank's process.
-            out: gets it, at the first process.
+            rank: its owner.
+            mine: the vector, at the rank's process.
+            out: receives it, at the first process.
 
         Returns:
-            Whether it was copied: nobody waits for a rank that the others go on without.
+            Whether it was copied: nobody waits for a rank that the others continue without.
         """
         assert mine is not None, "the only process has all ranks"
         assert out is not None, "the only process is the first one"
@@ -306,7 +306,7 @@ class Launcher(ABC):
         return True
 
     def is_there(self, rank: int) -> bool:
-        """Whether what a worker of this process holds at the end can still be asked for."""
+        """Whether the final parameters of a worker of this process are still available."""
         return True
 
     def everywhere(self, theta: Vector | None, n: int, text: str) -> tuple[Vector | None, str]:
@@ -318,7 +318,7 @@ class Launcher(ABC):
             text: at the first process.
 
         Returns:
-            What was given, where others cannot have it.
+            The arguments, if other processes cannot get them.
         """
         return theta, text
 

@@ -33,21 +33,21 @@ def run(
     resume: str | PathLike[str] | None = None,
     say: Say | None = None,
 ) -> Run | None:
-    """Train under the scheme that ``config`` names; every rank of the job calls this.
+    """Train in the mode that ``config`` names; every rank of the job calls this.
 
     Args:
         config: need not be resolved; that of rank 0 is used.
         problem: the model and data to train; None takes the config's own MLP and data set.
         comm: the ranks of the job; None takes all of them, or trains serially without an MPI
             launcher.
-        resume: as ``config.resume``: the run, or the checkpoint, to go on from, or ``auto``.
+        resume: as ``config.resume``: the run or checkpoint to resume, or ``auto``.
         say: called with each line meant for the user, at rank 0; None prints nothing.
 
     Returns:
         The result at rank 0, None elsewhere.
 
     Raises:
-        ConfigError: on every rank, if the job is impossible; nothing was trained or written.
+        ConfigError: on every rank, if the job cannot be run; nothing was trained or written.
         OutputError: on every rank, if a file could not be written at the end, as on a full disk;
             the others were written, and the error's ``run`` is the result at rank 0.
 
@@ -64,7 +64,7 @@ async def any_job(
     resume: str | PathLike[str] | None,
     say: Say | None,
 ) -> Run | None:
-    """Train as ``run`` says, over MPI where there are several ranks."""
+    """Train as ``run``, over MPI if there are several ranks."""
     check_config(config)
     if resume is not None:
         config = replace(config, resume=fspath(resume))

@@ -98,16 +98,16 @@ async def job_over_mpi(
             print_once(error)
             raise
         finally:
-            HERE.reset("goes on after psrt.run")  # holds on to nothing of the job
+            HERE.reset("runs code after psrt.run")  # keeps nothing of the job alive
 
 
 class MpiLauncher(Launcher):
     """One rank of a job over MPI."""
 
     several = True
-    #: Of a model that is cut: how this rank talks to other stages.
+    #: With a split model: this rank's links to other stages.
     _links: MpiStageLinks | None = None
-    #: Workers that the others can train on without, one of them excepted.
+    #: Workers without which the others can train; at least one must stay.
     _spare: tuple[int, ...] = ()
     #: Whether they may die.
     _survives = False
@@ -158,7 +158,7 @@ class MpiLauncher(Launcher):
         return (self._comm.rank,)
 
     def check(self, config: TrainConfig) -> None:
-        """Check that MPI goes on when a rank dies, if that is asked for."""
+        """Check that MPI continues when a rank dies, if that was requested."""
         if config.survive and not survives():
             raise ConfigError(
                 f"--survive needs Open MPI under mpirun --with-ft ulfm, as psrt launch starts it; "
@@ -168,34 +168,34 @@ class MpiLauncher(Launcher):
 
     @property
     def left_out(self) -> Mapping[int, Collection[int]]:  # type: ignore[override]
-        """By epoch, the workers that its samples were not dealt out to; at rank 0."""
+        """By epoch, the workers that got none of its samples; at rank 0."""
         return {
             epoch: [worker for worker, rank in enumerate(self._role_map.workers) if rank in gone]
             for epoch, gone in self._monitor.left_out_so_far.items()
         }
 
     def gone(self) -> Collection[int]:
-        """Return the ranks that the others go on without."""
+        """Return the ranks that the others continue without."""
         return HERE.gone
 
     async def members(self, epoch: int) -> Sequence[int]:
-        """Return the workers that the samples of an epoch are dealt out to."""
+        """Return the workers that share the samples of an epoch."""
         found = self._monitor.left_out(epoch)
-        await self._port.until(lambda: found() is not None, lambda: "rank 0 to say who is there")
+        await self._port.until(lambda: found() is not None, lambda: "rank 0 to list live workers")
         gone = found() or ()
         workers = self._role_map.workers
         return [worker for worker, rank in enumerate(workers) if rank not in gone]
 
     def warn(self, text: str) -> None:
-        """Print a line on stderr, and see that it is read."""
+        """Print a line on stderr, and wait until it has been read."""
         warn(text)
 
     def roster(self) -> str:
-        """Return who is where."""
+        """Return the text of ``roster.json``."""
         return self._monitor.roster.to_text()
 
     def agree(self) -> AbstractContextManager[None]:
-        """Raise the error of any rank on all of them; after training, on those that are left."""
+        """Raise the error of any rank on all of them; after training, on those that are alive."""
         return self._port.star.raise_on_all() if self._may_be_fewer else raise_on_all(self._comm)
 
     @contextmanager
@@ -206,7 +206,7 @@ class MpiLauncher(Launcher):
             yield
 
     def _last(self) -> PsrtError | None:
-        """From here on all are needed, for MPI to end: return the error if some are gone."""
+        """From here on MPI needs all ranks to end: return the error if some are gone."""
         gone = self._monitor.spare(()) - HERE.dead
         if not gone:
             return None
@@ -330,7 +330,7 @@ class MpiLauncher(Launcher):
         HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
         self._survives = bool(config.survive)
         goes_on = config.scheme.is_stale or config.scheme.mixes or self._survives
-        # Of a model that is cut, all others of the copy need each worker.
+        # With a split model, the other workers of a copy need each one.
         if goes_on and config.replay is None and setup.cut is None:
             self._spare = role_map.workers
         self._role_map, self._cut = setup.role_map, setup.cut
@@ -339,7 +339,7 @@ class MpiLauncher(Launcher):
     def _split(self, color: int, key: int) -> MPI.Intracomm:
         """Return the ranks of this colour, in the order of their keys; freed by ``close``."""
         comm = self._comm.Split(color, key)
-        assert isinstance(comm, MPI.Intracomm), "a part of an intracommunicator is one"
+        assert isinstance(comm, MPI.Intracomm), "a split of an intracommunicator is one"
         self._parts.append(comm)
         return comm
 
@@ -385,12 +385,12 @@ class MpiLauncher(Launcher):
         return tuple(map(rank_file, range(len(setup.hosts))))
 
     async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
-        """Run this rank's role; then see that all reports have reached rank 0."""
+        """Run this rank's role; then wait until all reports have reached rank 0."""
         port = self._port
         port.on_report, port.on_gone = self.on_report, self._lose
         port.meet()
         if self._survives:
-            port.star.collect("")  # nobody is in a collective call any more, which a death ends
+            port.star.collect("")  # after this no rank is in a collective, which a death would end
         if self.first:
             self._monitor.spare(self._spare, survives=self._survives)
         for role in roles.values():
@@ -424,7 +424,7 @@ class MpiLauncher(Launcher):
         drive(self._port.until(done, waiting_for))
 
     def clocks(self) -> Mapping[int, tuple[float, float]]:
-        """Compare the clocks of all hosts; a rank of each exchanges messages with rank 0."""
+        """Compare the clocks of all hosts; one rank of each exchanges messages with rank 0."""
         if len(set(self._hosts)) == 1:
             return {}
         if self._port.star.tell("gone" if HERE.gone else ""):  # it takes all of them
@@ -436,7 +436,7 @@ class MpiLauncher(Launcher):
 
         HERE.pulse = lambda: messages[0]
         try:
-            with HERE.blocked("the other hosts to say what time it is"):
+            with HERE.blocked("the other hosts to compare clocks"):
                 return clocks_of_hosts(self._comm, self._hosts, self.now, progress)
         finally:
             HERE.pulse = before
@@ -465,8 +465,8 @@ class MpiLauncher(Launcher):
         return whole, bcast_text(self._comm, text)
 
     def close(self) -> None:
-        """Free the windows and connections; if workers have died, the end of the processes will."""
-        # As rank 0 knows: a rank that has not heard of a death yet would wait for the dead.
+        """Free the windows and connections; if workers have died, the end of the process does."""
+        # By rank 0's knowledge: a rank that has not heard of a death yet would wait for the dead.
         if self._survives and self._port.star.tell("they leave" if HERE.dead else ""):
             self._wait(lambda: bool(HERE.dead), lambda: "rank 0 to say who has died")
             return
@@ -480,11 +480,11 @@ class MpiLauncher(Launcher):
 
 
 class _GoneError(Exception):
-    """The rank that is waited for has fallen silent."""
+    """The awaited rank has stopped responding."""
 
 
 def _work_until(rank: int, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
-    """Wait for a rank as one that is busy, which all others wait for: they are not late."""
+    """Wait for a rank and count as busy meanwhile: others that wait for this rank must not fail."""
     peer = Living()
     while not peer.finds(done):
         if HERE.over is not None:
@@ -495,7 +495,7 @@ def _work_until(rank: int, done: Callable[[], bool], waiting_for: Callable[[], s
 
 
 def _position(role: Server | Worker) -> str:
-    """Return how far a role is, for messages."""
+    """Return a role's position, for messages."""
     if isinstance(role, Server):
         return f"version {max(it.shard.version for it in role.shards)}"
     return f"clock {role.clock}"

@@ -1,7 +1,7 @@
-"""A launcher's output, handed on as it comes but for what its mpirun adds when ranks end.
+"""Passes on a launcher's output as it comes, except for what mpirun adds when ranks end.
 
-An mpirun says nothing of what it could not write, and ends with 0: where output may not fit, as on
-a disk, it is handed on as well, and what the target refused is kept.
+An mpirun does not report output that it could not write, and ends with 0. So if output may not fit,
+as on a disk, it is passed on here, too, and an error of the target is kept.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import threading
 
 from psrt.launch.boxes import Boxes
 
-#: Seconds that what may be the beginning of a box is held back.
+#: Seconds that a possible start of a box is held back.
 _IDLE_S = 0.05
-#: Seconds in which what is left is handed on; a blocked terminal must not keep psrt from ending.
+#: Seconds to pass on the rest; a blocked terminal must not keep psrt from ending.
 _LAST_S = 1.0
 _MOST = 1 << 16
-#: Errors of what has no room; others, as of a terminal that is gone, are of nobody who reads.
+#: Errors of a full target; others, such as of a closed terminal, mean that nobody reads.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Output:
-    """One stream, from ``start`` to ``drain``. By a thread: whoever reads it may be slow."""
+    """One stream, from ``start`` to ``drain``. By a thread, since the reader may be slow."""
 
     def __init__(self, source: int, target: int, boxes: Boxes | None) -> None:
-        """Begin.
+        """Set up.
 
         Args:
-            source: the descriptor of what the launcher writes; it is closed.
-            target: the descriptor that gets it.
-            boxes: takes out what is to be left out; None leaves out nothing.
+            source: the descriptor to read the launcher's output from; it is closed.
+            target: the descriptor to write it to.
+            boxes: removes mpirun's boxes; None removes nothing.
         """
         self._source, self.target, self._boxes = source, target, boxes
-        #: Why the target took no more, as a full disk does; None if it did, or nobody reads it.
+        #: The target's error if it is full; None if it took everything, or nobody reads it.
         self.refused: OSError | None = None
         os.set_blocking(source, False)
         self._ended, self._end = os.pipe()
@@ -44,17 +44,17 @@ class Output:
         self._thread.start()
 
     def drain(self) -> None:
-        """Hand on what there is; the launcher has ended, and who has its stream as well may go on.
+        """Pass on the rest, once the launcher has ended; other writers of its stream may continue.
 
-        It is done once, and no more is handed on.
+        Only once: nothing is passed on afterwards.
         """
         os.write(self._end, b"!")
         self._thread.join(_LAST_S)
 
     def close(self, *, told: bool) -> None:
-        """Hand on what is left; see ``Boxes.end``."""
+        """Pass on what is held back; see ``Boxes.end``."""
         if self._thread.is_alive():
-            return  # it is stuck
+            return  # the writer is stuck
         if self._boxes is not None:
             self._write(self._boxes.end(told=told))
         os.close(self._source)
@@ -80,7 +80,7 @@ class Output:
                 self._write(boxes.idle())
 
     def _write(self, data: bytes) -> None:
-        # Nobody may read it, or the disk be full: the launcher continues all the same.
+        # The reader may be gone, or the disk full: the launcher continues anyway.
         try:
             while data and self.refused is None:
                 with contextlib.suppress(BlockingIOError):
@@ -93,9 +93,9 @@ class Output:
 
 
 def may_be_full(target: int) -> bool:
-    """Return whether a descriptor is of what may have no room: a file, or a device, no terminal."""
+    """Return whether a descriptor may run out of room: a file or a device, but not a terminal."""
     try:
         mode = os.fstat(target).st_mode
         return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not os.isatty(target))
-    except OSError:  # it is closed
+    except OSError:  # a closed descriptor
         return False

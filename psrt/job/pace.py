@@ -1,4 +1,4 @@
-"""How often a run is saved where the interval is given in seconds, or is to be the cheapest."""
+"""When a run is saved, if the interval is in seconds or should be the cheapest."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import KW_ONLY, dataclass
 
 from psrt.checkpoint.interval import young_s
 
-#: Seconds to the first checkpoint where the interval is to be found: its cost is not known before.
+#: Seconds to the first checkpoint if the interval is computed: its cost is unknown before.
 FIRST_S = 1.0
 
 
 @dataclass(eq=False)
 class Pace:
-    """Says when it is time for the next checkpoint; begins when it is made."""
+    """Decides when the next checkpoint is due; counts from its creation."""
 
-    #: Seconds from one to the next; None takes the cheapest.
+    #: Seconds from one checkpoint to the next; None takes the cheapest interval.
     given_s: float | None
     _: KW_ONLY
     #: Mean time between failures of the job.
     mtbf_s: float
-    #: Returns the seconds from the last cut until its checkpoint was there; None before the first.
+    #: Returns the seconds from the last cut to its commit; None before the first.
     cost_s: Callable[[], float | None]
     #: A clock, in seconds.
     now: Callable[[], float] = time.monotonic
@@ -31,14 +31,14 @@ class Pace:
 
     @property
     def interval_s(self) -> float:
-        """Seconds from one to the next, as far as is known now."""
+        """Seconds from one to the next, by what is known now."""
         if self.given_s is not None:
             return self.given_s
         cost_s = self.cost_s()
         return FIRST_S if cost_s is None else young_s(cost_s, self.mtbf_s)
 
     def is_due(self) -> bool:
-        """Whether it is time; if so, the next interval begins."""
+        """Whether one is due; if so, the next interval begins."""
         if self.now() - self._last < self.interval_s:
             return False
         self._last = self.now()

@@ -1,8 +1,8 @@
-"""What the first process decides of a job before there are ranks, and who is who by it. Pure.
+"""What the first process decides before roles exist, and the roles that follow from it. Pure.
 
-All other processes are told the plan, as JSON, and derive the same from it. It holds what only the
-first one can find out: it has the problem whole, reads the files that a config names, and knows the
-costs by which ``auto`` chooses.
+All other processes get the plan, as JSON, and derive the same from it. It holds what only the first
+process knows: it has the whole problem, reads the files that a config names, and knows the costs by
+which ``auto`` chooses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from psrt.transport.port import RoleMap
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """What the first process has decided, and found out."""
+    """The decisions and findings of the first process."""
 
     #: Number of parameters.
     n: int
@@ -41,15 +41,15 @@ class JobPlan:
     layers: tuple[Span, ...]
     #: The number of shards that each server owns, and the reason; None without servers.
     shards: ShardChoice | None
-    #: How a model is cut; None where each worker has all of it.
+    #: How a model is split; None if each worker has all of it.
     cut: CutPlan | None
     #: The costs by which ``auto`` picks an all-reduce.
     machine: MachineCosts
     #: The text of the file with the topology; None if it has a name, or there is none.
     edges: str | None
-    #: The digest of the samples that are dealt out; empty where they are not.
+    #: The digest of the assignment of samples; empty without one.
     dealt: str
-    #: What the parameters of a loop of the user's own are made of; else None.
+    #: The arrays of the parameters in the user's own loop; else None.
     arrays: list[NamedShape] | None
     #: The time of day when the job was set up, in seconds; 0 in virtual time.
     began: float
@@ -61,7 +61,7 @@ class JobPlan:
 
     @classmethod
     def from_json(cls, text: str) -> JobPlan:
-        """Return what ``to_json`` was asked of."""
+        """Return the plan of ``to_json``."""
         values = json.loads(text)
         shards, cut = values["shards"], values["cut"]
         known = {
@@ -88,19 +88,19 @@ def plan_job(
     dealt: str,
     began: float,
 ) -> JobPlan:
-    """Decide what is open, at the first process.
+    """Make the plan, at the first process.
 
     Args:
         config: resolved.
-        problem: the whole.
-        n: its parameters.
+        problem: the whole problem.
+        n: the number of its parameters.
         hosts: number of the host of each rank.
         servers: their ranks.
         workers: their ranks.
         machine: the costs by which ``auto`` chooses.
         priced: returns a job with the costs that the launcher knows.
         edges: the text of the file with the topology, if any.
-        dealt: the digest of the samples that are dealt out.
+        dealt: the digest of the assignment of samples.
         began: the time of day.
 
     Raises:
@@ -111,7 +111,7 @@ def plan_job(
     layers: Sequence[Span] = ()
     shards: ShardChoice | None = None
     if servers:
-        # A process of servers only has no problem that could say its layers.
+        # A process with only servers has no problem that could give its layers.
         layers = gradient_spans(problem, n)
         of_servers, of_workers = ([hosts[rank] for rank in ranks] for ranks in (servers, workers))
         codec = job_codec(config, matrices)
@@ -132,13 +132,13 @@ def plan_job(
 
 
 class Layout(NamedTuple):
-    """Who is who, and has what."""
+    """The roles of ranks, and their parts."""
 
-    #: The ranks of workers and servers; those of a cell have one of their own, in ``cut``.
+    #: The ranks of workers and servers; each cell has its own map, in ``cut``.
     role_map: RoleMap
-    #: Whom workers mix with; None where they do not.
+    #: The neighbours of workers; None without.
     topology: Topology | None
-    #: Of a model that is cut: who has which part of it; None where each worker has all of it.
+    #: With a split model: which rank has which part; None if each worker has all of it.
     cut: Cut | None
 
 
@@ -151,12 +151,12 @@ def layout_of(
     servers: tuple[int, ...],
     workers: tuple[int, ...],
 ) -> Layout:
-    """Return who is who in a job that is planned; the same in all processes.
+    """Return the roles and parts of a planned job; the same in all processes.
 
     Args:
         config: resolved.
         plan: of the job.
-        problem: None in a process of servers only.
+        problem: None in a process with only servers.
         hosts: number of the host of each rank.
         servers: their ranks.
         workers: their ranks, by number.
@@ -164,7 +164,7 @@ def layout_of(
     Raises:
         ConfigError: if there is no such topology, or a server would own nothing.
     """
-    # Copies of a model that is cut mix part by part: all parts have the same neighbours.
+    # Copies of a split model mix part by part: all parts have the same neighbours.
     nodes = workers if plan.cut is None else workers[:: config.axes.cells]
     topology = topology_for(config, [hosts[rank] for rank in nodes], edges=plan.edges)
     role_map = role_map_for(
@@ -186,7 +186,7 @@ def layout_of(
 
 
 def chosen(config: TrainConfig, plan: JobPlan) -> TrainConfig:
-    """Return a config with what the plan has decided of its knobs."""
+    """Return a config with the plan's decisions on its knobs."""
     if plan.shards is not None:
         config = replace(config, shards_per_server=plan.shards.shards)
     if plan.cut is not None:

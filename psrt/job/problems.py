@@ -23,11 +23,11 @@ from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.timing_chain import TimingOnlyChain
 from psrt.runtime.timing_only import TimingOnlyProblem
 
-#: Features with a larger root mean square than this are told of: bytes of images have about 80.
+#: Features with a larger root mean square than this are reported: image bytes have about 80.
 _LARGE = 30.0
-#: By how much a loss may grow from the initial parameters to the last.
+#: The factor by which a loss may grow from the initial parameters to the last.
 _GROWN = 10.0
-#: Workers of which a line has each one's numbers, at most.
+#: The most workers for which a line has each one's numbers.
 _SHOWN = 16
 
 
@@ -56,7 +56,7 @@ def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
 
 
 def data_hint(problem: Problem | None) -> str:
-    """Return what to do about data on which the MLP will hardly learn; nothing of other data."""
+    """Return advice for data on which the MLP will hardly learn; empty for other data."""
     if not isinstance(problem, Supervised) or problem.data.scale <= _LARGE:
         return ""
     return (
@@ -66,11 +66,11 @@ def data_hint(problem: Problem | None) -> str:
 
 
 def loss_hint(problem: Problem | None, loss: float | None) -> str:
-    """Return what to do about a loss that has grown where it should fall.
+    """Return advice about a loss that has grown where it should fall.
 
     Args:
-        problem: what was trained.
-        loss: on the test set, at the end; None if it is not known.
+        problem: the trained problem.
+        loss: on the test set, at the end; None if unknown.
     """
     if not isinstance(problem, Supervised) or loss is None or loss < 1:
         return ""
@@ -93,7 +93,7 @@ def timing_problem(
     matrices: Sequence[Matrix] = (),
     dealt: bool = False,
 ) -> TimingOnlyProblem:
-    """Return the stand-in for the config's problem where nothing is computed.
+    """Return the stand-in for the config's problem if nothing is computed.
 
     If ``config.steps`` sets the length of the run, all steps are one epoch and the number of
     samples is not looked up; the data's shape is read only if the model's size depends on it.
@@ -106,10 +106,10 @@ def timing_problem(
         parts: the gradient's spans as they become ready, together with ``parameters``; without
             any, it comes as a whole.
         matrices: among the parameters, together with ``parameters``.
-        dealt: whether it is known how many samples each worker has, so that labels are not needed.
+        dealt: whether each worker's number of samples is known, so that labels are not needed.
 
     Raises:
-        ConfigError: as ``supervised_problem``, except for faults that only the numbers show.
+        ConfigError: as ``supervised_problem``, except for errors that only the numbers show.
     """
     if config.parallel is not None:
         return _timing_chain(config, workers)
@@ -138,12 +138,12 @@ def timing_problem(
 
 
 def _varies(config: TrainConfig) -> bool:
-    """Return whether how far an epoch is decides when parameters are averaged."""
+    """Return whether the progress of an epoch decides when parameters are averaged."""
     return config.mode is not None and config.scheme.post_local_epoch > 0
 
 
 def _timing_chain(config: TrainConfig, workers: int) -> TimingOnlyChain:
-    """Return the stand-in for a model that is cut into stages, whose layers are the config's."""
+    """Return the stand-in for a model that is split into stages of the config's layers."""
     size, steps = config.batch_size, config.steps
     labels: AnyArray | None = None
     if config.partition != IID:
@@ -165,7 +165,7 @@ def _labelled_timing(
     parts: Sequence[Span],
     matrices: Sequence[Matrix],
 ) -> TimingOnlyProblem:
-    """Return the stand-in whose samples are dealt out by the labels of the config's data."""
+    """Return the stand-in whose samples are partitioned by the labels of the config's data."""
     data = load_dataset(config.dataset, seed=config.seed)
     model = MLP([data.features, *config.hidden, data.outputs], batch_size=1)
     n = model.n if parameters is None else parameters
@@ -181,10 +181,10 @@ def _labelled_timing(
 
 
 def dealt_out(config: TrainConfig, problem: Problem, *, workers: int) -> Deal | None:
-    """Return the samples of each worker, as ``config.partition`` deals them out; None in ``iid``.
+    """Return the samples of each worker by ``config.partition``; None with ``iid``.
 
     Raises:
-        ConfigError: if the problem has no labels, or the data cannot be dealt out like that.
+        ConfigError: if the problem has no labels, or the data cannot be partitioned like that.
     """
     asked = dealing_of(config.partition)
     if asked is None:
@@ -203,7 +203,7 @@ def dealt_out(config: TrainConfig, problem: Problem, *, workers: int) -> Deal | 
 
 
 def deal_text(deal: Deal) -> str:
-    """Return the samples and labels of each worker; of many workers, from the least to the most.
+    """Return in words the samples and labels of each worker; for many workers, the range.
 
     >>> deal_text(Deal.sized([(3, 2), (1, 1)], batch_size=2))
     'samples per worker 3, 1; labels per worker 2, 1'
@@ -237,17 +237,17 @@ def initial_parameters(problem: Problem) -> Vector:
 
 
 def arrays_of(problem: Problem | None) -> list[NamedShape] | None:
-    """Return what the parameters of a loop of the user's own are made of; else None."""
+    """Return the arrays of the parameters in the user's own loop; else None."""
     return [*problem.arrays] if isinstance(problem, OwnLoop) else None
 
 
 def check_arrays(problem: Problem | None, rank: int, first: Sequence[Sequence[Any]] | None) -> None:
-    """Raise unless a rank's parameters are those of rank 0: all of them are one vector.
+    """Raise unless a rank's parameters have the arrays of rank 0's, since all form one vector.
 
     Args:
         problem: of the rank.
-        rank: that one.
-        first: what ``arrays_of`` says at rank 0, which may have been JSON since.
+        rank: its number.
+        first: the result of ``arrays_of`` on rank 0, possibly from JSON.
 
     Raises:
         ConfigError: if they are not.

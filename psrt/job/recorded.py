@@ -26,17 +26,17 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
 
     Args:
         run: its folder.
-        changes: knobs to set; those that touch the numbers must keep the recorded value.
+        changes: knobs to set; those that affect the numbers must keep the recorded value.
 
     Raises:
         ConfigError: if there is no history, or a change would alter the numbers.
     """
     header = recorded_header(run)
     if changes.get("allreduce") == header.algorithm:
-        changes.pop("allreduce", None)  # by its name, where the run left it to ``auto``
+        changes.pop("allreduce", None)  # given by name, where the run left it to ``auto``
     for name in ("shards_per_server", "stages"):
         if changes.get(name) == AUTO:
-            changes.pop(name)  # which is to choose what it chose in the run
+            changes.pop(name)  # ``auto`` must choose as in the run
     if found := knob_differences(changes, header.config):
         raise refusal(run, found)
     return TrainConfig(**{**_of_run(header), **changes, "replay": str(run)})
@@ -64,7 +64,7 @@ def recorded_header(run: str | PathLike[str]) -> Header:
         raise ConfigError(f"{where}: of a run with knobs that this psrt lacks: {min(strange)}")
     for name in (header.algorithm, header.control_algorithm):
         if name is not None and name not in ALLREDUCE_NAMES:
-            raise ConfigError(f"{where}: of a run with an all-reduce that is none: {name!r}")
+            raise ConfigError(f"{where}: of a run with an unknown all-reduce: {name!r}")
     for field in fields(TrainConfig):
         if field.default is not None and header.config.get(field.name) is None:
             raise ConfigError(f"{where}: not the config of a run: it lacks {dashed(field.name)}")
@@ -87,7 +87,7 @@ def _of_run(header: Header) -> dict[str, Any]:
 
 
 def root_of(run: str | PathLike[str]) -> Path:
-    """Return the run's folder, also where its ``history/`` was named."""
+    """Return the run's folder, even if its ``history/`` was named."""
     folder = folder_of(run)
     return folder.parent if folder.resolve().name == FOLDER else folder
 
@@ -96,7 +96,7 @@ def unconfirmed(run: str | PathLike[str]) -> str:
     """Return the remark on a history without a config beside it; empty if there is one."""
     if (root_of(run) / CONFIG).exists():
         return ""
-    return f"no {CONFIG} lies beside the history of {run}: the config in its header is taken"
+    return f"no {CONFIG} beside the history of {run}: using the config in its header"
 
 
 def refusal(run: str | PathLike[str], found: Sequence[str]) -> ConfigError:

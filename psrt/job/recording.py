@@ -36,7 +36,7 @@ from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
 
-#: Seconds from the last event before a checkpoint to going on from it, in the history.
+#: Seconds in the history from the last event before a checkpoint to its resumption.
 _PAUSE_S = 1e-6
 
 
@@ -53,32 +53,33 @@ class Recording:
             ConfigError: on every rank, if one of them cannot; the folder is then removed again.
         """
         self._launcher, self._setup = launcher, setup
-        HERE.note_end = unnoted  # that of an earlier run
+        HERE.note_end = unnoted  # it may be of an earlier run
         #: The run's folder, at the first process; None writes nothing.
         self.folder: OutputFolder | None = None
-        #: By rank, the name of the file with its events.
+        #: Rank → the name of its file of events.
         self._names = launcher.log_files(setup)
         #: The events of this process, by the name of their file; empty records none.
         self.logs: dict[str, EventLog] = {}
         #: Receives the workers' reports, at the first process.
         self.recorder: MetricsWriter | None = None
-        #: Whether training may have begun; until then an earlier run in the folder is kept.
+        #: Whether training may have started; until then an earlier run in the folder is kept.
         self._begun = False
-        #: Those events where this process does not see the folder: a file without a name, which is
-        #: gone with the process.
+        #: The events, if this process does not see the folder: a file without a name, which
+        #: vanishes with the process.
         self._own: BinaryIO | None = None
-        #: Of other processes' such files, by rank: where they belong, at the first process.
+        #: At the first process, rank → the path for such a file of another process.
         self._wanted: dict[int, Path] = {}
-        #: When the run began, on this process's clock; and the clocks of its hosts, see ``Header``.
+        #: The start of the run, on this process's clock; and the clocks of its hosts, see
+        #: ``Header``.
         self._origin = 0.0
         self._clocks: tuple[tuple[int, float, float, float], ...] = ()
-        #: As it was written, at the first process.
+        #: The header as it was written, at the first process.
         self._header: Header | None = None
-        #: When the attempts to go on with this run began, in seconds since it began.
+        #: The starts of the attempts to resume this run, in seconds since its start.
         self._resumed: tuple[float, ...] = ()
-        #: The last events, where there is no history; None keeps none.
+        #: The last events, if there is no history; None keeps none.
         self._last: LastEvents | None = None
-        #: Where the end is noted if it is an early one; None if nowhere, or before training.
+        #: The file in which an early end is noted; None if there is none, or before training.
         self._end: EndFile | None = None
         #: Why the history could not be completed.
         self._failed: list[OutputError] = []
@@ -115,7 +116,7 @@ class Recording:
         """Open this process's file of events, in the run's folder if it sees it; collective."""
         launcher = self._launcher
         clocks = launcher.clocks()
-        # The beginning of the run on this host's own clock, so that all times are the first one's.
+        # The start of the run on this host's clock, so that all times are on the first host's.
         origin = float(launcher.share(repr(launcher.now())))
         host = self._setup.hosts[launcher.here(len(self._setup.hosts))[0]]
         self._origin = origin = origin + clocks.get(host, (0.0, 0.0))[0]
@@ -136,17 +137,17 @@ class Recording:
                 self._await_files(history, blind, say)
 
     def _add_clocks(self, clocks: Mapping[int, tuple[float, float]], at: float) -> None:
-        """Keep what was found ``at`` seconds after the beginning of the run."""
+        """Keep clock offsets that were measured ``at`` seconds after the start of the run."""
         found = ((host, at, ahead, error) for host, (ahead, error) in clocks.items())
         self._clocks = (*self._clocks, *found)
 
     def _opened(self, path: Path, origin: float, *, sees: bool) -> EventLog:
-        """Open a file of events at ``path``, else one of this process's own.
+        """Open a file of events at ``path``, or else a temporary one.
 
         Args:
             path: in the history, as the first process sees it.
             origin: the time at the beginning of the run.
-            sees: whether that folder is seen from here; there may be another one at its place.
+            sees: whether this process sees that folder, rather than another one of the same path.
         """
         if sees:
             try:
@@ -164,7 +165,7 @@ class Recording:
         return EventLog(where, origin=origin, file=file)
 
     def log_of(self, rank: int) -> EventLog | None:
-        """Return where the events of a rank of this process go; None if nothing is recorded."""
+        """Return the event log of a rank of this process; None if nothing is recorded."""
         return self.logs[self._names[rank]] if self.logs else None
 
     @property
@@ -178,7 +179,7 @@ class Recording:
         Args:
             history: the folder.
             blind: the host of each of them, by rank; empty for one that sees it.
-            say: is told of them.
+            say: called with a line about them.
         """
         names = self._names
         self._wanted = {rank: history / names[rank] for rank, host in enumerate(blind) if host}
@@ -192,8 +193,8 @@ class Recording:
                 f"{', '.join(map(str, self._wanted))})"
             )
         for path in self._wanted.values():
-            path.touch(exist_ok=False)  # so that a run that is cut off is seen to be one
-        say(f"history: that of {hosts} comes to {history} at the end of the run")
+            path.touch(exist_ok=False)  # so that an interrupted run is recognized
+        say(f"history: events of {hosts} are copied to {history} at the end of the run")
 
     def _undo(self) -> None:
         """Leave the folder as it was found."""
@@ -203,20 +204,20 @@ class Recording:
             self.folder.release()
 
     def release(self) -> None:
-        """Let other runs use the folder and the memory: nothing is written any more."""
+        """Release the folder and the memory for other runs: nothing more is written."""
         if self._last is not None:
             self._last.ring.close()
         if self.folder is not None:
             self.folder.release()
 
     def go_on(self, recorded: Mapping[int, Mapping[Owner, int]]) -> None:
-        """Take over the history of the run that this one goes on with; collective.
+        """Take over the history of the run that this one resumes; collective.
 
-        Its events stand in the files as if nothing had happened, and time goes on from the last.
+        Its events are in the files as if it had not stopped, and time continues from the last one.
 
         Args:
-            recorded: by rank of this process, how many events of each that makes some; empty if
-                there is no such run, or it was not recorded.
+            recorded: by rank of this process, the number of events of each owner; empty if there is
+                no such run, or it was not recorded.
         """
         launcher, setup = self._launcher, self._setup
         if setup.resumption is None or not setup.config.record:
@@ -232,7 +233,7 @@ class Recording:
                 log.flush()
         found = launcher.tell_first(repr(latest))
         latest = float(launcher.share(repr(max(map(float, found), default=0.0))))
-        # Between the two, so that what was before is told from what comes now by its time.
+        # Strictly between, so that times tell events before from events after.
         self._resumed = (latest + _PAUSE_S / 2,)
         latest += _PAUSE_S
         self._origin -= latest
@@ -243,9 +244,9 @@ class Recording:
         )
 
     def _earlier(self) -> Path:
-        """Return the history of the run that this one goes on with."""
+        """Return the history of the run that this one resumes."""
         resumption, out = self._setup.resumption, Path(self._setup.config.out or "")
-        assert resumption is not None, "it goes on"
+        assert resumption is not None, "the run resumes another"
         run = resumption.other_than(out)
         return OutputFolder(out).set_aside(FOLDER) if run is None else run / FOLDER
 
@@ -277,7 +278,7 @@ class Recording:
                 parent.runs(self._end.out, self._end.config)
 
     def ended_by(self, error: BaseException) -> None:
-        """Note an error that ends the run, unless that is left to who watches over its ranks."""
+        """Note an error that ends the run, unless the watch over its ranks does."""
         agreed = isinstance(error, PsrtError) and error.agreed
         if self._end is None or self.folder is None or isinstance(error, GeneratorExit):
             return
@@ -286,7 +287,7 @@ class Recording:
             self._end.write(text, status_of(error))
 
     def _cells(self, roles: Roles) -> tuple[dict[str, Any], ...]:
-        """Return what the cells of a model that is cut say of themselves, at the first process."""
+        """Return the header fields of a split model's cells, at the first process."""
         setup, launcher = self._setup, self._launcher
         if setup.cut is None:
             return ()
@@ -324,7 +325,7 @@ class Recording:
                 simulated=launcher.simulated,
                 numerics=launcher.numerics,
                 disturbed=launcher.disturbed,
-                # Of a model that is cut there is no history behind a crash, which ends the job.
+                # With a split model a crash ends the job, and its history.
                 crashes=() if setup.cut is not None else tuple(launcher.crashes),
                 cells=cells,
             )
@@ -333,7 +334,7 @@ class Recording:
             write_header(self.folder.history, self._header)
 
     def _going_on(self, header: Header) -> Header:
-        """Return the header of a run that began as the one before."""
+        """Return the header of a run that resumes another."""
         before = read_header(self._earlier())
         (now,) = self._resumed
         earlier = [it for it in before.resumed if it < now]
@@ -350,7 +351,7 @@ class Recording:
         )
 
     def leave_out(self, ranks: Sequence[int]) -> list[OutputError]:
-        """Have the header say that workers are missing, whose events may be cut off anywhere.
+        """Record in the header that workers are missing, whose events may end anywhere.
 
         Args:
             ranks: of these workers.
@@ -375,13 +376,13 @@ class Recording:
         return []
 
     def _amend(self, **fields: Any) -> None:
-        """Write the header once more, with what was found out since the run began.
+        """Write the header again, with what became known during the run.
 
         Raises:
             OutputError: if it cannot be written.
         """
-        assert self._header is not None, "it was written when the run began"
-        assert self.folder is not None, "it was written when the run began"
+        assert self._header is not None, "it was written when the run started"
+        assert self.folder is not None, "it was made when the run started"
         self._header = dataclasses.replace(self._header, **fields)
         try:
             write_header(self.folder.history, self._header)
@@ -398,9 +399,8 @@ class Recording:
 
         Args:
             roles: of this process.
-            is_whole: whether the run has come to its end, as far as this process knows. The history
-                of one that was stopped is an unfinished one, until it goes on: one process that
-                says so is enough.
+            is_whole: whether the run has finished, as far as this process knows. The history of a
+                stopped run is unfinished until it is resumed: one process that says so is enough.
         """
         role_map, now = self._setup.role_map, self._launcher.now()
         if not self.logs:
@@ -426,7 +426,7 @@ class Recording:
                     log.abandon()
             if self._header is not None and self._clocks:
                 self._amend(clocks=self._clocks)
-        except OutputError as error:  # a full disk; the model may still fit
+        except OutputError as error:  # a full disk, on which the model may still fit
             self._failed.append(error)
         self._failed += self._launcher.carry(self._own, self._wanted)
         if self._own is not None:
@@ -441,7 +441,7 @@ class Recording:
     def _cut_off(self) -> None:
         """Close the files of a run that did not finish."""
         for log in self.logs.values():
-            with contextlib.suppress(PsrtError, OSError):  # of a full disk
+            with contextlib.suppress(PsrtError, OSError):  # a full disk
                 log.abandon()
         if self._own is not None:
             self._own.close()
@@ -450,14 +450,14 @@ class Recording:
 
     @contextlib.contextmanager
     def concluding(self) -> Iterator[None]:
-        """Keep the last events at hand: while this rank waits for the end, another may fail."""
+        """Keep the last events ready: while this rank waits for the end, another may fail."""
         if self._last is not None:
             HERE.last_words = self._last.begin
         try:
             yield
         except BaseException as error:
             agreed = isinstance(error, PsrtError) and error.agreed
-            if not (agreed or isinstance(error, OutputError)):  # of a result, not of a step
+            if not (agreed or isinstance(error, OutputError)):  # these concern a result, not a step
                 self._say_last(error)
             raise
         finally:
@@ -465,7 +465,7 @@ class Recording:
 
     def _say_last(self, error: BaseException) -> None:
         """Write the last events, if there are any, before an error ends the job."""
-        # Who closes a loop of his own ends the job, and not by an error.
+        # A user's own loop that is closed early ends the job, but not by an error.
         if self._last is not None and not isinstance(error, GeneratorExit):
             self._last.write()
 
@@ -490,7 +490,7 @@ class Recording:
 
 
 def _changes(left_out: Mapping[int, Collection[int]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Return the first epoch of each set of workers that epochs are dealt out without.
+    """Return the first epoch of each set of workers that get no samples.
 
     >>> _changes({0: (), 1: (2,), 2: (2,), 3: (1, 2)})
     ((1, (2,)), (3, (1, 2)))

@@ -1,18 +1,19 @@
-"""What the roles of a run get back whose ranks are others than those that were saved.
+"""Restores roles from a checkpoint that was saved by other ranks.
 
-A role gets what any of its kind had, since that is the same for all at a cut, but for:
+At a cut most state is the same for all roles of a kind, so a role gets that of any of them. The
+exceptions are:
 
-- arrays by element, which are cut by where they are in the whole vector;
-- what a worker has by itself (``of_worker``, and its place in the data where workers stop at steps
-  of their own): who stays keeps it, who joins begins without, at the place of the slowest;
-- what a server has for each worker (``per_worker``): who joins is taken for the first;
-- what was counted, which begins anew: totals are of an attempt. Only steps, updates,
-  time and samples are those of the whole run, by its clocks and by the lines of its metrics.
+- arrays by element, which are split anew by their place in the whole vector;
+- a worker's own state (``of_worker``, and its place in the data if workers stop at different
+  steps): a worker that stays keeps it, one that joins starts without, at the slowest one's step;
+- a server's state for each worker (``per_worker``): a worker that joins gets that of the first;
+- counters, which restart: totals are of an attempt. Only steps, updates, time and samples are
+  those of the whole run, by its clocks and the lines of its metrics.
 
-A worker that had died has no part. What shards have of it, as its pushes that wait for an update,
-is somebody else's from then on, and who comes in its place joins.
+A dead worker has no part. What shards have of it, such as pushes that wait for an update, belongs
+to another worker from then on, and a worker in its place joins.
 
-See ``checkpoint.state`` for how a class says so, and ``crew`` for who stays.
+See ``checkpoint.state`` for how a class declares its state, and ``crew`` for which workers stay.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ def shard_tree(
     *,
     parks: bool = False,
 ) -> Tree:
-    """Return the tree of a shard of other servers, or of other workers.
+    """Return the tree of a shard from those of other servers, or with other workers.
 
-    Where shards have made different updates, as where each drops by itself what is too late, what
-    is no element is that of the same shard, or where shards are others of the one that has made the
+    If shards have made different updates, such as when each drops late pushes on its own, state
+    that is not by element comes from the same shard, or with other shards from the one with the
     most.
 
     Args:
         parts: the spans and the tree of each shard that was saved.
-        owner: the shard that is to go on.
-        span: that it serves.
+        owner: the new shard.
+        span: the span that it serves.
         n: parameters of the model.
-        workers: that there were, and that there are.
-        absent: the numbers of those that had died.
-        parks: whether workers were at steps of their own.
+        workers: the former and the present number of workers.
+        absent: the numbers of the dead workers.
+        parks: whether workers were at different steps.
 
     Raises:
-        CheckpointError: if the shards that were saved are of different moments.
+        CheckpointError: if the saved shards are not of the same cut.
     """
     trees = [tree for _, tree in parts]
     same = [(of, tree) for of, tree in parts if list(of) == [span]]
@@ -82,7 +83,7 @@ def shard_tree(
     tree["shard"]["counts"] = fresh["shard"]["counts"]
     stats = tree["shard"]["counts"]["stats"]
     tree["bytes"] = [0, 0]
-    # What is no count but a fact of the parameters goes on: by the first workers park.
+    # State that describes the parameters is kept, rather than counted anew: workers park by it.
     stats["left"] = {
         str(crew.stays.index(int(it))): at for it, at in left.items() if int(it) in crew.stays
     }
@@ -90,9 +91,9 @@ def shard_tree(
         late = () if parks else absent
         stats["reached"] = _reached(trees, late, "reached", max)
         stats["reached_all"] = _reached(trees, late, "reached_all", min)
-    if tree["shard"]["gap"] is not None:  # of a sample of reads: it begins anew
+    if tree["shard"]["gap"] is not None:  # a sample of reads, which starts again
         tree["shard"]["gap"] = fresh["shard"]["gap"]
-    # As many as any of those has whose elements it serves: what others have applied adds zero.
+    # The most of any shard whose elements it serves: updates of others add zero.
     pending = max(_near(parts, span) or trees, key=lambda it: len(it["policy"]["owed"]))
     tree["policy"]["owed"] = _owed(pending["policy"]["owed"], crew, owner.number)
     tree["shard"]["owed_notes"] = pending["shard"]["owed_notes"]
@@ -113,13 +114,13 @@ def _clocks(tree: Tree, absent: Sequence[int]) -> dict[int, int]:
 
 
 def _check_alike(trees: Sequence[Tree], absent: Sequence[int]) -> None:
-    """Check that all shards have had the same pushes, but for the last ones of the dead.
+    """Check that all shards have had the same pushes, except for the last ones of dead workers.
 
-    They may have made different updates of them: the quorum falls when a worker leaves, of which
-    one hears before a push, and another one after it.
+    They may have made different updates of them: the quorum falls when a worker leaves, which one
+    shard may learn before a push, and another one after it.
     """
     if any(_clocks(it, absent) != _clocks(trees[0], absent) for it in trees):
-        raise CheckpointError("its shards are of different moments")
+        raise CheckpointError("its shards are not of the same cut")
 
 
 def _near(parts: Sequence[tuple[Sequence[Span], Tree]], span: Span) -> list[Tree]:
@@ -132,7 +133,7 @@ def _meets(spans: Sequence[Span], span: Span) -> bool:
 
 
 def _cut(pieces: Sequence[tuple[Sequence[Span], Any]], span: Span, n: int) -> np.ndarray | None:
-    """Return a span of what shards have by element, zeros where one has none; None if none has."""
+    """Return a span of an array by element, zeros for shards without it; None if none has it."""
     arrays = [it for of, it in pieces if _meets(of, span) and isinstance(it, np.ndarray)]
     if not arrays:
         return None
@@ -147,13 +148,13 @@ def _cut(pieces: Sequence[tuple[Sequence[Span], Any]], span: Span, n: int) -> np
 def _reached(
     trees: Sequence[Tree], late: Sequence[int], name: str, of_two: Callable[[int, int], int]
 ) -> dict[str, int]:
-    """Return how far the dead have come, by numbers that are no worker's from then on.
+    """Return the counters of dead workers, under numbers that no worker has from then on.
 
     Args:
-        trees: of the shards that there were.
-        late: workers that may have died after the cut of a shard, which knew nothing of it.
+        trees: of the former shards.
+        late: workers that may have died after the cut of a shard, which did not know of it.
         name: of the counter.
-        of_two: which of what two shards have of a worker counts.
+        of_two: chooses between two shards' values for a worker.
     """
     found: dict[int, int] = {}
     for tree in trees:
@@ -167,9 +168,9 @@ def _reached(
 
 
 def _owed(fields: Sequence[Any], crew: Crew, shard: int) -> list[Any]:
-    """Return the pending pushes, field by field, of those who are there now.
+    """Return the pending pushes, field by field, of the present workers.
 
-    They were received, and are applied; whose they were only their counts say.
+    All pushes that were received will be applied; their worker matters only for counts.
     """
     size = len(Push._fields)
     rows = (Push(*fields[i : i + size]) for i in range(0, len(fields), size))
@@ -178,9 +179,9 @@ def _owed(fields: Sequence[Any], crew: Crew, shard: int) -> list[Any]:
 
 
 def _per_worker(tree: Tree, owner: ShardServer, crew: Crew) -> dict[str, str]:
-    """Put in what a shard has for each worker; return where arrays by element come from, by path.
+    """Set a shard's state for each worker; return the sources of arrays by element, by path.
 
-    One that joins is taken for the first worker: it begins with what that one holds.
+    A worker that joins starts with what the first worker holds.
     """
     fresh, before = state_of(owner), len(crew.stays) + len(crew.gone) - crew.stays.count(None)
     sources: dict[str, str] = {}
@@ -188,7 +189,7 @@ def _per_worker(tree: Tree, owner: ShardServer, crew: Crew) -> dict[str, str]:
     for top in marked(owner, "per_worker"):
         there, here = _within(tree, top), _within(fresh, top)
         if there is None or len(there) != before or len(here) != len(crew.stays):
-            continue  # there is none, or one for all of them
+            continue  # there is none, or one for all workers
         from_ = [str(crew.first if it is None else it) for it in crew.stays]
         _put(tree, top, {str(i): deepcopy(there[it]) for i, it in enumerate(from_)})
         for path in arrays:
@@ -211,22 +212,22 @@ def worker_tree(
     packed: bool,
     weight: float = 1.0,
 ) -> Tree:
-    """Return the tree of a worker of another group of workers.
+    """Return the tree of a worker from those of another group of workers.
 
     Args:
-        trees: what each worker that had not died saved: its ``role``, and what it ``owned``.
-        owner: the worker that is to go on.
-        number: its own.
+        trees: what each live worker saved: its ``role``, and what it ``owned``.
+        owner: the new worker.
+        number: its number.
         n: parameters of the model.
-        workers: that there were, the dead included, and that there are.
+        workers: the former number of workers, with the dead ones, and the present one.
         samples: of a full step of a worker, then and now.
-        recorded: the step of the last record that the run goes on behind; −1: there is none.
-        parks: whether workers were at steps of their own; else all were at the same one.
-        packed: whether a worker has only room for what it owns, in its own order.
-        weight: by what what is kept back is multiplied, so that it moves parameters as far.
+        recorded: the step of the run's last record; −1 if there is none.
+        parks: whether workers were at different steps.
+        packed: whether a worker has room only for what it owns, in its own order.
+        weight: the factor of residuals, so that they move parameters as far as before.
 
     Raises:
-        CheckpointError: if the workers did not save what each of them owned.
+        CheckpointError: if the workers did not save which elements each of them owned.
     """
     roles = {i: recut(it["role"], owner) for i, it in trees.items()}
     training = [i for i, it in roles.items() if not it["has_left"]]
@@ -239,11 +240,11 @@ def worker_tree(
         slowest = min((roles[i] for i in training), key=_place)
         place = slowest if own is None else roles[own]
     tree: Tree = deepcopy(place)
-    # Of a step of all that share the epoch, which are fewer after a death.
+    # Samples of a step of all workers that share the epoch, which are fewer after a death.
     then, there = samples[0] * place["among"], samples[1] * now
     tree["taken"], tree["skip"], tree["among"] = place["taken"] * then // there, 0, now
     tree["share"] = place["share"] * there / then
-    if parks:  # of a round that was closed without it, it skips the batch
+    if parks:  # it skips the batch of a round that did not wait for it
         tree["skip"] = (place["taken"] + place["skip"]) * then // there - tree["taken"]
     fresh = state_of(owner)
     for name in ("delays", "rng"):  # each worker's own draws
@@ -258,7 +259,7 @@ def worker_tree(
     tree["meter"]["before"], tree["meter"]["spent"] = [seconds, 0, 0], seconds
     if number == 0:
         counts = tree["meter"]["counts"]
-        # The job may have died before all reports had come that its workers had sent.
+        # The job may have died before all of its workers' reports had arrived.
         unreported = _not_in_a_line(roles.values(), min(reported, recorded))
         counts["stats"]["samples"], counts["loss_sum"] = unreported
     for path in marked(owner, "per_worker"):
@@ -279,13 +280,13 @@ def worker_tree(
 
 
 def _put_own(tree: Tree, owner: Worker, own: Tree) -> None:
-    """Put in what a worker has by itself."""
+    """Set a worker's own state."""
     for path in marked(owner, "of_worker"):
         _put(tree, path, deepcopy(_within(own, path)))
 
 
 def _put_kept_back(tree: Tree, owner: Worker, roles: Sequence[Tree], weight: float) -> None:
-    """Put in what some workers have kept back together."""
+    """Set the sum of some workers' residuals."""
     tops = marked(owner, "kept_back")
     for path in paths_by_element(owner):
         if any(path == top or path.startswith(f"{top}/") for top in tops):
@@ -298,13 +299,13 @@ def _put_kept_back(tree: Tree, owner: Worker, roles: Sequence[Tree], weight: flo
 
 
 def recut(role: Tree, owner: Worker) -> Tree:
-    """Return the tree of a worker with what it has for each shard cut as the shards are now.
+    """Return the tree of a worker with its state for each shard split as the shards are now.
 
-    What is no element, such as what a codec begins with, begins anew where the cut is another one.
+    State that is not by element, such as a codec's start, is reset if the split has changed.
 
     Args:
         role: of the worker.
-        owner: a worker of the job that goes on.
+        owner: a worker of the resumed job.
     """
     fresh, arrays = state_of(owner), paths_by_element(owner)
     tree: Tree = role
@@ -335,7 +336,7 @@ def recut(role: Tree, owner: Worker) -> Tree:
 
 
 def _place(role: Tree) -> tuple[int, int, int]:
-    """Return how far a worker has come, by what servers count first."""
+    """Return a worker's progress, by the servers' counts if there are any."""
     return role["strategy"]["updates"], role["clock"], -role["skip"]
 
 
@@ -348,7 +349,7 @@ def _pieces(
         array = _within(tree["role"], path)
         ends = tree.get("owned")
         if ends is None:
-            raise CheckpointError("its workers did not say what each of them owned")
+            raise CheckpointError("its workers did not save which elements each of them owned")
         owned = [Span(*pair) for pair in zip(ends[::2], ends[1::2], strict=True)]
         at = 0
         for span in owned:
@@ -363,7 +364,7 @@ def _pieces(
 
 
 def _without(one: Span, other: Span) -> Iterable[Span]:
-    """Yield what of a span is not in another one."""
+    """Yield the parts of a span that are not in another one."""
     for it in (
         Span(one.start, min(one.stop, other.start)),
         Span(max(one.start, other.stop), one.stop),
@@ -373,17 +374,17 @@ def _without(one: Span, other: Span) -> Iterable[Span]:
 
 
 def _not_in_a_line(roles: Iterable[Tree], reported: int) -> tuple[int, float]:
-    """Return the samples that no line of the metrics has yet, and the sum of their losses.
+    """Return the samples that are in no line of the metrics yet, and the sum of their losses.
 
     Args:
-        roles: of the workers that there were.
-        reported: the step up to which reports are in the run's records; what was reported after
-            it is counted as if it had not been.
+        roles: of the former workers.
+        reported: the step up to which reports are in the run's records; later reports are counted
+            as if they had not been made.
     """
     samples, loss = 0, 0.0
     for role in roles:
         meter = role["meter"]
-        # Of one that had left the last report, made after this was saved, may be in a line, too.
+        # The last report of a departed worker, made after this was saved, may be in a line, too.
         if not role["has_left"] or role["clock"] > reported:
             counts = meter["counts"]
             samples += counts["stats"]["samples"] - counts["reported_samples"]

@@ -36,16 +36,16 @@ from psrt.transport.port import RoleMap
 class CellReplay(NamedTuple):
     """What a cell repeats."""
 
-    #: The all-reduces of gradients or parameters, and of the control values, where ``auto`` chose
+    #: The all-reduces of gradients or parameters, and of the control values, if ``auto`` chose
     #: them: a config has only one for all.
     algorithm: str | None
     control_algorithm: str | None
-    #: By shard, or by worker where these average in pairs.
+    #: Scripts by shard, or by worker in gossip by pairs.
     scripts: Sequence[Script | PairScript]
 
     @classmethod
     def of(cls, history: History, *, chosen: bool) -> CellReplay:
-        """Return what a history asks for.
+        """Return what a replay of a history must repeat.
 
         Args:
             history: of the cell.
@@ -94,9 +94,8 @@ class Replay:
                 f"--replay {run}: workers stopped for checkpoints in it, which a replay cannot "
                 "repeat"
             )
-        #: By cell, what its all-reduces are, and the messages that each of its shards received, in
-        #: order; or what each worker did with others, where these average in pairs. A model that is
-        #: not cut is one cell.
+        #: By cell, its all-reduces and the messages that each of its shards received, in order; in
+        #: gossip by pairs, what each worker did with others. A model that is not split is one cell.
         self.cells: Sequence[CellReplay] = [
             CellReplay.of(history, chosen=self.header.algorithm_chosen) for history in histories
         ]
@@ -111,10 +110,10 @@ class Replay:
         return len(self.header.workers) + len(self.header.server_ranks)
 
     def pinned(self, config: TrainConfig) -> TrainConfig:
-        """Return the config with the choices that the recorded run made by itself.
+        """Return the config with the choices that ``auto`` made in the recorded run.
 
         Raises:
-            ConfigError: if the replay would write over the run.
+            ConfigError: if the replay would overwrite the run.
         """
         if config.out is not None:
             keep_apart(config.out, "--replay", self._root)
@@ -125,7 +124,7 @@ class Replay:
         if config.parallel is not None and config.stages in (None, AUTO):
             config = replace(config, stages=self.header.knob("stages"))
         if config.codec is not None and config.codec_everywhere is None:
-            # Whether it was in effect; on which hosts the replay runs does not matter.
+            # Whether it was in effect; the hosts of the replay do not matter.
             config = replace(config, codec_everywhere=self.header.knob("codec_everywhere"))
         return config
 
@@ -162,8 +161,8 @@ class Replay:
             initial: (n,) float32, the initial parameters.
             problem: the model and data to train.
             hosts: number of the host of each rank.
-            deal: the samples of each worker; None where nothing is dealt out.
-            topology: whom workers mix with; None where they do not.
+            deal: the samples of each worker; None if samples are not assigned.
+            topology: the neighbours of workers; None without.
 
         Raises:
             ConfigError: one line that lists every difference.
@@ -189,8 +188,8 @@ class Replay:
     def _plan(self) -> str:
         if self.header.algorithm == LIBRARY:
             return (
-                f"replay of {self.run}: it summed by {LIBRARY}, whose order is the library's own; "
-                "the same bits are likely but not certain"
+                f"replay of {self.run}: it summed by {LIBRARY}, in an order of the library's own; "
+                "the same bits are likely, but not certain"
             )
         scripts = [script for cell in self.cells for script in cell.scripts]
         if not scripts:
@@ -201,7 +200,7 @@ class Replay:
         return f"replay of {self.run}: {messages} messages to servers in their recorded order"
 
     def elsewhere(self, environment: Mapping[str, Any]) -> list[str]:
-        """Return what differs in the environment, which may be why other bits come out."""
+        """Return the differences of the environment, which may cause different bits."""
         return environment_differences(environment, self._environment)
 
     def verdict(self, theta: Vector) -> str:
@@ -217,7 +216,7 @@ class Replay:
         if sha256 == self.parameters_sha256:
             return f"replay: the same parameters to the bit (sha256 {sha256})"
         raise ReplayError(
-            f"the replay of {self.run} came to other parameters: sha256 {sha256} instead of "
+            f"the replay of {self.run} ended with other parameters: sha256 {sha256} instead of "
             f"{self.parameters_sha256}"
         )
 
@@ -227,7 +226,7 @@ class Replay:
             return Summary.from_json(read_text(str(path)))
         except ConfigError as error:
             raise ConfigError(
-                f"--replay {self.run}: what it came to is not known: {error}"
+                f"--replay {self.run}: its final parameters are not known: {error}"
             ) from None
 
 

@@ -39,14 +39,14 @@ from psrt.runtime.strategies.base import ReducePlan
 from psrt.topology import Topology
 from psrt.transport.port import AS_ASKED
 
-#: Ranks up to which a spectral gap takes no time that anybody would notice.
+#: The most ranks for which the time of computing a spectral gap is negligible.
 _MOST_RANKS = 256
 #: Takes a line for the user.
 Say = Callable[[str], None]
 
 
 def silent(line: str) -> None:
-    """Say nothing."""
+    """Print nothing."""
 
 
 def say_plan(plan: ReducePlan | None, say: Say) -> None:
@@ -59,18 +59,18 @@ def say_plan(plan: ReducePlan | None, say: Say) -> None:
 
 
 def say_shards(shards: ShardChoice | None, say: Say) -> None:
-    """Print how many shards each server owns, if there are servers, and why."""
+    """Print the number of shards of each server, if there are servers, and the reason."""
     if shards is not None:
         why = shards.why if shards.why == AS_ASKED else f"because {shards.why}"
         say(f"shards: {shards.shards} per server, {why}")
 
 
 def say_topology(config: TrainConfig, topology: Topology | None, parameters: int, say: Say) -> None:
-    """Print whom workers mix with, if they do, and whose the accuracy is if not of all workers.
+    """Print the workers' neighbours, if any, and whose accuracy is shown if not that of all.
 
     Args:
         config: resolved.
-        topology: whom workers mix with; None where they do not.
+        topology: the neighbours of workers; None without.
         parameters: n.
         say: called with each line.
     """
@@ -80,9 +80,9 @@ def say_topology(config: TrainConfig, topology: Topology | None, parameters: int
         say(f"topology: {topology_text(asdict(found), is_cut=is_cut)}")
         if found.models > 1:
             whose = "copy 0's model" if is_cut else "worker 0's own model"
-            say(f"accuracy: of {whose}, and at the end of the mean of all")
+            say(f"accuracy: of {whose}; at the end, of the mean of all")
     if config.scheme.elastic is not None:
-        say("accuracy: of the centre, as worker 0 knows it from its last average, and at the end")
+        say("accuracy: of the centre at worker 0's last average; at the end, of the final centre")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +121,19 @@ def summarize(
         config: resolved.
         stats: of every worker and every shard, in the order of the ranks.
         theta: (n,) the final parameters; empty if nothing was computed.
-        figures: the problem's evaluation of them, by name.
+        figures: the problem's evaluation of the final parameters, by name.
         records: the lines of ``metrics.jsonl``.
         plan: how all ranks summed; None if they did not.
         shards: the number of shards of a server; None without servers.
-        topology: whom workers mixed with; None where they did not.
-        mean: of what they ended with, which θ then is.
-        cut: how the model was; None if each worker had all of it.
+        topology: the neighbours of workers; None without.
+        mean: the mean of the workers' final parameters, which θ then is.
+        cut: how the model was split; None if each worker had all of it.
         parameters: n.
         hosts: the number of hosts.
         library: name and version of the MPI library.
         died: the number of workers that crashed in a simulation.
-        missing: the workers, by number, that others went on without; their stats have what they
-            had reported.
+        missing: the workers, by number, that others continued without; their stats have what
+            they had reported.
 
     Raises:
         DivergedError: if a parameter ended as nan or infinite.
@@ -151,18 +151,18 @@ def summarize(
         cut = replace(cut, memory=tuple(memory) if any(memory) else ())
     if differs and not servers and not config.scheme.mixes:
         raise ProtocolError("the ranks' final parameters differ; they must be equal to the bit")
-    # By number: where a model is cut over several hosts, ranks have another order.
+    # By number: with a model split over several hosts, ranks have another order.
     workers = sorted((one for one in stats if one.worker >= 0), key=lambda one: one.worker)
     total = Stats.merged(stats)
-    if records:  # they know of those that had died, and of attempts with other ranks, too
+    if records:  # they include dead workers, and attempts with other ranks
         total.samples = records[-1].samples
         total.seconds = max(total.seconds, records[-1].seconds)
-    if records and (died or missing):  # of the dead what they reported, as in the records
+    if records and (died or missing):  # for dead workers what they reported, as in the records
         total.steps, total.epochs = records[-1].step, records[-1].epoch
     total.seconds = round(total.seconds, 6)
     more = total.figures()
     counted = {name: more.pop(name) for name in FIELDS if name in more}
-    if not np.isfinite(theta).all():  # the loss may not look at all of them
+    if not np.isfinite(theta).all():  # the loss may not depend on all of them
         raise DivergedError(
             "diverged: the parameters at the end are nan or infinite; try a smaller --lr, or scale "
             "the inputs"
@@ -207,7 +207,7 @@ def summarize(
 
 
 def _averages(config: TrainConfig, parameters: int, plan: ReducePlan | None) -> Averages | None:
-    """Return what was averaged when; None in modes that average no parameters."""
+    """Return the figures of averages; None in modes that average no parameters."""
     mode = config.scheme
     if not mode.averages:
         return None
@@ -225,7 +225,7 @@ def _averages(config: TrainConfig, parameters: int, plan: ReducePlan | None) -> 
 def _on_graph(
     config: TrainConfig, topology: Topology | None, parameters: int, mean: Mean | None
 ) -> GraphAverages | None:
-    """Return what was mixed with whom; None in modes that do not."""
+    """Return the figures of gossip; None in other modes."""
     if topology is None:
         return None
     mode = config.scheme
@@ -249,11 +249,11 @@ def _on_graph(
 def keep_model(
     theta: Vector, problem: Problem, folder: OutputFolder, failed: list[OutputError]
 ) -> None:
-    """Write the parameters, as soon as they are there.
+    """Write the parameters, as soon as they are available.
 
     Args:
         theta: (n,), not empty.
-        problem: names the tensors of θ, if it can; where that fails they are written without names.
+        problem: names the tensors of θ, if it can; if that fails they are written without names.
         folder: of the run.
         failed: an error of writing is added.
 
@@ -279,13 +279,13 @@ def keep(
     """Write the other files of a finished run.
 
     The summary is written last, and only if all others could be written: a folder with a summary
-    holds a finished run, whole.
+    holds a complete run.
 
     Args:
         run: the result.
         folder: of the run.
         files: the text of further files, by name.
-        failed: the errors of files that could not be written so far; those of these are added.
+        failed: the errors of files that could not be written so far; new ones are added.
     """
     for name, text in files.items():
         with _collected(failed):

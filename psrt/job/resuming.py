@@ -1,4 +1,4 @@
-"""Going on with a run from a checkpoint: what it was, and what each rank gets back."""
+"""Resumes a run from a checkpoint: checks the config, and reads what each rank gets back."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from psrt.history.differences import knob_differences
 from psrt.report.files import SUMMARY
 from psrt.runtime.mean import mean_of
 
-#: Knobs that touch the numbers, of which a run that goes on may have another value: how long it is
-#: and who serves.
+#: Knobs that affect the numbers, but may change when a run is resumed: its length and its servers.
 FREE = ("epochs", "steps", "servers", "shards_per_server")
 
-#: Further ones where the number of workers is another one.
+#: Further ones if the number of workers changes.
 OF_WORKERS = ("batch_size",)
 
 #: In the manifest, the digest of the problem's data, the all-reduce of the control values, and
@@ -37,7 +36,7 @@ DATA, CONTROL, HOSTS = "data", "control", "hosts"
 
 
 class Resumption(NamedTuple):
-    """The checkpoint that a run goes on from."""
+    """The checkpoint that a run resumes from."""
 
     #: Its folder.
     path: Path
@@ -45,7 +44,7 @@ class Resumption(NamedTuple):
 
     @property
     def attempt(self) -> int:
-        """How often the run will have been resumed."""
+        """The number of times that the run will have been resumed."""
         return self.manifest.attempt + 1
 
     def plan(self) -> Iterator[str]:
@@ -54,17 +53,17 @@ class Resumption(NamedTuple):
             if path.name <= self.path.name:
                 break
             if isinstance(it, CheckpointError):
-                yield f"passed over: {it}"
+                yield f"skipped: {it}"
         absent = self.manifest.absent
         without = f", which is without {numbered('worker', absent)}" if absent else ""
-        yield f"going on from step {self.manifest.step}, {self.path}{without}"
+        yield f"resuming from step {self.manifest.step}, {self.path}{without}"
 
     def is_of(self, run: Path) -> bool:
         """Whether it is a checkpoint of the run in a folder."""
         return self.path.resolve().is_relative_to(run.resolve())
 
     def other_than(self, run: Path) -> Path | None:
-        """Return the folder of its run, None if that is this one."""
+        """Return the folder of its run, None if that is the same folder."""
         return None if self.is_of(run) else self.path.parent.parent
 
     def to_json(self) -> str:
@@ -78,10 +77,10 @@ class Resumption(NamedTuple):
         return cls(Path(path), Manifest.from_json(manifest))
 
     def part(self, name: str) -> dict[str, Any]:
-        """Return what a part holds.
+        """Return the tree of a part.
 
         Raises:
-            ConfigError: if there is none, or it cannot be read here.
+            ConfigError: if it is missing, or cannot be read here.
         """
         entry = next((it for it in self.manifest.parts if it.name == name), None)
         if entry is None:
@@ -94,16 +93,16 @@ class Resumption(NamedTuple):
         except (CheckpointError, OSError) as error:
             if not self.path.exists():
                 raise ConfigError(
-                    f"--resume {self.path}: it was deleted while it was read, as by a run under "
-                    "way there, which keeps few (--keep)"
+                    f"--resume {self.path}: it was deleted while it was read, perhaps by a running "
+                    "job there that keeps only the newest (--keep)"
                 ) from error
             raise ConfigError(f"--resume {self.path}: {error}") from error
 
     def start(self, initial: Vector, data: str) -> Vector:
-        """Return the parameters (n,) that are handed out at the start.
+        """Return the parameters (n,) that are broadcast at the start.
 
         Args:
-            initial: those of a new run, where no vector is that of all workers.
+            initial: those of a new run, used if no vector is common to all workers.
             data: the digest of the problem's data; empty if it has none.
 
         Raises:
@@ -117,14 +116,14 @@ class Resumption(NamedTuple):
                 f"{initial.size}"
             )
         if any(len(names) > 1 for names in self._holders().values()):
-            return initial  # each worker has its own
+            return initial  # each worker restores its own
         theta = self.theta()
         return initial if theta is None else theta
 
     def theta(self) -> Vector | None:
-        """Return the parameters (n,) of the model; None where they are not in one place.
+        """Return the parameters (n,) of the model; None if no part has all of them.
 
-        Where several workers have the same part of it, each its own, they are their mean.
+        If several workers have their own values of the same part, it is their mean.
         """
         pieces = []
         try:
@@ -142,10 +141,10 @@ class Resumption(NamedTuple):
             raise ConfigError(f"--resume {self.path}: {error}") from error
 
     def reported(self, config: TrainConfig) -> int:
-        """Return the step from which on workers report once more.
+        """Return the step from which on workers report again.
 
         Raises:
-            ConfigError: if they do not say, where each was at a step of its own.
+            ConfigError: if workers were at different steps and one did not save it.
         """
         step = self.manifest.step
         if not config.scheme.parks:
@@ -168,12 +167,12 @@ class Resumption(NamedTuple):
         return found
 
     def chosen(self, knobs: Mapping[str, Any]) -> dict[str, str]:
-        """Return the knobs among these that were left to the run, as it chose them."""
+        """Return the values that the run chose for those of these knobs that were left to it."""
         more = self.manifest.more
         return {name: it for name, it in more.items() if knobs.get(name, it) in (None, AUTO)}
 
     def check(self, config: TrainConfig, *, ranks: int) -> None:
-        """Check that a resolved config goes on with this run.
+        """Check that a resolved config resumes this run.
 
         Raises:
             ConfigError: one line that lists every difference.
@@ -187,17 +186,17 @@ class Resumption(NamedTuple):
             now = {name: it for name, it in now.items() if name not in OF_WORKERS}
         differences = knob_differences(now, then | self.chosen(then))
         if others and (why := bound_to_workers(config)):
-            dead = "others in place of the dead" * bool(absent)
+            dead = "other workers in place of dead ones" * bool(absent)
             who = dead or f"{workers} workers instead of {self.manifest.workers}"
             differences.append(f"{who}, which {why}")
         elif config.record and (config.servers or 0) != self.manifest.servers:
-            differences.append("other servers, with which --record has no one history")
+            differences.append("other servers, whose histories --record cannot join")
         if differences:
             raise refusal(str(self.path), differences)
 
 
 def is_shard(name: str) -> bool:
-    """Whether a part of that name is one of a shard; else it is one of a worker."""
+    """Whether the part of that name is of a shard; otherwise it is of a worker."""
     return name.startswith("shard-")
 
 
@@ -205,7 +204,7 @@ def _held(tree: dict[str, Any], size: int) -> tuple[Vector, float]:
     """Return the parameters (size,) in a part, or a worker's own, and their weight in the mean.
 
     Raises:
-        CheckpointError: if there are none, or others.
+        CheckpointError: if they are missing or invalid.
     """
     try:
         own = {"vector": tree["theta"]} if "theta" in tree else tree["role"]["strategy"]
@@ -217,16 +216,16 @@ def _held(tree: dict[str, Any], size: int) -> tuple[Vector, float]:
         np.float32,
     )
     if not is_vector or type(weight) is not float or not 0 < weight < np.inf:
-        raise CheckpointError("what a part has in the place of parameters are none")
+        raise CheckpointError("the parameters of a part are invalid")
     return theta, weight
 
 
 def resumed_config(resume: str, **given: Any) -> TrainConfig:
-    """Return the config of a run that goes on: as it was, with the knobs that are given.
+    """Return the config of a resumed run: as it was, with the given knobs.
 
     Args:
         resume: a run's folder, or one of its checkpoints; ``auto`` is the run in ``out``, if any.
-        given: knobs to set; those that touch the numbers must keep their value, but for ``FREE``.
+        given: knobs to set; those that affect the numbers must keep their value, except ``FREE``.
 
     Raises:
         ConfigError: if there is no such checkpoint, or the run would be another one.
@@ -257,18 +256,18 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
 
 
 def _run_of(it: Resumption) -> str:
-    """Return the folder of a checkpoint's run, wherever that was when it was made.
+    """Return the folder of a checkpoint's run, even if it was moved.
 
     Raises:
-        ConfigError: if it does not lie in one any more.
+        ConfigError: if the checkpoint is in no run's folder.
     """
     if it.path.parent.name != FOLDER:
-        raise ConfigError(f"--resume {it.path} lies in no run's folder: it needs --out DIR")
+        raise ConfigError(f"--resume {it.path} is in no run's folder: it needs --out DIR")
     return str(it.path.parent.parent)
 
 
 def pinned(config: TrainConfig) -> TrainConfig:
-    """Return the config with the checkpoint that ``resume`` stands for, and what its run chose."""
+    """Return the config with the checkpoint of ``resume``, and its run's choices."""
     where, is_auto = config.resume or "", config.resume == AUTO
     if is_auto:
         if config.out is None:
@@ -276,14 +275,14 @@ def pinned(config: TrainConfig) -> TrainConfig:
         where = config.out
     it = found_in(where)
     if it is None and is_auto:
-        # An attempt that died before its first checkpoint has left nothing to keep.
+        # An attempt that died before its first checkpoint has left nothing to resume.
         left = Checkpoints(Disk(), Path(where)).listed()
         is_left = (Path(where) / SUMMARY).exists() or next(left, None) is not None
         return replace(config, resume=None, overwrite=config.overwrite or not is_left)
     it = _there(it, where)
     chosen: dict[str, Any] = it.chosen(config.plain())
     if chosen:
-        chosen["machine_costs"] = None  # by which it was
+        chosen["machine_costs"] = None  # the choices were made by them
     return replace(config, **chosen, resume=str(it.path))
 
 
@@ -294,7 +293,7 @@ def found_in(run: str) -> Resumption | None:
 
 
 def survived(run: str) -> bool:
-    """Return whether the others of a run go on when one dies, by its newest manifest alone.
+    """Return whether a run continues when a worker dies, by its newest manifest alone.
 
     Raises:
         ConfigError: if its config cannot be read.
@@ -321,5 +320,5 @@ def _there(it: Resumption | None, run: str) -> Resumption:
 
 
 def refusal(run: str, differences: Sequence[str]) -> ConfigError:
-    """Return the error of a run that would not go on with that one."""
-    return ConfigError(f"--resume {run} would not go on with that run: {'; '.join(differences)}")
+    """Return the error of a run that would not continue the other."""
+    return ConfigError(f"--resume {run} would not continue that run: {'; '.join(differences)}")

@@ -1,9 +1,9 @@
-"""Checkpoints of a run that goes on: what is saved when, and by whom.
+"""Checkpoints of a running job: what each rank saves, and when.
 
-Every rank saves its own part, and announces it in the folder: the first process commits a
-checkpoint once all parts are there (``committing``). A rank waits only to copy what it has, and
-where it is not known from the start which step is saved, until that is agreed on (``boundaries``).
-Files are written by a thread, which makes no call of MPI; a checkpoint waits for the one before it.
+Every rank saves its own part, and announces it in the folder. The first process commits a
+checkpoint once all parts are there (``committing``). A rank waits only for the copy of its state
+and, if the step to save is not known from the start, for the agreement on it (``boundaries``).
+A thread writes the files, without calls of MPI; a checkpoint waits for the one before it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Part(NamedTuple):
     name: str
     #: Returns its tree, whose arrays are those in use.
     tree: Callable[[], dict[str, Any]]
-    #: The spans of the parameters that its arrays by element are of.
+    #: The spans of the parameters that its arrays by element belong to.
     spans: tuple[Span, ...] = ()
-    #: Returns the numbers of the workers that the role has gone on without, ascending.
+    #: Returns the numbers of the workers that the role has continued without, ascending.
     without: Callable[[], Sequence[int]] = tuple
     #: Returns why there are no more checkpoints with the role; empty while there are.
     over: Callable[[], str] = str
-    #: Where its events go, as many as its tree says; None if nothing is recorded.
+    #: Its event log; None if nothing is recorded.
     log: EventLog | None = None
 
 
@@ -51,40 +51,40 @@ class Saver:
     checkpoints: Checkpoints
     #: Makes the file operations.
     disk: Disk
-    #: Says what else is saved than every so many steps.
+    #: Agrees on checkpoints that are not known from the start.
     boundaries: Boundaries
-    #: Steps from one to the next; None where they are not known from the start.
+    #: Steps from one checkpoint to the next; None if they are not known from the start.
     every: int | None
-    #: Whether workers park, at steps of their own.
+    #: Whether workers park, each at its own step.
     parks: bool = False
-    #: How often the run was resumed before.
+    #: The number of times that the run was resumed before.
     attempt: int = 0
     #: Whether files are written while the roles go on.
     threaded: bool = True
     #: Commits checkpoints, at the first process.
     committer: Committer | None = None
-    #: Whether a role here has come to the end that somebody had the run come to.
+    #: Whether a role here has reached a stop that was asked for.
     stops: bool = field(default=False, init=False)
-    #: The newest step of which a checkpoint is under way, or was made.
+    #: The newest step whose checkpoint is being written, or was made.
     _step: int = field(default=-1, init=False)
     #: By part, the step of its newest checkpoint, and the arrays of the copy.
     _saved: dict[str, int] = field(default_factory=dict, init=False)
     _copies: dict[str, Any] = field(default_factory=dict, init=False)
     #: Parts that are in no checkpoint any more.
     _out: set[str] = field(default_factory=set, init=False)
-    #: Looks for the checkpoints that the others make, once the role of this process is done.
+    #: Commits the checkpoints of the others, once the role of this process is done.
     _follower: threading.Thread | None = field(default=None, init=False)
-    #: What SIGUSR1 did before; None while it is left alone.
+    #: The former handler of SIGUSR1; None while it is not replaced.
     _before: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        #: What writes files, and what waits for those of others; none without threads. Two, since
-        #: what is waited for may be written here.
+        #: The threads that write files, and that wait for those of others; none without threads.
+        #: Two, since the awaited file may be one that is written here.
         self._writing = Background() if self.threaded else None
         self._committing = Background() if self.threaded else None
 
     def since(self, name: str, step: int) -> None:
-        """Note that a part begins at a step, of which there is a checkpoint already, or none."""
+        """Note that a part starts at a step, whether or not there is a checkpoint of it."""
         self._saved[name] = step
 
     def check(self) -> None:
@@ -101,11 +101,11 @@ class Saver:
             )
 
     async def at(self, part: Part, step: int) -> bool:
-        """Save a part if it is time; called where its role stands at a consistent cut.
+        """Save a part if it is due; called when its role is at a consistent cut.
 
         Args:
             part: of the role.
-            step: at which it is. Where workers park, that of the checkpoint that they do so for,
+            step: the role's step. If workers park, the step of the checkpoint that they park for,
                 as ``Params.cut``: negative if the run ends with it.
 
         Returns:
@@ -118,7 +118,7 @@ class Saver:
         is_out, before = await self._is_out(part), self._saved.get(part.name, 0)
         if self.parks:
             step, stops = abs(step), step < 0
-            # Who goes on from a checkpoint is parked for it once more.
+            # A worker that resumes from a checkpoint parks for it once more.
             is_due = not is_out and step != before
         elif is_out:
             return False
@@ -135,7 +135,7 @@ class Saver:
         return stops
 
     async def _is_out(self, part: Part) -> bool:
-        """Return whether a part is of no checkpoint any more, and say so once."""
+        """Return whether a part is in no checkpoint any more, and print so once."""
         if not (why := part.over()):
             return False
         if part.name not in self._out:
@@ -147,12 +147,12 @@ class Saver:
         return True
 
     def _tell(self) -> None:
-        """Say what went wrong since the last call, at the process that commits."""
+        """Print what went wrong since the last call, at the process that commits."""
         if self.committer is not None and self.committer.has_news:
             self.committer.tell()
 
     def _write(self, part: Part, step: int) -> None:
-        """Copy what a role has now, and write it."""
+        """Copy the present state of a role, and write it."""
         committer = self.committer
         self._saved[part.name] = step
         if is_first := step != self._step:
@@ -164,21 +164,21 @@ class Saver:
             if committer is not None:
                 committer.look(step, waits=False)
             return
-        # After the copy: while Python runs there, it does not run here.
+        # After the copy: while the writing thread runs Python code, this one cannot.
         self._writing.do(partial(self._save, part, copy, without, step))
         if committer is not None and is_first:
             self._committing.do(partial(committer.look, step, waits=True))
 
     def _copy(self, part: Part) -> dict[str, Any]:
-        """Return a copy of what a role has now, where the one before lay."""
+        """Return a copy of the present state of a role, in the memory of the copy before."""
         copy = self._copies[part.name] = copied(part.tree(), self._copies.get(part.name))
         return copy
 
     def warm(self, part: Part) -> None:
-        """Get the memory of a part's copy before training begins.
+        """Allocate the memory of a part's copy before training starts.
 
-        The system finds it when it is first written to, which takes many times as long as a copy
-        into memory that is there.
+        The system allocates pages on the first write, which takes many times as long as a copy into
+        existing pages.
         """
         if self.threaded:
             self._copy(part)
@@ -186,18 +186,20 @@ class Saver:
     async def ended(
         self, part: Part, *, stays: bool = False, why: str = "has done all its steps"
     ) -> None:
-        """Say that a role is done while others may go on.
+        """Report that a role is done while others may continue.
 
         Args:
             part: of the role.
-            stays: whether it is part of all later checkpoints as it is now; else there are none.
-            why: it is in none, to follow its name.
+            stays: whether its present state is part of all later checkpoints; otherwise there are
+                no
+            later ones.
+            why: the reason, to follow its name.
         """
         if stays and (reason := part.over()):
             stays, why = False, reason
         disk, (name, tree, spans, *_) = self.disk, part
-        # Its part of the newest checkpoint must be found first: it is of that one as it was then.
-        # What has failed is told at the end: its steps are done, and their result is not lost.
+        # Its part of the newest checkpoint comes first: that has the state as it was then. Errors
+        # are reported at the end: the steps are done, and their result is not lost.
         if stays:
             self._settle()
         else:
@@ -223,7 +225,7 @@ class Saver:
             self._writing.finish()
 
     def finish(self) -> None:
-        """Wait until the newest checkpoint is written, as far as it is this process's.
+        """Wait until this process's parts of the newest checkpoint are written.
 
         Raises:
             OutputError: at the process that commits, if too many have failed.
@@ -238,7 +240,7 @@ class Saver:
                 thread.finish()
 
     def begin(self) -> None:
-        """Have SIGUSR1 ask to save and stop, from now on."""
+        """Make SIGUSR1 ask to save and stop, from now on."""
         if self.threaded:
             is_main = threading.current_thread() is threading.main_thread()
             if is_main and signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
@@ -248,18 +250,18 @@ class Saver:
         self.boundaries.ask(stop=True)
 
     def stopped(self, run: object) -> StoppedError:
-        """Return what to raise where it was stopped, at the process that commits."""
+        """Return the error to raise after a stop, at the process that commits."""
         newest, _ = self.checkpoints.newest()
         where = "there is no checkpoint"
         if newest is not None:
-            where = f"--resume goes on from step {newest.manifest.step}, {newest.path}"
+            where = f"--resume continues from step {newest.manifest.step}, {newest.path}"
         return StoppedError(f"stopped as asked; {where}", run)
 
     def close(self) -> None:
-        """Tidy up, once all processes have finished."""
+        """Clean up, once all processes have finished."""
         self.boundaries.close()
         if self._before is not None:
-            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # which holds while Python and MPI end
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # in effect while Python and MPI end, too
         for thread in (self._writing, self._committing):
             if thread is not None:
                 thread.close()
@@ -270,10 +272,10 @@ class Saver:
             self.committer.close()
 
     def give_back_signal(self) -> None:
-        """Have SIGUSR1 do what it did before the run, which is over and was not stopped by it.
+        """Restore the handler of SIGUSR1, after a run that it did not stop.
 
-        Where it was, one more asks for nothing: a batch system may send it to every rank, and to
-        their launcher, which passes it on.
+        If it did stop the run, another one must have no effect: a batch system may send it to every
+        rank and to their launcher, which passes it on.
         """
         if self._before is not None:
             signal.signal(signal.SIGUSR1, self._before)
@@ -290,7 +292,7 @@ class Saver:
             except (OSError, CheckpointError) as error:
                 announce_failure(disk, folder, name, reason_of(error))
         except (OSError, CheckpointError):
-            pass  # a disk that takes nothing: the first process misses this part
+            pass  # a disk error: the first process will miss this part
 
 
 def copied(tree: dict[str, Any], into: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -304,7 +306,7 @@ def copied(tree: dict[str, Any], into: dict[str, Any] | None = None) -> dict[str
             kind = (value.shape, value.dtype)
             fits = isinstance(before, np.ndarray) and (before.shape, before.dtype) == kind
             copy = before if fits else np.empty_like(value, order="C")
-            assert copy is not None, "of the same kind"
+            assert copy is not None, "the copy has the same kind"
             np.copyto(copy, value)
             found[name] = copy
         else:

@@ -35,7 +35,7 @@ from psrt.transport.port import Port
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The settings of a simulated job, beside its training config."""
+    """The settings of a simulated job, besides its training config."""
 
     #: Ranks that compute gradients, W.
     workers: int
@@ -43,7 +43,7 @@ class Scenario:
     costs: VirtualCosts = field(default_factory=VirtualCosts)
     #: (worker, seconds) each: when the worker crashes.
     crashes: tuple[tuple[int, float], ...] = ()
-    #: What else goes wrong.
+    #: The other faults.
     faults: tuple[Fault, ...] = ()
     #: Whether to compute.
     numerics: bool = True
@@ -57,13 +57,13 @@ class Scenario:
     #: The matrices among the parameters, without numerics and together with n.
     matrices: tuple[Matrix, ...] = ()
     #: By worker, the number of its samples and that of their labels, without numerics and together
-    #: with n; without any, the config's data is dealt out.
+    #: with n; without any, the config's data is partitioned.
     deal: tuple[tuple[int, int], ...] = ()
     #: The number of ranks of each host; empty for one host.
     hosts: tuple[int, ...] = ()
-    #: How often a job that dies is started again without a new checkpoint; 0 never.
+    #: The number of restarts of a job that dies without a new checkpoint; 0 for none.
     restarts: int = 0
-    #: What failures and checkpoints cost, to say what a long job loses; None says nothing.
+    #: What failures and checkpoints cost, to report what a long job loses; None reports nothing.
     failures: FailureCosts | None = None
 
 
@@ -89,16 +89,16 @@ def run_in_virtual_time(
         ConfigError: if the job is impossible.
         DivergedError: if the loss is nan or infinite.
         OutputError: if a file could not be written at the end.
-        CrashError: if a rank crashes without which the others cannot go on.
+        CrashError: if a rank crashes without which the others cannot continue.
         GaveUpError: if that is so after all restarts.
-        TransportError: if all roles wait.
+        TransportError: if the roles deadlock.
     """
     attempts = _Attempts(config, scenario, problem, say)
     if not scenario.restarts:
         return attempts.next()
     if config.out is None or config.checkpoint_every is None or config.resume is None:
         raise ConfigError(
-            f"--restarts {scenario.restarts} needs a run that goes on: --out DIR "
+            f"--restarts {scenario.restarts} needs a run that can resume: --out DIR "
             "--checkpoint-every N --resume auto"
         )
     ended = supervise(
@@ -114,7 +114,7 @@ def run_in_virtual_time(
 
 
 class _Attempts:
-    """The attempts of a job, one after the other: faults are counted over all of them."""
+    """The attempts of a job, one after another: faults are counted over all of them."""
 
     def __init__(
         self, config: TrainConfig, scenario: Scenario, problem: Problem | None, say: Say
@@ -123,7 +123,7 @@ class _Attempts:
         #: The faults that have not struck yet; None before the first attempt.
         self._left: Sequence[Fault] | None = None
         self._elapsed = Elapsed()
-        #: What the last one came to: one of the two.
+        #: The outcome of the last attempt: one of the two is set.
         self.result: SimulatedRun | None = None
         self.error: PsrtError | None = None
 
@@ -195,7 +195,7 @@ class _ScenarioLauncher(VirtualLauncher):
         return super().ranks_of(config)
 
     def priced(self, job: ServedJob) -> ServedJob:
-        """Return a job with the scenario's costs, as far as they are not those of a run."""
+        """Return a job with the scenario's costs, unless they are those of a run."""
         job, costs = super().priced(job), self._scenario.costs
         machine = job.costs
         if (link := costs.link_numbers()) is not None:

@@ -1,4 +1,4 @@
-"""The life of a run, however its ranks are started: set up, record, run, conclude.
+"""The course of a run, however its ranks are started: set up, record, run, conclude.
 
     set_up      config, roles, problem, initial parameters, replay     checked; nothing is made yet
     ports       windows, connections, or a scheduler                   made
@@ -78,7 +78,7 @@ def run_job(
     say: Say | None = None,
     log: EventLog | None = None,
 ) -> Run | None:
-    """Train to the end, as ``job`` says."""
+    """Train to the end, as ``job``."""
     return drive(job(launcher, config, problem, say=say, log=log))
 
 
@@ -92,7 +92,7 @@ async def job(
 ) -> Run | None:
     """Train; every process of the job calls this.
 
-    It suspends nowhere, but where the problem is an ``OwnLoop``: that asks for the next batch.
+    It suspends only if the problem is an ``OwnLoop``, to wait for the next batch.
 
     Args:
         launcher: of this process.
@@ -105,7 +105,7 @@ async def job(
         The result at the first process, None elsewhere.
 
     Raises:
-        PsrtError: the same on every rank, if the job is impossible.
+        PsrtError: the same on every rank, if the job cannot be run.
     """
     return await _Session(launcher, set_up(launcher, config, problem), say or silent, log).run()
 
@@ -118,9 +118,9 @@ class _Session:
     ) -> None:
         self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
         self._sequencers: list[Sequencer | PairSequencer] = []
-        #: What failed here first after training; raised when the result is safe.
+        #: The first error here after training; raised when the result is safe.
         self._failure: Exception | None = None
-        #: Whether the result lacks nothing.
+        #: Whether the result is complete.
         self._is_whole = True
         self._environment = environment(launcher.library) if launcher.first else {}
 
@@ -174,7 +174,7 @@ class _Session:
             if saver is not None:
                 with self._late(spoils=False):
                     saver.finish()
-                # Where one process has all workers park, it alone knows.
+                # If one process decides when workers park, only it knows of a stop.
                 was_stopped = any(launcher.tell_first("stops" if saver.stops else ""))
                 with launcher.agree():  # all have finished
                     saver.close()
@@ -194,7 +194,7 @@ class _Session:
         return result
 
     def _check_sums(self, ports: Mapping[int, Port]) -> None:
-        """Check, before anything is written, that the workers can sum as the config says."""
+        """Check, before anything is written, that the workers can sum as configured."""
         algorithm = self._setup.config.allreduce
         with self._launcher.agree():
             if algorithm is not None:
@@ -285,7 +285,7 @@ class _Session:
         return roles
 
     def _announce(self, plan: ReducePlan | None) -> None:
-        """Print what the run repeats, and how it will sum or cut."""
+        """Print what the run repeats, and its all-reduce, shards or split."""
         if self._setup.replay is not None:
             self._say(self._setup.replay.plan())
             for phrase in self._setup.replay.elsewhere(self._environment):
@@ -310,10 +310,10 @@ class _Session:
 
     @contextlib.contextmanager
     def _late(self, *, spoils: bool = True) -> Iterator[None]:
-        """Keep the first error of what comes after training; see the top of the file.
+        """Keep the first error after training; see the top of the file.
 
         Args:
-            spoils: whether the result is not whole without what is done in the block.
+            spoils: whether the result is incomplete without the block.
         """
         try:
             yield
@@ -330,7 +330,7 @@ class _Session:
         """Gather stats and θ at the first process, which makes the result.
 
         Raises:
-            Exception: what has failed since training was over, now that the result is safe.
+            Exception: the first error since the end of training, now that the result is safe.
         """
         launcher, problem, cut = self._launcher, self._setup.problem, self._setup.cut
         own = problem if isinstance(problem, OwnLoop) else None
@@ -339,7 +339,7 @@ class _Session:
         stats = launcher.gather(mine)
         theta = final_theta(launcher, self._setup, roles)
         if own is not None and theta is not None:
-            own.final = theta.copy()  # what the ranks share is gone before that is used
+            own.final = theta.copy()  # shared memory is freed before this is used
         result: Run | None = None
         try:
             with launcher.concluding():
@@ -360,7 +360,7 @@ class _Session:
                     own.held.load_state(from_text(text))
         with launcher.agree():
             if self._failure is not None:
-                with contextlib.suppress(AttributeError):  # what takes none
+                with contextlib.suppress(AttributeError):  # an exception without attributes
                     self._failure.run = result  # type: ignore[attr-defined]
                 raise self._failure
         return result
@@ -393,7 +393,7 @@ class _Session:
         """Write the model, evaluate it, sum up the run, and write the rest; at the first process.
 
         Returns:
-            The result; None where something has failed so that there is none.
+            The result; None if an error prevented it.
         """
         setup, launcher, recorder = self._setup, self._launcher, recording.recorder
         folder, failed = recording.folder, recording.failed

@@ -40,13 +40,13 @@ class Setup:
 
     #: Resolved.
     config: TrainConfig
-    #: What the first process has decided.
+    #: The decisions of the first process.
     plan: JobPlan
-    #: The ranks of workers and servers; those of a cell have one of their own, in ``cut``.
+    #: The ranks of workers and servers; each cell has its own map, in ``cut``.
     role_map: RoleMap
-    #: Whom workers mix with; None where they do not.
+    #: The neighbours of workers; None without.
     topology: Topology | None
-    #: Of a model that is cut: who has which part of it; None where each worker has all of it.
+    #: With a split model: which rank has which part; None if each worker has all of it.
     cut: Cut | None
     #: The model and data to train; None in a process of servers only, except the first.
     problem: Problem | None
@@ -54,17 +54,17 @@ class Setup:
     initial: Vector
     #: Number of the host of each rank.
     hosts: tuple[int, ...]
-    #: The samples of each worker, where there is a problem; None in ``--partition iid``.
+    #: The samples of each worker, if there is a problem; None with ``--partition iid``.
     deal: Deal | None
     #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
-    #: The checkpoint to go on from; None begins at the beginning.
+    #: The checkpoint to resume from; None starts from the beginning.
     resumption: Resumption | None
-    #: Of a run that goes on, at the first process: where it writes, which no other run may use.
+    #: With a resumed run, at the first process: its locked folder, which no other run may use.
     folder: OutputFolder | None
-    #: Of what is pushed to servers, or summed; None where numbers are sent as they are.
+    #: The codec of pushes or sums; None if numbers are sent uncompressed.
     codec: JobCodec | None = field(init=False)
-    #: The same for each part of a model that is cut; otherwise empty.
+    #: The codec of each part of a split model; empty otherwise.
     cell_codecs: tuple[JobCodec, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ def set_up(
         problem: the model and data to train; None takes the config's own.
 
     Raises:
-        ConfigError: on every rank, if the job is impossible.
+        ConfigError: on every rank, if the job cannot be run.
     """
     config, resumption, replay, folder = _asked(launcher, config)
     hosts = tuple(launcher.hosts(config))
@@ -158,7 +158,7 @@ def set_up(
 def _edges(config: TrainConfig, replay: Replay | None) -> str | None:
     """Return the text of the file with the topology; None without one.
 
-    Of a recorded run it is in its history: its file may be gone, or another one.
+    For a replay it comes from the history: the file may be gone, or have changed.
     """
     topology = config.scheme.topology
     if topology is None:
@@ -169,14 +169,14 @@ def _edges(config: TrainConfig, replay: Replay | None) -> str | None:
 def _check_here(
     config: TrainConfig, plan: JobPlan, problem: Problem | None, deal: Deal | None
 ) -> None:
-    """Check what each process has by itself.
+    """Check what each process has on its own.
 
     Raises:
-        ConfigError: if the data is dealt out as nowhere else, or the model has no such parts.
+        ConfigError: if the data is partitioned differently here, or the model has no such parts.
     """
     if deal is not None and deal.sha256() != plan.dealt:
         raise ConfigError(
-            f"--partition {config.partition}: the samples are not dealt out here as at rank 0: "
+            f"--partition {config.partition}: rank 0 partitions the samples differently: "
             "the data differs, or the version of numpy"
         )
     if problem is not None and config.scheme.streams:
@@ -186,13 +186,13 @@ def _check_here(
 
 
 class _Asked(NamedTuple):
-    """What a job is asked for."""
+    """What a job was asked to do."""
 
     #: Resolved.
     config: TrainConfig
-    #: The checkpoint to go on from.
+    #: The checkpoint to resume from.
     resumption: Resumption | None
-    #: The run to repeat, and the folder of one that goes on; at the first process.
+    #: The run to repeat, and the folder of a resumed run; at the first process.
     replay: Replay | None
     folder: OutputFolder | None
 

@@ -169,7 +169,7 @@ def choose_shards(job: ServedJob) -> ShardChoice:
 
 
 def step_seconds(job: ServedJob, each: int) -> float:
-    """Return the predicted time of a worker's step, with ``each`` shards a server."""
+    """Return the predicted time of a worker's step, with ``each`` shards per server."""
     servers, workers = len(job.servers), len(job.workers)
     spans = layered_spans(job.n, servers * each, job.parts)
     ready = [_ready(span, job) for span in spans]
@@ -203,7 +203,7 @@ def step_seconds(job: ServedJob, each: int) -> float:
 
 
 def _ready(span: Span, job: ServedJob) -> float:
-    """Return when the gradient of a span is there."""
+    """Return the time at which the gradient of a span is ready."""
     shares = zip(job.parts, shares_of(job.parts), strict=True)
     return job.compute_s * next((it for part, it in shares if part.start <= span.start), 1.0)
 
@@ -238,7 +238,7 @@ def _wire_seconds(job: ServedJob, share: float = 1.0) -> float:
     """Return the time of a step's pushes on the busiest direction of a host's link.
 
     Args:
-        job: whose.
+        job: the job.
         share: bytes of a push, or a reply, over those of its numbers.
     """
     nbytes = share * ITEMSIZE * job.n / len(job.servers)

@@ -1,4 +1,4 @@
-"""Signals to this process, one after the other, with who sent them. Linux only, as its callers."""
+"""Signals to this process, one after another, with their origin. Linux only, as its callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple
 
-#: ``signalfd_siginfo``: number, error, code, and what is not looked at.
+#: ``signalfd_siginfo``: number, error, code, and unused fields.
 _INFO = struct.Struct("=Iii116x")
 #: ``si_code`` of a signal that the terminal sent, to every process in the foreground.
 _FROM_TERMINAL = 0x80
@@ -21,7 +21,7 @@ _SET = 128
 
 
 class Heard(NamedTuple):
-    """A signal that has come."""
+    """A signal that has arrived."""
 
     number: int
     #: Whether the terminal sent it, to every process in the foreground.
@@ -29,14 +29,14 @@ class Heard(NamedTuple):
 
 
 class Signals:
-    """Holds signals back while the context lasts, in which they are waited for.
+    """Blocks signals while the context lasts, in which they are waited for.
 
-    By a descriptor, not ``signal.sigtimedwait``: a wait of that which is over while this process is
-    stopped returns what happens to be in memory.
+    By a descriptor, not ``signal.sigtimedwait``: if that times out while this process is stopped,
+    it returns uninitialized memory.
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
-        """Take them; those that whoever started this process has it ignore stay ignored."""
+        """Block them; signals that were ignored when this process was started stay ignored."""
         self._numbers = {it for it in numbers if signal.getsignal(it) is not signal.SIG_IGN}
         #: The mask that this process had before.
         self.before: set[int] = set()
@@ -65,7 +65,7 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
 
     def wait(self, timeout_s: float) -> Heard | None:
-        """Return the next one; None if none comes in time."""
+        """Return the next signal; None if none arrives in time."""
         select.select([self._file], [], [], timeout_s)
         with contextlib.suppress(BlockingIOError):
             number, _, code = _INFO.unpack(os.read(self._file, _INFO.size))

@@ -1,8 +1,8 @@
-"""Whether an attempt gets on, as seen by whoever started it: it ends what no rank would.
+"""Detects an attempt that makes no progress, from its launcher: it ends what no rank would.
 
-Ranks that are there look after each other (``psrt.faults``). What is left is a launcher that hangs
-before there is a rank, or after the last one, ranks that are all stopped, and those that cannot
-reach this process: of these only the run's files are seen.
+Running ranks watch each other (``psrt.faults``). What remains is a launcher that hangs before the
+first rank or after the last one, ranks that are all stopped, and ranks that cannot reach this
+process, of which only the run's files are seen.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from psrt.checkpoint.folder import FOLDER
 from psrt.faults.parent import Parent
 
-#: How much longer than MPI's own start a rank may take until it is there, in seconds.
+#: Seconds, beyond MPI's own start, that a rank may take until it registers.
 _LOADING_S = 30.0
-#: Seconds of silence after which the run's files are looked at.
+#: Seconds of silence after which the run's files are checked.
 _QUIET_S = 5.0
 
 
 class Stall:
-    """Watches one attempt from its start on; to be called again and again."""
+    """Watches one attempt from its start on; to be called repeatedly."""
 
     def __init__(
         self,
@@ -35,15 +35,15 @@ class Stall:
         busy_s: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin.
+        """Set up.
 
         Args:
-            parent: hears the ranks.
+            parent: receives the ranks' reports.
             run: the folder that they write.
             start_s: seconds that MPI may take to start, and to end.
             timeout_s: seconds that a rank may be silent.
-            busy_s: seconds that one may be busy with one thing.
-            now: tells the time, in seconds.
+            busy_s: seconds that a rank may be busy with one task.
+            now: returns the time in seconds.
         """
         self._parent, self._run, self._now = parent, run, now
         self._start_s, self._timeout_s, self._busy_s = start_s + _LOADING_S, timeout_s, busy_s
@@ -51,7 +51,7 @@ class Stall:
         self._began = self._changed_at = now()
 
     def __call__(self) -> str | None:
-        """Return why the attempt is to be ended; None while it gets on."""
+        """Return why the attempt should be ended; None while it makes progress."""
         now, heard_at = self._now(), self._parent.heard_at
         is_there = heard_at is not None or self._changed_at > self._began
         if now - max(self._began, heard_at or 0.0) > _QUIET_S:
@@ -61,7 +61,7 @@ class Stall:
                 is_there = True
         quiet_s = now - max(self._began, heard_at or 0.0, self._changed_at)
         if not is_there:
-            return f"no rank was there within {quiet_s:.0f} s" if quiet_s > self._start_s else None
+            return f"no rank started within {quiet_s:.0f} s" if quiet_s > self._start_s else None
         if heard_at is not None and not self._parent.is_called:
             return f"it had not ended after {quiet_s:.0f} s" if quiet_s > self._start_s else None
         if self._parent.first_is_stopped:
@@ -72,9 +72,9 @@ class Stall:
 
 
 def newest_change(run: Path) -> int:
-    """Return when a file of a run, or of its checkpoints, was changed last; 0 if there is none.
+    """Return the last time that a file of a run or its checkpoints changed; 0 without files.
 
-    In nanoseconds since the epoch, by the clock of the disk: two of them are the same or not.
+    In nanoseconds since the epoch, by the clock of the disk: only compared for equality.
     """
     newest = 0
     for folder in (run, run / FOLDER):

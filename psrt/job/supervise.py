@@ -1,8 +1,8 @@
-"""A job that is started again when it dies, from its newest checkpoint. Imports no MPI.
+"""Restarts a job that dies, from its newest checkpoint. Imports no MPI.
 
-What the launcher of the ranks says of their end is not to be relied on: Open MPI's mpirun ends with
-status 0 when it has lost a host. So an attempt counts as done if it has written its summary, and as
-progress what it has saved since the one before.
+The launcher's status is not reliable: Open MPI's mpirun ends with status 0 when it has lost a host.
+So an attempt counts as done if it has written its summary, and its progress is what it has saved
+since the attempt before.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from psrt.job.attempt import Ended
 from psrt.launch.segments import sweep
 from psrt.report.files import SUMMARY
 
-#: Exit status of a job that is not started again any more.
+#: Exit status of a job that is given up.
 GAVE_UP = GaveUpError.exit_status
-#: Seconds before the first restart, and at most; each without progress doubles them.
+#: Seconds before the first restart, and the most; each restart without progress doubles them.
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 #: Statuses that another attempt would end with, too, and that of a run that was asked to stop.
 _FINAL = (DivergedError.exit_status, StoppedError.exit_status)
-#: Statuses that say something of a run that has a summary.
+#: Statuses that are kept for a run that has a summary.
 _WITH_SUMMARY = (0, MissingWorkersError.exit_status, StoppedError.exit_status)
 
 
 class Progress(NamedTuple):
-    """What an attempt has to show in the run's folder."""
+    """An attempt's progress, by the run's folder."""
 
-    #: Of the newest checkpoint that can be read; −1 without one.
+    #: The step of the newest readable checkpoint; −1 without one.
     step: int
-    #: What tells one summary from another; None if there is none.
+    #: Identifies a summary; None if there is none.
     summary: tuple[int, int] | None
 
     @classmethod
     def of(cls, run: Path) -> Progress:
-        """Return that of a run's folder."""
+        """Return the progress in a run's folder."""
         newest, _ = Checkpoints(Disk(), run).newest()
         summary = None
         with contextlib.suppress(OSError):
@@ -56,7 +56,7 @@ class Progress(NamedTuple):
 
 
 class Restarts:
-    """How often a job may still be started again, and when.
+    """The number of restarts that a job has left, and when.
 
     >>> restarts = Restarts(2)
     >>> restarts.wait_s(10), restarts.wait_s(10), restarts.wait_s(10)
@@ -69,7 +69,7 @@ class Restarts:
     def __init__(self, limit: int) -> None:
         """Allow ``limit`` restarts in a row without progress."""
         self.limit = limit
-        #: Restarts since there was progress.
+        #: Restarts since the last progress.
         self.made = 0
         self._step: int | None = None
 
@@ -105,14 +105,14 @@ def supervise(
         run: the folder that it writes.
         limit: restarts in a row without a new checkpoint.
         tell: takes each line for the user.
-        ready: called before each restart, and at the end of a job in which something died: tidies
-            up elsewhere, and returns why there can be no attempt now, None if there can.
-        sleep: waits so many seconds.
-        tidy: deletes what an attempt that began then has left in shared memory here, and returns
-            how much that was.
+        ready: called before each restart, and at the end of a job in which a rank died: cleans up
+            on other hosts, and returns why no attempt is possible now, None if it is.
+        sleep: waits that many seconds.
+        tidy: deletes what an attempt that started then has left in shared memory here, and
+            returns the number of segments.
 
     Returns:
-        How the last attempt ended; with status 7 where it is given up.
+        How the last attempt ended; with status 7 if the job is given up.
     """
     restarts, before, is_first = Restarts(limit), Progress.of(run), True
     while True:
@@ -124,7 +124,7 @@ def supervise(
         if is_done and ended.asked is None and (ended.returncode or not is_first):
             ready()  # what dead ranks have left elsewhere
         if is_done and ended.asked is None and ended.status not in _WITH_SUMMARY:
-            tell(f"the job was done when it ended with status {ended.status}")
+            tell(f"the job was done before it ended with status {ended.status}")
             return Ended(0, None, ended.seconds)
         if is_done or ended.asked is not None or _is_final(ended, is_first=is_first):
             return ended
@@ -145,10 +145,10 @@ def supervise(
 
 
 def _is_final(ended: Ended, *, is_first: bool) -> bool:
-    """Return whether another attempt would end alike, as its ranks have told.
+    """Return whether another attempt would end in the same way, by the ranks' reports.
 
-    A request that was possible once is not the reason why the next attempt is refused: that is the
-    machine as it is now, such as a full disk.
+    If an earlier attempt was accepted, a refusal is not due to the request but to the state of the
+    machine, such as a full disk.
     """
     if ended.over is None:
         return False

@@ -54,7 +54,7 @@ from psrt.transport import RoleMap
 from psrt.transport.port import Port
 from psrt.transport.stage_links import StageLinks
 
-#: So that a mistyped number is refused before it fills the memory.
+#: A limit that refuses a mistyped number before it fills the memory.
 _MOST_SERVERS = 1_000_000
 #: (worker, seconds) each: when the worker crashes, without notice.
 Crashes = Sequence[tuple[int, float]]
@@ -62,9 +62,9 @@ Crashes = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun(Run):
-    """The result of a run, with its roles and its simulator for a closer look."""
+    """The result of a run, with its roles and its simulator for inspection."""
 
-    #: By shard, what serves it.
+    #: The servers, by shard.
     servers: list[ShardServer]
     #: By worker number.
     workers: list[Worker]
@@ -106,17 +106,16 @@ def simulate(
         numerics: whether to compute; if not, ``problem`` is a ``TimingOnlyProblem``, or None.
         parameters: n, only without numerics; None takes that of the config's model.
         crashes: (worker, seconds) each: when the worker crashes, without notice.
-        faults: what else goes wrong, see ``psrt.config.faults``.
-        hosts: the number of ranks of each host, in a mode whose workers mix with neighbours, or of
-            a model that is cut; empty for one host, in which each rank has a link of its own.
-            Bandwidth, which must be finite then, is that of hosts, and messages inside take no
-            time.
+        faults: further faults, see ``psrt.config.faults``.
+        hosts: the number of ranks of each host, in gossip modes or with a split model; empty for
+            one host, in which each rank has its own link. With hosts, bandwidth must be finite
+            and is that of hosts; messages inside a host take no time.
         log: records the events of all ranks instead of a file of the run; the caller closes it.
         say: called with each line meant for the user.
 
     Raises:
         ConfigError: as for a real run.
-        CrashError: if a rank crashes without which the others cannot go on.
+        CrashError: if a rank crashes without which the others cannot continue.
         TransportError: if the roles deadlock.
         ReplayError: if a replay ends with parameters other than the recorded ones.
     """
@@ -131,7 +130,7 @@ def simulate(
 
 
 async def _to_the_end(role: Server | Worker, port: VirtualPort, world: Simulator) -> None:
-    """Run a role, and let pass what it spent on its last frames."""
+    """Run a role, and charge the time of its last frames."""
     await role.run()
     if isinstance(role, Worker) and role.is_fenced:
         world.fenced(port.rank)
@@ -173,11 +172,11 @@ class VirtualLauncher(Launcher):
             samples: of the data set, only without numerics; None takes those of the config's.
             parts: the gradient's spans as they become ready, together with ``parameters``.
             matrices: among the parameters, together with ``parameters``.
-            deal: by worker, the number of its samples and that of their labels, where that is all
-                that is known; only without numerics.
+            deal: by worker, the number of its samples and that of their labels, if only these are
+                known; only without numerics.
             crashes: (worker, seconds) each.
-            faults: what else goes wrong.
-            elapsed: by earlier attempts, by which faults are counted.
+            faults: further faults.
+            elapsed: time and steps of earlier attempts, over which faults are counted.
             hosts: the number of ranks of each host; empty for one.
         """
         self.numerics = numerics
@@ -185,7 +184,7 @@ class VirtualLauncher(Launcher):
         self._make_world = world
         self._parameters, self._samples = parameters, samples
         self._parts, self._matrices, self._deal = parts, matrices, deal
-        #: Those that have not struck yet.
+        #: The faults that have not struck yet.
         self.faults = [*(crash_of(*it) for it in crashes), *faults]
         self.disturbed = bool(self.faults)
         self._crashes = tuple(crashes)
@@ -197,7 +196,7 @@ class VirtualLauncher(Launcher):
             self.disk = FaultyDisk(hows, lambda at: self._note(self._of_disk[at]))
         self._hosts = [host for host, ranks in enumerate(hosts) for _ in range(ranks)]
         self._reports: list[Report] = []
-        #: Workers that are missed.
+        #: Workers declared dead.
         self._missed: set[int] = set()
         self.left_out: dict[int, frozenset[int]] = {}
 
@@ -222,7 +221,7 @@ class VirtualLauncher(Launcher):
                 )
             if not 0 <= worker < workers:
                 raise ConfigError(
-                    f"crash names worker {worker} that does not exist, the last is {workers - 1}"
+                    f"crash names worker {worker}, which does not exist; the last is {workers - 1}"
                 )
         if config.replay is not None and not self.numerics:
             raise ConfigError(
@@ -241,7 +240,7 @@ class VirtualLauncher(Launcher):
         return workers + (resolve(config, ranks=workers + extra).servers or 0)
 
     def _check_cut(self, config: TrainConfig) -> None:
-        """Check that a model that is cut across ranks can be simulated like that.
+        """Check that a split model can be simulated like that.
 
         Raises:
             ConfigError: if not.
@@ -253,9 +252,10 @@ class VirtualLauncher(Launcher):
             )
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:
-        """Return the hosts that were given; a replay is on those of the run, if they matter.
+        """Return the given hosts; a replay uses those of the run, if they matter.
 
-        They do where ranks average by host, and where they decide who has which part of a model.
+        They matter if ranks average by host, and if they decide which rank has which part of a
+        model.
 
         Raises:
             ConfigError: if they do not fit the mode or the ranks.
@@ -276,7 +276,7 @@ class VirtualLauncher(Launcher):
         return hosts or (0,) * ranks
 
     def priced(self, job: ServedJob) -> ServedJob:
-        """Return a job in which each rank is a host, with a link of its own, as simulated."""
+        """Return a job in which each rank is a host with its own link, as simulated."""
         workers = len(job.workers)
         ranks = range(workers + len(job.servers))
         return replace(job, workers=ranks[:workers], servers=ranks[workers:])
@@ -296,7 +296,7 @@ class VirtualLauncher(Launcher):
         )
 
     def deal(self, config: TrainConfig, problem: Problem, workers: int) -> Deal | None:
-        """Return the samples of each worker: those that are known, or as the config deals."""
+        """Return the samples of each worker: the known ones, or by the config's partition."""
         if self._deal:
             return Deal.sized(self._deal, config.batch_size)
         return super().deal(config, problem, workers)
@@ -305,13 +305,13 @@ class VirtualLauncher(Launcher):
         """Return the initial parameters, empty without numerics, and n."""
         if self.numerics:
             return super().start_of(problem)
-        assert isinstance(problem, TimingOnlyProblem), "there are no numbers to compute with"
+        assert isinstance(problem, TimingOnlyProblem), "without numerics the problem is a stand-in"
         return problem.initial(), problem.n
 
     def fit(self, config: TrainConfig) -> TrainConfig:
         """Replace ``node+NAME`` by ``node`` on a single host.
 
-        So had the recorded run, or the check would have refused it: nothing went between hosts.
+        So did the recorded run, or its check would have refused it: nothing went between hosts.
         """
         on_one = len(set(self._hosts)) < 2
         return replace(config, allreduce=NODE) if by_hosts(config.allreduce) and on_one else config
@@ -320,7 +320,7 @@ class VirtualLauncher(Launcher):
         """Make the simulator, which has a port for every rank."""
         config, role_map, costs = setup.config, setup.role_map, self._costs
         self._cut = setup.cut
-        # Only where they say something: a test's own class need not know them.
+        # Only if they have an effect: a test's own class need not know them.
         more: dict[str, Any] = {} if self.numerics else {"numerics": False}
         if setup.cut is not None:
             more["cells"] = [(it.role_map, it.ranks) for it in setup.cut.cells]
@@ -341,7 +341,7 @@ class VirtualLauncher(Launcher):
         self._stricken = [(it, it.ranks(*job)) for it in self.faults if it.unit != OPERATION]
         struck = {rank for _, ranks in self._stricken for rank in ranks}
         if any(it.kind == "cut" and 0 in ranks for it, ranks in self._stricken):
-            struck = {*range(role_map.size)}  # who is cut off from the first rank
+            struck = {*range(role_map.size)}  # ranks that are cut off from the first one
         workers = (role_map.worker_of(rank) for rank in struck)
         self.crashes = tuple(sorted({it for it in workers if it is not None}))
         if setup.codec is not None and not made.framed:
@@ -352,11 +352,11 @@ class VirtualLauncher(Launcher):
         """Return the initial parameters of a port's rank."""
         if cut is None or not self.numerics:
             return initial
-        assert isinstance(port, VirtualPort), "ports are this launcher's"
+        assert isinstance(port, VirtualPort), "this launcher made the ports"
         return cut.cell_of((port.world.ranks or ())[port.rank]).part.take(initial)
 
     def log_files(self, setup: Setup) -> tuple[str, ...]:
-        """Return by rank the name of the file with its events: one of each cell."""
+        """Return by rank the name of its file of events: one file per cell."""
         if setup.cut is None:
             return super().log_files(setup)
         files = {rank: cell.ranks[0] for cell in setup.cut.cells for rank in cell.ranks}
@@ -407,7 +407,7 @@ class VirtualLauncher(Launcher):
         finally:
             events, seconds, operations = self._elapsed
             self._elapsed = Elapsed(events + world.events, seconds + world.time, operations)
-        for rank in world.crashed:  # if everybody else was done before that was known
+        for rank in world.crashed:  # if all others were done before the crash was known
             self._miss(rank)
         self.died = len(world.crashed)
         for rank, seconds in world.crashed.items():
@@ -432,15 +432,16 @@ class VirtualLauncher(Launcher):
             self.on_crash(worker)
 
     def _miss(self, rank: int) -> None:
-        """End the job, as in a real run, if the others cannot go on without a rank.
+        """End the job, as in a real run, if the others cannot continue without a rank.
 
         Raises:
             CrashError: if so, and it has crashed.
-            TransportError: if so, and it is taken to be dead.
+            TransportError: if so, and it was declared dead.
         """
         world, role_map, role = self.world, self.world.role_map, self._roles[rank]
-        # Each part of a copy needs the others in every step; the first rank writes the files, but
-        # among neighbours, who go on as in a real run without one that falls silent.
+        # Each part of a copy needs the others in every step, and the first rank writes the files.
+        # Only in gossip do the others continue, as in a real run, without one that stops
+        # responding.
         left = any(it not in world.crashed for it in role_map.workers)
         missable = left and bool(role_map.peers or (role_map.servers and rank))
         if self._cut is None and isinstance(role, Worker) and missable:
@@ -454,23 +455,23 @@ class VirtualLauncher(Launcher):
             clock = f", at clock {role.clock}"
         if rank in world.suspected:
             raise TransportError(
-                f"{who} is taken to be dead at {world.time:g} s of virtual time{clock}"
+                f"{who} is declared dead at {world.time:g} s of virtual time{clock}"
             )
         raise CrashError(f"{who} crashed at {world.crashed[rank]:g} s of virtual time{clock}")
 
     @property
     def elapsed(self) -> Elapsed:
-        """What this attempt and those before have taken of the job."""
+        """The time and steps of this attempt and those before."""
         events, seconds, before = self._elapsed
         made = self.disk.operations if isinstance(self.disk, FaultyDisk) else 0
         return Elapsed(events, seconds, before + made)
 
     def gone(self) -> Sequence[int]:
-        """Return the ranks that the others go on without."""
+        """Return the ranks that the others continue without."""
         return [self.world.role_map.workers[worker] for worker in self._missed]
 
     async def members(self, epoch: int) -> Sequence[int]:
-        """Return the workers that the samples of an epoch are dealt out to."""
+        """Return the workers that share the samples of an epoch."""
         gone = self.left_out.setdefault(epoch, frozenset(self._missed))
         return [worker for worker in range(self._workers) if worker not in gone]
 
@@ -479,7 +480,7 @@ class VirtualLauncher(Launcher):
         return self.world.time
 
     def is_there(self, rank: int) -> bool:
-        """Whether a rank has not crashed: nobody can ask the dead what they had."""
+        """Whether a rank has not crashed, so that its state is available."""
         return rank not in self.world.crashed
 
     def busy_stages(self) -> tuple[float, ...]:

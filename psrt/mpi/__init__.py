@@ -1,1 +1,1 @@
-"""Everything that imports MPI: the port, the communicator, hosts, and how ranks agree."""
+"""All modules that import MPI: the port, the communicator, hosts, and how ranks agree."""

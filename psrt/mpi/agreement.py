@@ -1,4 +1,4 @@
-"""How the ranks of a job agree: on a text, on an error. All of it is collective."""
+"""How the ranks of a job agree on a text or on an error. All functions are collective."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from psrt.core.errors import (
 from psrt.core.version import __version__
 from psrt.faults.vitals import HERE
 
-#: What a rank waits for in all of these, for whoever asks why a job does not get on.
+#: What a rank waits for in all of these, for diagnosing a job that makes no progress.
 _OTHERS = "the other ranks to get here"
-#: What an error of another rank is raised as here.
+#: The class in which an error of another rank is raised here.
 _KINDS = {
     kind.__name__: kind
     for kind in (
@@ -48,10 +48,10 @@ _KINDS = {
 
 @contextlib.contextmanager
 def raise_on_all(comm: MPI.Comm) -> Iterator[None]:
-    """Let all ranks leave this block the same way; collective.
+    """Make all ranks leave this block in the same way; collective.
 
     If the block raises a ``PsrtError`` on any rank, every rank raises that of the lowest such
-    rank, marked ``agreed``. Communication inside the block must not fail on some ranks only.
+    rank, marked ``agreed``. Communication inside the block must not fail on only some ranks.
     """
     mine: PsrtError | None = None
     try:
@@ -69,10 +69,10 @@ def raise_on_all(comm: MPI.Comm) -> Iterator[None]:
 
 
 def print_once(error: PsrtError) -> None:
-    """Let an agreed error that nobody catches end this process once for all, with its status.
+    """Print an uncaught agreed error on one rank only, and end the process with its status.
 
-    The rank whose error it is prints a traceback, or a line if that says it all: what is asked for
-    is impossible, workers are missing, or the run was asked to stop. All others print nothing.
+    The rank that raised it prints a traceback, or one line where that is enough: for an impossible
+    request, missing workers, or a run that was asked to stop. All others print nothing.
     """
     hook = sys.excepthook
 
@@ -84,7 +84,8 @@ def print_once(error: PsrtError) -> None:
             print(f"psrt: {line_of(error)}", file=sys.stderr, flush=True)
         elif not error.echo:
             hook(kind, value, trace)
-        # All ranks leave so: ``python -m mpi4py`` need not end the others, with its own status.
+        # All ranks exit in this way, so ``python -m mpi4py`` does not abort the job with its own
+        # status.
         MPI._set_abort_status(0)
         raise SystemExit(status_of(error))
 
@@ -92,10 +93,10 @@ def print_once(error: PsrtError) -> None:
 
 
 def to_text(error: PsrtError | None) -> str:
-    """Return what ``from_text`` makes an error of; empty for none."""
+    """Return an error as text for ``from_text``; empty for none."""
     if error is None:
         return ""
-    # The class of ``psrt.core.errors`` that it is of, itself or by descent.
+    # Its nearest class in ``psrt.core.errors``.
     kind = next(kind for kind in type(error).__mro__ if kind in _KINDS.values())
     return f"{kind.__name__}\n{error}"
 
@@ -105,7 +106,7 @@ def from_text(text: str, mine: PsrtError | None) -> PsrtError:
 
     Args:
         text: of ``to_text``.
-        mine: the error itself, at the rank whose it is.
+        mine: the error itself, on the rank that raised it.
     """
     if mine is None:
         kind, line = text.split("\n", 1)
@@ -116,7 +117,7 @@ def from_text(text: str, mine: PsrtError | None) -> PsrtError:
 
 
 def to_bytes(text: str) -> bytes:
-    r"""Return a text as it travels: any, as a user may have given a name that is not UTF-8.
+    r"""Return a text as bytes; any text, since a name that a user gave may not be UTF-8.
 
     >>> from_bytes(to_bytes("x\udcff")) == "x\udcff"
     True
@@ -133,9 +134,9 @@ def bcast_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
     """Broadcast a text; collective.
 
     Args:
-        comm: of all who call.
-        text: that of the root is what everybody gets.
-        root: its rank.
+        comm: the calling ranks.
+        text: the root's is returned on all ranks.
+        root: the rank of the root.
     """
     data = bytearray(to_bytes(text))
     length = np.array([len(data)], np.int64)
@@ -148,7 +149,7 @@ def bcast_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
 
 
 def gather_texts(comm: MPI.Comm, text: str) -> list[str]:
-    """Bring a text of every rank to rank 0; collective. Returns an empty list elsewhere."""
+    """Gather a text of every rank on rank 0; collective. Returns an empty list elsewhere."""
     data = to_bytes(text)
     first = comm.rank == 0
     lengths = np.empty(comm.size, np.int64) if first else None
@@ -180,12 +181,12 @@ def same_psrt(comm: MPI.Comm) -> None:
 
 
 def same_everywhere(comm: MPI.Comm, text: str, what: str) -> None:
-    """Check that all ranks were given the same text; collective.
+    """Check that all ranks have the same text; collective.
 
     Args:
         comm: of all ranks.
-        text: that this one was given.
-        what: names it in the error.
+        text: of this rank.
+        what: its name in the error.
 
     Raises:
         ConfigError: on every rank, if one has another text than rank 0.

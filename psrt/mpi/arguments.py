@@ -1,4 +1,4 @@
-"""What a collective call may be given: arrays, operations, algorithms, roots. Knows no MPI."""
+"""Validates arguments of collective calls: arrays, operations, algorithms, roots. Knows no MPI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psrt.core.arrays import AnyArray
 
 #: Element types that can be reduced.
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
-#: The operation of a call that has none, or its root.
+#: The operation or root of a call that has none.
 ABSENT: Any = object()
 
 
@@ -25,10 +25,10 @@ def fault_of(
     """Return what is wrong with a call's arguments; empty if nothing is.
 
     Args:
-        buf: what the user passed as the array.
-        op: as the operation; ``ABSENT`` for a call that has none.
-        algorithm: as the all-reduce.
-        root: as the root; ``ABSENT`` for a call that has none.
+        buf: the array, as the user passed it.
+        op: the operation; ``ABSENT`` for a call that has none.
+        algorithm: the all-reduce.
+        root: the root; ``ABSENT`` for a call that has none.
         size: the number of ranks.
         in_place: whether the result is written to ``buf``.
     """
@@ -44,7 +44,7 @@ def fault_of(
     if in_place and not buf.flags.writeable:
         return "the array is read-only"
     if isinstance(op, np.ndarray) or isinstance(root, np.ndarray):
-        return "the call works in place, on one array, and got two"
+        return "the call works in place, on one array, but got two"
     if op is not ABSENT and not (isinstance(op, str) and op in OPS):
         return f"unknown operation {op!r}, expected one of {', '.join(OPS)}"
     if op is not ABSENT and not OPS[op].takes(buf.dtype):
@@ -59,11 +59,11 @@ def fault_of(
 
 
 def fault_of_blocks(buf: AnyArray, out: Any, *, size: int) -> str:
-    """Return what is wrong with blocks for all ranks, or with where theirs go; empty if nothing is.
+    """Return what is wrong with the arrays of an all-to-all; empty if nothing is.
 
     Args:
-        buf: array of the blocks to send, otherwise valid.
-        out: what the user passed as the array to receive into; None for ``buf`` itself.
+        buf: the array of blocks to send, otherwise valid.
+        out: the array to receive into, as the user passed it; None for ``buf`` itself.
         size: the number of ranks, and of blocks.
     """
     if buf.size % size:
@@ -77,19 +77,19 @@ def fault_of_blocks(buf: AnyArray, out: Any, *, size: int) -> str:
         return f"out: {wrong}"
     if (out.size, out.dtype) != (buf.size, buf.dtype) or not out.flags.c_contiguous:
         return (
-            f"out is of {out.size} elements {out.dtype}, expected {buf.size} elements {buf.dtype}, "
-            "rows first, as what is sent"
+            f"out has {out.size} elements {out.dtype}, expected {buf.size} elements {buf.dtype}, "
+            "rows first, as in the array to send"
         )
-    return "out shares memory with what is sent" if np.may_share_memory(buf, out) else ""
+    return "out shares memory with the array to send" if np.may_share_memory(buf, out) else ""
 
 
 def kind_and_lengths(
     shape: int | tuple[int, ...], dtype: npt.DTypeLike
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return the element type and shape of an array to be made.
+    """Return the element type and shape of a new array.
 
     Raises:
-        TypeError, ValueError: if there is no such array, or it cannot be sent.
+        TypeError, ValueError: if the array cannot be made, or cannot be sent.
     """
     kind = np.dtype(dtype)
     lengths = tuple(operator.index(n) for n in (shape if isinstance(shape, tuple) else (shape,)))
@@ -103,11 +103,11 @@ def _can_be_sent(kind: np.dtype[Any]) -> bool:
 
 
 def overlap(one: AnyArray, other: object) -> bool:
-    """Return whether two arrays have memory in common; they are contiguous, or will be refused."""
+    """Return whether two arrays share memory; non-contiguous ones are refused elsewhere."""
     return isinstance(other, np.ndarray) and np.may_share_memory(one, other)
 
 
 def stored(buf: AnyArray) -> AnyArray:
-    """Return the elements of a contiguous array in the order in which they lie, uncopied."""
-    plain = np.asarray(buf)  # whatever a class of its own makes of reshape
+    """Return the elements of a contiguous array in memory order, without a copy."""
+    plain = np.asarray(buf)  # a subclass may redefine reshape
     return (plain if plain.flags.c_contiguous else plain.T).reshape(-1)

@@ -1,4 +1,4 @@
-"""Compiled collective calls, kept so that the next equal call finds its plan."""
+"""Keeps compiled collective calls, so that the next equal call finds its plan."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from psrt.mpi.collectives.plans.plan import Plan
     from psrt.mpi.links.segments import SegmentOffset
 
-#: Calls on plain arrays that stay compiled, and bytes of arrays that are kept alive by that.
+#: The most calls on plain arrays that stay compiled, and the most bytes of arrays kept alive by it.
 _MOST_PLAIN, _MOST_BYTES = 64, 1 << 28
-#: What the name of a call that does not wait ends with; and the calls that are all-reduces.
+#: The suffix of non-blocking calls; and the names of the all-reduces.
 _LATER = "_async"
 _ALL_REDUCES = ("all_reduce", "all_reduce_async")
-#: Arrays by which one compiled call is found without a look at where they are.
+#: The most array objects for which one compiled call is found without computing their addresses.
 _MOST_SEEN = 8
 
-#: What a compiled call is found by: where its numbers lie (the array's identity, or its place in a
-#: window, and the address of the result where that goes elsewhere), what they are, then call, op,
-#: algorithm, root, number.
+#: The key of a compiled call: where its numbers lie (the array's identity or its place in a window,
+#: and the address of a separate result), their type and shape, then call, op, algorithm, root,
+#: number.
 _Key: TypeAlias = tuple[Any, ...]
-#: What an array is seen by, with the call on it: its identity first, then the words of the call.
+#: The key of an array object with a call on it: its identity first, then the words of the call.
 _Seen: TypeAlias = tuple[object, ...]
 
 
@@ -42,11 +42,11 @@ class _Asked(NamedTuple):
 
     call: str
     signature: str
-    #: (n,), this rank's, and where it lies in a window; None: in none.
+    #: (n,), this rank's vector, and its place in a window; None if it is in none.
     vector: AnyArray
     place: SegmentOffset | None
     op: str
-    #: Of the all-reduce, after ``auto``; empty for other calls.
+    #: The all-reduce, with ``auto`` resolved; empty for other calls.
     name: str
     root: Any
     out: AnyArray | None
@@ -59,39 +59,39 @@ class BoundCall:
     key: _Key
     signature: str
     plan: Plan
-    #: Makes the call and carries it out.
+    #: Makes the call and runs its plan.
     run: Callable[[], None]
-    #: Whether an array of it is one of the caller's own, which is kept alive by this.
+    #: Whether this keeps an array of the caller's alive.
     is_plain: bool
     nbytes: int
-    #: Number of calls that this rank had refused by then.
+    #: The number of calls that this rank had refused when this was compiled.
     refusals: int
-    #: The arrays that it was lately called with. They are held, so that no other array gets the
-    #: identity of one of them; and referred to weakly as well, because numpy moves the memory of
-    #: an array (``resize``) only if there is no weak reference.
+    #: The arrays of recent calls. They are held, so that no new array can get the identity of one
+    #: of them. There is a weak reference as well, because numpy moves the memory of an array
+    #: (``resize``) only if it has no weak reference.
     seen: dict[_Seen, tuple[object, ...]] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
 class CallCache:
-    """The compiled calls of one rank's communicator, and those that are under way."""
+    """The compiled calls of one rank's communicator, and the calls in progress."""
 
-    #: Compiles calls and carries them out.
+    #: Compiles and runs calls.
     executor: CollectiveExecutor
-    #: Number of ranks on each host.
+    #: The number of ranks on each host.
     hosts: tuple[int, ...]
-    #: For ``auto``, the same on every rank.
+    #: The machine's costs, for ``auto``; the same on every rank.
     costs: MachineCosts
     _choices: dict[tuple[str, int, str, str], Choice] = field(default_factory=dict, init=False)
-    #: What is compiled.
+    #: The compiled calls.
     bound: dict[_Key, BoundCall] = field(default_factory=dict, init=False)
-    #: Array and call → what runs it, and the array's type and flags at that time; the flags
-    #: change with its strides. ``all_reduce`` looks here by itself, so neither this dict
-    #: nor ``under_way`` is ever replaced by another.
+    #: Array and call → the function that runs it, and the array's type and flags at that time;
+    #: the flags change with its strides. ``all_reduce`` reads this dict directly, so neither it
+    #: nor ``under_way`` may ever be replaced by another object.
     seen: dict[_Seen, tuple[Callable[[], None], np.dtype[Any], int, BoundCall]] = field(
         default_factory=dict, init=False
     )
-    #: Number of a start → its buffer, where its result goes if elsewhere, what is under way.
+    #: The number of a start → its buffer, the array of its result if separate, its handle.
     under_way: dict[int, tuple[AnyArray, AnyArray | None, Work]] = field(
         default_factory=dict, init=False
     )
@@ -113,7 +113,7 @@ class CallCache:
         number: int = 0,
         out: AnyArray | None = None,
     ) -> BoundCall:
-        """Return the compiled call on buffers that nothing else is under way on."""
+        """Return the compiled call on buffers that no other call in progress uses."""
         self.executor.check()
         if self.under_way:
             self.let_finish(lambda key: self._in_use(key, buf) or self._in_use(key, out))
@@ -121,8 +121,8 @@ class CallCache:
                 del self.under_way[key]
         seen: _Seen = (id(buf), call, op, algorithm, root, number)
         if call == "all_reduce":
-            seen = (id(buf), op, algorithm)  # as it looks there itself
-        if isinstance(out, np.ndarray):  # with what may become of it in place
+            seen = (id(buf), op, algorithm)  # the key under which ``all_reduce`` looks
+        if isinstance(out, np.ndarray):  # its address, type and shape, which may change in place
             seen += (id(out), out.dtype, out.flags.num)
         try:
             known = self.seen.get(seen)
@@ -136,15 +136,15 @@ class CallCache:
         return self._bind(seen, call, buf, op, algorithm, root=root, number=number, out=out)
 
     def _in_use(self, key: int, array: AnyArray | None) -> bool:
-        """Return whether what is under way by a number has memory in common with an array."""
+        """Return whether the call in progress with this number shares memory with an array."""
         return any(one is not None and overlap(one, array) for one in self.under_way[key][:2])
 
     @property
     def _refusals(self) -> int:
         """The number of calls that this rank refused.
 
-        It is part of every signature: a rank that retries a refused call must not match others
-        that are still in the first attempt. If all have refused the same calls, all go on.
+        It is part of every signature: a rank that retries a refused call must not match ranks that
+        are still in the first attempt. If all have refused the same calls, all can continue.
         """
         return len(self.executor.matcher.refused)
 
@@ -154,13 +154,13 @@ class CallCache:
             self.forget(bound)
 
     def let_finish(self, which: Callable[[int], bool]) -> None:
-        """Wait for the calls under way that are among ``which``."""
+        """Wait for the calls in progress that are among ``which``."""
         for key in [key for key in self.under_way if which(key)]:
             *_, handle = self.under_way.pop(key)
             handle.wait()
 
     def evict(self, signature: str) -> None:
-        """Forget what was compiled for a signature, once it is complete."""
+        """Drop the compiled calls of a signature, once they are complete."""
         for bound in [bound for bound in self.bound.values() if bound.signature == signature]:
             self.forget(bound)
 
@@ -175,18 +175,18 @@ class CallCache:
     def _see(
         self, seen: _Seen, buf: AnyArray, bound: BoundCall, out: AnyArray | None = None
     ) -> None:
-        """Remember the arrays that a compiled call is made with."""
+        """Remember an array of a compiled call, for the quick look-up."""
         self.seen[seen] = (bound.run, buf.dtype, buf.flags.num, bound)
         bound.seen[seen] = (buf, weakref.ref(buf), out)
-        if len(bound.seen) > _MOST_SEEN:  # new views of one place, again and again
+        if len(bound.seen) > _MOST_SEEN:  # a loop that makes a new view of one place each time
             oldest = next(iter(bound.seen))
             del bound.seen[oldest]
             self.seen.pop(oldest, None)
 
     def _make_room(self) -> None:
-        """Forget the oldest calls on plain arrays, which nothing else may keep alive.
+        """Drop the oldest calls on plain arrays, which may be all that keeps those alive.
 
-        Those on arrays from ``empty`` cost nothing but themselves.
+        Calls on arrays from ``empty`` keep nothing else alive.
         """
         plain = [bound for bound in self.bound.values() if bound.is_plain]
         nbytes = {bound.key[0]: bound.nbytes for bound in plain}
@@ -207,10 +207,10 @@ class CallCache:
         number: int,
         out: AnyArray | None,
     ) -> BoundCall:
-        """Check a call's arguments and find what is compiled for it, or compile it.
+        """Check a call's arguments, and find its compiled call or compile it.
 
-        An array from ``empty`` is known by its place, so new views of it find what older ones
-        left; any other by its identity.
+        An array from ``empty`` is identified by its place, so new views find the plan of older
+        ones; any other array by its identity.
 
         Raises:
             ConfigError: if they are not valid; the other ranks get a ProtocolError.
@@ -272,7 +272,7 @@ class CallCache:
         signature = f"{call}({', '.join(words)})"
         op = "sum" if op is ABSENT else op
         plan = self._plan(_Asked(call, signature, vector, place, op, name, root, out))
-        # What it keeps alive of the caller's own, though the buffer may be in a window.
+        # A separate result is kept alive, too, even if the buffer is in a window.
         is_plain = place is None or out is not None
         nbytes = vector.nbytes * (1 if out is None else 2)
         run = self.executor.runner(signature, plan)
@@ -303,12 +303,12 @@ class CallCache:
         phase = call.removesuffix(_LATER).replace("_", "-")
         if root is ABSENT:
             return compiler.phase(signature, phase, vector, op=op, place=place)
-        # A call that returns at once must not wait for the other ranks.
+        # A non-blocking call must not wait for the other ranks.
         meet = not call.endswith(_LATER)
         return compiler.phase(signature, phase, vector, op=op, root=root, place=place, meet=meet)
 
     def pick(self, algorithm: str, nbytes: int, kind: np.dtype[Any], op: str) -> Choice:
-        """Return the algorithm that a call of ``nbytes`` bytes runs."""
+        """Return the algorithm of a call on ``nbytes`` bytes."""
         key = (algorithm, nbytes, kind.name, op)
         if key not in self._choices:
             self._choices[key] = pick(algorithm, self.hosts, nbytes, kind, self.costs, op=op)
@@ -320,7 +320,7 @@ class CallCache:
             self.refuse(signature, "the communicator is closed")
 
     def refuse(self, signature: str, why: str) -> NoReturn:
-        """Refuse a call, and send the other ranks the reason.
+        """Refuse a call, and send the reason to the other ranks.
 
         Raises:
             ConfigError: always.

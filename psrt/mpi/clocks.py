@@ -1,4 +1,4 @@
-"""How far the clocks of hosts are apart: by the shortest of some messages there and back."""
+"""Measures the offsets of hosts' clocks: by the shortest of several round trips."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mpi4py import MPI
 
 from psrt.mpi.tags import CLOCK
 
-#: Sends the first array to a rank and then receives into the second; None leaves either away.
+#: Sends the first array to a rank and then receives into the second; None skips either.
 Swap: TypeAlias = Callable[
     [int, np.ndarray[Any, Any] | None, np.ndarray[Any, Any] | None],
     None,
 ]
-#: Messages there and back, of which the shortest counts: a few in each turn of a host, since the
-#: first one of a turn has waited for the hosts before it.
+#: Round trips, of which the shortest counts: a few in each turn of a host, since the first one of
+#: a turn includes waiting for the hosts before it.
 _TURNS, _PINGS = 10, 5
 
 
@@ -29,11 +29,11 @@ def compare_clocks(
         rank: this one.
         leaders: a rank of each host, rank 0 first.
         clock: returns the time, in seconds.
-        swap: how two ranks exchange messages.
+        swap: exchanges messages between two ranks.
 
     Returns:
-        The seconds that this rank's clock is ahead of rank 0's, and how far off that may be; None
-        at ranks that are not leaders.
+        The seconds by which this rank's clock is ahead of rank 0's, and the error bound; None on
+        ranks that are not leaders.
     """
     nothing, theirs = np.empty(1), np.empty(1)
     best = (float("inf"), 0.0)
@@ -46,7 +46,8 @@ def compare_clocks(
             sent = clock()
             swap(0, np.array([sent]), None)
             swap(0, None, theirs)
-            # Theirs was taken somewhere in between: half of the shortest trip is the error.
+            # Rank 0 read its clock at some time between this rank's send and receipt. The middle of
+            # the two is off by at most half of the trip, so the shortest trip has the least error.
             took = clock() - sent
             best = min(best, (took, sent + took / 2 - theirs[0]))
     if rank == 0:
@@ -60,16 +61,16 @@ def clocks_of_hosts(
     clock: Callable[[], float],
     progress: Callable[[], object],
 ) -> dict[int, tuple[float, float]]:
-    """Compare the clocks of all hosts; collective, and all ranks return the same.
+    """Compare the clocks of all hosts; collective, and all ranks return the same result.
 
     Args:
         comm: the ranks.
         hosts: the lowest rank of each rank's host.
         clock: returns the time, in seconds.
-        progress: called after each message, for whoever watches whether ranks get on.
+        progress: called after each message, to report that this rank makes progress.
 
     Returns:
-        By the lowest rank of a host, what ``compare_clocks`` says of it.
+        The lowest rank of a host → the result of ``compare_clocks`` for it.
     """
     leaders = sorted(set(hosts))
 

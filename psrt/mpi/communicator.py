@@ -30,22 +30,21 @@ class Communicator(NonblockingCalls):
     """Ranks that reduce numpy arrays together. Collective to make and to close.
 
     A call takes one array, of the same shape on every rank, and works in place, as MPI does with
-    ``MPI.IN_PLACE``; only ``all_to_all`` takes a second one. Where a rank sends or receives but a
+    ``MPI.IN_PLACE``; only ``all_to_all`` takes a second one. Where a rank sends or receives only a
     part, that is its *chunk* of the array: the ``rank``-th of
-    ``psrt.core.partition.even_spans(buf.size, size)``, of the elements as they are stored.
+    ``psrt.core.partition.even_spans(buf.size, size)``, of the elements in memory order.
 
-    Every rank makes the same calls in the same order, on arrays of the same shape and type. Where
-    they differ, every rank gets a ProtocolError in that call or in its next one. (A rank that
-    neither sends nor receives an element in a call, such as one with an empty chunk, notices in the
-    next call in which it does; in calls with a root, already the first time it makes them.) What is
-    compiled for a call is kept, and with it an array of the caller's own: up to 64 calls, and
-    256 MiB of arrays that nobody else may hold any more. Arrays from ``empty`` live until the end
-    anyway.
+    Every rank makes the same calls in the same order, on arrays of the same shape and type. If
+    calls differ, every rank gets a ProtocolError in that call or in its next one. (A rank that
+    neither sends nor receives in a call, such as one with an empty chunk, notices in the next call
+    in which it does. In calls with a root it notices the first time that it makes them.) Compiled
+    calls are kept, and keep their arrays alive: up to 64 calls, and 256 MiB of arrays that the
+    caller may have dropped. Arrays from ``empty`` live until the end anyway.
 
-    As a context manager it is closed at the end of the block. Where the block ends with an error on
-    a rank, the others are not left waiting for that rank until the deadline: the call that they
-    wait in, or their next one, raises a LeftError, which says which rank left with what. Where a
-    program does not catch that, it is one line, and status 5.
+    As a context manager it is closed at the end of the block. If the block ends with an error on
+    one rank, the others do not wait for that rank until the deadline: their current or next call
+    raises a LeftError that names the rank and its error. If a program does not catch that, it ends
+    with one line and status 5.
 
     >>> communicator = psrt.Communicator()                                  # doctest: +SKIP
     >>> buffer = communicator.empty(1000)                                   # doctest: +SKIP
@@ -68,21 +67,21 @@ class Communicator(NonblockingCalls):
 
         Args:
             comm: the ranks, duplicated; None takes all ranks of the job.
-            timeout_s: seconds that a call waits while no rank is known to be busy: who computes,
-                loads or validates is not late. Nor is a rank silent for longer than this. Ranks
-                have 20 s for making the communicator if that is more.
+            timeout_s: seconds that a call waits for a rank that is not known to be busy: a rank
+                that computes, loads or validates is not late. Also the longest time that a rank
+                may give no sign of life. Making the communicator may take at least 20 s.
             busy_timeout_s: seconds that a call waits for ranks that are busy.
-            machine_costs: for ``auto``, the same on every rank; None takes psrt's own.
-            host: ranks that give the same number count as being on one host if they really are;
-                None leaves it to MPI.
+            machine_costs: for ``auto``, the same on every rank; None takes psrt's defaults.
+            host: ranks with the same number count as being on one host if they really are; None
+                leaves it to MPI.
             names: see ``Fabric``.
-            waits: further arguments of a ``CollectiveExecutor``: how those of a job wait.
+            waits: further arguments of a ``CollectiveExecutor``, for communicators within a job.
 
         Raises:
             ConfigError: if there is no MPI library.
-            TransportError: if a rank does not come to make it within the deadline.
+            TransportError: if a rank does not take part within the deadline.
 
-        A rank that stops halfway through making or closing it ends the others, status 4.
+        If a rank stops halfway through making or closing it, the others end with status 4.
         """
         from psrt.mpi.start import world  # isort: skip  # starts MPI
         from psrt.mpi.collectives.executor import CollectiveExecutor
@@ -110,41 +109,41 @@ class Communicator(NonblockingCalls):
                 }
             self._executor = CollectiveExecutor(self._fabric, timeout_s=timeout_s, **waits)
         layout = self._executor.layout
-        #: This rank.
+        #: This rank's number.
         self.rank = layout.rank
-        #: Ranks in all.
+        #: The number of ranks.
         self.size = layout.size
-        #: Number of ranks on each host.
+        #: The number of ranks on each host.
         self.hosts = tuple(len(ranks) for ranks in layout.hosts)
         self._calls = CallCache(self._executor, self.hosts, machine_costs or DEFAULT_COSTS)
-        # all_reduce looks into these itself, which saves it a call.
+        # ``all_reduce`` reads these directly, which saves a call.
         self._seen, self._under_way = self._calls.seen, self._calls.under_way
 
     def _leave(self) -> None:
-        """Tell the others that this rank's program has ended, and left this open."""
+        """Tell the others that this rank's program has ended without closing this."""
         self._executor.leave(None)
 
     def _look_for_the_lost(self) -> None:
-        """Raise a ``TransportError`` if a rank has died, or is silent and not at work."""
-        assert self._company is not None, "who has none does not look"
+        """Raise a ``TransportError`` if a rank has died, or is silent without computing."""
+        assert self._company is not None, "only communicators with a company look"
         text = self._company.late(self._members, self._timeout_s)
         if text:
             raise TransportError(f"{text}; this rank waits in {self._executor.matcher.latest()}")
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> AnyArray:
-        """Return a new array, zero at first, that the ranks of this host can see; collective.
+        """Return a new array of zeros that the ranks of this host can see; collective.
 
-        Collectives on it copy nothing through MPI inside the host. It lives until the communicator
+        Inside the host, collectives on it copy nothing through MPI. It lives until the communicator
         is closed and must not be used afterwards.
 
         Args:
             shape: the same on every rank.
-            dtype: one of ``DTYPES``, or another of 1, 2, 4, 8 or 16 plain bytes, whose elements can
-                be sent; the same on every rank.
+            dtype: one of ``DTYPES``; or any other of 1, 2, 4, 8 or 16 plain bytes, which can be
+                sent but not reduced; the same on every rank.
 
         Raises:
-            ConfigError: if there is no such array.
-            ProtocolError: if the ranks do not ask for the same.
+            ConfigError: if such an array cannot be made.
+            ProtocolError: if the ranks ask for different arrays.
         """
         signature = f"empty({shape}, {dtype})"
         self._calls.check_open(signature)
@@ -162,16 +161,15 @@ class Communicator(NonblockingCalls):
 
         Args:
             buf: contiguous and writeable, of one of ``DTYPES``; the same shape on every rank.
-                Fastest where it comes from ``empty``.
+                Fastest if it comes from ``empty``.
             op: sum, mean, min, max or prod; and, or, xor of the bits of integers. The mean of
-                integers is rounded down. A mean fits where the numbers do, though their sum may
-                not.
-            algorithm: ``auto`` picks by size, ranks, hosts and costs (see ``choice``); ``node``
-                folds in shared memory; a name of ``psrt.collective.ALGORITHMS`` runs that
-                schedule over all ranks, ``node+`` and a name runs it between hosts; ``mpi`` is
-                the library's own, which promises less: the order of its sums is its own, and the
-                ranks may end with different numbers where the op is min or max and one of them
-                has a NaN or a -0.0. ``auto`` does not take it for these.
+                integers is rounded down. A mean does not overflow, even where the sum would.
+                algorithm: ``auto`` picks by size, ranks, hosts and costs (see ``choice``); ``node``
+            folds in shared memory; a name of ``psrt.collective.ALGORITHMS`` runs that
+                schedule over all ranks, and ``node+`` with a name runs it between hosts. ``mpi``
+                is the MPI library's, which promises less: it may sum in any order, and ranks may
+                end with different numbers for min and max if there is a NaN or a -0.0. ``auto``
+                does not take it for these.
 
         Returns:
             ``buf``.
@@ -186,7 +184,7 @@ class Communicator(NonblockingCalls):
             run, kind, flags, _ = self._seen[id(buf), op, algorithm]
         except (KeyError, TypeError):  # TypeError: an operation such as MPI.SUM
             run = None
-        # An array may have become another one in place, as by ``buf.dtype = np.int32``.
+        # The same object may have another type or shape now, as after ``buf.dtype = np.int32``.
         if run is None or buf.dtype is not kind or buf.flags.num != flags or self._under_way:
             run = self._calls.find("all_reduce", buf, op, algorithm).run
         run()
@@ -196,11 +194,11 @@ class Communicator(NonblockingCalls):
         """Reduce ``buf`` over all ranks and leave each with its chunk of the result.
 
         Args:
-            buf: as in ``all_reduce``; the chunks of the other ranks are undefined afterwards.
+            buf: as in ``all_reduce``; afterwards the chunks of other ranks in it are undefined.
             op: as in ``all_reduce``.
 
         Returns:
-            This rank's chunk, a flat view of ``buf``, which is where it stays.
+            This rank's chunk, as a flat view of ``buf``.
 
         Raises:
             PsrtError: as ``all_reduce``.
@@ -209,10 +207,11 @@ class Communicator(NonblockingCalls):
         return self._chunk(buf)
 
     def all_gather(self, buf: AnyArray) -> AnyArray:
-        """Fill ``buf`` with every rank's chunk of it, as ``reduce_scatter`` cuts and leaves them.
+        """Fill ``buf`` with every rank's chunk of it; chunks are those of ``reduce_scatter``.
 
         Args:
-            buf: as in ``all_reduce``, of the length of the result; each rank fills its own chunk.
+            buf: as in ``all_reduce``, with the length of the result; before the call each rank
+            fills its own chunk.
 
         Returns:
             ``buf``.
@@ -224,11 +223,11 @@ class Communicator(NonblockingCalls):
         return buf
 
     def broadcast(self, buf: AnyArray, root: int = 0) -> AnyArray:
-        """Fill ``buf`` with that of rank ``root``.
+        """Fill ``buf`` with the ``buf`` of rank ``root``.
 
         Args:
-            buf: as in ``all_reduce``; of any type that ``empty`` takes, as in all calls that only
-                send.
+            buf: as in ``all_reduce``, but of any type that ``empty`` takes, as in all calls that do
+                not reduce.
             root: the same on every rank.
 
         Returns:
@@ -241,10 +240,10 @@ class Communicator(NonblockingCalls):
         return buf
 
     def reduce(self, buf: AnyArray, op: str = "sum", root: int = 0) -> AnyArray:
-        """Reduce ``buf`` over all ranks into that of rank ``root``.
+        """Reduce ``buf`` over all ranks into the ``buf`` of rank ``root``.
 
         Args:
-            buf: as in ``all_reduce``; those of the other ranks are undefined afterwards.
+            buf: as in ``all_reduce``; undefined afterwards on the other ranks.
             op: as in ``all_reduce``.
             root: the same on every rank.
 
@@ -261,9 +260,8 @@ class Communicator(NonblockingCalls):
         """Leave each rank with its chunk of rank ``root``'s ``buf``.
 
         Args:
-            buf: as in ``all_reduce``, of the whole length on every rank. What it holds elsewhere
-                than in the own chunk is of no use afterwards, but at ``root``, where nothing
-                changes.
+            buf: as in ``all_reduce``, with the whole length on every rank. On ``root`` it does not
+                change; on other ranks all except the own chunk is undefined afterwards.
             root: the same on every rank.
 
         Returns:
@@ -276,12 +274,12 @@ class Communicator(NonblockingCalls):
         return self._chunk(buf)
 
     def gather(self, buf: AnyArray, root: int = 0) -> AnyArray:
-        """Fill rank ``root``'s ``buf`` with every rank's chunk, as ``scatter`` cuts them.
+        """Fill rank ``root``'s ``buf`` with every rank's chunk; chunks are those of ``scatter``.
 
         Args:
-            buf: as in ``all_reduce``, of the length of the result on every rank; each fills its own
-                chunk. The other ranks keep theirs; what else their arrays hold is of no use
-                afterwards.
+            buf: as in ``all_reduce``, with the length of the result on every rank; before the call
+                each fills its own chunk. Other ranks keep their chunk; the rest of their ``buf`` is
+                undefined afterwards.
             root: the same on every rank.
 
         Returns:
@@ -298,22 +296,23 @@ class Communicator(NonblockingCalls):
 
         Args:
             buf: (size, …) or (size · k,): ``size`` equal blocks one after another, block j for
-                rank j; contiguous with rows first, the same shape on every
-                rank. From ``empty``, it is read by the other ranks of the host where it lies.
-            out: where the result goes: of the type of ``buf`` and as many elements, anywhere but
-                in ``buf``, which is only read then. None: to ``buf``, as with ``MPI.IN_PLACE``.
+                rank j; contiguous in C order, the same shape on every rank. If it comes from
+                ``empty``, the other ranks of the host read it in place.
+            out: receives the result: an array of the type and number of elements of ``buf`` that
+                does not overlap it; ``buf`` is then only read. None for ``buf``, as with
+                ``MPI.IN_PLACE``.
 
         Returns:
-            ``out``, or ``buf`` where that is None; block i is what rank i had for this rank.
+            ``out``, or ``buf`` if that is None; block i is the one that rank i had for this rank.
 
         Raises:
-            PsrtError: as ``all_reduce``; ConfigError also if these are not ``size`` equal blocks.
+            PsrtError: as ``all_reduce``; ConfigError also if ``buf`` is not ``size`` equal blocks.
         """
         self._calls.find("all_to_all", buf, out=out).run()
         return buf if out is None else out
 
     def choice(self, nbytes: int, dtype: npt.DTypeLike = np.float32, op: str = "sum") -> Choice:
-        """Return what ``auto`` picks, the prediction, and why.
+        """Return the all-reduce that ``auto`` picks, with the predictions and the reason.
 
         Args:
             nbytes: of the vector.
@@ -324,7 +323,7 @@ class Communicator(NonblockingCalls):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed, so that arrays from ``empty`` must not be used any more."""
+        """Whether it is closed; arrays from ``empty`` must not be used then."""
         return self._calls.closed
 
     @property
@@ -353,7 +352,7 @@ class Communicator(NonblockingCalls):
                 self._calls.let_finish(lambda number: True)
                 self._executor.meet("close()")
         finally:
-            if not self._executor.broken:  # or MPI may still be writing to what they hold
+            if not self._executor.broken:  # otherwise MPI may still write to their buffers
                 self._calls.clear()
             with in_time(self.rank, self._timeout_s, "closes a communicator"):
                 try:

@@ -1,6 +1,6 @@
-"""The ranks that communicators are among, watched together: one watch for all that it covers.
+"""One watch over the ranks of a communicator, shared by all communicators that it covers.
 
-The threads and lines are those that watch over a job (``monitor``); here they end nobody.
+Its threads and lines are those that watch over a job (``monitor``); here they end no process.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from mpi4py import MPI
 from psrt.faults.news import NewsHub, NewsLine
 from psrt.mpi.monitor import Monitor
 
-#: Those of this process that are open, the newest last.
+#: The open watches of this process, the newest last.
 _open: list[Company] = []
 
 
 class Company:
-    """A watch over the ranks of one communicator, which others over some of these share."""
+    """A watch over the ranks of one communicator; communicators of some of these ranks share it."""
 
     def __init__(self, comm: MPI.Comm, timeout_s: float) -> None:
-        """Begin to watch; collective.
+        """Start to watch; collective.
 
         Raises:
-            TransportError: if rank 0 has not heard of all within the time-out.
+            TransportError: if rank 0 has not heard from all within the time-out.
         """
         self._monitor = Monitor(comm, timeout_s, ends=False)
         self._group = comm.Get_group()
-        #: The same on all ranks, and of no other company.
+        #: An identifier: the same on all ranks, and unique.
         self.number = _one_number(comm)
-        #: What communicators do that are still open when the program ends.
+        #: The farewells of communicators that are still open, called when the program ends.
         self._farewells: list[Callable[[], None]] = []
         if not _open:
             atexit.register(_end, os.getpid())
         _open.append(self)
 
     def places(self, comm: MPI.Comm) -> frozenset[int]:
-        """Return the ranks of a communicator as this watch numbers them; empty if one is not in."""
+        """Return a communicator's ranks in the numbers of this watch; empty if it lacks one."""
         group = comm.Get_group()
         found = group.Translate_ranks(range(group.size), self._group)
         group.Free()
         return frozenset() if MPI.UNDEFINED in found else frozenset(map(int, found))
 
     def join(self, timeout_s: float, farewell: Callable[[], None]) -> None:
-        """Take in one more communicator that asks.
+        """Add a communicator to this watch.
 
         Args:
             timeout_s: its deadline.
@@ -59,21 +59,21 @@ class Company:
 
     @property
     def busy_until(self) -> Callable[[], float]:
-        """What returns until when a rank was known to be busy."""
+        """A function that returns until when a rank was known to be busy."""
         return self._monitor.busy_until
 
     def late(self, ranks: frozenset[int], timeout_s: float) -> str:
-        """Return who of some ranks has died, or is silent for the time-out, in words; or nothing.
+        """Return in words which of some ranks have died or are silent for the time-out; or nothing.
 
         Args:
             ranks: of ``places``.
-            timeout_s: of who asks.
+            timeout_s: of the asking communicator.
         """
         watcher = self._monitor.watcher
         return watcher.late(ranks, timeout_s) if isinstance(watcher, NewsHub | NewsLine) else ""
 
     def leave(self, farewell: Callable[[], None]) -> None:
-        """Take out a communicator; the last one ends the watch."""
+        """Remove a communicator; the last one ends the watch."""
         self._farewells.remove(farewell)
         if not self._farewells:
             _open.remove(self)
@@ -83,7 +83,7 @@ class Company:
                 atexit.unregister(_end)
 
     def end(self) -> None:
-        """Say goodbye: this process only waits for the others in MPI's own end."""
+        """Say goodbye: from here on this process only waits for the others in MPI_Finalize."""
         for farewell in self._farewells:
             farewell()
         self._monitor.close()
@@ -115,7 +115,7 @@ def company_of(comm: MPI.Comm, timeout_s: float, farewell: Callable[[], None]) -
     """
     mine = known(comm)
     number = 0 if mine is None else mine.number
-    # A rank whose communicator has failed may have closed what others still have.
+    # A rank whose communicator has failed may have closed a watch that others still have.
     agreed = np.array([number, -number], np.int64)
     comm.Allreduce(MPI.IN_PLACE, agreed, MPI.MAX)
     if mine is None or agreed[0] != -agreed[1]:

@@ -1,8 +1,8 @@
-"""Keeps the workers of a host apart, each on its share of the cores, while they train.
+"""Gives each worker of a host its own share of the cores while they train.
 
-With more ranks than cores the kernel now and then wakes a worker on the core of another one, which
-computes, while a core is idle: then that step takes as long as two. A server stays free to run
-wherever a worker waits.
+With more ranks than cores the kernel sometimes wakes a worker on the core of a computing worker
+while another core is idle; that step then takes as long as two. A server is not bound, so it can
+run wherever a worker waits.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Cores = frozenset[int]
 def cores_of_worker(
     comm: MPI.Comm, workers: Collection[int], machine: Sequence[int]
 ) -> Cores | None:
-    """Return the cores that this rank is to compute on; collective.
+    """Return the cores on which this rank should compute; collective.
 
     Args:
         comm: the ranks of the job.
-        workers: those of them that compute.
-        machine: those on this rank's machine, in order.
+        workers: the ranks that compute.
+        machine: the ranks on this rank's machine, in order.
 
     Returns:
-        None if this rank is no worker, if its machine has a core for each rank or none for some
-        worker, or if its ranks were bound to cores already, in different ways.
+        None if this rank is not a worker, if its machine has a core for each rank or too few for
+        its workers, or if its ranks were already bound to different cores.
     """
     allowed = _allowed()
     bound = np.empty(comm.size, np.int64)
@@ -42,7 +42,7 @@ def cores_of_worker(
 
 
 def share(cores: list[int], computes: Sequence[int], rank: int) -> Cores | None:
-    """Deal cores out to the ranks that compute; return those of one rank, None for none.
+    """Split cores among the ranks that compute; return those of one rank, None for none.
 
     >>> [share([0, 1, 4, 5, 6], [0, 1, 0, 1], rank) for rank in (0, 1, 3)]
     [None, frozenset({0, 1}), frozenset({4, 5})]
@@ -57,12 +57,12 @@ def share(cores: list[int], computes: Sequence[int], rank: int) -> Cores | None:
 
 @contextmanager
 def kept_on(cores: Cores | None) -> Iterator[None]:
-    """Run this thread, and those that it starts, on some cores only; None changes nothing."""
+    """Bind this thread, and those that it starts, to some cores; None changes nothing."""
     before = _allowed()
     if cores is None or not before:
         yield
         return
-    with suppress(OSError):  # they were taken away meanwhile
+    with suppress(OSError):  # the cores may have been taken away meanwhile
         os.sched_setaffinity(0, cores)
     try:
         yield
@@ -72,5 +72,5 @@ def kept_on(cores: Cores | None) -> Iterator[None]:
 
 
 def _allowed() -> list[int]:
-    """Return the cores that this thread may run on; none where the system does not say."""
+    """Return the cores that this thread may run on; empty if the system does not tell."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

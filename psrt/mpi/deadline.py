@@ -1,4 +1,4 @@
-"""Deadlines for set-up and close, where MPI has calls that only block."""
+"""Deadlines for set-up and close, where MPI has only blocking calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psrt.faults.processes import leave
 from psrt.faults.vitals import never
 from psrt.transport.backoff import Backoff
 
-#: Seconds that these take on a busy machine, whatever the deadline of a call is.
+#: Seconds that these may take on a busy machine, even if the deadline of a call is shorter.
 _LEAST_S = 20.0
 
 
@@ -33,7 +33,7 @@ def meet(
         busy_until: see ``Backoff``.
 
     Raises:
-        TransportError: if one has not come within the deadline.
+        TransportError: if a rank is missing at the deadline.
     """
     request = comm.Ibarrier()
     backoff = Backoff(
@@ -48,8 +48,8 @@ def in_time(rank: int, timeout_s: float, doing: str) -> Iterator[None]:
 
     Args:
         rank: of this process.
-        timeout_s: of a wait in the block, which raises first.
-        doing: what the block does, in words that follow the rank.
+        timeout_s: of waits inside the block, which raise first.
+        doing: what the block does, in words that follow "rank N".
     """
     seconds = timeout_s + _LEAST_S
 

@@ -1,4 +1,4 @@
-"""What the ranks of one communicator talk through: made once, whatever is built upon it."""
+"""What the ranks of one communicator communicate through; made once, and shared by all users."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from psrt.transport.backoff import Backoff
 class Fabric:
     """A duplicate of a communicator, its hosts, and what the ranks of this host share.
 
-    Collective to make and to close. All that is built upon it sends its messages on the duplicate,
-    told apart by ``psrt.mpi.tags``, and makes its collectives there in one order on all ranks.
+    Collective to make and to close. Its users send their messages on the duplicate, distinguished
+    by ``psrt.mpi.tags``, and make collective calls there in the same order on all ranks.
     """
 
     def __init__(
@@ -37,19 +37,19 @@ class Fabric:
         Args:
             comm: the ranks; duplicated.
             host: see ``split_hosts``.
-            floats: float32 numbers that this rank wants to have in ``memory``.
+            floats: float32 numbers of this rank in ``memory``.
             boxes: mailboxes to each rank there; the same on all ranks.
-            names: what ranks are called in messages, where these are some of the ranks of a job;
-                empty for their own numbers.
+            names: the ranks' numbers in messages, if these are only some of the ranks of a job;
+                empty for their numbers in ``comm``.
         """
         assert isinstance(comm, MPI.Intracomm), (
             "collectives are among the ranks of one intracommunicator"
         )
-        #: All ranks, for psrt's own messages.
+        #: The duplicate, for psrt's own messages.
         self.comm = comm.Dup()
-        #: By rank, its number in messages.
+        #: Rank → its number in messages.
         self.names = tuple(names) or tuple(range(comm.size))
-        #: The ranks of this host, and who is on which.
+        #: The ranks of this host, and which ranks are on which host.
         self.node, self.layout = split_hosts(self.comm, host)
         #: Rank → rank on this host.
         self.local = {rank: local for local, rank in enumerate(self.layout.local_ranks)}
@@ -57,9 +57,9 @@ class Fabric:
         self.unannounced_bytes = unannounced_bytes(self.comm, self.layout.machine)
         #: Mailboxes, flags and numbers of the ranks of this host.
         self.memory = NodeMemory(self.node, floats, boxes)
-        #: Lets this rank sleep until one of them has something for it.
+        #: Lets this rank sleep until one of them sends it something.
         self.wakeup = Wakeup(self.node, self.memory)
-        #: Windows that are made later.
+        #: The windows that are made later.
         self.segments = Segments(self.node)
 
     def numbers_of(self, rank: int) -> Vector:
@@ -73,16 +73,16 @@ class Fabric:
             wakeup=self.wakeup if self.wakeup.works else None,
             **how,
         )
-        # What comes by MPI, from other hosts, wakes no sleeper.
+        # Messages by MPI, from other hosts, wake no sleeper.
         found.must_poll |= len(self.local) < self.comm.size
         return found
 
     def close(self, *, alone: bool = False) -> None:
-        """Free what was made; collective.
+        """Free all resources; collective.
 
         Args:
-            alone: whether something has failed, so that the others may not come: then only what
-                is this rank's own is freed.
+            alone: whether something has failed, so that other ranks may not take part; then only
+                this rank's own resources are freed.
         """
         self.wakeup.close()
         if alone:

@@ -1,4 +1,4 @@
-"""Files from rank to rank, in pieces: of any length, in the memory of one piece."""
+"""Sends files from rank to rank in pieces: of any length, with the memory of one piece."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psrt.core.errors import OutputError
 _TAG = 6
 #: Bytes of a piece.
 _PIECE = 1 << 20
-#: Waits until the first is true; the second says for whom, at the deadline.
+#: Waits until the first function returns True; at the deadline the second names the peer.
 Wait = Callable[[Callable[[], bool], Callable[[], str]], None]
 
 
@@ -24,14 +24,14 @@ def send_file(comm: MPI.Comm, file: BinaryIO, to: int, wait: Wait) -> None:
     """Send a whole file: its length, its bytes, and their CRC-32.
 
     Args:
-        comm: both ranks are in it.
-        file: open for reading, at whatever place.
+        comm: the communicator of both ranks.
+        file: open for reading, at any position.
         to: the rank that calls ``receive_file``.
         wait: of this rank.
     """
 
     def send(data: memoryview | np.ndarray) -> None:
-        # Synchronous, so that no more than a piece is ever under way.
+        # Synchronous sends, so that at most one piece is in flight.
         request = comm.Issend([data, MPI.BYTE], to, _TAG)
         wait(request.Test, lambda: f"rank {to} to take this rank's file")
 
@@ -41,14 +41,14 @@ def send_file(comm: MPI.Comm, file: BinaryIO, to: int, wait: Wait) -> None:
     for at in range(0, size, _PIECE):
         part = piece[: min(_PIECE, size - at)]
         read = os.preadv(file.fileno(), [part], at)
-        assert read == len(part), "a regular file, which nobody writes to any more"
+        assert read == len(part), "the file must be regular and not written to any more"
         crc = zlib.crc32(part, crc)
         send(part)
     send(np.array([crc], np.int64).view(np.uint8))
 
 
 def receive_file(comm: MPI.Comm, source: int, path: Path, wait: Wait) -> None:
-    """Write what rank ``source`` sends by ``send_file``.
+    """Write the file that rank ``source`` sends by ``send_file``.
 
     Args:
         comm: both ranks are in it.
@@ -57,8 +57,8 @@ def receive_file(comm: MPI.Comm, source: int, path: Path, wait: Wait) -> None:
         wait: of this rank.
 
     Raises:
-        OutputError: if the file cannot be written, or other bytes came than were sent; after all
-            has come.
+        OutputError: if the file cannot be written, or was damaged on its way; raised after all of
+            it has arrived.
     """
 
     def receive(data: memoryview | np.ndarray) -> None:

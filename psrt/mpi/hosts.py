@@ -1,4 +1,4 @@
-"""Which ranks are on which host: decided once, the same on every rank."""
+"""Finds which ranks are on which host: once, with the same result on every rank."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from mpi4py import MPI
 class Layout:
     """The ranks of a communicator by host, as seen from one of them."""
 
-    #: This rank.
+    #: This rank's number.
     rank: int
     #: Ranks of each host, ascending; hosts in the order of their lowest rank.
     hosts: tuple[tuple[int, ...], ...]
-    #: Whether this rank's machine has more ranks than cores for them. Those that only count as
-    #: being on another host share its cores all the same.
+    #: Whether this rank's machine has more ranks than cores. Ranks that are only counted as being
+    #: on another host share its cores, too.
     oversubscribed: bool = False
-    #: Ranks of this rank's machine, also those that only count as being on another host.
+    #: Ranks of this rank's machine, including those that are only counted as being on another host.
     machine: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
-        """Ranks in all."""
+        """The number of ranks."""
         return sum(map(len, self.hosts))
 
     @property
@@ -35,19 +35,19 @@ class Layout:
 
     @property
     def local_ranks(self) -> tuple[int, ...]:
-        """Ranks of this rank's host, itself included; a rank's place here is its local rank."""
+        """Ranks of this rank's host, itself included; the index in this list is the local rank."""
         return self.hosts[self.host]
 
     @property
     def local_rank(self) -> int:
-        """This rank's place among its node-local ranks."""
+        """This rank's index among its node-local ranks."""
         return self.local_ranks.index(self.rank)
 
     @property
     def rails(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks that talk to each other between hosts: rail i is the i-th rank of every host.
+        """Ranks that communicate between hosts: rail i is the i-th rank of every host.
 
-        There are as many as the smallest host has ranks.
+        There are as many rails as the smallest host has ranks.
         """
         return tuple(zip(*self.hosts, strict=False))
 
@@ -57,8 +57,8 @@ def split_hosts(comm: MPI.Comm, host: int | None = None) -> tuple[MPI.Intracomm,
 
     Args:
         comm: the ranks.
-        host: ranks that give the same number count as being on one host if they really are; None
-            leaves it to MPI. A number of its own for each rank turns shared memory off.
+        host: ranks with the same number count as being on one host if they really are; None leaves
+            it to MPI. A different number for each rank turns shared memory off.
 
     Returns:
         The communicator of this rank's host, to be freed by the caller, and the layout.
@@ -72,7 +72,7 @@ def split_hosts(comm: MPI.Comm, host: int | None = None) -> tuple[MPI.Intracomm,
     everyone.Free()
     if host is not None:
         whole, part = node, node.Split(host)
-        assert isinstance(part, MPI.Intracomm), "a part of an intracommunicator is one"
+        assert isinstance(part, MPI.Intracomm), "a split of an intracommunicator is one"
         whole.Free()
         node = part
     lowest = np.array([comm.rank], np.int64)

@@ -1,4 +1,4 @@
-"""The links of one rank to all whom it sends messages in a job, and who is heard next."""
+"""The links of one rank to all its peers in a job, and the order in which they are received."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Link: TypeAlias = LocalLink | LocalNeighbour | RemoteLink | DepartedLink
 
 
 class JobLinks:
-    """At a worker a link to each shard, at a server one from each of its shards to each worker.
+    """On a worker, a link to each shard; on a server, one from each of its shards to each worker.
 
-    At a worker with neighbours a link to each of them, of a shard 0.
+    On a worker with neighbours, a link to each of them, as of a shard 0.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class JobLinks:
         self._rank = fabric.comm.rank
         self._local = fabric.local
         mine = role_map.shards_of(self._rank)
-        #: At a worker, by server; none where a server has one shard only.
+        #: On a worker, by server; none if a server has only one shard.
         self._windows: dict[int, Window] = {}
         if windows and role_map.most_shards > 1 and not mine:
             self._windows = {server: Window() for server in role_map.server_ranks}
         #: Shard → rank of the peer → link.
         self.by_shard: dict[int, dict[int, Link]] = {}
-        #: Shard → worker number → where its gradient span is found, at a server.
+        #: On a server: shard → worker number → the worker's gradient span.
         self.payloads: dict[int, list[Vector]] = {}
         if mine:
             self._make_server(mine)
@@ -65,14 +65,15 @@ class JobLinks:
         local: list[LocalLink | LocalNeighbour | DepartedLink] = [
             link for link in everything if isinstance(link, LocalLink | LocalNeighbour)
         ]
-        #: The same links, begun at each in turn, so that none is favoured.
+        #: The same links, in rotating order, so that none is favoured.
         self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
         self._turn = 0
-        #: Those to other hosts.
+        #: The links to other hosts.
         self.remote = [link for link in everything if isinstance(link, RemoteLink)]
         self._frame_requests: list[MPI.Request] = [link.frame_request for link in self.remote]
-        #: By rank, its links whose frame has come while the payload may not have, in order: the
-        #: first shard is whole, and may be answered, while the next one is on its way.
+        #: By rank, its links whose message has arrived but whose payload may not have, in order of
+        #: arrival. Payloads are received in this order: the first shard is complete, and may be
+        #: answered, while the next one is in flight.
         self._half: dict[int, deque[RemoteLink | DepartedLink]] = {}
 
     def _make_worker(self) -> None:
@@ -127,11 +128,11 @@ class JobLinks:
     def _link(self, peer: int, shard: int, sends: list[Vector], landing: Vector | None) -> Link:
         """Return one shard's link to a rank, with this rank's regions and landing."""
         local, span, memory = self._local.get(peer), self._role_map.spans[shard], self._memory
-        # The shard's place among those of its server: both ends count alike.
+        # The shard's index among those of its server, which is the same number at both ends.
         server = self._role_map.servers[shard]
         place = self._role_map.shards_of(server).index(shard)
         if local is None:
-            assert landing is not None, "a payload from another host needs a place to land"
+            assert landing is not None, "a payload from another host needs a landing"
             longest = self._frame_bytes if self._rank == server else self._reply_bytes
             return RemoteLink(
                 self._fabric.comm,
@@ -183,7 +184,7 @@ class JobLinks:
         return sum(it.bytes_sent for it in links), sum(it.bytes_received for it in links)
 
     def frame(self, shard: int, worker: int) -> Bytes:
-        """Return the frame that came last between a shard and ``worker``, or from a neighbour."""
+        """Return the last frame between a shard and ``worker``, or from a neighbour."""
         if self._neighbours is not None:
             return self.neighbour(worker).frame
         server = self._role_map.servers[shard]
@@ -205,22 +206,22 @@ class JobLinks:
         return self._poll_remote() if self.remote else None
 
     def take_frames(self) -> None:
-        """See to what has come from other hosts."""
+        """Make progress on messages from other hosts."""
         for index in self._arrived():
             link = self.remote[index]
             link.arrived()
             queue = self._half.setdefault(link.peer, deque())
             queue.append(link)
-            # One payload of a peer at a time: its shards share one connection, on which the first
-            # would be late by as much as the others take.
+            # One payload of a peer at a time: its shards share one connection, and payloads that
+            # are received at the same time would all be complete only at the end.
             if len(queue) == 1:
                 link.take_payload()
 
     def _arrived(self) -> Iterable[int]:
-        """Return the places of the links whose next message has come."""
+        """Return the indices of the links whose next message has arrived."""
         if not survives():
             return MPI.Request.Testsome(self._frame_requests) or ()
-        # One by one: an error of one would hide which others have completed.
+        # One by one, not by Testsome: the error of one would hide which others have completed.
         requests = enumerate(self._frame_requests)
         there = (index for index, request in requests if request != MPI.REQUEST_NULL)
         return [index for index in there if self.remote[index].has_message()]
@@ -231,8 +232,8 @@ class JobLinks:
             message = queue[0].complete()
             if message is not None:
                 queue.popleft()
-                # To the end of the line: no rank is favoured. The loop over what is changed here
-                # ends with it.
+                # To the end of the queue, so that no rank is favoured. This changes the list that
+                # the loop iterates over, so the loop ends here.
                 del self._half[rank]
                 if queue:
                     queue[0].take_payload()
@@ -241,17 +242,17 @@ class JobLinks:
         return None
 
     def drain(self) -> bool:
-        """Take what came for nobody any more; return whether all that was sent has left.
+        """Receive and discard messages; return whether all sent messages have left.
 
-        A worker may end before it has received what neighbours sent to it, and MPI ends only when
-        all of it has been received.
+        A worker may end before it has received all that its neighbours sent, and MPI can end only
+        when everything has been received.
         """
         while self.remote and self._poll_remote() is not None:
             pass
         return not any(link.in_flight() for link in self.remote)
 
     def part_from(self, rank: int, leave_of: Callable[[int, int], Leave | None]) -> None:
-        """Have a worker's links deliver that it left, and nothing else from now on."""
+        """Make a worker's links deliver that it left, and nothing else from now on."""
         worker = self._role_map.worker_of(rank)
         self._half.pop(rank, None)
         for shard, links in self.by_shard.items():
@@ -262,7 +263,7 @@ class JobLinks:
             departed = links[rank] = DepartedLink(
                 leave, link.payload, link.frame, link.bytes_sent, link.bytes_received
             )
-            # MPI passes over what is null; the receive itself stays posted until the end.
+            # MPI skips null requests; the receive itself stays posted until the end.
             if isinstance(link, RemoteLink):
                 self._frame_requests[self.remote.index(link)] = MPI.REQUEST_NULL
                 if leave is not None:
@@ -271,7 +272,7 @@ class JobLinks:
                 rotation[:] = [departed if it is link else it for it in rotation]
 
     def close(self) -> None:
-        """Take back what was begun, and forget the memory of others."""
+        """Cancel posted receives, and drop views of others' memory."""
         for link in self.remote:
             link.close()
         self.remote.clear()

@@ -1,7 +1,8 @@
-"""What MPI says of a peer whose process has died: under Open MPI's ULFM an error, at its calls.
+"""Handles MPI's errors about peers that have died, which Open MPI's ULFM returns from calls.
 
-Who is gone, rank 0 tells (``psrt.faults``). So whoever waits for a peer that MPI calls dead goes on
-waiting until it hears that from there: all ranks then leave it out for the same reason.
+Rank 0 decides which ranks are gone (``psrt.faults``). So a rank that waits for a peer which MPI
+reports dead keeps waiting until rank 0 reports it, too: all ranks then exclude it by the same
+decision.
 
 Source: W. Bland et al., Post-failure recovery of MPI communication capability, IJHPCA 27(3), 2013.
 """
@@ -16,15 +17,15 @@ from mpi4py import MPI
 
 #: Set by ``mpirun --with-ft ulfm``.
 _ENABLED = "OMPI_MCA_mpi_ft_enable"
-#: Of an operation with a rank that has died; of one with any rank, while some that have died are
-#: not acknowledged; of several operations. MPICH has these names too, for the class of all its
-#: unknown errors.
+#: The error classes: of an operation with a dead rank; of one with any source, while some dead
+#: ranks are not acknowledged; of several operations. MPICH has these names, too, for the class of
+#: all its unknown errors.
 _CLASSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_IN_STATUS)
 
 
 @functools.cache
 def survives() -> bool:
-    """Return whether MPI goes on when the process of a rank dies."""
+    """Return whether MPI continues when the process of a rank dies."""
     return MPI.get_vendor()[0] == "Open MPI" and os.environ.get(_ENABLED) in ("1", "true", "yes")
 
 
@@ -34,10 +35,10 @@ def is_of_the_dead(error: MPI.Exception) -> bool:
 
 
 class Living:
-    """Whether a peer lives, as far as operations with it have told.
+    """Whether a peer is alive, as far as operations with it have shown.
 
-    A request that has failed is no more, and one that is no more tests as complete: so after the
-    first error nothing of that peer is ever complete.
+    A failed request becomes null, and a null request tests as complete. So after the first error
+    nothing of that peer counts as complete any more.
     """
 
     def __init__(self) -> None:
@@ -57,5 +58,5 @@ class Living:
 
 
 def acknowledge(comm: MPI.Comm) -> None:
-    """Have receives and probes of any rank leave out those that have died until now."""
+    """Make receives and probes of any source ignore the ranks that have died so far."""
     comm.Ack_failed(comm.Get_failed().size)

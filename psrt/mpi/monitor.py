@@ -1,9 +1,9 @@
-"""Watches over the ranks of a job: none waits for ever, and what went wrong is told once.
+"""Watches over the ranks of a job: none waits for ever, and each failure is reported once.
 
 Rank 0 has a hub, the others a line to it (``psrt.faults``). They are set up by messages between
-rank 0 and each other rank, not by collectives: one rank that has stopped must not keep the others
-from being heard. A rank that cannot reach the hub, such as behind a firewall, is not watched, and
-its waits have their own deadlines.
+rank 0 and each other rank, not by collectives: a rank that has stopped must not delay reports of
+the others. A rank that cannot reach the hub, such as behind a firewall, is not watched; its waits
+have their own deadlines.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ from psrt.mpi.lost import is_of_the_dead
 from psrt.mpi.start import abort_status
 from psrt.mpi.tags import ADDRESS, MEMBER, READY
 
-#: Until the job's own time-outs are known.
+#: The time-out until the job's own are known.
 TIMEOUT_S, _BUSY_S = 60.0, 3600.0
-#: When a wait is told, at the latest.
+#: Seconds after which a wait is reported at the latest.
 _STALL_S = 30.0
 #: Bytes of a message of the set-up.
 _FRAME = 4096
 _POLL_S = 2e-4
-#: Processes of its host that each rank looks after: enough that several may die at once.
+#: Processes of its host that each rank watches: enough that several may die at once.
 _NEIGHBOURS = 4
-#: How long the launcher is given to read what a failed rank says. It may see the abort first and
-#: then never read the rest.
+#: Seconds that the launcher gets to read the last output of a failed rank. It may see the abort
+#: first and then never read the rest.
 _READ_S = 1.0
-#: Seconds that the other ranks have to close their files before the job is aborted.
+#: Seconds that the other ranks get to close their files before the job is aborted.
 _CLOSE_S = 0.5
-#: How long a rank that MPI tells of a death waits for rank 0 to say whose it is.
+#: Seconds that a rank to which MPI reports a death waits for rank 0 to say whose it is.
 _TOLD_S = 5.0
-#: How much longer than rank 0 the others wait for each other in the set-up, in seconds.
+#: Seconds that the others wait longer in the set-up than rank 0, so that rank 0 reports first.
 _LATER_S = 0.5
-#: MPICH's Abort waits for ever on a host that has lost the others.
+#: Seconds for MPICH's Abort, which waits for ever on a host that is cut off from the others.
 _ABORT_S = 3
-#: Of one sleep of a rank that waits for its end.
+#: Seconds of one sleep of a rank that waits to be ended.
 _LONG_S = 3600.0
 
 
@@ -80,17 +80,17 @@ class Monitor:
 
         Args:
             comm: the ranks.
-            timeout_s: seconds that a rank may be silent, or wait while nobody is busy.
-            ends: whether to end the job when something is wrong; else the ranks hear ``News``.
+            timeout_s: seconds that a rank may be silent, or wait while no rank is busy.
+            ends: whether to end the job after a failure; else the ranks receive ``News``.
 
         Raises:
-            TransportError: at rank 0, naming the ranks that have not come within the time-out; at
-                the others, if rank 0 has not.
+            TransportError: on rank 0, naming the ranks that are missing at the time-out; on the
+                others, if rank 0 is missing.
         """
         self._comm = comm
         self._timeout_s = timeout_s
         self._pid = os.getpid()
-        #: Who takes part; complete at rank 0 only.
+        #: The participants; complete on rank 0 only.
         self.roster = Roster(comm.size)
         self.roster.add(this_process(comm.rank))
         self._ends = ends
@@ -99,7 +99,7 @@ class Monitor:
             self._parent.watch(self._own())
         self._line: Line | None = None
         self._hub: Hub | None = None
-        #: Ranks that are not watched, at rank 0.
+        #: On rank 0: the ranks that are not watched.
         self.unwatched: list[int] = []
         if comm.rank == 0:
             self._gather()
@@ -178,14 +178,14 @@ class Monitor:
         self._until(request.Test, lambda: "rank 0 to start")
 
     def _neighbours(self, rank: int, local: Sequence[int]) -> dict[int, int]:
-        """Return the processes that a rank looks after: rank 0's, and the next few of its host."""
+        """Return the processes that a rank watches: rank 0's, and the next few of its host."""
         own = bisect(local, rank)
         after = [*local[own : own + _NEIGHBOURS], *local[: min(own - 1, _NEIGHBOURS)]]
         watched = dict.fromkeys([*after[:_NEIGHBOURS], *local[: local[0] == 0]])
         return {other: self.member(other).pid for other in watched}
 
     def _until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
-        # Rank 0 knows best who is missing, so it speaks first.
+        # Rank 0 knows best which rank is missing, so it reports first.
         deadline = time.monotonic() + self._timeout_s + _LATER_S * (self._comm.rank > 0)
         while not done():
             if time.monotonic() > deadline:
@@ -198,9 +198,9 @@ class Monitor:
         return self.member(self._comm.rank)
 
     def member(self, rank: int) -> Member:
-        """Return the entry of a rank that has told who it is."""
+        """Return the entry of a rank that has registered."""
         member = self.roster[rank]
-        assert member is not None, "it has told who it is"
+        assert member is not None, "the rank has registered"
         return member
 
     @property
@@ -210,7 +210,7 @@ class Monitor:
 
     @property
     def busy_until(self) -> Callable[[], float]:
-        """What returns until when other ranks may have been busy; see ``Watcher``."""
+        """A function that returns until when other ranks may have been busy; see ``Watcher``."""
         return never if self.watcher is None else self.watcher.busy_until
 
     def job(
@@ -222,7 +222,7 @@ class Monitor:
         busy_s: float,
         places: Sequence[str] = (),
     ) -> None:
-        """Set what has been found out of the job: who is who, and its time-outs."""
+        """Set what is known of the job by now: the roles of its ranks, and its time-outs."""
         self.roster.give_roles(servers, workers, places)
         if self._parent is not None:
             self._parent.watch(self._own())
@@ -230,23 +230,23 @@ class Monitor:
             self.watcher.set_timeouts(timeout_s, busy_s, min(_STALL_S, timeout_s / 2))
 
     def spare(self, ranks: Iterable[int], *, survives: bool = False) -> frozenset[int]:
-        """Declare which ranks the others can go on without; see ``Hub.spare``. At rank 0.
+        """Declare which ranks the others can continue without; see ``Hub.spare``. On rank 0.
 
-        Never in a job of which some rank would not hear that another one is gone.
+        Never in a job in which some rank would not learn that another is gone.
         """
         assert self._hub is not None, "rank 0 decides"
         return self._hub.spare(() if self.unwatched else ranks, survives=survives)
 
     @property
     def left_out_so_far(self) -> Mapping[int, frozenset[int]]:
-        """By epoch, the ranks that its samples were not dealt out to; at rank 0."""
+        """By epoch, the ranks that got none of its samples; on rank 0."""
         return {} if self._hub is None else self._hub.left_out_so_far
 
     def left_out(self, epoch: int) -> Callable[[], frozenset[int] | None]:
-        """Ask who the samples of an epoch are not dealt out to, see ``Hub.left_out``.
+        """Ask which ranks get no samples of an epoch, see ``Hub.left_out``.
 
         Returns:
-            What returns the answer, None before it is there.
+            A function that returns the answer, or None before it has arrived.
         """
         line, hub = self._line, self._hub
         if line is None:
@@ -255,20 +255,20 @@ class Monitor:
 
         def answer() -> frozenset[int] | None:
             found = line.left_out(epoch)
-            # Where nobody watches any more, nobody answers, nor is anybody found to be dead.
+            # Once the watch has ended, no answer comes, but no rank is declared dead either.
             return HERE.gone if found is None and not line.watches else found
 
         return answer
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """End the job if the block raises anything that was not agreed on.
+        """End the job if the block raises anything that the ranks have not agreed on.
 
-        A process that the user's code has forked, and that comes this far, ends alone.
+        A process forked by the user's code that reaches this point ends alone.
         """
         try:
             yield
-            if HERE.over is not None:  # its last wait was over before that was told
+            if HERE.over is not None:  # it came after the last wait, which would have raised it
                 raise HERE.over
         except PsrtError as error:
             if error.agreed:
@@ -298,7 +298,7 @@ class Monitor:
                     time.sleep(_POLL_S)
                 status = status if watcher.over is None else watcher.over.status
         if self._line is not None and self._line.over is not None:
-            # Rank 0 ends the job, as soon as all have closed their files.
+            # Rank 0 ends the job as soon as all have closed their files.
             self._line.say_goodbye()
             time.sleep(self._line.ends_within_s)
         deadline = time.monotonic() + _CLOSE_S
@@ -307,7 +307,7 @@ class Monitor:
         abort(self._comm, status)
 
     def _told_of_the_dead(self, error: MPI.Exception) -> BaseException:
-        """Return what rank 0 says of a death that MPI has seen, too; the error, if it is silent."""
+        """Return rank 0's report of a death that MPI has seen; or the error, if none comes."""
         deadline = time.monotonic() + _TOLD_S
         while HERE.over is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -325,8 +325,8 @@ class Monitor:
                 HERE.leaves = True
                 atexit.register(_leave)
             return
-        # MPI would wait for those who are gone when it ends. The program may still do something
-        # with what the others came to, so the job ends when rank 0 does, and until then none may.
+        # MPI_Finalize would wait for the ranks that are gone. The program may still use the
+        # survivors' results, so the job ends when rank 0 does, and no other rank may end before.
         if self._hub is not None:
             self._hub.rest()
         elif self._line is not None:
@@ -344,8 +344,9 @@ class Monitor:
 
 
 def _leave() -> None:
-    """End this process as it would end now, but for MPI."""
-    # Nobody tells the status of a program that is about to end: a traceback was shown, or not.
+    """End this process as it would end now, but without MPI_Finalize."""
+    # A program's exit status cannot be asked for while it ends; whether it failed shows by the
+    # traceback that was or was not printed.
     leave(abort_status() or int(hasattr(sys, "last_value")))
 
 
@@ -356,7 +357,7 @@ _watching: list[Monitor] = []
 def watched(comm: MPI.Comm, timeout_s: float = TIMEOUT_S) -> Iterator[Monitor]:
     """Watch over the ranks of ``comm`` during a block; collective.
 
-    A block within a block over the same ranks is watched already.
+    Blocks may be nested: an inner block over the same ranks is already watched.
 
     Args:
         comm: the ranks.
@@ -364,7 +365,7 @@ def watched(comm: MPI.Comm, timeout_s: float = TIMEOUT_S) -> Iterator[Monitor]:
     """
     if HERE.leaves:
         raise TransportError(
-            "workers of an earlier run have died, and this program cannot use MPI any more"
+            "workers of an earlier run have died, so this program cannot use MPI any more"
         )
     if _watching and MPI.Comm.Compare(comm, _watching[-1]._comm) in (MPI.IDENT, MPI.CONGRUENT):
         yield _watching[-1]
@@ -385,7 +386,7 @@ def watched(comm: MPI.Comm, timeout_s: float = TIMEOUT_S) -> Iterator[Monitor]:
 
 
 def wait_for_the_end() -> NoReturn:
-    """Do nothing until this process is ended, by its own thread or by the launcher."""
+    """Sleep until this process is ended, by its own thread or by the launcher."""
     while True:
         time.sleep(_LONG_S)
 
@@ -396,13 +397,13 @@ def abort(comm: MPI.Comm, status: int) -> NoReturn:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_ABORT_S)
     comm.Abort(status)
-    # MPICH's may return, before the launcher has ended this process. What comes after what failed
-    # must not run.
+    # MPICH's Abort may return before the launcher has ended this process. The code after the
+    # failure must not run.
     leave(status)
 
 
 def _end_of_a_child(error: BaseException) -> NoReturn:
-    """End as the interpreter would, but for what is to be done at the end: MPI is the parent's."""
+    """Exit without the interpreter's exit handlers: MPI belongs to the parent process."""
     if isinstance(error, SystemExit):
         leave(error.code if isinstance(error.code, int) else int(error.code is not None))
     traceback.print_exception(error)
@@ -420,9 +421,9 @@ def _text(frame: bytearray) -> str:
 
 
 def _tell(text: str, status: int = 0) -> None:
-    """Have ``psrt launch`` print what ends the job, if it has started this process, else do so.
+    """Report what ends the job: through ``psrt launch`` if that started this process, else here.
 
-    On stderr, and see that it is read: this process may end next.
+    On stderr, waiting until it has been read: this process may end next.
     """
     parent = parent_of_this()
     if status and parent is not None and parent.tell(End(status, text)):
@@ -436,14 +437,14 @@ def _tell(text: str, status: int = 0) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a line on stderr, and see that it is read: this process may end next."""
+    """Print a line on stderr, and wait until it has been read: this process may end next."""
     _tell(f"{text}\n")
 
 
 def wait_until_read(stream: TextIO) -> None:
-    """Wait until whoever is behind ``stream`` has read all of it, if it is a pipe or terminal."""
+    """Wait until the reader of ``stream`` has read all of it, if it is a pipe or terminal."""
     deadline = time.monotonic() + _READ_S
-    with contextlib.suppress(OSError, ValueError):  # a file, or nothing with a descriptor
+    with contextlib.suppress(OSError, ValueError):  # a file, or no descriptor
         while time.monotonic() < deadline:
             (unread,) = struct.unpack("i", fcntl.ioctl(stream, termios.FIONREAD, bytes(4)))
             if not unread:
@@ -452,8 +453,8 @@ def wait_until_read(stream: TextIO) -> None:
 
 
 def describe(error: BaseException, rank: int) -> str:
-    """Return what is printed of an error: a line where that says it all, else a traceback."""
-    if isinstance(error, SystemExit):  # in code of the user's, while the others need this rank
+    """Return the text to print for an error: one line where that is enough, else a traceback."""
+    if isinstance(error, SystemExit):  # in the user's code, while the others need this rank
         code = "" if error.code is None else repr(error.code)
         return f"psrt: error: rank {rank} called sys.exit({code})\n"
     is_bug = isinstance(error, ProtocolError) and not isinstance(error, ReplayError)

@@ -1,6 +1,6 @@
-"""Where what workers offer to their neighbours lies in the memory of a host. Knows no MPI.
+"""The layout of neighbours' offers in the shared memory of a host. Knows no MPI.
 
-Behind the memory of its collectives a worker has its offers there, then the frames of a codec for
+A worker's part has the memory of its collectives, then its offers, then the frames of a codec for
 each of its neighbours.
 """
 
@@ -14,24 +14,24 @@ import numpy as np
 from psrt.core.arrays import ITEMSIZE, Bytes, Vector
 from psrt.transport.port import RoleMap
 
-#: Numbers of a cache line: each vector begins on one of its own.
+#: float32 numbers of a cache line: each vector starts on a new line.
 _LINE = 16
 
 
 @dataclass(eq=False)
 class NeighbourMemory:
-    """What the workers of one host have for their neighbours."""
+    """Views of the workers' offers and frames on one host."""
 
-    #: Who is who.
+    #: The roles of all ranks.
     role_map: RoleMap
-    #: Returns the numbers of a rank of this host, as many as ``floats_of`` says.
+    #: Returns the ``floats_of`` numbers of a rank of this host.
     numbers_of: Callable[[int], Vector]
     _: KW_ONLY
-    #: Numbers before the first of these.
+    #: The numbers before the first offer.
     behind: int
-    #: Frames to each neighbour.
+    #: The number of frames to each neighbour.
     ahead: int
-    #: Length of the longest; 0 if there are none.
+    #: Bytes of the longest frame; 0 if there are none.
     frame_bytes: int
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class NeighbourMemory:
         self._frame = _whole(-(-self.frame_bytes // ITEMSIZE))
 
     def floats_of(self, rank: int) -> int:
-        """Return how many float32 numbers a rank needs in all."""
+        """Return the total of float32 numbers that a rank needs."""
         worker = self._worker(rank)
         frames = len(self.role_map.peers[worker]) * self.ahead
         return self.behind + self.role_map.offers[worker] * self._vector + frames * self._frame
@@ -51,7 +51,7 @@ class NeighbourMemory:
         return [numbers[i * self._vector :][:size] for i in range(count)]
 
     def frames_of(self, rank: int, to: int) -> list[Bytes] | None:
-        """Return where a worker puts its frames to a neighbour, in turn; None without frames."""
+        """Return a worker's alternating buffers for frames to a neighbour; None without frames."""
         if not self.frame_bytes:
             return None
         worker = self._worker(rank)
@@ -70,5 +70,5 @@ class NeighbourMemory:
 
 
 def _whole(floats: int) -> int:
-    """Return that many numbers, to the end of a cache line."""
+    """Return a count of numbers, rounded up to whole cache lines."""
     return -(-floats // _LINE) * _LINE

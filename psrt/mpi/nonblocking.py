@@ -1,4 +1,4 @@
-"""The collectives that return at once, as users call them."""
+"""The non-blocking collectives of ``Communicator``."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from psrt.mpi.call_cache import CallCache
     from psrt.mpi.collectives.executor import CollectiveExecutor, Work
 
-#: Unfinished operations on plain arrays alike that may be under way at a time.
+#: The most equal operations on plain arrays that may be in progress at a time.
 _AT_A_TIME = 8
 
 
 class NonblockingCalls:
-    """Begins collectives; the part of ``Communicator`` whose calls return a ``Work``."""
+    """Starts collectives: the part of ``Communicator`` whose calls return a ``Work``."""
 
-    #: This rank.
+    #: This rank's number.
     rank: int
-    #: Number of ranks.
+    #: The number of ranks.
     size: int
     _executor: CollectiveExecutor
     _calls: CallCache
-    #: Number of calls begun.
+    #: The number of calls started.
     _started = 0
 
     def all_reduce_async(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Work:
-        """Begin an ``all_reduce`` and return at once; ``buf`` must be left alone until it is done.
+        """Start an ``all_reduce`` and return at once; ``buf`` must not be used until it is done.
 
-        There is no thread behind it: it moves on in ``test`` and ``wait`` of any handle, of any
-        communicator, and while other calls wait. Several may be under way; ranks may finish them in
-        any order. The other collectives have such a form, too: ``reduce_async`` and so on, with the
-        arguments of the call that waits.
+        No thread works on it: it progresses in ``test`` and ``wait`` of any handle of any
+        communicator, and while other calls wait. Several may be in progress, and ranks may finish
+        them in any order. The other collectives have this form, too: ``reduce_async`` and so on,
+        with the arguments of the blocking call.
 
         Args:
             buf: as for ``all_reduce``, the same size, type and arguments on all ranks.
@@ -43,8 +43,8 @@ class NonblockingCalls:
             algorithm: name of the all-reduce; ``auto`` picks one.
 
         Returns:
-            a handle with ``test() -> bool`` and ``wait()``; ``result`` is what the call that waits
-            returns.
+            A handle with ``test() -> bool`` and ``wait()``; its ``result`` is that of the blocking
+            call.
 
         Raises:
             ConfigError, ProtocolError: as ``all_reduce``.
@@ -78,7 +78,7 @@ class NonblockingCalls:
     def all_to_all_async(self, buf: AnyArray, out: AnyArray | None = None) -> Work:
         """Begin an ``all_to_all``, as ``all_reduce_async`` does an ``all_reduce``.
 
-        Both arrays must be left alone until it is done.
+        Neither array may be used until it is done.
         """
         return self._begin("all_to_all_async", buf, out=out)
 
@@ -96,7 +96,7 @@ class NonblockingCalls:
         """Make a call and return at once; ``result`` is what it returns of its buffer."""
         number = self._started % _AT_A_TIME
         self._started += 1
-        # One that was started long ago with the same number must be through before its like.
+        # An earlier start with the same number must be complete before this one.
         self._calls.let_finish(lambda key: key == number)
         bound = self._calls.find(call, buf, op, algorithm, root=root, number=number, out=out)
         self._executor.call(bound.signature)

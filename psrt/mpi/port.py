@@ -1,7 +1,7 @@
-"""The port over MPI. Every await completes on the spot, so a role runs straight through.
+"""The port over MPI. Every await completes immediately, so a role runs without suspending.
 
 Ranks of one host talk through shared memory (``node``), others through MPI (``remote``); which
-of the two is decided for each pair. Nothing here blocks inside MPI: every wait is our own
+of the two is decided for each pair. Nothing here blocks inside MPI: every wait is psrt's
 (``backoff``), so a waiting rank leaves its core to those that compute, and has a deadline.
 """
 
@@ -61,9 +61,9 @@ def _fabric_of(
     frame_bytes: Sequence[int],
     reply_bytes: Sequence[int],
 ) -> tuple[Fabric, NeighbourMemory | None]:
-    """Allocate what the ranks of a host share; return it, and what of it neighbours look at.
+    """Allocate the memory that the ranks of a host share; return it, and neighbours' views of it.
 
-    Without servers gradient and parameters lie in windows of their own, which are made later.
+    Without servers, gradient and parameters are in separate windows, which are made later.
     """
     rank, names = comm.rank, role_map.job_ranks
     if role_map.servers:
@@ -87,17 +87,17 @@ def _fabric_of(
 class MpiPort:
     """One rank's port. Collective to make and to close, over all ranks of the job."""
 
-    #: Time passes by itself.
+    #: Real time needs no cost model.
     apply_s: Callable[[int, int], float] | None = None
-    #: What the ``theta`` of each worker is: its own where servers are on other hosts.
+    #: What the ``theta`` of each worker is: its own memory if servers are on other hosts.
     theta_memory = ThetaMemory.OWN
-    #: Those that this rank is to compute on; None leaves it to the kernel.
+    #: The cores on which this rank computes; None leaves it to the kernel.
     cores: Cores | None = None
     #: Sums over the workers; in modes without servers only.
     _executor: CollectiveExecutor | None = None
     _reductions: Reductions | None = None
     _gone: frozenset[int] = frozenset()
-    #: Whether nobody receives any more.
+    #: Whether no rank receives messages any more.
     _ends = False
 
     def __init__(
@@ -119,30 +119,30 @@ class MpiPort:
 
         Args:
             comm: all ranks of ``role_map``; duplicated.
-            role_map: who is who; the same on every rank.
+            role_map: the roles of the ranks; the same on every rank.
             timeout_s: the deadline of every wait.
-            host: ranks that give the same number count as being on one host if they really are;
-                None leaves it to MPI. A number of its own for each rank turns shared memory off.
+            host: ranks with the same number count as being on one host if they really are; None
+                leaves it to MPI. A different number for each rank turns shared memory off.
             costs: of the machine, for ``auto``; the same on every rank.
             busy_until: see ``Backoff``.
-            windows: whether a push to another host may wait for the answers to others, see
-                ``Window``. Not where servers do not answer in order of arrival, as in a replay.
+            windows: whether a push to another host may wait for the answers to earlier ones, see
+                ``Window``. False if servers do not answer in order of arrival, as in a replay.
             theta_memory: what the ``theta`` of each worker may be, the same on every rank; its own
-                where the job has several hosts, whose servers cannot write it.
+                memory if the job has several hosts, whose servers cannot write to it.
             frame_bytes: by shard, the length of the longest frame of a push; the same on every
-                rank. None where gradients are pushed as they are.
-            reply_bytes: the same of replies; none where parameters are sent as they are, and only
-                where ``theta`` is the worker's own.
-            job: all ranks of the job, where those of ``role_map`` are some of them; what goes to
-                rank 0 goes to that of the job.
+                rank. None if gradients are pushed uncompressed.
+            reply_bytes: the same for replies; None if parameters are sent uncompressed. Needs a
+                ``theta`` that is the worker's own.
+            job: all ranks of the job, if those of ``role_map`` are only some of them; reports and
+                results go to rank 0 of the job.
         """
         longest = tuple(frame_bytes), tuple(reply_bytes)
         self.rank, self.role_map = comm.rank, role_map
-        #: Returns what this rank waits for; a role replaces it.
+        #: Returns in words what this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``.
         self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
-        #: Called with each rank that the others go on without.
+        #: Called with each rank that the others continue without.
         self.on_gone: Callable[[int], None] = lambda rank: None
         self._fabric, neighbours = _fabric_of(comm, role_map, host, *longest)
         self._comm, layout = self._fabric.comm, self._fabric.layout
@@ -153,7 +153,7 @@ class MpiPort:
         self._job = self._comm if job is None else job
         self._reports = Reports(self._job)
         memory = ServedMemory(role_map, self._fabric.numbers_of, self.theta_memory, *longest)
-        #: By rank of a worker, the region that is its landing.
+        #: Rank of a worker → the region that is its landing.
         self.landings: Mapping[int, int] = memory.landings
         self._take_vectors(memory)
         #: See ``Port``.
@@ -164,7 +164,7 @@ class MpiPort:
         if not role_map.servers:
             self._prepare_reductions(costs, waits)
         self._backoff = self._fabric.backoff(while_idle=self._while_idle, **waits)
-        #: How rank 0 and the others conclude.
+        #: How rank 0 and the others end the job.
         self.star = Star(self._job, self._backoff.wait)
         self._links = JobLinks(self._fabric, role_map, memory, neighbours, windows, *longest)
 
@@ -178,7 +178,8 @@ class MpiPort:
             self.gradient, self.theta = memory.gradient_of(rank), memory.theta_of(rank)
             self.gradient[:] = self.theta[:] = 0.0
         if self.theta_memory is ThetaMemory.SHARED:
-            # Else a worker that is late would clear what another has filled and reads by now.
+            # A barrier: otherwise a late worker would clear memory that another has filled and
+            # reads.
             self._comm.Barrier()
 
     def _prepare_reductions(self, costs: MachineCosts, waits: Mapping[str, Any]) -> None:
@@ -194,7 +195,7 @@ class MpiPort:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of messages, payloads and spans handed to this port so far."""
+        """Bytes of messages, payloads and spans given to this port so far."""
         spans = 0 if self._executor is None else self._executor.bytes_sent
         return spans + self._links.bytes_sent
 
@@ -209,17 +210,17 @@ class MpiPort:
         return spans + self._links.bytes_received
 
     def now(self) -> float:
-        """Return the time in seconds; only differences mean anything."""
+        """Return the time in seconds; only differences are meaningful."""
         return time.perf_counter()
 
     def payload(self, shard: int, worker: int) -> Vector:
-        """Return where a shard's span of the gradient of ``worker`` is found, or what it mixes."""
+        """Return the gradient of ``worker`` for a shard, or a neighbour's vector."""
         if self.role_map.peers:
             return self._links.neighbour(worker).payload
         return self._links.payloads[shard][worker]
 
     def frame(self, shard: int, worker: int) -> Bytes:
-        """Return the frame that came last between a shard and ``worker``."""
+        """Return the last frame received between a shard and ``worker``."""
         return self._links.frame(shard, worker)
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
@@ -231,13 +232,13 @@ class MpiPort:
         return work()
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
-        """Run ``action()``; see to what is on its way between hosts, which nothing else does."""
+        """Run ``action()``, and progress messages between hosts, which nothing else does."""
         action()
         if self._links.remote:
             self._links.take_frames()
 
     async def aside(self, work: Callable[..., T], *args: object) -> T:
-        """Run ``work(*args)``, which is no part of a step."""
+        """Run ``work(*args)``, outside of any step."""
         before, HERE.doing = HERE.doing, f"is in {getattr(work, '__name__', 'work')}()"
         try:
             return work(*args)
@@ -245,7 +246,7 @@ class MpiPort:
             HERE.doing = before
 
     async def pause(self, seconds: float) -> None:
-        """Sleep, which does not excuse being late."""
+        """Sleep, without counting as busy."""
         HERE.paused = True
         time.sleep(seconds)
         HERE.paused = False
@@ -262,7 +263,7 @@ class MpiPort:
         """Return a link once the next message can be sent on it."""
         links = self._links.by_shard[shard]
         if links[to].unread():
-            # Another link stands there once that rank has fallen silent.
+            # Looked up at each poll: the link is replaced once that rank stops responding.
             self._backoff.wait(
                 lambda: not links[to].unread(),
                 lambda: f"rank {self._fabric.names[to]} to read the last message",
@@ -270,7 +271,7 @@ class MpiPort:
         return links[to]
 
     def in_flight(self, to: int, shard: int) -> bool:
-        """Return whether the last payload of a shard sent to ``to`` may still be being read."""
+        """Return whether the last payload of a shard sent to ``to`` may still be read."""
         return self._links.by_shard[shard][to].in_flight()
 
     async def receive(self) -> Message:
@@ -286,13 +287,13 @@ class MpiPort:
         """Return the next message if one has come."""
         message = self._links.poll()
         if message is None:
-            # Whoever polls may never wait.
+            # A rank that only polls may never wait, so progress is made here.
             self._while_idle()
         return message
 
     def _while_idle(self) -> None:
         self._reports.take()
-        # Only here, where a step does not pay for it: as long as messages come, nobody is missed.
+        # Only in idle polls, which cost no step: while messages arrive, no rank is missing.
         if HERE.gone is not self._gone:
             new, self._gone = HERE.gone - self._gone, HERE.gone
             self._reports.ignored = HERE.gone
@@ -312,7 +313,7 @@ class MpiPort:
         coded: Coding | None = None,
         sharded: Sharing | None = None,
     ) -> tuple[str, str]:
-        """Return the all-reduce that ``algorithm`` comes to for n elements, and why."""
+        """Return the all-reduce that ``algorithm`` resolves to for n elements, and the reason."""
         return self._sums().choice(algorithm, n, coded=coded, sharded=sharded)
 
     def owned(self, span: Span, algorithm: str) -> Span:
@@ -332,11 +333,11 @@ class MpiPort:
         return self._sums().make(span, algorithm, take, codec, held)
 
     def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
-        """Make the plan by which all workers get what each owns of a span."""
+        """Make the plan that gathers the owned parts of a span on all workers."""
         return self._sums().gather(span, algorithm, at)
 
     def share_theta(self, algorithm: str) -> None:
-        """Let the workers of this host have one θ, where ``algorithm`` shards its update."""
+        """Share one θ among the workers of this host if ``algorithm`` shards the update."""
         self.theta = self._sums().share_theta(algorithm)
 
     async def differing(self, number: int) -> list[int]:
@@ -348,12 +349,12 @@ class MpiPort:
         return self._reductions
 
     def report(self, report: Report | Sketch) -> None:
-        """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
+        """Send ``report`` to rank 0, outside of the training traffic; never waits."""
         self._reports.send(report)
 
     @property
     def on_report(self) -> Callable[[Report | Sketch], None]:
-        """What takes the reports that reach rank 0."""
+        """Receives the reports at rank 0."""
         return self._reports.on_report
 
     @on_report.setter
@@ -361,11 +362,11 @@ class MpiPort:
         self._reports.on_report = take
 
     def take_reports(self) -> None:
-        """At rank 0, take the reports that have come."""
+        """On rank 0, take the reports that have arrived."""
         self._reports.take()
 
     def finish_reports(self, complete: Callable[[], bool]) -> None:
-        """Rank 0: take reports until ``complete``; others: until theirs have been taken."""
+        """Rank 0: take reports until ``complete()``; others: wait until theirs have been taken."""
         if self._job.rank == 0:
             self._reports.take()
             self._backoff.wait(complete, lambda: "the workers' last reports")
@@ -376,7 +377,7 @@ class MpiPort:
         """Copy a vector from rank ``source`` (which gives ``mine``) to rank 0 (into ``out``).
 
         Returns:
-            Whether it was copied: rank 0 does not wait for one that the others go on without.
+            Whether it was copied: rank 0 does not wait for a rank that the others continue without.
         """
         if source == 0 == self._job.rank:
             assert mine is not None
@@ -396,34 +397,34 @@ class MpiPort:
     def _through(
         self, requests: list[MPI.Request], peer: int, waiting_for: Callable[[], str]
     ) -> bool:
-        """Wait until requests are through, or their peer is gone; return whether they are."""
+        """Wait until requests complete or their peer is gone; return whether they completed."""
         self._backoff.begin()
         test, living = partial(MPI.Request.Testall, requests), Living()
         while not (done := living.finds(test)) and peer not in HERE.gone:
-            # Not to sleep: long messages get on only while they are polled.
+            # Without sleeping: long messages progress only while they are polled.
             self._backoff.spin(waiting_for)
         self._backoff.end()
         return done
 
     def meet(self) -> None:
-        """Wait, without burning a core, until every rank is here."""
+        """Wait, without burning a core, until every rank has called this."""
         request = self._comm.Ibarrier()
 
         def is_complete() -> bool:
             self._reports.take()
             if self._ends:
-                self._links.drain()  # of those who are not here yet
+                self._links.drain()  # messages of ranks that are not here yet
             return bool(request.Test())
 
         self._backoff.wait(is_complete, lambda: "the other ranks to finish")
 
     def close(self) -> None:
-        """Free what was made; collective."""
+        """Free all resources; collective."""
         self._backoff.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
         self._ends = bool(self.role_map.peers)
         if self._ends:
             self._backoff.wait(self._links.drain, lambda: "neighbours to take the last messages")
-        self.meet()  # at rank 0, which takes them meanwhile
+        self.meet()  # meanwhile rank 0 takes the reports
         self._links.close()
         if self._executor is not None and self._reductions is not None:
             self._reductions.close()

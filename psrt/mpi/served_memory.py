@@ -1,8 +1,8 @@
-"""Where the vectors and frames of a job with servers lie in the memory of a host. Knows no MPI.
+"""The layout of vectors and frames of a job with servers in a host's memory. Knows no MPI.
 
-A worker has its gradient there, with room for control values, its parameters, and the frames of its
-pushes by shard; a server the versions of its shards, and then the frames of its replies, by shard
-and worker.
+A worker's part has its gradient with room for control values, its parameters, and the frames of its
+pushes by shard. A server's part has the versions of its shards, then the frames of its replies by
+shard and worker.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ def floats_of(
 
 @dataclass(eq=False)
 class ServedMemory:
-    """Views of what the ranks of one host have in its memory."""
+    """Views of the ranks' vectors and frames on one host."""
 
-    #: Who is who.
+    #: The roles of all ranks.
     role_map: RoleMap
     #: Returns the ``floats_of`` numbers of a rank of this host.
     numbers_of: Callable[[int], Vector]
     #: What the ``theta`` of each worker is.
     theta_memory: InitVar[ThetaMemory]
-    #: By shard, the length of the longest frame of a push; none where gradients are pushed as they
-    #: are.
+    #: By shard, the length of the longest frame of a push; empty if gradients are pushed
+    #: uncompressed.
     frame_bytes: Sequence[int]
-    #: The same of replies.
+    #: The same for replies.
     reply_bytes: Sequence[int]
-    #: By rank of a worker, the region that is its landing.
+    #: Rank of a worker → the region that is its landing.
     landings: Mapping[int, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self, theta_memory: ThetaMemory) -> None:
@@ -59,21 +59,21 @@ class ServedMemory:
         return self.numbers_of(worker_rank)[: self.role_map.n + CONTROL]
 
     def theta_of(self, worker_rank: int) -> Vector:
-        """Return the parameters of a worker; where all share them, those of the first."""
+        """Return the parameters of a worker; if all share them, those of the first."""
         if self._one_theta:
             worker_rank = self.role_map.workers[0]
         start = self.role_map.n + CONTROL
         return self.numbers_of(worker_rank)[start : start + self.role_map.n]
 
     def push_frame(self, worker_rank: int, shard: int) -> Bytes | None:
-        """Return where a worker puts the frames of its pushes to a shard."""
+        """Return a worker's memory for the frames of its pushes to a shard."""
         if not self.frame_bytes:
             return None
         start = 2 * self.role_map.n + CONTROL + sum(map(_words, self.frame_bytes[:shard]))
         return _frame(self.numbers_of(worker_rank)[start:], self.frame_bytes[shard])
 
     def reply_frame(self, shard: int, worker_rank: int) -> Bytes | None:
-        """Return where the server of a shard puts its replies to a worker."""
+        """Return the server's memory for the frames of a shard's replies to a worker."""
         if not self.reply_bytes:
             return None
         role_map = self.role_map
@@ -86,7 +86,7 @@ class ServedMemory:
         return _frame(self.numbers_of(server)[start:], self.reply_bytes[shard])
 
     def versions_of(self, server_rank: int) -> dict[int, list[Vector]]:
-        """Return the regions of each shard of a server: one shard behind another."""
+        """Return the regions of each shard of a server, shard after shard."""
         numbers = self.numbers_of(server_rank)
         by_region = {region: rank for rank, region in self.landings.items()}
         thetas = [self.theta_of(by_region[region]) for region in sorted(by_region)]
@@ -100,10 +100,10 @@ class ServedMemory:
 
 
 def _words(nbytes: int) -> int:
-    """Return how many float32 numbers take that many bytes."""
+    """Return the number of float32 numbers that hold that many bytes."""
     return -(-nbytes // ITEMSIZE)
 
 
 def _frame(numbers: Vector, nbytes: int) -> Bytes:
-    """Return the first bytes of these numbers."""
+    """Return the first bytes of the numbers' memory."""
     return numbers[: _words(nbytes)].view(np.uint8)[:nbytes]

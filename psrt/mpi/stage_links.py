@@ -6,7 +6,7 @@ Inside a host a channel lies in its writer's memory, and nothing is copied:
 part        written by      meaning
 ==========  ==============  ======================================================
 line 0      writer          messages sent so far: the doorbell
-numbers     writer          the number that goes along with each message under way
+numbers     writer          the number that travels with each message in flight
 matrix      writer          the rows
 ==========  ==============  ======================================================
 
@@ -67,14 +67,15 @@ class MpiStageLinks:
         """Allocate the channels.
 
         Args:
-            replica: all ranks of this copy of the model, by number of their parts.
-            pipeline: the stages, by rank; duplicated.
-            tensor: the slices of this stage's layers, by rank; duplicated.
+            replica: all ranks of this copy of the model, in the order of their parts.
+            pipeline: the ranks of the stages, in order; duplicated.
+            tensor: the ranks of the slices of this stage's layers, in order; duplicated.
             channels: of all stages.
             parts: of the parameters, by rank in ``replica``.
             names: the rank of each stage in the job, for messages.
             slices: the rank of each slice in the job, for messages.
-            totals: that of each part of this copy if there are totals over them; else empty.
+            totals: the rank of each part of this copy in the job, if there are totals over them;
+                else empty.
             host: see ``MpiPort``.
             timeout_s: the deadline of every wait.
             while_idle: called now and then during a long wait.
@@ -89,16 +90,16 @@ class MpiStageLinks:
         self._fabric = fabric = Fabric(pipeline, host, floats=sizes.floats_of(self._stage))
         waits = {"while_idle": while_idle, "busy_until": busy_until, "knob": "--timeout-s"}
         self._backoff = fabric.backoff(timeout_s=timeout_s, **waits)
-        #: Where the writer and the reader are on one host, and where they are not.
+        #: Channels whose writer and reader are on one host, and all others.
         self._local: dict[Channel, _Local] = {}
         self._remote: dict[Channel, _Remote] = {}
         self.matrices: dict[Channel, FloatArray] = {}
         for number, channel in enumerate(channels):
             if self._stage in (channel.writer, channel.reader):
                 self._join(number, channel, sizes)
-        #: Sums over slices; None where there is one.
+        #: Sums over slices; None if there is only one.
         self._slices: Communicator | None = None
-        #: Totals over all parts, and the number of each; None where there are none.
+        #: Totals over all parts, with the number of each; None if there are none.
         self._copy: Communicator | None = None
         self._numbers = np.zeros(replica.size)
         more: dict[str, Any] = {"timeout_s": timeout_s, "host": host, "waits": waits}
@@ -130,7 +131,7 @@ class MpiStageLinks:
             self._remote[channel], self.matrices[channel] = remote, matrix
 
     def empty(self, rows: int, width: int) -> FloatArray:
-        """Return a new array whose sums over the slices copy the least; collective over them."""
+        """Return a new array in memory where sums over slices copy the least; collective."""
         if self._slices is None:
             return np.zeros((rows, width), np.float32)
         return self._slices.empty((rows, width))
@@ -152,26 +153,26 @@ class MpiStageLinks:
         yield from self._remote.values()
 
     def begin(self, rows: Mapping[Channel, Sequence[slice]]) -> None:
-        """Announce a step: the rows of each message that this stage is going to receive."""
+        """Announce a step: the rows of each message that this stage will receive."""
         for channel, slices in rows.items():
             link = self._local.get(channel) or self._remote[channel]
             link.expect(slices)
 
     async def free(self, channel: Channel, rows: slice) -> None:
-        """Wait until rows may be written, those of the next message."""
+        """Wait until the rows of the next message may be written."""
         link = self._local.get(channel) or self._remote[channel]
         if not link.is_free(rows):
             self._wait(
                 lambda: link.is_free(rows),
-                lambda: f"{self._who(channel.reader)} to take what it was sent",
+                lambda: f"{self._who(channel.reader)} to take earlier messages",
             )
 
     def send(self, channel: Channel, rows: slice, number: float = 0.0) -> None:
-        """Send rows that have been written, and a number along; never waits."""
+        """Send rows that have been written, with a number; never waits."""
         (self._local.get(channel) or self._remote[channel]).send(rows, number)
 
     async def receive(self, channel: Channel) -> float:
-        """Wait for the next message: its rows are in the matrix. Return the number sent along."""
+        """Wait for the next message, until its rows are in the matrix; return its number."""
         link = self._local.get(channel) or self._remote[channel]
         if not link.has_come():
             what = "gradients" if channel.back else "activations"
@@ -184,11 +185,11 @@ class MpiStageLinks:
         self.waited += time.perf_counter() - start
 
     def release(self, channel: Channel) -> None:
-        """Give up the rows of the oldest message that has not been released."""
+        """Release the rows of the oldest message that is not released yet."""
         (self._local.get(channel) or self._remote[channel]).release()
 
     async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
-        """Move on what is on its way between hosts, which nothing else does while one computes."""
+        """Make progress on messages between hosts, which nothing else does during computation."""
         for link in self._remote.values():
             link.poll()
 
@@ -203,18 +204,18 @@ class MpiStageLinks:
             self._slices.all_reduce(array, "max")
 
     async def total(self, number: float) -> float:
-        """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
+        """Return the sum of a number over all parts of this copy, rounded once, equal on all."""
         if self._copy is None:
             return number
-        # All numbers go to all, and each part rounds their sum once: a sum on the way would be
-        # rounded at each step, and its last bit would depend on the order.
+        # All numbers are gathered, and each part rounds their exact sum once (fsum). A reduction
+        # would round at each step, and its last bit would depend on the order.
         numbers = self._numbers
         numbers[self._copy.rank] = number
         self._copy.all_gather(numbers)
         return math.fsum(numbers.tolist())
 
     async def gather(self, mine: Vector) -> Vector | None:
-        """Return the parameters of all parts at the first of them, None at the others."""
+        """Return the parameters of all parts on the first part, None on the others."""
         comm, parts = self._replica, self._parts
         if comm.rank:
             sent = [comm.Isend(it, 0, FETCH) for it in pieces(mine)]
@@ -222,7 +223,7 @@ class MpiStageLinks:
             return None
         whole = np.empty(sum(part.size for part in parts), np.float32)
         parts[0].put(mine, whole)
-        # One after another: beside the whole there is room for one part.
+        # One after another: memory is needed for the whole and only one part.
         for source, part in enumerate(parts[1:], 1):
             theirs = np.empty(part.size, np.float32)
             requests = [comm.Irecv(it, source, FETCH) for it in pieces(theirs)]
@@ -237,8 +238,8 @@ class MpiStageLinks:
         return f"stage {stage} (rank {self._names[stage]})"
 
     def close(self) -> None:
-        """Free what was made; collective."""
-        # What was sent is waited for before anything is freed: MPI still reads the matrices.
+        """Free all resources; collective."""
+        # Wait for all sends before anything is freed: MPI still reads the matrices.
         for link in self._remote.values():
             link.close(self._backoff)
         self._local.clear()
@@ -252,12 +253,12 @@ class MpiStageLinks:
 
 @dataclass(eq=False, slots=True)
 class _Sizes:
-    """Where the channels lie in the memory of their writers and readers; the same on all ranks."""
+    """The layout of channels in the memory of their writers and readers; the same on all ranks."""
 
     channels: Sequence[Channel]
 
     def _mine(self, stage: int) -> list[tuple[Channel, bool, int]]:
-        """Return what a stage has in its memory: each channel, whether it writes it, and size."""
+        """Return the contents of a stage's memory: channel, whether it writes it, and size."""
         found = []
         for channel in self.channels:
             if channel.writer == stage:
@@ -268,7 +269,7 @@ class _Sizes:
         return found
 
     def floats_of(self, stage: int) -> int:
-        """Return how many float32 numbers a stage needs in all."""
+        """Return the total of float32 numbers that a stage needs."""
         return sum(size for _, _, size in self._mine(stage))
 
     def _start(self, channel: Channel, *, writes: bool) -> int:
@@ -283,7 +284,7 @@ class _Sizes:
     def written(
         self, channel: Channel, numbers: Vector
     ) -> tuple[memoryview, np.ndarray, FloatArray]:
-        """Return the count, the numbers that go along and the matrix in the writer's memory."""
+        """Return the count, the messages' numbers and the matrix in the writer's memory."""
         mine = numbers[self._start(channel, writes=True) :]
         along = mine[_LINE : _LINE + 2 * channel.messages].view(np.float64)
         matrix = mine[_LINE + _along(channel) :][: channel.rows * channel.width]
@@ -296,7 +297,7 @@ class _Sizes:
 
 
 def _along(channel: Channel) -> int:
-    """Return the size of the numbers that go along, each of two float32."""
+    """Return the size of the messages' numbers, float64, in float32 numbers."""
     return _to_line(2 * channel.messages)
 
 
@@ -308,21 +309,21 @@ def _to_line(floats: int) -> int:
 class _Local:
     """One end of a channel inside a host."""
 
-    #: In the writer's memory: the count, the numbers that go along, (messages,) float64, and the
-    #: matrix (rows, width).
+    #: In the writer's memory: the count, the messages' numbers (messages,) float64, and the matrix
+    #: (rows, width).
     sent: memoryview
     along: np.ndarray
     matrix: FloatArray
     #: In the reader's memory: the count.
     released: memoryview
-    #: Of the other end.
+    #: The waker of the other end.
     waker: InitVar[Waker]
-    #: What orders stores; None where they are seen in order.
+    #: The memory fence; None if the processor shows stores in order.
     fence: Callable[[], None] | None
     _count: int = field(default=0, init=False)
     _taken: int = field(default=0, init=False)
     _expected: deque[slice] = field(default_factory=deque, init=False)
-    #: Rows of the messages that were sent and, when last looked at, not released.
+    #: Rows of the messages that were sent and, at the last check, not released.
     _held: deque[slice] = field(default_factory=deque, init=False)
     bytes_sent: int = field(default=0, init=False)
     bytes_received: int = field(default=0, init=False)
@@ -335,22 +336,26 @@ class _Local:
         self._expected.extend(slices)
 
     def is_free(self, rows: slice) -> bool:
-        # The reader's count only grows, so what is seen to be free stays so until this end sends.
+        # The reader's count only grows, so rows that are seen to be free stay free until this end
+        # sends them. No acquire is needed: the stores to the rows depend on this load by a branch,
+        # and no processor makes a store visible before the branches that lead to it are decided.
         held, left = self._held, self._count - self.released[0]
         while len(held) > left:
             held.popleft()
         return left < len(self.along) and not touches(rows, held)
 
     def send(self, rows: slice, number: float) -> None:
-        # Numbers take turns in as many places as there may be messages under way: that of the last
-        # one here has been released.
+        # There are as many places for numbers as messages that may be in flight, used in turn. So
+        # the last message with this place has been released (``is_free``).
         self.along[self._count % len(self.along)] = number
         self._count += 1
         self._held.append(rows)
-        # Release: whoever sees the count finds rows and number ready; see ``LocalLink.send``.
+        # Release: the stores to rows and number come before the store of the count, so a reader
+        # that sees the count finds both complete; see ``LocalLink.send``.
         if self.fence is not None:
             self.fence()
         self.sent[0] = self._count
+        # The flag may be missed here, as in ``slots.Barrier.arrive``; the sleep is short then.
         if self._asleep[0]:
             self._wake()
         self.bytes_sent += (rows.stop - rows.start) * self._row_bytes + NUMBER_BYTES
@@ -361,7 +366,7 @@ class _Local:
 
     def take(self) -> float:
         if self.fence is not None:
-            self.fence()  # acquire: nothing of the message is read before its count
+            self.fence()  # acquire: loads of number and rows come after the load of the count
         rows = self._expected.popleft()
         number = float(self.along[self._taken % len(self.along)])
         self._taken += 1
@@ -370,7 +375,7 @@ class _Local:
 
     def release(self) -> None:
         if self.fence is not None:
-            self.fence()  # its last look is over before the writer may write
+            self.fence()  # release: the last loads of the rows come before the writer may overwrite
         self.released[0] += 1
         if self._asleep[0]:
             self._wake()
@@ -384,18 +389,18 @@ class _Remote:
     #: The other end, in ``comm``, and the tag of this channel's messages.
     peer: int
     tag: int
-    #: (rows, width), written at one end, and filled at the other.
+    #: (rows, width), written at one end and received at the other.
     matrix: FloatArray
     _: KW_ONLY
-    #: That may be under way at a time.
+    #: The most messages in flight.
     messages: int
-    #: Bytes of one MPI message at most; the same at both ends.
+    #: The most bytes of one MPI message; the same at both ends.
     most: int
-    #: Rows of the messages that are to come and for which no receive is posted.
+    #: Rows of expected messages without a posted receive.
     _expected: deque[slice] = field(default_factory=deque, init=False)
-    #: Rows of those for which one is, and that are not released.
+    #: Rows of messages with a posted receive that are not released.
     _posted: deque[slice] = field(default_factory=deque, init=False)
-    #: Of each message under way, oldest first.
+    #: The requests of each message in flight, oldest first.
     _sending: deque[tuple[slice, list[MPI.Request]]] = field(default_factory=deque, init=False)
     _receiving: deque[tuple[list[MPI.Request], np.ndarray, int]] = field(
         default_factory=deque, init=False
@@ -410,7 +415,7 @@ class _Remote:
     def _post(self) -> None:
         """Post receives as soon as the rows may be written.
 
-        What comes unexpected is copied twice, and may have to wait for an answer.
+        An unexpected message is copied twice, or must wait for its receiver's answer.
         """
         posted = self._posted
         while self._expected and len(posted) < self.messages:
@@ -418,8 +423,8 @@ class _Remote:
                 break
             rows = self._expected.popleft()
             posted.append(rows)
-            # All messages of a channel have one tag: MPI matches receives in the order of posting
-            # with sends in theirs, and both follow the schedule.
+            # All messages of a channel have one tag. MPI matches them in the order of sends and of
+            # posted receives, and both follow the schedule, so each message meets its rows.
             number, data = np.empty(1), self.matrix[rows].reshape(-1)
             requests = [self.comm.Irecv(number, self.peer, self.tag)]
             requests += [self.comm.Irecv(it, self.peer, self.tag) for it in pieces(data, self.most)]
@@ -431,13 +436,13 @@ class _Remote:
         return len(self._sending) < self.messages and not touches(rows, under_way)
 
     def has_left(self) -> bool:
-        """Return whether all that was sent has left."""
+        """Return whether all sent messages have left."""
         self.poll()
         return not self._sending
 
     def send(self, rows: slice, number: float) -> None:
-        # A request holds on to the number; the rows are not written before they have left, see
-        # ``is_free``.
+        # mpi4py's request keeps the number alive; the rows are not written again before they have
+        # left, see ``is_free``.
         data = self.matrix[rows].reshape(-1)
         requests = [self.comm.Isend(np.array([number], np.float64), self.peer, self.tag)]
         requests += [self.comm.Isend(it, self.peer, self.tag) for it in pieces(data, self.most)]
@@ -463,7 +468,7 @@ class _Remote:
         self._post()
 
     def close(self, backoff: Backoff) -> None:
-        for requests, _, _ in self._receiving:  # none but after an error
+        for requests, _, _ in self._receiving:  # empty, unless there was an error
             for request in requests:
                 with contextlib.suppress(MPI.Exception):
                     request.Cancel()

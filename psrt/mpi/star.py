@@ -1,7 +1,7 @@
-"""Texts and errors between rank 0 and each other rank, at the end of a job.
+"""Exchanges texts and errors between rank 0 and each other rank at the end of a job.
 
-Not by collectives: a rank that is gone keeps nobody waiting. Every rank that is not gone makes the
-same calls in the same order.
+Without collectives, so that a rank that is gone blocks nobody. All other ranks make the same calls
+in the same order.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Star:
 
     #: The ranks.
     comm: MPI.Comm
-    #: Of this rank; in it the rank hears who is gone.
+    #: Waits of this rank, during which it learns which ranks are gone.
     wait: Wait
 
     def collect(self, text: str) -> dict[int, str]:
-        """Return the texts of all ranks that are not gone, by rank, at rank 0; {} elsewhere."""
+        """On rank 0, return the texts of all ranks that are not gone, by rank; {} elsewhere."""
         comm = self.comm
         if comm.rank:
             sent = self._send(text, 0)
@@ -47,7 +47,7 @@ class Star:
         return texts
 
     def tell(self, text: str = "") -> str:
-        """Return rank 0's text at every rank that is not gone."""
+        """Return rank 0's text on every rank that is not gone."""
         comm = self.comm
         if comm.rank:
             return self._receive(0) or ""
@@ -58,11 +58,11 @@ class Star:
 
     @contextlib.contextmanager
     def raise_on_all(self, last: Callable[[], PsrtError | None] = lambda: None) -> Iterator[None]:
-        """Let all ranks that are not gone leave this block the same way; see ``agreement``.
+        """Make all ranks that are not gone leave this block in the same way; see ``agreement``.
 
         Args:
-            last: called at rank 0, after all have come to the end of the block; returns the error
-                to be raised if there is no other.
+            last: called on rank 0 after all have reached the end of the block; returns the error to
+                raise if there is no other.
         """
         mine: PsrtError | None = None
         try:
@@ -82,13 +82,13 @@ class Star:
     def _send(self, text: str, to: int) -> list[MPI.Request]:
         data = to_bytes(text)
         length = np.array([len(data)], np.int64)
-        # mpi4py's requests hold on to what they send.
+        # mpi4py's requests keep their buffers alive.
         return [
             self.comm.Isend([part, MPI.BYTE], to, STAR) for part in (length.view(np.uint8), data)
         ]
 
     def _receive(self, source: int) -> str | None:
-        """Return a text; None if that rank is gone."""
+        """Receive a text; None if that rank is gone."""
         length = np.empty(1, np.int64)
         request = self.comm.Irecv([length.view(np.uint8), MPI.BYTE], source, STAR)
         if not self._wait_for(source, request.Test):
@@ -98,7 +98,7 @@ class Star:
         return from_bytes(data) if self._wait_for(source, request.Test) else None
 
     def _wait_for(self, rank: int, done: Callable[[], bool]) -> bool:
-        """Wait until ``done()`` or the rank is gone; return which."""
+        """Wait until ``done()`` or the rank is gone; return whether it was done."""
         is_done, peer = False, Living()
 
         def over() -> bool:

@@ -1,6 +1,6 @@
-"""Starts MPI the way psrt wants it, and sees that it is the MPI that the launcher means.
+"""Starts MPI with psrt's settings, and checks that it is the launcher's MPI.
 
-What Open MPI reads from its environment is set by ``import psrt``, which comes before any of this.
+``import psrt`` has already set the environment variables that Open MPI reads.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from psrt.launch import mismatch, started_rank
 from psrt.launch.environment import start_limit_s
 from psrt.launch.library import INSTALL_ONE
 
-#: Seconds that processes which MPI keeps apart leave to the first one, for its line.
+#: Seconds that processes which MPI did not join give the first one to print its line.
 _AFTER_FIRST_S = 1.0
 
 
 @contextlib.contextmanager
 def _in_time() -> Iterator[None]:
-    """End this process, with the traceback of where it is, if the block takes too long.
+    """End this process, with a traceback of its current place, if the block takes too long.
 
-    By a thread in C: MPI holds the interpreter's lock while it waits for a rank that died.
+    By a C thread: MPI holds the interpreter's lock while it waits for a rank that died.
     """
     faulthandler.dump_traceback_later(start_limit_s(), exit=True, file=2)
     try:
@@ -44,10 +44,11 @@ def _in_time() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ends_at_once() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end this process in C, as MPI starts.
+    """Let Ctrl-C and SIGTERM end this process in C while MPI starts.
 
-    Python would answer once MPI has started, which may be never: it waits for all ranks, and the
-    same signal has ended those that were not here yet. MPICH's mpirun does not end the others.
+    Python would handle them only after MPI has started, which may be never: MPI waits for all
+    ranks, and the same signal may have ended some before they got here. MPICH's mpirun does not end
+    the others.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -63,13 +64,13 @@ def _ends_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# psrt calls MPI from one thread, and locks it never needs cost time at each call.
+# psrt calls MPI from one thread only, and thread support would cost time at each call.
 mpi4py.rc.thread_level = "funneled"
 
-#: Whether MPI is started, and so ended, here and not by the user's own program.
+#: Whether MPI is started here, and so ended here, rather than by the user's own program.
 _is_ours = "mpi4py.MPI" not in sys.modules
 
-# mpi4py warns, on each rank, of variables of another MPI: ``world`` says more, and once.
+# mpi4py warns on each rank about variables of another MPI; ``world`` says more, and once.
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "suspicious MPI execution environment")
     try:
@@ -85,7 +86,7 @@ with warnings.catch_warnings():
 
 
 def _finalize(process: int) -> None:
-    """End MPI; mpi4py would, a little later, but for ever if a rank is gone."""
+    """Finalize MPI; mpi4py would do so a little later, and block for ever if a rank is gone."""
     if os.getpid() != process or _abort_status:
         return
     parent = parent_of_this()
@@ -96,14 +97,14 @@ def _finalize(process: int) -> None:
             MPI.Finalize()
 
 
-#: The status with which mpi4py will end the job when this process ends, as ``python -m mpi4py`` has
-#: it do for a program that fails: to end MPI first would be to wait for ranks that wait for this
-#: one. 0 if it will not.
+#: The status with which mpi4py will abort the job when this process ends, as ``python -m mpi4py``
+#: requests for a program that fails; 0 if it will not. Finalizing MPI first would wait for ranks
+#: that wait for this one.
 _abort_status = 0
 
 
 def abort_status() -> int:
-    """Return that status, as far as it is known."""
+    """Return this status, as far as it is known."""
     return _abort_status
 
 
@@ -116,11 +117,11 @@ def _noting_aborts(set_status: Callable[[int], None]) -> Callable[[int], None]:
     return note
 
 
-#: Whether it is ended here.
+#: Whether MPI is ended here.
 _ends_mpi = _is_ours and mpi4py.rc.finalize is not False
 atexit.register(_finalize, os.getpid())
 if _ends_mpi:
-    # There is no way to ask for it.
+    # mpi4py has no function that returns it.
     MPI._set_abort_status = _noting_aborts(MPI._set_abort_status)  # type: ignore[assignment]
 
 
@@ -128,8 +129,8 @@ def world() -> MPI.Comm:
     """Return all ranks of the job.
 
     Raises:
-        ConfigError: if the launcher has started several, and MPI knows of this one only; on all of
-            them, the first one first: the launcher may end the others with whoever fails.
+        ConfigError: if the launcher has started several processes but MPI sees only this one; on
+            all of them, on the first one first: the launcher may end the others when one fails.
     """
     comm = MPI.COMM_WORLD
     wrong = mismatch(comm.size, MPI.get_vendor()[0], _mpirun())
@@ -142,6 +143,6 @@ def world() -> MPI.Comm:
 
 
 def _mpirun() -> str:
-    """Return what the launcher of this MPI is called: that of this environment, if it has one."""
+    """Return the launcher of this MPI: the one of this Python environment, if it has one."""
     beside = Path(sys.executable).parent / "mpirun"
     return str(beside) if beside.exists() else f"the mpirun of {MPI.get_vendor()[0]}"

@@ -1,1 +1,1 @@
-"""The roles: what a server and a worker do, as coroutines over a port that they are given."""
+"""The roles of server and worker, as coroutines over a port."""

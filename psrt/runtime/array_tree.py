@@ -1,6 +1,6 @@
-"""A tree of arrays as one flat vector: where each leaf lies, and the tree on top of a vector.
+"""A tree of arrays as one flat vector: the span of each leaf, and the tree as views of a vector.
 
-What is a tree, JAX says where it is loaded; else lists, tuples and dictionaries are.
+If JAX is loaded, it decides what is a tree; otherwise lists, tuples and dictionaries are.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from psrt.core.partition import Span
 
 
 class ArrayTree:
-    """The leaves of a tree of float32 arrays, one behind the other; an array alone is one, too."""
+    """The leaves of a tree of float32 arrays, concatenated; a single array is a tree, too."""
 
     def __init__(self, tree: Any, *, called: str) -> None:
-        """Look at it; its values are not kept.
+        """Read its structure; its values are not kept.
 
         Args:
             tree: of numpy's or JAX's arrays.
-            called: what it is in messages, in the plural.
+            called: its name in messages, in the plural.
 
         Raises:
-            ConfigError: if it is none, a leaf is no float32 array, or there are no numbers.
+            ConfigError: if it is not a tree, a leaf is not a float32 array, or there are no
+                numbers.
         """
         try:
             named, flat, self._made = _looked_at(tree)
         except (TypeError, ValueError) as error:  # keys that have no order
             raise ConfigError(f"{called} are no tree: {error}") from None
-        #: Returns the leaves of a tree like this one; None if it is another one.
+        #: Returns the leaves of a tree of the same structure; None for another structure.
         self.leaves: Callable[[Any], Sequence[Any] | None] = flat
-        #: By leaf: its path, its shape, and where it lies.
+        #: By leaf: its path, shape and span.
         self.names = [name for name, _ in named]
         for name, leaf in named:
             kind = getattr(leaf, "dtype", None)
@@ -53,9 +54,9 @@ class ArrayTree:
             raise ConfigError(f"{called} have no numbers, expected a tree of float32 arrays")
 
     def flat(self, tree: Any) -> Vector:
-        """Return the leaves of such a tree one behind the other, (n,) float32, copied."""
+        """Return the leaves of such a tree, concatenated, (n,) float32, copied."""
         leaves = self.leaves(tree)
-        assert leaves is not None, "the tree that was looked at"
+        assert leaves is not None, "a tree of the same structure"
         return np.concatenate([np.asarray(it).reshape(-1) for it in leaves])
 
     def views(self, vector: Vector) -> Sequence[AnyArray]:
@@ -72,8 +73,8 @@ class ArrayTree:
     def on(self, vector: Vector) -> Any:
         """Return the tree whose leaves are views of a vector (n,).
 
-        JAX takes the memory of those that are aligned as it is, and copies the others: whatever is
-        computed from them must be done before the vector changes.
+        JAX uses the memory of aligned views directly, and copies the others: computations on them
+        must be finished before the vector changes.
         """
         return self.made(self.views(vector))
 
@@ -82,10 +83,10 @@ class ArrayTree:
         return self._made(leaves)
 
     def matrices(self) -> list[Matrix]:
-        """Return those of two axes or more, all but the last of them together.
+        """Return the leaves with two or more axes as matrices, all axes but the last together.
 
-        So a kernel of a convolution in JAX's order (height, width, in, out) is a matrix with a
-        column for each output channel, as a dense layer's (in, out) is.
+        So a convolution kernel in JAX's order (height, width, in, out) is a matrix with a column
+        for each output channel, as is a dense layer's (in, out).
 
         >>> tree = ArrayTree({"w": np.zeros((2, 3, 4), np.float32)}, called="these")
         >>> tree.matrices()
@@ -99,10 +100,10 @@ class ArrayTree:
 
 
 class LastViews:
-    """The leaves as views of a vector, which is the same one step by step."""
+    """The leaves as views of a vector, which is usually the same at every step."""
 
     def __init__(self, tree: ArrayTree, *, writeable: bool = True) -> None:
-        """Set up; without ``writeable`` nobody can write to them."""
+        """Set up; without ``writeable`` the views are read-only."""
         self._tree, self._writeable = tree, writeable
         self._vector: Vector | None = None
         self._views: Sequence[AnyArray] = ()
@@ -116,7 +117,7 @@ class LastViews:
         return self._views
 
     def forget(self) -> None:
-        """Hold on to no vector."""
+        """Drop the reference to the vector."""
         self._vector, self._views = None, ()
 
 
@@ -128,7 +129,7 @@ _Looked = tuple[
 
 
 def _looked_at(tree: Any) -> _Looked:
-    """Return the leaves with their paths, what finds those of a like tree, and what makes one."""
+    """Return the leaves with their paths, a function that finds them, and one that makes a tree."""
     jax: Any = sys.modules.get("jax")
     if jax is None:
         containers = _containers(tree)
@@ -142,7 +143,7 @@ def _looked_at(tree: Any) -> _Looked:
 
     def flat(other: Any) -> Sequence[Any] | None:
         leaves, its = jax.tree_util.tree_flatten(other)
-        # Of the same names all the same: a tuple for a list will do.
+        # Only names must agree: a tuple in place of a list is accepted.
         if its != structure and paths != [
             path for path, _ in jax.tree_util.tree_flatten_with_path(other)[0]
         ]:
@@ -158,7 +159,7 @@ def _looked_at(tree: Any) -> _Looked:
 
 
 def _containers(tree: Any) -> Any:
-    """Return a tree without its leaves, so that nothing is held on to."""
+    """Return a tree without its leaves, so that they are not kept alive."""
     if isinstance(tree, Mapping):
         return {key: _containers(tree[key]) for key in _in_order(tree)}
     if isinstance(tree, list | tuple):
@@ -195,7 +196,7 @@ def _gathered(shape: Any, tree: Any, found: list[Any]) -> bool:
     """Append the leaves; return whether the tree has these containers."""
     if shape is None:
         found.append(tree)
-        # Asked in this order, since whether it is a mapping takes as long as all the rest.
+        # In this order, since the test for a mapping takes as long as all others together.
         return isinstance(tree, np.ndarray) or not isinstance(tree, Mapping | list | tuple)
     if isinstance(shape, dict):
         return (

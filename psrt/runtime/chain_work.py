@@ -1,7 +1,7 @@
-"""The gradient of a chain, layer by layer, each with parameters and a gradient of its own.
+"""The gradient of a chain, layer by layer, with separate memory for each layer's vectors.
 
-``Problem.loss_and_grad`` has all parameters, and room for the whole gradient. Here one layer after
-the other is given its own, and whoever calls may take them away again in between.
+``Problem.loss_and_grad`` has all parameters, and memory for the whole gradient. Here each layer
+gets its own in turn, and the caller may take them away in between.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class LayerWork(Protocol):
     """A step: ``begin``, ``forward`` of all layers, ``loss``, ``backward`` from the last layer."""
 
     def begin(self, batch: Any) -> None:
-        """Take up a batch, of which nothing is read any more afterwards."""
+        """Take a batch; the caller may overwrite it afterwards."""
         ...
 
     def forward(self, i: int, params: Vector) -> None:
@@ -27,7 +27,7 @@ class LayerWork(Protocol):
         ...
 
     def loss(self) -> float:
-        """Return the mean loss, and begin the way back."""
+        """Return the mean loss, and start the backward pass."""
         ...
 
     def backward(self, i: int, params: Vector, out: Vector) -> None:

@@ -1,7 +1,7 @@
-"""How a worker's gradient comes about: directly, in a loop of the user's own, of a cut, by layers.
+"""How a worker's gradient is computed: by the problem, by the user's own loop, or in parts.
 
-The training loop is one (``worker``); what differs by who computes is here, and so is what messages
-call it. Knows nothing of modes, clocks or checkpoints.
+There is one training loop (``worker``). What depends on the way of computing is here, with its
+words for messages. Knows nothing of modes, clocks or checkpoints.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from psrt.runtime.problem_rules import (
 )
 from psrt.transport.port import Port
 
-#: Called with i as soon as the i-th part of a gradient is final: one, or None, or not even that
-#: for a problem that takes none.
+#: The argument ``ready``, called with i as soon as the i-th part of a gradient is final: a
+#: function, None, or absent for a problem without that argument.
 Hook = tuple[Callable[[int], None] | None, ...]
 
 
 class Compute:
     """The problem itself computes a batch's whole gradient."""
 
-    #: Whether batches are under way but at the ends of epochs.
+    #: Whether batches are in flight except at the ends of epochs.
     drains = False
-    #: Whether batches come with their gradients, from outside, and say since when.
+    #: Whether batches come with gradients that were computed elsewhere.
     awaits_batches = False
-    #: What takes theta and writes a gradient, in messages.
+    #: The names, in messages, of what takes theta and of what writes a gradient.
     by = writes = "loss_and_grad()"
-    #: What may help against one that is not finite.
+    #: A hint against a gradient that is not finite.
     hint = "try a smaller --lr, or scale the inputs"
 
     def __init__(self, port: Port, problem: Problem) -> None:
@@ -54,8 +54,8 @@ class Compute:
         self.whole: Any = problem
         #: Returns the number of samples of a batch.
         self.samples_in = sample_counter(self.whole)
-        #: What evaluation has raised after the last step, where it must not end the training of
-        #: others or lose what has been trained; for whoever concludes.
+        #: An error of the evaluation after the last step, which must neither end the training of
+        #: others nor lose the result; raised at the end.
         self.late_error: Exception | None = None
 
     async def batches(
@@ -64,15 +64,15 @@ class Compute:
         """Return this worker's batches of an epoch.
 
         Args:
-            place: of the worker among those that the epoch is dealt out to.
+            place: of the worker among those that share the epoch.
             among: their number.
             epoch: from 0.
-            own: the samples of each step, where they are dealt out.
+            own: the samples of each step, if samples are assigned to workers.
         """
         return await self._port.aside(self._problem.batches, place, among, epoch, *own)
 
     def computed_s(self, batch: Any) -> float:
-        """Return the seconds that the gradient of a batch has taken before it came here."""
+        """Return the seconds that the gradient of a batch took elsewhere."""
         return 0.0
 
     def gradient(
@@ -84,7 +84,7 @@ class Compute:
             theta: (n,) only read.
             batch: with samples.
             out: (n,) gets the gradient.
-            hook: where the gradient is taken in parts.
+            hook: takes the parts of the gradient.
             clock: of the step.
         """
         return self._port.compute(self._problem.loss_and_grad, theta, batch, out, *hook)
@@ -92,19 +92,19 @@ class Compute:
     def first_gradient(
         self, theta: Vector, batch: Any, out: Vector, hook: Hook, clock: int
     ) -> Awaitable[float]:
-        """Do so in the first step, and see that theta is left as it is.
+        """Do so in the first step, and check that theta is not changed.
 
-        Not where the gradient is taken in parts, after which theta may change.
+        Not if the gradient is taken in parts, after which theta may change.
         """
         loss_and_grad = reading_only(self._problem.loss_and_grad)
         return self._port.compute(loss_and_grad, theta, batch, out, *hook)
 
     async def pass_over(self, theta: Vector, batch: Any, out: Vector) -> None:
-        """Do what is to be done with a batch without samples."""
+        """Handle a batch without samples."""
         return
 
     def without_loss(self, batch: Any) -> bool:
-        """Whether nobody says the loss of a batch, which is nan then."""
+        """Whether batches have no loss, which is nan then."""
         return False
 
     def check_first(self, batch: Any, gradient: Vector, *, is_whole: bool) -> None:
@@ -113,7 +113,7 @@ class Compute:
         Args:
             batch: that it is of.
             gradient: marked before.
-            is_whole: whether it is this worker's alone; else parts may already hold sums.
+            is_whole: whether it is only this worker's; otherwise parts may already hold sums.
 
         Raises:
             ConfigError: if it has not.
@@ -122,16 +122,16 @@ class Compute:
             check_written(gradient, self.writes)
 
     def name_of(self, at: int) -> str:
-        """Return what the array with an element of the gradient is called; empty without names."""
+        """Return the name of the array with an element of the gradient; empty without names."""
         whole = np.empty(self._port.role_map.n, np.float32)
         return tensor_with(self._problem, whole, at)
 
     async def total(self, number: float) -> float:
-        """Return the sum of a number over all who compute a gradient together."""
+        """Return the sum of a number over all workers that compute a gradient together."""
         return number
 
     async def figures(self, theta: Vector, *, last: bool) -> dict[str, float]:
-        """Return figures of the parameters (n,); none where that fails after the ``last`` step."""
+        """Return figures of the parameters (n,); none if that fails after the ``last`` step."""
         try:
             return await self._port.aside(evaluate, self._problem, theta)
         except Exception as error:
@@ -142,7 +142,7 @@ class Compute:
 
 
 class LoopCompute(Compute):
-    """A loop of the user's own has computed; see ``own_loop``."""
+    """The user's own loop has computed it; see ``own_loop``."""
 
     awaits_batches = True
     hint = f"{Compute.hint}; step(samples=0) leaves a batch out"
@@ -163,7 +163,7 @@ class LoopCompute(Compute):
         return self._port.now() - batch.asked
 
     def without_loss(self, batch: OwnBatch) -> bool:
-        """Whether the loop does not say it."""
+        """Whether the loop passes no loss."""
         return batch.loss is None
 
     def check_first(self, batch: OwnBatch, gradient: Vector, *, is_whole: bool) -> None:
@@ -202,12 +202,12 @@ class CutCompute(Compute):
         return self.gradient(theta, batch, out, hook, clock)
 
     async def pass_over(self, theta: Vector, batch: Any, out: Vector) -> None:
-        """See that batches that are on their way through the stages get on."""
+        """Make progress on batches in the stages."""
         if isinstance(self._cut, PipeDream):
             await self._cut.gradient(theta, batch, out)
 
     def name_of(self, at: int) -> str:
-        """Return what the tensor of the whole model is called."""
+        """Return the name of the tensor in the whole model."""
         return self._cut.tensor_at(at)
 
     async def total(self, number: float) -> float:
@@ -220,7 +220,7 @@ class CutCompute(Compute):
 
 
 def compute_of(port: Port, problem: Problem) -> Compute:
-    """Return how the worker at a port computes what its problem is."""
+    """Return how the worker at a port computes its problem's gradient."""
     if isinstance(problem, OwnLoop):
         return LoopCompute(port, problem)
     if isinstance(problem, CutProblem):

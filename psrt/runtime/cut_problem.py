@@ -1,8 +1,9 @@
-"""The part of a problem that one worker computes where the model is cut across ranks.
+"""The part of a problem that one worker computes if the model is split across ranks.
 
-A cell trains its part of the parameters as a job of its own. What differs is how its gradient is
+A cell trains its part of the parameters like a separate job. The difference is how its gradient is
 computed: by the steps of a schedule (``psrt.pipeline``), which compute micro-batches with the
-layers of this stage, and exchange activations and gradients with the other stages.
+    layers
+of this stage, and exchange activations and gradients with the other stages.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ Ready = Callable[[int], None]
 class Ways(NamedTuple):
     """The channels of a chunk; None at the ends of the model, and within a stage."""
 
-    #: Brings the input, and takes away its gradient.
+    #: The channel of the input, and that of its gradient.
     below: Channel | None = None
     back_below: Channel | None = None
-    #: Takes away the output, and brings its gradient.
+    #: The channel of the output, and that of its gradient.
     above: Channel | None = None
     back_above: Channel | None = None
 
@@ -56,7 +57,7 @@ class Ways(NamedTuple):
 class CutProblem:
     """One worker's part; it has the methods of ``Problem`` that a cell's job calls."""
 
-    #: What a checkpoint keeps: between two steps nothing is under way.
+    #: A checkpoint keeps nothing more: between two steps no message is in flight.
     saved: ClassVar[tuple[str, ...]] = ("bytes",)
     #: Whether there is a cut at the ends of epochs only.
     drains: ClassVar[bool] = False
@@ -79,28 +80,28 @@ class CutProblem:
         Args:
             whole: the problem, a chain.
             links: to the other stages and slices.
-            part: of the parameters, one chunk behind the other.
-            chunks: what this stage computes.
-            ways: the channels of each.
+            part: of the parameters, chunk after chunk.
+            chunks: the chunks that this stage computes.
+            ways: the channels of each chunk.
             steps: of this stage, in order.
             is_first: whether this is the first cell, which evaluates and counts samples.
             now: returns the time of the events.
             events: records the steps; None for no history.
         """
-        #: The problem that this is a part of.
+        #: The whole problem.
         self.whole = whole
-        #: To the other stages and slices.
+        #: The links to the other stages and slices.
         self.links = links
         #: Whether this is the first cell, which evaluates and counts samples.
         self.is_first = is_first
-        #: What this stage computes, in the order of the layers.
+        #: The chunks that this stage computes, in the order of the layers.
         self.chunks = chunks
         self._part, self._ways = part, ways
         self._steps = steps
-        #: Of each step, the channel that it sends or receives on.
+        #: By step, the channel that it sends or receives on.
         self._way_of = [ways[step.chunk].of(step.kind) for step in steps]
         self._now, self._events = now, events
-        #: Bytes before the checkpoint that this run went on from.
+        #: Bytes before the checkpoint from which this run resumed.
         self._earlier = (0, 0)
         #: Of each chunk, in the vector of this part.
         self._spans: list[Span] = []
@@ -116,9 +117,9 @@ class CutProblem:
         for number, stage in enumerate(chunks):
             before -= len(stage.layers)
             self._final[_last_of_weights(steps, number)] = before
-        #: The present pass, its rows, and the share of its time that has gone by.
+        #: The current pass, its rows, and the share of its time that has passed.
         self._passing = steps[0], 0, 0.0
-        #: By number of rows: where the micro-batches lie in a batch, and what comes to this stage.
+        #: By number of rows: the rows of micro-batches in a batch, and the messages to this stage.
         self._places: dict[int, tuple[Span, ...]] = {}
         self._coming: dict[int, dict[Channel, list[slice]]] = {}
 
@@ -132,19 +133,19 @@ class CutProblem:
     def bytes(self, value: tuple[int, int]) -> None:
         self._earlier = value
 
-    # --- what the job of a cell asks of a problem -------------------------------------------
+    # --- the methods of a problem, for the job of a cell ------------------------------------
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of activations and their gradients, and of a layer's gradient that is to be added.
+        """Bytes of activations and their gradients, and of a layer's gradient before it is added.
 
-        What lies in channels counts at both of their ends.
+        Rows in channels count at both of their ends.
         """
         return sum(stage.activation_bytes + stage.scratch_bytes for stage in self.chunks)
 
     @property
     def stash_bytes(self) -> int:
-        """Bytes of older parameters that batches under way still need."""
+        """Bytes of older parameters that batches in flight still need."""
         return 0
 
     def initial(self) -> Vector:
@@ -178,14 +179,14 @@ class CutProblem:
         return found
 
     def borrow(self, lender: Lender, *, gathers: bool) -> None:
-        """Compute with layers that are lent.
+        """Compute with lent layers.
 
         Args:
-            lender: of what ``uses`` says, in this order.
-            gathers: whether it lends parameters, or gradients only.
+            lender: lends what ``uses`` lists, in this order.
+            gathers: whether it lends parameters, too, or only gradients.
         """
         first = 0
-        if gathers:  # what is lent may be anywhere
+        if gathers:  # lent memory may be anywhere
             self._unseen = {}
         for stage in self.chunks:
             assert isinstance(stage, LentStage), "made to borrow"
@@ -242,7 +243,7 @@ class CutProblem:
             stage.begin(len(x), span.of(theta), span.of(out), first)
         self.links.begin(self._expected(len(x)))
         losses = [0.0] * self.chunks[0].shape.micro_batches
-        # The first forward pass of each chunk: nobody else writes its parameters there.
+        # The first forward pass of each chunk: nothing else writes its parameters then.
         unseen, self._unseen = self._unseen, {}
         places = self._places_of(len(x))
         for i, (step, way) in enumerate(zip(self._steps, self._way_of, strict=True)):
@@ -253,7 +254,7 @@ class CutProblem:
                     began = now()
                     await self._exchange(step, way, rows, losses)
                     if events is not None:
-                        # What is sent may be there before this stage has time to look.
+                        # A message may arrive before this stage has time to receive it.
                         at = began if step.kind in SENDING else now()
                         nbytes = way.nbytes(rows.size)
                         events.note((events.exchanged, at, clock, step, rows.size, nbytes))
@@ -273,7 +274,7 @@ class CutProblem:
         return float(sum(losses))
 
     async def _spend(self, share: float = 1.0) -> None:
-        """Let the time of the present pass go by, up to a share of it."""
+        """Let the virtual time of the current pass elapse, up to a share of it."""
         step, rows, spent = self._passing
         if spent < share:
             self._passing = step, rows, share
@@ -287,7 +288,7 @@ class CutProblem:
         rows: Span,
         ready: Ready | None,
     ) -> float:
-        """Compute a pass of a micro-batch, or the weights of all; return its part of the loss."""
+        """Compute a pass of a micro-batch, or the weight gradients of all; return its loss part."""
         kind, m, ways, loss = step.kind, step.micro_batch, self._ways[step.chunk], 0.0
         if kind is Kind.FORWARD:
             if rows.size and ways.above is not None:
@@ -321,7 +322,7 @@ class CutProblem:
     ) -> None:
         """Send or receive a micro-batch.
 
-        Its rows are told along with activations, and its part of the loss with gradients.
+        Its number of rows travels with activations, and its part of the loss with gradients.
 
         Raises:
             ProtocolError: if the stage before has a batch of another length.
@@ -345,15 +346,15 @@ class CutProblem:
         """Return the inputs and targets of a batch.
 
         Raises:
-            ConfigError: if it has no such two, or they do not fit each other or the model.
+            ConfigError: if it is not such a pair, or the two do not fit each other or the model.
         """
         try:
             x, y = batch
             shape, targets = x.shape, len(y)
         except (AttributeError, TypeError, ValueError):
             raise ConfigError(
-                "batches() gave a batch that is no pair of arrays (x, targets), as a model that "
-                "is cut needs"
+                "batches() gave a batch that is not a pair of arrays (x, targets), which a split "
+                "model needs"
             ) from None
         inputs = self.chunks[0].layers[0].inputs if self.chunks[0].shape.first else shape[-1]
         if shape != (targets, inputs) or x.dtype != np.float32:
@@ -364,7 +365,7 @@ class CutProblem:
         return x, y
 
     def _places_of(self, rows: int) -> tuple[Span, ...]:
-        """Return the rows of each micro-batch in a batch, and behind them those of all."""
+        """Return the rows of each micro-batch in a batch, and then those of all."""
         found = self._places.get(rows)
         if found is None:
             found = even_spans(rows, self.chunks[0].shape.micro_batches)
@@ -372,7 +373,7 @@ class CutProblem:
         return found
 
     def _expected(self, rows: int) -> dict[Channel, list[slice]]:
-        """Return the rows of each message that will come, by channel."""
+        """Return the rows of each message to receive, by channel."""
         found = self._coming.get(rows)
         if found is None:
             found = self._coming[rows] = {}
@@ -399,5 +400,5 @@ def _last_of_weights(steps: Sequence[PipelineStep], chunk: int) -> int:
 
 
 def _shifted(ready: Ready, by: int) -> Ready:
-    """Return ``ready`` for layers that are counted from another one on."""
+    """Return ``ready`` for layers whose numbers start at another one."""
     return lambda i: ready(i + by)

@@ -29,7 +29,7 @@ def jitter(mean_s: float) -> Delay:
 
 
 def tail(scale_s: float, shape: float) -> Delay:
-    """Return a delay with a heavy tail, as of machines that are shared: P(d > x) = (1 + x/s)^-a.
+    """Return a delay with a heavy tail, as on shared machines: P(d > x) = (1 + x/s)^-a.
 
     A Pareto distribution that begins at 0 (Lomax), with scale s and shape a. Its median is
     s·(2^(1/a) − 1), its mean s/(a − 1) for a > 1 and infinite otherwise; its variance is finite

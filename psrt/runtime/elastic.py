@@ -1,7 +1,7 @@
-"""The elastic force: a worker and the centre draw each other by the same α(x − x̃).
+"""The elastic force: a worker and the centre are pulled together by the same α(x − x̃).
 
-Both sides compute it from the same numbers by the same operations, so it has the same bits there:
-what a worker loses the centre gains, but for the rounding of the two sums.
+Both sides compute it from the same numbers by the same operations, so it has the same bits on both:
+what a worker loses the centre gains, except for the rounding of the two sums.
 
 Source: Zhang, Choromanska & LeCun, NeurIPS 2015 (arXiv:1412.6651).
 """
@@ -33,17 +33,17 @@ def force(x: Vector, centre: Vector, alpha: np.float32, out: Vector) -> Vector:
 
 
 class ForceSums(NamedTuple):
-    """What an update did, for the history; of vectors, sums over the elements with signs."""
+    """What an update did, for the history: signed sums of vectors, and digests."""
 
-    #: Of each term, the digest and the sum of its force, in the order of summation.
+    #: By term, the digest and the sum of its force, in the order of summation.
     forces: Sequence[tuple[int, float]]
-    #: Digests of the centre that it moved, and of the one that the update before had made; 0 of the
-    #: latter at the first.
+    #: Digests of the centre that it moved, and of the one that the last update made; 0 for the
+    #: latter at the first update.
     before: int
     made: int
     #: Of the centre after minus the centre before.
     moved: float
-    #: Of what was rounded, without signs, at most.
+    #: The bound of the rounding, from norms.
     most: float
 
 
@@ -57,7 +57,7 @@ class Drawn(NamedTuple):
     drew: float
     apart: float
     moved: float
-    #: Of the parameters after and of the force, without signs, at most.
+    #: Bounds of the parameters after it and of the force, from norms.
     most: float
     most_drew: float
 
@@ -73,8 +73,8 @@ class CentreUpdater(Updater):
         Args:
             n: elements of the centre.
             alpha: β/W.
-            differences: whether a term brings x_i − x̃ as its worker sees x̃, and not x_i; one with
-                ``read`` brings x_i − ``read``.
+            differences: whether a term has x_i − x̃, with x̃ as its worker sees it, rather than
+                x_i; a term with ``read`` has x_i − ``read``.
         """
         super().__init__(n, Sgd().make(n), Schedule(Always(), 1.0, epochs=1.0))
         self._alpha = np.float32(alpha)
@@ -96,7 +96,7 @@ class CentreUpdater(Updater):
 
         Args:
             theta: (n,) the centre.
-            terms: what workers pushed, at least one.
+            terms: the workers' pushes, at least one.
             out: (n,) the next centre.
             progress: not used: α is constant.
         """
@@ -115,7 +115,7 @@ class CentreUpdater(Updater):
                     crcs[k] = zlib.crc32(into.data, crcs[k])
                     drew, norm = signed_sum(into)
                     totals[k] += drew
-                    partial += (len(terms) - 1) * norm  # of each of the additions, at most
+                    partial += (len(terms) - 1) * norm  # bounds each of the additions
                 if k:
                     np.add(total, drawn, out=total)
             self._move(was, total, new[i])

@@ -10,7 +10,7 @@ import numpy as np
 from psrt.core.arrays import Vector
 
 #: One read in 8 is followed on average, and at most 4,096 elements of a span, evenly spaced: so
-#: neither the time nor the memory is noticeable beside the updates.
+#: time and memory are negligible compared with the updates.
 _ONE_IN, _ELEMENTS = 8, 4096
 
 
@@ -18,8 +18,8 @@ class GapMeter:
     """Follows one read at a time: ‖θ_now − θ_read‖/√n when its gradient is about to be used.
 
     Staleness counts versions; the gap measures their effect on θ. The reads to follow are drawn at
-    random, with a fixed seed, so that no worker's period coincides with them. In a span of more
-    than 4,096 elements only every k-th is used, and the gap is an estimate.
+    random, with a fixed seed, so that they do not coincide with a worker's period. In a span of
+    more than 4,096 elements only every k-th is used, and the gap is an estimate.
 
     Source: the gap as a measure of staleness, Barkai, Hakimi & Schuster, ICLR 2020 (1909.10802).
     """
@@ -38,7 +38,7 @@ class GapMeter:
         self._skip = 0
 
     def read_by(self, worker: int, version: int, theta: Vector) -> None:
-        """Note that a worker reads this version; copy it if the read is to be followed.
+        """Note that a worker reads this version; copy it if the read is followed.
 
         Args:
             worker: its number.
@@ -64,7 +64,7 @@ class GapMeter:
         """Return the gap of a gradient about to be applied; −1 if its read was not followed.
 
         Args:
-            worker: who computed it.
+            worker: the worker that computed it.
             version: that it was computed on.
             theta: (n,) the parameters right before the update.
         """

@@ -1,4 +1,4 @@
-"""The codec of a job: of pushes, for each shard at its server and its workers, or of sums."""
+"""The codec of a job: of pushes, for each shard on its server and its workers, or of sums."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from psrt.transport.port import Port
 
 @dataclass(frozen=True, slots=True)
 class JobCodec:
-    """What a job encodes its pushes or its sums by; the same in all processes."""
+    """The codec of a job's pushes or sums; the same in all processes."""
 
-    #: What was asked for, with all knobs.
+    #: The requested codec, with all knobs.
     row: CodecRow
-    #: Whether what a frame loses is added to the next gradient; None as the codec's row says.
+    #: Whether to use error feedback; None follows the codec's row.
     error_feedback: bool | None = None
-    #: Of the run, or of a part of the parameters.
+    #: The seed of the run, or of a part of the parameters.
     seed: int = 0
     #: The matrices of the whole parameter vector.
     matrices: Sequence[Matrix] = ()
-    #: The codec of replies; None where parameters are sent as they are.
+    #: The codec of replies; None if parameters are sent uncompressed.
     reply: JobCodec | None = None
-    #: Whether what is sent are differences to what its receivers know, which both ends add up;
-    #: replies that are not are means.
+    #: Whether differences to what receivers know are sent, which both ends add up; otherwise
+    #: replies are means.
     differs: bool = False
     #: Whether it is one half of the optimizer; see ``SumCodec``.
     of_optimizer: bool = False
-    #: By span and way, what is asked for lengths alone.
+    #: By span and way, the codec that only computes lengths.
     _lengths: dict[tuple[Span, int], Encoder] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -63,7 +63,7 @@ class JobCodec:
 
     @property
     def feeds_back(self) -> bool:
-        """Whether what a frame loses is added to the next vector."""
+        """Whether the loss of a frame is added to the next vector."""
         return isinstance(self.lengths(Span(0, 1)), ErrorFeedback)
 
     def codec(self, span: Span) -> Codec:
@@ -72,11 +72,11 @@ class JobCodec:
         return self.row.codec(span.size, matrices=matrices)
 
     def sender(self, span: Span, way: int = FORTH) -> Encoder:
-        """Return a new sender's side for a span, with nothing kept back.
+        """Return a new sender's side for a span, without a residual.
 
         Args:
             span: of the parameters.
-            way: ``FORTH``, or ``BACK`` of what has been averaged.
+            way: ``FORTH``, or ``BACK`` for averages.
         """
         if way == BACK and self.reply is not None:
             return self.reply.sender(span)
@@ -88,7 +88,7 @@ class JobCodec:
         )
 
     def lengths(self, span: Span, way: int = FORTH) -> Encoder:
-        """Return what is asked for the lengths of frames: without numerics, all ranks share it."""
+        """Return the codec for lengths of frames; without numerics, all ranks share it."""
         key = span, way
         if key not in self._lengths:
             self._lengths[key] = self.sender(span, way)
@@ -103,7 +103,7 @@ class JobCodec:
         return replace(self, matrices=matrices, reply=reply)
 
     def of_part(self, part: Part, number: int) -> JobCodec:
-        """Return the same for a vector that is a part of the parameters, with draws of its own.
+        """Return the same for a part of the parameters, with its own random draws.
 
         Args:
             part: of the parameters.
@@ -117,7 +117,7 @@ class JobCodec:
         )
 
     def of_sums(self, port: Port, watch: FrameWatch | None) -> SumCodec:
-        """Return what makes the frames of a worker's sums; ``watch`` is told of each."""
+        """Return the codec of a worker's sums; ``watch`` observes each frame."""
         make, worker = self.sender if port.theta.size else self.lengths, port.rank
         return SumCodec(
             make, seed=self.seed, worker=worker, makes=self.coding,
@@ -129,7 +129,7 @@ class JobCodec:
         """Return what the codec makes of a span, and how its sum may travel."""
         coding = coding_of(self.lengths(span))
         if self.reply is not None:
-            # Where all sum, there are no means to be sent.
+            # If all ranks sum, no means are sent.
             none = (Way.GATHERED, Way.STRAIGHT)
             return coding._replace(
                 codec=f"{self.name} --codec-reply {self.reply.name}",
@@ -139,17 +139,17 @@ class JobCodec:
         return coding
 
     def share(self, n: int) -> float:
-        """Return the bytes of a frame over those of its n numbers, behind every warm-up."""
+        """Return the bytes of a frame over those of its n numbers, after any warm-up."""
         it = self.sender(Span(0, n))
         it.begin_epoch(1 << 20)
         return it.longest / (ITEMSIZE * n)
 
     def times(self, measured: Mapping[str, CodecTimes], speed: float) -> FrameTimes:
-        """Return what encoding and decoding take.
+        """Return the times of encoding and decoding.
 
         Args:
-            measured: by codec, where other times than those of its row are known.
-            speed: how many times as fast as that they are; may be infinite.
+            measured: by codec, times that replace those of its row.
+            speed: the factor by which they are faster; may be infinite.
         """
         own, *reply = (
             measured.get(it.name) or CodecTimes.of(it.name)
@@ -175,7 +175,7 @@ class JobCodec:
         return tuple(HEADER_BYTES + self.codec(span).most for span in spans)
 
     def encoder(self, port: Port, worker: int) -> PushEncoder:
-        """Return what encodes the pushes of the worker at a port."""
+        """Return the encoder of pushes of the worker at a port."""
         spans = port.role_map.spans
         if not port.theta.size:
             return TimingOnlyEncoder([self.lengths(span) for span in spans])
@@ -183,19 +183,19 @@ class JobCodec:
         return PushEncoder(senders, seed=self.seed, worker=worker)
 
     def decoder(self, port: Port, shard: int) -> PushDecoder:
-        """Return what decodes the pushes to a shard of the server at a port."""
+        """Return the decoder of pushes to a shard of the server at a port."""
         return PushDecoder(self.codec(port.role_map.spans[shard]), partial(port.frame, shard))
 
     def described_sums(self, plan: FramePlan, part: str = "") -> str:
-        """Return what a worker sends in an update or a period, in a line for people.
+        """Return a line for the user about what a worker sends in an update or a period.
 
         Args:
             plan: of its sums.
-            part: of which part of a model that is cut it is, " of the first part".
+            part: the part of a split model that this is about, " of the first part".
         """
         framed, dense = plan.frame_bytes, plan.framed_bytes
         if not dense:
-            return f"codec: {self.name}, by which one worker sends nothing, but steps"
+            return f"codec: {self.name}, which one worker only uses in its steps"
         means = "" if self.reply is None else f", means by {self.reply.name}"
         how = f"{', with error feedback' if self.feeds_back else ''}{means}"
         text = f"codec: {self.name}{how}: a worker{part} sends "
@@ -208,7 +208,7 @@ class JobCodec:
         return text
 
     def reply_encoder(self, port: Port, shard: int, initial: Vector) -> ReplyEncoder | None:
-        """Return what encodes the replies of a shard, whose initial parameters are given."""
+        """Return the encoder of replies of a shard with these initial parameters."""
         if self.reply is None:
             return None
         span = port.role_map.spans[shard]
@@ -217,7 +217,7 @@ class JobCodec:
         return ReplyEncoder(senders, initial, seed=self.seed, shard=shard)
 
     def reply_decoder(self, port: Port, worker: int) -> ReplyDecoder | None:
-        """Return what decodes the replies to the worker at a port."""
+        """Return the decoder of replies to the worker at a port."""
         if self.reply is None or not port.theta.size:
             return None
         spans = port.role_map.spans
@@ -228,7 +228,7 @@ class JobCodec:
         )
 
     def described(self, spans: Sequence[Span], what: str) -> str:
-        """Return what is sent, in a line for people."""
+        """Return a line for the user about what is sent."""
         encoders = [self.sender(span) for span in spans]
         dense = ITEMSIZE * sum(span.size for span in spans)
         sizes = [it.nbytes for it in encoders]
@@ -246,7 +246,7 @@ class JobCodec:
 
 
 def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | None:
-    """Return the codec of a job; None where numbers are sent as they are.
+    """Return the codec of a job; None if numbers are sent uncompressed.
 
     Args:
         config: resolved; ``codec_everywhere`` says whether its codec is in effect.
@@ -259,7 +259,7 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
         return JobCodec(row, False, config.seed, matrices, differs=True)
     reply: JobCodec | None = None
     if config.codec_reply is not None:
-        # What a difference loses is in the next one; what a mean loses is not.
+        # What a difference loses is part of the next one; what a mean loses is not.
         differs = bool(config.servers)
         reply = JobCodec(
             config.codec_reply.of_differences(),
@@ -290,21 +290,21 @@ def say_codec(
     say: Callable[[str], None],
     part: str = "",
 ) -> None:
-    """Print what is sent, where a codec was asked for.
+    """Print what is sent, if a codec was requested.
 
     Args:
         config: resolved.
         codec: of the job.
         spans: of the shards; none without servers.
-        plan: how workers sum; None where they do not.
+        plan: how workers sum; None if they do not.
         say: prints a line.
-        part: of which part of a model that is cut these are, " of the first part".
+        part: the part of a split model that this is about, " of the first part".
     """
     if codec is not None and plan is not None:
         nothing = f"--codec {codec.name} has no effect with one worker, which sends nothing"
         say(nothing if plan.frames is None else codec.described_sums(plan.frames, part))
     elif codec is not None and codec.differs:
-        what = "what is new of a worker's parameters, once a round to each neighbour,"
+        what = "the change of a worker's parameters, once a round to each neighbour,"
         say(f"{codec.described(spans, what)}; consensus rate {config.scheme.consensus_rate:.3g}")
     elif codec is not None:
         what = "a gradient" if config.scheme.encodes_gradients else "a difference"
@@ -315,5 +315,5 @@ def say_codec(
     elif config.codec is not None and not config.codec_everywhere:
         say(
             f"--codec {config.codec.name} has no effect on one host, whose ranks share memory; "
-            "--codec-everywhere uses it all the same"
+            "--codec-everywhere uses it anyway"
         )

@@ -97,11 +97,11 @@ class Meter:
         for row in rows:
             kinds = [*map(type, row[:-2])]
             if kinds != _KINDS or row[0] != self.worker or len(row[-2]) != len(COLUMNS):
-                raise CheckpointError("a worker's reports are none")
+                raise CheckpointError("a worker's reports are invalid")
             if row[-1] and not are_figures(row[-1]):
-                raise CheckpointError("a worker's reports have figures that are none")
+                raise CheckpointError("a worker's reports have invalid figures")
             if not all(type(it) in (int, float) for it in row[-2]):
-                raise CheckpointError("a worker's reports have columns that are no numbers")
+                raise CheckpointError("a worker's reports have columns that are not numbers")
         self._again = [Report(*row) for row in rows]
         self._reports.extend(self._again)
 

@@ -1,7 +1,7 @@
-"""What becomes of a parameter that a worker's loss does not use: one process leaves it alone. Pure.
+"""Parameters that a worker's loss does not use, which a single process would not change. Pure.
 
-θ is one vector, whose elements an optimizer cannot pass over: no gradient is summed and applied as
-one of zeros. Plain steps leave that alone, but weight decay and momentum do not.
+θ is one vector, of which an optimizer cannot skip elements: a missing gradient is summed and
+applied as zeros. Plain steps leave such an element unchanged, but weight decay and momentum do not.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from psrt.core.errors import ConfigError
 
 
 class NoGradient:
-    """Refuses a worker's step that would move what has no gradient.
+    """Refuses a worker's step that would move parameters without a gradient.
 
-    Where an update is of the mean over several workers, zeros are right if any other uses the
-    parameter, which this one does not know: there only its first gradient is looked at, and only
-    for weight decay, as momentum keeps nothing of what never had any.
+    If an update is of the mean over several workers, zeros are right if any other worker uses the
+    parameter, which this one does not know. So only its first gradient is checked, and only for
+    weight decay, since momentum is 0 for a parameter that never had a gradient.
     """
 
     def __init__(self, config: TrainConfig, workers: int) -> None:
@@ -57,7 +57,7 @@ class NoGradient:
         if moves and moved:
             raise ConfigError(
                 f"{moved[0]} had no gradient at step {step} on worker {worker}, but {moves} would "
-                "move it all the same: requires_grad_(False) leaves it out of training, 0 times "
+                "move it anyway: requires_grad_(False) leaves it out of training, 0 times "
                 "its sum() in the loss says that zeros are meant; else take sgd or adagrad without "
-                "weight decay, or psrt.torch.Gradients with an optimizer of torch"
+                "weight decay, or psrt.torch.Gradients with a torch optimizer"
             )

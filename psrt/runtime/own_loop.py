@@ -1,8 +1,8 @@
-"""A problem whose loop is the user's own: what a role asks it for comes from there.
+"""A problem that gets its batches and gradients from the user's own loop.
 
-The roles are the ones of every other run. Where a worker's role would go through batches and
-compute, it suspends, and the loop goes on; it is resumed with what the loop has come to. Whoever
-resumes it is ``psrt.trainer.Trainer``.
+The roles are those of every other run. Where a worker's role would take a batch and compute, it
+suspends, and the user's loop continues; ``psrt.trainer.Trainer`` resumes it with the loop's next
+event.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOP = "loop"
 
 
 class Ending(Enum):
-    """What a loop may come to instead of a batch."""
+    """What a loop may reach instead of a batch."""
 
     #: The end of an epoch.
     EPOCH = "epoch"
@@ -206,7 +206,7 @@ class OwnLoop:
         assert self.held is not None, "else the state is the loop's alone"
         _, load = self._of_loop
         if (load is None) != (_LOOP not in tree):
-            raise CheckpointError("the checkpoint and Trainer have not both a state of the loop")
+            raise CheckpointError("the checkpoint or Trainer lacks a state of the loop")
         if load is not None:
             load(tree[_LOOP])
         self.held.load_state(tree)
@@ -257,8 +257,8 @@ class OwnLoop:
         if self._may_be_zero or batch.loss == 0 or gradient.any():
             return
         raise ConfigError(
-            "the first gradient is exactly zero in every element: share it by step() after it was "
-            "computed and before it is set back, as by zero_grad()"
+            "the first gradient is exactly zero in every element: call step() after the gradient "
+            "was computed and before it is reset, as by zero_grad()"
         )
 
     def tell(self, theta: Vector, figures: Mapping[str, float]) -> None:

@@ -1,15 +1,16 @@
-"""The part of a problem that one worker computes where no stage ever waits for an update.
+"""The part of a problem that one worker computes if stages never wait for an update (PipeDream).
 
-The stages of a copy take batch after batch forward and backward, as ``schedules/pipedream.py``
-says, and each updates its parameters after every backward pass. Step k of a worker is whatever its
-stage does up to the backward pass of batch k: it takes a later batch forward, and batch k back. So
-the training loop is the one of all modes: a gradient, then an update. At the end of an epoch, when
-the model is evaluated, all batches have come back; otherwise stages are never idle.
+The stages of a copy run batch after batch forward and backward, in the order of
+``schedules/pipedream.py``, and each updates its parameters after every backward pass. Step k of a
+worker is all that its stage does up to the backward pass of batch k: the forward pass of a later
+batch, and that backward pass. So the training loop is that of all modes: a gradient, then an
+update. At the end of an epoch, when the model is evaluated, all batches have come back; otherwise
+stages are never idle.
 
-**Stashed weights.** The gradient of a batch is of the weights that took it forward. Where D batches
-are under way after a step, D copies of older weights are kept, no more. The weights of version k
-are copied only when batch k comes back, layer by layer, each as soon as its older copy has been
-read for the last time: what is copied goes to where batch k's own weights were.
+**Stashed weights.** The gradient of a batch uses the weights of its forward pass. With D batches in
+flight after a step, D copies of older weights are kept, no more. The weights of version k are
+k comes back, layer by layer, each as soon as batch k's own copy has been read for the last time:
+the new copy goes to its place.
 
 Source: Narayanan et al., "PipeDream: Generalized pipeline parallelism for DNN training", SOSP 2019.
 """

@@ -1,4 +1,4 @@
-"""What is trained: the protocol of a problem, and the one psrt brings along."""
+"""The protocol of a problem, and psrt's own problem."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ from psrt.runtime.problem_rules import check_takes_samples, no_labels, not_label
 
 
 class Problem(Protocol):
-    """What psrt asks of a model and its data. Any object with these methods will do.
+    """What psrt needs from a model and its data. Any object with these methods is a problem.
 
     All parameters are one flat float32 vector ``theta`` of shape (n,).
 
     **Gradients in parts.** A problem may have one more method, ``gradient_spans() ->
     Sequence[Span]``: spans that tile [0, n) from its end to its beginning, in the order in which
-    a backward pass is done with them. Then ``loss_and_grad`` is given a fourth argument,
-    ``ready``, which is None or to be called with i as soon as the gradient of the i-th span is
-    final and its parameters are not read any more in this step, in order. What is ready is on its
-    way to the other workers while the rest is being computed, and ``theta`` may change there.
-    Without the method the gradient is there as a whole when ``loss_and_grad`` returns.
+    a backward pass finishes them. Then ``loss_and_grad`` gets a fourth argument, ``ready``, which
+    is None or must be called with i as soon as the gradient of the i-th span is final and its
+    parameters are not read any more in this step, in order. Finished parts are sent to the other
+    workers while the rest is computed, and ``theta`` may change there. Without the method the
+    gradient is complete when ``loss_and_grad`` returns.
 
     **Labels.** With a method ``labels() -> (N,)`` of whole numbers, the label of each training
-    sample, ``--partition`` can deal the samples out. ``batches`` is then given a fourth argument
-    ``samples``: of each step of the epoch, an array of positions in ``labels()``, which may be
-    empty. It returns the batch of each. In ``iid`` it gets three arguments, as without ``labels``.
+    sample, ``--partition`` can assign the samples to workers. ``batches`` then gets a fourth
+    argument ``samples``: for each step of the epoch, an array of positions in ``labels()``, which
+    may be empty. It returns the batch of each. In ``iid`` it gets three arguments, as without
+    ``labels``.
 
     **Matrices.** With a method ``matrices() -> Sequence[tuple[int, int, int]]``, of the start, the
     number of rows and that of columns of each in ``theta``, ascending, a low-rank codec finds them.
 
     **Workers' own state.** With a method ``of_worker(number) -> Problem``, each worker trains on
-    what that returns, where several in one process share a model but not, say, running means: its
-    ``state()`` is that worker's. With a method ``conclude(states)`` a problem is told, in every
-    process, that training is over and that ``theta`` is not to be used any more; at the first one,
-    which evaluates and writes files, ``states`` has what ``state()`` of each worker returned, by
-    its number, and elsewhere nothing.
+    the result, for workers in one process that share a model but not, say, running means; its
+    ``state()`` is that worker's. A method ``conclude(states)`` is called in every process when
+    training is over; ``theta`` must not be used afterwards. In the first process, which evaluates
+    and writes files, ``states`` has the result of each worker's ``state()``, by its number;
+    elsewhere it is empty.
 
     **Layers.** With the methods of a ``psrt.model.chain.Chain``, ``layers`` and ``loss``, the model
-    can be cut into stages that are computed by different ranks.
+    can be split into stages that different ranks compute.
     """
 
     def initial(self) -> Vector:
@@ -59,9 +60,9 @@ class Problem(Protocol):
     def batches(self, worker: int, workers: int, epoch: int) -> Iterable[Any]:
         """Return one worker's batches of an epoch, counted from 0.
 
-        Worker i should get the i-th slice of what all workers see at a step. The numbers of
-        batches may differ among workers. Where the result has a length, learning-rate schedules
-        move on within the epoch, too, and a run may end within one.
+        Worker i should get the i-th slice of the samples of a step. The numbers of batches may
+        differ among workers. If the result has a length, learning-rate schedules advance within
+        the epoch, too, and a run may end within one.
 
         Args:
             worker: its number, in ``[0, workers)``.
@@ -83,7 +84,7 @@ class Problem(Protocol):
         Args:
             theta: (n,) float32, the parameters; only read.
             batch: one of ``batches``.
-            out: (n,) float32, written in full: what it held before is of no meaning.
+            out: (n,) float32, to be written in full; its former contents have no meaning.
 
         Returns:
             The mean loss over the samples; one that is nan or infinite ends the run.

@@ -1,7 +1,7 @@
-"""What a problem must keep to, checked where it costs nothing: one line per broken rule.
+"""The rules of a problem, checked where that costs nothing: one line per broken rule.
 
-Methods are looked for before anything begins, and the first step looks at what a gradient is. The
-hot path asks nothing: what is wrong with a loss or a batch shows in the ``TypeError`` it makes.
+Methods are checked before anything starts, and the gradient at the first step. The hot path checks
+nothing: a wrong loss or batch shows by the ``TypeError`` that it raises.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def not_iterable(batches: object) -> ConfigError:
 
 def uncounted(batches: object, epochs: float) -> ConfigError:
     """Return the error for a run that is to end within an epoch of batches that nobody counts."""
-    where = "epoch() was not told its steps: epoch(steps=…)"
+    where = "epoch() got no number of steps: epoch(steps=…)"
     if not isinstance(batches, Sized):
         where = f"batches() returned {_said(batches)}, which has no length"
     return ConfigError(
@@ -133,7 +133,7 @@ def no_labels(problem: object) -> ConfigError:
     """Return the error for a problem whose samples cannot be dealt out."""
     return ConfigError(
         f"the problem, {_kind(problem)}, has no labels() that returns the label of each sample, by "
-        "which samples are dealt out; its batches() then gets those of each step as fourth argument"
+        "which samples are partitioned; batches() then gets those of each step as fourth argument"
     )
 
 
@@ -293,8 +293,8 @@ def checked_figures(figures: object) -> dict[str, float]:
     for name, value in figures.items():
         if not isinstance(name, str) or not name or name in TAKEN:
             raise ConfigError(
-                f"evaluate() gives a figure the name {name!r}, expected text that is no column of "
-                "the metrics already"
+                f"evaluate() gives a figure the name {name!r}, expected text that is not already "
+                "a column of the metrics"
             )
         if not _is_real(value):
             raise ConfigError(f"evaluate() gives {_said(value)} for {name}, expected a number")

@@ -1,4 +1,4 @@
-"""The server's role: receives a message, asks its shard's policy, carries out the decisions."""
+"""The server's role: receives a message, asks its shard's policy, executes the decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psrt.transport.port import Port
 
 
 class Server:
-    """One rank's role: it owns one shard or more, which decide alone."""
+    """One rank's role: it owns one shard or more, which decide independently."""
 
     def __init__(
         self,
@@ -28,11 +28,11 @@ class Server:
 
         Args:
             port: this rank's end of the transport.
-            shards: what serves each of its shards, in order.
-            receive: returns the next message; None asks the port. A replay has its own order.
+            shards: the servers of its shards, in order.
+            receive: returns the next message; None asks the port. A replay uses the recorded order.
         """
         self._port = port
-        #: What serves each of its shards, in order.
+        #: The servers of its shards, in order.
         self.shards = tuple(shards)
         self._by_number = {it.number: it for it in shards}
         self._receive = receive or port.receive
@@ -54,7 +54,7 @@ class Server:
                 it = shards[message.shard]
             except KeyError:
                 raise ProtocolError(
-                    f"rank {self._port.rank} was sent {message}, expected one of "
+                    f"rank {self._port.rank} received {message}, expected one of "
                     f"{numbered('shard', list(shards))}"
                 ) from None
             policy = it.policy
@@ -85,7 +85,8 @@ class Server:
                 open_shards -= 1
         # The windows are freed with this rank, and a worker may still be reading its last reply.
         await self._port.until(
-            lambda: all(it.is_drained for it in self.shards), lambda: "the last answers to be read"
+            lambda: all(it.is_drained for it in self.shards),
+            lambda: "workers to read the last answers",
         )
 
     def _leave_of(self, shard: int, worker: int) -> Leave | None:

@@ -1,4 +1,4 @@
-"""One shard: its span of the parameters in versions, and the gradients saved for its policy."""
+"""One shard: the versions of its span of the parameters, and the gradients saved for its policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Note(NamedTuple):
 
     #: r(τ), the scalar staleness factor.
     factor: float
-    #: ‖θ_now − θ_read‖/√n; −1 where it was not measured.
+    #: ‖θ_now − θ_read‖/√n; −1 if it was not measured.
     gap: float
 
 
@@ -32,8 +32,9 @@ _PLAIN = Note(1.0, -1.0)
 class Shard:
     """The parameters of a server: computes the updates that the policy decides.
 
-    A version is a buffer. An update may overwrite the newest version only if nobody reads it any
-    more; otherwise the next version goes into a free buffer, so no reader sees a torn vector.
+    Each version is in a buffer. An update may overwrite the newest version only if no worker reads
+    it any more. Otherwise the next version goes into a free buffer, so no reader sees a torn
+    vector.
     """
 
     saved = ("version", "counts", "_updater", "_rate", "_gap", "_reads", "_owed", "_owed_notes")
@@ -62,10 +63,10 @@ class Shard:
             updater: makes the next version.
             payload: worker → its gradient (span,), valid until the worker is answered.
             workers: W.
-            by_samples: whether an update weighs gradients by their samples (rounds) or equally.
-            whole: whether it weighs each by 1 instead.
+            by_samples: whether an update weights gradients by their samples (rounds) or equally.
+            whole: whether it gives each the weight 1 instead.
             keeps_reads: whether the updater needs what each worker read last, as some rates do.
-            rate: the staleness-aware learning rate; None is constant.
+            rate: the staleness-aware learning rate; None for a constant one.
             gaps: whether to measure how far parameters move between read and update.
         """
         #: Updates applied.
@@ -74,7 +75,7 @@ class Shard:
         self.notes: list[Note] = []
         #: Gaps of pushes that have not been answered, by worker.
         self.fresh_gaps: dict[int, float] = {}
-        #: What is counted of it.
+        #: The counters of the shard.
         self.counts = ShardFold(workers)
         self.buffers = buffers
         self._updater = updater
@@ -113,7 +114,7 @@ class Shard:
     def _owed_notes(self, fields: tuple[float, ...]) -> None:
         rows = [fields[i : i + len(_PLAIN)] for i in range(0, len(fields), len(_PLAIN))]
         if rows and len(rows[-1]) != len(_PLAIN):
-            raise CheckpointError(f"notes of a shard's sum are none: {fields}")
+            raise CheckpointError(f"notes of a shard's sum are invalid: {fields}")
         self._kept_notes = [Note(*row) for row in rows]
 
     @property
@@ -128,7 +129,7 @@ class Shard:
 
     @property
     def force_sums(self) -> ForceSums | None:
-        """What the newest update did, where the updater draws a centre and is watched."""
+        """What the newest update did, if the updater moves a centre and records it."""
         updater = self._updater
         return updater.sums if isinstance(updater, CentreUpdater) and updater.watches else None
 
@@ -142,9 +143,9 @@ class Shard:
         if self._kept is None:
             self._kept = np.empty(self.theta.size, np.float32)
         if not self._kept_notes:
-            self._kept.fill(0.0)  # now and not after the update, which may still read it
-        # No update passes a pending push by, so its rate and θ are already those of its update:
-        # the saved sum is the one that the update would have computed.
+            self._kept.fill(0.0)  # now, not after the update, which may still read it
+        # Every update takes all pending pushes, so version, rate and θ do not change before this
+        # push's own update: the saved sum is the one that the update would have computed.
         note = self._note(push)
         self._updater.accumulate(self._kept, self._term(push, note.factor), self.theta)
         self._kept_notes.append(note)
@@ -154,10 +155,10 @@ class Shard:
 
         Args:
             pushes: the round or quorum, the saved ones first.
-            buffer: one that nobody reads; it may be the newest version's own.
+            buffer: one without readers; it may be that of the newest version.
         """
         if self._plain and len(pushes) == 1 and not self._kept_notes and pushes[0].samples:
-            # The usual push of async: no sum and no copy, the optimizer reads the worker's memory.
+            # The usual case of async: no sum and no copy, the optimizer reads the worker's memory.
             push = pushes[0]
             self.notes = [_PLAIN if self._gap is None else self._note(push)]
             old, new = self.buffers[self.newest], self.buffers[buffer]
@@ -169,7 +170,7 @@ class Shard:
 
     def count(self, pushes: Sequence[Push]) -> None:
         """Count the staleness of an update's pushes, and its version."""
-        # τ against the version that they met, so before the version is raised.
+        # τ relative to the version on arrival, so before the version is raised.
         version, applied = self.version, self.counts.applied
         for push in pushes:
             applied(push.worker, version - push.version)
@@ -181,7 +182,7 @@ class Shard:
         else:
             terms = self._by_sample_terms(pushes) if self._by_samples else self._equal_terms(pushes)
         if terms:
-            # The mean, as in an all-reduce; to the bit where all are at the same point.
+            # The mean, as in an all-reduce; exact if all are at the same point.
             progress = pushes[0].progress
             if any(push.progress != progress for push in pushes):
                 progress = sum(push.progress for push in pushes) / len(pushes)
@@ -195,7 +196,7 @@ class Shard:
             self._gap.forget(worker)
 
     def read_by(self, worker: int, read: Vector | None = None) -> None:
-        """Remember what this worker reads: the newest version, or what it makes of its frame."""
+        """Remember what this worker reads: the newest version, or what its frame decodes to."""
         theta = self.theta if read is None else read
         # Copied at the reply, not at the next push: by then the buffer may hold another version.
         if self._gap is not None:
@@ -212,7 +213,7 @@ class Shard:
         return [self._term(push, push.samples / total) for push in pushes if push.samples]
 
     def _whole_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
-        """Return the terms of Σ over those that have samples."""
+        """Return the terms of the sum over pushes that have samples."""
         self.notes = [self._note(push) for push in pushes]
         return [self._term(push, 1.0) for push in pushes if push.samples]
 
@@ -238,7 +239,7 @@ class Shard:
         return Contribution(self._payload(push.worker), weight, read)
 
     def _note(self, push: Push) -> Note:
-        """Weigh a push about to be used; exactly once each, since a rate may keep state."""
+        """Compute the factors of a push; exactly once each, since a rate may keep state."""
         # The gap compares θ right before the update; GapMeter follows one push at a time.
         gap = -1.0
         if self._gap is not None:

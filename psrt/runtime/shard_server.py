@@ -1,4 +1,4 @@
-"""What a server does for one shard: it carries out the decisions of the shard's policy."""
+"""A server's work for one shard: it executes the decisions of the shard's policy."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from psrt.transport.port import Port
 
 
 class ShardServer:
-    """What a server does for one of its shards.
+    """A server's work for one of its shards.
 
     A push is also the pull that follows it: every push is answered once, with the newest version,
-    as soon as the policy lets its worker go on.
+    as soon as the policy lets its worker continue.
     """
 
     saved = ("shard", "policy", "bytes", "_replies", "clock")
@@ -53,23 +53,24 @@ class ShardServer:
             number: of the shard.
             shard: the span of parameters that it serves.
             policy: decides when pushes are applied and workers answered.
-            decoder: of the frames that come with pushes; None where gradients come as they are.
-            replies: makes the frames of replies; None sends versions as they are.
-            answers_met: whether a worker is sent the version that its push met, out of which it
-                makes the newest by itself; only where each push is an update, without ``replies``.
-            steps: where updates are averages of workers that train alone, progress of the last
-                step → how many local steps an average follows; None where each is one step.
+            decoder: of the frames of pushes; None if gradients are pushed uncompressed.
+            replies: makes the frames of replies; None sends versions uncompressed.
+            answers_met: whether a worker gets the version on which its push arrived, from which it
+                makes the newest itself; only if each push is an update, without ``replies``.
+            steps: if updates are averages of local steps, progress of the last step → the number of
+                local steps per average; None if each update is one step.
             events: records events for the history; None keeps none.
         """
         self._steps = steps
-        #: Steps of each worker behind the newest version, where updates are rounds.
+        #: Steps of each worker in the newest version, if updates are rounds.
         self.clock = 0
         self._decoder, self._replies = decoder, replies
         self._answers_met = answers_met
-        #: The buffer of the version that the unanswered push met; between two, the newest one's.
+        #: The buffer of the version on which the unanswered push arrived; between pushes, the
+        #: newest.
         self._met = 0
         self._port = port
-        #: Of the shard.
+        #: The number of the shard.
         self.number = number
         #: The span of parameters that it serves.
         self.shard = shard
@@ -79,50 +80,49 @@ class ShardServer:
         self._role_map = port.role_map
         self._ranks = port.role_map.workers
         self._landings = port.landings
-        #: By buffer, the version that it holds; −1 where none was made.
+        #: By buffer, the version that it holds; −1 if none was made.
         self._holds = [0] + [-1] * (len(shard.buffers) - 1)
         self._leases = Leases(len(shard.buffers), weakly(self._in_flight), port.landings)
         #: By worker, τ of its last push on receipt, and the time of that receipt.
         self._tau = [0] * len(self._ranks)
         self._received_at = [0.0] * len(self._ranks)
-        #: By worker, the steps of it whose gradients have come; not of those before a checkpoint
-        #: that the run goes on from.
+        #: By worker, the steps whose gradients have arrived; without those before a checkpoint that
+        #: the run resumed from.
         self._last = [0] * len(self._ranks)
-        #: Epochs of the worker that is furthest.
+        #: Epochs of the most advanced worker.
         self.progress = 0.0
         #: The worker whose message is being handled.
         self._cause = -1
         self._slowest = 0
-        #: Bytes received for the newest stop: who goes on from it receives them once more.
+        #: Bytes received for the newest stop: a run that resumes from it receives them again.
         self._stop_bytes = 0
-        #: Bytes before the checkpoint that this run goes on from.
+        #: Bytes before the checkpoint that this run resumed from.
         self._earlier = (0, 0)
-        #: Called with the clock of each version, that is the number of steps behind it, once it is
-        #: made and all that wait for it are answered, before it can be overwritten. None costs
-        #: nothing.
+        #: Called with the clock of each version, the number of steps in it, once it is made and all
+        #: that wait for it are answered, before it can be overwritten. None costs nothing.
         self.at_version: Callable[[int], Awaitable[object]] | None = None
         #: Epochs before the newest step that is part of a version.
         self.progress = 0.0
-        #: Where versions are no cuts: returns, by the steps that workers have come to on average
-        #: and the cut before, the ``Params.cut`` that they are to park for; of one shard of the
-        #: job. None costs nothing.
+        #: If versions are not cuts: returns, from the workers' mean steps and the cut before, the
+        #: ``Params.cut`` that they must park for; set for one shard of the job. None costs nothing.
         self.call: Callable[[int, int], int] | None = None
         #: Called there with that cut, once all workers are parked.
         self.at_cut: Callable[[int], Awaitable[object]] | None = None
-        #: The cut that all who are answered are to park for, 0 for none; and the step of the last.
+        #: The cut that all answered workers must park for, 0 for none; and the step of the last
+        #: one.
         self._cut = self._last_cut = 0
 
     def state(self) -> Tree:
         """Return what a checkpoint keeps of this shard; its arrays are those in use.
 
-        The parameters are not in it: who makes a shard gives it those to begin with.
+        The parameters are not in it: the maker of a shard passes them in.
         """
         tree: Tree = state_of(self)
         tree["bytes"][1] -= self._stop_bytes
         return tree
 
     def restore(self, tree: Tree) -> None:
-        """Go on from what ``state`` returned, before the first message; nothing of it is kept.
+        """Resume from the result of ``state``, before the first message; nothing of it is kept.
 
         Raises:
             CheckpointError: if it is of another shard.
@@ -153,7 +153,7 @@ class ShardServer:
 
     @property
     def clocks(self) -> Sequence[int]:
-        """The steps that each worker has pushed: of those who train, or of all once nobody does."""
+        """The steps that each worker has pushed: of those that train, or of all once none does."""
         return list(self.policy.clock.values()) or self._last
 
     def take(self, message: Message) -> None:
@@ -165,7 +165,7 @@ class ShardServer:
             # lease is over without asking the port.
             self._leases.release(self._ranks[worker])
             # Before the policy handles the push: it may apply it at once, which raises the version.
-            # No update passes a pending push by, so this τ is also its τ when it is applied.
+            # Every update takes all pending pushes, so this τ is also its τ when it is applied.
             self._tau[worker] = self.policy.staleness(message)
             self._received_at[worker] = now
             if message.progress > self.progress:
@@ -187,7 +187,7 @@ class ShardServer:
             if message.missed:
                 self.shard.counts.reached(message.worker, self._last[message.worker])
         else:
-            raise ProtocolError(f"shard {self.number} was sent {message}, expected a push")
+            raise ProtocolError(f"shard {self.number} received {message}, expected a push")
         events = self._events
         if events is not None and type(message) is not Park:
             if len(events.noted) >= QUEUED:
@@ -197,13 +197,13 @@ class ShardServer:
             self._decode(message, self._decoder)
 
     def fence(self, message: Message) -> None:
-        """Tell a worker that was taken to be dead, and is not, that it is out."""
+        """Tell a worker that was declared dead, but is alive, that it is excluded."""
         if type(message) in (Push, Park):
             worker, clock = message.worker, message.clock  # type: ignore[union-attr]
             self._port.send(self._ranks[worker], Leave(worker, clock, self.number, missed=True))
 
     def _decode(self, push: Push, decoder: PushDecoder) -> None:
-        """Decode the frame of a push, and note what it was."""
+        """Decode the frame of a push, and record it."""
         decoder.decode(push)
         events = self._events
         if events is not None and events.is_exact:
@@ -211,10 +211,10 @@ class ShardServer:
 
     @property
     def steps(self) -> int:
-        """The steps that workers have come to: in rounds all, else on average.
+        """The steps of the workers: in rounds of all, otherwise their mean.
 
-        Every shard knows the same of a cut. It never decreases, and with one step a push those who
-        park for a step have together finished less than W steps more.
+        Every shard knows the same value at a cut. It never decreases, and with one step per push
+        the workers that park for a step have together finished less than W steps more.
         """
         policy = self.policy
         each = 1 if self._steps is None else self._steps(math.inf)
@@ -224,8 +224,9 @@ class ShardServer:
         return pushes * each // len(self._ranks)
 
     def ask(self) -> None:
-        """Have workers park from now on, if it is time."""
-        # In rounds only at a new version: who waits for its round would wait for those parked.
+        """Make workers park from now on, if a checkpoint is due."""
+        # In rounds only at a new version: a worker that waits for its round would wait for those
+        # that are parked.
         if self.call is not None and not self._cut:
             self._cut = self.call(self.steps, self._last_cut)
 
@@ -235,7 +236,8 @@ class ShardServer:
         if self.at_cut is not None:
             await self.at_cut(cut)
         if self._events is not None:
-            # Not before: who goes on from this checkpoint is parked, and written down, once more.
+            # Not before: in a run that resumes from this checkpoint, workers park and are recorded
+            # again.
             clocks = tuple(self.policy.clock.items())
             self._events.note((self._events.parked, clocks, self._port.now()))
 
@@ -250,9 +252,10 @@ class ShardServer:
             fresh = sum(1 for push in pushes[saved:] if push.samples)
             await self._pass_time(fresh + min(saved, 1))
             virtual_s = port.now() - began
-        # Where the worker that just pushed will read it, if it has a landing: nothing is copied
-        # then. Else in place if nobody reads the newest version: the same memory traffic as out of
-        # place, but one buffer less in the cache. Otherwise a reader would see a torn vector.
+        # Into the landing of the worker that just pushed, if it has one: then nothing is copied.
+        # Else in place if no worker reads the newest version: the same memory traffic as out of
+        # place, but one buffer less in the cache. Else into a free buffer, or a reader would see a
+        # torn vector.
         preferred = self._landings.get(self._ranks[self._cause], shard.newest)
         kept = -1
         if self._answers_met:
@@ -273,7 +276,7 @@ class ShardServer:
                 events.note((events.drawn, pushes, sums, shard.version, port.now()))
 
     async def _pass_time(self, gradients: int) -> None:
-        """Let the virtual time of applying that many gradients pass."""
+        """Charge the virtual time of applying that many gradients."""
         port = self._port
         if gradients and port.apply_s is not None:
             size = port.role_map.spans[self.number].size
@@ -282,7 +285,7 @@ class ShardServer:
     async def keep(self, push: Push) -> None:
         """Save a gradient whose worker continues before its update."""
         if self._port.apply_s is not None:
-            # Saving adds the gradient to a sum, which costs what applying it would.
+            # Saving adds the gradient to a sum, which costs as much as applying it.
             await self._pass_time(1)
         self.shard.keep(push)
         events = self._events
@@ -302,8 +305,8 @@ class ShardServer:
     def note_spread(self, finished: int) -> None:
         """Update the largest clock spread with a worker that has ``finished`` steps."""
         stats = self.shard.counts.stats
-        # ``_slowest`` may be out of date, but clocks never decrease: a spread that is no record by
-        # the old minimum is none by the new one, so the exact minimum is asked for rarely.
+        # ``_slowest`` may be out of date, but clocks never decrease: a spread that is not a record
+        # by the old minimum is not one by the new, so the exact minimum is rarely needed.
         if finished - self._slowest > stats.clock_spread_max and self.policy.live:
             self._slowest = self.policy.slowest
             stats.clock_spread_max = max(stats.clock_spread_max, finished - self._slowest)
@@ -315,8 +318,8 @@ class ShardServer:
         if self._replies is not None:
             self._serve_frame(serve, now, self._replies)
             return
-        # Before the send: a worker on this host may have read, computed and pushed again before the
-        # next line runs, and its push needs the record of what it read.
+        # Before the send: a worker on this host may read, compute and push again before the next
+        # line runs, and its push needs the record of what it read.
         shard.read_by(serve.worker)
         if self._events is not None:
             self._events.note((self._events.served, serve, shard.version, now))
@@ -325,8 +328,9 @@ class ShardServer:
             buffer, self._met = self._met, buffer
         if self._landings:
             buffer = self._landings[rank]
-            # Made for another worker. It is copied here and not by the worker: so nobody reads a
-            # landing but who computes there, and it may be written as soon as that worker pushes.
+            # Made in another worker's landing. This server copies it, rather than the worker: so
+            # only the landing's own worker reads it, and it may be written as soon as that worker
+            # pushes.
             if self._holds[buffer] != shard.version:
                 np.copyto(shard.buffers[buffer], shard.theta)
                 self._holds[buffer] = shard.version
@@ -334,7 +338,7 @@ class ShardServer:
         self._leases.acquire(rank, buffer)
 
     def _serve_frame(self, serve: Serve, now: float, replies: ReplyEncoder) -> None:
-        """Answer a worker with what changed, and note what it was."""
+        """Answer a worker with a frame of what changed, and record it."""
         shard, worker, events = self.shard, serve.worker, self._events
         frame = replies.encode(worker, serve.clock, shard.theta)
         shard.read_by(worker, replies.held[worker])
@@ -362,10 +366,11 @@ class ShardServer:
         )
 
     async def _free_buffer(self, preferred: int, kept: int) -> int:
-        """Wait for a buffer that nobody reads."""
+        """Wait for a buffer without readers."""
         leases = self._leases
-        # There are three: the newest, one that slow readers still hold, one to write. With readers
-        # on all of them the server waits for the slowest; more buffers would only hide that.
+        # There are three: the newest, one that slow readers still hold, and one to write. With
+        # readers on all of them the server waits for the slowest; more buffers would only hide
+        # that.
         await self._port.until(
             lambda: leases.free(preferred, kept) is not None,
             lambda: f"ranks {leases} to read older versions",
@@ -383,7 +388,7 @@ class ShardServer:
         return not any(map(self._in_flight, self._ranks))
 
     def waiting_for(self) -> str:
-        """Describe the pushes that are waited for, to follow the shard's number."""
+        """Describe the awaited pushes, to follow the shard's number."""
         policy = self.policy
         busy = [
             f"{self._role_map.worker_name(worker)[:-1]}, clock {clock})"

@@ -1,21 +1,21 @@
-"""At which step all save: one protocol for checkpoints by time, for parking and for a stop. Pure.
+"""Chooses the step at which all roles save: for checkpoints by time, parking and stops. Pure.
 
 A *boundary* is a moment between two steps at which a role can be saved. Steps that are known from
-the start need no protocol: every role counts. Seconds and signals do, since no role may have passed
-the step when it learns of it. One process decides; where roles come to boundaries decides how:
+the start need no protocol: every role counts. Seconds and signals need one, since no role may have
+passed the chosen step when it learns of it. One process, the *decider*, chooses, in two ways:
 
-- **In rounds** all come to the same boundaries. Whoever wants a checkpoint tells the process that
-  decides, by ``Wish``. That has all ``Hold``: each promises the next boundary, which it does not
-  pass until it knows more, by ``Held``. When all have, the largest of these is ``Agreed`` on.
-  Nobody is beyond it: whose promise was smaller is waiting, or has not come to that. Each role
-  saves itself at its first boundary from that step on.
-- **Where workers park**, each comes to a checkpoint at a step of its own, when it is told. So any
-  step will do, and who decides just names the one that it knows of. It is a server, which all
-  workers push to, or, where there is none, the first process: then others tell it, by ``Came``,
-  when a checkpoint is due by their steps.
+- **In rounds** all roles reach the same boundaries. A process that wants a checkpoint sends
+  ``Wish`` to the decider, which sends ``Hold`` to all. Each process then promises, by ``Held``, not
+  to pass its next boundary until it knows more. Once all have promised, the decider announces the
+  largest promise, by ``Agreed``. No role is beyond it: a role with a smaller promise waits at that,
+  or has not reached it. Each role saves itself at its first boundary from the agreed step on.
+- **Where workers park**, each saves at a step of its own, when it is asked to. Any step will do as
+  a name, so the decider takes the newest one that it knows of. It is a server, which all workers
+  push to; without servers it is the first process, which others tell by ``Came`` that their steps
+  make a checkpoint due.
 
-Nobody waits for ever: a promise is made without the role's doing, so that it comes also from a
-process whose role waits for others; and the dead are not waited for (``lose``).
+No process waits for ever. A promise needs nothing of the role, so a process whose role is blocked
+still makes one; and nobody waits for the dead (``lose``).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 
 class Wish(NamedTuple):
-    """To who decides: somebody wants a checkpoint."""
+    """To the decider: a process wants a checkpoint."""
 
-    #: And the run to end with it.
+    #: Whether it also wants the run to end there.
     stop: bool
 
 
 class Came(NamedTuple):
-    """To who decides, where nobody sees all workers: one has come so far that one is due."""
+    """To the decider, if it does not see all workers: by its steps, a checkpoint is due."""
 
     step: int
 
@@ -43,41 +43,41 @@ class Hold(NamedTuple):
 
 
 class Held(NamedTuple):
-    """To who decides: this process promises that."""
+    """To the decider: this process will not pass the boundary ``step``."""
 
     process: int
     step: int
 
 
 class Agreed(NamedTuple):
-    """To all: what was decided."""
+    """To all: the decision."""
 
-    #: From which step on the next boundary is saved; where workers park, its name.
+    #: Roles save at their first boundary from this step on; where workers park, it is only a name.
     step: int
     #: Whether the run ends there.
     stops: bool
 
 
 Message: TypeAlias = Wish | Came | Hold | Held | Agreed
-#: What is to be sent: to a process, or to all others where that is None.
+#: Messages to send: each to one process, or to all others if that is None.
 Sends: TypeAlias = list[tuple[int | None, Message]]
 _KINDS: dict[str, Any] = {it.__name__: it for it in (Wish, Came, Hold, Held, Agreed)}
 
 
 def words_of(message: Message) -> list[Any]:
-    """Return a message as JSON knows it."""
+    """Return a message as a list for JSON."""
     return [type(message).__name__, *message]
 
 
 def message_of(words: Sequence[Any]) -> Message:
-    """Return what ``words_of`` was given."""
+    """Return the message of ``words_of``."""
     kind, *fields = words
     message: Message = _KINDS[kind](*fields)
     return message
 
 
 class Cuts:
-    """One process's part: events in, messages out, and what its roles are to do.
+    """One process's part: events in, messages out, and what its roles should do.
 
     >>> first, other = (Cuts(it, processes=2) for it in range(2))
     >>> other.reach(7), other.ask(stop=True)
@@ -105,63 +105,67 @@ class Cuts:
         every: int | None = None,
         step: int = 0,
     ) -> None:
-        """Begin.
+        """Set up.
 
         Args:
-            process: number of this one.
-            processes: how many there are.
-            decider: the number of the one that decides.
-            parks: whether workers park, at steps of their own.
-            sees_all: there, whether who decides sees all workers; else ``reach`` is each one's own.
-            every: there, steps from one checkpoint to the next; None makes one on a wish only.
-            step: at which the run begins.
+            process: the number of this process.
+            processes: the number of processes.
+            decider: the number of the decider.
+            parks: whether workers park, each at a step of its own.
+            sees_all: if they park, whether the decider sees the steps of all workers; else each
+                process reports those of its own.
+            every: if they park, steps from one checkpoint to the next; None saves on a wish only.
+            step: at which the run starts.
         """
         self.process, self.decider = process, decider
         self._there = set(range(processes))
         self._parks, self._sees_all, self._every = parks, sees_all, every
         self._began = self._told = step
-        #: The newest boundary that a role here has come to; who decides knows of others, too.
+        #: The newest boundary that a role here has reached; at the decider, also of others.
         self._step = step
-        #: The boundary that no role here passes; None if it has promised none.
+        #: The promised boundary, which no role here passes; None without a promise.
         self._limit: int | None = None
-        #: What was decided, the newest last. In rounds two may be of one step, of which the second
-        #: one stops: nobody had come to it.
+        #: The decisions, the newest last. In rounds two may name the same step, of which the second
+        #: stops the run: no role had reached the step when the second was made.
         self.agreed: list[Agreed] = []
-        # Of who decides: whether somebody wants a checkpoint and a stop, and who has promised what
-        # since it had all hold; None while it has not.
+        # At the decider: whether a checkpoint and a stop are wanted, and the promises since its
+        # last ``Hold``; None while no ``Hold`` is open.
         self._wants = self._wants_stop = False
         self._promised: dict[int, int] | None = None
 
     # --- what happens here ------------------------------------------------------------------
 
     def ask(self, *, stop: bool = False) -> Sends:
-        """Somebody wants a checkpoint soon, and to end the run after it if so."""
+        """Ask for a checkpoint soon, and with ``stop`` for the end of the run after it."""
         return self._to_decider(Wish(stop))
 
     def reach(self, step: int) -> Sends:
-        """A role here has come to a boundary; where workers park, one has taken so many steps."""
+        """A role here has reached a boundary; where workers park, one has taken this many steps."""
         self._step = max(self._step, step)
         if not self._parks:
             return []
         if self.process == self.decider:
             return self._decide()
+        # Once for each multiple of ``every``: further reports would change nothing.
         if self._is_due() and self._told // (self._every or 1) < step // (self._every or 1):
             self._told = step
             return [(self.decider, Came(step))]
         return []
 
     def lose(self, processes: Iterable[int]) -> Sends:
-        """The others go on without these: nobody waits for what they would have promised."""
+        """The others continue without these: their promises are no longer waited for."""
         self._there.difference_update(processes)
         return self._decide() if self.process == self.decider and not self._parks else []
 
     def hear(self, message: Message) -> Sends:
-        """Another process has told this."""
+        """Handle a message of another process, or of this one to itself."""
         if isinstance(message, Agreed):
             self.agreed.append(message)
-            self._limit = None
+            self._limit = None  # the promise is kept: ``due`` now holds roles to the decision
             return []
         if isinstance(message, Hold):
+            # The next boundary, since a role here may be past ``_step`` and cannot go back. It
+            # stops nobody early: roles wait at it only if they reach it before the answer comes.
             self._limit = self._step + 1
             return self._to_decider(Held(self.process, self._limit))
         if isinstance(message, Wish):
@@ -169,26 +173,26 @@ class Cuts:
             self._wants_stop |= message.stop
         elif isinstance(message, Came):
             self._step = max(self._step, message.step)
-        elif self._promised is not None:  # else it was given up, and the others have agreed
+        elif self._promised is not None:  # else it comes late: the others have agreed without it
             self._promised[message.process] = message.step
-        # A server names the step that workers have come to by then, when it hears the next of them.
+        # A server decides at the next push that it receives (``reach``), by its newest step then.
         return [] if self._parks and self._sees_all else self._decide()
 
     # --- what roles here are to do ----------------------------------------------------------
 
     def may_pass(self, step: int) -> bool:
-        """Whether a role may go on at a boundary, or must wait until more is known."""
+        """Whether a role may pass a boundary, rather than wait there for a decision."""
         return self._limit is None or step < self._limit
 
     def due(self, step: int, saved: int) -> Agreed | None:
-        """Return what a role at a boundary is to be saved for, in rounds; None for nothing.
+        """Return the decision for which a role at a boundary must save, in rounds; None if none.
 
         Args:
-            step: at which it is.
-            saved: at which it was saved last.
+            step: the boundary.
+            saved: the step of the role's last save.
         """
         found: Agreed | None = None
-        for it in reversed(self.agreed):  # which never decrease: most end at once
+        for it in reversed(self.agreed):  # steps never decrease, so most loops end at once
             if it.step <= saved:
                 break
             if it.step <= step:
@@ -196,10 +200,10 @@ class Cuts:
         return found
 
     def after(self, last: int) -> int:
-        """Return the checkpoint that a worker parks for after one, as ``Params.cut``; 0 for none.
+        """Return the next checkpoint that a worker parks for, as ``Params.cut``; 0 for none.
 
         Args:
-            last: the step of the one before; 0 in a run that has just begun or goes on.
+            last: the step of the checkpoint before; 0 in a run that has just started or resumed.
         """
         at = bisect_right(self.agreed, last, key=lambda it: it.step)
         if at == len(self.agreed):
@@ -215,7 +219,7 @@ class Cuts:
         return self.agreed[-1].step if self.agreed else self._began
 
     def _is_due(self) -> bool:
-        """Whether workers have taken the steps from one checkpoint to the next, where they park."""
+        """Whether the workers' steps make the next checkpoint due, where they park."""
         return self._every is not None and self._step // self._every > self._last // self._every
 
     def _decide(self) -> Sends:
@@ -230,20 +234,22 @@ class Cuts:
             return self._to_all(Hold())
         if not self._promised.keys() >= self._there:
             return []
-        # A wish that came since is met, too: nobody has been told yet.
+        # All live processes have promised. The largest promise is a step that no role has passed:
+        # every role is held at its own promise, which is no larger. A wish that came meanwhile is
+        # met by the same decision, since that has not been announced yet.
         step, self._promised = max(self._promised.values()), None
         return self._agree(step)
 
     def _name(self) -> Sends:
-        """Name the step that workers have come to, if it is time."""
+        """Announce the step that workers have reached, if a checkpoint is due or wanted."""
         step = self._step
         if not step or not (self._is_due() or self._wants):
-            return []  # where no step is done there is nothing to save
+            return []  # before the first step there is nothing to save
         if step <= self._last:
             if self._sees_all:
-                return []  # it would be the same one again; workers are about to go on
-            # The first process may be slower than the one by whose steps the last one was named,
-            # or done: a stop need not wait until it has overtaken that.
+                return []  # the same checkpoint again; workers are about to continue
+            # The first process may be slower than the one whose steps named the last checkpoint, or
+            # be done. A stop must not wait until it has caught up: the name grows by one instead.
             step = self._last + 1
         return self._agree(step)
 
@@ -257,6 +263,6 @@ class Cuts:
         return [(self.decider, message)]
 
     def _to_all(self, message: Message) -> Sends:
-        # To the others first: what follows of this process's own part is said after that.
+        # To the others first: handling it here may produce further messages, which must come after.
         others: Sends = [(None, message)] if len(self._there) > 1 else []
         return others + self.hear(message)

@@ -1,8 +1,8 @@
 """Streaming local SGD: when each fragment is sent; ``psrt.core.partition`` has its layers. Pure.
 
 A period of H steps averages the whole model, one fragment at a time: fragment f of F after the step
-⌈(f + 1)·H/F⌉ of the period, so that the last one ends it. What is sent at once is 1/F of the model,
-and as much in all.
+⌈(f + 1)·H/F⌉ of the period, so that the last fragment ends it. Each message has 1/F of the model;
+a period sends as many bytes as without fragments.
 
 Source: Douillard et al., "Streaming DiLoCo with Overlapping Communication", 2025, arXiv:2501.18512.
 """
@@ -35,7 +35,9 @@ class FragmentPeriod(NamedTuple):
         Args:
             step: of the period, from 1 to H.
         """
-        # ⌈(f + 1)·H/F⌉ = step holds for f + 1 = ⌊step·F/H⌋ if for any.
+        # If ⌈(f + 1)·H/F⌉ = step for any f, then f + 1 = ⌊step·F/H⌋: with g = f + 1,
+        # g·H/F ≤ step gives g ≤ step·F/H, and step < g·H/F + 1 gives g > step·F/H − F/H ≥
+        # step·F/H − 1, since F ≤ H.
         count = step * self.fragments // self.local_steps
         before = (step - 1) * self.fragments // self.local_steps
         return count - 1 if count > before else None

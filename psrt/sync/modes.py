@@ -32,12 +32,12 @@ def policy_for(mode: Mode, workers: int, *, late: float = math.inf) -> Policy:
     """Return the policy of one shard under ``mode``.
 
     Args:
-        mode: one that may have servers.
+        mode: a mode that may have servers.
         workers: W, at least 1.
         late: the staleness above which a push is dropped; not in the modes with rounds.
 
     Raises:
-        ConfigError: if it has no servers.
+        ConfigError: if the mode has no servers.
     """
     if not mode.may_have_servers:
         served = ", ".join(MODES.where(lambda it: it.may_have_servers))
@@ -53,6 +53,7 @@ def policy_for(mode: Mode, workers: int, *, late: float = math.inf) -> Policy:
         )
     if share is None:
         return Policy(workers, quorum=lambda _: 1, gate=lead, late=late)
-    # The gate counts pushes that still wait for their quorum, and would let workers past it.
+    # A finite gate would be wrong with a quorum above 1: clocks count pushes on arrival, so the
+    # gate would let workers read parameters that lack pushes still waiting for their quorum.
     assert lead == math.inf, "a mode has a lead or a share"
     return Policy(workers, quorum=lambda live: live // share, gate=lead, late=late)

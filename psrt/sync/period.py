@@ -22,7 +22,7 @@ class AveragingPeriod(NamedTuple):
     post_local_epoch: float = 0.0
 
     def steps(self, progress: float) -> int:
-        """Return how many local steps a period has whose last one begins at ``progress``."""
+        """Return the number of local steps of a period whose last step begins at ``progress``."""
         return 1 if progress < self.post_local_epoch else self.local_steps
 
     def due(self, *, steps: int, progress: float) -> bool:

@@ -1,7 +1,7 @@
 """The decisions of one shard: when pushes make an update and when a worker may continue.
 
-Every mode with servers is this machine with three numbers, *quorum*, *gate* and *late*
-(``psrt.sync.modes`` has the table). Events go in, decisions come out, without MPI, arrays or time,
+Every mode with servers is this state machine with three numbers, *quorum*, *gate* and *late*
+(table in ``psrt.sync.modes``). Events go in, decisions come out, without MPI, arrays or time,
 so tests can explore every interleaving.
 """
 
@@ -41,13 +41,13 @@ class Serve(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Save the shard: all live workers are parked, so nothing is under way."""
+    """Save the shard: all live workers are parked, so no message is in flight."""
 
-    #: Of which checkpoint, as workers were told.
+    #: The checkpoint, by the step that workers were given.
     cut: int
 
 
-#: A push of the types that its fields have.
+#: A push whose fields have the right types, to compare restored ones with.
 _LIKE = Push(0, 0, 0, 0, 0.0, 0)
 
 Decision: TypeAlias = Apply | Keep | Drop | Serve | Cut
@@ -64,17 +64,17 @@ class Policy:
         - where updates are rounds, clock v computes with version v of every shard: a worker's
           gradient for clock c was computed on version c of all of them.
 
-    Each shard decides alone which pushes of a round are late, so with backups a worker may be
-    answered with version 5 by one shard and version 4 by another. It must not compute with such a
-    mixture. It asks the shard that is behind again, with a push without samples for clock 5 on
-    version 4, which is not part of round 4 and is answered when the shard reaches version 5. The
-    shard will: every worker in round 4 of the other shard has pushed clock 4 here, too.
+    Each shard decides alone which pushes of a round are late. So with backups one shard may answer
+    a worker with version 5 and another with version 4, and the worker must not compute with such a
+    mixture. It asks the shard that is behind again, by a push without samples for clock 5 on
+    version 4. This push is not part of round 4 and is answered when the shard reaches version 5.
+    The shard will reach it: all who pushed for round 4 of the other shard have done so here, too.
 
-    A worker that is parked for a checkpoint pushes nothing until all are parked. Nobody waits for
-    it at the gate: one shard asks all to park. A worker that it let through to step c before, by
-    clocks of at least c − s, waits for clocks of at least c + 1 − s next; all who had one less were
-    let through before, too, and push once more before they park. So whoever is parked has passed
-    the gate.
+    A worker that is parked for a checkpoint pushes nothing until all are parked. This does not
+    deadlock at the gate, because one shard asks all workers to park. Take a worker that the shard
+    let start step c before it asked: all clocks were at least c − s then. Its next step needs
+    clocks of at least c + 1 − s, which only workers at clock c − s lack. The gate had let these
+    start, too, so each pushes once more before it parks, and the worker passes the gate.
     """
 
     saved = ("version", "clock", "_owed")
@@ -95,16 +95,16 @@ class Policy:
             quorum: number of live workers → number of pushes that make an update.
             gate: a worker may start clock c only if the slowest has finished c − gate steps.
             late: a push staler than this is dropped.
-            rounds: whether an update is a round shared by all workers: its pushes are summed in
-                worker order, an empty push counts towards the quorum, which has none but those only
-                if nobody else is to come, and a worker that the round did not wait for continues at
-                the round's clock, so no clock is below the version.
+            rounds: whether an update is a round shared by all workers. Its pushes are summed in
+                worker order. An empty push counts towards the quorum; a round of empty pushes only
+                needs all live workers. A worker that the round did not wait for continues at the
+                round's clock, so no clock is below the version.
         """
         self._workers, self._quorum = workers, quorum
         self._gate = gate
         self._late = late
         self._rounds = rounds
-        #: Whether every push is an update of its own and no worker ever waits.
+        #: Whether every push is an update and no worker ever waits.
         self._alone = not rounds and gate == math.inf and quorum(workers) <= 1
         #: Updates applied.
         self.version = 0
@@ -117,11 +117,11 @@ class Policy:
         #: Workers that are parked, in order of arrival, and the step of the checkpoint.
         self.parked: dict[int, None] = {}
         self._cut = 0
-        #: Workers that were taken to be dead, and are heard no more.
+        #: Workers declared dead, from which nothing is accepted any more.
         self.fenced: dict[int, None] = {}
-        #: The slowest worker found by the last look, and its clock then.
+        #: The slowest worker when the minimum was last taken, and its clock then.
         self._hindmost, self._least = -1, 0
-        #: Largest clock that the gate let through when a worker waited last.
+        #: The largest clock that the gate let through when it was last checked.
         self._bound = -math.inf
 
     @property
@@ -131,7 +131,7 @@ class Policy:
 
     @property
     def quorum(self) -> int:
-        """Pushes that make an update while all workers are live."""
+        """The number of pushes that make an update while all workers are live."""
         return max(1, self._quorum(self._workers))
 
     @property
@@ -151,11 +151,11 @@ class Policy:
         if any([*map(type, row)] != kinds or not 0 <= row[0] < self._workers for row in rows):
             raise CheckpointError(f"a shard's pending pushes are none: {fields}")
         self.pending = [Push(*row) for row in rows]  # type: ignore[arg-type]
-        # Of more workers, whose quorum was larger: they are part of the next update.
+        # Saved with more workers, whose quorum was larger: they are part of the next update.
         self._alone = self._alone and not self.pending
 
     def check(self) -> None:
-        """Check what was restored.
+        """Check the restored state.
 
         Raises:
             CheckpointError: if it cannot be the state of such a shard.
@@ -167,10 +167,10 @@ class Policy:
             )
 
     def fences(self, event: Push | Leave | Park) -> bool:
-        """Return whether an event is no more to be handled: its worker was taken to be dead.
+        """Return whether to ignore an event, because its worker was declared dead.
 
-        Whether it was or not, all have gone on without it since, so that what it has to say would
-        come too late. A worker that has left by itself cannot be missed any more.
+        Whether it is dead or only slow, all others have continued without it, so its messages come
+        too late. A worker that has left by itself cannot be declared dead afterwards.
         """
         if type(event) is Leave and event.missed and event.worker not in self.clock:
             return True
@@ -191,8 +191,8 @@ class Policy:
     @property
     def slowest(self) -> int:
         """Gradient steps that every live worker has finished; there must be one."""
-        # Clocks never decrease, so the slowest worker stays the slowest until it pushes or leaves:
-        # only then is the minimum taken again, which is rare among many workers.
+        # Clocks never decrease, so the slowest worker stays the slowest until its own clock moves
+        # or it leaves. Only then is the minimum taken again, which is rare among many workers.
         if self.clock.get(self._hindmost) != self._least:
             self._hindmost = min(self.clock, key=self.clock.__getitem__)
             self._least = self.clock[self._hindmost]
@@ -201,7 +201,7 @@ class Policy:
     def staleness(self, push: Push) -> int:
         """Return τ: the newest version minus the one that the gradient was computed on.
 
-        −1 of a push that no update takes: it is dropped, or asks for a newer version only.
+        −1 for a push that no update takes: it is dropped, or only asks for a newer version.
         """
         tau = self.version - push.version
         if tau <= self._late and (push.samples or (self._rounds and push.clock <= push.version)):
@@ -214,8 +214,8 @@ class Policy:
 
     def _push(self, push: Push) -> list[Decision]:
         worker, version = push.worker, self.version
-        # One test for everything but a worker's plain next push. Finding out which rule is broken
-        # costs more than the decision itself, and is almost never needed.
+        # One test for everything but a worker's plain next push. To find which rule is broken costs
+        # more than the decision itself, and is almost never needed.
         if (
             push.clock != self.clock.get(worker)
             or not 0 <= push.version <= version
@@ -224,8 +224,8 @@ class Policy:
         ):
             self._refuse_or_pass(push)
         if self._alone and push.samples and version - push.version <= self._late:
-            # The result of ``_decide`` where each push is an update and no worker waits, without
-            # its lists: the hot path of async.
+            # What ``_decide`` returns if each push is an update and no worker waits, without its
+            # lists: the hot path of async. With a gate of ∞ nobody waits, so nobody needs serving.
             self.clock[worker] = clock = push.clock + 1
             self.version = version + 1
             return [Apply((push,)), Serve(worker, clock)]
@@ -235,15 +235,15 @@ class Policy:
         worker = push.worker
         decisions: list[Decision] = []
         # The clock counts arrivals, not updates: under softsync a gradient may wait for its quorum
-        # while its worker already continues. SSP's progress bound is about that clock, and its read
-        # guarantee holds all the same: there the quorum is 1, so every push that has arrived is
+        # while its worker already continues. SSP's progress bound is about this clock. Its read
+        # guarantee holds as well: under SSP the quorum is 1, so every push that has arrived is
         # applied before a worker is answered.
         self.clock[worker] = push.clock + 1
-        # Added before the gate is checked: ``_serve`` is the only place that answers.
+        # Before the gate is checked: ``_serve`` is the only place that answers.
         self.waiting[worker] = None
         if self.catches_up(push):
             # It has finished no step, so its clock must not exceed the one it asks for. But this
-            # shard may be further by now, and then the worker continues at the newest round: older
+            # shard may be ahead by now; then the worker continues at the newest round, since older
             # versions no longer exist.
             self.clock[worker] = max(push.clock, self.version)
             self._fill(decisions)
@@ -251,8 +251,8 @@ class Policy:
             if push.samples:
                 decisions.append(Drop(push))
             if self._rounds:
-                # Too late for its round: it continues at the open one. Otherwise it would stay
-                # a round behind for ever, and every one of its gradients would be dropped.
+                # Too late for its round: it continues at the open one. Otherwise it would stay a
+                # round behind for ever, and all of its gradients would be dropped.
                 self.clock[worker] = self.version
         elif push.samples or self._rounds:
             # In rounds an empty push counts towards the quorum: otherwise all would wait for a
@@ -276,15 +276,15 @@ class Policy:
             self.fenced[worker] = None
         self.parked.pop(worker, None)
         if worker in self.waiting:
-            # It died with a push unanswered; that gradient was never saved and may be torn, for it
-            # lies in the dead worker's memory. One that was answered is applied or saved in the
-            # server's memory, so it stays in ``pending``.
+            # It died with a push unanswered. That gradient was never saved and lies in the dead
+            # worker's memory, where it may be torn. A push that was answered has been applied, or
+            # saved in the server's memory (``Keep``), so it stays in ``pending``.
             del self.waiting[worker]
             lost = [push for push in self.pending if push.worker == worker]
             self.pending = [push for push in self.pending if push.worker != worker]
             decisions.extend(map(Drop, lost))
-        # Both may be due now, in this order: fewer live workers make a smaller quorum, and the one
-        # that left may have been the slowest. Without this the last steps of a run would hang.
+        # Both may be due now, in this order: fewer live workers need a smaller quorum, and the one
+        # that left may have been the slowest. Without these the last steps of a run would hang.
         self._fill(decisions)
         self._serve(decisions)
         self._release(decisions)
@@ -304,12 +304,12 @@ class Policy:
         return decisions
 
     def _release(self, decisions: list[Decision]) -> None:
-        """Make the checkpoint if all live workers are parked, and have them go on."""
+        """Make the checkpoint if all live workers are parked, and let them continue."""
         if self.parked and len(self.parked) == len(self.clock):
             decisions.append(Cut(self._cut))
             self.waiting.update(self.parked)
             self.parked.clear()
-            self._bound = -math.inf  # all of them are new
+            self._bound = -math.inf  # none of them has been checked against the gate
             self._serve(decisions)
 
     def _refuse_or_pass(self, push: Push) -> None:
@@ -348,16 +348,16 @@ class Policy:
         """Make an update if the pending pushes are a quorum of the live workers."""
         pending = self.pending
         # More than one update only if a death or a leave completes a round: then empty rounds may
-        # follow at once, those of another shard that all live workers are past.
+        # follow at once, which another shard has finished and all live workers are past.
         while self._complete():
             if self._rounds and len(pending) > 1:
-                pending.sort(key=_worker)  # one order of summation, whatever the order of arrival
+                pending.sort(key=_worker)  # the sum has the same bits in any order of arrival
             decisions.append(Apply(tuple(pending)))
             pending.clear()
             self.version += 1
             if self._rounds:
                 # Workers that the round did not wait for move to its clock. So no live clock is
-                # below the version, ``slowest`` ≥ version is an invariant of rounds, and a gate
+                # below the version: ``slowest`` ≥ version is an invariant of rounds, and a gate
                 # relative to the version is at least as strict as one relative to the slowest.
                 for worker, clock in self.clock.items():
                     if clock < self.version:
@@ -370,15 +370,15 @@ class Policy:
             return pending > 0  # saved gradients of workers that left are still applied
         if pending and pending >= self._quorum(live) and self._has_gradient(live):
             return True
-        # All live workers are past this round: another shard finished it with a push of a worker
-        # that died before its push reached this one. No more pushes of this round will arrive.
+        # All live workers are past this round: another shard finished it with the push of a worker
+        # that died before its push to this shard. No more pushes of this round will arrive.
         return self._rounds and self.slowest > self.version
 
     def _has_gradient(self, live: int) -> bool:
-        """Return whether a pending push has samples, or none can be expected to.
+        """Return whether a pending push has samples, or no push with samples can come.
 
-        With backups a round need not wait for all. A worker without data, which computes nothing,
-        would make rounds by itself, for which the gradients of all others come too late.
+        With backups a round need not wait for all. A worker without data computes nothing and
+        would make rounds alone, for which the gradients of all others would come too late.
         """
         return len(self.pending) >= live or any(push.samples for push in self.pending)
 
@@ -391,10 +391,11 @@ class Policy:
         bound = self._gate
         if bound < math.inf:
             # A worker may start clock c only if min c_j ≥ c − s, that is c ≤ min c_j + s. The gate
-            # is checked where the parameters are: were it a request of its own, the parameters read
-            # after it could be older than the clock it promised, breaking the read guarantee.
+            # is checked by the shard that sends the parameters. If it were a separate request,
+            # another shard's parameters, read after it, could lack updates that the gate promised.
             bound += self.version if self._rounds else self.slowest
-        # Workers that waited before did not pass this bound, so only the newest, the last, is new.
+        # Clocks of waiting workers change only when the version does, and so the bound (in rounds).
+        # So with an unchanged bound only the newest, the last in ``waiting``, can be let through.
         asked = [next(reversed(waiting))] if bound == self._bound else list(waiting)
         self._bound = bound
         for worker in [worker for worker in asked if clock[worker] <= bound]:

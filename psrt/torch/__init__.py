@@ -1,10 +1,10 @@
-"""Modules of torch as problems of psrt, and averaged gradients under torch's own optimizers.
+"""Torch modules as problems of psrt, and averaged gradients for torch's own optimizers.
 
 - ``Problem``: any module with a loss and data, under every scheme that psrt knows;
-- ``Gradients``: in a training loop of one's own, gradients that are means over all ranks;
-- ``broadcast``: the parameters and buffers of one rank, for all;
+- ``Gradients``: averages gradients over all ranks in your own training loop;
+- ``broadcast``: gives all ranks the parameters and buffers of one;
 - ``init_process_group``: torch.distributed over psrt's collectives, for DDP (experimental);
-- ``load``: the parameters of a run, into a module;
+- ``load``: loads the parameters of a run into a module;
 - ``accuracy``: for the ``accuracy=`` of a problem whose batches are (x, class).
 
 Everything is on the CPU. Nothing here imports MPI.
@@ -34,6 +34,6 @@ del _torch
 
 def init_process_group(communicator: Communicator) -> None:
     """Make the ranks torch's own process group; see ``psrt.torch.process_group``."""
-    from psrt.torch.process_group import init_process_group  # not every torch is built with it
+    from psrt.torch.process_group import init_process_group  # some builds of torch lack it
 
     init_process_group(communicator)

@@ -1,4 +1,4 @@
-"""What must be the same on every rank, and where it is not: the rank and the tensor, by name."""
+"""Checks that ranks hold the same, and names the rank and the tensor where they do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from psrt.core.errors import ConfigError
 from psrt.torch.communicator import Communicator
 
-#: Bits of a digest: its square, summed over 32,768 ranks, fits into 64 bits.
+#: Bits of a digest: the sum of its squares over 32,768 ranks fits into 64 bits.
 _BITS = 24
 _MASK = (1 << _BITS) - 1
 #: Words of eight bytes in a row of a tensor's digest; bytes below which a CRC is as quick.
@@ -20,7 +20,7 @@ _ROW, _SMALL = 64, 1 << 14
 
 
 class Item(NamedTuple):
-    """Something that every rank has."""
+    """One thing to compare: its label for errors, and its digest."""
 
     label: str
     digest: int
@@ -31,8 +31,8 @@ def check_alike(communicator: Communicator, items: Sequence[Item], expected: str
 
     Args:
         communicator: of the ranks.
-        items: this rank's.
-        expected: ends the error.
+        items: what this rank holds.
+        expected: what was expected, for the end of the error.
 
     Raises:
         ConfigError: on every rank, naming the first rank that differs from rank 0, and in what.
@@ -45,9 +45,10 @@ def check_alike(communicator: Communicator, items: Sequence[Item], expected: str
 
 
 def are_equal(size: int, total: int, squares: int) -> bool:
-    """Return whether the numbers of all ranks are equal, of their sum and that of their squares.
+    """Return whether the numbers of all ranks are equal, from their sum and sum of squares.
 
-    By Cauchy and Schwarz, W Σx² = (Σx)² if and only if they are; and all ranks see the same sums.
+    By Cauchy and Schwarz, W Σx² = (Σx)² if and only if they are. All ranks see the same sums, so
+    all come to the same answer without another message.
     """
     return size * squares == total * total
 
@@ -67,7 +68,7 @@ def difference(communicator: Communicator, items: Sequence[Item], expected: str)
     communicator.all_reduce(first)
     rank = int(np.flatnonzero(first)[0])
     at = int(first[rank]) - 1
-    label = items[at].label if at < len(items) else "what it has more or less of"
+    label = items[at].label if at < len(items) else "the number of its tensors"
     return ConfigError(f"rank {rank} differs from rank 0 in {label}; expected {expected}")
 
 
@@ -79,7 +80,7 @@ def digest_of_all(items: Sequence[Item]) -> int:
 def item(label: str, *values: object) -> Item:
     """Return an item that holds a digest of tensors, numbers and text.
 
-    Objects of other types count by their type alone: their text may have an address in it.
+    Objects of other types count by their type alone: their text may contain an address.
     """
     crc = 0
     for value in values:
@@ -106,13 +107,13 @@ def _added(crc: int, value: object) -> int:
 def _tensor_added(crc: int, tensor: Any) -> int:
     """Return a checksum with the type, shape and bits of a tensor added.
 
-    Sums of rows and of columns of its words take a twentieth of the time of a CRC over all of them,
-    and move with any number, and with its place.
+    Sums of rows and of columns of its words take a twentieth of the time of a CRC over all words,
+    and change with any number and with its place.
     """
     crc = zlib.crc32(f"{tensor.dtype}{list(tensor.shape)}".encode(), crc)
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
         return crc
-    if tensor.dtype is torch.float32 and tensor.is_contiguous():  # as most, and sooner
+    if tensor.dtype is torch.float32 and tensor.is_contiguous():  # the usual case, made quick
         raw = tensor.detach().numpy().reshape(-1).view(np.uint8)
     else:
         raw = bytes_of(tensor).numpy()

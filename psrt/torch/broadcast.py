@@ -1,4 +1,4 @@
-"""The parameters and buffers of one rank, for all."""
+"""``broadcast``: gives all ranks the parameters and buffers of one."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from psrt.torch.rules import check_communicator, check_dense, check_module
 def broadcast(module: Any, communicator: Communicator, root: int = 0) -> None:
     """Give every rank the parameters and buffers of rank ``root``; collective.
 
-    They are of any type and go in one message.
+    Tensors may have any type; all of them travel in one message.
 
     Args:
-        module: alike on all ranks, on the CPU.
+        module: with the same tensors on all ranks, on the CPU.
         communicator: of the ranks.
         root: the same on every rank.
 
     Raises:
-        ConfigError: on every rank, if one has other parameters or buffers than rank 0, by name,
-            type or shape; also if a tensor is not on the CPU.
+        ConfigError: on every rank, if one differs from rank 0 in the name, type or shape of a
+            parameter or buffer; also if a tensor is not on the CPU.
     """
     check_module(module)
     check_communicator(communicator)
@@ -41,10 +41,10 @@ def named_in(module: Any) -> list[tuple[str, Any]]:
 
 
 def check_alike_in_shape(communicator: Communicator, named: Sequence[tuple[str, Any]]) -> None:
-    """Check that every rank has the same tensors in the same order, whatever they hold.
+    """Check that every rank has the same tensors in the same order, whatever their values.
 
     Raises:
-        ConfigError: on every rank, if not; or if one cannot be sent.
+        ConfigError: on every rank, if not; or if a tensor cannot be sent.
     """
     for name, it in named:
         check_dense(it, name)
@@ -58,7 +58,7 @@ def check_alike_in_shape(communicator: Communicator, named: Sequence[tuple[str, 
 
 
 def send(communicator: Communicator, tensors: Sequence[Any], root: int = 0) -> None:
-    """Give every rank those of rank ``root``, which differ in nothing but what they hold."""
+    """Give every rank the values of rank ``root``, in tensors that agree in all but values."""
     parts = [bytes_of(it) for it in tensors]
     nbytes = sum(part.numel() for part in parts)
     if not nbytes:
@@ -67,14 +67,14 @@ def send(communicator: Communicator, tensors: Sequence[Any], root: int = 0) -> N
     flat = torch.from_numpy(message.view(np.uint8))
     torch.cat(parts, out=flat[:nbytes])
     communicator.broadcast(message, root=root)
-    if communicator.rank == root:  # nothing of its own is written to
+    if communicator.rank == root:  # the root's own tensors are not written
         return
     with torch.no_grad():
         at = 0
         for tensor, part in zip(tensors, parts, strict=True):
-            own = flat[at : at + part.numel()].clone()  # where any type may begin
+            own = flat[at : at + part.numel()].clone()  # a copy is aligned for every type
             own = own.view(tensor.dtype).reshape(tensor.shape)
-            if 0 in tensor.stride():  # of expand(): its elements share their memory
+            if 0 in tensor.stride():  # made by expand(): its elements share memory
                 tensor.data = own
             else:
                 tensor.copy_(own)

@@ -1,4 +1,4 @@
-"""Gradients in buckets that are summed one after the other while backward runs."""
+"""Gradients in buckets, which are summed one after another while backward runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psrt.core.arrays import AnyArray
 from psrt.torch.communicator import Communicator, Work
 from psrt.torch.views import tensor_on
 
-#: Types of parameters, and in which their gradients are summed.
+#: Type of a parameter → the type in which its gradients are summed.
 SUMMED_AS = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
@@ -24,11 +24,11 @@ SUMMED_AS = {
 
 
 class Buckets:
-    """A flat array for each type, in memory that the ranks of a host share, split into buckets.
+    """A flat array for each type, in memory shared by the ranks of a host, split into buckets.
 
-    Gradients lie there from the last parameter to the first, as backward makes them. Every rank
-    begins the sums of its buckets in the same order, so one that is full early waits for those
-    before it.
+    Gradients lie there from the last parameter to the first, in the order in which backward makes
+    them. Every rank starts the sums of its buckets in the same order, so a bucket that is full
+    early waits for those before it.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class Buckets:
         """Lay them out; collective.
 
         Args:
-            tensors: parameters of the types of ``SUMMED_AS``, with an element at least.
+            tensors: parameters of the types of ``SUMMED_AS``, with at least one element.
             communicator: of the ranks.
-            bucket_bytes: a bucket is full with that many, at least.
+            bucket_bytes: the bytes from which on a bucket is full.
         """
         self._communicator = communicator
-        #: By parameter: the place of its gradient, and the number of its bucket.
+        #: By parameter: where its gradient lies, and the number of its bucket.
         self.places: list[Any] = [None] * len(tensors)
         self.bucket_of = [0] * len(tensors)
-        #: By bucket: the gradients that it takes, and its array, the same object at every step.
+        #: By bucket: the parameters whose gradients it holds; its array, the same at every step.
         self.members: list[list[int]] = []
         self._arrays: list[AnyArray] = []
         self._lay_out(tensors, bucket_bytes)
@@ -54,7 +54,7 @@ class Buckets:
     def _lay_out(self, tensors: Sequence[Any], bucket_bytes: int) -> None:
         kinds = [SUMMED_AS[it.dtype] for it in tensors]
         flats = {kind: self._empty(kind, tensors, kinds) for kind in dict.fromkeys(kinds)}
-        # By type: where the open bucket starts and stops, and what is in it.
+        # By type: where the open bucket starts and stops, and its members.
         opened: dict[Any, tuple[int, int, list[int]]] = dict.fromkeys(flats, (0, 0, []))
         for i in reversed(range(len(tensors))):
             kind, size = kinds[i], tensors[i].numel()
@@ -67,7 +67,7 @@ class Buckets:
                 self._close(flats[kind], start, stop, members)
                 start, members = stop, []
             opened[kind] = start, stop, members
-        for _, _, members in opened.values():  # the first parameters of a type, without elements
+        for _, _, members in opened.values():  # left over: first of a type, and without elements
             self.members[-1].extend(members)
         for bucket, members in enumerate(self.members):
             for i in members:
@@ -76,7 +76,7 @@ class Buckets:
     def _empty(
         self, kind: Any, tensors: Sequence[Any], kinds: Sequence[Any]
     ) -> tuple[AnyArray, Any]:
-        """Return an array for all gradients of a type, and a tensor on it."""
+        """Return an array for all gradients of a type, and a tensor on the same memory."""
         n = sum(it.numel() for it, own in zip(tensors, kinds, strict=True) if own is kind)
         real = torch.empty(0, dtype=kind).real.dtype
         parts = 2 if kind.is_complex else 1
@@ -93,32 +93,32 @@ class Buckets:
         return len(self._arrays)
 
     def begin(self) -> None:
-        """Begin a step: no gradient has come."""
+        """Start a step, without any gradient yet."""
         self._missing = [len(it) for it in self.members]
         self._works: list[Work] = []
         self._waiting = 0
 
     def has_begun(self, bucket: int) -> bool:
-        """Return whether the sum of a bucket is under way, so that its array is left alone."""
+        """Return whether the sum of a bucket has started, so that its array must not be written."""
         return bucket < len(self._works)
 
     def arrive(self, i: int, *, held: bool = False) -> None:
-        """Take note that the gradient of parameter i is in its place; begin what can be summed.
+        """Note that the gradient of parameter i is in its place; start the sums that can start.
 
         Args:
             i: a parameter.
-            held: begin nothing yet.
+            held: start nothing yet.
         """
         self._missing[self.bucket_of[i]] -= 1
         if not held:
             self.advance()
 
     def advance(self) -> None:
-        """Begin the sums of all buckets that are full, and move those under way on."""
+        """Start the sums of full buckets that are next in order, and advance those in flight."""
         while len(self._works) < len(self._arrays) and not self._missing[len(self._works)]:
             array = self._arrays[len(self._works)]
             self._works.append(self._communicator.all_reduce_async(array))
-        # A test of one sum moves all of them on.
+        # Testing one sum lets MPI make progress on all of them.
         if self._waiting < len(self._works) and self._works[self._waiting].test():
             self._waiting += 1
 
@@ -127,5 +127,5 @@ class Buckets:
         self._works[bucket].wait()
 
     def repeat(self, bucket: int) -> None:
-        """Take the sum of a bucket that has been filled once more; collective."""
+        """Sum a bucket again that was filled again; collective."""
         self._communicator.all_reduce(self._arrays[bucket])

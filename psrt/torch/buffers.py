@@ -1,7 +1,6 @@
-"""Buffers of a module, such as running means: each worker's own, though they share the module.
+"""Buffers of a module, such as running means: each worker has its own, though they share a module.
 
-They are taken as they are: of any type, and one that is made or grows while the module trains is
-part of them from then on.
+Buffers may have any type. One that is created or grows during training counts from then on.
 """
 
 from __future__ import annotations
@@ -21,31 +20,32 @@ from psrt.torch.names import plain_name
 from psrt.torch.parameters import as_array
 from psrt.torch.rules import check_dense, check_stored
 
-#: Whose buffers a trained module has: those of the first worker, or the mean over all.
+#: Which buffers a trained module has: those of the first worker, or the mean over all workers.
 LOCAL, MEAN = RULES = ("local", "mean")
 _BUFFERS = "buffers"
-#: In a tree, for ``SEPARATOR``, which no name in it may have: no part of a name is empty.
+#: Stands for ``SEPARATOR`` in a tree, whose names may not contain that. Unambiguous, since no part
+#: of a name is empty.
 _ESCAPED = ".."
-#: The types that a tree has as arrays.
+#: The types that a tree stores as arrays.
 _NUMPYS = frozenset(torch.from_numpy(np.zeros(0, kind)).dtype for kind in "?bhilBefd")
 
 
 class _Buffer(NamedTuple):
-    """One of a worker's."""
+    """One buffer of one worker."""
 
-    #: A copy of its numbers; None where the module has yet to make it.
+    #: A copy of its numbers; None if the module has not made it yet.
     tensor: Any
-    #: Whether ``state_dict`` has it.
+    #: Whether ``state_dict`` contains it.
     persistent: bool = True
 
 
 @dataclass(eq=False)
 class Buffers:
-    """The buffers of one worker. Of several that share a module, one at a time has them in it.
+    """The buffers of one worker. If several share a module, it holds those of one at a time.
 
     Raises:
-        ConfigError: if a checkpoint or ``model.safetensors`` could not hold a tensor of it, or
-            there is no such rule.
+        ConfigError: if a checkpoint or ``model.safetensors`` could not hold one of its tensors,
+            or the rule is unknown.
     """
 
     #: The module.
@@ -54,24 +54,24 @@ class Buffers:
     rule: str = LOCAL
 
     def __post_init__(self) -> None:
-        """Begin with what the module holds."""
+        """Start from the module's buffers."""
         if self.rule not in RULES:
             raise ConfigError(f"buffers must be {' or '.join(RULES)}, got {self.rule!r}")
         self.check()
         self._kept = self._current()
         self._first = frozenset(self._kept)
-        #: Whose buffers are in the module; of all that share it.
+        #: The worker whose buffers are in the module now; one object for all that share the module.
         self._holder: list[Buffers | None] = [None]
 
     def copy(self) -> Buffers:
-        """Return those of another worker, which begins with the same."""
+        """Return the buffers of another worker, which starts with the same ones."""
         found = object.__new__(Buffers)
         found.module, found.rule, found._first = self.module, self.rule, self._first
-        found._holder, found._kept = self._holder, dict(self._kept)  # nobody writes to them
+        found._holder, found._kept = self._holder, dict(self._kept)  # the copies are never written
         return found
 
     def check(self) -> None:
-        """Check that what the module has now can be saved.
+        """Check that the module's current tensors can be saved.
 
         Raises:
             ConfigError: naming a tensor that cannot.
@@ -84,11 +84,11 @@ class Buffers:
 
     @property
     def names(self) -> list[str]:
-        """The names of those that the module had at first, made or not."""
+        """The names of the buffers that the module had at first, made or not."""
         return sorted(self._first)
 
     def hold(self) -> None:
-        """Put them into the module, after what is in it was kept for whose it is."""
+        """Put them into the module, after saving what is in it for the worker it belongs to."""
         [holder] = self._holder
         if holder is self:
             return
@@ -97,9 +97,9 @@ class Buffers:
         self._put()
 
     def state(self) -> Tree:
-        """Return them as a checkpoint has them."""
+        """Return them in the form that a checkpoint stores."""
         now = self._current() if self._holder[0] is self else self._kept
-        # What the module registers as it trains and ``state_dict`` leaves out, it makes again.
+        # A buffer registered in training that ``state_dict`` leaves out: the module makes it again.
         kept = {name: it for name, it in now.items() if it.persistent or name in self._first}
         return _tree_of({name: it.tensor for name, it in kept.items()})
 
@@ -133,7 +133,7 @@ class Buffers:
             self.hold()
 
     def arrays(self) -> Iterator[tuple[str, AnyArray]]:
-        """Yield name and numbers of each that is made."""
+        """Yield name and numbers of each buffer that has been made."""
         for name, it in self.state()[_BUFFERS].items():
             if it is not None:
                 yield name, it["bytes"] if isinstance(it, dict) else it
@@ -157,9 +157,9 @@ class Buffers:
             elif _kind(before) == _kind(tensor) and before.is_contiguous():
                 with torch.no_grad():
                     before.copy_(tensor)
-            else:  # of another size by now, or without a place of its own for each element
+            else:  # its size has changed, or its elements share memory
                 before.data = tensor.clone()
-        for name in places.keys() - self._kept.keys():  # of another worker, which has made it
+        for name in places.keys() - self._kept.keys():  # made by another worker only
             owner, local = places[name]
             delattr(owner, local)
         self._holder[0] = self
@@ -169,7 +169,7 @@ def tensors_of(tree: Tree) -> dict[str, Any]:
     """Return the tensors of a worker's state by name; None for one that was not made yet.
 
     Raises:
-        CheckpointError: if it is no such state.
+        CheckpointError: if the state is not of buffers.
     """
     found = tree.get(_BUFFERS)
     if not isinstance(found, dict):
@@ -185,8 +185,8 @@ def brought_together(rule: str, states: Sequence[Tree]) -> Tree:
         states: of the workers, by their numbers; at least one.
 
     Returns:
-        Those of the first worker that has made them; with ``mean`` whatever is no whole number is
-        the mean over all, summed in float64, where all have one of its shape.
+        Each buffer of the first worker that has made it. With ``mean``, buffers of real numbers
+        that all workers have in one shape are means over all, summed in float64.
     """
     each = list(map(tensors_of, states))
     found: dict[str, Any] = {}
@@ -210,16 +210,16 @@ def _tree_of(tensors: Mapping[str, Any]) -> Tree:
 
 
 def buffer_places(module: Any) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Yield of each buffer, made or not, its name, the part it is of, and its name there."""
+    """Yield each buffer's name, the submodule it belongs to, and its name there; made or not."""
     for path, owner in module.named_modules():
         for local in owner._buffers:
             yield plain_name(module, f"{path}.{local}" if path else local), (owner, local)
 
 
 def _owner_of(name: str, places: Mapping[str, tuple[Any, str]], module: Any) -> Any:
-    """Return the part of a module that a buffer is of; None if there is no such part.
+    """Return the submodule that a buffer belongs to; None if there is none.
 
-    One that another process has registered while it trained is not known here yet.
+    A submodule that another process registered in training is not known here yet.
     """
     if name in places:
         return places[name][0]
@@ -233,7 +233,7 @@ def _kind(tensor: Any) -> tuple[Any, Any]:
 
 
 def _encoded(tensor: Any) -> Any:
-    """Return a tensor as a tree has it: an array, or its bytes where numpy has no such numbers."""
+    """Return a tensor as a tree stores it: an array, or its bytes if numpy lacks the type."""
     if tensor is None:
         return None
     if tensor.dtype in _NUMPYS:
@@ -244,10 +244,10 @@ def _encoded(tensor: Any) -> Any:
 
 
 def _decoded(it: Any) -> Any:
-    """Return the tensor of ``_encoded``, in memory of its own.
+    """Return the tensor that ``_encoded`` stored, in new memory.
 
     Raises:
-        CheckpointError: if it is none.
+        CheckpointError: if it is no stored tensor.
     """
     try:
         if isinstance(it, dict):
@@ -255,7 +255,7 @@ def _decoded(it: Any) -> Any:
             return flat.view(getattr(torch, it["type"])).reshape(it["shape"])
         return None if it is None else torch.from_numpy(np.array(it))
     except (TypeError, KeyError, AttributeError, RuntimeError) as error:
-        raise CheckpointError(f"the checkpoint has no buffer there: {error}") from None
+        raise CheckpointError(f"the checkpoint's buffer cannot be read: {error}") from None
 
 
 def _listed(named: Mapping[str, Any]) -> str:

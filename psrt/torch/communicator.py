@@ -1,4 +1,4 @@
-"""What psrt.torch asks of a ``psrt.Communicator``."""
+"""What psrt.torch needs of a ``psrt.Communicator``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from psrt.core.arrays import AnyArray
 
 
 class Work(Protocol):
-    """A call that is under way."""
+    """A non-blocking call."""
 
     def test(self) -> bool:
-        """Move it on; return whether it is complete."""
+        """Make progress on it; return whether it is complete."""
 
     def wait(self) -> Any:
         """Wait until it is complete."""
@@ -28,7 +28,7 @@ class Communicator(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed, and the arrays from ``empty`` are gone."""
+        """Whether it is closed, so that the arrays from ``empty`` are freed."""
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = ...) -> AnyArray:
         """Return an array that the ranks of this host can see."""
@@ -37,10 +37,10 @@ class Communicator(Protocol):
         """Reduce an array over all ranks."""
 
     def all_reduce_async(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Work:
-        """Begin to, and return at once."""
+        """Start to reduce an array over all ranks, and return at once."""
 
     def all_gather(self, buf: AnyArray) -> AnyArray:
         """Fill an array with every rank's chunk of it."""
 
     def broadcast(self, buf: AnyArray, root: int = 0) -> AnyArray:
-        """Fill an array with that of a rank."""
+        """Fill an array with the array of rank ``root``."""

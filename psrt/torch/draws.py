@@ -14,17 +14,17 @@ STEP, EVALUATION, DIGEST = range(3)
 
 @contextmanager
 def drawn_from(seed: int, *key: int) -> Iterator[None]:
-    """Let torch's global generator on the CPU draw as a key says, and be as before afterwards.
+    """Seed torch's global CPU generator by a key, and restore its state afterwards.
 
-    So dropout depends on the seed, the worker and the step, whoever computed before in the same
-    process and wherever a run goes on; and what a program draws itself stays as it was.
+    So dropout depends only on the seed, the worker and the step: not on what the process computed
+    before, nor on where a run was resumed. The program's own draws are not affected.
 
     Args:
         seed: not negative.
-        key: what it is for, and numbers not below 0.
+        key: the purpose of the draws, then numbers of at least 0.
     """
-    # The generator takes 32 bits, whatever it is given. A hash, since a SeedSequence takes 20 times
-    # as long, as long as a layer of a small net.
+    # The generator uses 32 bits of any seed. A hash, since a SeedSequence takes 20 times as long:
+    # as much as a layer of a small net.
     word = hashlib.blake2b(repr((seed, *key)).encode(), digest_size=4).digest()
     generator = torch.default_generator
     before = generator.get_state()

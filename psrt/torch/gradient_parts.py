@@ -1,4 +1,4 @@
-"""Gradients of one backward pass, brought into psrt's buffer part by part."""
+"""Gradients of one backward pass, copied into psrt's buffer part by part."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from psrt.torch.views import address_of
 
 
 class GradientParts:
-    """Copies each parameter's gradient into its place as soon as backward is done with it.
+    """Copies each parameter's gradient to its place as soon as backward has finished it.
 
-    Parts are handed over in one order, from the last parameter to the first; one that comes early
-    waits for those before it. On the CPU, backward calls these hooks in the thread that called it.
+    Parts are handed over from the last parameter to the first; a part that is ready early waits for
+    those before it. On the CPU, the hooks run in the thread that called ``backward``.
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        """Hook on to the parameters; outside of ``run`` the hooks do nothing."""
+        """Register hooks on the parameters; outside of ``run`` the hooks do nothing."""
         self._parameters = parameters
         #: By part: the last parameter first.
         self._tensors = parameters.tensors[::-1]
         for part, tensor in enumerate(self._tensors):
             tensor.register_post_accumulate_grad_hook(partial(self._arrive, part))
         self.spans: tuple[Span, ...] = tuple(parameters.spans[::-1])
-        #: Where the gradients go, by part; of which buffer these are views.
+        #: Where the gradients go, by part; and the buffer that these are views of.
         self._places: list[Any] = []
         self._address: int | None = None
-        #: Whether a backward pass is under way, and which parts have come of it.
+        #: Whether a backward pass is running, and which parts it has finished.
         self._runs = False
         self._has_come = [False] * len(self._tensors)
-        #: The first part that was not handed over.
+        #: The first part that has not been handed over.
         self._next = 0
         self._ready: Callable[[int], None] | None = None
 
@@ -44,7 +44,7 @@ class GradientParts:
         Args:
             loss: a scalar.
             out: psrt's buffer.
-            ready: called with each part when it is there; see ``psrt.Problem``.
+            ready: called with each part once it is complete; see ``psrt.Problem``.
 
         Returns:
             The names of unused parameters, in the order of the module.
@@ -70,7 +70,7 @@ class GradientParts:
         return unused[::-1]
 
     def forget(self) -> None:
-        """Hold on to no buffer any more."""
+        """Drop the reference to the buffer."""
         self._places, self._address = [], None
 
     def _drop(self) -> None:
@@ -78,7 +78,7 @@ class GradientParts:
             tensor.grad = None
 
     def _arrive(self, part: int, tensor: Any) -> None:
-        """Take a gradient: called by backward, once for each parameter."""
+        """Copy a gradient: called by backward, once for each parameter."""
         if not self._runs:
             return
         if self._has_come[part]:

@@ -1,4 +1,4 @@
-"""Averaged gradients under any optimizer of torch, in a training loop of one's own."""
+"""Averaged gradients for any torch optimizer, in the user's own training loop."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from psrt.torch.weights import turn_of
 
 _BUCKET_BYTES = 1 << 20
 #: Optimizer steps between two comparisons of the ranks. One takes 1 ms with 0.2 million parameters
-#: under Adam, so 0.25 % of steps of 2 ms; what they add up in each pass takes 10 µs, 0.5 %.
+#: under Adam, so 0.25 % of steps of 2 ms; the words summed in each pass take 10 µs, 0.5 %.
 _CHECK_EVERY = 200
 
 
 class Gradients:
-    """Makes each ``grad`` the mean over all ranks by the time that ``backward()`` returns.
+    """Makes each ``grad`` the mean over all ranks before ``backward()`` returns.
 
-    So whatever a loop does to gradients afterwards, it does to the mean, and nothing else changes
-    in the loop. Sums are under way while backward runs. All ranks begin with the parameters of
-    rank 0, and end each step with the same bits.
+    So a loop that clips or scales gradients afterwards works on the mean, and nothing else in the
+    loop changes. Sums overlap with backward. All ranks start with the parameters of rank 0, and
+    end each step with the same bits.
 
     >>> with psrt.Communicator() as ranks:                                    # doctest: +SKIP
     ...     with psrt.torch.Gradients(optimizer, ranks, module=module) as gradients:
@@ -40,9 +40,9 @@ class Gradients:
     ...             loss(module(x), y).backward()
     ...             optimizer.step()
 
-    Every rank makes the same backward passes, but for those in ``no_sync``. A parameter that no
-    rank's loss uses has no gradient, and one that only some use the mean with the others' zeros. A
-    rank without a loss in a step takes part by ``wait()``, or by ``optimizer.step()``.
+    Every rank makes the same backward passes, except those in ``no_sync``. A parameter that no
+    rank's loss uses has no gradient; one that only some ranks use gets the mean, with zeros of the
+    others. A rank without a loss in a step takes part by ``wait()`` or ``optimizer.step()``.
     """
 
     def __init__(
@@ -54,23 +54,23 @@ class Gradients:
         bucket_bytes: int = _BUCKET_BYTES,
         check_every: int = _CHECK_EVERY,
     ) -> None:
-        """Hook on to the optimizer and its parameters, and give all ranks rank 0's; collective.
+        """Register hooks, and give all ranks the parameters of rank 0; collective.
 
         Args:
             optimizer: of torch, on the CPU, with the same parameters in the same order on every
-                rank; of float32, float64, bfloat16, float16 or complex numbers.
-            communicator: stays open for as long as this does. Several optimizers may have a
-                Gradients each on one communicator.
-            module: whose parameters these are. Its buffers and frozen parameters become rank 0's,
-                too, and errors name its tensors.
-            bucket_bytes: gradients are summed as soon as that many bytes of them are there.
-            check_every: optimizer steps between two comparisons of what the ranks hold: parameters,
-                optimizer states and options. They are compared at the start, after the first step
-                and at the end, too; 0 for never after the start.
+                rank: float32, float64, bfloat16, float16 or complex.
+            communicator: must stay open as long as this. Each of several optimizers may have its
+                own Gradients on one communicator.
+            module: the module of these parameters. Its buffers and frozen parameters become those
+                of rank 0, too, and errors name its tensors.
+            bucket_bytes: the sum of a bucket starts once it holds this many bytes of gradients.
+            check_every: optimizer steps between two comparisons of parameters, optimizer states and
+                options among the ranks. They are also compared at the start, after the first step
+                and at the end; 0 compares only at the start.
 
         Raises:
-            ConfigError: if it is no such optimizer; on every rank, if the ranks differ in more than
-                what parameters and buffers hold.
+            ConfigError: if the optimizer is of another kind; on every rank, if the ranks differ in
+                more than the values of parameters and buffers.
         """
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(f"the optimizer is {said(optimizer)}, expected one of torch.optim")
@@ -92,9 +92,9 @@ class Gradients:
             bucket_bytes=bucket_bytes,
             check_every=check_every,
         )
-        #: Whether a backward pass only adds up, on this rank.
+        #: Whether backward passes only accumulate, on this rank.
         self._adds_up = False
-        #: Whether this rank goes through a batch once more, since others have more of them.
+        #: Whether this rank repeats its last batch, since others have more batches.
         self.ran_out = False
         self._hooks = [
             it.register_post_accumulate_grad_hook(partial(self._arrive, i))
@@ -107,8 +107,8 @@ class Gradients:
     def wait(self) -> None:
         """Take part in a step for which this rank has made no backward pass; collective.
 
-        It brings together what ``no_sync`` left, too. Where ``backward()`` has done so already, it
-        does nothing, so a call before clipping does no harm.
+        It also sums what ``no_sync`` accumulated. If ``backward()`` has summed everything, it does
+        nothing, so a call before clipping is harmless.
 
         Raises:
             PsrtError: as ``backward()``.
@@ -118,9 +118,9 @@ class Gradients:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Have backward passes only add up gradients, for the one after the block to sum.
+        """Let backward passes only accumulate gradients; the first pass after the block sums them.
 
-        As in torch's DistributedDataParallel: a loss of each is to be divided by their number.
+        As in torch's DistributedDataParallel; divide the loss of each pass by their number.
         """
         before, self._adds_up = self._adds_up, True
         try:
@@ -133,25 +133,24 @@ class Gradients:
     ) -> Iterator[Any]:
         """Yield this rank's batches until no rank has any left; collective.
 
-        A gradient counts with the samples of its batch, so the mean is that over all samples of all
-        ranks, and over those of several turns if it adds up over them. A rank that has run out gets
-        its last batch once more, whose gradient counts nothing: there ``ran_out`` is true. It takes
-        the same steps with the same bits as all others. All Gradients of the communicator heed the
-        weights.
+        A gradient is weighted by the samples of its batch, so the mean is over all samples of all
+        ranks, and of all turns over which it accumulates. A rank that has run out gets its last
+        batch again, with weight 0; ``ran_out`` is then true. It takes the same steps with the same
+        bits as the others. All Gradients of the communicator use these weights.
 
         Args:
-            batches: what a step takes each; their number may differ among ranks.
-            samples: returns the number of samples of a batch, or of tokens, whose mean the loss is;
-                None takes its length, or that of its first part where it is a tuple.
+            batches: one for each step; ranks may have different numbers of them.
+            samples: returns the number of samples, or tokens, that the loss of a batch averages;
+                None takes the length of the batch, or of its first part if it is a tuple.
 
         Raises:
-            ConfigError: on every rank, if one has no batch at all, or if another ``join`` began
-                within this one and has not ended; or if samples cannot be counted.
+            ConfigError: on every rank, if one has no batch at all, or if another ``join`` started
+                within this one and has not ended; or if the samples cannot be counted.
         """
         count = _samples_in if samples is None else samples
         own, batch, has_any = iter(batches), None, False
         sums, turn = np.zeros(3, np.int64), self._turn
-        before = turn.number, turn.samples  # of a join around this one
+        before = turn.number, turn.samples  # of an enclosing join
         try:
             while True:
                 try:
@@ -159,7 +158,7 @@ class Gradients:
                 except StopIteration:
                     self.ran_out = True
                 mine = 0 if self.ran_out else whole_weight(count(batch), "join(samples=)")
-                # Of this turn: samples, ranks with a batch, ranks without any so far.
+                # Of this turn: samples, ranks with a batch, ranks that never had one.
                 sums[:] = mine, not self.ran_out, not has_any
                 try:
                     self._communicator.all_reduce(sums)
@@ -185,7 +184,7 @@ class Gradients:
             turn.end(*before)
 
     def close(self) -> None:
-        """Compare the ranks once more, and take the hooks away; collective.
+        """Compare the ranks a last time, and remove the hooks; collective.
 
         The communicator must still be open.
 
@@ -215,11 +214,11 @@ class Gradients:
     ) -> None:
         if error is None:
             self.close()
-        else:  # the others learn of it from the communicator
+        else:  # the communicator tells the others
             self._remove_hooks()
 
     def _arrive(self, i: int, tensor: Any) -> None:
-        """Take a gradient: called by backward when ``grad`` has it."""
+        """Take a gradient; called by backward once it is in ``grad``."""
         self._rounds.arrive(i, adds_up=self._adds_up)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -233,7 +232,7 @@ class Gradients:
             if id(tensor) not in known:
                 raise ConfigError(
                     f"the optimizer has a parameter of shape {tuple(tensor.shape)} that was frozen "
-                    "or not there when Gradients was made; expected close(), and another Gradients"
+                    "or absent when Gradients was made; expected close(), then a new Gradients"
                 )
         _, *given = args  # the optimizer comes first
         if all(it is None for it in (*given, *kwargs.values())):  # else backward is in the closure
@@ -241,7 +240,7 @@ class Gradients:
 
 
 def _samples_in(batch: Any) -> int:
-    """Return the number of samples of a batch, as data loaders make them."""
+    """Return the number of samples of a batch of the kinds that data loaders make."""
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     first = batch[0] if isinstance(batch, list | tuple) and batch else batch

@@ -1,4 +1,4 @@
-"""What a run has trained, into a module."""
+"""``load``: copies the parameters of a run into a module."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _MODEL = "model.safetensors"
 
 
 def load(module: Any, source: Vector | str | os.PathLike[str]) -> None:
-    """Copy trained parameters into a module like the one that was trained.
+    """Copy trained parameters into a module of the same structure as the trained one.
 
     Args:
-        module: on the CPU; compiled or not, as the one that was trained may have been, too.
-        source: ``run.theta``, the trainable parameters alone; or the folder of a run, or its
-            ``model.safetensors``, which has frozen parameters and buffers, too.
+        module: on the CPU; either of the two modules may be compiled.
+        source: ``run.theta``, which has only the trainable parameters; or the folder of a run
+            or its ``model.safetensors``, which also have frozen parameters and buffers.
 
     Raises:
-        ConfigError: if they are not those of such a module, or cannot be read.
+        ConfigError: if they do not fit the module, or cannot be read.
     """
     if isinstance(source, str | os.PathLike):
         _load_file(module, Path(source))
@@ -59,7 +59,7 @@ def _load_file(module: Any, path: Path) -> None:
     if set(found) == {"theta"} and "theta" not in own:
         load(module, found["theta"])
         return
-    # What the trained module made as it trained is yet to be made here.
+    # A buffer that the trained module made in training does not exist here yet.
     unmade = {
         name: place
         for name, place in buffer_places(module)

@@ -17,19 +17,19 @@ from psrt.torch.names import plain_name
 from psrt.torch.rules import check_module, check_trainable
 from psrt.torch.views import address_of, tensors_on
 
-#: The floating-point numbers that numpy has, too.
+#: The floating-point types that numpy also has.
 _FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
-#: Parts of the vector, of which each step compares another one with what it was; the elements of
-#: the smallest.
+#: The number of parts of the vector, one of which each step compares in turn; the fewest elements
+#: of a part.
 _WINDOWS, _WINDOW = 32, 1 << 12
 
 
 class Parameters:
-    """Those that require a gradient, in the order of ``module.parameters()``, tied ones once.
+    """The trainable parameters, in the order of ``module.parameters()``, tied ones once.
 
-    While psrt trains, they are views of its vector: the module computes with the very numbers that
+    While psrt trains, they are views of its vector: the module computes with the same memory that
     the optimizer updates. ``release`` gives them memory of their own again.
     """
 
@@ -52,25 +52,25 @@ class Parameters:
             )
         for name, it in named:
             check_trainable(it, name)
-        #: By their place: name, tensor, shape.
+        #: By position: name, tensor, shape.
         self.names = [name for name, _ in named]
         self.tensors = [it for _, it in named]
         self._shapes = [it.shape for it in self.tensors]
         stops = np.cumsum([it.numel() for it in self.tensors]).tolist()
-        #: Where each lies in the vector.
+        #: The span of each in the vector.
         self.spans = [Span(a, b) for a, b in zip([0, *stops[:-1]], stops, strict=True)]
-        #: Elements of the vector.
+        #: The number of elements of the vector.
         self.n: int = stops[-1]
-        #: Address of the vector that they are views of; None where they have their own memory.
+        #: Address of the vector that they are views of; None if they have memory of their own.
         self._bound: int | None = None
-        #: Its parts, then.
+        #: The parts of the vector to compare in turn.
         self._parts: list[Any] = []
-        #: The versions that they have while they are only to be read, and a span with its bytes.
+        #: Their version counters while they should only be read; and a span with its bytes.
         self._versions: list[int] = []
         self._seen = Span(0, 0), b""
 
     def values(self) -> Vector:
-        """Return a copy of what they hold, (n,) float32."""
+        """Return a copy of their values, (n,) float32."""
         found: Vector = torch.cat([it.detach().reshape(-1) for it in self.tensors]).numpy()
         return found
 
@@ -96,7 +96,7 @@ class Parameters:
                 )
 
     def bind(self, theta: Vector) -> None:
-        """Make them views of a vector (n,), which stays the caller's."""
+        """Make them views of a vector (n,), which still belongs to the caller."""
         address = address_of(theta)
         if address == self._bound:
             return
@@ -106,14 +106,14 @@ class Parameters:
         self._bound = address
 
     def versions(self) -> list[int]:
-        """Return torch's counts of what has written to each, but to its ``data``."""
+        """Return torch's count of writes to each, which leaves out writes to its ``data``."""
         return [it._version for it in self.tensors]
 
     def begin_reading(self, theta: Vector, *, whole: bool = False) -> None:
-        """Take note of what they are, before code of the user's that should only read them.
+        """Remember their state, before user code that should only read them.
 
-        Torch counts what writes to a tensor, but not what writes to its ``data``. For that a span
-        is compared: the whole vector, or one that moves on with each call.
+        Torch counts writes to a tensor, but not writes to its ``data``. To find those, a span is
+        compared: the whole vector, or the next part of it at each call.
         """
         self._versions = self.versions()
         size = self.n if whole else max(_WINDOW, -(-self.n // _WINDOWS))
@@ -122,14 +122,14 @@ class Parameters:
         self._seen = span, span.of(theta).tobytes()
 
     def check_read(self, by: str, theta: Vector | None = None) -> None:
-        """Check that they were only read since.
+        """Check that they were only read since ``begin_reading``.
 
         Args:
-            by: who should have.
-            theta: (n,), which nobody else has written to; None: somebody may have.
+            by: the user code, for the error.
+            theta: (n,), if nothing else has written to it; None if something may have.
 
         Raises:
-            WrittenError: naming the first that was not.
+            WrittenError: naming the first that was written.
         """
         for i, (tensor, version) in enumerate(zip(self.tensors, self._versions, strict=True)):
             if tensor._version != version or tensor.data_ptr() != self._parts[i].data_ptr():
@@ -143,10 +143,10 @@ class Parameters:
         raise WrittenError(f"{by} wrote to parameter {name}")
 
     def gather(self) -> bool:
-        """Where a parameter's ``data`` was replaced, copy that into the vector, of which it is one.
+        """Copy the ``data`` of a parameter into the vector where it was replaced.
 
-        Other memory, or the same in another order: it is no view of its part any more. Return
-        whether there was one.
+        Replaced: it is other memory, or the same with other strides, so no longer a view of its
+        part. Return whether any was.
         """
         found = False
         for tensor, part in zip(self.tensors, self._parts, strict=True):
@@ -157,16 +157,16 @@ class Parameters:
         return found
 
     def views(self, vector: Vector) -> list[Any]:
-        """Return a tensor for each that is a view of a vector (n,), of its shape.
+        """Return for each a tensor of its shape that is a view of a vector (n,).
 
-        Each has a storage of its own there, no larger than itself: who saves some of them, as
-        ``torch.save`` of a part's ``state_dict`` does, saves those and not the whole vector.
+        Each has its own storage, no larger than itself: ``torch.save`` of a submodule's
+        ``state_dict`` then saves its tensors, not the whole vector.
         """
         parts = tensors_on([span.of(vector) for span in self.spans])
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def release(self) -> None:
-        """Give them memory of their own, with what they hold."""
+        """Give them memory of their own, with the same values."""
         if self._bound is not None:
             for tensor in self.tensors:
                 tensor.data = tensor.data.clone()
@@ -182,7 +182,7 @@ class Parameters:
     def matrices(self) -> list[Matrix]:
         """Return those with two dimensions or more, all but the first of them together.
 
-        So a kernel of a convolution (out, in, height, width) is a matrix with a row for each output
+        So a convolution kernel (out, in, height, width) is a matrix with one row per output
         channel.
         """
         found = []
@@ -198,10 +198,10 @@ class Parameters:
                 yield plain_name(self.module, name), as_array(tensor)
 
     def named(self, theta: Vector) -> dict[str, AnyArray]:
-        """Return what ``module.state_dict()`` has with the parameters in a vector (n,).
+        """Return the contents of ``module.state_dict()`` with the parameters in a vector (n,).
 
-        The module has them for that long, so hooks of its own that change the dictionary are in
-        it. What it adds that is no tensor is left out.
+        The module holds these parameters meanwhile, so its own hooks that change the dictionary
+        take effect. Entries that are no tensors are left out.
         """
         before = [it.data for it in self.tensors]
         try:
@@ -219,7 +219,7 @@ class Parameters:
 
 
 def as_array(tensor: Any) -> AnyArray:
-    """Return a contiguous array of a tensor's numbers; small floats that numpy lacks as float32."""
+    """Return a contiguous array of a tensor's numbers; float32 for floats that numpy lacks."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
         tensor = tensor.float()

@@ -1,4 +1,4 @@
-"""When a backward pass ends, as torch's engine has it."""
+"""Tells from torch's autograd engine when a backward pass ends."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 import torch
 
-#: Returns the node that backward is in, which no older torch says; then every nested pass counts as
-#: one of its own.
+#: Returns the node that backward is in. Older versions of torch lack it; every nested pass then
+#: counts as a separate one.
 _node_now: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
 
 
 def pass_number() -> int:
-    """Return the number of the backward pass under way, -1 if none is.
+    """Return the number of the running backward pass, -1 if none is.
 
-    They grow; one that is nested in another has a number of its own.
+    Numbers grow; a pass nested in another has its own.
     """
     number: int = torch._C._current_graph_task_id()
     return number
 
 
 def when_backward_ends(call: Callable[[], None]) -> None:
-    """Have a function called at the end of the backward pass, from a hook that runs in it.
+    """Call a function at the end of the backward pass; to be used from a hook within the pass.
 
-    The engine calls at the end of the pass that it is in. That may be one nested in another, as in
-    a reentrant checkpoint; then the node of the outer one, once it is done, asks again for the end.
+    The engine calls at the end of the innermost pass. If that is nested in another, as in a
+    reentrant checkpoint, the outer pass's node asks again for the end once it is done.
     """
 
     def at_end() -> None:

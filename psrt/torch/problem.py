@@ -1,4 +1,4 @@
-"""A torch module, its loss and its data as a problem that psrt trains under any scheme."""
+"""A torch module, its loss and its data as a problem that psrt trains under any mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from psrt.torch.parameters import Parameters
 from psrt.torch.rules import check_loss, said
 from psrt.torch.samples import samples_of
 
-#: Samples of a batch of the test set, at least.
+#: The fewest samples of a batch of the test set.
 _TEST_BATCH = 256
 #: The ``ignore_index`` of torch's losses.
 _IGNORED = -100
@@ -33,15 +33,15 @@ _IGNORED = -100
 class Problem(KeyedBatches):
     """A module of torch with a loss and data; see ``psrt.Problem`` for its methods.
 
-    The module computes in psrt's own vector of parameters and its gradients go straight to psrt's
-    buffer, so nothing is copied but each gradient once. Frozen parameters are left alone, tied ones
-    are there once, and the gradient of one that a loss does not use is zero: where the optimizer
-    would move it by that, such a step is refused. What torch draws at random in a step depends on
-    the seed, the worker and the step alone.
+    The module computes in psrt's own parameter vector, and gradients go straight to psrt's buffer,
+    so only gradients are copied, each once. Frozen parameters are left alone, and tied ones appear
+    once. A parameter that the loss does not use has a zero gradient; a step in which the optimizer
+    would still move it is refused. Random draws of torch in a step depend only on the seed, the
+    worker and the step.
 
-    All ranks make it alike: the same module, frozen parameters and buffers included, and the same
-    data. When ``psrt.run`` returns, the module of rank 0 is the trained one. The problem may then
-    be run again, and begins with what the module held when it was made.
+    All ranks make the same problem: the same module, including frozen parameters and buffers, and
+    the same data. When ``psrt.run`` returns, the module of rank 0 is the trained one. The problem
+    may be run again, and then starts from what the module held when the problem was made.
 
     >>> problem = psrt.torch.Problem(module, loss, (x, y), (u, v), batch_size=32)  # doctest: +SKIP
     >>> run = psrt.run(psrt.TrainConfig(mode="ssp:staleness=2"), problem)         # doctest: +SKIP
@@ -69,28 +69,28 @@ class Problem(KeyedBatches):
             loss: ``loss(module, batch)`` returns the mean loss over a batch, a scalar.
             train: a tuple of tensors or arrays (N, …), of which a batch is a tuple of rows; or a
                 data set with ``__getitem__`` and ``__len__``.
-            test: the same of held-out data; None: nothing is evaluated.
+            test: held-out data of the same form; None evaluates nothing.
             batch_size: samples of one worker's step, at least 1.
-            seed: of the order of the samples and of what is drawn at random.
+            seed: of the order of the samples and of random draws.
             accuracy: ``accuracy(module, batch)`` returns the share of right answers, such as
-                ``psrt.torch.accuracy``; None: it is not measured.
-            buffers: of the trained module, such as running means: ``local``, those of worker 0, or
-                ``mean``, the mean over all workers. While they train each worker has its own.
+                ``psrt.torch.accuracy``; None does not measure it.
+            buffers: which buffers, such as running means, the trained module has: ``local``, those
+                of worker 0, or ``mean``, the mean over all. In training each worker has its own.
             collate: makes a batch of a list of samples of a data set; None takes torch's own.
-            labels: (N,) whole numbers by which ``--partition`` deals out; None takes the last of
-                the tensors, or ``targets`` or ``labels`` of the data set.
-            weight: ``weight(batch)`` returns the number that the mean loss, and the share of right
-                answers, are over, such as the tokens that are not ignored: the batch's weight in a
-                mean over workers, and in the figures on the test set. A whole number; a batch of 0
-                is left out. None: the number of samples.
+            labels: (N,) whole numbers by which ``--partition`` splits the data; None takes the last
+                of the tensors, or ``targets`` or ``labels`` of the data set.
+            weight: ``weight(batch)`` returns the batch's weight in means over workers and over the
+                test set: the number of terms in its mean loss, such as the tokens that are not
+                ignored. A whole number; a batch of weight 0 is left out. None takes the number of
+                samples.
 
         Raises:
-            ConfigError: if one of them is not as expected.
+            ConfigError: if an argument is not as described.
         """
         if not callable(loss):
             raise ConfigError(f"the loss is {said(loss)}, expected a function of module and batch")
         self._parameters = Parameters(module)
-        #: The module; at rank 0 the trained one when a run has ended.
+        #: The module; at rank 0 the trained one after a run.
         self.module = module
         self._loss, self._accuracy = loss, accuracy
         self._train = samples_of(train, "train", collate)
@@ -101,23 +101,23 @@ class Problem(KeyedBatches):
         self._initial_buffers = Buffers(module, buffers)
         self._buffers = self._initial_buffers.copy()
         self._parts = GradientParts(self._parameters)
-        #: Names of the parameters that the last batch's loss did not use.
+        #: Names of the parameters that the loss of the last batch did not use.
         self.without_gradient: Sequence[str] = ()
         #: Empty until it is asked for.
         self._fingerprint = ""
-        #: Whether this is what one worker trains on, whose vector outlives every call.
+        #: Whether this is one worker's replica, whose vector outlives every call.
         self._is_of_worker = False
         self._is_checked = False
 
     def of_worker(self, number: int) -> Problem:
-        """Return what one worker trains on: the same, with buffers of its own."""
+        """Return one worker's replica: the same problem, with buffers of its own."""
         found = copy.copy(self)
         found._buffers = self._initial_buffers.copy()
         found._is_of_worker, found._is_checked = True, False
         return found
 
     def conclude(self, states: Mapping[int, Tree]) -> None:
-        """Let go of psrt's memory; with the states of all workers, take their buffers together."""
+        """Drop psrt's memory; with the states of all workers, combine their buffers."""
         self._parameters.release()
         self._parts.forget()
         if states:
@@ -192,28 +192,28 @@ class Problem(KeyedBatches):
             loss = self._loss(self.module, rows)
             self._parameters.check_read("the loss", theta)
             check_loss(loss)
-            if not was_checked:  # a first forward pass may have made buffers
+            if not was_checked:  # the first forward pass may have made buffers
                 self._buffers.check()
             self.without_gradient = self._parts.run(loss, out, ready)
             self._parameters.check_read("the backward pass")
         return float(loss.detach())
 
     def rows(self, batch: Batch) -> Any:
-        """Return the rows of a batch, with the draws of its step."""
+        """Return the rows of a batch, within the seeded draws of its step."""
         with drawn_from(self._seed, STEP, *batch.key):
             return self._train.take(batch.indices)
 
     def evaluate(self, theta: Vector) -> dict[str, float]:
-        """Return loss and, where asked for, accuracy on the test set; nothing without one.
+        """Return the loss and, if wanted, the accuracy on the test set; nothing without one.
 
         Raises:
-            ConfigError: if all of it weighs nothing.
+            ConfigError: if all of it has weight 0.
         """
         self._is_checked = False
         self._set_up(theta)
         if self._is_of_worker:
             self._parameters.begin_reading(theta, whole=True)
-        else:  # nobody says how long this vector will be there
+        else:  # the caller may free this vector at any time
             self._parameters.release()
         if self._test is None:
             return {}
@@ -232,12 +232,12 @@ class Problem(KeyedBatches):
         if self._is_of_worker:
             self._parameters.check_read("the evaluation", theta)
         if not weights:
-            raise ConfigError("weight() is 0 for all of the test set: nothing counts there")
+            raise ConfigError("weight() is 0 for all of the test set, expected a positive weight")
         loss, right = (sums / weights).tolist()
         return {"loss": loss} if self._accuracy is None else {"loss": loss, "accuracy": right}
 
     def _set_up(self, theta: Vector) -> None:
-        """Let the module have this worker's parameters and buffers."""
+        """Put this worker's parameters and buffers into the module."""
         if not self._is_checked:
             self._parameters.check()
             self._is_checked = True
@@ -248,10 +248,10 @@ class Problem(KeyedBatches):
 def accuracy(module: Any, batch: Any) -> float:
     """Return the share of a batch (x, y) whose class y has the largest of the module's outputs.
 
-    Of those with a class: as for ``cross_entropy``, a y of −100 is ignored.
+    As in ``cross_entropy``, samples whose y is −100 are ignored.
 
     Args:
-        module: gives (B, C) outputs for x, or (B, C, …) of several classes each, as
+        module: returns (B, C) outputs for x, or (B, C, …) with several classifications a sample, as
             ``torch.nn.functional.cross_entropy`` takes them.
         batch: x, and y of shape (B,) or (B, …), whole numbers.
     """
@@ -262,7 +262,7 @@ def accuracy(module: Any, batch: Any) -> float:
 
 @contextmanager
 def modes_kept(module: Any) -> Iterator[None]:
-    """Have each part of a module train or not, at the end of the block, as before."""
+    """Restore the training or evaluation mode of each submodule at the end of the block."""
     modes = [(part, part.training) for part in module.modules()]
     try:
         yield

@@ -1,4 +1,4 @@
-"""torch.distributed over psrt's collectives, such as for DistributedDataParallel. Experimental."""
+"""torch.distributed over psrt's collectives, for DistributedDataParallel. Experimental."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = "psrt"
 #: torch's operations by psrt's names.
 _OPS = {"SUM": "sum", "AVG": "mean", "PRODUCT": "prod", "MIN": "min", "MAX": "max",
         "BAND": "and", "BOR": "or", "BXOR": "xor"}  # fmt: skip
-#: Types that are reduced as they are; others as one of these, which holds all their numbers.
+#: Types that are reduced directly; others are widened to one of these, which has all their values.
 _AS = {
     **{it: it for it in (torch.float16, torch.float32, torch.float64, torch.int32, torch.int64)},
     **dict.fromkeys((torch.bool, torch.uint8, torch.int8, torch.int16), torch.int32),
@@ -34,11 +34,11 @@ def init_process_group(communicator: Communicator) -> None:
     ``all_gather`` and ``barrier`` of ``torch.distributed``, goes over psrt's collectives. Calls
     return when they are complete. There are no groups of fewer ranks.
 
-    It is experimental: it stands on parts of torch that may change (tested with 2.13). Call
+    It is experimental: it relies on parts of torch that may change (tested with 2.13). Call
     ``torch.distributed.destroy_process_group()`` before the communicator is closed.
 
     Args:
-        communicator: stays open for as long as the group.
+        communicator: must stay open as long as the group.
 
     Raises:
         ConfigError: if torch has a process group already.
@@ -56,13 +56,13 @@ def init_process_group(communicator: Communicator) -> None:
 class _Group(dist.ProcessGroup):  # type: ignore[misc]
     """All ranks of a communicator, as torch calls them."""
 
-    #: Of the group that is made next: torch passes no argument on.
+    #: The communicator of the next group to be made: torch passes no argument on to it.
     communicator: Communicator | None = None
 
     def __init__(self, communicator: Communicator) -> None:
         super().__init__(communicator.rank, communicator.size)
         self._ranks = communicator
-        #: By type: memory that the ranks of a host share. The copy costs less than messages.
+        #: By type: memory shared by the ranks of a host. A copy there costs less than messages.
         self._buffers: dict[np.dtype[Any], AnyArray] = {}
 
     @classmethod
@@ -116,12 +116,12 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
         return _done(outs)
 
     def barrier(self, opts: Any = None) -> Any:
-        """Wait until all ranks have come."""
+        """Wait until all ranks have called this."""
         self._ranks.all_reduce(self._buffer(1, np.dtype(np.int32)))
         return _done([])
 
     def _bytes(self, tensor: Any, place: int, size: int) -> AnyArray:
-        """Return (size · w,) int64 that has the bytes of a tensor at a place, filled up."""
+        """Return (size · w,) int64 with the bytes of a tensor, padded, at one rank's place."""
         raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         words = -(-raw.numel() // 8)
         buffer = self._buffer(size * words, np.dtype(np.int64))
@@ -130,7 +130,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
         return buffer
 
     def _buffer(self, n: int, kind: np.dtype[Any]) -> AnyArray:
-        """Return n elements; the memory is used again."""
+        """Return an array of n elements; its memory is reused by later calls."""
         whole = self._buffers.get(kind)
         if whole is None or whole.size < n:
             whole = self._ranks.empty(1 << max(0, n - 1).bit_length(), kind)
@@ -145,7 +145,7 @@ def _take(tensor: Any, row: AnyArray) -> None:
 
 
 def _done(result: Any) -> Any:
-    """Return what torch waits for, complete."""
+    """Return a completed handle for torch to wait on."""
     from torch._C._distributed_c10d import _create_work_from_future
 
     future = torch.futures.Future()

@@ -1,4 +1,4 @@
-"""What each rank trains: made rank 0's at the start, and compared with it from then on."""
+"""What each rank trains: a copy of rank 0's at the start, and compared with it from then on."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from psrt.torch.rules import check_made, check_on_cpu
 
 
 class Replica:
-    """This rank's optimizer and its parameters, and the module around them if it is known."""
+    """This rank's optimizer, its parameters, and their module if it was given."""
 
     def __init__(self, optimizer: Any, module: Any) -> None:
         self._optimizer, self._module = optimizer, module
-        #: Whether errors can name parameters as the module does.
+        #: Whether errors can name parameters by the module's names.
         self.has_names = module is not None
         #: The parameters that require a gradient, in the optimizer's order.
         self.tensors = trained_by(optimizer)
@@ -28,7 +28,7 @@ class Replica:
         known = {id(it): name for name, it in reversed(list(named))}
         for i, it in enumerate(self.tensors):
             check_made(it, known.get(id(it), f"parameter {i}"))
-        #: What errors call them.
+        #: Their names in errors.
         self.names = [
             f"{known.get(id(it), f'parameter {i}')} {tuple(it.shape)}"
             for i, it in enumerate(self.tensors)
@@ -38,8 +38,8 @@ class Replica:
         """Check that there are gradients that can be summed.
 
         Raises:
-            ConfigError: if there are none, or of other types, or not on the CPU, or if one is among
-                those that are taken, by their identity.
+            ConfigError: if there are none, one has another type or is not on the CPU, or one is
+                already ``taken`` by another Gradients.
         """
         if not sum(it.numel() for it in self.tensors):
             raise ConfigError("the optimizer has no parameters that require a gradient")
@@ -52,7 +52,7 @@ class Replica:
                 raise ConfigError(f"{name} is under another Gradients already: close() that first")
 
     def begin_alike(self, communicator: Communicator, settings: tuple[object, ...]) -> None:
-        """Give all ranks what the parameters and buffers of rank 0 hold; collective.
+        """Give all ranks the values of rank 0's parameters and buffers; collective.
 
         Raises:
             ConfigError: on every rank, if they differ in anything else.
@@ -77,7 +77,7 @@ class Replica:
         send(communicator, [it for _, it in named])
 
     def _check_order(self, communicator: Communicator) -> None:
-        """Check that no rank has rank 0's values in another order, as out of a set.
+        """Check that no rank has rank 0's values in another order, as from a set.
 
         Raises:
             ConfigError: on every rank, if one has.
@@ -92,7 +92,7 @@ class Replica:
         for rank in np.flatnonzero(first).tolist():
             raise ConfigError(
                 f"rank {rank} has the parameters of rank 0 in another order, from "
-                f"{self.names[first[rank] - 1]} on; expected the same order on every rank, as of a "
+                f"{self.names[first[rank] - 1]} on; expected the same order on every rank, of a "
                 "list, not of a set"
             )
 

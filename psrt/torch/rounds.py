@@ -1,4 +1,4 @@
-"""Rounds: from the first gradient of a backward pass until all are means over all ranks."""
+"""A round: from the first gradient of a backward pass until all are means over all ranks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from psrt.torch.passes import pass_number, when_backward_ends
 from psrt.torch.replica import Replica
 from psrt.torch.weights import Turn, Weights, dense
 
-#: What the ranks add up in a round, before a word for each bucket and each parameter.
+#: The words that the ranks sum in a round, before one word for each bucket and each parameter.
 _STEPS, _DIGEST, _ORDER, _CLOSING, _SAMPLES, _TURNS, _HEAD = 0, 2, 4, 6, 7, 8, 9
-#: What a sparse gradient adds to the word of its parameter, to which any adds 1.
+#: What a sparse gradient adds to its parameter's word; every gradient adds 1.
 _SPARSE = 1 << 32
 
 
 class Rounds:
     """Sums the gradients of one optimizer's parameters, and compares the ranks on the way.
 
-    Every rank goes through the same rounds: in each it sums all buckets in their order, and then a
-    few words that say which gradients are there, and whether the ranks are at the same place.
+    Every rank makes the same rounds. In each it sums all buckets in their order, then a few words
+    that say which gradients are present, and whether the ranks are at the same place.
     """
 
     def __init__(
@@ -43,51 +43,52 @@ class Rounds:
         Args:
             replica: what this rank trains.
             communicator: of the ranks.
-            turn: of ``join``.
+            turn: the current turn of ``join``.
             bucket_bytes: see ``Gradients``.
             check_every: see ``Gradients``.
         """
         self._replica, self._communicator, self._turn = replica, communicator, turn
         self._tensors, self._check_every = replica.tensors, check_every
         self._buckets = Buckets(self._tensors, communicator, bucket_bytes)
-        # The mean of ``all_reduce`` without its passes: it is scaled and divided as it is copied.
+        # The mean of ``all_reduce`` without its extra passes over the data: gradients are scaled
+        # and divided while they are copied.
         self._scale = OPS["mean"].scale(np.float32, communicator.size)
         self._divisor = communicator.size * self._scale
         self._words = communicator.empty(_HEAD + len(self._buckets) + len(self._tensors), np.int64)
         self.weights = Weights(self._tensors, turn, communicator.size)
         #: Optimizer steps, and rounds since the last one.
         self._steps = self._since = 0
-        #: What is compared in the next round, once it is known; and whether something was.
+        #: What the next round compares, once known; and whether anything was compared.
         self._items: list[Item] | None = None
         self._has_compared = not check_every
-        #: Parameters in the order of their first gradients, until the first round: where no names
-        #: tell, it tells whether the ranks have them in the same order.
+        #: Parameters in the order of their first gradients, until the first round: without names,
+        #: this shows whether the ranks have them in the same order.
         self._order: list[int] | None = None if replica.has_names else []
         self._open()
 
     def _open(self) -> None:
-        """Begin anew: no gradient has come."""
+        """Start a new round, without any gradient yet."""
         self._has_come = [False] * len(self._tensors)
-        #: Buckets to be summed once more, as the sum was under way when a gradient changed.
+        #: Buckets to sum again, since a gradient changed while their sum was in flight.
         self._again: set[int] = set()
-        #: The backward pass of the last gradient that came, and that of the first.
+        #: The backward passes of the last and of the first gradient that came.
         self._pass = -1
         self._opened: int | None = None
-        #: Whether there are gradients in ``grad`` that no round has summed.
+        #: Whether ``grad`` holds gradients that no round has summed.
         self._is_behind = False
         self._buckets.begin()
 
     def is_due(self) -> bool:
-        """Return whether this rank has no means for the next step, and none are under way."""
+        """Return whether this rank has no means for the next step, and no sum is in flight."""
         has_mean = self._since and any(it.grad is not None for it in self._tensors)
         return not has_mean or self._is_behind or self._opened is not None
 
     def arrive(self, i: int, *, adds_up: bool) -> None:
-        """Take a gradient that backward has brought to ``grad``.
+        """Take a gradient that backward has accumulated into ``grad``.
 
         Args:
-            i: of this parameter.
-            adds_up: whether a later pass is to sum it.
+            i: the parameter.
+            adds_up: whether a later pass will sum it.
         """
         self._check_open()
         if self._turn.number:
@@ -104,14 +105,14 @@ class Rounds:
             if self._opened is None:
                 self._opened = now
                 self._turn.eager = self._turn.eager or self
-        if self._has_come[i]:  # as of tied layers in reentrant checkpoints
+        if self._has_come[i]:  # e.g. tied layers in reentrant checkpoints
             self._refill(i)
             return
         self._fill(i)
         self._buckets.arrive(i, held=self._turn.eager is not self)
 
     def step(self) -> None:
-        """Take note of a step of the optimizer."""
+        """Count a step of the optimizer."""
         self._steps += 1
         self._since = 0
         self.weights.clear()
@@ -124,12 +125,12 @@ class Rounds:
         self.bring_together(closing=True)
 
     def leave(self) -> None:
-        """Be in no backward pass any more, without the other ranks."""
+        """Leave the current backward pass, without the other ranks."""
         if self._turn.eager is self:
             self._turn.eager = None
 
     def _check_open(self) -> None:
-        """Check that there is still the memory in which gradients are summed.
+        """Check that the memory in which gradients are summed still exists.
 
         Raises:
             ConfigError: if not.
@@ -141,7 +142,7 @@ class Rounds:
             )
 
     def _look_once(self) -> None:
-        """Take note of what this rank has, before the first gradient."""
+        """Record what this rank holds, before the first gradient."""
         if not self._has_compared and self._items is None:
             self._items = self._replica.now()
 
@@ -149,8 +150,8 @@ class Rounds:
         """Copy a gradient to its place in a bucket.
 
         Raises:
-            ConfigError: if the parameter has changed in shape or type, so that it is no place of
-                this gradient: torch would resize it, into those of others, or cut numbers short.
+            ConfigError: if the parameter has changed its shape or type, so that the gradient no
+                longer fits: torch would resize it into the places of others, or truncate numbers.
         """
         self._has_come[i] = True
         tensor, place = self._tensors[i], self._buckets.places[i]
@@ -158,8 +159,8 @@ class Rounds:
         if tensor.shape != place.shape or SUMMED_AS.get(tensor.dtype) is not place.dtype:
             raise ConfigError(
                 f"{self._replica.names[i]} is now of shape {tuple(tensor.shape)}, of "
-                f"{str(tensor.dtype).removeprefix('torch.')}, but gradients are summed as when "
-                "Gradients was made; expected close(), and another Gradients"
+                f"{str(tensor.dtype).removeprefix('torch.')}, which differs from when Gradients "
+                "was made; expected close(), then a new Gradients"
             )
         if gradient is None:
             place.zero_()
@@ -169,7 +170,7 @@ class Rounds:
             place.copy_(dense(gradient.detach())).mul_(self._scale)
 
     def _refill(self, i: int) -> None:
-        """Copy a gradient that has changed; once its sum is under way, it is taken once more."""
+        """Copy a gradient that has changed; if its sum is in flight, it will be summed again."""
         bucket = self._buckets.bucket_of[i]
         if self._buckets.has_begun(bucket):
             self._again.add(bucket)
@@ -177,7 +178,7 @@ class Rounds:
             self._fill(i)
 
     def _end_of_backward(self) -> None:
-        if self._opened is not None:  # else an end of a nested pass has done it
+        if self._opened is not None:  # else the end of a nested pass has done it
             self.bring_together()
 
     def bring_together(self, *, closing: bool = False) -> None:
@@ -199,8 +200,8 @@ class Rounds:
             self._open()
 
     def _round(self, closing: bool) -> None:
-        # Passes are numbered as they begin, so of this one none is older than itself. An older one
-        # has ended with an error, and what it left may have been set back since.
+        # Passes are numbered in the order in which they begin, so a number below that of the pass
+        # that ends is of a pass that failed; its gradients may have been reset since.
         is_stale = self._opened is not None and not 0 <= pass_number() <= self._opened
         for i in reversed(range(len(self._tensors))):
             if self._has_come[i]:
@@ -225,12 +226,12 @@ class Rounds:
                 self._buckets.repeat(bucket)
             for i in self._buckets.members[bucket]:
                 sparse, count = divmod(sums[_HEAD + len(buckets) + i], _SPARSE)
-                if count:  # else it stays without: no rank has one
+                if count:  # else no rank has a gradient, and ``grad`` stays None
                     self._take(i, factor, is_sparse=sparse == count)
         self.weights.note_mean()
 
     def _exchange(self, closing: bool) -> list[int]:
-        """Return sums over all ranks of where they are and what they have; see ``_STEPS``."""
+        """Return sums over all ranks of their positions and their gradients; see ``_STEPS``."""
         self._look_once()
         digest = 0 if self._items is None else digest_of_all(self._items)
         order = 0 if self._order is None else digest_of_all([Item("", i) for i in self._order])
@@ -246,7 +247,7 @@ class Rounds:
         return found
 
     def _what_is_wrong(self, sums: list[int], closing: bool) -> ConfigError | None:
-        """Return what to raise on every rank; None if nothing; collective if something."""
+        """Return what to raise on every rank, or None; collective if there is something."""
         ranks = self._communicator
         wrong = None
         if not are_equal(ranks.size, *sums[_STEPS:_DIGEST]) or sums[_CLOSING] % ranks.size:
@@ -258,7 +259,7 @@ class Rounds:
         elif not are_equal(ranks.size, *sums[_ORDER:_CLOSING]):
             assert self._order is not None, "all ranks compare in the same round"
             counts = {it % _SPARSE for it in sums[_HEAD + len(self._buckets) :]}
-            if counts <= {0, ranks.size}:  # else branches that only some ranks take
+            if counts <= {0, ranks.size}:  # else only some ranks took a branch of the model
                 names = self._replica.names
                 items = [Item(f"the order of gradients, at {names[i]}", i) for i in self._order]
                 when = "the same order of parameters on every rank; if it is, give module="
@@ -267,7 +268,7 @@ class Rounds:
         return wrong
 
     def _other_call(self, closing: bool) -> ConfigError:
-        """Return what to raise where the ranks do not do the same; collective."""
+        """Return what to raise where the ranks are not at the same place; collective."""
         ranks = self._communicator
         where = np.zeros((ranks.size, 2), np.int64)
         where[ranks.rank] = self._steps, closing
@@ -275,24 +276,24 @@ class Rounds:
         said = [f"{'at the end' if end else 'in backward'} after {n} steps" for n, end in where]
         other = next(rank for rank in range(ranks.size) if said[rank] != said[0])
         return ConfigError(
-            f"rank {other} is {said[other]} of the optimizer, and rank 0 is {said[0]}; expected as "
-            "many passes and steps on every rank, as gradients.join(batches) has them"
+            f"rank {other} is {said[other]} of the optimizer, and rank 0 is {said[0]}; expected "
+            "equal numbers of passes and steps on every rank, as with gradients.join(batches)"
         )
 
     def _take(self, i: int, factor: float, *, is_sparse: bool) -> None:
-        """Make a gradient the mean whose sum is in its place, in memory of its own.
+        """Write the mean of a summed gradient into ``grad``, in its own memory.
 
         Args:
-            i: of this parameter.
-            factor: by which the mean is multiplied.
-            is_sparse: whether all of the ranks that have one have a sparse one.
+            i: the parameter.
+            factor: multiplies the mean.
+            is_sparse: whether every rank that has a gradient has a sparse one.
         """
         tensor, place = self._tensors[i], self._buckets.places[i]
         gradient = tensor.grad
         has_dense = gradient is not None and not gradient.is_sparse
         if not (has_dense or tensor.requires_grad):
             return
-        # An expanded one cannot be written to.
+        # An expanded tensor cannot be written in place.
         has_own = has_dense and 0 not in gradient.stride()
         mean = gradient if has_own else torch.empty_like(tensor)
         if factor != 1:

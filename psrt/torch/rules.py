@@ -1,4 +1,4 @@
-"""What psrt asks of a module and its tensors, and of what a loss returns: one line if not so."""
+"""Checks of modules, tensors and the results of losses; each failure is one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_module(module: Any) -> None:
     """Check that something is a module whose tensors are on the CPU.
 
     Raises:
-        ConfigError: if it is none, or a tensor lies elsewhere, or is yet to be made.
+        ConfigError: if it is no module, or a tensor is on another device or not made yet.
     """
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"the module is {said(module)}, expected a torch.nn.Module")
@@ -27,14 +27,14 @@ def check_module(module: Any) -> None:
 
 
 def check_communicator(given: Any) -> None:
-    """Check that something is what ranks reduce by, and no communicator of MPI's own.
+    """Check that something is a psrt.Communicator, rather than one of mpi4py.
 
     Raises:
         ConfigError: if it is not.
     """
     if not callable(getattr(given, "all_reduce_async", None)):
         raise ConfigError(
-            f"the communicator is {said(given)}, expected a psrt.Communicator, as of "
+            f"the communicator is {said(given)}, expected a psrt.Communicator, as from "
             "with psrt.Communicator() as ranks"
         )
 
@@ -43,7 +43,7 @@ def check_made(tensor: Any, what: str) -> None:
     """Check that a tensor has a shape.
 
     Raises:
-        ConfigError: if a lazy module is yet to make it.
+        ConfigError: if a lazy module has not made it yet.
     """
     if torch.nn.parameter.is_lazy(tensor):
         raise ConfigError(f"{what} has no shape yet: pass a batch through the module first")
@@ -73,7 +73,7 @@ def check_trainable(tensor: Any, name: str) -> None:
 
 
 def check_dense(tensor: Any, what: str) -> None:
-    """Check that a tensor has a number of its own for each element, which can be sent.
+    """Check that a tensor stores a number for each element, so that it can be sent.
 
     Raises:
         ConfigError: if it is sparse or quantized.
@@ -103,7 +103,7 @@ def check_loss(loss: Any) -> None:
     """Check that a gradient can be taken of what ``loss()`` returned.
 
     Raises:
-        ConfigError: if it is no tensor, no scalar, or does not depend on a parameter.
+        ConfigError: if it is no tensor or no scalar, or depends on no parameter.
     """
     if not isinstance(loss, torch.Tensor):
         raise ConfigError(

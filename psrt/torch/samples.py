@@ -1,4 +1,4 @@
-"""What is trained on: tensors, or a data set that gives samples by their numbers."""
+"""The training data: tensors, or a data set indexed by sample numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psrt.core.errors import ConfigError
 from psrt.torch.rules import check_on_cpu, said
 from psrt.torch.views import tensor_on
 
-#: Samples of a data set that its digest looks at: all of them might not fit into memory.
+#: Samples of a data set that its digest reads: all of them might not fit into memory.
 _SEEN = 16
 
 
@@ -29,10 +29,10 @@ class Samples(Protocol):
         """Return a batch of some of them."""
 
     def labels(self) -> Any:
-        """Return the label of each, as far as they are known without a look at every sample."""
+        """Return the label of each sample, if known without reading every sample."""
 
     def digest(self) -> str:
-        """Return what tells other data apart, in hexadecimal digits."""
+        """Return a digest that differs for other data, in hexadecimal digits."""
 
 
 class TensorSamples:
@@ -46,7 +46,7 @@ class TensorSamples:
 
     def take(self, indices: AnyArray) -> Any:
         """Return a tuple of the rows, copied."""
-        rows = torch.from_numpy(np.array(indices))  # a copy: the plan's own are read-only
+        rows = torch.from_numpy(np.array(indices))  # a copy: those of the plan are read-only
         return tuple(it.index_select(0, rows) for it in self._tensors)
 
     def labels(self) -> Any:
@@ -80,7 +80,7 @@ class DatasetSamples:
         return self._collate([self._dataset[i] for i in numbers])
 
     def labels(self) -> Any:
-        """Return what torchvision's data sets call ``targets``, and some others ``labels``."""
+        """Return ``targets``, as torchvision's data sets name them, or ``labels``."""
         for name in ("targets", "labels"):
             found = getattr(self._dataset, name, None)
             if found is not None and not callable(found):
@@ -88,7 +88,7 @@ class DatasetSamples:
         return None
 
     def digest(self) -> str:
-        """Return the SHA-256 of their number and of a few of them, spread over all."""
+        """Return the SHA-256 of the number of samples and of a few of them, evenly spread."""
         found = hashlib.sha256(f"{len(self)}".encode())
         for i in np.unique(np.linspace(0, len(self) - 1, _SEEN).astype(np.intp)):
             _add(found, self.take(np.array([i])))
@@ -109,7 +109,7 @@ def samples_of(data: Any, name: str, collate: Callable[[Any], Any] | None) -> Sa
     if isinstance(data, DataLoader):
         raise ConfigError(
             f"{name} is a DataLoader, expected its dataset, and batch_size= (and collate=): psrt "
-            "says which samples are whose, and a loader's processes would fork after MPI began"
+            "assigns samples to workers, and a loader's processes would fork after MPI started"
         )
     if isinstance(data, TensorDataset) and collate is None:
         data = data.tensors
@@ -134,7 +134,7 @@ def samples_of(data: Any, name: str, collate: Callable[[Any], Any] | None) -> Sa
 
 
 def _has_numbers(data: Any) -> bool:
-    """Return whether samples can be asked for by their numbers."""
+    """Return whether samples can be indexed by numbers."""
     is_one_array = isinstance(data, np.ndarray | torch.Tensor | str | Mapping)
     return (
         not isinstance(data, IterableDataset)
@@ -148,7 +148,7 @@ def _tensor(array: Any, name: str) -> Any:
     """Return an array as a tensor.
 
     Raises:
-        ConfigError: if it is none, or a tensor elsewhere than on the CPU, or has no rows.
+        ConfigError: if it is neither, a tensor on another device, or has no rows.
     """
     if isinstance(array, np.ndarray) and array.dtype.kind in "fiub":
         array = tensor_on(np.ascontiguousarray(array))
@@ -161,7 +161,7 @@ def _tensor(array: Any, name: str) -> Any:
 
 
 def _add(digest: Any, value: Any) -> None:
-    """Add a sample, or a tensor of all, to a digest."""
+    """Add a sample, or a tensor of all samples, to a digest."""
     if isinstance(value, torch.Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -12,16 +12,16 @@ from psrt.core.arrays import AnyArray
 
 
 def tensor_on(array: AnyArray) -> Any:
-    """Return a tensor on the memory of an array; whoever gives a read-only one sees to it."""
+    """Return a tensor on the memory of an array; the caller must not write if that is read-only."""
     return tensors_on([array])[0]
 
 
 def tensors_on(arrays: Sequence[AnyArray]) -> list[Any]:
-    """Return tensors on the memory of arrays; whoever gives read-only ones sees to it."""
+    """Return tensors on the memory of arrays; the caller must not write to read-only ones."""
     if all(it.flags.writeable for it in arrays):
         return [torch.from_numpy(it) for it in arrays]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that they could be written to
+        warnings.simplefilter("ignore")  # torch warns that the tensors are writable
         return [torch.from_numpy(it) for it in arrays]
 
 

@@ -1,4 +1,4 @@
-"""By what the gradients of ``join`` are multiplied, so that every sample counts alike."""
+"""Weights of the gradients of ``join``, so that every sample counts equally."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from psrt.torch.passes import pass_number
 
 
 class Turn:
-    """The turn of ``join`` that the ranks of a communicator are in; one for all its Gradients."""
+    """The current turn of ``join`` of a communicator's ranks; shared by all its Gradients."""
 
     def __init__(self) -> None:
-        #: Those of all Gradients of the communicator that are open.
+        #: The weights of all open Gradients of the communicator.
         self.members: WeakSet[Weights] = WeakSet()
-        #: The one whose sums begin while backward runs. Those of others follow at its end, or an
-        #: unused parameter on one rank could change the order in which that rank begins them.
+        #: The Gradients whose sums start while backward runs. The sums of the others follow at its
+        #: end: an unused parameter could otherwise make one rank start sums in another order.
         self.eager: Any = None
         #: Number of this turn, since the start; 0 outside of ``join``.
         self.number = 0
         self._count = 0
         #: Samples of this rank's batch.
         self.samples = 0
-        #: Samples over all ranks of the first turn that had any: weights are in units of these.
+        #: Samples over all ranks of the first turn that had any: the unit of weights.
         self.unit = 0
 
     def begin(self, samples: int, total: int) -> int:
-        """Begin a turn with a batch of this rank's, and samples over all ranks; return its number.
+        """Start a turn with a batch of this rank; return its number.
 
-        Every member heeds its weight, also one that opens within it.
+        Every member uses the turn's weight, even one that opens during the turn.
         """
         self._count += 1
         self.number, self.samples = self._count, samples
@@ -44,30 +44,30 @@ class Turn:
         return self.number
 
     def end(self, number: int, samples: int) -> None:
-        """Go back to the turn around this one, if any, with its number and samples."""
+        """Return to the enclosing turn, if any, with its number and samples."""
         self.number, self.samples = number, samples
         if not number:
             for it in self.members:
                 it.unhook()
 
     def add(self, member: Weights) -> None:
-        """Take in one more."""
+        """Add a member."""
         self.members.add(member)
         if self.number:
             member.hook()
 
     def remove(self, member: Weights) -> None:
-        """Take one out."""
+        """Remove a member."""
         self.members.discard(member)
         member.unhook()
 
     def explained(self, error: DifferentCallsError) -> DifferentCallsError:
-        """Return an error of the communicator with what a loop is to do."""
+        """Return an error of the communicator, extended by what the loop should do."""
         expected = "expected the same backward passes and turns of join() on every rank"
         if len(self.members) > 1:
             expected += (
-                "; of several optimizers, a backward pass must reach those of the same on every "
-                "rank: detach() what it should not reach, or call wait() of the others"
+                "; with several optimizers, a backward pass must reach those of the same ones on "
+                "every rank: detach() what it should not reach, or call wait() of the others"
             )
         return DifferentCallsError(f"{error}; {expected}")
 
@@ -90,31 +90,32 @@ class Weights:
 
     def __init__(self, tensors: Sequence[Any], turn: Turn, size: int) -> None:
         self.tensors, self._turn, self._size = tensors, turn, size
-        #: The pass that was counted last, its weight, and parameters that had no gradient before.
+        #: The last counted pass, its weight, and the parameters that had no gradient before it.
         self._pass, self._scale = -1, 1.0
         self._had_none: set[int] = set()
         self._hooks: list[Any] = []
         self.clear()
 
     def clear(self) -> None:
-        """Begin new gradients, after an optimizer step."""
-        #: Samples of this rank, turns, and the last one of them.
+        """Start new gradients, after an optimizer step."""
+        #: Samples of this rank, the number of turns, and the last turn.
         self.samples = self._turns = self._last = 0
-        #: By what the gradients were multiplied already.
+        #: The factor by which the gradients are already multiplied.
         self._applied = 1.0
-        #: The parameter whose gradient came last, and its version; None of one that is still None.
+        #: The parameter whose gradient came last, and the gradient's version (None if ``grad`` was
+        #: still None).
         self._left: tuple[int, int | None] | None = None
 
     def hook(self) -> None:
-        """Hook on to the parameters, for as long as ``join`` runs; once is enough."""
+        """Register hooks for as long as ``join`` runs; further calls do nothing."""
         for i, it in () if self._hooks else enumerate(self.tensors):
             needs = it.requires_grad
-            it.requires_grad_(True)  # or torch hooks nothing; it may be set within the turn
+            it.requires_grad_(True)  # a frozen tensor takes no hook, and may be unfrozen later
             self._hooks.append(it.register_hook(partial(self._weigh, i)))
             it.requires_grad_(needs)
 
     def unhook(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for it in self._hooks:
             it.remove()
         self._hooks = []
@@ -127,7 +128,7 @@ class Weights:
         if not self._turn.samples:
             if self.tensors[i].grad is None:
                 self._had_none.add(i)
-            return torch.zeros_like(gradient)  # whatever it is, NaN too
+            return torch.zeros_like(gradient)  # not gradient · 0, which keeps a NaN
         return gradient if self._scale == 1 else gradient * self._scale
 
     def _enter(self) -> None:
@@ -142,7 +143,7 @@ class Weights:
         self._scale = turn.samples * self._size / max(1, turn.unit) * self._applied
 
     def _was_zeroed(self) -> bool:
-        """Return whether gradients were set back since the last pass, without a step."""
+        """Return whether gradients were reset since the last pass, without a step."""
         if self._left is None or self._left[1] is None:
             return False
         gradient = self.tensors[self._left[0]].grad
@@ -151,15 +152,15 @@ class Weights:
         return gradient._version != self._left[1] and not dense(gradient).any()
 
     def note(self, i: int) -> None:
-        """Take note that parameter i has its gradient, in a turn of ``join``."""
-        if i in self._had_none:  # nothing of a batch without samples
+        """Note that parameter i has its gradient, in a turn of ``join``."""
+        if i in self._had_none:  # a batch without samples leaves no gradient
             self._had_none.remove(i)
             self.tensors[i].grad = None
         gradient = self.tensors[i].grad
         self._left = i, None if gradient is None else gradient._version
 
     def note_mean(self) -> None:
-        """Take note that the gradients have become means."""
+        """Note that the gradients have become means."""
         if self._left is not None:
             self.note(self._left[0])
 
@@ -169,11 +170,11 @@ class Weights:
         return self.samples * self._turns
 
     def factor(self, samples: int, turns: int) -> float:
-        """Return by what the mean over all ranks is multiplied.
+        """Return the factor of the mean over all ranks.
 
         Args:
             samples: the sum over all ranks; 0 outside of ``join``.
-            turns: the sum over all ranks, so that one without samples has no say.
+            turns: the sum over all ranks, to which a rank without samples adds nothing.
         """
         whole = turns / samples * self._turn.unit / samples if samples else 1.0
         factor, self._applied = whole / self._applied, whole
@@ -181,5 +182,5 @@ class Weights:
 
 
 def dense(gradient: Any) -> Any:
-    """Return a gradient with all its zeros."""
+    """Return a gradient as a dense tensor."""
     return gradient.to_dense() if gradient.is_sparse else gradient

@@ -1,4 +1,4 @@
-"""A loop of the user's own: ``Trainer``, under any mode, and ``ParameterServer``, by names."""
+"""For the user's own training loop: ``Trainer``, under any mode, and ``ParameterServer``."""
 
 from psrt.trainer.parameter_server import ParameterServer
 from psrt.trainer.trainer import Trainer

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 #: Modes in which gradients are pushed to servers.
 _MODES = MODES.where(lambda mode: mode.needs_servers and not mode.averages)
-#: Pushes of a worker, at most: it leaves when it likes.
+#: The most pushes of a worker; it may leave earlier.
 _STEPS = 1 << 31
 
 
 class ParameterServer(Trainer):
-    """Arrays by their names, in shards on servers: the face that ps-lite's and MXNet's users know.
+    """Named arrays in shards on servers: the interface that users of ps-lite and MXNet know.
 
     ::
 
@@ -33,9 +33,9 @@ class ParameterServer(Trainer):
                 gradients = compute(values)
                 server.push(gradients, samples=64)
 
-    It is a ``Trainer``, whose promises are those of its mode: with ``mode="ssp"`` no value that is
-    pulled is older than ``staleness`` allows, with ``sync`` all workers push before any goes on. A
-    push brings the values that follow it along, so a pull after it sends nothing.
+    It is a ``Trainer`` and promises what its mode promises: with ``mode="ssp"`` no pulled value is
+    older than ``staleness`` allows; with ``sync`` no worker continues before all have pushed. The
+    reply to a push carries the new values, so a pull after it sends nothing.
 
     Source: Li, Andersen, Park, Smola et al., "Scaling Distributed Machine Learning with the
     Parameter Server", OSDI 2014.
@@ -59,17 +59,17 @@ class ParameterServer(Trainer):
         mode: Mode | str = "async",
         **knobs: Any,
     ) -> None:
-        """Set up; nothing is begun before the ``with`` block is entered.
+        """Set up; nothing starts before the ``with`` block is entered.
 
         Args:
             comm: the ranks; None takes all of them.
-            shapes: the arrays by name: the shape of one that begins with zeros, or its values,
-                float32, of which those of rank 0 count.
+            shapes: the arrays by name: a shape, for an array that starts as zeros, or float32
+                values to start from; those of rank 0 are used.
             mode: one with servers: ``async``, ``ssp:staleness=3``, ``softsync`` or ``sync``.
             knobs: of ``TrainConfig``, such as ``optimizer``, ``lr``, ``servers``.
 
         Raises:
-            ConfigError: if the mode has no servers, or a knob cannot be.
+            ConfigError: if the mode has no servers, or a knob is invalid.
         """
         if not isinstance(shapes, Mapping):
             raise ConfigError(f"got {type(shapes).__name__}, expected shapes by name: a dictionary")
@@ -81,14 +81,14 @@ class ParameterServer(Trainer):
         config = TrainConfig(mode=mode, steps=_STEPS, **knobs)
         if not config.scheme.needs_servers or config.scheme.averages:
             raise ConfigError(f"mode must be {', '.join(_MODES)}, got {mode}")
-        #: What would move that of which no gradient is pushed.
+        #: What moves an array even when no gradient of it is pushed.
         self._moves = config.optimizer.moves_without(config.weight_decay)
         begun = {name: _array(name, it) for name, it in shapes.items()}
         self._zeros = {name: np.zeros_like(it) for name, it in begun.items()}
         super().__init__(config, begun, comm=comm)
 
     def __enter__(self) -> Self:
-        """Begin; collective. A server returns when all workers have left."""
+        """Start; collective. On a server, return when all workers have left."""
         super().__enter__()
         self.epoch()
         return self
@@ -99,23 +99,23 @@ class ParameterServer(Trainer):
         *,
         samples: int = 1,
     ) -> None:
-        """Push gradients, and wait as the mode says until this worker may go on.
+        """Push gradients, and wait until the mode lets this worker continue.
 
         Args:
-            gradients: arrays by name; one that is left out has no part in this push. Optimizers
-                that would move it all the same, by momentum or weight decay, need all names.
-            samples: behind them: their weight in a mean over workers.
+            gradients: arrays by name; an array left out has no part in this push. Optimizers
+                that would move it anyway, by momentum or weight decay, need all names.
+            samples: the number of samples behind them: their weight in a mean over workers.
 
         Raises:
-            ConfigError: if a name or a shape is not known, one is left out that would move, or this
-                rank is a server.
+            ConfigError: if a name is unknown, a shape is wrong, an array is left out that would
+                move anyway, or this rank is a server.
         """
         for name in gradients:
             self._check_known(name)
         left = [name for name in self._zeros if name not in gradients]
         if left and self._moves:
             raise ConfigError(
-                f"push() leaves out {left[0]!r}, which {self._moves} would move all the same: push "
+                f"push() leaves out {left[0]!r}, which {self._moves} would move anyway: push "
                 "every name, with zeros where that is meant, or take sgd or adagrad without "
                 "weight decay"
             )
@@ -125,12 +125,12 @@ class ParameterServer(Trainer):
     def pull(
         self, names: str | Sequence[str] | None = None, *, fresh: bool = False
     ) -> dict[str, AnyArray]:
-        """Return values by name: views that must not be written; they change with the next push.
+        """Return values by name: read-only views, which change with the next push.
 
         Args:
-            names: of those that are wanted; None returns all.
-            fresh: ask the servers, by a push of nothing; without it they are those that came with
-                this worker's last push.
+            names: of the arrays to return; None returns all.
+            fresh: ask the servers, by an empty push; otherwise return the values that came with
+                the reply to this worker's last push.
         """
         names = (names,) if isinstance(names, str) else names
         for name in names or ():
@@ -158,7 +158,7 @@ class ParameterServer(Trainer):
 
 
 def _array(name: str, given: Sequence[int] | AnyArray) -> AnyArray:
-    """Return the values to begin with: zeros of a shape, or those that are given."""
+    """Return the values to start from: zeros of a shape, or the given values."""
     if isinstance(given, np.ndarray):
         return given
     try:

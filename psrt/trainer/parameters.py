@@ -1,4 +1,4 @@
-"""The parameters that a loop trains, as one flat vector: a numpy vector, or a tree of arrays."""
+"""The parameters that a loop trains, as one flat vector: a numpy vector or a tree of arrays."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from psrt.runtime.checksum import digest
 from psrt.runtime.own_loop import Held, NamedShape, Writer
 
 _FLOAT32 = {np.dtype(np.float32)}
-#: How often the arrays that were given are looked at: as an epoch begins, and around two steps.
+#: How often the given arrays are compared: when an epoch begins, and around two steps.
 _LOOKS = 4
 
 
 class Parameters(Protocol):
-    """What a ``Trainer`` asks of the parameters it was given."""
+    """What a ``Trainer`` needs from the parameters it was given."""
 
-    #: Whether what the user has given is trained itself; else the loop asks for what is.
+    #: Whether the user's own objects are trained in place; else the loop must ask for the trained.
     in_place: bool
-    #: What is trained beside them; None: nothing.
+    #: State that is trained besides the parameters, such as running means; None if there is none.
     held: Held | None
 
     def initial(self) -> Vector:
@@ -38,26 +38,26 @@ class Parameters(Protocol):
         ...
 
     def arrays(self) -> Sequence[NamedShape]:
-        """Return what they are made of, in the order in which they lie."""
+        """Return the arrays that make up the vector, in its order."""
         ...
 
     def tensors(self, theta: Vector) -> Mapping[str, AnyArray]:
-        """Return what a file has of the values of ``theta`` (n,), and what is held beside it."""
+        """Return what a file stores: the values of ``theta`` (n,) and the other state."""
         ...
 
     def bind(self, theta: Vector) -> Any:
-        """Return the parameters as they were given, with the values of ``theta`` (n,)."""
+        """Return the parameters in the form they were given, with the values of ``theta`` (n,)."""
         ...
 
     def gather(self, theta: Vector) -> bool:
-        """Bring what the loop has put in their place back into ``theta`` (n,), that of ``bind``.
+        """Copy what the loop wrote, or put in their place, into ``theta`` (n,), that of ``bind``.
 
         Returns:
-            Whether something is seen to have been put there, or written, since ``bind``.
+            Whether a write or a replacement since ``bind`` was seen.
 
         Raises:
-            ConfigError: if the loop has put something there that cannot be trained, or trains what
-                it has given instead.
+            ConfigError: if the loop put something there that cannot be trained, or trains the
+                objects that it gave instead.
         """
         ...
 
@@ -66,14 +66,14 @@ class Parameters(Protocol):
         ...
 
     def release(self) -> None:
-        """At the end, let what the user has given have memory of its own."""
+        """At the end, give the user's objects memory of their own again."""
         ...
 
     def writer(self, gradients: Any) -> Writer:
         """Return what writes a step's gradients into a vector (n,).
 
         Raises:
-            ConfigError: if they are not those of these parameters.
+            ConfigError: if they do not match these parameters.
         """
         ...
 
@@ -83,8 +83,8 @@ def parameters_of(given: Any, buffers: str | None = None) -> Parameters:
 
     Args:
         given: a flat float32 array; a tree of float32 arrays, numpy's or JAX's: lists, tuples and
-            dictionaries of them, and whatever JAX knows for one; a torch module; or torch
-            parameters.
+            dictionaries of them, and anything else that JAX treats as a tree; a torch module; or
+            torch parameters.
         buffers: ``local`` or ``mean``, of a torch module; None takes ``local``.
 
     Raises:
@@ -112,21 +112,21 @@ def parameters_of(given: Any, buffers: str | None = None) -> Parameters:
 
 
 class TreeParameters:
-    """A tree of float32 arrays; a single array is the smallest one."""
+    """A tree of float32 arrays; a single array is the smallest tree."""
 
     in_place = False
     held: Held | None = None
 
     def __init__(self, tree: Any) -> None:
-        """Look at ``tree``.
+        """Read the leaves of ``tree``.
 
         Raises:
             ConfigError: if its leaves are no float32 arrays, or there are none.
         """
         self._tree = ArrayTree(tree, called="the parameters")
         self._given: Any = tree
-        #: The arrays that were given and their digests, while these are looked at, and how often
-        #: they still are.
+        #: The given arrays and their digests, while they are compared, and how often they still
+        #: will be.
         self._untouched: list[tuple[AnyArray | None, int]] = []
         self._looks = _LOOKS
         #: The tree that the loop has.
@@ -134,7 +134,7 @@ class TreeParameters:
         self._read, self._written = LastViews(self._tree, writeable=False), LastViews(self._tree)
 
     def initial(self) -> Vector:
-        """Return them one behind the other, in the order of the tree."""
+        """Return the leaves, concatenated in the order of the tree."""
         leaves = self._tree.leaves(self._given)
         assert leaves is not None, "the tree that was looked at"
         arrays = (it if isinstance(it, np.ndarray) else None for it in leaves)
@@ -144,7 +144,7 @@ class TreeParameters:
         return whole
 
     def matrices(self) -> Sequence[Matrix]:
-        """Return those of two or more axes, by the last one."""
+        """Return the arrays with two or more axes, as matrices with the last axis as columns."""
         return self._tree.matrices()
 
     def arrays(self) -> Sequence[NamedShape]:
@@ -152,18 +152,18 @@ class TreeParameters:
         return list(zip(self._tree.names, self._tree.shapes, strict=True))
 
     def tensors(self, theta: Vector) -> Mapping[str, AnyArray]:
-        """Return the leaves by their paths; of a flat vector alone, ``theta``."""
+        """Return the leaves by their paths; ``theta`` for a single flat vector."""
         return self._tree.named(theta, "theta")
 
     def bind(self, theta: Vector) -> Any:
-        """Return the tree with views of ``theta``, which must not be written."""
+        """Return the tree with read-only views of ``theta``."""
         self._bound = self._tree.made(self._read.of(theta))
         return self._bound
 
     def gather(self, theta: Vector) -> bool:
-        """Bring leaves that were put in the place of others back into ``theta`` (n,).
+        """Copy leaves that replaced others back into ``theta`` (n,).
 
-        In the first steps, see that the loop does not train the arrays that it has given.
+        In the first steps, check that the loop does not train the arrays that it gave.
         """
         views, leaves = self._read.of(theta), self._tree.leaves(self._bound)
         is_other = leaves is None or any(a is not b for a, b in zip(views, leaves, strict=True))
@@ -176,10 +176,10 @@ class TreeParameters:
         named = zip(self._untouched, views, self._tree.names, strict=True)
         for (given, before), view, name in named if self._untouched else ():
             if given is None or _digest(given) == before or np.array_equal(given, view):
-                continue  # as it was, or what there is now was copied there
+                continue  # unchanged, or already copied
             raise ConfigError(
-                f"the loop wrote to the parameters{name} that it gave: psrt trains a copy, which "
-                "the attribute parameters has; step() updates it"
+                f"the loop wrote to the parameters{name} that it gave: psrt trains a copy, the "
+                "attribute parameters of the trainer, and step() updates that"
             )
         return is_other
 
@@ -188,14 +188,14 @@ class TreeParameters:
         return nullcontext()
 
     def release(self) -> None:
-        """Let go of psrt's memory; the views of parameters are of memory that stays."""
+        """Drop psrt's memory; views of the parameters refer to memory that stays."""
         self._written.forget()
 
     def writer(self, gradients: Any) -> Writer:
         """Return what writes a tree of the same shapes; nothing is copied before."""
         leaves = self._tree.leaves(gradients)
         if leaves is None:
-            raise ConfigError("the gradients are no tree like that of the parameters")
+            raise ConfigError("the gradients have another tree structure than the parameters")
         found = [np.asarray(it) for it in leaves]
         if {it.dtype for it in found} != _FLOAT32 or [
             it.shape for it in found
@@ -213,7 +213,7 @@ class TreeParameters:
         """Check, leaf by leaf, that gradients can be written.
 
         Raises:
-            ConfigError: if one is of another shape, or no real number.
+            ConfigError: if one has another shape, or its type is not real numbers.
         """
         for name, shape, it in zip(self._tree.names, self._tree.shapes, found, strict=True):
             if it.shape != shape:

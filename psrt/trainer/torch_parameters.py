@@ -1,4 +1,4 @@
-"""The parameters of a torch module in a loop of one's own: views of psrt's vector."""
+"""The parameters of a torch module in the user's own loop: views of psrt's vector."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from psrt.torch.problem import modes_kept
 
 
 class TorchParameters:
-    """Those of a module, or of a list, that are trained."""
+    """The trainable parameters of a module, or of a list."""
 
     in_place = True
 
     def __init__(
         self, given: torch.nn.Module | Sequence[torch.nn.Parameter], buffers: str = LOCAL
     ) -> None:
-        """Look at them.
+        """Find the parameters.
 
         Args:
-            given: whose they are.
-            buffers: of a module, as of ``psrt.torch.Problem``.
+            given: the module, or the list.
+            buffers: of a module, as in ``psrt.torch.Problem``.
 
         Raises:
             ConfigError: if there are none, or one is not float32 on the CPU.
@@ -40,32 +40,32 @@ class TorchParameters:
         self._module = given if is_module else torch.nn.ParameterList(given)
         self._parameters = Parameters(self._module)
         self._buffers = Buffers(self._module, buffers)
-        self._buffers.hold()  # for good: no other worker shares the module
+        self._buffers.hold()  # until the end: no other worker shares the module
         self.held: Held | None = self._buffers if is_module else None
         self._is_checked = False
         self._versions: list[int] = []
 
     def initial(self) -> Vector:
-        """Return a copy of them, one behind the other."""
+        """Return a copy of the parameters, concatenated."""
         return self._parameters.values()
 
     def matrices(self) -> Sequence[Matrix]:
-        """Return those of two or more axes."""
+        """Return the parameters with two or more axes."""
         return self._parameters.matrices()
 
     def arrays(self) -> Sequence[NamedShape]:
-        """Return the name of each, and its shape."""
+        """Return the name and the shape of each parameter."""
         parameters = self._parameters
         shapes = (tuple(it.shape) for it in parameters.tensors)
         found = list(zip(parameters.names, shapes, strict=True))
         return found + [(f"buffer {name}", ()) for name in self._buffers.names]
 
     def tensors(self, theta: Vector) -> Mapping[str, AnyArray]:
-        """Return what ``state_dict`` of the module has, with ``theta`` (n,)."""
+        """Return the contents of the module's ``state_dict`` with the values of ``theta`` (n,)."""
         return self._parameters.named(theta)
 
     def bind(self, theta: Vector) -> Any:
-        """Make the parameters views of ``theta`` and return them; gradients are forgotten."""
+        """Make the parameters views of ``theta`` and return them; gradients are dropped."""
         self._parameters.bind(theta)
         for it in self._parameters.tensors:
             it.grad = None
@@ -73,26 +73,26 @@ class TorchParameters:
         return self._given
 
     def gather(self, theta: Vector) -> bool:
-        """Bring what was put in a parameter's ``data`` back into ``theta`` (n,).
+        """Copy a replaced ``data`` of a parameter back into ``theta`` (n,).
 
-        Torch counts what writes to a parameter, though not what writes to its ``data``.
+        Torch counts writes to a parameter, but not writes to its ``data``.
         """
         self._parameters.check()
         return self._parameters.gather() or self._parameters.versions() != self._versions
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Have the module train afterwards if it does now."""
+        """Restore the module's training or evaluation mode at the end of the block."""
         return modes_kept(self._module)
 
     def release(self) -> None:
-        """Let the parameters have memory of their own, as before."""
+        """Give the parameters memory of their own again."""
         self._parameters.release()
 
     def writer(self, gradients: Any) -> Writer:
         """Return what writes the gradients that backward passes have left in the parameters.
 
         Raises:
-            ConfigError: if others are given, or a parameter is another one now.
+            ConfigError: if gradients are given, or a parameter was replaced.
         """
         if gradients is not None:
             raise ConfigError(
@@ -101,8 +101,8 @@ class TorchParameters:
             )
         if all(it.grad is None for it in self._parameters.tensors):
             raise ConfigError(
-                "no parameter has a gradient: call backward() before step(), which takes the "
-                "gradients and forgets them, without optimizer.step() and zero_grad() between"
+                "no parameter has a gradient: call backward() before step(), without "
+                "optimizer.step() or zero_grad() between: step() takes and clears the gradients"
             )
         if not self._is_checked:  # the first forward pass may have made buffers
             self._buffers.check()
@@ -110,15 +110,15 @@ class TorchParameters:
         for name, it in zip(self._parameters.names, self._parameters.tensors, strict=True):
             if it.grad is not None and it.grad.layout != torch.strided:
                 raise ConfigError(
-                    f"the gradient of {name} is {it.grad.layout}, expected one with all elements, "
-                    "as after Embedding(sparse=False)"
+                    f"the gradient of {name} is {it.grad.layout}, expected a dense one, as of "
+                    "Embedding(sparse=False)"
                 )
         return self._write
 
     def _write(self, out: Vector) -> Sequence[str]:
         of, without = self._parameters, []
         for name, it, span in zip(of.names, of.tensors, of.spans, strict=True):
-            if it.grad is None:  # no part in this step's loss
+            if it.grad is None:  # not used by this step's loss
                 span.of(out)[:] = 0
                 without.append(name)
             else:

@@ -1,8 +1,8 @@
-"""``Trainer``: any mode of psrt behind a ``step()`` that a loop of the user's own calls.
+"""``Trainer``: any mode of psrt behind a ``step()`` that the user's own loop calls.
 
-The roles, the strategies and the life of a run are those of ``psrt.run``. Where a worker's role
-would compute, it suspends, and the user's loop goes on in the same thread; ``step()`` resumes it.
-A role that serves runs to its end as the ``with`` block is entered.
+Roles, strategies and the course of a run are those of ``psrt.run``. Where a worker's role would
+compute, it suspends, and the user's loop continues in the same thread; ``step()`` resumes the role.
+On a server, entering the ``with`` block serves until the end of training.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from psrt.trainer.parameters import parameters_of
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Steps of an epoch, or samples of a step, are fewer.
+#: Upper bound (exclusive) of the steps of an epoch and of the samples of a step.
 _MOST = 1 << 62
-#: Steps after which parameters that a loop may not write to are compared with what they were: each
-#: of the first, and one in so many.
+#: Parameters that a loop may not write to are compared with what they were: after each of the first
+#: steps, then once in this many.
 _FIRST_STEPS, _EVERY = 4, 32
-_SERVES = "this rank serves, it has no part in the loop"
+_SERVES = "this rank is a server and takes no part in the loop"
 
 
 class Words(NamedTuple):
-    """What a user is told who calls it out of turn, in the words of what was made."""
+    """Errors for calls out of turn, in the words of the class that the user made."""
 
     once: str
     not_entered: str
     over: str
-    #: Where nobody has taken a step.
+    #: If no worker has taken a step.
     nothing: str
 
 
 class Trainer:
-    """Trains in a loop of one's own; every rank of the job makes one.
+    """Trains in the user's own loop; every rank of the job makes one.
 
     ::
 
         with psrt.Trainer(psrt.TrainConfig(mode="ssp", epochs=5), module) as trainer:
-            while trainer.epoch():  # False at once at a server, which has served by then
+            while trainer.epoch():  # False at once on a server: it has served before
                 for x, y in batches(trainer.worker, trainer.workers):
                     loss = criterion(module(x), y)
                     loss.backward()
                     if not trainer.step(samples=len(x), loss=loss.item()):
                         break
 
-    After the block the parameters are those that the run has ended with, on every rank.
+    After the block every rank has the final parameters of the run.
     """
 
     _words = Words(
@@ -67,7 +67,7 @@ class Trainer:
         over="training is over: leave the loop when step() returns False",
         nothing="nothing was trained: no worker called step() before it left",
     )
-    #: Whether gradients need not be of a loss, but may be whatever is pushed.
+    #: Whether gradients may be any pushed values, rather than those of a loss.
     _pushes = False
 
     def __init__(
@@ -83,11 +83,11 @@ class Trainer:
         load_state: Callable[[Any], None] | None = None,
         buffers: str | None = None,
     ) -> None:
-        """Set up; nothing is begun before the ``with`` block is entered.
+        """Set up; nothing starts before the ``with`` block is entered.
 
         Args:
             config: need not be resolved; that of rank 0 is used.
-            parameters: what is trained; the values of rank 0 are those to start from. A flat
+            parameters: what to train; training starts from the values of rank 0. A flat
                 float32 array (n,); a tree of float32 arrays, numpy's or JAX's; a torch module, or
                 torch parameters, which become views of psrt's own vector. The buffers of a module,
                 such as running means, are trained, saved and handed back with it.
@@ -95,17 +95,18 @@ class Trainer:
             resume: as in ``psrt.run``.
             say: called with each line meant for the user, at rank 0.
             evaluate: returns ``loss``, ``accuracy`` (in [0, 1]) and any other numbers by name, on
-                held-out data, of parameters in the form in which they were given. Called at worker
-                0 after each epoch, and at rank 0, which may serve, with the final ones. None where
-                ``metrics`` says them.
+                held-out data; called with parameters in the form in which they were given. Worker 0
+                calls it after each epoch, and rank 0, which may be a server, with the final ones.
+                None where the loop calls ``metrics``.
             state: returns what a checkpoint keeps of the loop itself: a dictionary of numbers,
                 text, arrays, and such dictionaries.
-            load_state: takes back what ``state`` returned, before a resumed run goes on.
-            buffers: of the trained module: ``local``, those of worker 0, or ``mean``, the mean over
-                all workers; None takes ``local``. While they train each worker has its own.
+            load_state: takes back what ``state`` returned, before a resumed run continues.
+            buffers: which buffers the trained module has: ``local``, those of worker 0, or
+                ``mean``, the mean over all workers; None takes ``local``. During training each
+                worker has its own.
 
         Raises:
-            ConfigError: if these are no parameters.
+            ConfigError: if the parameters are none of these.
         """
         self._given = parameters_of(parameters, buffers)
         given = self._given
@@ -121,16 +122,16 @@ class Trainer:
             nothing=self._words.nothing,
             may_be_zero=self._pushes,
         )
-        problem: Any = self._loop  # one whose batches are waited for
+        problem: Any = self._loop  # a problem that waits for its batches
         self._start = partial(any_job, config, problem, comm=comm, resume=resume, say=say)
-        #: The job of this rank, suspended, while it is under way.
+        #: The suspended job of this rank, while it runs.
         self._job: Coroutine[Any, Next | None, Run | None] | None = None
         self._is_in_epoch = self._is_over = False
-        #: (n,) the parameters as the loop has them: a copy, for what the ranks share is gone when
-        #: the job ends, and with it whatever else would look at it.
+        #: (n,) the parameters as the loop sees them: a copy, since the memory that the ranks share
+        #: is freed when the job ends, and any view of it would dangle.
         self._theta: Vector | None = None
         self._parameters: Any = None
-        #: Whether the loop can have seen them.
+        #: Whether the loop may have seen them.
         self._was_read = self._given.in_place
         #: The result at rank 0, once the run is over; None elsewhere.
         self.result: Run | None = None
@@ -138,7 +139,7 @@ class Trainer:
     def _evaluated_by(
         self, evaluate: Callable[[Any], Mapping[str, float]]
     ) -> Callable[[Vector], Mapping[str, float]]:
-        """Return what evaluates parameters (n,): with them in the form that was given."""
+        """Return a function that evaluates parameters (n,), passing them in the user's form."""
 
         def found(theta: Vector) -> Mapping[str, float]:
             self._take(theta)
@@ -150,10 +151,10 @@ class Trainer:
     # --- the run --------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        """Begin the run; collective. A server returns when all workers are done.
+        """Start the run; collective. On a server, return when all workers are done.
 
         Raises:
-            ConfigError: on every rank, if the job is impossible.
+            ConfigError: on every rank, if the job cannot be run.
         """
         if self._is_over or self._job is not None:
             raise ConfigError(self._words.once)
@@ -169,7 +170,7 @@ class Trainer:
     ) -> None:
         """Leave, and wait for the end of the run; collective.
 
-        An error within the block ends the whole job, as one in a problem of ``psrt.run`` does.
+        An error within the block ends the whole job, as an error in a problem of ``psrt.run`` does.
         """
         if error is None:
             self.leave()
@@ -179,20 +180,20 @@ class Trainer:
             try:
                 job.throw(error)
             except RuntimeError as raised:
-                # A coroutine that a StopIteration ends raises this instead.
+                # A StopIteration within a coroutine arrives as this RuntimeError (PEP 479).
                 if raised.__cause__ is not error:
                     raise
 
     def epoch(self, steps: int = 0) -> bool:
-        """End the epoch that this worker is in, if any, and begin the next one.
+        """End this worker's current epoch, if any, and start the next one.
 
         Args:
-            steps: the number of steps of the next one, where it is known: learning-rate schedules
-                move on within it then.
+            steps: the number of steps of the next epoch, if known; learning-rate schedules then
+                advance within it.
 
         Returns:
-            Whether there is one: False if training is over, as ``TrainConfig.epochs`` and ``steps``
-            say, and at a server.
+            Whether there is a next epoch: False if training is over, by ``TrainConfig.epochs`` or
+            ``steps``, and on a server.
         """
         steps = _whole("steps of an epoch", steps)
         if self._is_in_epoch:
@@ -206,27 +207,27 @@ class Trainer:
         return self._is_in_epoch
 
     def step(self, gradients: Any = None, *, samples: int, loss: float | None = None) -> bool:
-        """Share a gradient as the mode says, and wait for the parameters of the next step.
+        """Share a gradient by the rules of the mode, and wait for the next step's parameters.
 
         Args:
             gradients: of the mean loss of this worker's batch, in the form of the parameters. None
-                for torch parameters, whose backward passes have left them there; they are
-                forgotten after the step.
+                for torch parameters, whose backward passes have left them in ``grad``; the step
+                clears them.
             samples: of the batch: its weight in a mean over workers; with 0 there is no gradient.
-                Of a loss that is a mean over tokens, their number.
+                For a loss that is a mean over tokens, the number of tokens.
             loss: the mean loss, for the metrics; one that is nan or infinite ends the run.
 
         Returns:
             Whether this was a step of the run, so that another may follow in this epoch. The call
-            after the last of ``TrainConfig.steps``, or after the run was told to save and stop,
-            returns False, and its gradient is of no effect: until then the loop may still say
-            ``metrics`` of the last step.
+            after the last of ``TrainConfig.steps``, or after a signal to save and stop, returns
+            False and ignores its gradient. Until then the loop may still call ``metrics`` for the
+            last step.
 
         Raises:
-            ConfigError: if these are no gradients of the parameters, or there is no epoch.
+            ConfigError: if the gradients do not match the parameters, or outside of an epoch.
         """
         if self._is_over:
-            # Of a server first of all: it never was in the loop.
+            # A server first: it never was in the loop, so no other error would help.
             raise ConfigError(_SERVES if self._loop.member is None else self._words.over)
         self._check_entered()
         if not self._is_in_epoch:
@@ -236,29 +237,29 @@ class Trainer:
         known = None if loss is None else _number("loss", loss)
         if samples and known is not None and self.steps and not self._was_read:
             raise ConfigError(
-                "the loop gives a loss but never asked for parameters, which change with each "
-                "step: compute it with those of the attribute parameters"
+                "the loop passes a loss but never read the parameters, which change with each "
+                "step: compute it with the attribute parameters of the trainer"
             )
         self._resume(OwnBatch(samples, known, write))
         return self._is_in_epoch
 
     def leave(self) -> None:
-        """Have no more steps, and wait for the end of the run; collective.
+        """Take no more steps, and wait for the end of the run; collective.
 
-        Other workers may train on. The end of the ``with`` block does this by itself.
+        Other workers may continue training. The end of the ``with`` block calls this.
         """
         if not self._is_over:
             self._check_entered()
             self._resume(Ending.TRAINING)
 
     def _resume(self, found: Next | None) -> None:
-        """Let the role go on until it asks for what comes next, or to its end."""
-        assert self._job is not None, "nothing is resumed after its end"
+        """Resume the role until it needs the loop again, or to its end."""
+        assert self._job is not None, "a finished job is not resumed"
         try:
             fault = self._hand_back(within=isinstance(found, OwnBatch))
             if fault is None:
                 self._job.send(found)
-            else:  # so that it ends the job, wherever the loop is
+            else:  # raised inside the job, which it ends, wherever the loop is
                 self._job.throw(fault)
         except StopIteration as stop:
             self._end(stop.value)
@@ -269,16 +270,17 @@ class Trainer:
             self._take(self._member.theta)
 
     def _hand_back(self, *, within: bool) -> ConfigError | None:
-        """Let the run have what the loop has written to the parameters, where it may do so.
+        """Pass what the loop wrote to the parameters on to the run, where it may write.
 
-        To compare takes longer than a copy of them. Where the loop may not write, that is for the
-        first steps, one in ``_EVERY`` of the others, and what the parameters tell by themselves.
+        A comparison takes longer than a copy. Where the loop may not write, they are therefore
+        compared in the first steps, in one of ``_EVERY`` later ones, and whenever the parameters
+        themselves report a write.
 
         Args:
-            within: whether this is a step, and no beginning or end of an epoch.
+            within: whether this is a step, rather than the start or end of an epoch.
 
         Returns:
-            What is wrong, if the parameters here are another's, too.
+            What is wrong, if the loop wrote to parameters that other workers share.
         """
         if self._theta is None or self._loop.member is None:
             return None
@@ -305,30 +307,30 @@ class Trainer:
         )
 
     def _end(self, result: Run | None) -> None:
-        """Let the loop have what the run has ended with, as far as it has come."""
+        """Give the loop the final parameters of the run, or the last ones if it failed."""
         self._over()
         self.result = result
-        # Where workers have died, those that are left have what they had last.
+        # After deaths of workers, the survivors keep their last parameters.
         if self._loop.final is not None:
             self._take(self._loop.final)
         self._given.release()
 
     def _take(self, theta: Vector) -> None:
-        """Let the loop have these parameters."""
+        """Give the loop these parameters."""
         if self._theta is None:
             self._theta = np.empty_like(theta)
         np.copyto(self._theta, theta)
         self._parameters = self._given.bind(self._theta)
 
     def _over(self) -> None:
-        """Let nothing be resumed any more."""
+        """Ensure that nothing is resumed from here on."""
         self._job, self._is_over, self._is_in_epoch = None, True, False
 
     def _check_entered(self) -> None:
         if self._job is None:
             raise ConfigError(self._words.not_entered)
 
-    # --- what a loop may ask --------------------------------------------------------------------
+    # --- what a loop may read -------------------------------------------------------------------
 
     @property
     def _member(self) -> Any:
@@ -340,24 +342,24 @@ class Trainer:
 
     @property
     def serves(self) -> bool:
-        """Whether this rank is a server, without a part in the loop."""
+        """Whether this rank is a server, which takes no part in the loop."""
         if not self._is_over:
             self._check_entered()
         return self._loop.member is None
 
     @property
     def worker(self) -> int:
-        """This worker's place among those that the epoch is dealt out to, counted from 0."""
+        """This worker's index among the workers that share the epoch's data, from 0."""
         return self._loop.place
 
     @property
     def workers(self) -> int:
-        """The number of those; 0 at a server."""
+        """The number of workers that share the epoch's data; 0 on a server."""
         return self._loop.places
 
     @property
     def epochs(self) -> int:
-        """The number of epochs that this worker has finished: that of the present one, from 0."""
+        """The number of epochs that this worker has finished: the current epoch, from 0."""
         return int(self._member.epoch)
 
     @property
@@ -367,23 +369,23 @@ class Trainer:
 
     @property
     def taken(self) -> int:
-        """The number of steps of this epoch that are done.
+        """The number of finished steps of this epoch.
 
-        Not 0 at the beginning of an epoch in the middle of which a resumed run goes on: that many
-        calls of ``step()`` are of no effect, and a loop may leave out their batches.
+        Not 0 at the start of an epoch if a resumed run continues in the middle of it: that many
+        calls of ``step()`` do nothing, and the loop may skip their batches.
         """
         return int(self._member.taken)
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """By shard, how many updates are in the parameters here; empty without servers."""
+        """By shard, the number of updates in this worker's parameters; empty without servers."""
         return tuple(self._member.versions)
 
     @property
     def theta(self) -> Vector:
-        """(n,) float32, the parameters as this worker has them, to be read only.
+        """(n,) float32, this worker's parameters, read-only.
 
-        It changes with the next ``step()``; after the run it is what that has ended with.
+        They change with the next ``step()``; after the run they are the final ones.
         """
         whole: Vector = self._known_theta().view()
         self._was_read = True
@@ -392,9 +394,9 @@ class Trainer:
 
     @property
     def parameters(self) -> Any:
-        """The parameters in the form in which they were given, with their present values.
+        """The parameters in the form in which they were given, with their current values.
 
-        Arrays are views that must not be written, and change with the next ``step()``.
+        Arrays are read-only views, which change with the next ``step()``.
         """
         self._known_theta()
         self._was_read = True
@@ -404,25 +406,25 @@ class Trainer:
         if self._theta is None:
             if not self._is_over:
                 self._check_entered()
-            raise ConfigError("workers have died: rank 0 and those that are left have parameters")
+            raise ConfigError("workers have died: only rank 0 and the survivors have parameters")
         return self._theta
 
     def metrics(
         self, *, loss: float | None = None, accuracy: float | None = None, **figures: float
     ) -> None:
-        """Say what was found on held-out data with the present parameters, before ``epoch()``.
+        """Report results on held-out data with the current parameters, before ``epoch()``.
 
-        What worker 0 says is in the metrics of the run; in its summary only if the run ends with
-        the very parameters of worker 0. ``evaluate`` of ``Trainer`` is asked for the final ones.
+        Those of worker 0 go into the metrics of the run, and into its summary only if the run
+        ends with exactly worker 0's parameters. ``evaluate`` is called with the final ones.
 
         Args:
             loss: mean loss.
-            accuracy: share of what was right, in [0, 1].
+            accuracy: share of right answers, in [0, 1].
             figures: any others, by name.
         """
         if self._is_over:
             raise ConfigError(
-                "training is over: say metrics() before the epoch() that returns False"
+                "training is over: call metrics() before the epoch() that returns False"
             )
         self._check_entered()
         known = {"loss": loss, "accuracy": accuracy, **figures}
@@ -434,26 +436,26 @@ def _whole(what: str, value: Any) -> int:
     """Return a number of steps or samples.
 
     Raises:
-        ConfigError: if it is no whole number, or one that cannot be.
+        ConfigError: if it is no whole number, or out of range.
     """
     try:
         found = index(value)
     except TypeError:
         raise ConfigError(f"{what}: got {value!r}, expected a whole number") from None
     if not 0 <= found < _MOST:
-        raise ConfigError(f"{what}: got {found}, expected a whole number from 0 on")
+        raise ConfigError(f"{what}: got {found}, expected a whole number of at least 0")
     return found
 
 
 def _number(what: str, value: Any) -> float:
-    """Return a figure.
+    """Return a figure as a float.
 
     Raises:
-        ConfigError: if it is none.
+        ConfigError: if it is no number.
     """
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):  # torch's, of what requires a gradient
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor that requires a gradient
         raise ConfigError(f"{what}: got {type(value).__name__}, expected a number") from None
 
 

@@ -1,4 +1,4 @@
-"""Waiting of a rank: with low latency under dense traffic, without burning a core otherwise.
+"""How a rank waits: with low latency under dense traffic, and otherwise without burning a core.
 
 MPI's blocking calls spin, and a spinning rank takes its core from a worker that shares it. So
 every wait of psrt is a loop of polls around ``Backoff.pause``: first spin, then yield the core,
@@ -17,20 +17,20 @@ from typing import Protocol
 from psrt.core.errors import TransportError
 from psrt.faults.vitals import HERE, Vitals, never
 
-#: Polls before the first yield, with a core for every rank: about 15 µs. No more, since the kernel
-#: may still have put two ranks on one core, and then each spins while the other needs it.
+#: Polls before the first yield, with a core for every rank: about 15 µs. No more: the kernel may
+#: still have put two ranks on one core, and then each would spin while the other needs it.
 SPINS = 60
-#: Yields before the first sleep: where nobody else wants the core, about 200 µs. Longer than a
-#: wake-up takes, or two ranks that answer each other would fall asleep in turn.
+#: Yields before the first sleep: about 200 µs if nothing else wants the core. Longer than a wake-up
+#: takes; otherwise two ranks that answer each other would fall asleep in turn.
 YIELDS = 400
 #: A yield longer than this gave the core to a rank that computes and will not return it in time;
 #: then the next ``WAITS_WITHOUT_YIELDS`` waits sleep without yielding.
 BUSY_S = 200e-6
 WAITS_WITHOUT_YIELDS = 50
-#: However long a yield may take, after this long a wait sleeps: where others want all cores each
-#: yield takes a time slice, and 400 of them would pass the deadline with nothing else done.
+#: A wait sleeps after this many seconds, however few yields it made: if others want all cores, each
+#: yield takes a time slice, and 400 of them would pass the deadline.
 LONGEST_AWAKE_S = 20e-3
-#: A sleep is this share of the time waited so far, and so at most that share is added latency.
+#: A sleep is this share of the time waited so far, so it adds at most that share of latency.
 SHARE = 1 / 16
 #: Bounds of a sleep that only a timer ends, in seconds. The kernel adds about 50 µs.
 SHORTEST_S, LONGEST_S = 20e-6, 250e-6
@@ -63,27 +63,27 @@ class Backoff:
     timeout_s: float
     #: Ends a sleep when a peer has sent something; None: only the timer does.
     wakeup: Sleeper | None = None
-    #: The duration from which a yield is not worth repeating: see ``BUSY_S``.
+    #: The seconds from which on a yield is not worth repeating: see ``BUSY_S``.
     busy_s: float = BUSY_S
     #: The number of yields before the first sleep.
     yields: int = YIELDS
     #: Called now and then during a long wait.
     while_idle: Callable[[], None] = lambda: None
-    #: Called at the deadline; returns until when, by ``time.monotonic``, a peer was known to be
-    #: busy and not late; the deadline moves to ``timeout_s`` after that.
+    #: Called at the deadline; returns the last time, by ``time.monotonic``, at which a peer was
+    #: known to be computing, so not late; the deadline moves to ``timeout_s`` after that.
     busy_until: Callable[[], float] = never
-    #: Seconds of one wait for which ``busy_until`` excuses others.
+    #: The most seconds of one wait for which ``busy_until`` excuses peers.
     busy_timeout_s: float = math.inf
     #: The user's name for the deadline, for the error.
     knob: str = "timeout_s"
-    #: Told of long waits; ends a wait when the job is over.
+    #: Is notified of long waits; ends a wait when the job is over.
     vitals: Vitals = HERE
     _polls: int = field(default=0, init=False)
     _since: float = field(default=0.0, init=False)
     _flag_is_up: bool = field(default=False, init=False)
-    #: Whether this wait is told to ``vitals``, and what it waited for before.
+    #: Whether ``vitals`` knows of this wait, and what it waited for before.
     _is_long: bool = field(default=False, init=False)
-    #: Waits left that go without yields.
+    #: The number of further waits without yields.
     _without_yields: int = field(default=0, init=False)
 
     def __post_init__(self, oversubscribed: bool) -> None:
@@ -96,7 +96,7 @@ class Backoff:
 
     def begin(self) -> None:
         """Start a wait."""
-        # The clock is not read before the spins are over: most waits end within them.
+        # The clock is read only once spinning is over: most waits end before.
         self._polls = 0
         if self._without_yields:
             self._without_yields -= 1
@@ -104,7 +104,7 @@ class Backoff:
 
     def end(self) -> None:
         """End a successful wait."""
-        # After an error, too: peers would write to the pipe of a rank that does not sleep.
+        # After an error, too: otherwise peers would write to the pipe of a rank that never sleeps.
         if self._flag_is_up:
             self._lower_flag()
         if self._is_long:
@@ -126,15 +126,15 @@ class Backoff:
             return
         if self._polls <= self._awake and now - self._since < LONGEST_AWAKE_S:
             os.sched_yield()
-            # Whoever took the core computes, and will in the next waits.
+            # The rank that took the core computes, and will do so in the next waits, too.
             if time.monotonic() - now > self.busy_s:
                 self._awake, self._without_yields = 0, WAITS_WITHOUT_YIELDS
             return
         if self.wakeup is not None and not self._flag_is_up:
             self.wakeup.raise_flag()
             self._flag_is_up = True
-            # Poll once more before sleeping: whatever was sent before the flag was up came without
-            # a wake-up; whoever sends from now on sees the flag and wakes this rank.
+            # Poll once more before sleeping: a message sent before the flag was up brought no
+            # wake-up. A peer that sends from now on sees the flag and wakes this rank.
             return
         if not self._is_long:
             self._tell(waiting_for)
@@ -153,7 +153,7 @@ class Backoff:
         self.end()
 
     def spin(self, waiting_for: Callable[[], str]) -> None:
-        """Yield at most, for traffic that progresses only while it is polled.
+        """Yield but never sleep, for traffic that progresses only while it is polled.
 
         Raises:
             TransportError: at the deadline.
@@ -177,7 +177,7 @@ class Backoff:
         if self.vitals.over is not None:
             self.end()
             raise self.vitals.over
-        # The cheap comparison first: whether others are busy is not asked at each poll.
+        # The cheap comparison first: ``busy_until`` is not asked at each poll.
         if (
             now - self._since > self.timeout_s
             and now - max(self._since, self._excused_until()) > self.timeout_s
@@ -189,11 +189,11 @@ class Backoff:
         return now
 
     def _excused_until(self) -> float:
-        # Whoever is busy for ever excuses nobody for ever.
+        # Bounded: a peer that computes for ever must not excuse a wait for ever.
         return min(self.busy_until(), self._since + self.busy_timeout_s)
 
     def _tell(self, waiting_for: Callable[[], str]) -> None:
-        # Given back at the end: another object of this class may be in a wait around this one.
+        # Restored at the end: this wait may be nested in that of another object of this class.
         vitals = self.vitals
         self._before, self._is_long = (vitals.waiting_for, vitals.busy_until), True
         vitals.waits += 1

@@ -1,13 +1,13 @@
-"""Sums whose every message is a frame of a codec: what all ways have in common.
+"""Sums whose messages are all frames of a codec: what all ways have in common.
 
-Pure: no MPI, no time. The ways are ``two_phase_sum`` and ``gathered_sum``; a schedule's row says by
-which of them its messages are frames.
+Pure: no MPI, no time. The ways are ``two_phase_sum`` and ``gathered_sum``; a schedule's row says
+which of them it uses.
 
-**What is lost.** Each rank keeps back what its frames have lost (``codec.ErrorFeedback``). What is
-kept back of a contribution is part of a sum, so where the total of the weights changes, as with the
-last and smaller batches of an epoch, it is scaled by as much: it stays the same part of the mean.
-Otherwise what a rank kept back of many full batches would count many times in a mean over few
-samples.
+**Error feedback.** Each rank keeps what its frames have lost (``codec.ErrorFeedback``) and adds it
+to the next round. The residual of a contribution is in units of a sum. Where the total of the
+weights changes, as with the last, smaller batches of an epoch, it is scaled by the same factor and
+so stays the same part of the mean. Otherwise the residual of many full batches would count many
+times in a mean over few samples.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ class FrameLink(Protocol):
     """What carries the frames of a sum."""
 
     def post(self, to: int, key: int, frame: Bytes | None, nbytes: int) -> None:
-        """Send a frame to rank ``to`` of the sum; it stays as it is until the round is over."""
+        """Send a frame to rank ``to`` of the sum; it must not change until the round is over."""
 
     def take_span(self, source: int, key: int) -> Sequence[Bytes | None]:
-        """Return the next frame that rank ``source`` posted for ``key``, if it is here."""
+        """Return the next frame that rank ``source`` posted for ``key``, if it has arrived."""
 
     def encodes(self, n: int, way: int) -> None:
-        """Note that n elements are encoded now: in virtual time, that takes some."""
+        """Charge the encoding of n elements, in virtual time."""
 
     def decodes(self, n: int, way: int) -> None:
-        """Note that n elements are decoded now."""
+        """Charge the decoding of n elements, in virtual time."""
 
 
 class FrameWatch(Protocol):
-    """What is told of every frame of a worker's sums, as for a history."""
+    """Observes every frame of a worker's sums, for a history."""
 
     def encodes(self, sender: Encoder) -> None:
-        """A sender is about to encode, or to scale what it has kept back before it does."""
+        """A sender is about to encode, or to scale its residual before that."""
 
     def encoded(
         self, clock: int, owner: int, span: Span, way: int, sender: Encoder,
         numbers: Vector | None, frame: Bytes | None,
     ) -> None:  # fmt: skip
-        """It has encoded what a worker sums, −1 if all do; its numbers or their mean."""
+        """It has encoded numbers that worker ``owner`` sums (−1: all do), or their mean."""
 
     def decoded(
         self, clock: int, source: int, span: Span, way: int, frame: Bytes, numbers: Vector
@@ -66,21 +66,21 @@ class FrameWatch(Protocol):
     def projected(
         self, clock: int, span: Span, part: int, numbers: AnyVector | None, nbytes: int
     ) -> None:
-        """A part of a worker's numbers is to be added by a schedule (``straight_sum``)."""
+        """A schedule is about to add a part of a worker's numbers (``straight_sum``)."""
 
     def agreed(
         self, clock: int, span: Span, part: int, mean: Vector | None, result: Vector | None,
         nbytes: int,
     ) -> None:  # fmt: skip
-        """It has been, for which this rank sent that many bytes; the last comes with the means."""
+        """It has added the part; this rank sent that many bytes. The last comes with the means."""
 
     def kept(self, clock: int, span: Span, sender: ErrorFeedback, numbers: Vector) -> None:
-        """A sender has kept back what the parts of these numbers have lost."""
+        """A sender has stored what the parts of these numbers have lost."""
 
 
 @dataclass(eq=False)
 class SumCodec:
-    """By what a worker encodes its sums, and what all of them must know of the round."""
+    """How a worker encodes its sums, and what all of its sums must know of the round."""
 
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: ClassVar[tuple[str, ...]] = ("sums",)
@@ -89,34 +89,34 @@ class SumCodec:
     #: (``FORTH``) or of means (``BACK``).
     encoder: Callable[[Span, int], Encoder]
     _: KW_ONLY
-    #: Of the run.
+    #: The seed of the run.
     seed: int
-    #: The number of this one.
+    #: The number of this worker.
     worker: int
-    #: What it makes of a span, and how the sum may travel; None as by its row.
+    #: What the codec makes of a span, and how the sum may travel; None takes its row's.
     makes: Callable[[Span], Coding] | None = None
-    #: Whether it is one half of the optimizer: then it is in effect where a worker is alone, too,
-    #: and it is given numbers times the learning rate.
+    #: Whether the codec is one half of the optimizer. It then applies to a single worker, too,
+    #: and encodes numbers times the learning rate.
     of_optimizer: bool = False
-    #: Span → what decodes means, where they have another codec.
+    #: Span → the decoder of means, where they have another codec.
     means: Callable[[Span], Codec] | None = None
-    #: Is told of every frame.
+    #: Observes every frame.
     watch: FrameWatch | None = None
     #: Updates before this one.
     clock: int = field(default=0, init=False)
-    #: The epoch that the workers are in.
+    #: The current epoch.
     epoch: int = field(default=0, init=False)
-    #: The total of all weights, which sums are divided by.
+    #: The total of all weights, by which sums are divided.
     total: float = field(default=1.0, init=False)
     #: The learning rate of this update.
     rate: float = field(default=1.0, init=False)
-    #: Where its worker counts the bytes of frames, and of the numbers that they stand for.
+    #: Where the worker counts the bytes of frames, and of the numbers that they represent.
     counts: WorkerFold = field(default_factory=WorkerFold, init=False)
-    #: The parts in sums that this codec makes the frames of.
+    #: The sums whose frames this codec makes.
     sums: list[SumPart] = field(default_factory=list, init=False)
 
     def coding(self, span: Span) -> Coding:
-        """Return what it makes of a span, and how the sum may travel."""
+        """Return what the codec makes of a span, and how the sum may travel."""
         return coding_of(self.encoder(span, FORTH)) if self.makes is None else self.makes(span)
 
     def way(self, algorithm: str, span: Span) -> Way | None:
@@ -125,12 +125,12 @@ class SumCodec:
         return way_of(algorithm, {*coding.ways, *coding.ways_if_asked})
 
     def begin_round(self, clock: int, epoch: int, total: float, rate: float = 1.0) -> None:
-        """Set what all workers know of the round that begins."""
+        """Set what all workers know of the next round."""
         self.clock, self.epoch, self.total, self.rate = clock, epoch, total, rate
 
 
 def coding_of(sender: Encoder) -> Coding:
-    """Return what a sender's codec makes of its vectors, and how their sum may travel."""
+    """Return what a codec makes of vectors, and how their sum may travel."""
     codec = codec_of(sender)
     row = codec.row
     coding = Coding(row.name, row.ways, row.ways_if_asked, sender.longest)
@@ -143,9 +143,9 @@ def coding_of(sender: Encoder) -> Coding:
 class SumPart(Protocol):
     """A rank's part in the sums of one span."""
 
-    #: In which it travels.
+    #: The way in which it travels.
     way: ClassVar[Way]
-    #: What is summed, of the whole vector.
+    #: The summed span of the whole vector.
     span: Span
 
     @property
@@ -154,11 +154,11 @@ class SumPart(Protocol):
 
     @property
     def most_bytes(self) -> int:
-        """Bytes that this rank sends in a round of this epoch, at most."""
+        """The most bytes that this rank sends in a round of this epoch."""
 
     @property
     def framed_bytes(self) -> int:
-        """Bytes of the numbers that they stand for."""
+        """Bytes of the numbers that they represent."""
 
 
 @dataclass(eq=False)
@@ -170,33 +170,33 @@ class CodedSum:
 
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: ClassVar[tuple[str, ...]] = ("_senders", "_total")
-    #: In which its frames travel.
+    #: The way in which its frames travel.
     way: ClassVar[Way]
 
     #: Carries the frames.
     link: FrameLink
     #: Makes them.
     codec: SumCodec
-    #: Of the whole vector, that is summed.
+    #: The summed span of the whole vector.
     span: Span
     _: KW_ONLY
     #: This rank's number in the sum, in [0, ``size``).
     rank: int
     #: The number of ranks, p.
     size: int
-    #: Marks this sum's frames; the same on all ranks, and unique.
+    #: Identifies this sum's frames; the same on all ranks, and unique.
     key: int = 0
-    #: By rank of the sum, the number of the worker; if not given, the same.
+    #: By rank of the sum, the number of the worker; empty if they are equal.
     workers: InitVar[Sequence[int]] = ()
-    #: Whether to compute; if not, only the lengths of frames are sent, the longest where they
-    #: depend on the numbers.
+    #: Whether to compute; if not, only the lengths of frames are sent, with the upper bound where
+    #: they depend on the numbers.
     numerics: bool = True
-    #: What encodes this rank's contributions.
+    #: The encoders of this rank's contributions.
     _senders: list[Encoder] = field(default_factory=list, init=False)
-    #: The total that the kept parts of contributions belong to; 0 before the first round.
+    #: The total of weights in whose units the residuals are; 0 before the first round.
     _total: float = field(default=0.0, init=False)
     _vector: Vector | None = field(default=None, init=False)
-    #: This rank's frame of what it sums itself, and contributions that are summed.
+    #: This rank's frame of the chunk that it sums itself, and the contributions to sum.
     _mine: Bytes | None = field(default=None, init=False)
 
     def __post_init__(self, workers: Sequence[int]) -> None:
@@ -214,16 +214,16 @@ class CodedSum:
 
     @property
     def most_bytes(self) -> int:
-        """Bytes of the frames that this rank sends in a round of this epoch, at most."""
+        """The most bytes of frames that this rank sends in a round of this epoch."""
         raise NotImplementedError
 
     @property
     def framed_bytes(self) -> int:
-        """Bytes of the numbers that the frames of a round stand for."""
+        """Bytes of the numbers that the frames of a round represent."""
         raise NotImplementedError
 
     def lengths(self, source: int) -> list[int]:
-        """Return the bytes of each frame that a rank sends this one in a round, at most."""
+        """Return the most bytes of each frame that a rank sends this one in a round."""
         raise NotImplementedError
 
     @property
@@ -233,12 +233,12 @@ class CodedSum:
 
     @property
     def sums(self) -> Vector:
-        """The means, once the round is over; only with numbers."""
-        assert self._vector is not None, "there are no numbers"
+        """The means, once the round is over; only with numerics."""
+        assert self._vector is not None, "this sum has no numbers"
         return self._vector
 
     def begin(self, mine: Vector | None) -> bool:
-        """Send this rank's contributions, and go as far as possible; return whether that is all.
+        """Send this rank's contributions and progress without waiting; return whether it is over.
 
         Args:
             mine: (span,) this rank's numbers, which the means will replace; None without numerics.
@@ -253,7 +253,7 @@ class CodedSum:
         return self.advance()
 
     def advance(self) -> bool:
-        """Take the frames that have come; return whether the round is over."""
+        """Take the frames that have arrived; return whether the round is over."""
         raise NotImplementedError
 
     def _send(self) -> None:
@@ -261,8 +261,9 @@ class CodedSum:
         raise NotImplementedError
 
     def _rescale(self) -> None:
-        """Have what is kept back be the same part of the mean as in the last round."""
-        # What was kept back is in units of a sum, whose divisor has changed.
+        """Scale the residuals so that they stay the same part of the mean as in the last round."""
+        # A residual r of the last round, with total weight T, stands for r/T of a mean. The next
+        # sum is divided by T', so r becomes r·T'/T: it then adds the same r/T to the next mean.
         total = self.codec.total
         if self.numerics and self._total not in (0.0, total):
             watch = self.codec.watch
@@ -275,14 +276,14 @@ class CodedSum:
     def _encode(
         self, sender: Encoder, place: Span, owner: int, numbers: Vector | None, way: int = FORTH
     ) -> Bytes | None:
-        """Return the frame of numbers, None of none.
+        """Return the frame of numbers; None if there are none.
 
         Args:
-            sender: encodes them.
+            sender: the encoder.
             place: where they are in the whole vector.
             owner: the worker that sums them; −1 if all do.
-            numbers: as many.
-            way: ``FORTH``, or ``BACK`` of a mean.
+            numbers: the numbers at that place.
+            way: ``FORTH``, or ``BACK`` for a mean.
         """
         codec, frame = self.codec, None
         watch = codec.watch
@@ -291,7 +292,8 @@ class CodedSum:
         if numbers is not None:
             if watch is not None:
                 watch.encodes(sender)
-            # By the first element, too: no two chunks of a round draw alike.
+            # The first element is part of the key, so no two chunks of a round draw the same
+            # numbers.
             drawn = draws(codec.seed, codec.worker, codec.clock, place.start, way=way)
             frame = sender.encode(numbers, drawn)
         if watch is not None:
@@ -307,13 +309,13 @@ class CodedSum:
         """Sum contributions in the order of the ranks; return whether all have come.
 
         Args:
-            decoder: of them.
+            decoder: of the contributions.
             place: of the elements.
             into: (place,) the sum.
             scratch: likewise, overwritten.
         """
-        # In the order of the ranks, whichever frame comes first, and this rank's own as all others
-        # decode it: so the sums have the same bits wherever they are made, and in every run.
+        # In the order of the ranks, whatever the order of arrival, and this rank's own contribution
+        # as all others decode it: so the sums have the same bits on every rank and in every run.
         while self._added < self.size:
             source, frame = self._added, self._mine
             if source != self.rank:
@@ -340,7 +342,7 @@ class CodedSum:
         """Decode a frame.
 
         Raises:
-            CodecError: naming the rank that sent it, if it is none of these elements.
+            CodecError: naming the rank that sent it, if it is not a frame of these elements.
         """
         worker, codec = self._workers[source], self.codec
         try:

@@ -16,17 +16,17 @@ from psrt.core.stats import COLUMNS, Report, Sketch
 #: Bytes of a frame of training traffic, and of each such message in the byte counters.
 FRAME_BYTES = 64
 
-# "=": the byte order of the host, but sizes and places that no compiler chooses. The fields end
-# before the last byte; that one and the seven behind the kind are the link's own, which says there
-# what follows the message (``psrt.mpi.links.remote``).
+# "=": the byte order of the host, but standard sizes without padding, which no compiler chooses.
+# The last byte, and the seven behind the kind, have no fields: a link writes there what follows the
+# message (``psrt.mpi.links.remote``).
 _PUSH, _PARAMS, _LEAVE, _MIX, _PARK = 1, 2, 3, 4, 5
 _WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdi"), struct.Struct("=8xqqqqdi")
 _WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfifq"), struct.Struct("=8xqqqqfifq")
 _WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqqi?"), struct.Struct("=8xqqi?")
 _WRITE_MIX, _READ_MIX = struct.Struct("=B7xqqqdi"), struct.Struct("=8xqqqdi")
 _WRITE_PARK, _READ_PARK = struct.Struct("=B7xqqqi"), struct.Struct("=8xqqqi")
-#: A report's fields by the types that they are declared with, and those of the columns at its end
-#: by the types of their first values: a new one needs no line here.
+#: A report's fields by their declared types, and the columns at its end by the types of their
+#: initial values, so a new field needs no line here.
 _CODES = {int: "q", float: "d", bool: "?"}
 *_TYPES, _, _ = get_type_hints(Report).values()
 _TYPES += [type(column.default) for column in COLUMNS.values()]
@@ -38,7 +38,7 @@ _SKETCH = struct.Struct("=B7xqq")
 _IS_REPORT, _IS_SKETCH = 1, 2
 
 Buffer = bytearray | memoryview
-#: Makes a named tuple from the tuple of its fields in half the time of ``_make``.
+#: Makes a named tuple from a tuple of its fields in half the time of ``_make``.
 _new = tuple.__new__
 
 
@@ -46,7 +46,7 @@ def encode(message: Message, buffer: Buffer, offset: int = 0) -> None:
     """Write ``message`` into ``buffer`` at ``offset``, in at most ``FRAME_BYTES`` bytes.
 
     Args:
-        message: what is sent.
+        message: the message to send.
         buffer: writable bytes.
         offset: of the frame's first byte.
     """
@@ -75,7 +75,7 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
     Raises:
         ProtocolError: if the kind is unknown.
     """
-    # Copied out: the bytes may be overwritten as soon as this has returned.
+    # ``unpack_from`` copies: the caller may let the bytes be overwritten once this has returned.
     code = buffer[offset]
     if code == _PUSH:
         return _new(Push, _READ_PUSH.unpack_from(buffer, offset))
@@ -91,10 +91,10 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
 
 
 def encode_report(report: Report | Sketch) -> bytes:
-    """Return what goes to rank 0 apart from the training traffic, where no bytes are counted."""
+    """Return a report as bytes; it goes to rank 0 outside of the counted training traffic."""
     if isinstance(report, Sketch):
         return _SKETCH.pack(_IS_SKETCH, report.worker, report.clock) + report.numbers
-    # Columns without names: all ranks run one version of psrt, which has been checked.
+    # Columns without names: all ranks run the same version of psrt, which was checked at the start.
     head = _REPORT.pack(_IS_REPORT, *report[:_FIELDS], *report.columns)
     return head + report.figures.encode() if report.figures else head
 
@@ -104,7 +104,7 @@ def decode_report(buffer: Buffer | bytes) -> Report | Sketch:
     if buffer[0] == _IS_SKETCH:
         _, worker, clock = _SKETCH.unpack_from(buffer)
         return Sketch(worker, clock, bytes(buffer[_SKETCH.size :]))
-    # The text at the end has no length of its own: it is the rest of what has come.
+    # The text at the end has no length field: it is the rest of the message.
     _, *values = _REPORT.unpack_from(buffer)
     figures = bytes(buffer[_REPORT.size :]).decode()
     return Report._make((*values[:_FIELDS], tuple(values[_FIELDS:]), figures))

@@ -1,17 +1,17 @@
-"""A sum in frames that every rank gathers and sums itself: one rank's part in it. Pure.
+"""A sum in frames that every rank gathers and adds itself: one rank's part in it. Pure.
 
-The messages are those of ``collective.schedules.naive``: each rank encodes its numbers and sends
-the frame to all; all decode the p frames, each rank its own, too, add them in the order of the
-ranks, and divide by the total of the weights. So all end with the same bits, and nothing is lost
-but what each rank lost and keeps back: a mean is not encoded anew.
+The messages are those of ``collective.schedules.naive``. Each rank encodes its numbers and sends
+the frame to all. Each decodes the p frames, including its own, adds them in the order of the ranks,
+and divides by the total of the weights. So all end with the same bits. The only loss is that of
+each contribution, which its rank keeps as a residual: the mean is not encoded again.
 
-Of frames of f bytes a rank sends (p − 1)·f, in two phases 2·(p − 1)·f/p. With two ranks that is the
-same, in half the messages. With more it is p/2 times as much: for vectors so short that messages
-cost more by their number than by their bytes, and where a second loss is not wanted.
+With frames of f bytes a rank sends (p − 1)·f bytes here, and 2·(p − 1)·f/p in two phases. With two
+ranks that is equal, in half the messages. With more ranks it is p/2 times as much. It suits vectors
+so short that the number of messages costs more than their bytes, and jobs that want no second loss.
 
 Source: Renggli et al., "SparCML: High-Performance Sparse Communication for Machine Learning",
-SC 2019, arXiv:1802.08021, for sums of sparse vectors that all gather; Peng et al., "DeMo:
-Decoupled Momentum Optimization", 2024, arXiv:2411.19870, whose ranks gather so.
+SC 2019, arXiv:1802.08021, for sums of sparse vectors by all-gather; Peng et al., "DeMo:
+Decoupled Momentum Optimization", 2024, arXiv:2411.19870, whose ranks gather in this way.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class GatheredSum(CodedSum):
 
     @property
     def most_bytes(self) -> int:
-        """Bytes of the frames that this rank sends in a round of this epoch, at most."""
+        """The most bytes of frames that this rank sends in a round of this epoch."""
         return self._sender.longest * (self.size - 1) if self.span.size else 0
 
     @property
     def framed_bytes(self) -> int:
-        """Bytes of the numbers that the frames of a round stand for."""
+        """Bytes of the numbers that the frames of a round represent."""
         return 4 * self.span.size * (self.size - 1)
 
     def lengths(self, source: int) -> list[int]:
-        """Return the bytes of the frame of a rank, at most."""
+        """Return the most bytes of a rank's frame."""
         return [HEADER_BYTES + self._sender.most] if self.span.size else []
 
     def _send(self) -> None:
@@ -67,9 +67,9 @@ class GatheredSum(CodedSum):
         self._added = 0 if self.span.size else self.size
 
     def advance(self) -> bool:
-        """Take the frames that have come; return whether the round is over."""
+        """Take the frames that have arrived; return whether the round is over."""
         if self._added == self.size:
             return True
-        # The own numbers have been encoded, so their memory is free.
+        # This rank's numbers have been encoded, so the sum may overwrite their memory.
         into = self._nothing if self._vector is None else self._vector
         return self._add(self._sender, self.span, into, self._scratch)

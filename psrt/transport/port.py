@@ -1,7 +1,7 @@
 """The protocol between a role and its transport.
 
-A role is a coroutine and talks to its ``Port`` only. The MPI port completes every await on the
-spot; the virtual port suspends the coroutine until its virtual time. A role cannot see the
+A role is a coroutine and talks only to its ``Port``. The MPI port completes every await
+immediately; the virtual port suspends the coroutine until its virtual time. A role cannot see the
 difference.
 
 **Payload regions.** Messages are small; numbers travel by region. Every pair of a worker and a
@@ -15,13 +15,12 @@ itself, its *landing*: a version that a server makes there is read where it is m
 **Frames.** In place of a region a message may carry the frame of a codec, whose length differs from
 message to message: ``send_framed``. A server finds it in ``frame(shard, worker)``.
 
-**Neighbours.** In a mode whose workers mix what they have with neighbours, every two of these talk
-as a worker and a shard do, each with regions, ``offers``, that the other may read, but neither has
-to answer the other.
+**Neighbours.** In gossip modes each pair of neighbours talks as a worker and a shard do. Each of
+the two has regions, ``offers``, that the other may read, but neither has to answer the other.
 
-**Shards.** A server rank owns one shard or more, and every message names the one that it is of. A
-worker and a shard talk by themselves, one message at a time each way, as if each shard had a rank
-of its own; nothing is in order between two shards.
+**Shards.** A server rank owns one shard or more, and every message names its shard. Each worker
+talks with each shard separately, one message at a time each way, as if each shard had its own rank.
+Messages of different shards have no order.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ from psrt.transport.coded_sum import SumCodec
 
 T = TypeVar("T")
 
-#: The region of a message that has none.
+#: The region number of a message without payload.
 NO_PAYLOAD = -1
-#: Stands for the region of a message that carries the frame of a codec.
+#: The region number of a message that carries the frame of a codec.
 FRAMED = -2
-#: The worker's one region: its gradient.
+#: The only region of a worker: its gradient.
 GRADIENT = 0
 #: Buffers for versions of a server's span: the newest, one in flight, one to write next.
 VERSIONS = 3
-#: Elements of a set of control values, which are summed along with a vector and lie behind a
-#: worker's gradient; only ``runtime.strategies.controls`` knows their meaning.
+#: The elements of a set of control values. They lie behind a worker's gradient and are summed with
+#: it; only ``runtime.strategies.controls`` knows their meaning.
 CONTROL = 3
-#: The reason for an all-reduce that was named, not chosen.
+#: The reason for an all-reduce that the user named.
 AS_ASKED = "as asked"
 
 
 class ThetaMemory(Enum):
-    """What the ``theta`` of a worker is, where servers are on its host."""
+    """What the ``theta`` of a worker is if servers are on its host."""
 
-    #: Its own, which it may write to; parameters are copied there.
+    #: Its own memory, which it may write to; parameters are copied there.
     OWN = "own"
-    #: A landing: servers write versions there between its push and their answer.
+    #: A landing: servers write versions there between its push and their reply.
     LANDING = "landing"
-    #: One landing for all workers: none of them reads a version of a shard any more by the time
-    #: that the next one is made.
+    #: One landing for all workers: no worker still reads a version of a shard when the next one
+    #: is made.
     SHARED = "shared"
 
 
@@ -84,20 +83,21 @@ class RoleMap:
     servers: tuple[int, ...] = ()
     #: The span of each shard.
     spans: tuple[Span, ...] = ()
-    #: Sets of control values: as many sums over all workers may be under way at a time.
+    #: Sets of control values: the number of sums over all workers that may be in flight at a time.
     controls: int = 1
-    #: Elements that a worker holds of the gradient, and of the parameters, at a time; None: all.
+    #: The elements of the gradient, and of the parameters, that a worker holds at a time; None:
+    #: all.
     held_gradient: int | None = None
     held_theta: int | None = None
-    #: By worker, those that it exchanges vectors with, ascending; empty where workers have no
-    #: neighbours. With neighbours ``spans`` has one span: that of a whole such vector.
+    #: By worker, its neighbours, with which it exchanges vectors, ascending; empty in modes without
+    #: neighbours. With neighbours, ``spans`` has one span: the whole exchanged vector.
     peers: tuple[tuple[int, ...], ...] = ()
-    #: By worker, the regions that its neighbours may read; see ``Port.offers``.
+    #: By worker, the number of regions that its neighbours may read; see ``Port.offers``.
     offers: tuple[int, ...] = ()
-    #: Where these are some of the ranks of a job: what each rank and each worker is called there.
+    #: If these are only some of the ranks of a job: the number of each rank and worker in the job.
     job_ranks: tuple[int, ...] = ()
     job_workers: tuple[int, ...] = ()
-    #: Rank → number of its worker, and numbers of its shards.
+    #: Rank → the number of its worker, and the numbers of its shards.
     _workers: Mapping[int, int] = field(init=False, repr=False, compare=False)
     _shards: Mapping[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
@@ -121,7 +121,7 @@ class RoleMap:
 
     @property
     def size(self) -> int:
-        """Ranks in all."""
+        """The number of ranks."""
         return len(self.workers) + len(self._shards)
 
     @property
@@ -139,7 +139,7 @@ class RoleMap:
         return self.job_ranks[rank] if self.job_ranks else rank
 
     def worker_name(self, worker: int) -> str:
-        """Return what a worker is called in messages, as in ``3 (rank 5)``."""
+        """Return the name of a worker in messages, as in ``3 (rank 5)``."""
         number = self.job_workers[worker] if self.job_workers else worker
         return f"{number} (rank {self.rank_name(self.workers[worker])})"
 
@@ -153,33 +153,34 @@ class RoleMap:
 
 
 #: Makes the next parameters of one block: ``take(block, sums)`` writes ``theta[block]``. ``block``
-#: is a span of the whole vector of at most ``optim.BLOCK`` elements, ``sums`` the finished sums
-#: there, which may be scratch and may be overwritten. It is called once a round for each element
-#: that this worker owns, in any order, and only inside ``Reduction.poll`` and ``finish``.
+#: is a span of the whole vector of at most ``optim.BLOCK`` elements, and ``sums`` the finished sums
+#: there, which may be scratch memory and may be overwritten. Blocks come in any order and cover
+#: each element that this worker owns once a round. Called only inside ``Reduction.poll`` and
+#: ``finish``.
 Take = Callable[[Span, Vector], None]
 
 
 class Held(NamedTuple):
-    """Where a reduction, whose sums go to their owners only, finds its numbers and leaves θ."""
+    """Where a reduction that gives sums only to their owners reads its numbers and writes θ."""
 
-    #: Element of ``gradient`` that the span's numbers begin at.
+    #: The element of ``gradient`` at which the span's numbers start.
     at: int
-    #: Whether the ``theta[span]`` that the owners write reaches all; else it is nobody else's.
+    #: Whether the ``theta[span]`` that the owners write reaches all workers; else it stays local.
     spreads: bool = True
 
 
 class Reduction(Protocol):
-    """The sum of one span of ``gradient`` over all workers, again and again by one plan.
+    """The sum of one span of ``gradient`` over all workers, by one plan that is run many times.
 
-    A round is ``begin``, any number of ``poll``, ``finish``; then the next may begin. Several
-    reductions may be under way at a time; all workers begin and finish them in the same order.
-    From ``begin`` to ``finish`` the span belongs to the reduction, in ``gradient`` and, if it has
-    a ``take``, in ``theta``, too: nobody else reads or writes it. Afterwards it is the caller's
-    again; no other worker looks at it any more.
+    A round is ``begin``, any number of ``poll``, then ``finish``; then the next may begin. Several
+    reductions may be in flight; all workers begin and finish them in the same order. From ``begin``
+    to ``finish`` the span belongs to the reduction, in ``gradient`` and, with a ``take``, also in
+    ``theta``: nothing else may read or write it. Afterwards it is the caller's again, and no other
+    worker reads it any more.
     """
 
     def begin(self) -> None:
-        """Begin the sum: this worker's numbers of the span are final. Never waits."""
+        """Start the sum: this worker's numbers of the span are final. Never waits."""
 
     def poll(self) -> bool:
         """Progress as far as possible without waiting; return whether the round is over.
@@ -188,7 +189,7 @@ class Reduction(Protocol):
         """
 
     async def finish(self) -> None:
-        """Wait until the round is over; nothing to do where ``poll`` returned True.
+        """Wait until the round is over; returns at once where ``poll`` returned True.
 
         Raises:
             TransportError: if a worker does not take part within the deadline.
@@ -203,35 +204,35 @@ class Port(Protocol):
     #: The ranks of workers and servers, and the spans of the shards.
     role_map: RoleMap
     #: Worker: (n + CONTROL · controls,) float32, gradient and control values, in memory that peers
-    #: can read; or ``held_gradient`` elements of it. A virtual port without numerics has only the
+    #: can read; or only ``held_gradient`` elements. A virtual port without numerics has only the
     #: control values, and empty ``theta`` and ``versions``.
     gradient: Vector
     #: Worker: (n,) float32, the parameters it computes with; ``Params`` land here. Or
     #: ``held_theta`` elements, whose meaning is the strategy's.
     theta: Vector
-    #: Server: by shard that it owns, (span,) float32 each, the regions of ``Params``: ``VERSIONS``
+    #: Server: by owned shard, the regions of ``Params``, (span,) float32 each: ``VERSIONS`` buffers
     #: of its own, then the landings.
     versions: dict[int, list[Vector]]
-    #: Worker with neighbours: the regions of ``Mix``, as many as the role map says, (span,) float32
-    #: each. ``theta`` may be a part of one.
+    #: Worker with neighbours: the regions of ``Mix``, (span,) float32 each; the role map has their
+    #: number. ``theta`` may be a part of one.
     offers: list[Vector]
-    #: Server: by the rank of a worker that has a landing, its region, the same for each shard.
+    #: Server: rank of a worker with a landing → the landing's region, the same for each shard.
     landings: Mapping[int, int]
     #: What the ``theta`` of each worker is.
     theta_memory: ThetaMemory
     #: Describes the peers that this rank waits for in ``receive``; set by the role, called at the
     #: deadline.
     waiting_for: Callable[[], str]
-    #: Server: ``(shard, worker)``, returns the ``Leave`` that ``receive`` is to return when that
-    #: worker has fallen silent; None if it has left the shard before. Set by the role.
+    #: Server: ``(shard, worker)`` → the ``Leave`` that ``receive`` returns if that worker stops
+    #: responding; None if it has left the shard before. Set by the role.
     leave_of: Callable[[int, int], Leave | None]
-    #: ``(shard, bytes)``, virtual seconds for applying that many bytes of gradient: at a server, or
-    #: at a worker to parameters that it updates itself; None in real time, or if applying is free.
+    #: ``(shard, bytes)`` → virtual seconds to apply that many bytes of gradient, at a server or at
+    #: a worker that updates its own parameters; None in real time, or if applying is free.
     apply_s: Callable[[int, int], float] | None
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of messages, payloads and spans handed to this port, counted at the call."""
+        """Bytes of messages, payloads and spans that this port was given to send."""
 
     @property
     def bytes_received(self) -> int:
@@ -241,39 +242,37 @@ class Port(Protocol):
         """Return the bytes that a server has sent and received for one of its shards."""
 
     def now(self) -> float:
-        """Return the time in seconds; only differences mean anything."""
+        """Return the time in seconds; only differences are meaningful."""
 
     def payload(self, shard: int, worker: int) -> Vector:
-        """Server: return the gradient of the worker with this number, the span of one shard.
+        """Server: return the gradient of worker ``worker``, the span of one shard.
 
-        The contents are valid from the receipt of its push until the reply. At a neighbour of that
-        worker: a copy of the vector that came with its last ``Mix``, valid until the next one of
-        that worker is received.
+        Valid from the receipt of its push until the reply. At a neighbour of that worker: a copy of
+        the vector of its last ``Mix``, valid until its next one is received.
         """
 
     def frame(self, shard: int, worker: int) -> Bytes:
-        """Return the frame that came last between a shard and the worker with this number.
+        """Return the last frame received between a shard and worker ``worker``.
 
-        At a server that of its push, valid until the reply; at the worker that of the reply, valid
-        until its next push; at a neighbour that of its last ``Mix``, valid until its next message
-        is received. Nothing of it has been checked but that it is no longer than a frame of that
-        shard can be.
+        At a server: of its push, valid until the reply. At the worker: of the reply, valid until
+        its next push. At a neighbour: of its last ``Mix``, valid until its next message is
+        received. Only its length has been checked: it is at most that of the shard's longest frame.
         """
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``; a virtual port charges its cost."""
 
     async def compute_part(self, share: float, work: Callable[[], T], *, first: bool) -> T:
-        """Run ``work()``; a virtual port charges a share of the cost of a step.
+        """Run ``work()``, a part of a step; a virtual port charges a share of the step's cost.
 
         Args:
             share: in [0, 1].
-            work: a part of the computing of a step.
-            first: whether it is the first one of the step.
+            work: a part of the computation of a step.
+            first: whether it is the first part of the step.
         """
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
-        """Run ``action()`` amid ``compute``, called by its work when a share of it is done.
+        """Run ``action()`` within ``compute``; called by its work when a share of it is done.
 
         A virtual port, where all work is done at once, runs it when that share of the cost has
         passed.
@@ -291,42 +290,42 @@ class Port(Protocol):
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``.
 
-        There is nothing to await: a role replies before it is sent the next message of that shard,
-        so there is always a free slot. The region must not be written while
-        ``in_flight(to, shard)``; a worker's landing, once sent to it, not before its next push. A
-        worker's ``theta`` of that shard, or what a server was pushed for it, may be written from
-        now on.
+        There is nothing to await: a role replies before the next message of that shard is sent to
+        it, so there is always a free slot. The region must not be written while
+        ``in_flight(to, shard)``; a worker's landing not before its next push. From now on peers may
+        write a worker's ``theta`` of that shard, or overwrite the gradient that a server was
+        pushed.
 
-        A neighbour answers nothing. A worker may be two messages ahead of it, so that what it has
-        now is on its way while the neighbour computes; with a third one, ``send`` may wait until
-        the first has been received.
+        A neighbour does not answer. A worker may be two messages ahead of it, so that its message
+        travels while the neighbour computes; with a third one, ``send`` may wait until the first
+        has been received.
 
-        A worker's payload may set out only when others that it sent to the same server have been
-        answered. So workers push the shards of a server in the same order, and a server answers
-        for each without waiting for another one.
+        A worker's payload may be held back until the server has answered earlier ones. So all
+        workers push the shards of a server in the same order, and a server answers for each shard
+        without waiting for another one.
 
         Args:
-            to: the rank that it goes to.
-            message: a push, parameters, a leave, or what is mixed.
-            region: number of the memory whose contents go with it; ``NO_PAYLOAD`` for none.
+            to: the receiving rank.
+            message: a push, parameters, a leave, or a mix.
+            region: the number of the region to send with it; ``NO_PAYLOAD`` for none.
         """
 
     def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
         """Send ``message``, and ``frame`` with it, to rank ``to``; see ``send``.
 
         Args:
-            to: the rank that it goes to.
-            message: a push, parameters, or what is mixed.
-            frame: no longer than was said when the port was made. It must not change until the
-                message has been answered, that of a reply until the next push. Without numerics
-                only its length matters.
+            to: the receiving rank.
+            message: a push, parameters, or a mix.
+            frame: at most as long as declared when the port was made. It must not change until the
+                message has been answered; the frame of a reply, until the next push. Without
+                numerics only its length matters.
         """
 
     def in_flight(self, to: int, shard: int) -> bool:
-        """Return whether a payload of a shard sent to ``to`` may still be being read."""
+        """Return whether a payload of a shard sent to ``to`` may still be read."""
 
     async def receive(self) -> Message:
-        """Return the next message in order of arrival, its payload in place.
+        """Return the next message in order of arrival, with its payload in place.
 
         Raises:
             TransportError: if none comes within the deadline.
@@ -336,14 +335,14 @@ class Port(Protocol):
         """Return the next message, as ``receive`` does, if one has come; never wait for one."""
 
     async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
-        """Wait until ``done()``, while messages and payloads move on.
+        """Wait until ``done()``, while messages and payloads progress.
 
         Args:
-            done: polled; must have no side effect that matters.
+            done: is polled; must have no lasting side effects.
             waiting_for: describes the peers that are waited for.
 
         Raises:
-            TransportError: if that takes longer than the deadline.
+            TransportError: if this takes longer than the deadline.
         """
 
     def choice(
@@ -359,19 +358,19 @@ class Port(Protocol):
         Args:
             algorithm: ``auto``, or the name of one.
             n: float32 elements of the span.
-            coded: what a codec makes of the span; None if it is summed as it is.
-            sharded: what stays with its owner; None if all workers have everything.
+            coded: what a codec makes of the span; None if it is summed uncompressed.
+            sharded: what stays with its owner; None if all workers hold everything.
 
         Returns:
-            What ``auto`` picks, the same on every worker, and the reason in words that follow
-            "because"; any other name as it is, and ``AS_ASKED``.
+            For ``auto`` its choice, the same on every worker, and the reason in words that follow
+            "because"; any other name unchanged, with ``AS_ASKED``.
 
         Raises:
             ConfigError: if this transport has no such all-reduce.
         """
 
     def owned(self, span: Span, algorithm: str) -> Span:
-        """Return the part of a span that this worker owns in a reduction with a ``Held``.
+        """Return the part of a span that this worker owns in a reduction with ``Held``.
 
         Args:
             span: of ``[0, n)``.
@@ -389,14 +388,14 @@ class Port(Protocol):
     ) -> Reduction:
         """Make the plan that sums ``gradient[span]`` over all workers, any number of times.
 
-        Collective: all workers make the same ones in the same order, before they begin any.
+        Collective: all workers make the same plans in the same order, before they begin any.
 
         Without ``take``, ``gradient[span]`` holds the sums on every worker at the end of a round.
-        With it the sums go to ``take``, block by block, on the worker that owns the block, and
-        the ``theta[span]`` that it writes reaches all the others: the update is sharded over the
-        workers if the transport gives each only its own elements, and repeated by all if every
-        worker holds all sums anyway. A worker owns the same elements in every round, so the
-        optimizer's state of an element stays with its owner.
+        With ``take``, the sums go to it, block by block, on the worker that owns the block, and the
+        ``theta[span]`` that it writes reaches all others. The update is sharded over the workers if
+        the transport gives each only its own elements, and repeated by all if every worker gets all
+        sums anyway. A worker owns the same elements in every round, so the optimizer's state of an
+        element stays with its owner.
 
         Args:
             span: of ``gradient``, the control values behind the n-th element included; spans of
@@ -405,10 +404,10 @@ class Port(Protocol):
             take: see ``Take``; only for spans of ``[0, n)``, which ``theta`` has, too.
             codec: makes the messages, which needs a ``coded`` choice; the result is the *mean*, by
                 the total that the codec knows when the round begins.
-            held: has ``take`` called for what this worker owns only, see ``owned``; that part of
-                the numbers is then scratch, and the rest of no use. None leaves who owns what to
-                the transport. With ``spreads`` other workers see ``theta[span]`` from the end of
-                the round on; not without codec.
+            held: calls ``take`` only for what this worker owns, see ``owned``; that part of the
+                numbers is then scratch, and the rest undefined. None leaves the owners to the
+                transport. With ``spreads``, other workers see ``theta[span]`` from the end of the
+                round on; it needs a codec.
 
         Raises:
             ConfigError: if this transport has no such all-reduce.
@@ -418,25 +417,25 @@ class Port(Protocol):
         """
 
     def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
-        """Make the plan by which all workers get what each owns of a span, any number of times.
+        """Make the plan that gathers the owned parts of a span on all workers, any number of times.
 
-        Collective, as ``reduction``. In a round a worker's own part must be in place at ``begin``;
-        the others' are at the end.
+        Collective, as ``reduction``. A worker's own part must be in place when a round begins; the
+        parts of the others are in place at its end.
 
         Args:
             span: of the parameters; see ``owned``.
             algorithm: what ``choice`` returned, asked with ``sharded``.
-            at: element of ``theta`` that the span begins at.
+            at: the element of ``theta`` at which the span starts.
         """
 
     def share_theta(self, algorithm: str) -> None:
         """Share ``theta`` among the workers of a host; collective.
 
-        For a mode in which θ is the same everywhere, and whose updates all go through reductions
-        with a ``take``. Where ``algorithm`` hands each worker only its own elements, a large
-        ``theta`` is afterwards the same memory on all workers of a host: the owner's update is
-        everybody's, nothing is copied, and the caches that workers share hold θ once. ``theta``
-        must hold the same numbers on all workers before.
+        For modes in which θ is the same everywhere and all updates go through reductions with a
+        ``take``. If ``algorithm`` gives each worker only its own elements, a large ``theta``
+        becomes the same memory on all workers of a host. The owner's update is then visible to all
+        without a copy, and shared caches hold θ once. ``theta`` must hold the same numbers on all
+        workers before.
 
         Args:
             algorithm: what ``choice`` returned.
@@ -449,15 +448,15 @@ class Port(Protocol):
             number: of this worker, in ``[0, 2**63)``.
 
         Returns:
-            The same on every worker: the workers whose number is not the most frequent one, in
-            order; see ``outliers``.
+            The workers whose number is not the most frequent one, in order; the same on every
+            worker. See ``outliers``.
 
         Raises:
             TransportError: if a worker does not take part within the deadline.
         """
 
     def report(self, report: Report | Sketch) -> None:
-        """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
+        """Send ``report`` to rank 0, outside of the training traffic; never waits."""
 
 
 def gradient_of(port: Port) -> Vector:
@@ -466,7 +465,7 @@ def gradient_of(port: Port) -> Vector:
 
 
 def controls_of(port: Port) -> list[Span]:
-    """Return where each set of control values lies, in ``gradient`` as it is with numerics."""
+    """Return the span of each set of control values in ``gradient``, as laid out with numerics."""
     n = port.role_map.gradient_size
     return [Span(n + CONTROL * i, n + CONTROL * (i + 1)) for i in range(port.role_map.controls)]
 
@@ -480,7 +479,7 @@ def control_of(port: Port, i: int = 0) -> Vector:
 def outliers(numbers: Sequence[int]) -> list[int]:
     """Return the indices of the numbers that are not the most frequent one, in order.
 
-    Ties are decided for the number that comes first, so all workers get the same result.
+    Ties go to the number that comes first, so all workers get the same result.
 
     >>> outliers([7, 7, 9, 7]), outliers([7, 9]), outliers([5])
     ([2], [1], [])

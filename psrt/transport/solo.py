@@ -1,4 +1,4 @@
-"""The port of a job of one rank, without MPI or peers; and ``drive``, which runs a role."""
+"""The port of a job with one rank, without MPI or peers; and ``drive``, which runs a role."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def drive(role: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-    raise AssertionError("a role suspended on a port that completes everything on the spot")
+    raise AssertionError("a role suspended on a port that completes every await immediately")
 
 
 @coroutine
 def quietly(role: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Run a role without numpy's floating-point warnings: one that diverges raises for its loss.
+    """Run a role without numpy's floating-point warnings: a diverging run fails by its loss.
 
-    Where the role suspends, for a loop of the user's own, they are as the user has them.
+    While the role is suspended, in the user's own loop, the user's settings apply.
     """
     resume: Callable[[], Any] = partial(role.send, None)
     while True:
@@ -64,14 +64,14 @@ def quietly(role: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
             return result
         try:
             resume = partial(role.send, (yield asked))
-        except BaseException as error:  # what goes wrong in that loop goes wrong in the role
+        except BaseException as error:  # an error in that loop is raised inside the role
             resume = partial(role.throw, error)
 
 
 class SoloPort:
     """The port of a worker without peers."""
 
-    #: In real time, applying takes the time it takes.
+    #: In real time, applying has no modelled cost.
     apply_s: Callable[[int, int], float] | None = None
 
     def __init__(self, n: int, *, role_map: RoleMap | None = None) -> None:
@@ -79,8 +79,8 @@ class SoloPort:
 
         Args:
             n: number of parameters.
-            role_map: of this one worker, and what it would offer if it had neighbours; None for
-                what has one set of control values, and no offers.
+            role_map: of this one worker, with its offers to neighbours; None for one set of
+                control values and no offers.
         """
         self.rank = 0
         self.role_map = role_map or RoleMap(n, workers=(0,))
@@ -94,7 +94,7 @@ class SoloPort:
         self.gradient: Vector = np.zeros(self.role_map.gradient_size + behind, np.float32)
         self.theta: Vector = np.zeros(self.role_map.theta_size, np.float32)
         self.versions: dict[int, list[Vector]] = {}
-        # Where a step goes before it is sent, to nobody.
+        # A mode may write a step there before sending it; here it is sent to nobody.
         self.offers: list[Vector] = [
             np.zeros(self.role_map.spans[0].size, np.float32)
             for _ in range(sum(self.role_map.offers))
@@ -103,11 +103,11 @@ class SoloPort:
         self.theta_memory = ThetaMemory.OWN
 
     def bytes_of(self, shard: int) -> tuple[int, int]:
-        """Nothing: there are no servers."""
+        """Nothing, without servers."""
         return 0, 0
 
     def now(self) -> float:
-        """Return the time in seconds; only differences mean anything."""
+        """Return the time in seconds; only differences are meaningful."""
         return time.perf_counter()
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
@@ -131,12 +131,12 @@ class SoloPort:
         time.sleep(seconds)
 
     async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
-        """Raise unless ``done()``: without peers nothing can change while waiting."""
+        """Raise unless ``done()``: without peers, waiting changes nothing."""
         if not done():
             _nobody()
 
     def report(self, report: Report | Sketch) -> None:
-        """Hand ``report`` on."""
+        """Pass ``report`` to the reader."""
         self.on_report(report)
 
     def payload(self, shard: int, worker: int) -> Vector:
@@ -164,7 +164,7 @@ class SoloPort:
         _nobody()
 
     async def poll(self) -> Message | None:
-        """Return nothing: there is nobody."""
+        """Return nothing: no peer sends."""
         return None
 
     def choice(
@@ -177,11 +177,11 @@ class SoloPort:
     ) -> tuple[str, str]:
         """Return any named all-reduce unchanged: with one rank, all of them do nothing."""
         if algorithm == "auto":
-            return "node", "one rank has nothing to sum"
+            return "node", "a single rank needs no sum"
         return algorithm, AS_ASKED
 
     def owned(self, span: Span, algorithm: str) -> Span:
-        """Return the span: nobody else could own any of it."""
+        """Return the whole span: no other worker owns any of it."""
         return span
 
     def reduction(
@@ -193,14 +193,14 @@ class SoloPort:
         *,
         held: Held | None = None,
     ) -> Reduction:
-        """Make a plan whose sums are this worker's own numbers."""
+        """Make a plan whose sums are just this worker's numbers."""
         coded = None if codec is None else GatheredSum(_NoLink(), codec, span, rank=0, size=1)
         at = span.start if held is None else held.at
         numbers = self.gradient[at : at + span.size]
         return _OwnNumbers(numbers, span, take, coded)
 
     def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
-        """Make a plan that has nothing to do."""
+        """Make a plan that does nothing."""
         return _OwnNumbers(self.theta[at : at + span.size], span, None, None)
 
     def share_theta(self, algorithm: str) -> None:
@@ -230,7 +230,7 @@ class _OwnNumbers:
         self._over = False
 
     def poll(self) -> bool:
-        """Hand the numbers to ``take``, once a round."""
+        """Pass the numbers to ``take``, once a round."""
         if not self._over:
             self._over = True
             if self._take is not None:
@@ -243,7 +243,7 @@ class _OwnNumbers:
 
 
 class _NoLink:
-    """Of frames that go nowhere."""
+    """A link for frames of a single rank, which go nowhere."""
 
     def post(self, to: int, key: int, frame: Bytes | None, nbytes: int) -> None:
         _nobody()
@@ -258,4 +258,4 @@ class _NoLink:
 
 
 def _nobody() -> NoReturn:
-    raise ProtocolError("a job of one rank has nobody to talk to")
+    raise ProtocolError("a job of one rank has no peer to send to or receive from")

@@ -1,13 +1,13 @@
-"""The protocol between a stage and its neighbours: what goes from one to the next, and back.
+"""The protocol between neighbouring stages: activations go forward, gradients back.
 
 The stages of a pipeline are joined by *channels*. Between two stages in the order of the layers
 there are two: activations go forward, gradients with respect to them go back. A channel is a matrix
-with one writer and one reader; its rows are those of the micro-batches under way, and a message is
-that some of its rows are ready. Messages of a channel come in the order in which they were sent.
+with one writer and one reader. Its rows belong to the micro-batches in flight, and a message says
+that some of the rows are ready. Messages of a channel arrive in the order in which they were sent.
 
-On one host the matrix is the writer's own and the reader looks at it there; between hosts the
-reader has one like it. Both sides agree, message by message, on which rows it is of: they follow
-from the schedule. Rows must be *released* by the reader before they are written again.
+On one host the matrix is the writer's memory and the reader reads it there; between hosts the
+reader has a matrix of the same shape. Messages do not name their rows: both sides know them from
+the schedule. The reader must *release* rows before they are written again.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from psrt.core.arrays import ITEMSIZE, FloatArray, Vector
 from psrt.core.partition import Span
 from psrt.pipeline.step import PipelineStep
 
-#: Bytes of the number that goes along with a message.
+#: Bytes of the number that travels with a message.
 NUMBER_BYTES = 8
 
 
 class Channel(NamedTuple):
-    """One way from a stage to another."""
+    """One direction between two neighbouring stages."""
 
-    #: Between which two: behind chunk ``edge // stages`` of stage ``edge % stages``.
+    #: Its place: behind chunk ``edge // stages`` of stage ``edge % stages``.
     edge: int
-    #: Whether it is the way back, of gradients.
+    #: Whether it carries gradients back.
     back: bool
     #: The stages that write and read it; the same if there is one stage with several chunks.
     writer: int
     reader: int
-    #: Numbers of a row.
+    #: Elements of a row.
     width: int
     #: Rows of the matrix.
     rows: int
-    #: Messages that may be under way: sent, and their rows not released.
+    #: Messages that may be in flight: sent, and their rows not released.
     messages: int
-    #: Rows of a micro-batch at most, where micro-batches take turns in the matrix; 0 where all of a
+    #: The most rows of a micro-batch, if micro-batches take turns in the matrix; 0 if all of a
     #: batch lie side by side.
     turn: int
 
     def place(self, m: int, rows: Span) -> slice:
-        """Return where the rows of a micro-batch lie in the matrix.
+        """Return the rows of a micro-batch in the matrix.
 
         Args:
-            m: its number.
-            rows: of the batch.
+            m: the number of the micro-batch.
+            rows: its rows in the batch.
         """
         if not self.turn:
             return slice(*rows)
@@ -58,7 +58,7 @@ class Channel(NamedTuple):
         return slice(start, start + rows.size)
 
     def nbytes(self, rows: int) -> int:
-        """Return the bytes of a message of so many rows, with the number that goes along."""
+        """Return the bytes of a message of that many rows, with the number that travels along."""
         return rows * self.width * ITEMSIZE + NUMBER_BYTES
 
 
@@ -67,17 +67,18 @@ def channels_of(
 ) -> tuple[Channel, ...]:
     """Return all channels of a pipeline.
 
-    A writer waits for rows that are not released. With as many messages as micro-batches may be
-    alive in either of the two stages no stage waits for another that waits for it: all that are
-    under way are alive at the reader, or at the writer. One more than the reader keeps alive, so
-    that the writer computes the next while those are read: where weights are taken late, the reader
-    keeps what is no longer alive at the writer.
+    A writer waits while the rows of its next message are not released. If a channel has room for
+    as many messages as micro-batches can be alive in either of its two stages, no two stages wait
+    for each other: every micro-batch in flight is alive at the reader or at the writer. One more
+    than the reader keeps alive lets the writer compute the next while those are read; where weight
+    gradients are computed late, the reader keeps micro-batches that are no longer alive at the
+    writer.
 
     Args:
         stages: P.
-        widths: of the activations behind each chunk but the last one, in the order of the layers.
-        alive: by stage, the micro-batches that are alive in it at most.
-        rows: of a batch at most.
+        widths: of the activations behind each chunk except the last, in the order of the layers.
+        alive: by stage, the most micro-batches that are alive in it.
+        rows: the most rows of a batch.
         micro_batches: M.
 
     >>> [(it.width, it.rows) for it in channels_of(2, [5], [2, 1], rows=32, micro_batches=4)]
@@ -90,7 +91,7 @@ def channels_of(
         here, there = edge % stages, (edge + 1) % stages
         messages = min(micro_batches, max(alive[here], alive[there] + 1))
         turn = -(-rows // micro_batches)
-        # Where all fit side by side they lie so: they are one matrix.
+        # If all micro-batches fit side by side, the channel is one plain matrix of the batch.
         size = (width, rows, messages, 0)
         if messages * turn < rows:
             size = (width, messages * turn, messages, turn)
@@ -100,11 +101,11 @@ def channels_of(
 
 
 def touches(rows: slice, others: Iterable[slice]) -> bool:
-    """Return whether rows of a matrix are among others.
+    """Return whether rows of a matrix overlap others.
 
-    Micro-batches take turns in a matrix batch by batch: the first of a batch goes where it always
-    goes, however near that is to the last ones of the batch before. So it is not enough that few
-    messages are under way.
+    The turns of micro-batches start again with each batch: its first one always goes to the same
+    rows, which may be those of the last ones of the batch before. So a bound on the number of
+    messages in flight is not enough.
 
     >>> touches(slice(0, 4), [slice(4, 8)]), touches(slice(0, 4), [slice(4, 8), slice(0, 3)])
     (False, True)
@@ -113,15 +114,15 @@ def touches(rows: slice, others: Iterable[slice]) -> bool:
 
 
 class StageLinks(Protocol):
-    """One stage's end of its channels, and of its sums with the other slices of its layers."""
+    """One stage's end of its channels and of the sums over the slices of its layers."""
 
     @property
     def matrices(self) -> Mapping[Channel, FloatArray]:
-        """Those that it writes or reads, each with its matrix (rows, width) as seen from here."""
+        """The channels that it writes or reads, each with its matrix (rows, width) as seen here."""
 
     @property
     def shares_batches(self) -> bool:
-        """Whether workers share the buffers of their batches, so that each keeps its own copy."""
+        """Whether workers share their batch buffers, so that each must keep its own copy."""
 
     @property
     def bytes_sent(self) -> int:
@@ -132,22 +133,22 @@ class StageLinks(Protocol):
         """Bytes received from other stages and slices so far."""
 
     def begin(self, rows: Mapping[Channel, Sequence[slice]]) -> None:
-        """Announce a step: the rows of each message that this stage is going to receive."""
+        """Announce a step: the rows of each message that this stage will receive."""
 
     async def free(self, channel: Channel, rows: slice) -> None:
-        """Wait until rows may be written, those of the next message."""
+        """Wait until the rows of the next message may be written."""
 
     def send(self, channel: Channel, rows: slice, number: float = 0.0) -> None:
-        """Send rows that have been written, and a number along; never waits."""
+        """Send rows that have been written, with a number; never waits."""
 
     async def receive(self, channel: Channel) -> float:
-        """Wait for the next message: its rows are in the matrix. Return the number sent along."""
+        """Wait for the next message, until its rows are in the matrix; return its number."""
 
     def release(self, channel: Channel) -> None:
-        """Give up the rows of the oldest message that has not been released."""
+        """Release the rows of the oldest message that is not released yet."""
 
     def empty(self, rows: int, width: int) -> FloatArray:
-        """Return a new array whose sums over the slices copy the least; collective over them."""
+        """Return a new array in memory where sums over slices copy the least; collective."""
 
     async def sum(self, array: FloatArray) -> None:
         """Sum an array over all slices, in place; every slice ends with the same bits."""
@@ -156,21 +157,21 @@ class StageLinks(Protocol):
         """Replace each number by the largest one of all slices."""
 
     async def total(self, number: float) -> float:
-        """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
+        """Return the sum of a number over all parts of this copy, rounded once, equal on all."""
 
     async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
-        """See to what is on its way, after a share of a pass; virtual time passes here."""
+        """Make progress on messages, after a share of a pass; virtual time passes here."""
 
     async def gather(self, mine: Vector) -> Vector | None:
-        """Return the parameters of all parts at the first of them, None at the others.
+        """Return the parameters of all parts on the first part, None on the others.
 
         Args:
-            mine: those of this one's part.
+            mine: the parameters of this part.
         """
 
 
 class SoloStageLinks:
-    """The links of a model that is in one stage and one slice: to nobody."""
+    """The links of a model with one stage and one slice, which has no neighbours."""
 
     bytes_sent = bytes_received = 0
     shares_batches = False
@@ -199,10 +200,10 @@ class SoloStageLinks:
         return np.zeros((rows, width), np.float32)
 
     async def sum(self, array: FloatArray) -> None:
-        """Leave the only slice's numbers as they are."""
+        """Leave the numbers of the only slice unchanged."""
 
     async def max(self, array: FloatArray) -> None:
-        """Leave the only slice's numbers as they are."""
+        """Leave the numbers of the only slice unchanged."""
 
     async def total(self, number: float) -> float:
         """Return the number of the only part."""

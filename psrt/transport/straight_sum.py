@@ -1,30 +1,31 @@
-"""A sum by a linear codec straight through a schedule: one rank's part in it. Pure.
+"""A sum by a linear codec directly through a schedule: one rank's part in it. Pure.
 
 The schedule adds the codec's *parts* of a vector (``codec.linear``) element by element, as it would
-add the whole vector, so any schedule does, and nothing is encoded twice:
+add the whole vector. So any schedule works, and nothing is encoded twice:
 
 .. code-block:: text
 
-    begin    add what was kept back; draw what all ranks draw alike
+    begin    add the residual; make the random draws that are equal on all ranks
     project  the next part of this rank's numbers
     (sum)    by the schedule, as any vector of that length and type
     agree    divide by the total of the weights: all ranks have the same mean
              … and again from ``project`` on, for a codec of several parts
-    finish   expand the means; keep back what this rank's own parts have lost of its numbers
+    finish   expand the means; keep as residual what this rank's own parts have lost
 
 All ranks expand the same means, so all end with the same bits.
 
-**What is lost.** A rank keeps back p − C(p) of its own p = v + e, where C(p) is what its own parts
-would expand to. As C is linear, what all ranks keep back together is what the mean has lost. In low
-rank C(p) = P·(Mᵀ·P)ᵀ with the P of all, but its own Q. The published algorithm subtracts P·Qᵀ with
-the mean Q at each rank instead: the same in sum, so the means are the same. But where ranks differ
-lastingly, in their weights or in their numbers, what they keep back would drift apart for ever.
+**Error feedback.** A rank keeps the residual p − C(p) of its own p = v + e, where C(p) is what its
+own parts would expand to. As C is linear, the residuals of all ranks add up to what the mean has
+lost. In low rank C(p) = P·(Mᵀ·P)ᵀ, with the P of all ranks and the rank's own Q. The published
+algorithm subtracts P·Qᵀ with the mean Q at each rank instead: the same in sum, so the means are the
+same. But if ranks differ lastingly, in weights or in numbers, its residuals drift apart for ever.
 
-What is kept back is scaled with the total of the weights, as in ``coded_sum``.
+Residuals are scaled with the total of the weights, as in ``coded_sum``.
 
 Source: Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
-Distributed Optimization", NeurIPS 2019, arXiv:1905.13727, algorithms 1 and 2, which sum P and Q so;
-of the codecs that it compares, random K, too, draws with a seed of all workers.
+Distributed Optimization", NeurIPS 2019, arXiv:1905.13727, algorithms 1 and 2, which sum P and Q in
+this way. Random K, one of the codecs that it compares, also draws with a seed shared by all
+workers.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ from psrt.transport.coded_sum import SumCodec
 class StraightSum:
     """One rank's part in the sums of one span, round after round.
 
-    Whoever carries out the schedule calls ``begin``, for each part ``project`` before its sum and
-    ``agree`` after it, and ``finish``.
+    The code that executes the schedule calls ``begin``, then for each part ``project`` before its
+    sum and ``agree`` after it, then ``finish``.
     """
 
     saved: ClassVar[tuple[str, ...]] = ("_sender", "_total")
@@ -58,7 +59,7 @@ class StraightSum:
 
     #: Makes the parts; linear.
     codec: SumCodec
-    #: Of the whole vector, that is summed.
+    #: The summed span of the whole vector.
     span: Span
     #: A key of ``ALGORITHMS``.
     algorithm: InitVar[str]
@@ -70,29 +71,29 @@ class StraightSum:
     #: Whether to compute; if not, only bytes are counted.
     numerics: InitVar[bool] = True
     _vector: Vector | None = field(default=None, init=False)
-    #: What the parts are made of; None without numerics.
+    #: The numbers that parts are made from; None without numerics.
     _given: Vector | None = field(default=None, init=False)
-    #: The total that what is kept back belongs to; 0 before the first round.
+    #: The total of weights in whose units the residual is; 0 before the first round.
     _total: float = field(default=0.0, init=False)
 
     def __post_init__(self, algorithm: str, rank: int, size: int, numerics: bool) -> None:
         self._sender = sender = self.codec.encoder(self.span, FORTH)
         linear = codec_of(sender)
-        assert isinstance(linear, Linear), "whoever asks for a codec has chosen so"
+        assert isinstance(linear, Linear), "the choice of the way ensures a linear codec"
         self._linear: Linear = linear
         self._feedback = sender if isinstance(sender, ErrorFeedback) else None
         self.dtype = np.dtype(linear.dtype)
         # A part without elements is not summed.
         self._numbers = [i for i, n in enumerate(linear.parts) if n]
-        #: Elements of each part that is summed.
+        #: The elements of each summed part.
         self.parts: tuple[int, ...] = tuple(linear.parts[i] for i in self._numbers)
-        #: Bytes that this rank sends of each part in a round, and would of the numbers themselves.
+        #: Bytes that this rank sends of each part in a round, and would send of the raw numbers.
         self._sent = [self.dtype.itemsize * sent(algorithm, rank, size, n) for n in self.parts]
         self.framed_bytes = 4 * sent(algorithm, rank, size, self.span.size)
-        #: What the schedule adds: this rank's part before the sum of it, the sum after.
+        #: The buffers that the schedule adds: this rank's part before its sum, the sum after.
         self.buffers = [np.empty(n if numerics else 0, self.dtype) for n in self.parts]
         self._means = [np.zeros(n if numerics else 0, np.float32) for n in linear.parts]
-        #: This rank's own parts, where what they have lost is kept back.
+        #: This rank's own parts, if their loss is kept as a residual.
         self._own = [] if self._feedback is None else [np.zeros_like(it) for it in self._means]
         self.codec.sums.append(self)
 
@@ -103,13 +104,13 @@ class StraightSum:
 
     @property
     def most_bytes(self) -> int:
-        """The same: they do not depend on the numbers."""
+        """The same number: it does not depend on the values."""
         return self.frame_bytes
 
     @property
     def sums(self) -> Vector:
-        """The means, once the round is over; only with numbers."""
-        assert self._vector is not None, "there are no numbers"
+        """The means, once the round is over; only with numerics."""
+        assert self._vector is not None, "this sum has no numbers"
         return self._vector
 
     def begin(self, mine: Vector | None) -> None:
@@ -131,14 +132,14 @@ class StraightSum:
                     feedback.rescale(codec.total / self._total)
                 np.add(mine, feedback.residual, out=feedback.residual)
         self._total = codec.total
-        # Worker 0's draws at all ranks: parts can be added only if they are of one projection.
+        # All ranks draw as worker 0: parts can be added only if they are of the same projection.
         self._linear.begin(draws(codec.seed, 0, codec.clock, self.span.start, way=TOGETHER))
 
     def project(self, at: int) -> AnyVector | None:
-        """Return the part that is to be summed next, in its buffer; None without numerics.
+        """Return the part to sum next, in its buffer; None without numerics.
 
         Args:
-            at: its place in ``parts``.
+            at: its index in ``parts``.
         """
         codec, number = self.codec, self._numbers[at]
         buffer: AnyVector | None = None
@@ -153,7 +154,7 @@ class StraightSum:
         return buffer
 
     def agree(self, at: int) -> None:
-        """Take up the sum of a part, which stands in its buffer."""
+        """Take the sum of a part from its buffer."""
         codec, number = self.codec, self._numbers[at]
         codec.counts.framed(self._sent[at], 0)
         if self._given is not None:
@@ -165,10 +166,10 @@ class StraightSum:
             self._tell(at)
 
     def finish(self) -> None:
-        """Put the means in the place of this rank's numbers."""
+        """Replace this rank's numbers by the means."""
         codec, feedback, vector = self.codec, self._feedback, self._vector
         codec.counts.framed(0, self.framed_bytes)
-        # Before the means take the place of this rank's numbers, which the watch is shown.
+        # Before the means replace this rank's numbers, since the watch is shown those.
         if vector is not None and feedback is not None:
             self._linear.expand(self._own, feedback.decoded)
             with np.errstate(all="ignore"):
@@ -181,7 +182,7 @@ class StraightSum:
             self._tell(len(self.parts) - 1)
 
     def _tell(self, at: int) -> None:
-        """Tell of the sum of a part; of the last one, with the means of the span."""
+        """Notify the watch of the sum of a part; for the last one, with the means of the span."""
         codec, number = self.codec, self._numbers[at]
         if codec.watch is not None:
             mean = None if self._vector is None else self._means[number]

@@ -1,4 +1,4 @@
-"""Which sum in frames goes by the messages of which all-reduce."""
+"""Maps an all-reduce to the sum in frames that uses its messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sum_in_frames(
         link: carries the frames.
         codec: makes them.
         span: of the whole vector.
-        rest: as ``CodedSum`` takes it.
+        rest: further arguments of ``CodedSum``.
     """
     make = next(_SUMS[way] for way in ALGORITHMS[algorithm].ways if way in _SUMS)
     return make(link, codec, span, **rest)

@@ -1,4 +1,4 @@
-"""A sum in frames by the owners of its chunks, in two phases: one rank's part in it. Pure.
+"""A sum in frames in two phases, by owners of chunks: one rank's part in it. Pure.
 
 The messages are those of ``collective.schedules.all_pairs``:
 
@@ -7,18 +7,18 @@ The messages are those of ``collective.schedules.all_pairs``:
     forth   encode chunk j of this rank's numbers and send it to rank j, for every j; decode the
             p frames of the own chunk, this rank's own among them, and add them in rank order
     mean    divide by the total of the weights
-    back    encode the mean of the own chunk and send it to everybody; decode the p frames of means
+    back    encode the mean of the own chunk and send it to all; decode the p frames of means
 
-All ranks decode the same frames, the owner its own, too, so all end with the same bits. Each rank
-keeps back what its frames have lost, chunk by chunk, and the owner of a chunk what the means have
-lost.
+All ranks decode the same frames, and the owner decodes its own, too, so all end with the same bits.
+Each rank keeps what its frames have lost as a residual, chunk by chunk, and the owner of a chunk
+also what its means have lost.
 
-With ``--codec-reply`` means have a codec of their own. With ``nonzero`` they are sent as they are:
-of sparse contributions, the elements that any of them had, or all from where that is shorter.
+With ``--codec-reply`` means have another codec. With ``nonzero`` they are sent without loss: of
+sparse contributions, the elements that any of them had, or all elements where that is shorter.
 
 Source: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014, section 3.3, for both
-phases with an error feedback each; Tang et al., "1-bit Adam", ICML 2021, arXiv:2102.02888; Renggli
-et al., "SparCML", SC 2019, arXiv:1802.08021, whose split all-gather is that with ``nonzero``.
+phases with error feedback in each; Tang et al., "1-bit Adam", ICML 2021, arXiv:2102.02888; Renggli
+et al., "SparCML", SC 2019, arXiv:1802.08021, whose split all-gather is this with ``nonzero``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TwoPhaseSum(CodedSum):
         codec, span, rank = self.codec, self.span, self.rank
         chunks = even_spans(span.size, self.size)
         self._chunks = chunks
-        #: In the whole vector: their first elements tell sums and chunks apart.
+        #: Chunks in the whole vector, whose first elements identify sums and chunks.
         self._places = [Span(span.start + it.start, span.start + it.stop) for it in chunks]
         # A chunk without elements has no frames.
         self._there = [rank for rank, chunk in enumerate(chunks) if chunk.size]
@@ -59,13 +59,13 @@ class TwoPhaseSum(CodedSum):
         self._back = codec.encoder(self._places[rank], BACK) if own.size else None
         if self._back is not None:
             sum_of(self._forth[rank], self.size, self._back)
-        #: By owner, what decodes its means.
+        #: By owner, the decoder of its means.
         self._decoders: Mapping[int, Encoder] = self._forth
         if codec.means is not None:
             self._decoders = {j: codec.means(self._places[j]) for j in self._there}
         self._sum = np.empty(own.size if self.numerics else 0, np.float32)
         self._scratch = np.empty_like(self._sum)
-        #: Owners whose means are not here.
+        #: Owners whose means have not arrived.
         self._due: list[int] = []
 
     @property
@@ -80,13 +80,13 @@ class TwoPhaseSum(CodedSum):
 
     @property
     def most_bytes(self) -> int:
-        """Bytes of the frames that this rank sends in a round of this epoch, at most."""
+        """The most bytes of frames that this rank sends in a round of this epoch."""
         others = [self._forth[j].longest for j in self._there if j != self.rank]
         return sum(others) + (self.size - 1) * (self._back.longest if self._back else 0)
 
     @property
     def framed_bytes(self) -> int:
-        """Bytes of the numbers that the frames of a round stand for."""
+        """Bytes of the numbers that the frames of a round represent."""
         own = self._chunks[self.rank].size
         return 4 * (self.span.size - own + own * (self.size - 1))
 
@@ -111,13 +111,14 @@ class TwoPhaseSum(CodedSum):
         self._due = [j for j in self._others if j in self._forth]
 
     def advance(self) -> bool:
-        """Take the frames that have come; return whether the round is over."""
+        """Take the frames that have arrived; return whether the round is over."""
         rank = self.rank
         if self._added < self.size:
             if not self._add(self._forth[rank], self._places[rank], self._sum, self._scratch):
                 return False
             self._send_mean()
-        # Only now: a rank's mean follows its contribution.
+        # Only now: a rank's mean has the same key as its contribution and arrives behind it, so the
+        # contribution must have been taken first.
         self._due = [j for j in self._due if not self._take_mean(j)]
         return not self._due
 
@@ -128,18 +129,19 @@ class TwoPhaseSum(CodedSum):
         return self._encode(self._forth[chunk], place, owner, numbers)
 
     def _send_mean(self) -> None:
-        """Send the mean of the own chunk to everybody, and keep what they decode."""
+        """Send the mean of the own chunk to all, and keep for itself what they will decode."""
         back, rank = self._back, self.rank
         assert back is not None, "the chunk has elements"
         mean = self._sum if self.numerics else None
         frame = self._encode(back, self._places[rank], self._workers[rank], mean, BACK)
-        # The owner, too, goes on with what its frame says, and not with the mean that it has.
+        # The owner, too, continues with what its frame decodes to, not with its exact mean:
+        # otherwise its bits would differ from those of all others.
         for to in self._others:
             self._post(to, back, frame)
         self._place(rank, frame)
 
     def _take_mean(self, owner: int) -> bool:
-        """Put an owner's mean in its place; return whether it has come."""
+        """Put an owner's mean in its place; return whether it has arrived."""
         arrived = self.link.take_span(owner, self.key)
         if not arrived:
             return False

@@ -115,7 +115,7 @@ def test_a_folder_of_the_first_host_gets_all_of_the_history(hosts, recorded, cap
         hosts.run(name, "mkdir", "-p", f"{OUT}/history")
     done = recorded()
     assert done.status == 0, done.stderr
-    assert "history: that of node02, node03 comes to /tmp/runs/own/history" in done.stdout
+    assert "history: events of node02, node03 are copied to /tmp/runs/own/history" in done.stdout
     run = hosts.own(hosts.names[0], OUT)
     files = [f"rank-{rank:05d}.npy" for rank in range(sum(RANKS))]
     assert sorted(path.name for path in (run / "history").iterdir()) == ["header.json", *files]

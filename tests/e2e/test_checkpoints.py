@@ -92,7 +92,7 @@ def test_launch_starts_a_job_again_that_was_killed(launch, mode, is_own):
     done = launch.python("-m", "psrt", "launch", *words, PYTHONPATH=f"{launch.folder}:{ROOT}")
     assert done.status == 0, done.stderr
     assert "restart 1 of 2 in 1 s" in done.stderr
-    assert "going on from step" in done.stdout
+    assert "resuming from step" in done.stdout
     # The rank is named, since it reaches its parent.
     (line,) = done.errors
     assert "(rank 1, " in line
@@ -142,7 +142,7 @@ def test_the_command_line_goes_on_and_says_what_is_there(launch):
     assert steps == ["step 90", "step 60"]
     assert refused.status == 2
     assert refused.errors == [
-        "psrt: error: --resume run would not go on with that run: lr 0.3 instead of 0.1"
+        "psrt: error: --resume run would not continue that run: lr 0.3 instead of 0.1"
     ]
 
 
@@ -162,7 +162,7 @@ def test_a_job_that_is_asked_to_end_saves_itself_first(launch, mode):
     _, errors = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 8, errors
     (line,) = [it for it in errors.splitlines() if it.startswith("psrt: error:")]
-    step = int(re.fullmatch(r".*stopped as asked; --resume goes on from step (\d+), .*", line)[1])
+    step = int(re.fullmatch(r".*stopped as asked; --resume continues from step (\d+), .*", line)[1])
     assert int(saved(launch)[-1]) == step
     # Workers that are at steps of their own are some before it, some after it.
     last = summary(launch)["steps"] + 200

@@ -303,7 +303,7 @@ FILES = [f"rank-{rank:05d}.npy" for rank in range(RANKS)]
 
 def said(stderr):
     """Return the folder that stderr names, once."""
-    (folder,) = re.findall(r"^psrt: what led to the end of the job: psrt trace (.*)$", stderr, re.M)
+    (folder,) = re.findall(r"^psrt: last events saved; inspect them with: psrt trace (.*)$", stderr, re.M)
     return folder
 
 

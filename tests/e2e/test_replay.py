@@ -176,5 +176,5 @@ def test_a_replay_that_diverges_or_comes_to_something_else_fails(copy, ranks):
         "in the recorded run it pushed clock 27 on version",
     ]
     refused(diverged, *words, status=1)
-    words = ["the replay of other came to other parameters: sha256 .* instead of 0000"]
+    words = ["the replay of other ended with other parameters: sha256 .* instead of 0000"]
     refused(other, *words, status=1)

@@ -299,7 +299,7 @@ def test_checkpoints_go_on_after_a_death_and_the_job_from_them(launch, mode, die
             "--steps", step * 2 + 500,
         )  # fmt: skip
         assert done.status == 0, done.stderr
-        going_on = f"going on from step {step}, "
+        going_on = f"resuming from step {step}, "
         (line,) = [it for it in done.stdout.splitlines() if it.startswith(going_on)]
         assert line.endswith(f"which is without worker {dies}")
         summary = json.loads((launch.folder / out / "summary.json").read_text())

@@ -93,7 +93,7 @@ def test_sums_in_frames_are_those_of_one_process(comm, host, open_port, asked, m
 @pytest.mark.mpi(min_size=2)
 def test_a_frame_that_is_not_as_long_as_it_says_is_an_error(comm):
     """Sent by rank 1; rank 0 expects one of 20 to 100 bytes."""
-    too_long = "rank 1 sent {} bytes of a frame that says it has {}, expected at most 100"
+    too_long = "rank 1 sent {} bytes of a frame that claims to have {}, expected at most 100"
     for sent, nbytes, words in (
         (30, 30, ""),
         *((sent, it, too_long.format(sent, it)) for sent, it in ((60, 101), (30, 2**63), (30, 50))),

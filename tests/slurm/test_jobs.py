@@ -168,11 +168,11 @@ def test_a_signal_before_the_end_of_the_time(start, folder):
     job.cancel("--batch", "--signal=USR1")
     wait_until(lambda: "stopped as asked" in log(folder))
     wait_until(lambda: job.restarts == 1)
-    wait_until(lambda: "going on from step" in log(folder))
+    wait_until(lambda: "resuming from step" in log(folder))
     job.cancel()
     assert job.ended()[0] == "CANCELLED", log(folder)
     (stopped,) = (it for it in log(folder).splitlines() if "stopped as asked" in it)
-    (resumed,) = (it for it in log(folder).splitlines() if "going on from step" in it)
+    (resumed,) = (it for it in log(folder).splitlines() if "resuming from step" in it)
     assert stopped.split("from step ")[1].split(",")[0] == resumed.split()[4].strip(",")
 
 

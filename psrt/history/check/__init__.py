@@ -1,15 +1,15 @@
-"""Holds a history against the contract of its mode. Shares no code with what decided in the run.
+"""Checks a history against the contract of its mode, independently of the code that ran.
 
-Events are looked at in bulk, as columns of numbers: each rule is a handful of array operations on
-all events that it is about. It goes in three steps, and each relies on the one before:
+Events are checked in bulk, as columns of numbers: each rule is a handful of array operations on all
+events that it concerns. There are three steps, each of which relies on the one before:
 
-1. every event by itself is possible (``wellformed``);
-2. the events of a shard and of a worker come in a valid order: versions increase by one, a worker
-   is received and answered by turns until it leaves (``alternation``);
-3. all else: what each step computed on and at which rate (``steps``), what was sent, what came and
-   who was answered when (``exchange``), what became of every push and of what updates are made
-   (``updates``), sums and averages without servers (``sums``), what was written at the end
-   (``summary``) and meanwhile (``metrics``).
+1. every single event is possible (``wellformed``);
+2. the events of a shard and of a worker are in a valid order: versions increase by one, and pushes
+   and replies of a worker alternate until it leaves (``alternation``);
+3. everything else: the data and rate of each step (``steps``); what was sent, received and
+   answered, and when (``exchange``); what happened to every push, and what each update contains
+   (``updates``); sums and averages without servers (``sums``); what was written at the end
+   (``summary``) and during the run (``metrics``).
 
 The first violation of the earliest step is reported; within a step, the one that happened first.
 """

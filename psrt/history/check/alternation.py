@@ -1,8 +1,8 @@
-"""Whether events come in a valid order: all other rules of modes with servers rely on that.
+"""Checks that events are in a valid order: all other rules of modes with servers rely on it.
 
-At a shard, versions increase by one, and each worker is received and answered by turns until it has
-left, at the clock and on the version that it was given. At a worker, reads of all shards and pushes
-to all shards alternate.
+On a shard, versions increase by one. Pushes of each worker, at the clock and version that it was
+given, alternate with replies until it leaves. On a worker, reads of all shards and pushes to all
+shards alternate.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from psrt.history.events import MISSED, PARKED, Kind
 
 @dataclass(frozen=True, slots=True)
 class ReceivedPushes:
-    """The pushes that a shard received, worker after worker; (pushes,) columns."""
+    """The pushes that a shard received, grouped by worker; (pushes,) columns."""
 
-    #: Where in the shard's events each was received, and by which message that was.
+    #: The position of each receipt in the shard's events, and the number of its message.
     at: Ints
     message: Ints
     worker: Ints
     clock: Ints
-    #: That it was computed on.
+    #: The version that it was computed on.
     version: Ints
     samples: Ints
-    #: Staleness that it met: the shard's version then, minus that.
+    #: Staleness on arrival: the shard's version then, minus that.
     met: Ints
-    #: Position of the reply; the number of events where there is none.
+    #: Position of the reply; the number of events if there is none.
     reply: Ints
-    #: Position of the reply to its worker before; −1 for the first.
+    #: Position of the reply before to the same worker; −1 for the first.
     before: Ints
-    #: Whether it asks for a newer version only, as workers do that backups left behind, or that
-    #: have stopped.
+    #: Whether it only asks for a newer version: from a worker that a round did not wait for, or
+    #: that has stopped.
     asks: Bools
-    #: Whether its worker has stopped for a checkpoint, which asks, too; and where the last of those
-    #: that had stopped with it did, else 0.
+    #: Whether its worker has stopped for a checkpoint; and the position of the last stop of those
+    #: that stopped with it, else 0.
     stops: Bools
     all_stopped: Ints
 
@@ -60,25 +60,25 @@ class ReceivedPushes:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard's events, and what follows from them."""
+    """A shard's events, with derived columns."""
 
     number: int
     table: Table
-    #: By position: which message, counted from 0, it is part of.
+    #: By position: the number, from 0, of the message that it belongs to.
     message: Ints
     #: By position: the newest version, this event's included.
     version: Ints
     pushes: ReceivedPushes
-    #: By worker: position of its LEFT; the number of events where there is none.
+    #: By worker: position of its LEFT; the number of events if there is none.
     left: Ints
     #: Positions of the first event of each update: that of version v is at index v − 1.
     updates: Ints
 
     def find_push(self, positions: Ints) -> Ints:
-        """Return which of ``pushes`` is the gradient of each of these events; −1 for none."""
+        """Return the index in ``pushes`` of each event's gradient; −1 for none."""
         pushes, table = self.pushes, self.table
         real = np.flatnonzero(~pushes.asks)
-        # One number for each gradient. A worker's clocks ascend, so the keys of ``pushes`` do.
+        # One key for each gradient. A worker's clocks ascend, so the keys of ``pushes`` do, too.
         wide = int(table["clock"].max(initial=0)) + 2
         keys = pushes.worker[real] * wide + pushes.clock[real]
         at = find(keys, table["worker"][positions] * wide + table["clock"][positions])
@@ -87,38 +87,38 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The events of all workers, and what follows from them."""
+    """The events of all workers, with derived columns."""
 
     table: Table
-    #: Worker after worker, each in its order; (reads, shards) and (pushes, shards).
+    #: Grouped by worker, each in its order; (reads, shards) and (pushes, shards).
     reads: Grid
     pushes: Grid
-    #: By worker: position of its LEAVE; the number of events where it has none.
+    #: By worker: position of its LEAVE; the number of events if it has none.
     leave: Ints
-    #: Pushes of the steps amid which workers died: the first ones to some of the shards.
+    #: Pushes of incomplete steps of workers that died: the first ones, to some of the shards.
     unfinished: Ints
 
     @property
     def is_answer(self) -> Bools:
-        """By read, whether it answers a push, as all do but a worker's first."""
+        """By read, whether it answers a push; all do except a worker's first."""
         return same_as_before(self.table["worker"][self.reads[:, 0]])
 
 
 def shard_of(
     contract: Contract, number: int, table: Table, died: Bools, findings: Findings
 ) -> Shard | None:
-    """Return a shard's events in its terms; None, with a finding, where their order is not valid.
+    """Return a shard's events with derived columns; None, with a finding, if the order is invalid.
 
     Args:
         contract: of the run.
         number: of the shard.
-        table: its events, of which ``check_events`` has found nothing.
-        died: by worker, whether it never said that it leaves.
+        table: its events, which ``check_events`` has passed.
+        died: by worker, whether it never announced that it leaves.
         findings: takes what is wrong.
     """
     starts = table.are(Kind.RECEIVE, Kind.LEFT)
     findings.on(table, np.zeros(min(1, len(table)), np.int64)).require(
-        ALTERNATION, starts[:1], "shard {shard} acts before any message came"
+        ALTERNATION, starts[:1], "shard {shard} acts before any message arrived"
     )
     version = _versions(table, findings)
     left = _departures(contract, number, table, findings)
@@ -178,7 +178,7 @@ def _departures(contract: Contract, number: int, table: Table, findings: Finding
     missed = gone[table["flag"][gone] == MISSED]
     mortal = np.isin(table["worker"][missed], contract.crashes)
     findings.on(table, missed).require(
-        MEMBERSHIP, mortal, "worker {worker} was taken to be dead, which none was to be"
+        MEMBERSHIP, mortal, "worker {worker} was declared dead in a run that declares none"
     )
     return left
 
@@ -192,7 +192,7 @@ def _received(
     findings: Findings,
 ) -> ReceivedPushes:
     """Check that RECEIVE and REPLY alternate for each worker until LEFT; return the pushes."""
-    # Sorted by worker, stably: what a shard and one worker said to each other stands together.
+    # A stable sort by worker groups the dialogue of the shard with each worker.
     dialogue = table.where(Kind.RECEIVE, Kind.REPLY, Kind.LEFT)
     at = dialogue[np.argsort(table["worker"][dialogue], kind="stable")]
     worker, kind = table["worker"][at], table["kind"][at]
@@ -213,8 +213,8 @@ def _received(
         ),
         (
             left & unanswered & ~died[worker],
-            "worker {worker} left shard {shard} with its last push unanswered, and yet said that "
-            "it leaves",
+            "worker {worker} announced that it leaves shard {shard} while its last push was "
+            "unanswered",
         ),
     ):
         findings.on(table, at).require(
@@ -232,7 +232,7 @@ def _received(
     given = np.where(last_reply < 0, 0, table["clock"][last_reply])
     messages = np.cumsum(table.are(Kind.RECEIVE, Kind.LEFT)) - 1
     stops = table["flag"][positions] == PARKED
-    # Who stops does not say what it has: what it was answered last.
+    # A stop does not say clock and version: they are those of the last answer.
     has = np.where(last_reply < 0, 0, table["version"][last_reply])
     has = np.where(stops, has, table["version"][positions])
     return ReceivedPushes(
@@ -274,7 +274,7 @@ def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
     i = np.flatnonzero(pushes.reply < len(table))
     at = pushes.reply[i]
     given, met, least = table["clock"][at], shard.version[at], pushes.clock[i] + ~pushes.asks[i]
-    # In a round all go on with its version, also those that were overtaken.
+    # After a round all continue with its version, including those that it did not wait for.
     due = met if contract.rounds else pushes.clock[i] + ~pushes.asks[i]
     text = (
         "shard {shard} answered clock {pushed} of worker {worker} with clock {clock} at version "
@@ -292,10 +292,10 @@ def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
 
 
 def _check_missed(contract: Contract, shard: Shard, findings: Findings) -> None:
-    """Check that who was taken to be dead was so at the clock behind its last push.
+    """Check that a worker was declared dead at the clock after its last push.
 
-    With backups a shard moves a worker that it has not waited for to the newest round. It may say
-    that one, or, where somebody else says who is dead, what was sent.
+    With backups a shard moves a worker that it did not wait for to the newest round. The clock may
+    be that one or, if rank 0 declares the death, the one that was sent.
     """
     pushes, table = shard.pushes, shard.table
     gone = table.where(Kind.LEFT)
@@ -310,18 +310,18 @@ def _check_missed(contract: Contract, shard: Shard, findings: Findings) -> None:
     findings.on(table, gone).require(
         ALTERNATION,
         (clock == due) | (clock == moved),
-        "worker {worker} was taken to be dead at clock {clock}, expected {due}{moved}",
+        "worker {worker} was declared dead at clock {clock}, expected {due}{moved}",
         due=due,
         moved=[f" or {it}" if it != of else "" for it, of in zip(moved, due, strict=True)],
     )
 
 
 def workers_of(contract: Contract, table: Table, leave: Ints, findings: Findings) -> Workers | None:
-    """Return what the workers of a mode with servers did; None where its order is not valid."""
+    """Return the workers' events of a mode with servers; None if the order is invalid."""
     pushed = table.where(Kind.PUSH)
     unfinished = _unfinished(contract, table, pushed, leave)
     reads = _grid(contract, table, table.where(Kind.READ), "read", findings)
-    # Where servers have several shards, a gradient may be pushed part by part, the last first.
+    # With several shards per server, a gradient may be pushed in parts, the last shard first.
     in_parts = contract.shards > contract.servers
     finished = np.setdiff1d(pushed, unfinished)
     pushes = _grid(contract, table, finished, "pushed", findings, any_order=in_parts)
@@ -337,9 +337,9 @@ def workers_of(contract: Contract, table: Table, leave: Ints, findings: Findings
 
 
 def _unfinished(contract: Contract, table: Table, pushed: Ints, leave: Ints) -> Ints:
-    """Return the pushes that are too few for a step, of workers that died while they computed."""
+    """Return the pushes of incomplete steps, of workers that died while computing."""
     if contract.shards == contract.servers:
-        return pushed[:0]  # all pushes of a step are sent at its end
+        return pushed[:0]  # all pushes of a step are sent at its end, so none are incomplete
     owner = table["worker"][pushed]
     rank, starts = rank_in_group(owner, contract.workers)
     count = np.diff(np.append(starts, len(pushed)))
@@ -367,7 +367,7 @@ def _grid(
         )
         return None
     grid = at.reshape(-1, shards)
-    # One event behind the other.
+    # Consecutive events.
     first = grid[:, :1]
     holds = (grid == first + np.arange(shards)).all(1)
     if any_order:
@@ -382,14 +382,14 @@ def _grid(
 
 
 def _check_alternation(workers: Workers, findings: Findings) -> None:
-    """Check that reads and pushes alternate, and that a read comes first and last."""
+    """Check that reads and pushes alternate, with a read first and last."""
     table, leaves = workers.table, workers.table.where(Kind.LEAVE)
     at = np.sort(np.concatenate([workers.reads[:, 0], workers.pushes[:, 0], leaves]))
     kind, follows = table["kind"][at], same_as_before(table["worker"][at])
     before = np.where(follows, previous(kind, 0), 0)
     read = (before == 0) | (before == Kind.PUSH)
     push = before == Kind.READ
-    leave = (before == 0) | (before == Kind.READ)  # one without data never reads
+    leave = (before == 0) | (before == Kind.READ)  # a worker without data never reads
     holds = np.select([kind == Kind.READ, kind == Kind.PUSH], [read, push], leave)
     text = "worker {worker} has {kind} of clock {clock} after {before}"
     findings.on(table, at).require(
@@ -402,12 +402,12 @@ def _check_alternation(workers: Workers, findings: Findings) -> None:
 
 
 def _late(contract: Contract, table: Table, pushes: Ints) -> Ints:
-    """Return by push that whose parameters its gradient is of, in a pipeline that is not drained.
+    """Return for each push the one whose reply its gradient was computed on, for PipeDream.
 
     Args:
         contract: of the run.
         table: of the pushes.
-        pushes: positions, worker after worker, each in its order.
+        pushes: positions, grouped by worker, each in its order.
     """
     epoch = np.floor(table.real("progress")[pushes])
     behind = np.minimum(rank_in_run(table["worker"][pushes], epoch), contract.behind)
@@ -416,9 +416,9 @@ def _late(contract: Contract, table: Table, pushes: Ints) -> Ints:
 
 
 def _check_computed_on(contract: Contract, workers: Workers, findings: Findings) -> None:
-    """Check that a gradient is of the clock and the versions that were read just before.
+    """Check that a gradient has the clock and the versions of the read just before.
 
-    In a pipeline that is not drained versions are of some reads before.
+    In a pipeline that is not drained, the versions are those of an earlier read.
     """
     table, pushes = workers.table, workers.pushes
     # Reads and pushes alternate, so the last read before a push in the table is its worker's own.
@@ -444,7 +444,7 @@ def _check_computed_on(contract: Contract, workers: Workers, findings: Findings)
     for name in ("clock", "version", "tau"):
         zero &= table[name][first] == 0
     findings.on(table, first[:, 0]).require(
-        READS, np.all(zero, axis=1), "worker {worker} begins with what is not version 0 at clock 0"
+        READS, np.all(zero, axis=1), "worker {worker} does not start with version 0 at clock 0"
     )
 
 

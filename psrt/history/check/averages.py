@@ -1,12 +1,12 @@
-"""What averages among neighbours have in common: who takes what of whom, and that nothing is lost.
+"""Rules that all averages among neighbours share: who takes what, and that nothing is lost.
 
-No vector is in a history, but of each that is averaged there is a digest, a sum over its elements
-with signs, and a norm. By the digests it shows that what a worker took is what its neighbour
-offered for that round. And as sums are linear, that of an average is the average of the sums, by
-the weights that the graph says, but for rounding, whose bound is derived in ``runtime.conserved``.
+A history has no vectors. For each averaged vector it has a digest, a sum over its elements with
+random signs, and a norm. The digests show that a worker took exactly what its neighbour offered for
+that round. As sums are linear, the sum of an average is the average of the sums, by the weights of
+the graph, except for rounding, whose bound is derived in ``runtime.conserved``.
 
-**Who has left.** A worker takes part in every round below the clock that it leaves with. Of one
-that died, only some may have got what it offered last.
+**Departed workers.** A worker takes part in every round below the clock at which it leaves. If it
+died, only some neighbours may have got its last offer.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from psrt.history.header import Header
 from psrt.history.kinds import Mixed, Offer, Take, Vector
 from psrt.topology import Topology, topology_of
 
-#: Bytes of a message, without what goes with it.
+#: Bytes of a message without its payload.
 MESSAGE = 64
 
 
 def mixing_of(header: Header) -> Topology:
-    """Return how the workers of a run mix, by its topology's row.
+    """Return how the workers of a run mix, from its topology's row.
 
-    Of a graph without a name, one that was drawn or a user's own, the header has the edges.
+    For a graph without a name, random or the user's own, the header has the edges.
 
     Raises:
         ConfigError: if the header cannot be that of a run of psrt.
@@ -67,11 +67,11 @@ def mixing_of(header: Header) -> Topology:
 
 @dataclass(frozen=True, slots=True)
 class Averagers:
-    """The workers of a run whose workers average, and what is known of each."""
+    """The workers of a run with averages, and what is known of each."""
 
     contract: Contract
     table: Table
-    #: Elements of a vector; 0 where nothing was computed.
+    #: Elements of a vector; 0 if nothing was computed.
     n: int
     #: By worker, whether it died, and whether anything is known of it.
     died: Bools
@@ -81,7 +81,7 @@ class Averagers:
     def of(
         cls, contract: Contract, header: Header, table: Table, leave: Ints, findings: Findings
     ) -> Averagers:
-        """Check what each of them does by itself, its steps; return them."""
+        """Check each worker's own steps; return them."""
         check_silence(table, leave, np.zeros(len(table), bool), findings)
         check_local_steps(contract, table, leave, findings)
         check_own_rates(contract, header, table, findings)
@@ -98,11 +98,11 @@ class Averagers:
         )
 
     def check_norms(self, at: Ints, findings: Findings) -> None:
-        """Check that the norms of some vectors, by which rounding is judged, fit their sums."""
+        """Check that the norms of vectors, which bound rounding, fit their sums."""
         most = self.table.real(Offer.rms)[at] * self.n
         holds = may_be_norms(self.table.real(Vector.total)[at], most, self.n)
-        text = "{kind} of worker {worker} at clock {clock} adds up to {total:.9g}, by a norm of "
-        text += "{rms:g} at most {most:.9g}, and hardly so little"
+        text = "{kind} of worker {worker} at clock {clock} adds up to {total:.9g}, which does not "
+        text += "fit a norm of {rms:g}: at most {most:.9g}, and very unlikely so little"
         findings.on(self.table, at).require(CONSERVED, holds, text, most=most, counts=False)
 
     def check_causality(self, takes: Ints, offers: Ints, findings: Findings) -> None:
@@ -121,11 +121,11 @@ class Averagers:
         table = self.table
         at = table.where(Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.TRACK)
         nothing = (parts(table[Vector.digests])[1][at] == 0) & (table["tau"][at] == 0)
-        text = "{kind} of worker {worker} in round {clock} says what only averages of pairs have"
+        text = "{kind} of worker {worker} in round {clock} has fields that only pairs have"
         findings.on(table, at).require(OFFERS, nothing, text, counts=False)
 
     def check_plain(self, vectors: Ints, results: Ints, findings: Findings) -> None:
-        """Check that these vectors have no weight of their own, and that no result is divided."""
+        """Check that these vectors have weight 1, and that no result is divided by a weight."""
         table = self.table
         text = "{kind} of worker {worker} at clock {clock} has weight {weight:g}, expected 1"
         plain = table.real(Offer.weight)[vectors] == 1
@@ -140,10 +140,10 @@ class Averagers:
         """Check that the sum over all who take part in a round stays, and so the mean.
 
         Args:
-            before: (k,) positions of what each of them has.
-            ends: (k,) of what it goes on with.
+            before: (k,) positions of what each has before.
+            ends: (k,) positions of what each continues with.
             slack: by round, the most that rounding may make of it.
-            whole: by round, whether all is known of it.
+            whole: by round, whether everything is known.
             findings: takes what is wrong.
         """
         table, clock = self.table, self.table["clock"][ends]
@@ -152,8 +152,8 @@ class Averagers:
         last = np.zeros(len(whole), np.int64)
         np.maximum.at(last, clock, ends)
         text = (
-            "round {clock} moves what all workers together have from {had:.9g} to {has:.9g}, by "
-            "more than rounding, {slack:.1g}"
+            "round {clock} changes the sum over all workers from {had:.9g} to {has:.9g}, by more "
+            "than rounding, {slack:.1g}"
         )
         findings.on(table, last).require(
             CONSERVED, ~whole | are_near(has, had, slack), text, had=had, has=has, slack=slack
@@ -162,16 +162,16 @@ class Averagers:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Events that workers have one of in each round, worker after worker."""
+    """Events that each worker has one of per round, grouped by worker."""
 
     at: Ints
-    #: By worker, their number, and where they begin.
+    #: By worker, their number and the first one.
     count: Ints
     start: Ints
 
     @classmethod
     def of(cls, table: Table, at: Ints, workers: int) -> Series:
-        """Return those at these positions."""
+        """Return the events at these positions."""
         count = np.bincount(table["worker"][at], minlength=workers)
         return cls(at, count, np.cumsum(count) - count)
 
@@ -186,33 +186,33 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """What workers offer in each round, and what comes of it at each that takes some of it."""
+    """Offers and takes of each round, and the resulting averages."""
 
     all: Averagers
     offers: Series
     ends: Series
-    #: Positions of what is taken.
+    #: Positions of the takes.
     takes: Ints
-    #: By round of the period: (W, W) whether one takes of the other.
+    #: By round of the period: (W, W) whether one takes the other's offer.
     linked: Bools
-    #: Offers of one that died that may be lost to some of those that they were for, at most.
+    #: The most offers of a worker that died that may be lost to some of its neighbours.
     lost: int
 
     @cached_property
     def taken(self) -> tuple[Ints, Ints, Ints]:
-        """By take, who takes, of whom, and in which round."""
+        """By take, the taker, its neighbour, and the round."""
         worker, source, clock = (self.all.table[it] for it in ("worker", Take.neighbour, "clock"))
         return worker[self.takes], source[self.takes], clock[self.takes]
 
     @cached_property
     def offered(self) -> Ints:
-        """By take, where that was offered; −1 where it is not known."""
+        """By take, the position of the offer; −1 if unknown."""
         _, source, clock = self.taken
         return self.offers.find(source, clock)
 
     @cached_property
     def _known(self) -> tuple[Ints, Ints, Ints]:
-        """The takes of rounds that have an end, its row in ``ends``, and where each was offered."""
+        """The takes of complete rounds, their rows in ``ends``, and their offers' positions."""
         taker, _, clock = self.taken
         inside = clock < self.ends.count[taker]
         row = (self.ends.start[taker] + clock)[inside]
@@ -220,11 +220,11 @@ class Level:
 
     @property
     def count(self) -> Ints:
-        """By average, the number of what it takes."""
+        """By average, the number of takes."""
         return np.bincount(self._known[1], minlength=len(self.ends.at))
 
     def over_takes(self, column: Floats | None = None) -> Floats:
-        """Return, by average, the sum of its weights, each times a column of what it takes."""
+        """Return, by average, the weighted sum of a column of its takes."""
         takes, row, source = self._known
         values = self.all.table.real(Take.factor)[takes]
         if column is not None:
@@ -234,18 +234,18 @@ class Level:
 
     @property
     def sure(self) -> Bools:
-        """By average, whether all that it takes is known."""
+        """By average, whether all of its takes are known."""
         _, row, source = self._known
         sure = np.ones(len(self.ends.at), bool)
         sure[row[source < 0]] = False
         return sure
 
     def check_taken(self, findings: Findings) -> None:
-        """Check that each takes of neighbours of a round what they had for it, and not before."""
+        """Check that each take is of a neighbour in the round, and of what it has offered."""
         table, everybody = self.all.table, self.all
         taker, source, clock = self.taken
         linked = self.linked[clock % len(self.linked), taker, source]
-        # Whoever died may have sent to some before it could write that it did.
+        # A worker that died may have sent before it could record the offer.
         may = np.where(everybody.told, self.offers.count + everybody.died, np.iinfo(np.int64).max)[
             source
         ]
@@ -254,7 +254,7 @@ class Level:
             NEIGHBOURS,
             linked & (clock < may),
             text,
-            why=lambda i: "which has left" if linked[i] else "which is no neighbour of it then",
+            why=lambda i: "which has left" if linked[i] else "which is not its neighbour then",
         )
         known = self.offered >= 0
         at, its = self.takes[known], self.offered[known]
@@ -267,7 +267,7 @@ class Level:
         everybody.check_causality(at, its, findings)
 
     def check_missing(self, findings: Findings) -> None:
-        """Check that no worker ends a round without a neighbour that takes part in it."""
+        """Check that no worker ends a round without a neighbour that takes part."""
         workers, wide = len(self.offers.count), int(self.offers.count.max(initial=0)) + 2
         taker, source, clock = self.taken
         taken = np.unique((taker * wide + np.minimum(clock, wide - 1)) * workers + source)
@@ -281,8 +281,8 @@ class Level:
             there, after = (
                 find(taken, (of * wide + it) * workers + other) >= 0 for it in (at, at + 1)
             )
-            # What a worker sent last may be lost with it, to some of those that it was for; in two
-            # rounds, then both, since it may be one ahead of who has not got the first.
+            # The last offer of a worker that died may be lost to some of its neighbours; in modes
+            # where it may be one round ahead, the last two.
             last = self.offers.count[other] - 1
             lost = (at == last) | ((at == last - 1) & ~after & (self.lost > 1))
             text = "worker {worker} ends round {clock} without worker {other}, which takes part"
@@ -296,10 +296,11 @@ class Level:
             )
 
     def check_weights(self, due: Floats, findings: Findings) -> None:
-        """Check by which factor each is taken; nan where it is not known."""
+        """Check the weight of each take; nan where it is unknown."""
         factor = due.astype(np.float32)
         text = (
-            "worker {worker} weighs what worker {neighbour} has for round {clock} by {factor:g}, "
+            "worker {worker} gives what worker {neighbour} has for round {clock} the weight "
+            "{factor:g}, "
         )
         findings.on(self.all.table, self.takes).require(
             NEIGHBOURS,
@@ -309,9 +310,9 @@ class Level:
         )
 
     def check_receivers(self, least: Ints, most: Ints, findings: Findings) -> None:
-        """Check to how many each offer went."""
+        """Check the number of neighbours that each offer went to."""
         said = self.all.table[Offer.receivers][self.offers.at]
-        text = "worker {worker} sent what it has for round {clock} to {said}, expected {due}"
+        text = "worker {worker} sent its offer of round {clock} to {said} workers, expected {due}"
         findings.on(self.all.table, self.offers.at).require(
             OFFERS, (said >= least) & (said <= most), text, said=said, due=most, counts=False
         )
@@ -329,15 +330,15 @@ class Level:
         """Check that the sums of averages are the averages of sums.
 
         Args:
-            own: (k,) by average, the position of what is averaged into; −1 where it is not known.
-            share: (k,) the weight of that.
-            sure: (k,) whether these, and all that is taken, are known.
+            own: (k,) by average, the position of the worker's own vector; −1 if unknown.
+            share: (k,) the weight of the own vector.
+            sure: (k,) whether these and all takes are known.
             findings: takes what is wrong.
             rate: the share of each difference that is taken.
-            less: (k,) positions of what differences are from, where that is not ``own``.
+            less: (k,) positions of the vectors that are subtracted in differences, if not ``own``.
 
         Returns:
-            (k,) the most that rounding may make of each.
+            (k,) the bound of each one's rounding.
         """
         table, n, ends = self.all.table, self.all.n, self.ends.at
         total, size = table.real(Vector.total), table.real(Offer.rms) * n
@@ -351,7 +352,7 @@ class Level:
         said = total[ends]
         text = (
             "worker {worker} ends round {clock} with a vector whose numbers add up to {said:.9g}, "
-            "expected {due:.9g}, {slack:.1g} off at most, of what it had and took"
+            "expected {due:.9g} ± {slack:.1g} from what it had and took"
         )
         findings.on(table, ends).require(
             CONSERVED,
@@ -366,7 +367,7 @@ class Level:
 
 
 def check_order(table: Table, takes: Ints, findings: Findings, *, vectors: int = 1) -> None:
-    """Check that in a round what neighbours have is taken in their order, each once."""
+    """Check that in a round the neighbours' offers are taken in worker order, each once."""
     worker, clock, source = (table[it][takes] for it in ("worker", "clock", Take.neighbour))
     rank = source * vectors + table["flag"][takes] % vectors
     again = (worker == previous(worker, -1)) & (clock == previous(clock, -1))
@@ -385,19 +386,19 @@ def check_order(table: Table, takes: Ints, findings: Findings, *, vectors: int =
 def check_waiting(
     contract: Contract, table: Table, findings: Findings, *, exact: bool = True
 ) -> None:
-    """Check what workers say of their waiting; it may be less than the time where not ``exact``."""
+    """Check the recorded waiting; if not ``exact``, it may be less than the time passed."""
     taken = table.are(Kind.TAKE)
-    # The last event before each that is no take.
+    # The last event before each that is not a take.
     last = np.maximum.accumulate(np.where(taken, 0, np.arange(len(table))))
     at = table.where(Kind.OFFER, Kind.MIXED, Kind.LEAVE)
     since = last[at - 1]
     same = (at > 0) & (table["worker"][since] == table["worker"][at])
     exact = exact and contract.exact_times
-    timed = same | contract.one_clock  # else the first one's clock is not that of the run
+    timed = same | contract.one_clock  # otherwise a worker's first event is on another clock
     at, since = at[timed], np.where(same, since, -1)[timed]
     loose = np.full(len(at), not exact)
     if contract.cut:
-        # At the end of an epoch the first worker waits for the parts of the others.
+        # At the end of an epoch the first worker also waits for the parts of the others.
         ends = table.are(Kind.MIXED, Kind.TRACK)[since]
         loose |= (table["worker"][at] == 0) & (since >= 0) & ends
     for these, most in ((~loose, False), (loose, True)):

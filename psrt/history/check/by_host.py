@@ -1,9 +1,9 @@
-"""Gossip by host: what ranks of a host average, what hosts mix, and that all of a host have that.
+"""Gossip by host: what the ranks of a host average, what hosts mix, and that all ranks get it.
 
-The first worker of a host leads it. In each round it takes what its members have offered, offers
-the mean to other hosts, takes theirs, and has what came of it; all of that with the flag HOST. Then
-it and its members have the same. It does so until its last member leaves, though itself it may have
-left the rounds before. So there are two levels of averages, each by its own weights; see
+The first worker of a host is its leader. In each round it takes the offers of its members, offers
+their mean to other hosts, takes the means of those, and records the result, all with the flag HOST.
+Then it and its members continue with the result. It does so until its last member leaves, even if
+it has left the rounds itself. So there are two levels of averages, each with its own weights; see
 ``averages``.
 """
 
@@ -43,21 +43,21 @@ from psrt.topology.registry import HostLevel
 
 @dataclass(frozen=True, slots=True)
 class _Rounds:
-    """The events of all workers by what they are."""
+    """The events of all workers by kind."""
 
     all: Averagers
     mixing: HostLevel
-    #: By worker, whoever leads its host, and whether it does so itself.
+    #: By worker, the leader of its host, and whether it is the leader itself.
     leader: Ints
     leads: Bools
-    #: What workers go on with.
+    #: The results with which workers continue.
     mixes: Series
-    #: Inside of hosts, what workers have and the mean of a host; among them, that and what came.
+    #: Inside hosts, workers' vectors and the host's mean; among hosts, that and the result.
     inside: Level
     between: Level
 
     def sure(self, series: Series) -> Ints:
-        """Return, by worker, the rounds in which nobody may do without it."""
+        """Return, by worker, the rounds that cannot complete without it."""
         return np.where(self.all.died, np.maximum(series.count - 1, 0), series.count)
 
 
@@ -97,7 +97,7 @@ def _rounds_of(header: Header, everybody: Averagers, leave: Ints, findings: Find
     of_host = table["flag"] == HOST
 
     def series(kind: Kind, by_hosts: bool) -> Series:
-        """Return those of a kind, which are to count rounds one by one."""
+        """Return the events of a kind, whose rounds must increase by one."""
         at = np.flatnonzero(table.are(kind) & (of_host == by_hosts))
         rank, _ = rank_in_group(table["worker"][at], workers)
         text = "worker {worker} has {kind} with flag {flag} of round {clock}, expected round {due}"
@@ -106,7 +106,7 @@ def _rounds_of(header: Header, everybody: Averagers, leave: Ints, findings: Find
 
     offers, mixes = series(Kind.OFFER, False), series(Kind.MIXED, False)
     means, results = series(Kind.OFFER, True), series(Kind.MIXED, True)
-    own = (leader[:, None] == np.arange(workers)) & ~leads[:, None]  # of each the one that leads it
+    own = (leader[:, None] == np.arange(workers)) & ~leads[:, None]  # by member, its leader
     linked = np.array([(it > 0) & ~np.eye(workers, dtype=bool) for it in mixing.matrices])
     takes = [np.flatnonzero(table.are(Kind.TAKE) & (of_host == it)) for it in (False, True)]
     rounds = _Rounds(
@@ -123,10 +123,10 @@ def _rounds_of(header: Header, everybody: Averagers, leave: Ints, findings: Find
         more = begun.count - ended.count
         wrong = np.flatnonzero((more != 0) & ~(died & (more == 1)))
         findings.on(table, leave[wrong[:1]] - died[wrong[:1]]).forbid(
-            TURNS, "worker {worker} ends amid a round"
+            TURNS, "worker {worker} ends in the middle of a round"
         )
     others = np.flatnonzero(~leads[table["worker"]] & (of_host | table.are(Kind.TAKE)))
-    text = "worker {worker} has {kind} of a round of hosts, it does not lead its host"
+    text = "worker {worker} has {kind} of a round of hosts, but does not lead its host"
     findings.on(table, others).forbid(TURNS, text)
     return rounds
 
@@ -136,7 +136,7 @@ def _check_blocks(rounds: _Rounds, adapts_first: bool, findings: Findings) -> No
     table, mixes = rounds.all.table, rounds.mixes
     offers, means, results = rounds.inside.offers, rounds.between.offers, rounds.between.ends
     steps = Series.of(table, table.where(Kind.STEP), rounds.all.contract.workers)
-    #: What comes after the other of that many rounds before, where both are.
+    #: Each first kind comes after the second kind of that many rounds before, if both exist.
     order = [
         (steps, offers, 0) if not adapts_first else (offers, steps, 0),
         *((mixes, it, 0) for it in (steps, offers, results)),
@@ -156,21 +156,21 @@ def _check_blocks(rounds: _Rounds, adapts_first: bool, findings: Findings) -> No
             because=[before],
         )
     if not adapts_first:
-        # They travel while the gradient is computed; in the first round, if nobody is waited for.
+        # Offers travel while the gradient is computed; in the first round, if no member is awaited.
         worker, clock = table["worker"][means.at], table["clock"][means.at]
         step = steps.find(worker, clock)
         waits = np.bincount(rounds.leader)[worker] > 1
         holds = (step < 0) | ((means.at > step) == ((clock == 0) & waits))
         text = "worker {worker} offers the mean of its host for round {clock} on the wrong side of "
         findings.on(table, means.at).require(TURNS, holds, text + "its step", because=[step])
-    # Members' are taken right before a mean, and those of hosts right after it.
+    # Offers of members are taken right before a mean, and those of hosts right after it.
     for level, of_host in ((rounds.inside, False), (rounds.between, True)):
         worker, _, clock = level.taken
         end = level.ends.find(worker, clock)
         begin = means.find(worker, clock)
         if not of_host:
             begin = np.maximum(results.find(worker, clock - 1), offers.find(worker, clock))
-        # Of a round that death left half recorded there is no end.
+        # A round that a death left half recorded has no end.
         holds = (level.takes > begin) & (level.takes < np.where(end < 0, len(table), end))
         holds &= ((begin >= 0) | (not of_host)) & ((end >= 0) | rounds.all.died[worker])
         text = "worker {worker} takes what worker {neighbour} has for round {clock} out of its turn"
@@ -178,21 +178,21 @@ def _check_blocks(rounds: _Rounds, adapts_first: bool, findings: Findings) -> No
 
 
 def _check_means(rounds: _Rounds, findings: Findings) -> None:
-    """Check the means of hosts: all of those that take part weigh the same."""
+    """Check the means of hosts: all workers that take part have the same weight."""
     table, level = rounds.all.table, rounds.inside
     means = level.ends.at
     if not len(means):
         return
     own = level.offers.find(table["worker"][means], table["clock"][means])
     number = level.count + (own >= 0)
-    text = "worker {worker} says that {weight:g} workers are in round {clock}, expected {due}"
+    text = "worker {worker} records {weight:g} workers in round {clock}, expected {due}"
     findings.on(table, means).require_equal(
         NEIGHBOURS, table.real(Mixed.weight)[means], number, text
     )
     taker, _, clock = level.taken
     mean = level.ends.find(taker, clock)
     level.check_weights(np.where(mean >= 0, 1.0 / table.real(Mixed.weight)[mean], np.nan), findings)
-    # Without one's own, the first one is moved.
+    # Without an own vector, the first take is the one that is moved.
     first = np.full(len(means), -1)
     row = np.searchsorted(means, mean[mean >= 0])
     first[row[::-1]] = level.offered[mean >= 0][::-1]
@@ -202,7 +202,7 @@ def _check_means(rounds: _Rounds, findings: Findings) -> None:
 
 
 def _check_results(rounds: _Rounds, findings: Findings) -> None:
-    """Check what comes of means."""
+    """Check the results of means."""
     table, level, mixing = rounds.all.table, rounds.between, rounds.mixing
     results, size = level.ends.at, table.real(Mixed.weight)
     if not len(results):
@@ -218,26 +218,26 @@ def _check_results(rounds: _Rounds, findings: Findings) -> None:
     level.check_weights(due, findings)
     start = level.offers.find(table["worker"][results], table["clock"][results])
     level.check_sums(start, 1.0 - level.over_takes(), level.sure, findings)
-    text = "worker {worker} says that {weight:g} workers are in round {clock}, expected {due:g}"
+    text = "worker {worker} records {weight:g} workers in round {clock}, expected {due:g}"
     findings.on(table, results).require_equal(
         NEIGHBOURS, size[results], size[start], text, counts=False
     )
 
 
 def _check_what_workers_have(rounds: _Rounds, findings: Findings) -> None:
-    """Check that all workers of a host go on with what came of its round."""
+    """Check that all workers of a host continue with the result of its round."""
     table, at = rounds.all.table, rounds.mixes.at
     worker, clock = table["worker"][at], table["clock"][at]
     lead = rounds.leader[worker]
     came = rounds.between.ends.find(lead, clock)
-    # Whoever led it has died, and what it has itself is all there is.
+    # Its leader has died, so it has only its own vector.
     alone = (came < 0) & rounds.all.died[lead] & (lead != worker)
-    text = "worker {worker} goes on from round {clock}, in which its host did not mix"
+    text = "worker {worker} continues from round {clock}, in which its host did not mix"
     findings.on(table, at).require(NEIGHBOURS, (came >= 0) | alone, text)
     source = np.where(came >= 0, came, rounds.inside.offers.find(worker, clock))
     known = (came >= 0) | (alone & rounds.all.told[lead])
     it, its = at[known], source[known]
-    text = "worker {worker} goes on from round {clock} with {said}, its host has {due}"
+    text = "worker {worker} continues from round {clock} with {said}, its host has {due}"
     for name in (Vector.digests, Vector.total):
         column = table.column(name)
         same = (column[it] == column[its]) | (np.isnan(column[it]) & np.isnan(column[its]))
@@ -245,13 +245,13 @@ def _check_what_workers_have(rounds: _Rounds, findings: Findings) -> None:
             OFFERS, same, text, said=column[it], due=column[its], because=[its]
         )
     if rounds.all.contract.one_clock:
-        text = "worker {worker} has what its host has of round {clock} before that"
+        text = "worker {worker} has its host's result of round {clock} before the host has it"
         before = table.real("time")[at[came >= 0]] >= table.real("time")[came[came >= 0]]
         findings.on(table, at[came >= 0]).require(CAUSALITY, before, text)
 
 
 def _check_said(rounds: _Rounds, findings: Findings) -> None:
-    """Check to how many each offer went, and what is the same in all of these events."""
+    """Check the number of receivers of each offer, and fields that are constant."""
     table, inside, between = rounds.all.table, rounds.inside, rounds.between
     worker, clock = table["worker"][inside.offers.at], table["clock"][inside.offers.at]
     most = (~rounds.leads[worker]).astype(np.int64)
@@ -274,7 +274,7 @@ def _check_all(rounds: _Rounds, findings: Findings) -> None:
         return
     clock = table["clock"][at]
     count, its = np.bincount(clock), offers.find(table["worker"][at], clock)
-    # All that is weighed in an average is no larger than what all have together.
+    # The vectors in an average are no larger than those of all workers together.
     size: Floats = everybody.n * table.real(Offer.rms)[its]
     most = 8.0 * np.bincount(clock, size).astype(np.float64)
     slack = (count + 4) * (most * ROUNDING + everybody.n * TINY) * MORE
@@ -286,12 +286,12 @@ def _check_all(rounds: _Rounds, findings: Findings) -> None:
 
 
 def _sent_bytes(rounds: _Rounds, n: int) -> tuple[int, int]:
-    """Return the bytes that all workers sent, at least and at most: the same."""
+    """Return the least and the most bytes that all workers sent, which are equal."""
     table, between = rounds.all.table, rounds.between
     offers = (rounds.inside.offers, between.offers)
     sent = sum(int(table[Offer.receivers][it.at].sum()) for it in offers)
     members = ~rounds.leads
-    sent += int(rounds.mixes.count[members].sum())  # what came of a round goes to each
+    sent += int(rounds.mixes.count[members].sum())  # each gets the result of a round
     linked = between.linked.any(axis=0)
     leaves = int((linked | linked.T).sum()) + int(members.sum())
     nbytes = sent * (MESSAGE + ITEMSIZE * n) + leaves * MESSAGE

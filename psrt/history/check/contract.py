@@ -1,22 +1,22 @@
-"""What a mode promises, as numbers, out of a history's header: written down here for itself.
+"""What a mode promises, as numbers, from a history's header: derived independently here.
 
-A mode's row declares what it promises (`psrt.config.modes`); what that means is written down here
-anew. Nothing is taken from what decides in a run, or a mistake there would be repeated here.
+A mode's row declares what it promises (`psrt.config.modes`); this file derives again what that
+means. It uses nothing of the code that decides in a run, whose mistakes it would repeat.
 
 ==================  =============  ======  ====================  ==========================
 mode                quorum         gate    late: staler than     update
 ==================  =============  ======  ====================  ==========================
 sync                W              round   –                     all live workers' pushes
-sync, b backups     W − b          round   0                     whoever came first
+sync, b backups     W − b          round   0                     the first pushes to arrive
 async               1              none    the drop limit, if    the push
 ssp(s)              1              s       the drop limit, if    the push
-softsync(k)         ⌊W/k⌋, ≥ 1     none    the drop limit, if    whoever came first
+softsync(k)         ⌊W/k⌋, ≥ 1     none    the drop limit, if    the first pushes to arrive
 local-sgd, servers  W              round   –                     all live workers' averages
 easgd               W              round   –                     all live workers' forces
 easgd, asynchronous 1              none    –                     the force
 ==================  =============  ======  ====================  ==========================
 
-W counts the workers that a shard has not seen leave.
+W is the number of workers that have not left the shard.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from psrt.history.header import MOST, Header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """The numbers that a history is held against."""
+    """The numbers that a history is checked against."""
 
     mode: Mode
     #: W, and the numbers of shards and of servers.
@@ -45,13 +45,13 @@ class Contract:
     servers: int
     #: Whether an update is a round that all workers share.
     rounds: bool
-    #: Workers that a round does not wait for.
+    #: The number of workers that a round does not wait for.
     backup: int = 0
-    #: k, where 1/k of the workers make an update; 0 where it is one of them, or all.
+    #: k, if 1/k of the workers make an update; 0 if it is one of them, or all.
     share: int = 0
-    #: How far ahead of the slowest a worker may be; None where nobody ever waits.
+    #: How far ahead of the slowest a worker may be; None if no worker ever waits.
     gate: int | None = None
-    #: A push staler than this when it is received is dropped; None where none is.
+    #: A push that is staler than this on arrival is dropped; None if none is.
     late: int | None = None
     #: H, and the epoch until which it is 1, of local-sgd.
     local_steps: int = 1
@@ -62,84 +62,84 @@ class Contract:
     eager: bool = False
     #: Samples of a full batch.
     batch_size: int = 1
-    #: Gradient steps of a worker and passes over the data at most.
+    #: The most gradient steps of a worker, and passes over the data.
     steps: float = math.inf
     epochs: float = math.inf
     #: The mode with its number, as a user would say it.
     described: str = ""
-    #: How the data is cut; None where the problem cuts it by itself.
+    #: How the data is split into steps; None if the problem does it.
     plan: DataPlan | None = None
-    #: Steps between two lines of the metrics; 0 for the ends of epochs only.
+    #: Steps between two lines of the metrics; 0 for only the ends of epochs.
     log_every: int = 0
     #: Whether the loop was the user's own, see ``Header``.
     own_loop: bool = False
-    #: Whether it was a run in virtual time, and workers that were made to die in it, unless they
-    #: had left by then; in real time, those that went missing, whose own events nobody knows.
+    #: Whether it was a run in virtual time, and the workers that were made to die in it, unless
+    #: they had left before; in real time, those that went missing, whose own events are unknown.
     simulated: bool = False
     crashes: tuple[int, ...] = ()
-    #: Whether a fault may hold a worker up after its last event, in virtual time: while parts of a
-    #: model that is cut are brought together.
+    #: Whether, in virtual time, a fault may delay a worker after its last event, while the parts of
+    #: a split model are gathered.
     ends_late: bool = False
-    #: When the run went on from a checkpoint, each time, in seconds since it began.
+    #: The times at which the run resumed from a checkpoint, in seconds since its start.
     resumed: tuple[float, ...] = ()
     #: Whether all ranks had one clock, so that their times can be compared.
     one_clock: bool = False
-    #: Whether a worker's part of a sum may be under way before it is written down as ready: sums
-    #: overlap with computing, and time passes between the end of that and the event; in virtual
+    #: Whether a worker's part of a sum may be in flight before it is recorded as ready. Sums
+    #: overlap with computation, and time passes between the end of that and the event: in virtual
     #: time, that of frames or of an injected delay.
     ahead: bool = False
-    #: Whether neighbours average in pairs, and not in rounds; and whether hosts are what mixes.
+    #: Whether neighbours average in pairs rather than rounds; and whether hosts mix.
     pairs: bool = False
     by_host: bool = False
     #: Whether a codec is in effect.
     framed: bool = False
-    #: Whether the model is cut, so that stages tell what they did.
+    #: Whether the model is split, so that stages record their passes.
     cut: bool = False
-    #: How many reads older than the newest the parameters of a gradient are, but in the first steps
-    #: of an epoch: where a stage never waits for updates.
+    #: The number of reads by which a gradient's parameters are older than the newest, after the
+    #: first steps of an epoch, if a stage never waits for updates.
     behind: int = 0
-    #: Whether a worker reads a version as it is; a codec of replies loses some of it.
+    #: Whether a worker reads exactly a version; a codec of replies loses some of it.
     exact_reads: bool = True
 
     @property
     def total_steps(self) -> float:
-        """Steps of every worker, where that is known: the clock that it leaves with."""
-        assert self.plan is not None, "only the plan knows how long an epoch is"
+        """Steps of every worker, if known: the clock at which it leaves."""
+        assert self.plan is not None, "only the plan knows the length of an epoch"
         return min(self.steps, self.plan.steps_until(self.epochs))
 
     @property
     def streams(self) -> bool:
-        """Whether averages are of fragments, or arrive later than they are begun."""
+        """Whether averages are of fragments, or arrive later than they start."""
         return self.fragments > 1 or self.delay > 0 or self.eager
 
     @property
     def sends_frames(self) -> bool:
-        """Whether sums over workers travel in frames, which one worker sends none of."""
+        """Whether sums over workers travel in frames, which a single worker does not send."""
         return self.framed and self.workers > 1 and not self.shards
 
     @property
     def exact_times(self) -> bool:
-        """Whether what a worker does next begins with the event before, in virtual time.
+        """Whether, in virtual time, a worker's next action starts at the event before.
 
-        Not where it encodes and decodes between its steps.
+        Not if it encodes and decodes between its steps.
         """
         is_exact = self.simulated and not self.resumed and not self.ends_late
         return is_exact and not (self.sends_frames and self.streams)
 
     @property
     def settles(self) -> int:
-        """Sums at the end of workers whose parameters differ until then: one for each fragment."""
+        """The number of final sums, one per fragment, if workers' parameters differ until then."""
         return self.fragments if self.eager and self.workers > 1 else 0
 
     def quorum(self, live: Ints) -> Ints:
-        """Return the number of pushes that make an update with that many live workers."""
+        """Return the number of pushes that make an update with ``live`` workers."""
         if self.rounds:
             return np.maximum(live - self.backup, 1)
         return np.maximum(live // self.share, 1) if self.share else np.ones_like(live)
 
     @property
     def unreported(self) -> tuple[int, ...]:
-        """The workers of whose own events nothing is known."""
+        """The workers whose own events are unknown."""
         return () if self.simulated else self.crashes
 
     @property
@@ -153,7 +153,7 @@ class Contract:
 
 
 def contract_of(header: Header) -> Contract:
-    """Return what the run of this header promised.
+    """Return what a run with this header promised.
 
     Raises:
         ConfigError: if the header cannot be that of a run of psrt.
@@ -161,10 +161,10 @@ def contract_of(header: Header) -> Contract:
     mode, workers, shards = header.mode, len(header.workers), len(header.servers)
     if (mode.needs_servers and not shards) or (shards and not mode.may_have_servers):
         raise ConfigError(
-            f"the history is of mode {mode.name} with {shards} servers, which cannot be"
+            f"the history has mode {mode.name} with {shards} servers, which is impossible"
         )
     if mode.single and workers != 1:
-        raise ConfigError(f"the history is of mode {mode.name} with {workers} workers, expected 1")
+        raise ConfigError(f"the history has mode {mode.name} with {workers} workers, expected 1")
     _check_ranks(header)
     rate = header.chosen("staleness_rate") if mode.is_stale else None
     most = None if rate is None else rate.most
@@ -206,14 +206,14 @@ def contract_of(header: Header) -> Contract:
 
 
 def _data_plan(header: Header) -> DataPlan | None:
-    """Return how the data is cut; None where the problem cuts it by itself."""
+    """Return how the data is split into steps; None if the problem does it."""
     if header.batches is None:
         return None
     samples, size = header.batches
     dealt = tuple(own for own, _ in header.deal)
     if dealt and sum(dealt) != samples:
         raise ConfigError(
-            f"the history's header has {samples} samples, of which {sum(dealt)} are dealt out"
+            f"the history's header has {samples} samples, of which {sum(dealt)} are assigned"
         )
     return DataPlan(samples, size, len(header.workers), dealt, header.left_out)
 
@@ -229,7 +229,7 @@ def _whole(header: Header, name: str, otherwise: int, *, least: int = 0) -> int:
 
 
 def real_knob(header: Header, name: str, otherwise: float) -> float:
-    """Return a real number out of a header.
+    """Return a real number of a header.
 
     Args:
         header: of the run.
@@ -237,7 +237,7 @@ def real_knob(header: Header, name: str, otherwise: float) -> float:
         otherwise: returned if the mode does not use it.
 
     Raises:
-        ConfigError: if it is none, or negative, or too large to compute with.
+        ConfigError: if it is not a number, negative, or too large to compute with.
     """
     value = header.knob(name, otherwise)
     if type(value) not in (int, float) or not (0 <= value <= MOST or value == math.inf):
@@ -246,20 +246,20 @@ def real_knob(header: Header, name: str, otherwise: float) -> float:
 
 
 def _check_ranks(header: Header) -> None:
-    """Raise if ranks are taken twice, or the spans do not tile the parameters."""
-    # One server owns several shards, each server as many, and they are dealt out in turn.
+    """Raise if a rank has two roles, or the spans do not tile the parameters."""
+    # All servers own equally many shards, which are assigned to them in turn.
     servers = header.server_ranks
     each = _whole(header, "shards_per_server", 1, least=1)
     ranks = (*header.workers, *servers)
     if len(set(ranks)) < len(ranks):
         raise ConfigError("the history's header gives one rank to two roles")
     if header.crashes and max(header.crashes) >= len(header.workers):
-        raise ConfigError("the history's header has crashes of workers that it does not have")
+        raise ConfigError("the history's header has crashes of unknown workers")
     before: tuple[int, tuple[int, ...]] = (-1, ())
     for epoch, gone in header.left_out:
         grows = set(before[1]) < set(gone) <= set(header.crashes)
         if epoch <= before[0] or not grows or len(gone) >= len(header.workers):
-            raise ConfigError("the history's header leaves workers out that did not die")
+            raise ConfigError("the history's header leaves out workers that did not die")
         before = (epoch, gone)
     spans = header.spans
     starts, stops = [span[0] for span in spans], [span[1] for span in spans]
@@ -271,5 +271,5 @@ def _check_ranks(header: Header) -> None:
     if header.servers != servers * each:
         raise ConfigError(
             f"the history's header has {len(header.servers)} shards at {len(servers)} servers, its "
-            f"config {each} a server, in turn"
+            f"config {each} per server, in turn"
         )

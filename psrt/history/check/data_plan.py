@@ -1,7 +1,7 @@
-"""Where in the data each step is, and how many samples it has there: by the plans of ``psrt.data``.
+"""The place of each step in the data, and its number of samples, by the plans of ``psrt.data``.
 
-How an epoch is cut they say; when one ends and how another begins, with fewer workers where some
-have died, is this checker's own.
+Those plans split an epoch into steps. When an epoch ends and how the next one begins, with fewer
+workers if some have died, is derived independently here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psrt.history.header import MOST
 
 
 class _Epochs:
-    """Epochs that are all cut alike, among those workers that are left."""
+    """Epochs that are split in the same way, among the same live workers."""
 
     def __init__(
         self, samples: int, batch_size: int, left: Sequence[int], workers: int, deal: Deal | None
@@ -26,7 +26,7 @@ class _Epochs:
         plan = BatchPlan(samples, batch_size=batch_size, workers=len(left), seed=0)
         #: Steps of an epoch.
         self.steps = plan.steps_per_epoch if self._deal is None else self._deal.steps
-        #: By worker, the samples of any step but the last, and of that; 0 of who is not left.
+        #: By worker, the samples of any step except the last, and of the last; 0 if it has left.
         self._full, self._last = np.zeros((2, workers), np.int64)
         self._full[list(left)] = batch_size
         self._last[list(left)] = [
@@ -42,9 +42,9 @@ class _Epochs:
 
 
 class DataPlan:
-    """All epochs. The clock of a step alone says where in the data it is.
+    """All epochs. The clock of a step determines its place in the data.
 
-    So backups that are overtaken leave out the batches of the clocks that they leave out.
+    So a worker that a round did not wait for skips the batches of the clocks that it skips.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class DataPlan:
         dealt: tuple[int, ...] = (),
         left_out: Sequence[tuple[int, tuple[int, ...]]] = (),
     ) -> None:
-        """Cut.
+        """Split the data into steps.
 
         Args:
             samples: of an epoch.
             batch_size: samples of a worker's full batch.
             workers: W.
-            dealt: by worker, the number of its own samples; empty where all are cut for all.
-            left_out: the workers that have died by then, from an epoch on, each time; ascending.
+            dealt: by worker, the number of its own samples; empty if all share all samples.
+            left_out: pairs of an epoch and the workers that have died by then; ascending.
         """
         deal = Deal.sized([(own, 0) for own in dealt], batch_size) if dealt else None
         self._kinds: list[_Epochs] = []
@@ -73,30 +73,30 @@ class DataPlan:
                 firsts.append(epoch)
             members = tuple(it for it in range(workers) if it not in gone)
             self._kinds.append(_Epochs(samples, batch_size, members, workers, deal))
-        #: By kind of epoch, the first one, the clock that it begins at, and its steps.
+        #: By kind of epoch: the first epoch, the clock at which it begins, and its steps.
         self._firsts, self._clocks = np.array(firsts), np.array(clocks)
         self._steps = np.array([it.steps for it in self._kinds])
 
     def _place(self, clock: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the kind of the epoch that a step is of, the epoch, and its step there."""
-        # The last kind that begins there: one that no epoch was of begins where the next one does.
+        """Return a step's kind of epoch, its epoch, and its number within the epoch."""
+        # The last kind that begins there: a kind without epochs begins where the next one does.
         kind = np.searchsorted(self._clocks, clock, side="right") - 1
         epoch, step = np.divmod(clock - self._clocks[kind], self._steps[kind])
         return kind, self._firsts[kind] + epoch, step
 
     def progress(self, clock: Ints) -> Floats:
-        """Return where a step begins, in epochs."""
+        """Return the progress at which a step begins, in epochs."""
         kind, epoch, step = self._place(clock)
         found: Floats = epoch + step * (1.0 / self._steps[kind])
         return found
 
     def begins_epoch(self, clock: Ints) -> Bools:
-        """Return whether a step is the first one of its epoch."""
+        """Return whether a step is the first of its epoch."""
         found: Bools = self._place(clock)[2] == 0
         return found
 
     def epochs(self, clock: Ints) -> Ints:
-        """Return the number of epochs that are over after that many steps."""
+        """Return the number of complete epochs after that many steps."""
         return self._place(clock)[1]
 
     def batch(self, clock: Ints, worker: Ints) -> Ints:
@@ -117,8 +117,8 @@ class DataPlan:
         due = (epochs - int(self._firsts[kind])) * steps
         if begin + due > MOST:
             return math.inf  # no run gets there
-        # The first clock whose step would begin at the end or after it; which of two it is where
-        # a fraction of an epoch ends on a step is a matter of rounding.
+        # The first clock whose step would begin at the end or after it. Where a fraction of an
+        # epoch ends on a step, rounding decides between two of them.
         clock = begin + max(0, math.ceil(due - 1e-6))
         begins = float(self.progress(np.array([clock]))[0])
         return clock + (begins < epochs)

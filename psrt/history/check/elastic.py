@@ -1,8 +1,8 @@
-"""The elastic force: equal on both sides, of the strength that was asked for, and what it moved.
+"""The elastic force: equal on both sides, of the configured strength, with the right effect.
 
-Parameters are in no history. Digests show that a worker and the server computed the same force, bit
-for bit, of the same centre, and that the centre of an update is that of the update before; sums
-over the elements, with signs, that the worker lost what the centre gained: x ← x − e and
+A history has no parameters. Digests show that a worker and the server computed the same force, bit
+for bit, from the same centre, and that each update starts from the centre of the one before. Sums
+over the elements with random signs show that the worker lost what the centre gained: x ← x − e and
 x̃ ← x̃ + Σ e with e = α(x − x̃) and α = β/W. Sums agree up to the roundings to float32.
 
 Source: Zhang, Choromanska & LeCun, NeurIPS 2015 (1412.6651).
@@ -24,12 +24,12 @@ from psrt.history.kinds import Centre, Draw, Force
 
 #: Kinds of events that only a run with an elastic force has.
 KINDS = (Kind.DRAW, Kind.FORCE, Kind.CENTRE)
-#: What products of roundings of a few numbers add to a bound.
+#: A factor for the products of a few numbers' roundings in a bound.
 _MORE = 1.01
 
 
 def without_forces(table: Table) -> Table:
-    """Return a table without the events of forces, in whose order the other rules do not look."""
+    """Return a table without the events of forces, which the other rules do not expect."""
     drawn = table.are(*KINDS)
     return Table(table.events[~drawn], table.name) if drawn.any() else table
 
@@ -70,7 +70,7 @@ def check_forces(
 
 
 def _check_draws(contract: Contract, alpha: float, table: Table, findings: Findings) -> None:
-    """Check the strength of each force, and that its worker moved by it, after the answer."""
+    """Check the strength of each force, and that its worker moved by it after the answer."""
     at = table.where(Kind.DRAW)
     first = table["shard"][at] == 0
     before = np.maximum(at - 1, 0)
@@ -79,8 +79,8 @@ def _check_draws(contract: Contract, alpha: float, table: Table, findings: Findi
     follows &= table["clock"][before] == table["clock"][at] + first
     follows &= table["shard"][before] == np.where(first, contract.shards, table["shard"][at]) - 1
     text = (
-        "worker {worker} was drawn by shard {shard} at clock {clock}, expected after the whole of "
-        "the answer to its push, shard by shard"
+        "worker {worker} was drawn by shard {shard} at clock {clock}, expected after the answers "
+        "of all shards to its push, shard by shard"
     )
     findings.on(table, at).require(ELASTIC, follows, text, because=[before], counts=False)
     drew, apart, moved, most, most_drew = (
@@ -88,18 +88,18 @@ def _check_draws(contract: Contract, alpha: float, table: Table, findings: Findi
         for it in (Draw.force, Draw.apart, Draw.moved, Draw.most, Draw.most_force)
     )
     due = alpha * apart
-    # Of α, of x − x̃, of their product, and of the sum of x − x̃ as it is written.
+    # Roundings: of α, of x − x̃, of their product, and of the recorded sum of x − x̃.
     slack = _slack(3 * most_drew + 2 * np.abs(due))
     text = (
         "worker {worker} was drawn at clock {clock} by a force of shard {shard} that adds up to "
-        f"{{drew:.9g}}, expected {alpha:.6g} times x − x̃, {{due:.9g}}, give or take {{slack:.2g}}"
+        f"{{drew:.9g}}, expected {alpha:.6g} times x − x̃, {{due:.9g}} ± {{slack:.2g}}"
     )
     holds = are_near(drew, due, slack)
     findings.on(table, at).require(ELASTIC, holds, text, drew=drew, due=due, slack=slack)
     slack = _slack(most + np.abs(moved))
     text = (
         "worker {worker} moved at clock {clock} by {moved:.9g} on shard {shard}, expected the "
-        "force with the other sign, {due:.9g}, give or take {slack:.2g}"
+        "force with the other sign, {due:.9g} ± {slack:.2g}"
     )
     holds = are_near(moved, -drew, slack)
     findings.on(table, at).require(
@@ -108,11 +108,10 @@ def _check_draws(contract: Contract, alpha: float, table: Table, findings: Findi
 
 
 def _check_bounds(n: int, workers: Table, shards: Sequence[Table], findings: Findings) -> None:
-    """Check that what is said of rounding fits the sums.
+    """Check that the recorded bounds of rounding fit the sums.
 
-    Of a force there is the sum. Of a worker and the centre there is only by what they moved and
-    how far apart they were: on a shard each is as long as the shortest of them all, and those, at
-    most.
+    A force has its sum. For a worker and the centre there are only their movements and their
+    distance: on a shard each of the two is at most as long as the shortest of all, plus those.
     """
     draws = workers.where(Kind.DRAW)
     drew, apart, moved, most_drew = (
@@ -123,26 +122,26 @@ def _check_bounds(n: int, workers: Table, shards: Sequence[Table], findings: Fin
     holds = may_be_norms(drew, most_drew, n)
     findings.on(workers, draws).require(ELASTIC, holds, text, counts=False)
     moves = np.abs(np.concatenate([drew, apart, moved]))
-    # A centre's has each force once more for each of the others.
+    # The bound of a centre counts each force once more for each of the others.
     many = 1 + len(np.unique(workers["worker"]))
     moves = moves[np.isfinite(moves)].sum() * many
-    text = "{kind} says that rounding changes it by {most:g} units, expected {limit:g} at most"
+    text = "{kind} records a bound of rounding of {most:g} units, expected at most {limit:g}"
     for number, shard in enumerate(shards):
         tables = (
             (workers, draws[workers["shard"][draws] == number]),
             (shard, shard.where(Kind.CENTRE)),
         )
-        said = [table.real(Draw.most)[at] for table, at in tables]  # as of CENTRE
+        said = [table.real(Draw.most)[at] for table, at in tables]  # the same column as in CENTRE
         shortest = np.minimum(np.concatenate(said), LARGEST).min(initial=LARGEST)
         most = many * shortest + np.sqrt(n) * moves / LEAST
         for (table, at), norms in zip(tables, said, strict=True):
             fits = (norms >= 0) & (np.minimum(norms, LARGEST) <= most)
-            fits |= np.isinf(table.real(Draw.force)[at])  # as are its numbers
+            fits |= np.isinf(table.real(Draw.force)[at])  # its numbers are infinite, too
             findings.on(table, at).require(ELASTIC, fits, text, limit=most, counts=False)
 
 
 def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: Findings) -> bool:
-    """Check that each push of an update has its force, behind the update, and then the centre."""
+    """Check that each push of an update has its force, after the update, and then the centre."""
     count = min(len(applied), len(forces))
     pushed, drew = applied[:count], forces[:count]
     kind = np.append(table["kind"], 0)
@@ -167,7 +166,7 @@ def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: F
     alone = (table["worker"][centres] == -1) & (kind[centres - 1] == Kind.FORCE)
     if len(versions) != len(centres) or (versions != drawn).any() or not alone.all():
         findings.on(table, centres[-1:] if len(centres) else applied[:1]).forbid(
-            ELASTIC, "shard {shard} did not say of each of its updates what the centre was then"
+            ELASTIC, "shard {shard} did not record the centre after each of its updates"
         )
         return False
     of = np.searchsorted(centres, forces)
@@ -181,16 +180,16 @@ def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: F
 
 
 def _check_centres(table: Table, forces: Ints, centres: Ints, of: Ints, findings: Findings) -> None:
-    """Check that each centre is the one before, moved by the forces; ``of`` by force its update."""
+    """Check that each centre is the last one, moved by the forces; ``of``: by force its update."""
     before, made = parts(table[Centre.digests][centres])
-    text = "shard {shard} made version {version} of another centre than it had made before"
+    text = "shard {shard} made version {version} from another centre than its last one"
     holds = made == np.where(np.arange(len(made)) > 0, before, 0)
     findings.on(table, centres).require(ELASTIC, holds, text, because=[previous(centres, -1)])
     due = np.bincount(of, table.real(Force.force)[forces], len(centres)).astype(np.float64)
     moved, slack = table.real(Centre.moved)[centres], _slack(table.real(Centre.most)[centres])
     text = (
         "shard {shard} moved the centre by {moved:.9g} to version {version}, expected the sum of "
-        "the forces, {due:.9g}, give or take {slack:.2g}"
+        "the forces, {due:.9g} ± {slack:.2g}"
     )
     findings.on(table, centres).require(
         ELASTIC, are_near(moved, due, slack), text, moved=moved, due=due, slack=slack, counts=False
@@ -206,7 +205,7 @@ def _check_both_ends(
     centres: Ints,
     findings: Findings,
 ) -> None:
-    """Check that a worker and a shard have the same forces; ``centres`` by force its update's."""
+    """Check that a worker and a shard have the same forces; ``centres``: by force the centre."""
     draws = workers.where(Kind.DRAW)
     draws = draws[workers["shard"][draws] == number]
     wide = 1 + int(max(workers["clock"].max(initial=0), table["clock"].max(initial=0)))
@@ -219,7 +218,7 @@ def _check_both_ends(
     its = table["worker"][forces] * wide + table["clock"][forces]
     at = find(keys, its)
     met = at >= 0
-    # One that died may never have had the answer to its last push.
+    # A worker that died may not have got the answer to its last push.
     last = np.zeros(contract.workers, np.int64)
     np.maximum.at(last, table["worker"][forces], table["clock"][forces])
     gone = np.ones(contract.workers, bool)
@@ -239,7 +238,7 @@ def _check_both_ends(
         parts(it[Draw.digests][of]) for it, of in ((workers, at), (table, forces))
     )
     drew, its_drew = workers.real(Draw.force)[at], table.real(Force.force)[forces]
-    # The same numbers, added up in two orders, and not finite where the force is not.
+    # The same numbers, summed in two orders; not finite if the force is not.
     near = are_near(drew, its_drew, 1e-9 * (np.abs(drew) + workers.real(Draw.most_force)[at]))
     same = (force == its_force) & near
     text = "worker {worker} and shard {shard} have different forces at clock {clock}"

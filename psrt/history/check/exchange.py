@@ -1,7 +1,7 @@
-"""Between workers and a shard: what is pushed is received, answered when it may be, and read.
+"""Between workers and a shard: pushes are received, answered when they may be, and read.
 
-When a worker may go on is the gate of its mode, and the rules of SSP follow from it. Source of
-these: Ho et al., NeurIPS 2013.
+The mode's gate says when a worker may continue, and the rules of SSP follow from it. Source of
+those: Ho et al., NeurIPS 2013.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from psrt.history.events import MISSED, PARKED
 
 def check_delivery(contract: Contract, workers: Workers, shard: Shard, findings: Findings) -> None:
     """Compare the workers' events about a shard with the shard's own."""
-    # To ask for a newer version is no push of a gradient.
+    # A push that only asks for a newer version has no gradient.
     reported = ~np.isin(shard.pushes.worker, contract.unreported)
     real = np.flatnonzero(~shard.pushes.asks & reported)
     _check_pushes(contract, workers, shard, real, findings)
@@ -51,20 +51,20 @@ def check_delivery(contract: Contract, workers: Workers, shard: Shard, findings:
 def _check_pushes(
     contract: Contract, workers: Workers, shard: Shard, real: Ints, findings: Findings
 ) -> None:
-    """Check the k-th push that a worker sent against the k-th that the shard received of it.
+    """Check the k-th push that a worker sent against the k-th that the shard received from it.
 
-    Both sides are sorted by worker, so the k-th of a worker is at the begin of its group plus k.
+    Both sides are sorted by worker, so the k-th push of a worker is at the start of its group + k.
     """
     mine, table, count = workers.table, shard.table, contract.workers
     unfinished = workers.unfinished[mine["shard"][workers.unfinished] == shard.number]
-    # A table has worker after worker, so positions in ascending order do, too.
+    # Tables are grouped by worker, so ascending positions are, too.
     pushed = np.sort(np.concatenate([workers.pushes[:, shard.number], unfinished]))
     received = shard.pushes.at[real]
     owner, sender = mine["worker"][pushed], shard.pushes.worker[real]
     rank, starts = rank_in_group(owner, count)
     place, _ = rank_in_group(sender, count)
     came, sent = np.bincount(sender, minlength=count), np.bincount(owner, minlength=count)
-    # The last push of a worker that died may have died with it.
+    # The last push of a worker that died may be lost with it.
     died = workers.leave == len(mine)
     arrived = (rank < came[owner]) | (died[owner] & (rank == sent[owner] - 1))
     text = "worker {worker} pushed clock {clock} to shard {shard}, which never received it"
@@ -87,23 +87,23 @@ def _check_pushes(
 def _check_reads(
     contract: Contract, workers: Workers, shard: Shard, real: Ints, findings: Findings
 ) -> None:
-    """Check that a worker reads the last reply that it got between two of its pushes."""
+    """Check that between two pushes a worker reads the last reply that it got."""
     mine, table, pushes = workers.table, shard.table, shard.pushes
     read = workers.reads[:, shard.number]
     owner = mine["worker"][read]
     rank, _ = rank_in_group(owner, contract.workers)
-    # The first read is of nobody's reply; the k-th after it is of the reply to the k-th push.
+    # The first read answers no push; the k-th after it reads the reply to the k-th push.
     read, owner, rank = read[rank > 0], owner[rank > 0], rank[rank > 0]
     came = np.bincount(pushes.worker[real], minlength=contract.workers)
     push = (np.cumsum(came) - came)[owner] + rank - 1
     known = rank <= came[owner]
-    # What it asked for after a push stands behind that, and is answered after it.
+    # A request for a newer version comes after a push, and is answered after it.
     heads = np.flatnonzero(~pushes.asks)
     last = np.append(heads[1:], len(pushes))[np.searchsorted(heads, real)] - 1
     reply = np.full(len(read), len(table))
     if len(real):
         end = last[push[known]]
-        # Who died while it was stopped for a checkpoint has not read what it was answered then.
+        # A worker that died while stopped for a checkpoint has not read the last answer.
         final = np.append(owner[1:] != owner[:-1], True) & (workers.leave[owner] == len(mine))
         unread = (final & (mine["flag"][read] != PARKED))[known] & pushes.stops[end]
         reply[known] = pushes.reply[end - unread]
@@ -114,7 +114,7 @@ def _check_reads(
     read, reply, push = read[known], reply[known], push[known]
     text = "worker {worker} read of shard {shard} {field} {said}, which answered {field} {due}"
     _require_same(findings, READS, ("clock", "version"), (mine, read), (table, reply), text)
-    text = "worker {worker} was told staleness {said} by shard {shard}, expected {due} of its push"
+    text = "worker {worker} got staleness {said} from shard {shard}, expected {due} for its push"
     met, made = pushes.met[real[push]], contract.rounds | (pushes.samples[real[push]] > 0)
     used = made & (True if contract.late is None else met <= contract.late)
     findings.on(mine, read).require_equal(
@@ -132,18 +132,18 @@ def _check_reads(
 
 
 def _check_leaving(contract: Contract, workers: Workers, shard: Shard, findings: Findings) -> None:
-    """Check that a shard hears of a worker's leaving what the worker said."""
+    """Check that a shard receives a worker's leave as the worker sent it."""
     mine, table = workers.table, shard.table
     gone = np.flatnonzero((workers.leave < len(mine)) & (shard.left < len(table)))
     sent, received = workers.leave[gone], shard.left[gone]
     said, heard = mine["clock"][sent], table["clock"][received]
     holds = said == heard
-    if contract.simulated and not contract.resumed:  # who had left says so once more
+    if contract.simulated and not contract.resumed:  # departed workers announce it again
         holds &= _not_after(mine, sent, table, received)
-    # Who is taken to be dead may live, and go on a little.
+    # A worker that was declared dead may be alive, and continue for a while.
     missed = table["flag"][received] == MISSED
     holds = np.where(missed, said >= heard, holds)
-    text = "worker {worker} left shard {shard} at clock {clock}, not as it said: at {said}"
+    text = "worker {worker} left shard {shard} at clock {clock}, but had announced clock {said}"
     findings.on(table, received).require(MEMBERSHIP, holds, text, said=said, because=[(mine, sent)])
 
 
@@ -155,14 +155,14 @@ def _require_same(
     there: tuple[Table, Ints],
     text: str,
 ) -> None:
-    """Require that events of one table say the same as those of another that they answer to.
+    """Require that events of one table agree with the corresponding ones of another.
 
     Args:
         findings: takes what is wrong.
         rule: its name.
-        fields: columns that are compared; the text may name one, {field}.
-        here: a table and the positions in it of events that may be wrong.
-        there: the same of the events that are right, pair by pair.
+        fields: columns to compare; the text may name one, {field}.
+        here: a table and the positions of the events to check.
+        there: the table and positions of the events to compare with, pair by pair.
         text: what is wrong.
     """
     (table, at), (other, of) = here, there
@@ -172,12 +172,12 @@ def _require_same(
 
 
 def check_durations(contract: Contract, workers: Workers, findings: Findings) -> None:
-    """Check how long a worker says that it computed, and that it waited for replies."""
+    """Check the recorded times of computation, and of waiting for replies."""
     table, reads, pushes = workers.table, workers.reads, workers.pushes
-    # Reads and pushes alternate, so the last of the one kind before one of the other is its own.
+    # Reads and pushes alternate, so the last one of the other kind before belongs to it.
     began = np.searchsorted(pushes[:, 0], reads[:, 0]) - 1
     since = np.where(workers.is_answer[:, None], pushes[began] if len(pushes) else reads, reads)
-    # What was read after a stop has the time that was waited before it.
+    # A read after a stop has the waiting time before the stop.
     after_stop = (table["flag"][reads] == PARKED).ravel()
     require_duration(findings, table, reads.ravel(), since.ravel(), most=after_stop)
     began = np.searchsorted(reads[:, 0], pushes[:, 0]) - 1
@@ -196,8 +196,8 @@ def check_replies(
 ) -> None:
     """Check when each push was answered, and what the answer contained.
 
-    A reply is due in the message that lets it go: the one in which the event happened that the
-    gate waits for, or that of the push itself where that came later.
+    A reply is due in the message that releases it: the one with the event that the gate waits for,
+    or that of the push itself if it came later.
     """
     pushes, table = shard.pushes, shard.table
     end = len(table)
@@ -216,7 +216,7 @@ def check_replies(
         replies.require(REPLIES, ~answered | (given >= due), text, of=of, because=because)
     else:
         _check_gate(contract.gate, shard, ~answered | (given >= due), replies, because)
-    text = f"{who} only now, which it could before"
+    text = f"{who} later than it could have"
     replies.require(REPLIES, ~answered | (given <= due), text, of=of, because=because)
     text = "shard {shard} never answered worker {worker} at clock {clock}"
     replies.require(
@@ -236,7 +236,7 @@ def check_replies(
 
 
 def _check_gate(gate: int, shard: Shard, holds: Bools, replies: Asked, because: list[Ints]) -> None:
-    """Check that nobody was let through the gate of SSP before the slowest had come near enough."""
+    """Check that SSP's gate let no worker through before the slowest was near enough."""
     clock, at = shard.pushes.clock + 1, replies.at
     text = (
         "shard {shard} answered worker {worker} at clock {of} with clock {next}, although worker "
@@ -258,7 +258,7 @@ def _check_gate(gate: int, shard: Shard, holds: Bools, replies: Asked, because: 
 def _release(contract: Contract, shard: Shard, outcomes: PushOutcomes) -> Ints:
     """Return the position of the event from which on each push may be answered.
 
-    0 where nothing is waited for, the number of events where it never happens.
+    0 if nothing is waited for, the number of events if it never happens.
     """
     pushes, end = shard.pushes, len(shard.table)
     if contract.rounds:
@@ -276,20 +276,20 @@ def _release(contract: Contract, shard: Shard, outcomes: PushOutcomes) -> Ints:
 
 
 def all_finished(shard: Shard) -> Ints:
-    """Return by m from where on every live worker has finished m steps.
+    """Return by m the position from which on every live worker has finished m steps.
 
-    A worker has when its push of clock m − 1 was received, or when it has left before that. So its
-    LEFT counts for all m that are larger than the number of its pushes, and the position by which
-    all have is the largest of all these. It grows with m, so a searchsorted in it says how many
-    steps the slowest had finished at a position.
+    A worker has finished m steps when its push of clock m − 1 was received, or when it left before
+    that. So its LEFT counts for all m larger than the number of its pushes. The result is the
+    largest of these positions over all workers. It grows with m, so a searchsorted in it gives the
+    steps that the slowest had finished at a position.
 
-    With backups, a worker that asks for a newer version has finished only the steps before, and one
-    that was overtaken has finished what it left out with its next push.
+    With backups, a worker that asks for a newer version has finished only the steps before. One
+    that a round did not wait for has finished the skipped steps with its next push.
     """
     pushes, most = shard.pushes, int(shard.pushes.clock.max(initial=-1)) + 2
     by_push, by_leave = np.zeros(most + 1, np.int64), np.zeros(most + 1, np.int64)
     finished = np.zeros(len(shard.left), np.int64)
-    goes_on = ~pushes.stops  # who stops has said all before
+    goes_on = ~pushes.stops  # a stop adds no step to the last push
     at, worker = pushes.at[goes_on], pushes.worker[goes_on]
     steps = (pushes.clock + ~pushes.asks)[goes_on]
     np.maximum.at(finished, worker, steps)
@@ -320,8 +320,8 @@ def _slowest(shard: Shard, before: int) -> tuple[int, int]:
 def _check_guarantee(gate: int, shard: Shard, outcomes: PushOutcomes, findings: Findings) -> None:
     """Check that a reply for clock c contains every gradient of clocks up to c − gate − 1.
 
-    With a(m) the position by which all gradients of clocks before m are applied, a running maximum
-    over m, the reply must stand after a(c − gate).
+    Let a(m) be the position by which all gradients of clocks before m are applied, a running
+    maximum over m. The reply must come after a(c − gate).
     """
     pushes, table = shard.pushes, shard.table
     most = int(pushes.clock.max(initial=-1)) + 2

@@ -1,4 +1,4 @@
-"""Compares the figures of one JSON object with those that are due, path by path. Knows no rule."""
+"""Compares the figures of a JSON object with expected ones, path by path. Knows no rule."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from psrt.history.check.findings import Findings
 
 #: Relative error of a mean of float32 numbers.
 _ROUNDING = 1e-5
-#: What a figure that is missing is.
+#: Stands for a missing figure.
 _NOTHING = object()
-#: Where a figure lies: keys, and positions in lists.
+#: The path of a figure: keys, and positions in lists.
 Path = str | int
 
 
 class Figures:
-    """The figures of a JSON object, each held against what is due; a missing one equals nothing.
+    """The figures of a JSON object, compared with expected ones; a missing one equals nothing.
 
     A path is a key, or keys and positions that lead inside: ``"staleness", "by_worker", 2``.
     """
@@ -28,22 +28,22 @@ class Figures:
         """Set up.
 
         Args:
-            rule: that is asked.
+            rule: the rule that is checked.
             what: names the object in reports.
             values: of the object.
-            findings: counts what is asked, and takes what is wrong.
+            findings: counts checks, and takes what is wrong.
         """
         self._rule, self._what = rule, what
         self._values = values
         self._findings = findings
 
     def has(self, *paths: tuple[Path, ...]) -> None:
-        """Require that figures are there, whatever they are."""
+        """Require that figures exist, with any value."""
         for path in paths:
             self._require(self._find(path) is not _NOTHING, path, "expected a value")
 
     def same(self, due: object, *path: Path, of: str = "the history") -> None:
-        """Require that a figure is what is due; ``of`` names what says so."""
+        """Require that a figure is as expected; ``of`` names the source of the expectation."""
         said = self._find(path)
         if isinstance(said, list) and isinstance(due, list) and len(said) == len(due):
             wrong = [i for i in range(len(due)) if said[i] != due[i]]
@@ -55,12 +55,12 @@ class Figures:
         self._require(equal, path, f"{of} {due}")
 
     def near(self, due: float, *path: Path, slack: float = 0.0, of: str = "the history") -> None:
-        """Require that a number is what is due, but for rounding; null if that is not finite.
+        """Require that a number is as expected, except for rounding; null if that is not finite.
 
         Args:
-            due: the number.
-            path: where it is said.
-            slack: by how much it may be off beyond that.
+            due: the expected number.
+            path: of the figure.
+            slack: by how much it may be off besides.
             of: names what the number follows from.
         """
         if not math.isfinite(due):
@@ -77,7 +77,7 @@ class Figures:
             low: the least.
             high: the most; infinite for no bound.
             path: where it is said.
-            rounded: whether the bounds are, so that it may be beyond them by as much.
+            rounded: whether the bounds are rounded, so that it may exceed them by as much.
         """
         said = self.number(*path)
         share = _ROUNDING if rounded else 0.0
@@ -92,7 +92,7 @@ class Figures:
             self.within(low, high, *path, rounded=rounded)
 
     def equal(self, due: object, *path: Path) -> None:
-        """Require what is due, as JSON has it, with all that is in it; fractions may be rounded."""
+        """Require an expected JSON value, with all that it contains; fractions may be rounded."""
         if isinstance(due, Mapping) and not all(type(it) is int for it in due.values()):
             for name, own in due.items():
                 self.equal(own, *path, name)
@@ -110,7 +110,7 @@ class Figures:
             self.same(due, *path)
 
     def length(self, due: int, *path: Path) -> None:
-        """Require that a list has that many elements."""
+        """Require a list with that many elements."""
         said = self._find(path)
         holds = isinstance(said, list) and len(said) == due
         self._require(holds, path, f"expected a list of {due}")
@@ -129,7 +129,7 @@ class Figures:
         return said if isinstance(said, str) else ""
 
     def number(self, *path: Path) -> float | None:
-        """Return a figure; None where it is no number."""
+        """Return a figure; None if it is not a number."""
         said: Any = self._find(path)
         return said if type(said) in (int, float) else None
 

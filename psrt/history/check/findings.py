@@ -1,8 +1,8 @@
-"""The rules by name, what a check has asked of them, the first violation, and the report of it.
+"""The rules by name, how often each was checked, the first violation, and its report.
 
-Names are those of the consistency literature. A rule is asked of events in bulk: one call, with a
-template for the text that says what was wrong with the earliest of them. The report shows that one
-with the events that led to it.
+Names are those of the consistency literature. A rule is checked for many events in one call, with
+a template for the text of the earliest violation. The report shows that one with the events that
+led to it.
 """
 
 from __future__ import annotations
@@ -71,58 +71,59 @@ SUMMARY = "summary"
 METRICS = "metrics"
 DIGESTS = "digests"
 
-#: By how much durations may be off: as a float32, and, in seconds, as the difference of two times
-#: of a clock that may have run for years.
+#: Tolerances of durations: relative, as they are float32; and in seconds, as they are differences
+#: of two times of a clock that may have run for years.
 _FLOAT32, CLOCK_S = 1e-6, 2e-6
 
 #: Rule → its promise. The site's page on histories has a table of it.
 RULES = {
     FIELDS: "every event is possible by itself, and timestamps never decrease",
-    STEPS: "every worker counts its steps one by one, from the first of its run to the last",
-    BATCHES: "every step has the progress and the samples that the data is cut into",
+    STEPS: "a worker's step numbers increase by one, from its first step to its last",
+    BATCHES: "every step has the progress and the number of samples that the data plan gives it",
     VERSIONS: "versions increase by one, and a reply carries the newest version",
-    ALTERNATION: "a shard receives a push and replies to it before the worker's next, at the "
-    "clock that it gave",
-    MEMBERSHIP: "every worker leaves every shard once, at its last clock, and is silent after it",
+    ALTERNATION: "a shard receives a worker's push at the clock that it gave, and replies to it "
+    "before the worker's next push",
+    MEMBERSHIP: "every worker leaves every shard once, at its last clock, and sends nothing more",
     DELIVERY: "a shard receives exactly what was pushed, once, in order, after it was sent",
-    FRAMES: "a frame has the bytes that its codec says, and is decoded as it was sent, by those "
-    "that it is for",
-    RESIDUALS: "what a frame lost is added to the next one of its worker, and shard or chunk; what "
-    "was given is sent or kept back",
-    READS: "a worker reads the whole of the reply that it got, and computes with what it read",
-    ONCE: "every gradient is applied once, or dropped once for a reason that its mode has",
+    FRAMES: "a frame has a length that its codec allows, and every receiver decodes it as it was "
+    "sent",
+    RESIDUALS: "what a frame lost is added to the next one of the same worker and shard or chunk, "
+    "and nothing else is lost",
+    READS: "a worker reads the whole reply that it got, and computes with what it read",
+    ONCE: "every gradient is applied once, or dropped once for a reason that its mode allows",
     FIFO: "a worker's gradients are applied in the order of its steps",
-    STALENESS: "recorded staleness is the version met minus the version read",
-    GAPS: "gaps are measured in asynchronous modes only, and are 0 where no update came between",
-    QUORUM: "an update has as many gradients as its mode asks for, as soon as they have arrived",
-    ROUND: "an update of a round is made of gradients of its version only",
-    ORDER: "gradients are summed in the order of workers in a round, of arrival in a quorum; "
-    "neighbours are averaged in that of workers",
+    STALENESS: "recorded staleness is the version on arrival minus the version read",
+    GAPS: "gaps are measured only in asynchronous modes, and are 0 if no update came between",
+    QUORUM: "an update is made as soon as the gradients that its mode asks for have arrived",
+    ROUND: "an update of a round contains only gradients of its version",
+    ORDER: "gradients are summed in worker order in a round, in order of arrival in a quorum; "
+    "neighbours are averaged in worker order",
     REPLIES: "a worker is answered as soon as its mode allows, and not before",
     PROGRESS: "no worker is further ahead of the slowest than the bound",
     GUARANTEE: "a read contains every update older than the bound, on every shard",
     OWN: "a read contains all of the reader's own updates",
     SAVED: "a gradient is saved if its worker continues before its update, and is summed first",
     RATES: "every gradient has the scheduled rate of its progress times its staleness factor",
-    AVERAGING: "averages follow their period, weighted by the samples since the one before",
-    ELASTIC: "a worker and the centre draw each other by the same force, beta/W of how they differ",
-    FRAGMENTS: "fragments take turns, and each arrives after the steps of the delay",
+    AVERAGING: "averages follow their period, weighted by the samples since the last average",
+    ELASTIC: "a worker and the centre are pulled towards each other by the same force, beta/W of "
+    "their difference",
+    FRAGMENTS: "fragments take turns, and each arrives after the configured number of steps",
     SUMS: "every worker takes part in every sum and gets the same result",
-    TURNS: "a step and an average with neighbours take turns, in the order of the run",
-    NEIGHBOURS: "in each round a worker averages with the neighbours of its graph that have not "
-    "left, each once, by the weights of its matrix",
-    OFFERS: "what is averaged in is what its neighbour offered for that round",
-    CONSERVED: "an average is of what was offered and taken, by its weights, and does not move the "
-    "mean of all workers, but for rounding",
-    TRACKED_SUM: "a tracked gradient grows by what the worker's own has, and is sent as it is",
-    PIPELINE: "stages take every micro-batch forward and back in the order of their schedule, and "
-    "receive what others sent; all parts of a copy take the same steps",
+    TURNS: "steps and averages with neighbours alternate, in the order that was configured",
+    NEIGHBOURS: "in each round a worker averages once with each neighbour of its graph that has "
+    "not left, by the weights of its matrix",
+    OFFERS: "an average uses exactly what the neighbour offered for that round",
+    CONSERVED: "an average is the weighted mean of what was offered and taken, and keeps the mean "
+    "of all workers, except for rounding",
+    TRACKED_SUM: "a tracked gradient changes by as much as the worker's own, and is sent unchanged",
+    PIPELINE: "stages run every micro-batch forward and backward in the order of their schedule, "
+    "and receive what others sent; all parts of a copy take the same steps",
     CAUSALITY: "a sum ends only after every worker has contributed, nothing is taken before it was "
-    "offered, and an average of two is before a checkpoint at both, or after it",
+    "offered, and both sides of an average are on the same side of a checkpoint",
     DURATIONS: "a duration is the time between the events that it spans",
     FINAL: "the last version is written, once, when the run ends",
     SUMMARY: "the figures of the summary follow from the events",
-    METRICS: "every line of the metrics has what happened up to its step",
+    METRICS: "every line of the metrics agrees with the events up to its step",
     DIGESTS: "the saved parameters have the digest in the summary",
 }
 
@@ -154,17 +155,17 @@ class Violation:
 
     @property
     def time(self) -> float:
-        """When it happened; infinite where it should have happened and did not."""
+        """When it happened; infinite if it should have happened and did not."""
         return math.inf if self.event is None else self.event.time
 
 
 #: Events that show why the i-th is wrong: positions in the same table, one or several for each i,
-#: or in another table. Positions that are none, −1 or the table's length, are left out.
+#: or in another table. The invalid positions −1 and the table's length are left out.
 Reasons = Ints | Grid | tuple[Table, Ints | Grid]
 
 
 class _Blanks(dict[str, Any]):
-    """What fills a template: values by name, and else the fields of the event itself."""
+    """The values of a template: those given by name, else the fields of the event itself."""
 
     def __init__(self, table: Table, at: int) -> None:
         super().__init__()
@@ -183,20 +184,20 @@ class Findings:
 
     checked: dict[str, int] = field(default_factory=dict)
     first: Violation | None = None
-    #: When the run went on from a checkpoint, each time; a duration has nothing of what was before.
+    #: The times at which the run resumed from a checkpoint; durations do not include the pause.
     resumed: tuple[float, ...] = ()
 
     def on(self, table: Table, at: Ints) -> Asked:
-        """Return what asks rules of the events at these (k,) positions of a table."""
+        """Return an object that checks rules for the events at these (k,) positions of a table."""
         return Asked(self, table, at)
 
     def missing(self, rule: str, text: str, *because: EventRef) -> None:
-        """Note that something never happened; what did happen wrongly is reported before it."""
+        """Note that something never happened; an event that violates a rule is reported first."""
         if self.first is None:
             self.first = Violation(rule, text, None, because)
 
     def count(self, rule: str, number: int) -> None:
-        """Note that a rule was asked that many times."""
+        """Note that a rule was checked that many times."""
         self.checked[rule] = self.checked.get(rule, 0) + int(number)
 
     @property
@@ -206,7 +207,7 @@ class Findings:
 
 
 class Asked(NamedTuple):
-    """Events that rules are asked of, in bulk."""
+    """Events for which rules are checked, in bulk."""
 
     findings: Findings
     table: Table
@@ -222,14 +223,14 @@ class Asked(NamedTuple):
         counts: bool = True,
         **values: Any,
     ) -> None:
-        """Require that a rule holds of each.
+        """Require that a rule holds for each event.
 
         Args:
             rule: its name.
-            holds: (k,) for each of them, whether it is kept.
+            holds: (k,) whether it holds for each event.
             text: what is wrong, with {names} of values or of the event's own fields.
             because: the events that contradict it.
-            counts: whether these are not counted elsewhere.
+            counts: whether to count these checks; False if they are counted elsewhere.
             values: for the text: (k,) arrays, functions of i, or one value for all.
         """
         findings, table, at = self
@@ -238,7 +239,7 @@ class Asked(NamedTuple):
         wrong = np.flatnonzero(~holds)
         if not len(wrong):
             return
-        # The earliest of them: what follows from it is not reported.
+        # Only the earliest is reported: later ones may follow from it.
         i = int(wrong[np.argmin(table.events["time"][at[wrong]])])
         ref = EventRef(table, int(at[i]))
         if findings.first is not None and ref.time >= findings.first.time:
@@ -261,14 +262,14 @@ class Asked(NamedTuple):
 def require_duration(
     findings: Findings, table: Table, at: Ints, since: Ints, *, most: bool | Bools = False
 ) -> None:
-    """Require that the duration of an event is the time since another one.
+    """Require that the duration of an event is the time since another event.
 
     Args:
         findings: takes what is wrong.
-        table: of both.
-        at: the events that have a duration.
-        since: by event, the one since which it is counted; −1 for the beginning of the run.
-        most: whether it may be shorter, since it began some time after that.
+        table: of both events.
+        at: the events with a duration.
+        since: by event, the one from which its duration counts; −1 for the start of the run.
+        most: whether it may be shorter, because it started some time after that.
     """
     seconds = table.real("seconds")[at]
     ends = table.real("time")[at]
@@ -292,14 +293,14 @@ def require_duration(
 
 
 def require_some_time(findings: Findings, table: Table, at: Ints) -> None:
-    """Require that a gradient took some time to compute, as it does by a real clock."""
+    """Require that a gradient took some time to compute, which is so by a real clock."""
     holds = (table.real("seconds")[at] > 0) | (table["samples"][at] == 0)
     text = "{kind} of worker {worker} at clock {clock} says that its gradient took no time"
     findings.on(table, at).require(DURATIONS, holds, text, counts=False)
 
 
 def _of(value: Any, i: int) -> Any:
-    """Return the i-th of a template's values."""
+    """Return a template's value for event i."""
     if callable(value):
         return value(i)
     return value[i] if isinstance(value, np.ndarray) else value
@@ -311,8 +312,8 @@ def _refs(reasons: Reasons, table: Table, i: int) -> list[EventRef]:
     return [ref for ref in refs if 0 <= ref.at < len(where)]
 
 
-#: Events of the same worker and of the same shard that are shown before the one that is wrong, and
-#: how far back they are looked for, whatever the length of the history.
+#: The number of events of the same worker and shard that are shown before the wrong one, and how
+#: far back they are searched, whatever the length of the history.
 _BEFORE, _WITHIN = 4, 10_000
 #: Columns that are not shown, and, as −1, those that an event does not have.
 _HIDDEN, _MAYBE = ("gap", "seconds", "flag"), ("worker", "shard")
@@ -320,7 +321,7 @@ _FLAGS = {
     (Kind.DROP, LATE): "late",
     (Kind.DROP, LOST): "lost",
     (Kind.REDUCE, PRESENT): "training",
-    (Kind.REDUCED, PRESENT): "somebody is training",
+    (Kind.REDUCED, PRESENT): "some worker is training",
     (Kind.PASS, FORWARD): "forward",
     (Kind.PASS, BACKWARD): "backward",
     (Kind.PASS, BACKWARD_INPUT): "backward to the input",
@@ -337,16 +338,16 @@ class Outcome:
     """The outcome of a check: the rules checked, and the first violation if any."""
 
     contract: Contract
-    #: Events in all, and the time from the first to the last, in seconds.
+    #: The number of events, and the time from the first to the last, in seconds.
     events: int
     seconds: float
-    #: Rule → the number of times it was asked.
+    #: Rule → the number of times it was checked.
     checked: dict[str, int]
     violation: Violation | None
 
     @classmethod
     def of(cls, contract: Contract, findings: Findings, tables: Sequence[Table]) -> Outcome:
-        """Return what a check of these tables found."""
+        """Return the outcome for these tables."""
         times = [table.events["time"] for table in tables if len(table)]
         begin = min((float(t.min()) for t in times), default=0.0)
         end = max((float(t.max()) for t in times), default=0.0)
@@ -378,7 +379,7 @@ class Outcome:
         return [head, *rows, "ok: nothing contradicts the contract of its mode"]
 
     def document(self) -> dict[str, Any]:
-        """Return the report for programs, as JSON can hold it."""
+        """Return the report as JSON values, for programs."""
         found = self.violation
         violation = found and {
             "rule": found.rule,
@@ -398,12 +399,12 @@ class Outcome:
 
 
 def _lines(violation: Violation) -> list[str]:
-    """Return the events of a violation, a line each; the one that breaks the rule is marked."""
+    """Return the events of a violation, one line each, with a mark at the violating one."""
     return [f"  {'>' if ref == violation.event else ' '} {_line(ref)}" for ref in _story(violation)]
 
 
 def _story(violation: Violation) -> list[EventRef]:
-    """Return the events of a violation, and those that led there, in their order."""
+    """Return the events of a violation and those that led to it, in order."""
     refs = set(violation.because)
     if violation.event is not None:
         refs |= {violation.event, *_before(violation.event)}
@@ -411,7 +412,7 @@ def _story(violation: Violation) -> list[EventRef]:
 
 
 def _before(ref: EventRef) -> list[EventRef]:
-    """Return the last events before one that its worker has part in, and the update before it."""
+    """Return the last events of the same worker before one, and the update before it."""
     table = ref.table
     start = max(0, ref.at - _WITHIN)
     worker = table["worker"][start : ref.at] == table["worker"][ref.at]
@@ -431,12 +432,12 @@ def _line(ref: EventRef) -> str:
 
 
 def _record(ref: EventRef) -> dict[str, Any]:
-    """Return what matters of an event, as JSON can hold it."""
+    """Return the fields of an event that are shown, as JSON values."""
     event = ref.table.events[ref.at]
     kind = Kind(int(event["kind"]))
     record: dict[str, Any] = {"time": _finite(event["time"].item()), "kind": kind.name}
     fields = {str(it): it.name for it in KINDS[kind].fields.values() if not it.is_pair}
-    # A server's events are of its shard, above all.
+    # A server's events show their shard first.
     first = reversed(_MAYBE) if KINDS[kind].who == SERVER else _MAYBE
     for column in dict.fromkeys((*first, *fields)):
         value = event[column].item()

@@ -1,8 +1,8 @@
-"""Averages and their period; of fragments: their turn, what each is of, and when it arrives.
+"""Averages and their period; for fragments, their turn, their layers, and their arrival.
 
-Fragment f of F is due in step t of a period of H where t ≡ ⌈(f + 1)·H/F⌉ (mod H), by a formula of
-this checker's own; which layers it has, and what an all-reduce sends of it, is read where it is
-said. Sources: local SGD, Stich, ICLR 2019 (1805.09767); post-local, Lin et al., ICLR 2020
+Fragment f of F is due in step t of a period of H if t ≡ ⌈(f + 1)·H/F⌉ (mod H), a formula of this
+checker's own. The layers of a fragment, and the bytes that an all-reduce sends of it, are taken
+from the code. Sources: local SGD, Stich, ICLR 2019 (1805.09767); post-local, Lin et al., ICLR 2020
 (1808.07217); fragments, Douillard et al. 2025 (2501.18512); eager, Kale et al. 2025 (2502.12996).
 """
 
@@ -27,7 +27,7 @@ from psrt.history.events import Kind
 from psrt.history.header import Header
 from psrt.history.kinds import Reduce
 
-#: Numbers that are summed beside each fragment.
+#: The number of control values that are summed with each fragment.
 _CONTROLS = 3
 
 
@@ -35,7 +35,7 @@ def fragment_spans(contract: Contract, header: Header) -> Sequence[Sequence[Span
     """Return the spans of each fragment.
 
     Raises:
-        ConfigError: if the layers of a header are not those of so many fragments.
+        ConfigError: if the header's layers cannot be split into its number of fragments.
     """
     if contract.fragments == 1:
         return [[Span(0, header.n)]]
@@ -58,13 +58,13 @@ def fragment_sizes(contract: Contract, header: Header) -> list[int]:
 def streamed_bytes(
     contract: Contract, header: Header, table: Table, frame_bytes: int
 ) -> int | None:
-    """Return the bytes that all workers of a streaming run sent; None where that is not known.
+    """Return the bytes that all workers of a streaming run sent; None if unknown.
 
     Args:
         contract: of the run.
         header: of its history.
         table: events of all workers; sums are matched.
-        frame_bytes: of the frames of a codec.
+        frame_bytes: of a codec's frames.
     """
     algorithms = header.algorithm, header.control_algorithm
     if contract.crashes or not all(it in ALGORITHMS for it in algorithms):
@@ -73,9 +73,9 @@ def streamed_bytes(
     ends = table.where(Kind.REDUCED)
     ends = ends[table["worker"][ends] == 0]
     first = len(ends) - contract.settles if contract.sends_frames else 0
-    dense = ends[first:]  # in frames goes all but what settles
+    dense = ends[first:]  # only the settling sums do not travel in frames
     summed = sizes[table[Reduce.fragment][dense[table.real("weight")[dense] > 0]]].tolist()
-    # What settles the differences of eager workers needs no control values.
+    # The sums that settle the differences of eager workers have no control values.
     controls = [_CONTROLS] * (len(ends) - contract.settles)
     sent = sum(
         number * _sent(str(name), contract.workers, n)
@@ -142,14 +142,14 @@ def check_fragments(
         if findings.none:
             _check_arrivals(contract, table, mine, parts, arrivals, due, present, findings)
     if contract.simulated and findings.none:
-        # A worker waits from its event before on, unless it has waited once more after that.
+        # A worker waits from its last event on, unless it has waited again after that.
         waits = ends[table.real("weight")[rounds] > 0]
         waits = waits[~asks(table)[waits - 1]]
         require_duration(findings, table, waits, waits - 1, most=not contract.exact_times)
 
 
 def _settles(contract: Contract, parts: Ints) -> Bools:
-    """Tell which sums end the differences between eager workers."""
+    """Return which sums settle the differences between eager workers."""
     found: Bools = np.arange(len(parts)) >= len(parts) - contract.settles
     return found
 
@@ -159,7 +159,7 @@ def _check_turns(
 ) -> None:
     """Check that fragments take turns, both when a worker sends and when it takes them."""
     number, settles = np.arange(len(parts)), _settles(contract, parts)
-    # What ends the differences begins with the first fragment again.
+    # The settling sums start with the first fragment again.
     turn = np.where(settles, number - (len(parts) - contract.settles), number) % contract.fragments
     for what, at in (("sent", parts), ("took", ends)):
         text = f"worker {{worker}} {what} fragment {{said}} as its sum {{number}}, expected {{due}}"
@@ -178,16 +178,16 @@ def _check_period(
     *,
     died: bool = False,
 ) -> Ints:
-    """Check after which steps a worker averages, and that it weighs its samples since the last one.
+    """Check after which steps a worker averages, weighted by its samples since the last average.
 
     Args:
         contract: of the run.
         table: of its events.
         steps: positions of its steps.
-        parts: of its parts of averages, one after the other.
-        present: how many of these it has not left before.
+        parts: of its parts of averages, in order.
+        present: the number of these before it left.
         findings: takes what is wrong.
-        died: whether it died, maybe before an average after its last step.
+        died: whether it died, possibly before an average after its last step.
 
     Returns:
         By part, the number of steps after which it is due.
@@ -204,7 +204,7 @@ def _check_period(
     findings.on(table, parts).require_equal(AVERAGING, np.searchsorted(steps, parts), due, text)
     if not findings.none:
         return due
-    text = "worker {worker} averages where nothing is due, after all that its steps ask for"
+    text = "worker {worker} averages although nothing is due after its last average"
     findings.on(table, parts[len(after) : present]).forbid(AVERAGING, text)
     missing = after[present:]
     missing = steps[missing[missing < made + (not died)] - 1]
@@ -218,7 +218,7 @@ def _check_period(
     since = np.where(trains, had - before, 0)
     was = np.where(trains, np.concatenate([[0.0], table.real("progress")[steps]])[due], 0.0)
     text = (
-        "worker {worker} averages as for {samples} samples at epoch {progress:g}, it has had "
+        "worker {worker} averages with {samples} samples at epoch {progress:g}, but has had "
         "{since} since its last average of the same and was at {was:g}"
     )
     findings.on(table, parts).require(
@@ -232,19 +232,19 @@ def _check_period(
 
 
 def _due_after(contract: Contract, made: int, early: int) -> Ints:
-    """Return by fragment, in its turn, the number of steps after which it is averaged.
+    """Return by fragment, in turn, the number of steps after which it is averaged.
 
     Args:
         contract: of the run.
         made: steps of the worker.
-        early: those of them with a period of 1.
+        early: the steps with a period of 1.
     """
     count, period = contract.fragments, contract.local_steps
     due = [-(-(f + 1) * period // count) for f in range(count)]
     step = np.arange(1, made - early + 1)
     late = early + step[np.isin((step - 1) % period + 1, due)]
     after = np.concatenate([np.repeat(np.arange(1, early + 1), count), late])
-    # At the end all fragments that had a step since: those which were not sent after the last one.
+    # At the end, all fragments that had a step since they were sent.
     last = int((after == made).sum()) if made else count
     return np.concatenate([after, np.full(count - last, made)])
 
@@ -284,7 +284,7 @@ def _check_arrivals(
         FRAGMENTS, parts[count:] > before, text, because=[before]
     )
     if contract.eager:
-        # What the others have sent before is taken with what is sent now; all of it, to settle.
+        # Sums sent before are taken together with the next; all of them before settling.
         begun, settles = len(parts) - contract.settles, _settles(contract, parts)
         taken = np.where(settles, begun, np.maximum(number - count + 1, 0))
         text = (
@@ -296,9 +296,9 @@ def _check_arrivals(
 
 
 def _staleness(contract: Contract, due: Ints, late: Bools, made: int) -> Ints:
-    """Return by sum how many steps of its own a worker makes until it takes what it sent."""
+    """Return by sum the number of steps that a worker makes until it takes what it sent."""
     takes = np.where(late, np.minimum(due + contract.delay, made), due)
-    if contract.eager:  # with what it sends next of the same fragment
+    if contract.eager:  # when it sends the same fragment next
         takes = np.full(len(due), made)
         takes[: max(len(due) - contract.fragments, 0)] = due[contract.fragments :]
     return takes - due

@@ -1,9 +1,9 @@
-"""Frames of a codec: how long they are, that each is decoded as it was sent, and what is kept back.
+"""Frames of a codec: their length, that each is decoded as it was sent, and the residuals.
 
-Gradients are in no history, so that a frame says what its gradient was cannot be checked; that it
-arrived whole, that a server made of it what its worker took to be sent, and that what was kept back
-of one gradient is what was added to the next, can be: by digests. So can that error feedback loses
-nothing: by sums. How long frames are the codec says.
+A history has no gradients, so it cannot be checked that a frame represents its gradient. Digests
+show that a frame arrived whole, that the server decoded it to what the worker recorded, and that
+the residual of one gradient was added to the next. Sums show that error feedback loses nothing. The
+codec says the length of frames.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _CHUNK = 1 << 20
 #: Kinds of events that only a run with a codec has: between workers and servers, and all.
 SERVED = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, Kind.REPLY_ENCODE, Kind.REPLY_DECODE)
 KINDS = (*SERVED, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
-#: Those of what a codec keeps back.
+#: The kinds of residuals.
 KEPT = (Kind.RESIDUAL, Kind.SUM_KEEP)
-#: What these say of it.
+#: Their fields.
 _SUMS = (Kept.given, Kept.decoded, Kept.kept, Kept.most)
-#: The most that rounding to float32 makes of a number, over the number; and of the smallest ones.
+#: The largest rounding error of a float32: relative, and absolute for the smallest numbers.
 _ROUNDING, _TINY = 2.0**-24, 2.0**-149
-#: The smallest normal number, which a bound has for each element.
+#: The smallest normal number, which bounds include for each element.
 _NORMAL = 2.0**-126
 
 
@@ -52,7 +52,7 @@ class FrameContract:
     """What a run's codec promises."""
 
     row: CodecRow
-    #: Whether it keeps something back for later frames, and whether as error feedback.
+    #: Whether it has a residual, and whether that is error feedback.
     keeps: bool
     feeds_back: bool
     #: By shard: its elements, and the matrices in it.
@@ -60,7 +60,7 @@ class FrameContract:
     matrices: tuple[tuple[Matrix, ...], ...]
     #: Whether anything was computed.
     numerics: bool
-    #: What the codec of replies promises; None where parameters are sent.
+    #: What the codec of replies promises; None if parameters are sent.
     reply: FrameContract | None = None
 
     def codec(self, n: int, matrices: Sequence[Matrix]) -> Codec:
@@ -92,7 +92,7 @@ def frames_of(header: Header) -> FrameContract | None:
     if back is None:
         return pushes
     row = back.of_differences()
-    # What a difference to a worker's parameters loses is in the next difference.
+    # What a difference to a worker's parameters loses is part of the next difference.
     kept = not header.servers and row.is_fed_back and header.numerics
     reply = replace(pushes, row=row, keeps=kept, feeds_back=kept)
     return replace(pushes, reply=reply)
@@ -108,7 +108,7 @@ def frame_bounds(contract: FrameContract, n: int, matrices: Sequence[Matrix]) ->
 
 
 def without_frames(table: Table) -> Table:
-    """Return a table without the events of codecs, in whose order the other rules do not look."""
+    """Return a table without the events of codecs, which the other rules do not expect."""
     framed = table.are(*KINDS)
     return Table(table.events[~framed], table.name) if framed.any() else table
 
@@ -120,13 +120,13 @@ def check_frames(
     unreported: Sequence[int],
     findings: Findings,
 ) -> None:
-    """Check every frame, and what was kept back.
+    """Check every frame and every residual.
 
     Args:
-        codec: what it promises; None where none was in effect.
+        codec: what it promises; None if none was in effect.
         workers: all events of all workers, worker after worker.
         shards: all events of each shard.
-        unreported: workers of whose own events nothing is known.
+        unreported: workers whose own events are unknown.
         findings: takes what is wrong.
     """
     if codec is None:
@@ -150,8 +150,8 @@ def check_frames(
         epoch = np.floor(workers.real("progress")[at - 1]).astype(np.int64)
         _check_lengths(codec, workers, at, epoch, findings)
         if not codec.feeds_back:
-            text = "{kind} of worker {worker} at clock {clock} says what its frame decodes to, "
-            text += "which it did not look at"
+            text = "{kind} of worker {worker} at clock {clock} records what its frame decodes to, "
+            text += "but did not decode it"
             unknown = parts(workers[Encode.digests][at])[1] == 0
             findings.on(workers, at).require(FRAMES, unknown, text, counts=False)
         _check_residuals(codec, workers, findings)
@@ -162,7 +162,7 @@ def check_frames(
 def _check_replies(
     codec: FrameContract | None, workers: Table, shards: Sequence[Table], findings: Findings
 ) -> None:
-    """Check the frames of replies; None: there must be none."""
+    """Check the frames of replies; with None there must be none."""
     if codec is None or not codec.numerics:
         text = "{kind} of worker {worker} where replies are parameters, or nothing is computed"
         findings.on(workers, workers.where(Kind.REPLY_DECODE)).forbid(FRAMES, text)
@@ -205,7 +205,7 @@ def _of_shard(table: Table, kind: Kind, number: int) -> Ints:
 
 
 def _same(table: Table, at: Ints, other: Ints) -> Bools:
-    """Return whether events and others, which may be none, are of one worker, shard and clock."""
+    """Return whether pairs of events have equal worker, shard and clock; either may be missing."""
     inside = (other >= 0) & (other < len(table))
     other = np.where(inside, other, 0)
     for name in ("worker", "shard", "clock"):
@@ -216,7 +216,7 @@ def _same(table: Table, at: Ints, other: Ints) -> Bools:
 def _check_places(
     table: Table, what: Kind, framed: Kind, findings: Findings, *, always: bool = False
 ) -> None:
-    """Check that what has samples, or all of it, is followed by its frame, and nothing else is."""
+    """Check that events with samples, or all, are followed by their frame, and no others are."""
     kind, samples = np.append(table["kind"], 0), table["samples"]
     messages, frames = table.where(what), table.where(framed)
     follows = _same(table, messages, messages + 1) & (kind[messages + 1] == framed)
@@ -241,11 +241,11 @@ def _check_lengths(
     Args:
         codec: whose they are.
         table: of the events.
-        at: positions of what was encoded.
+        at: positions of the encodings.
         epoch: of each.
         findings: takes what is wrong.
     """
-    # As many different ones as shards and epochs: few.
+    # There are few different ones: at most shards times epochs.
     shard = table["shard"][at]
     places, which = np.unique(np.stack([shard, epoch], axis=1), axis=0, return_inverse=True)
     bounds = np.array([codec.bounds(*place) for place in places.tolist()], np.int64).reshape(-1, 2)
@@ -261,15 +261,15 @@ def _check_lengths(
 def _check_delivery(
     got: Table, at: Ints, sent: Table, its: Ints, findings: Findings, *, knows: bool
 ) -> None:
-    """Check that what was decoded is what was sent, and came to what its sender knows of it.
+    """Check that frames were decoded as they were sent, to the numbers that the sender recorded.
 
     Args:
-        got: has the events at which frames were decoded.
+        got: the table of decodings.
         at: their positions.
-        sent: has those at which they were encoded, for the same shard.
+        sent: the table of encodings, for the same shard.
         its: their positions.
         findings: takes what is wrong.
-        knows: whether the sender knows what its frames come to.
+        knows: whether the sender knows what its frames decode to.
     """
     wide = int(max(it["clock"].max(initial=0) for it in (got, sent))) + 1
     keys = _numbered(sent["worker"][its] * wide + sent["clock"][its])
@@ -289,8 +289,8 @@ def _check_delivery(
     )
     findings.on(got, at).require(FRAMES, whole, text, because=[(sent, its)])
     text = (
-        "{kind} of worker {worker} and shard {shard} for clock {clock} came to other numbers than "
-        "its sender took it to"
+        "{kind} of worker {worker} and shard {shard} for clock {clock} decoded to other numbers "
+        "than its sender recorded"
     )
     same = made == due_made
     if knows:
@@ -298,7 +298,7 @@ def _check_delivery(
 
 
 def _numbered(keys: Ints) -> Ints:
-    """Return keys that differ: a worker that stopped was answered twice for the same clock."""
+    """Return distinct keys: a worker that stopped was answered twice for the same clock."""
     order = np.argsort(keys, kind="stable")
     found = np.empty_like(keys)
     found[order] = 2 * keys[order] + np.minimum(rank_in_run(keys[order]), 1)
@@ -306,18 +306,18 @@ def _numbered(keys: Ints) -> Ints:
 
 
 def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> None:
-    """Check that each frame takes up what was kept back before it."""
+    """Check that each frame includes the residual of the frame before."""
     at = table.where(Kind.RESIDUAL)
     if not codec.keeps:
-        text = "worker {worker} kept something back, which its codec does not"
+        text = "worker {worker} kept a residual, but its codec has none"
         findings.on(table, at).forbid(RESIDUALS, text)
         return
     kind, frames = np.append(table["kind"], 0), table.where(Kind.ENCODE)
     follows = _same(table, frames, frames + 1) & (kind[frames + 1] == Kind.RESIDUAL)
-    text = "worker {worker} encoded at clock {clock} and did not say what it kept back"
+    text = "worker {worker} encoded at clock {clock} without recording its residual"
     findings.on(table, frames).require(RESIDUALS, follows, text, counts=False)
     belongs = _same(table, at, at - 1) & (kind[at - 1] == Kind.ENCODE)
-    text = "worker {worker} kept something back at clock {clock}, of no frame"
+    text = "worker {worker} kept a residual at clock {clock} without a frame"
     findings.on(table, at).require(RESIDUALS, belongs, text, counts=False)
     owner = table["worker"][at] * len(codec.sizes) + table["shard"][at]
     order = np.argsort(owner, kind="stable")
@@ -327,8 +327,8 @@ def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> 
     first = ~same_as_before(owner)
     due = np.where(first, nothing[table["shard"][at]], previous(after, 0))
     text = (
-        "worker {worker} encoded at clock {clock} for shard {shard} without what it had kept back "
-        "before"
+        "worker {worker} encoded at clock {clock} for shard {shard} without the residual of its "
+        "frame before"
     )
     last = np.where(first, -1, previous(at, -1))
     findings.on(table, at).require(RESIDUALS, before == due, text, because=[last])
@@ -339,7 +339,7 @@ def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> 
 
 
 def check_no_sums(table: Table, at: Ints, findings: Findings) -> None:
-    """Check that where nothing is conserved no sums say so.
+    """Check that no sums are recorded if the codec conserves nothing.
 
     Args:
         table: of the events.
@@ -354,41 +354,41 @@ def check_no_sums(table: Table, at: Ints, findings: Findings) -> None:
 def check_conserved(
     table: Table, at: Ints, last: Ints, factor: Floats, n: int, findings: Findings
 ) -> None:
-    """Check that what was given and had been kept back is what was sent and is kept back now.
+    """Check that input plus last residual equals what was sent plus the new residual.
 
-    By sums over their elements, with signs, which differ by roundings only. Those to float32 in
-    the addition and in the subtraction are bounded by what ``most`` says; that of the factor is
-    by three units of what it multiplies; each sum is written as a float32.
+    By sums over their elements with random signs, which differ only by rounding. The roundings to
+    float32 in the addition and the subtraction are bounded by ``most``; that of the factor by three
+    units of what it multiplies. Each sum is recorded as a float32.
 
     Args:
         table: of the events.
         at: positions of what was kept back.
-        last: for each, that of what had been kept back before; −1 for nothing.
-        factor: by which that was multiplied since.
-        n: elements of a vector, at most.
+        last: for each, the position of the residual before; −1 for none.
+        factor: by which the last residual was multiplied since.
+        n: the most elements of a vector.
         findings: takes what is wrong.
     """
     given, decoded, kept, most = (table.real(it) for it in _SUMS)
-    with np.errstate(invalid="ignore"):  # what is not finite has no sum
+    with np.errstate(invalid="ignore"):  # numbers that are not finite have no sum
         had = np.where(last >= 0, factor * kept[last], 0.0)
         scaled = np.where((last >= 0) & (factor != 1.0), factor * most[last], 0.0)
         there, due = decoded[at] + kept[at], given[at] + had
         least = np.abs(decoded[at]) + 2 * np.abs(kept[at])
         sums = np.abs(given[at]) + np.abs(had) + np.abs(decoded[at]) + np.abs(kept[at])
-        # 1.01 for the roundings of these bounds, and for products of roundings.
+        # The factor 1.01 covers the roundings of these bounds, and products of roundings.
         slack = 1.01 * _ROUNDING * (most[at] + 3 * scaled + sums) + 4 * _TINY
-        # A codec may lose what is too large for it, as float16 does: then it keeps back the same.
+        # A codec may overflow, as float16 does: the residual then overflows, too.
         lost = ~np.isfinite(decoded[at]) & ~np.isfinite(kept[at])
         holds = are_near(there, due, slack) | lost
         bounded = may_be_norms(least, most[at], n) | (most[at] <= 2 * n * _NORMAL)
     text = (
-        "worker {worker} sent and keeps back at clock {clock} what adds up to {there:.9g}, but was "
-        "given and had kept back {due:.9g}, which rounding changes by {slack:.2g} at most"
+        "what worker {worker} sent at clock {clock} and its new residual add up to {there:.9g}, "
+        "its input and last residual to {due:.9g}, which rounding changes by at most {slack:.2g}"
     )
     findings.on(table, at).require(
         RESIDUALS, holds, text, because=[last], there=there, due=due, slack=slack, counts=False
     )
-    text = "worker {worker} says that rounding changes what it kept back by {seconds:g} units"
+    text = "worker {worker} records a bound of rounding of its residual of {seconds:g} units"
     text += ", which does not fit sums of {least:g}"
     findings.on(table, at).require(RESIDUALS, bounded, text, least=least, counts=False)
 

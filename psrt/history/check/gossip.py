@@ -1,7 +1,7 @@
-"""Averages among neighbours in rounds: whose turn it is, by which weights, and nothing is lost.
+"""Averages among neighbours in rounds: whose turn it is, the weights, and that nothing is lost.
 
-See ``averages``. The weights of a neighbour that has left fall to those that it had them from: rows
-add up to 1 without it, under push-sum columns.
+See ``averages``. The weight of a departed neighbour goes to the worker that gave it: rows of the
+matrix still add up to 1 without it, or columns under push-sum.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from psrt.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a run with rounds promises, in the terms of this check."""
+    """What a run with rounds promises, in terms of this check."""
 
     contract: Contract
     mixing: Topology
@@ -48,7 +48,7 @@ class _Run:
     adapts_first: bool
     tracks: bool
     coded: bool
-    #: The share of what neighbours are known to differ by that is taken.
+    #: The share of the known differences to neighbours that is taken.
     rate: float
 
     @property
@@ -58,7 +58,7 @@ class _Run:
 
     @property
     def turns(self) -> list[Kind]:
-        """What a worker does in a round, in order, but for what it takes."""
+        """What a worker does in a round, in order, except for its takes."""
         offers, mixes = [Kind.OFFER] * self.vectors, [Kind.MIXED] * self.vectors
         tracks, owns = [Kind.TRACK] * self.tracks, [Kind.OWN] * self.coded
         if self.adapts_first:
@@ -66,7 +66,7 @@ class _Run:
         return [*offers, Kind.STEP, *owns, *mixes, *tracks]
 
     def weights(self, clock: Ints, i: Ints, j: Ints) -> Floats:
-        """Return M_ij of each of these rounds."""
+        """Return M_ij of each round."""
         found = np.zeros(len(clock))
         for turn, matrix in enumerate(self.mixing.matrices):
             mine = clock % self.mixing.period == turn
@@ -76,23 +76,23 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Rounds:
-    """Where events of the workers are, by what they do in a round."""
+    """The positions of the workers' events, by what they do in a round."""
 
     run: _Run
     all: Averagers
-    #: By vector, what was offered, and what came of it.
+    #: By vector, the offers and the results.
     levels: list[Level]
-    #: What that was averaged into, with a codec.
+    #: With a codec, the vectors that were averaged into.
     owns: Series
 
     @property
     def offered(self) -> Ints:
-        """By worker, the rounds that it has offered something for."""
+        """By worker, the rounds for which it has an offer."""
         return self.levels[0].offers.count
 
     @property
     def certain(self) -> Ints:
-        """By worker, the rounds below which others surely count on it."""
+        """By worker, the rounds below which others certainly wait for it."""
         return np.where(self.all.died, 0, self.offered)
 
 
@@ -109,8 +109,8 @@ def check_gossip(
         findings: takes what is wrong.
 
     Returns:
-        The bytes that all of them sent, at least and at most; right if nobody has died, and
-        without a codec.
+        The least and the most bytes that all of them sent; valid if nobody has died, and without a
+        codec.
     """
     run = _Run(
         contract=contract,
@@ -147,14 +147,14 @@ def check_gossip(
 
 
 def _rounds_of(run: _Run, everybody: Averagers, leave: Ints, findings: Findings) -> _Rounds | None:
-    """Return the rounds of all workers; None where events are not in the order of the mode."""
+    """Return the rounds of all workers; None if events are not in the order of the mode."""
     table, turns, workers = everybody.table, run.turns, run.contract.workers
     at = table.where(*set(turns))
     owner, kind = table["worker"][at], table["kind"][at]
     rank, _ = rank_in_group(owner, workers)
     turn, clock = rank % len(turns), rank // len(turns)
     due = np.array(turns)[turn]
-    # Of a kind that comes twice, the second one is of tracked gradients.
+    # If a kind comes twice in a round, the second one is of tracked gradients.
     again = (turn > 0) & (np.array([-1, *turns[:-1]])[turn] == due)
     flag = np.where(again, TRACKED, 0)
     text = (
@@ -173,10 +173,12 @@ def _rounds_of(run: _Run, everybody: Averagers, leave: Ints, findings: Findings)
     count = np.bincount(owner, minlength=workers)
     left = np.flatnonzero(~everybody.died)
     amid = count[left] % len(turns) != 0
-    findings.on(table, leave[left]).require(TURNS, ~amid, "worker {worker} leaves amid a round")
+    findings.on(table, leave[left]).require(
+        TURNS, ~amid, "worker {worker} leaves in the middle of a round"
+    )
     if not findings.none:
         return None
-    # A step takes what came right before the average that it goes into.
+    # A step takes its neighbours' offers right before the average that they go into.
     takes = table.where(Kind.TAKE)
     before = np.searchsorted(at, takes) - 1
     inside = before >= 0
@@ -186,7 +188,7 @@ def _rounds_of(run: _Run, everybody: Averagers, leave: Ints, findings: Findings)
     findings.on(table, takes).require(TURNS, inside, text, because=[at[before]])
 
     def found(which: Kind, vector: int) -> Series:
-        """Return those of a vector; nothing is known of a round that death left half recorded."""
+        """Return the rounds of one vector; those that a death left half recorded are unknown."""
         last = np.flatnonzero((due == which) & (flag == (TRACKED if run.tracks else 0)))
         whole = np.bincount(owner[last], minlength=workers) if which != Kind.OWN else count
         chosen = (due == which) & (flag == vector) & (clock < whole[owner])
@@ -208,13 +210,13 @@ def _rounds_of(run: _Run, everybody: Averagers, leave: Ints, findings: Findings)
 
 
 def _check_whole(rounds: _Rounds, findings: Findings) -> None:
-    """Check that of each neighbour all vectors are taken."""
+    """Check that all vectors of each neighbour are taken."""
     table = rounds.all.table
     takes = table.where(Kind.TAKE)
     findings.on(table, takes).require(
         NEIGHBOURS,
         table["flag"][takes] < rounds.run.vectors,
-        "worker {worker} takes vector {flag} of worker {neighbour}, which there is not",
+        "worker {worker} takes vector {flag} of worker {neighbour}, which does not exist",
         counts=False,
     )
     first, *others = (np.stack(level.taken) for level in rounds.levels)
@@ -223,7 +225,7 @@ def _check_whole(rounds: _Rounds, findings: Findings) -> None:
 
 
 def _check_steady(rounds: _Rounds, findings: Findings) -> None:
-    """Check that a step without samples changes nothing of what an average came to."""
+    """Check that a step without samples does not change the result of an average."""
     table, run = rounds.all.table, rounds.run
     digest, _ = parts(table[Vector.digests])
     steps = Series.of(table, table.where(Kind.STEP), run.contract.workers)
@@ -233,8 +235,8 @@ def _check_steady(rounds: _Rounds, findings: Findings) -> None:
         step = steps.find(worker, clock - (not run.adapts_first))
         before = level.ends.find(worker, clock - 1)
         text = (
-            "worker {worker} offers digest {said:08x} for round {clock}, the average before came "
-            "to {due:08x} and no gradient after it"
+            "worker {worker} offers digest {said:08x} for round {clock}, but the last average had "
+            "{due:08x} and no gradient came after it"
         )
         findings.on(table, at).require(
             OFFERS,
@@ -257,11 +259,11 @@ def _check_receivers(rounds: _Rounds, findings: Findings) -> None:
             mine = np.flatnonzero(clock % len(level.linked) == turn)
             to = links.T
             least[mine] = most[mine] = to.sum(axis=1)[worker[mine]]
-            some = mine[clock[mine] >= rounds.certain.min()]  # somebody has left by then
+            some = mine[clock[mine] >= rounds.certain.min()]  # some worker has left by then
             here = clock[some][:, None] < rounds.certain
             least[some] = (to[worker[some]] & here).sum(axis=1)
         if rounds.run.mixing.push_sum and not rounds.all.died.any():
-            most = least  # a sender knows before it sends
+            most = least  # a sender knows who has left before it sends
         level.check_receivers(least, most, findings)
 
 
@@ -289,7 +291,7 @@ def _check_sums(rounds: _Rounds, level: Level, findings: Findings) -> None:
     whole &= np.bincount(clock[~sure], minlength=len(count)) == 0
     stays = [run.mixing.push_sum or bool((it == it.T).all()) for it in run.mixing.matrices]
     whole &= (count == run.contract.workers) | np.array(stays)[np.arange(len(count)) % len(stays)]
-    if everybody.died.any():  # what is sent to one that died, or came of it, has gone with it
+    if everybody.died.any():  # vectors that were sent to a dead worker are lost with it
         whole[max(0, rounds.offered[everybody.died].min() - 2) :] = False
     everybody.check_total(own, ends, np.bincount(clock, slack).astype(np.float64), whole, findings)
     if run.mixing.push_sum and not everybody.died.any():
@@ -297,11 +299,11 @@ def _check_sums(rounds: _Rounds, level: Level, findings: Findings) -> None:
 
 
 def _own_share(rounds: _Rounds, level: Level, offers: Ints) -> tuple[Floats, Bools]:
-    """Return, by average, the weight of what a worker had itself, and whether all is known.
+    """Return, by average, the weight of the worker's own vector, and whether all is known.
 
     Args:
         rounds: all of them.
-        level: of the vector.
+        level: the number of the vector.
         offers: (k,) by average, what its worker offered.
     """
     table, mixing, died = rounds.all.table, rounds.run.mixing, rounds.all.died
@@ -314,14 +316,14 @@ def _own_share(rounds: _Rounds, level: Level, offers: Ints) -> tuple[Floats, Boo
     at, rank = table["clock"][ends], table["worker"][ends]
     share = rounds.run.weights(at, rank, rank)
     for turn, matrix in enumerate(mixing.matrices):
-        # What one that left would get stays here.
+        # The share of a departed worker stays here.
         some = (at % mixing.period == turn) & (at >= rounds.certain.min())
         mine = np.flatnonzero(some)
         worker, clock = rank[mine], at[mine][:, None]
         to = np.where(_linked(matrix).T, matrix.T, 0.0)[worker]
         gone = ~died & (clock >= rounds.offered)
         share[mine] += np.where(gone, to, 0.0).sum(axis=1)
-        # Who died is known to be gone sooner or later; what was sent says how many were.
+        # Senders learn of a death at different times; the number of receivers shows who knew.
         doubt = np.where(died, to, 0.0)
         kept = ((to > 0) & ~gone).sum(axis=1) - table[Offer.receivers][offers[mine]]
         share[mine] += np.where(kept == 0, 0.0, doubt.sum(axis=1))
@@ -336,9 +338,9 @@ def _check_weights(
 
     Args:
         rounds: all of them.
-        level: of the vector.
+        level: the number of the vector.
         offers: (k,) by average, what its worker offered.
-        share: (k,) the weight that it gave that.
+        share: (k,) the weight that it gave its own vector.
         sure: (k,) whether that is known.
         findings: takes what is wrong.
     """
@@ -353,13 +355,13 @@ def _check_weights(
     holds = np.abs(weight[ends] - due) <= (level.count + 3) * ROUNDING * due * MORE
     text = "worker {worker} ends round {clock} with weight {weight:.9g}, expected {due:.9g}"
     findings.on(table, ends).require(CONSERVED, ~sure | holds, text, due=due)
-    # θ = x / w, each number and w itself rounded; what it adds up to is a float32, too.
+    # θ = x / w, with each number and w rounded; the recorded sum is a float32, too.
     due = table.real(Mixed.total)[ends] / weight[ends]
     size = norm[offers] * share + level.over_takes(norm)
     said = table.real(Mixed.divided)[ends]
     slack = 4 * ROUNDING * (np.abs(due) + size / weight[ends]) * MORE + n * TINY
     text = (
-        "worker {worker} goes on from round {clock} with parameters whose numbers add up to "
+        "worker {worker} continues from round {clock} with parameters whose numbers add up to "
         "{said:.9g}, expected {due:.9g} by its weight of {weight:g}"
     )
     holds = ~sure | are_near(said, due, slack)
@@ -367,13 +369,13 @@ def _check_weights(
 
 
 def _check_weight_of_all(rounds: _Rounds, level: Level, findings: Findings) -> None:
-    """Check that the weights of all, those included with which some left, are their number."""
+    """Check that all weights, including those at departure, add up to the number of workers."""
     table, workers, ended = rounds.all.table, rounds.run.contract.workers, level.ends.count
     if (ended == 0).any():
         return
     last = level.ends.at[level.ends.start + ended - 1]
     total = table.real(Mixed.weight)[last].sum()
-    # The shares that one sends, each rounded, add up to 1 but for 2⁻²⁴, round after round.
+    # The rounded shares that a worker sends add up to 1 except for 2⁻²⁴, in each round.
     most = workers * ROUNDING * (ended.max() + 2) * MORE
     text = f"the weights that workers end with add up to {total:.9g}, expected {workers}"
     findings.on(table, last.max(keepdims=True)).require(
@@ -382,7 +384,7 @@ def _check_weight_of_all(rounds: _Rounds, level: Level, findings: Findings) -> N
 
 
 def _check_tracked(rounds: _Rounds, findings: Findings) -> None:
-    """Check that a tracked gradient grows by what the worker's own has, and is sent next."""
+    """Check that a tracked gradient changes by as much as the worker's own, and is sent next."""
     table, n, level = rounds.all.table, rounds.all.n, rounds.levels[1]
     at = table.where(Kind.TRACK)
     worker, clock = table["worker"][at], table["clock"][at]
@@ -390,7 +392,7 @@ def _check_tracked(rounds: _Rounds, findings: Findings) -> None:
     columns = (Track.total, Track.rms, Track.gradient_total, Track.gradient_rms)
     total, size, own, its = (table.real(name) for name in columns)
     before = np.where(clock > 0, previous(at, -1), -1)
-    # What it adds to: what the last average came to, of this round or of the one before.
+    # It adds to the result of the last average, of this round or of the one before.
     into = level.ends.find(worker, clock - rounds.run.adapts_first)
     for sums, norms in ((total, size), (own, its)):
         holds = may_be_norms(sums[at], n * norms[at], n)
@@ -404,7 +406,7 @@ def _check_tracked(rounds: _Rounds, findings: Findings) -> None:
     said = total[at]
     text = (
         "worker {worker} tracks a gradient at clock {clock} that adds up to {said:.9g}, expected "
-        "{due:.9g}: what it had of the average, and how its own has changed"
+        "{due:.9g}: its last average plus the change of its own gradient"
     )
     findings.on(table, at).require(
         TRACKED_SUM, are_near(said, due, slack), text, said=said, due=due, because=[into, before]
@@ -413,34 +415,34 @@ def _check_tracked(rounds: _Rounds, findings: Findings) -> None:
     sent = np.searchsorted(at, offers) - 1
     mine = (sent >= 0) & (table["worker"][at[sent]] == table["worker"][offers])
     offers, source = offers[mine], at[sent[mine]]
-    text = "worker {worker} sends digest {said:08x} of tracked gradients, it has {due:08x}"
+    text = "worker {worker} sends digest {said:08x} of tracked gradients, but has {due:08x}"
     findings.on(table, offers).require_equal(
         TRACKED_SUM, digest[offers], digest[source], text, because=[source]
     )
 
 
 def _sent_bytes(rounds: _Rounds, n: int) -> tuple[int, int]:
-    """Return the bytes that all workers sent, at least and at most."""
+    """Return the least and the most bytes that all workers sent."""
     table, level, offered = rounds.all.table, rounds.levels[0], rounds.offered
     ever = level.linked.any(axis=0)
     sent = int(table[Offer.receivers][level.offers.at].sum())
     nbytes = sent * (MESSAGE + ITEMSIZE * n * rounds.run.vectors)
-    nbytes += MESSAGE * int((ever | ever.T).sum())  # each says to each neighbour that it leaves
+    nbytes += MESSAGE * int((ever | ever.T).sum())  # each tells each neighbour that it leaves
     if not rounds.run.mixing.push_sum:
         return nbytes, nbytes
-    # Receivers of a round say that they are ready, to senders that have not left as far as known.
+    # Receivers of a round announce that they are ready to senders not known to have left.
     most = least = 0
     period = len(level.linked)
     for turn, links in enumerate(level.linked):
         mine, others = np.nonzero(links)
         both = np.minimum(offered[mine], offered[others])
-        # How often this turn has come before each clock.
+        # The number of times this turn came before each clock.
         most += int(((offered[mine] - turn + period - 1) // period).sum())
         least += int(((both - turn + period - 1) // period).sum())
     return nbytes + MESSAGE * least, nbytes + MESSAGE * most
 
 
 def _linked(matrix: Floats) -> Bools:
-    """Return which workers each takes something of: (W, W), row i for worker i."""
+    """Return which offers each worker takes: (W, W), row i for worker i."""
     found: Bools = (matrix > 0) & ~np.eye(len(matrix), dtype=bool)
     return found

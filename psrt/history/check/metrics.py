@@ -1,14 +1,14 @@
-"""The lines of ``metrics.jsonl``: each holds what the events up to its step say.
+"""The lines of ``metrics.jsonl``: each must agree with the events up to its step.
 
-A worker reports at the clocks that the log's period asks for, at the end of each epoch, and at its
-own end; a line is made of all reports up to a step at which somebody reported on the beat or at an
-end. So where psrt cuts the data, the events alone say which lines there are. Where a problem does,
-it is not known where an epoch ended: then a line is held against itself and the one before.
+A worker reports at the clocks of the log's period, at the end of each epoch, and at its own end. A
+line combines all reports up to a step at which some worker reported on the period or at an end. So
+if psrt splits the data, the events determine which lines there are. If a problem does, the ends of
+epochs are unknown: then a line is checked against itself and the line before.
 
-The events are made into reports, and those into lines by what does so in a run, ``folds.lines``.
+``folds.lines``, the code of a run, turns events into reports and those into lines.
 
-Losses, accuracies and bytes are in no event. By a real clock ``seconds`` have bounds only, and
-rates and waits, which are of windows of time, need but add up.
+Losses, accuracies and bytes are in no event. By a real clock ``seconds`` have only bounds, and
+rates and waits, which are of windows of time, only have to add up.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from psrt.history.folds.record import Record
 from psrt.history.folds.windows import Windows
 from psrt.history.header import MOST
 
-#: What every line has.
+#: The fields of every line.
 KEYS = (
     "epoch", "step", "loss", "test_loss", "accuracy", "seconds", "samples_per_second", "samples",
     "staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "epoch_end",
     "evaluated_seconds", "gap_mean", "skew_max", "waiting_share", "consensus_distance",
     "measured_seconds",
 )  # fmt: skip
-#: By how much of all samples the windows may miss them, whose rates are rounded.
+#: The share of all samples that windows may miss, since their rates are rounded.
 _SLACK = 1e-6
-#: What follows from events to the number, and what does in virtual time, but for rounding.
+#: The fields that follow from events exactly, and those that do in virtual time, up to rounding.
 _COUNTED = (
     "step", "epoch", "epoch_end", "samples", "staleness_mean", "staleness_max", "skew_max",
 )  # fmt: skip
 _MEASURED = ("samples_per_second", "waiting_share", "measured_seconds")
-#: What only grows from line to line.
+#: The fields that only grow from line to line.
 _GROWING = ("epoch", "seconds", "samples", "bytes_sent", "bytes_received")
 
 
@@ -60,16 +60,16 @@ def check_metrics(
     silent: bool = False,
     forgotten: int = 0,
 ) -> list[Figures]:
-    """Check that lines are whole, and that each agrees with the one before.
+    """Check that lines are complete, and that each agrees with the line before.
 
     Args:
         metrics: the lines.
         findings: takes what is wrong.
         numerics: whether there is a loss.
-        gap: the largest that was measured; 0 without any.
-        apart: whether it was measured how far apart workers are.
-        silent: whether it may be that nobody says a loss, as in a loop of the user's own.
-        forgotten: received bytes that a run which went on does not count any more, at most.
+        gap: the largest measured gap; 0 without any.
+        apart: whether distances between workers were measured.
+        silent: whether losses may be missing, as in the user's own loop.
+        forgotten: the most received bytes that a resumed run no longer counts.
 
     Returns:
         The lines.
@@ -117,14 +117,13 @@ def check_metrics(
 
 
 def check_windows(lines: Sequence[Figures], waited: float | None = None) -> None:
-    """Check that windows of time add up, which is all that is known of them by a real clock.
+    """Check that windows of time add up, which is all that is known by a real clock.
 
-    Not where a run went on from a checkpoint: what is done over again is in one window more than
-    its samples are counted.
+    Not in a resumed run: repeated steps are in one window more than their samples are counted.
 
     Args:
         lines: of the metrics.
-        waited: seconds that all workers waited, over the workers; None where that is not known.
+        waited: mean seconds that a worker waited; None if unknown.
     """
     ends = [it.number("measured_seconds") or 0.0 for it in lines]
     windows = [(it, end) for it, end in zip(lines, np.diff([0.0, *ends]), strict=True) if end > 0]
@@ -132,7 +131,7 @@ def check_windows(lines: Sequence[Figures], waited: float | None = None) -> None
         return
     lines[-1].same(lines[-1].number("seconds"), "measured_seconds", of="its seconds")
     samples, (own, length) = lines[-1].number("samples") or 0.0, windows[-1]
-    # What was done in no time after the last window is in none, in virtual time.
+    # In virtual time, work that took no time after the last window is in no window.
     after = samples - (own.number("samples") or 0.0)
     for name, total, untimed, of in (
         ("samples_per_second", samples, after, "all samples"),
@@ -151,12 +150,12 @@ def check_distances(
     bounds: Mapping[int, tuple[float, float]],
     unknown: Sequence[range] = (),
 ) -> None:
-    """Check that each line says how far apart workers are, within the bounds of its step.
+    """Check that each line has the distance of workers, within the bounds of its step.
 
     Args:
         lines: of the metrics.
-        bounds: by step; of others it may be any.
-        unknown: steps that may say nothing.
+        bounds: by step; any distance is valid for other steps.
+        unknown: steps whose lines may have none.
     """
     for line in lines:
         step = int(line.number("step") or 0)
@@ -168,15 +167,15 @@ def check_distances(
 
 
 def split_steps(table: Table, resumed: Sequence[float], workers: int) -> list[range]:
-    """Return the steps that only some workers had told of where a run went on from a checkpoint.
+    """Return the steps that only some workers had reported when a run resumed.
 
-    What these had told of how far they are from others is known to nobody any more. A worker tells
-    of its last step after it was saved with it, or, where it was done, before.
+    Their distances are lost. A worker reports its last step after it was saved with it or, if it
+    was done, before.
 
     Args:
         table: events of all workers.
-        resumed: when the run went on.
-        workers: their number.
+        resumed: the times at which the run resumed.
+        workers: the number of workers.
     """
     at = table.where(Kind.STEP)
     time, owner = table.real("time")[at], table["worker"][at]
@@ -191,12 +190,12 @@ def check_lines(
     reports: Sequence[Sequence[Report]],
     findings: Findings,
 ) -> None:
-    """Check every line against the events; nobody has died, and psrt has cut the data.
+    """Check every line against the events, if nobody has died and psrt has split the data.
 
     Args:
         contract: of the run.
         lines: as ``check_metrics`` returned them.
-        workers: what each of them counts.
+        workers: what each worker counts.
         reports: of each, as of ``told_by``.
         findings: takes what is wrong.
     """
@@ -213,7 +212,7 @@ def check_lines(
         text = f"metrics.jsonl has {len(lines)} lines, the history makes {len(records)}"
         findings.missing(METRICS, text)
         return
-    # The first worker of a model that is cut may wait for the parts of others before it reports.
+    # The first worker of a split model may wait for the parts of others before it reports.
     measures = contract.exact_times and not contract.cut
     exact = [*_COUNTED, *_MEASURED * measures, *["seconds"] * contract.exact_times]
     for line, record in zip(lines, records, strict=True):
@@ -282,15 +281,15 @@ def _check_seconds(
 
 
 def told_by(contract: Contract, worker: WorkerPieces, number: int) -> tuple[Stats, list[Report]]:
-    """Have a worker's fold take its events; return what it has counted, and what it reported.
+    """Feed a worker's events to its fold; return what it counted and reported.
 
-    That is as far as events say it: not losses, gaps and bytes. Without a plan it is not known when
-    a worker reports.
+    Only what events contain: no losses, gaps or bytes. Without a plan it is unknown when a worker
+    reports.
 
     Args:
         contract: of the run.
         worker: what it counts.
-        number: of the worker, of a model that is cut in the whole job.
+        number: of the worker; with a split model, in the whole job.
     """
     counts, plan, clock = worker.fold(), contract.plan, worker.clock
     reports: list[Report] = []
@@ -319,11 +318,11 @@ def told_by(contract: Contract, worker: WorkerPieces, number: int) -> tuple[Stat
 
 
 def times_of(contract: Contract, worker: WorkerPieces) -> tuple[Floats, Floats]:
-    """Return by piece the least and the most seconds at which what follows it was reported.
+    """Return by piece the least and the most seconds at which the report after it was made.
 
-    A report follows what it counts, and in virtual time at once. By a real clock time began before
-    the first piece did, and a worker reports before its next piece. What lies between a checkpoint
-    and resuming from it does not count.
+    A report follows what it counts, in virtual time immediately. By a real clock, time started
+    before the first piece, and a worker reports before its next piece. The pause between a
+    checkpoint and its resumption does not count.
     """
     time, lasts = worker.time, worker.lasts
     time = without_pauses(time, lasts, np.zeros(len(time), np.int64), contract.resumed)

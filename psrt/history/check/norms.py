@@ -1,10 +1,10 @@
-"""Norms that a history says of vectors, held against the sums of their elements with signs.
+"""Recorded norms of vectors, checked against the sums of their elements with random signs.
 
-How far rounding may change a sum comes of norms, and those who trained say them: one that is too
-large would excuse any error. The signs know nothing of a vector x, so their sum is about as large
-as ‖x‖; that it is smaller than ``LEAST`` times that has a probability of about ``LEAST``. So the
-largest sum among vectors of a kind bounds all their norms. Where all sums are zero, rounding
-changes none of them.
+Bounds of rounding are computed from norms, which the checked run recorded itself: a norm that is
+too large would excuse any error. The signs are independent of a vector x, so its signed sum is
+about as large as ‖x‖. The probability that it is smaller than ``LEAST`` times that is about
+``LEAST``. So the largest sum among vectors of a kind bounds all their norms. If all sums are zero,
+rounding changes none of them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from psrt.history.events import Kind
 from psrt.history.header import Header
 from psrt.history.kinds import Mixed, Offer
 
-#: Share of the norms in the largest sum of a history, below which nobody is believed.
+#: If the largest sum of a history is below this share of a norm, that norm is rejected.
 LEAST = 1e-5
-#: Above it a history writes infinity.
+#: The number above which a history records infinity.
 LARGEST = float(np.finfo(np.float32).max)
-#: Unit roundoff of a float32; its smallest number, and its smallest normal one.
+#: Unit roundoff of a float32; its smallest number, and its smallest normal number.
 ROUNDING, TINY, NORMAL = 2.0**-24, 2.0**-149, 2.0**-126
-#: What sums in double precision, what is written as a float32, and products of roundings add to a
-#: bound at most, in all.
+#: A factor that covers the roundings of sums in double precision, of recording as float32, and
+#: products of roundings, in a bound.
 MORE = 1.001
-#: What roundings, of float32 and of what was recorded, may be of a distance, and of a norm.
+#: Relative bounds of the roundings of a distance, and of a norm.
 _SLACK, _OF_NORM = 1e-3, 1e-6
 
 
 def may_be_norms(sums: Floats, norms: Floats, n: int) -> Bools:
-    """Return by vector whether its norm can be the one that is said.
+    """Return by vector whether its recorded norm is possible.
 
     Args:
         sums: (k,) of the elements of each vector, with signs; infinite beyond a float32.
-        norms: (k,) √n‖x‖ of each, which is at least its sum.
-        n: elements of a vector, at most.
+        norms: (k,) √n‖x‖ of each, which is at least its sum (Cauchy and Schwarz).
+        n: the most elements of a vector.
 
     >>> may_be_norms(np.array([3.0, -2.0, 0.1]), np.array([9.0, 1.0, np.inf]), 9)
     array([ True, False, False])
@@ -54,9 +54,9 @@ def may_be_norms(sums: Floats, norms: Floats, n: int) -> Bools:
 
 
 def are_near(said: NDArray[Any], due: NDArray[Any], slack: NDArray[Any]) -> Bools:
-    """Return where sums differ by no more than rounding, or neither is finite.
+    """Return where sums differ by at most rounding, or neither is finite.
 
-    What is not finite stays so in all that is made of it.
+    A number that is not finite stays so in everything computed from it.
     """
     finite = np.isfinite(said) & np.isfinite(due)
     with np.errstate(invalid="ignore"):
@@ -66,7 +66,7 @@ def are_near(said: NDArray[Any], due: NDArray[Any], slack: NDArray[Any]) -> Bool
 
 
 def distances(header: Header, table: Table) -> Mapping[int, tuple[float, float]]:
-    """Return bounds of ‖θ_i − mean‖/√n, the root of its mean square, by the clocks of rounds.
+    """Return bounds of ‖θ_i − mean‖/√n, as a root mean square over workers, by clocks of rounds.
 
     Args:
         header: of a history with rounds, from which nobody died.
@@ -77,8 +77,8 @@ def distances(header: Header, table: Table) -> Mapping[int, tuple[float, float]]
     offers = offers[table["flag"][offers] == 0]
     push_sum = header.mode.variant == PUSH_SUM
     if header.mode.order == ADAPT_THEN_COMBINE:
-        # Of no vector that comes of averaging is there a norm; by a doubly stochastic matrix they
-        # are no longer than those that were averaged.
+        # Results of averages have no recorded norm. A doubly stochastic matrix does not make
+        # vectors longer than those that were averaged.
         at = table.where(Kind.MIXED)
         at = at[table["flag"][at] == 0]
         totals, after = table.real(Mixed.divided if push_sum else Mixed.total)[at], 1

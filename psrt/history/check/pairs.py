@@ -1,9 +1,9 @@
-"""Averages of two, without rounds: who asks and who answers, how stale, and that nothing is lost.
+"""Averages of pairs, without rounds: asking and answering, staleness, and that nothing is lost.
 
-Who has colour 0 asks: it offers what it has to a neighbour, of colour 1, and goes on. That one, in
-between two steps, answers with what it has, y, and moves by ½ (x − y), x being what came; who asked
-moves by ½ (y − x), whatever it has by then. So what both have together stays, and as in rounds it
-shows by sums over the elements of vectors, see ``averages``.
+A worker of colour 0 asks: it offers its vector x to a neighbour of colour 1, and continues. Between
+two steps the neighbour answers with its own vector y, and moves by ½ (x − y). The asking worker
+then moves by ½ (y − x), whatever it has by then. So the sum of both is conserved, which sums over
+the vectors' elements show as in rounds, see ``averages``.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _NORM = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class _Averages:
-    """The averages of all workers, one each for who asked and who answered; (k,) positions."""
+    """The averages of all workers, one for each of the two sides; (k,) positions."""
 
-    #: What is averaged into: of who answers what it sent, of who asks what it had then.
+    #: The vector that is averaged into: the sent one of the answering worker, or the current one of
+    #: the asking worker.
     own: Ints
     take: Ints
     end: Ints
-    #: Whether it is that of who asked.
+    #: Whether it is the average of the asking worker.
     asks: Bools
-    #: One number for each offer: of who asked, and which of its.
+    #: A key for each offer: of the asking worker and the number of its offer.
     offer: Ints
-    #: What its worker sent for it, its offer or its answer, and what the other one did; −1 where
-    #: that is not known.
+    #: What this worker sent for it, offer or answer, and what the other one sent; −1 if unknown.
     sent: Ints
     came: Ints
 
@@ -68,7 +68,7 @@ def check_pairs(
         findings: takes what is wrong.
 
     Returns:
-        The least and the most bytes that all of them sent; right if nobody has died.
+        The least and the most bytes that all of them sent; valid if nobody has died.
     """
     linked = _linked(header)
     everybody = Averagers.of(contract, header, table, leave, findings)
@@ -92,7 +92,7 @@ def check_pairs(
     parks = _check_checkpoints(linked, table, averages, findings)
     sent, vector = table.where(Kind.OFFER), MESSAGE + ITEMSIZE * header.n
     nbytes = len(sent) * vector + MESSAGE * (int(linked.sum()) + parks[1])
-    # What came to one that had left is no part of what it was saved with.
+    # What arrives after a worker left is not part of its saved state.
     void = int((table["flag"][sent] == 0).sum() - averages.asks.sum())
     late = MESSAGE * (parks[1] - parks[0]) + vector * void if header.resumed else 0
     return nbytes - late, nbytes
@@ -106,20 +106,20 @@ def _linked(header: Header) -> Bools:
 
 
 def forgotten(header: Header, nbytes: tuple[int, int]) -> int:
-    """Return how many received bytes a run that goes on from a checkpoint may count later or never.
+    """Return the received bytes that a resumed run may count later or never.
 
-    That is what came to workers that had left, and every ``LEAVE``, which is sent again.
+    They are those that arrived at departed workers, and every ``LEAVE``, which is sent again.
 
     Args:
         header: of the history.
-        nbytes: what ``check_pairs`` returned.
+        nbytes: the result of ``check_pairs``.
     """
     least, most = nbytes
     return most - least + MESSAGE * int(_linked(header).sum()) if header.resumed else 0
 
 
 def _check_clocks(contract: Contract, table: Table, leave: Ints, findings: Findings) -> None:
-    """Check that everything happens at the clock of the steps so far."""
+    """Check that every event has the clock of the steps so far."""
     steps = table.are(Kind.STEP)
     before: Ints = np.cumsum(steps) - steps  # of all workers up to there
     first = np.cumsum(np.bincount(table["worker"], minlength=contract.workers))
@@ -134,7 +134,7 @@ def _check_clocks(contract: Contract, table: Table, leave: Ints, findings: Findi
 
 
 def _averages(table: Table, findings: Findings) -> _Averages:
-    """Check that what belongs to an average stands together; return all of them."""
+    """Check that the events of an average are adjacent; return all averages."""
     worker, other, kind, flag = (table[it] for it in ("worker", Offer.neighbour, "kind", "flag"))
     _, number = parts(table[Vector.digests])
     take, last = table.where(Kind.TAKE), max(0, len(table) - 1)
@@ -174,12 +174,12 @@ def _offer_of(table: Table, worker: Ints, number: Ints) -> Ints:
 
 
 def _found(at: Ints, keys: Ints, wanted: Ints) -> Ints:
-    """Return the position of the event with each wanted key; −1 where there is none.
+    """Return the position of the event with each wanted key; −1 if there is none.
 
     Args:
         at: positions of the events.
-        keys: of each.
-        wanted: those that are looked for.
+        keys: of each event.
+        wanted: the keys to find.
     """
     order = np.argsort(keys, kind="stable")
     return np.append(at[order], -1)[find(keys[order], wanted)]
@@ -189,7 +189,7 @@ def _check_roles(linked: Bools, colour: Ints, table: Table, findings: Findings) 
     """Check that only one colour asks, the other one answers, and both are neighbours."""
     at = table.where(Kind.OFFER, Kind.TAKE, Kind.MIXED)
     mine, its = table["worker"][at], table[Offer.neighbour][at]
-    text = "worker {worker} averages with worker {neighbour}, which is no neighbour of it"
+    text = "worker {worker} averages with worker {neighbour}, which is not its neighbour"
     findings.on(table, at).require(NEIGHBOURS, linked[mine, its], text)
     text = "worker {worker} averages with worker {neighbour}, and both {do}"
     findings.on(table, at).require(
@@ -199,7 +199,7 @@ def _check_roles(linked: Bools, colour: Ints, table: Table, findings: Findings) 
         do=lambda i: "answer" if colour[mine[i]] else "ask",
     )
     at = table.where(Kind.OFFER, Kind.TAKE)
-    # An offer is flagged by who answers, what is taken by who asked.
+    # The flag of an offer is set if the sender answers, that of a take if the taker asked.
     answers = (table["flag"][at] == ANSWER) == table.are(Kind.OFFER)[at]
     known = np.isin(table["flag"][at], (0, ANSWER))
     text = "worker {worker} has {kind} as one that {does}, but it {should}"
@@ -213,24 +213,24 @@ def _check_roles(linked: Bools, colour: Ints, table: Table, findings: Findings) 
 
 
 def _check_numbers(everybody: Averagers, findings: Findings) -> None:
-    """Check the numbers that mean nothing, or the same everywhere, without rounds."""
+    """Check the fields that are unused, or constant, without rounds."""
     table = everybody.table
     _, number = parts(table[Vector.digests])
     at = table.where(Kind.OFFER)
     text = "worker {worker} sends what it offers to {receivers} neighbours, expected 1"
     findings.on(table, at).require(OFFERS, table[Offer.receivers][at] == 1, text, counts=False)
     takes = table.where(Kind.TAKE)
-    text = "worker {worker} weighs what worker {neighbour} has by {factor:g}, expected 0.5"
+    text = "worker {worker} gives what worker {neighbour} has weight {factor:g}, expected 0.5"
     findings.on(table, takes).require(NEIGHBOURS, table.real(Take.factor)[takes] == 0.5, text)
     ends = table.where(Kind.MIXED, Kind.OWN)
     everybody.check_plain(table.where(Kind.OFFER, Kind.MIXED), ends, findings)
     plain = (number[ends] == 0) & (table["flag"][ends] == 0)
-    text = "{kind} of worker {worker} has a number or a flag, which mean nothing there"
+    text = "{kind} of worker {worker} has a number or a flag, which have no meaning there"
     findings.on(table, ends).require(TURNS, plain, text, counts=False)
 
 
 def _check_offers(everybody: Averagers, averages: _Averages, findings: Findings) -> None:
-    """Check that each offer is answered once at most, and each answer taken once, as it is."""
+    """Check that each offer is answered at most once, and each answer taken once, unchanged."""
     table, take, asks, came = everybody.table, averages.take, averages.asks, averages.came
     digest, number = parts(table[Vector.digests])
     offers = table.where(Kind.OFFER)
@@ -276,7 +276,7 @@ def _check_offers(everybody: Averagers, averages: _Averages, findings: Findings)
 
 
 def _check_open(everybody: Averagers, averages: _Averages, findings: Findings) -> None:
-    """Check that one offer is open at a time, and that only one that left lets one pass."""
+    """Check that one offer is open at a time, and that only departed workers do not answer."""
     table, asks, died = everybody.table, averages.asks, everybody.died
     worker, other, (_, number) = (
         table["worker"],
@@ -298,15 +298,15 @@ def _check_open(everybody: Averagers, averages: _Averages, findings: Findings) -
         text,
         because=[np.where(last, -1, following)],
     )
-    # Void is what went to one that has left; who offered it knows then, and offers no more to it.
-    wide = len(died)  # not those of the table alone: who fell silent has no events
+    # An offer to a departed worker is void; its sender then knows, and offers it no more.
+    wide = len(died)  # not only those in the table: a silent worker has no events
     link = owner * wide + to
     newest = np.zeros(wide * wide, np.int64)
     np.maximum.at(newest, link, asked)
     holds = (done >= 0) | (newest[link] == asked)
     text = "worker {worker} has no answer of worker {neighbour}, and yet offers it something again"
     findings.on(table, asked).require(OFFERS, holds, text, because=[newest[link]])
-    # What was answered has moved who answered: who asked takes it, unless it died.
+    # An answer has moved the answering worker, so the asking one must take it, unless it died.
     whose = other[answers]
     there = _found(taken, of, _offer_of(table, whose, number[answers])) >= 0
     text = "worker {neighbour} never took the answer of worker {worker} to its offer {number}"
@@ -314,14 +314,14 @@ def _check_open(everybody: Averagers, averages: _Averages, findings: Findings) -
 
 
 def _check_steady(table: Table, findings: Findings) -> None:
-    """Check that only a step and an average change what a worker has."""
+    """Check that only steps and averages change a worker's vector."""
     digest, _ = parts(table[Vector.digests])
     at = table.where(Kind.OFFER, Kind.OWN, Kind.MIXED)
     moved = np.cumsum(table.are(Kind.STEP) & (table["samples"] > 0))
     same = same_as_before(table["worker"][at]) & (moved[at] == previous(moved[at], -1))
     same &= ~table.are(Kind.MIXED)[at]
     before = previous(at, -1)
-    text = "worker {worker} has digest {said:08x} in {kind}, and it had {due:08x} before"
+    text = "worker {worker} has digest {said:08x} in {kind}, but had {due:08x} before"
     findings.on(table, at).require(
         OFFERS,
         ~same | (digest[at] == digest[before]),
@@ -333,7 +333,7 @@ def _check_steady(table: Table, findings: Findings) -> None:
 
 
 def _check_staleness(table: Table, averages: _Averages, findings: Findings) -> None:
-    """Check by how many steps an average is late at who asked, and how far apart both were."""
+    """Check the staleness of an average at the asking worker, and the distance of both."""
     take, sent, end, asks = averages.take, averages.sent, averages.end, averages.asks
     due = np.where(asks, table["clock"][take] - table["clock"][sent], 0)
     text = "worker {worker} averages with worker {neighbour} at staleness {said}, expected {due}"
@@ -352,7 +352,7 @@ def _check_staleness(table: Table, averages: _Averages, findings: Findings) -> N
 
 
 def _check_sums(everybody: Averagers, averages: _Averages, findings: Findings) -> None:
-    """Check that each moves by half of what they differ by, so that what both have stays."""
+    """Check that each moves by half of the difference, so that the sum of both stays."""
     table, n = everybody.table, everybody.n
     total, size = table.real(Vector.total), table.real(Offer.rms) * n
     own, end, sent, came = averages.own, averages.end, averages.sent, averages.came
@@ -363,7 +363,7 @@ def _check_sums(everybody: Averagers, averages: _Averages, findings: Findings) -
     most = ROUNDING * (size[own] + size[came] + size[sent]) * MORE + n * TINY
     text = (
         "worker {worker} ends an average with worker {neighbour} with a vector whose numbers add "
-        "up to {said:.9g}, expected {due:.9g}, {most:.1g} off at most"
+        "up to {said:.9g}, expected {due:.9g} ± {most:.1g}"
     )
     findings.on(table, end).require(
         CONSERVED,
@@ -379,7 +379,7 @@ def _check_sums(everybody: Averagers, averages: _Averages, findings: Findings) -
 def _check_checkpoints(
     linked: Bools, table: Table, averages: _Averages, findings: Findings
 ) -> tuple[int, int]:
-    """Check that workers come to the same checkpoints, and that none has half of an average.
+    """Check that workers reach the same checkpoints, and that none has half of an average.
 
     Args:
         linked: by worker, its neighbours.
@@ -388,7 +388,8 @@ def _check_checkpoints(
         findings: takes what is wrong.
 
     Returns:
-        How many neighbours have come to one that others told of it, and how many were told.
+        The number of neighbours that reached a checkpoint after a notification, and of all
+        notified.
     """
     at, workers = table.where(Kind.PARK), len(linked)
     owner, step = table["worker"][at], table[Park.step][at]
@@ -396,25 +397,26 @@ def _check_checkpoints(
     number = np.arange(len(at)) - (np.cumsum(counts) - counts)[owner]
     first = np.full(int(counts.max(initial=0)), -1)
     first[number[::-1]] = np.arange(len(at))[::-1]
-    text = "worker {worker} comes to a checkpoint of step {step}, where another has {due}"
+    text = "worker {worker} reaches a checkpoint of step {step}, where another has {due}"
     due = step[first[number]]
     findings.on(table, at).require(
         CAUSALITY, step == due, text, due=due, because=[at[first[number]]]
     )
     follows = same_as_before(owner)
-    text = "worker {worker} comes to a checkpoint of step {step} after one of step {before}"
+    text = "worker {worker} reaches a checkpoint of step {step} after one of step {before}"
     before = previous(step, 0)
     findings.on(table, at).require(CAUSALITY, ~follows | (step > before), text, before=before)
-    # Neighbours that come to one have been told of it, and some that had left by then.
+    # Neighbours that reach a checkpoint were notified, and some that had left by then.
     there = np.array([(counts[linked[i]] > k).sum() for i, k in zip(owner, number, strict=True)])
     told, most = table[Park.neighbours][at], linked.sum(axis=1)[owner]
     text = (
-        "worker {worker} told {neighbours} neighbours of a checkpoint, expected {there} to {most}"
+        "worker {worker} notified {neighbours} neighbours of a checkpoint, expected {there} to "
+        "{most}"
     )
     findings.on(table, at).require(
         NEIGHBOURS, (told >= there) & (told <= most), text, there=there, most=most
     )
-    # How many each has come to before an event, of those of its worker.
+    # The number of checkpoints that each event's worker has reached before it.
     total = np.cumsum(table.are(Kind.PARK))
     begins = (np.cumsum(counts) - counts)[table["worker"]]
     passed = total - begins
@@ -430,7 +432,7 @@ def _check_checkpoints(
 def _check_durations(contract: Contract, table: Table, findings: Findings) -> None:
     """Check what workers say of their waiting: which is at their end only."""
     at = table.where(Kind.OFFER, Kind.MIXED, Kind.LEAVE)
-    # What comes is waited for before it is taken.
+    # A worker waits for an offer before it takes it.
     since = at - np.where(table.are(Kind.MIXED)[at], 3, 1)
     same = (since >= 0) & (table["worker"][since] == table["worker"][at])
     timed = same | contract.one_clock

@@ -1,10 +1,10 @@
-"""What the stages of a model that is cut did in each step: passes, messages, and who has which.
+"""What the stages of a split model did in each step: passes, messages, and weights.
 
 A worker has a place: its copy of the model, its stage s of P and its slice of T. The workers with
-one stage and slice are a cell, whose history is that of a job of its own and is checked as such.
-What is checked here is how the gradient of a step came about: in the order of its schedule's row
-(``psrt.pipeline``), with no more alive than that promises, counted, and by messages that each came
-from where they were sent.
+the same stage and slice are a cell, whose history is checked as that of a separate job. This file
+checks how the gradient of a step was computed: in the order of its schedule (``psrt.pipeline``),
+with no more micro-batches alive than that promises, and from messages that arrived as they were
+sent.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _WORDS = {
 }
 #: Passes after which activations are not needed any more.
 _ENDS = (BACKWARD, BACKWARD_WEIGHT)
-#: Bytes of the number that goes along with a message.
+#: Bytes of the number that travels with a message.
 _ALONG = 8
 
 
 class Pass(NamedTuple):
-    """A pass that is due: what, of which micro-batch, in which chunk."""
+    """An expected pass: its kind, micro-batch and chunk."""
 
     flag: int
     micro_batch: int
@@ -75,7 +75,7 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a model was cut, out of a header."""
+    """How a model was split, from a header."""
 
     #: Copies, stages and slices: D, P, T.
     copies: int
@@ -85,12 +85,12 @@ class Layout:
     schedule: PipelineSchedule
     chunks: int
     micro_batches: int
-    #: Whether weights come at the end, in one product.
+    #: Whether weight gradients are computed at the end, in one product.
     deferred: bool
 
     @property
     def asynchronous(self) -> bool:
-        """Whether a micro-batch is a step of its own, with an update behind it."""
+        """Whether each micro-batch is a step, followed by an update."""
         return self.schedule.asynchronous
 
     def place(self, cell: int) -> tuple[int, int]:
@@ -98,7 +98,7 @@ class Layout:
         return divmod(cell, self.slices)
 
     def alive(self, stage: int, total: int) -> int:
-        """Return the promise: micro-batches in the chunks of a stage at most, of ``total``."""
+        """Return the promise: the most micro-batches alive in a stage's chunks, of ``total``."""
         row = self.schedule
         return row.most_alive(stage, self.stages, total, self.chunks, deferred=self.deferred)
 
@@ -115,10 +115,10 @@ class Layout:
 
 
 def layout_of(header: Header) -> Layout:
-    """Return how the model of a run was cut.
+    """Return how the model of a run was split.
 
     Raises:
-        ConfigError: if the header does not say.
+        ConfigError: if the header does not match its own config.
     """
     axes = dict(re.findall(r"(data|pipeline|tensor):(\d{1,7})", str(header.knob("parallel", ""))))
     copies, stages, slices = (int(axes.get(it, 1)) for it in ("data", "pipeline", "tensor"))
@@ -147,16 +147,16 @@ def layout_of(header: Header) -> Layout:
 
 
 def without_passes(table: Table) -> Table:
-    """Return a table without what stages did, in whose order the other rules do not look."""
+    """Return a table without the events of stages, which the other rules do not expect."""
     passes = table.are(*KINDS)
     return Table(table.events[~passes], table.name) if passes.any() else table
 
 
 class Steps(NamedTuple):
-    """The steps of a worker: positions in the table of its cell, and what they are of."""
+    """The steps of a worker, as positions in the table of its cell."""
 
     table: Table
-    #: Positions of its steps, and of what its stage did.
+    #: Positions of its steps, and of its stage's events.
     at: Ints
     own: Ints
 
@@ -170,7 +170,7 @@ class Steps(NamedTuple):
         return np.floor(self.table.real("progress")[self.at]).astype(np.int64)
 
     def staleness(self, most: int) -> Ints:
-        """Return how many updates the gradient of each step of a stage is late.
+        """Return by how many updates the gradient of each step of a stage is late.
 
         Args:
             most: P − s − 1; it is less while the pipeline fills up.
@@ -184,8 +184,8 @@ def check_pipeline(
     """Check what all workers did in their steps.
 
     Args:
-        layout: how the model was cut.
-        tables: by cell, the events of its workers; each is that of a job without faults.
+        layout: how the model was split.
+        tables: by cell, the events of its workers; each is valid as a job without faults.
         findings: takes what is wrong.
         one_clock: whether the times of two workers can be compared.
     """
@@ -240,7 +240,7 @@ def _check_agreement(layout: Layout, steps: list[list[Steps]], findings: Finding
 
 
 def _check_passes(layout: Layout, stage: int, own: Steps, findings: Findings) -> None:
-    """Check which passes a stage made, in which order, of how many rows, with which weights."""
+    """Check the passes of a stage: their order, their rows and their weights."""
     table = own.table
     at = own.own[table.are(Kind.PASS)[own.own]]
     clocks, samples = (table[name][own.at] for name in ("clock", "samples"))
@@ -302,7 +302,7 @@ def _check_passes(layout: Layout, stage: int, own: Steps, findings: Findings) ->
 
 
 def _never_drained(layout: Layout, stage: int, epochs: Ints) -> tuple[Ints, Ints]:
-    """Return the passes of a pipeline that is drained at the ends of epochs only, in order.
+    """Return, in order, the passes of a pipeline that is drained only at the ends of epochs.
 
     Args:
         layout: how the model was cut.
@@ -310,7 +310,7 @@ def _never_drained(layout: Layout, stage: int, epochs: Ints) -> tuple[Ints, Ints
         epochs: of each step.
 
     Returns:
-        The flag of each pass, and the number of its step among all.
+        The flag of each pass, and the number of its step.
     """
     flags, steps = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     begins = np.flatnonzero(np.diff(epochs, prepend=-1))
@@ -322,10 +322,10 @@ def _never_drained(layout: Layout, stage: int, epochs: Ints) -> tuple[Ints, Ints
 
 
 def _check_stash(layout: Layout, stage: int, own: Steps, at: Ints, findings: Findings) -> None:
-    """Check which weights a batch came and went back with, and how many of them were kept.
+    """Check the weights of a batch's forward and backward passes, and how many were kept.
 
-    The weights of version v have taken v steps. A batch goes forward with the newest, and back with
-    the same. By then P − s − 1 steps more have been taken, or those since the pipeline was drained.
+    Weights of version v have taken v steps. A batch goes forward with the newest, and backward with
+    the same. By then P − s − 1 more steps were taken, or those since the pipeline was drained.
     """
     table = own.table
     clock, version = table["clock"][at], table["version"][at]
@@ -352,15 +352,15 @@ def _check_stash(layout: Layout, stage: int, own: Steps, at: Ints, findings: Fin
 
 
 def _check_kept(layout: Layout, stage: int, own: Steps, at: Ints, findings: Findings) -> None:
-    """Check that no more versions were kept than promised: counted, whatever the order is.
+    """Check that no more versions were kept than promised, by counting.
 
-    Kept are those of the batches under way, which ascend, and the newest.
+    The kept versions are those of the batches in flight, which ascend, and the newest.
     """
     version, forward = own.table["version"][at], own.table["flag"][at] == FORWARD
     newest = np.searchsorted(own.at, at)
     came = version[forward] if forward.any() else newest
     ended = np.isin(own.table["flag"][at], _ENDS)
-    oldest: Ints = np.cumsum(ended) - ended  # as many as have come back, and are not kept
+    oldest: Ints = np.cumsum(ended) - ended  # batches that have come back keep no version
     kept = newest - came[np.minimum(oldest, len(came) - 1)] + 1
     findings.on(own.table, at).require(
         PIPELINE,
@@ -373,7 +373,7 @@ def _check_kept(layout: Layout, stage: int, own: Steps, at: Ints, findings: Find
 
 
 def _check_alive(layout: Layout, stage: int, own: Steps, findings: Findings) -> None:
-    """Check that no more activations were alive than promised: counted, whatever the order is."""
+    """Check that no more activations were alive than promised, by counting."""
     table = own.table
     at = own.own[table.are(Kind.PASS)[own.own]]
     flag, all_ = table["flag"][at], table[kinds.Pass.micro_batch][at] == OF_ALL
@@ -392,7 +392,7 @@ def _check_alive(layout: Layout, stage: int, own: Steps, findings: Findings) -> 
 
 
 def _check_own_messages(layout: Layout, stage: int, own: Steps, findings: Findings) -> None:
-    """Check that a stage sends what it has computed, and computes what has come."""
+    """Check that a stage sends what it has computed, and computes on what has arrived."""
     table, at = own.table, own.own
     message = table.are(Kind.MESSAGE)[at]
     flag, chunk, m = (
@@ -409,7 +409,7 @@ def _check_own_messages(layout: Layout, stage: int, own: Steps, findings: Findin
     for way in ("came", "sent"):
         came = way == "came"
         found = np.flatnonzero(message & ((flag & CAME > 0) == came))
-        # Nothing comes to the first virtual stage, nor goes on from the last; back, it is reversed.
+        # Nothing arrives at the first virtual stage or leaves the last; in reverse for gradients.
         there = virtual != np.where(back == came, last, 0)
         needs = passes[there[passes] & (layout.stages > 1)]
         of = find(key[needs], key[found])
@@ -418,7 +418,7 @@ def _check_own_messages(layout: Layout, stage: int, own: Steps, findings: Findin
             PIPELINE,
             (of >= 0) & ~repeats(key[found]),
             f"micro-batch {{micro_batch}} of chunk {{chunk}} {way} at clock {{clock}} in "
-            f"stage {stage}, which it does not do, or has done already",
+            f"stage {stage}, which is not expected, or has happened before",
         )
         missing = needs[np.setdiff1d(np.arange(len(needs)), of)]
         text = f"stage {stage} computed micro-batch {{micro_batch}} at clock {{clock}}, which "
@@ -450,7 +450,7 @@ def _check_own_messages(layout: Layout, stage: int, own: Steps, findings: Findin
 def _check_messages(
     layout: Layout, steps: list[list[Steps]], findings: Findings, *, one_clock: bool
 ) -> None:
-    """Check that what one stage sent is what the other one received, in that order."""
+    """Check that one stage received what the other one sent, in that order."""
     stages, last = layout.stages, layout.chunks * layout.stages - 1
     for slice_ in range(layout.slices):
         for copy in range(layout.copies):
@@ -479,18 +479,18 @@ def _check_way(
     count = min(len(out), len(into))
     if len(out) != len(into):
         long, at = (writer, out) if len(out) > count else (reader, into)
-        text = f"{len(out)} messages were sent, and {len(into)} came"
+        text = f"{len(out)} messages were sent, but {len(into)} arrived"
         findings.missing(PIPELINE, text, EventRef(long, int(at[count])))
     asked = findings.on(reader, into[:count])
     out, into = out[:count], into[:count]
     because = [(writer, out)]
     for name, text in (
-        ("clock", "a message came at clock {said}, it was sent at {due}"),
-        (kinds.Message.micro_batch, "micro-batch {said} came, {due} was sent"),
-        (kinds.Message.rows, "micro-batch {micro_batch} came with {said} rows, {due} were sent"),
+        ("clock", "a message came at clock {said}, but was sent at {due}"),
+        (kinds.Message.micro_batch, "micro-batch {said} came, but {due} was sent"),
+        (kinds.Message.rows, "micro-batch {micro_batch} came with {said} rows, of {due} sent"),
         (
             kinds.Message.nbytes,
-            "{said:g} bytes of micro-batch {micro_batch} came, {due:g} were sent",
+            "{said:g} bytes of micro-batch {micro_batch} came, but {due:g} were sent",
         ),
     ):
         said, due = reader.column(name)[into], writer.column(name)[out]
@@ -499,7 +499,7 @@ def _check_way(
     asked.require(
         PIPELINE,
         holds,
-        "micro-batch {micro_batch} came at {time:.6f} s, it was sent at {due:.6f} s",
+        "micro-batch {micro_batch} came at {time:.6f} s, but was sent at {due:.6f} s",
         due=writer.real("time")[out],
         because=because,
         counts=False,
@@ -518,7 +518,7 @@ def _check_way(
 
 
 def _rows(samples: Ints, micro_batch: Ints, micro_batches: int) -> Ints:
-    """Return the rows of a micro-batch: all have as many, the first ones more by one."""
+    """Return the rows of a micro-batch: all have equally many, the first ones one more."""
     size, more = np.divmod(samples, micro_batches)
     return np.where(micro_batch == OF_ALL, samples, size + (micro_batch < more))
 

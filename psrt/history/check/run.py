@@ -1,4 +1,4 @@
-"""Puts the rules together: which are asked of which history, and in which order."""
+"""Puts the rules together: which apply to which history, and in which order."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from psrt.history.folds.history import WorkerPieces, pieces_of, shards_of
 from psrt.history.header import Header
 from psrt.history.reading import History, read_cells
 
-#: Beside ``history/``.
+#: The file name, in the folder that has ``history/``.
 _METRICS = "metrics.jsonl"
 _CONFIG, _SUMMARY, _SIMULATION = "config.toml", "summary.json", "simulation.json"
 _MODEL = "model.safetensors"
@@ -78,14 +78,14 @@ def check(
     crashed: Collection[int] | None = None,
     saved_sha256: str | None = None,
 ) -> Outcome:
-    """Hold a history against the contract of its mode.
+    """Check a history against the contract of its mode.
 
     Args:
         history: as ``read_history`` returned it.
-        summary: the run's ``summary.json``, if it is to tell the same.
-        metrics: the records of its ``metrics.jsonl``, if they are to tell the same.
-        crashed: workers that died in virtual time, if that is known.
-        saved_sha256: of the parameters that were saved, if that is known.
+        summary: the run's ``summary.json``, if it should be checked.
+        metrics: the records of its ``metrics.jsonl``, if they should be checked.
+        crashed: workers that died in virtual time, if known.
+        saved_sha256: of the saved parameters, if known.
 
     Returns:
         What was checked, and the first violation if there is one.
@@ -107,17 +107,17 @@ def check_cells(
     metrics: Sequence[Mapping[str, object]] | None = None,
     saved_sha256: str | None = None,
 ) -> Outcome:
-    """Hold the histories of a model that was cut against the contract of its mode.
+    """Check the histories of a split model against the contract of its mode.
 
-    Each cell is held against it as a job of its own; then what they did together, and what was
-    written of all of them.
+    Each cell is checked as a separate job; then what they did together, and what was written about
+    all of them.
 
     Args:
         header: of the job.
         histories: of its cells.
-        summary: the run's ``summary.json``, if it is to tell the same.
-        metrics: the records of its ``metrics.jsonl``, if they are to tell the same.
-        saved_sha256: of the parameters that were saved, if that is known.
+        summary: the run's ``summary.json``, if it should be checked.
+        metrics: the records of its ``metrics.jsonl``, if they should be checked.
+        saved_sha256: of the saved parameters, if known.
 
     Returns:
         What was checked, and the first violation if there is one.
@@ -177,7 +177,7 @@ def check_cells(
 def _check_summary_of_cells(
     summary: SummaryCheck, cases: Sequence[_Case], metrics: Sequence[Mapping[str, object]]
 ) -> None:
-    """Check what a summary says of all cells; the first one counts the samples of its copy."""
+    """Check a summary of all cells; samples are counted by the first cell of a copy."""
     first, contract = cases[0], cases[0].contract
     ranks = [
         one.of_cell(case.number, len(cases), len(case.history.shards))
@@ -205,7 +205,7 @@ def _check_summary_of_cells(
 
 
 def _side_by_side(cells: Sequence[Sequence[T]]) -> list[T]:
-    """Return what cells have of each of their workers, by the numbers of workers in the job."""
+    """Return per-worker values of cells, by the numbers of workers in the job."""
     return [it for copies in zip(*cells, strict=True) for it in copies]
 
 
@@ -227,27 +227,26 @@ class _Case:
         workers = joined(history.workers, "worker")
         shards = [Table(events, f"shard {i}") for i, events in enumerate(history.shards)]
         self.finals = Table(history.finals, "final version")
-        #: All events; the others are those of them that make a run with or without a codec, and
-        #: with or without an elastic force.
+        #: All events. The other tables leave out those of codecs, or of codecs and elastic forces.
         self.tables = [workers, *shards, self.finals]
         self.workers, *self.shards = (
             without_passes(without_forces(without_frames(it))) for it in (workers, *shards)
         )
         self.findings = findings or Findings(resumed=self.header.resumed)
-        #: Found on the way, where that came so far: the updates, shards and reads of a mode with
-        #: servers, the largest gap, and whether a worker died.
+        #: Results of earlier steps, if they got that far: the updates, shards and reads of a mode
+        #: with servers, the largest gap, and whether a worker died.
         self.updates = 0
         self.found: list[Shard] = []
         self.reads: Workers | None = None
         self.gap = 0.0
         self.died = False
-        #: Bytes that neighbours sent each other, at least and at most.
+        #: The least and the most bytes that neighbours sent each other.
         self.nbytes = 0, 0
         #: By worker, whether it said that it leaves; else it died.
         self.left: list[bool] = []
-        #: Whether stages count how stale gradients are, and servers do not.
+        #: Whether stages count the staleness of gradients, rather than servers.
         self.by_stages = False
-        #: Number of the cell, and how many there are.
+        #: The number of this cell, and the number of cells.
         self.number, self.cells = 0, 1
         #: Time of the last event of a worker or a shard of the job.
         self.end = max((it.events["time"].max() for it in self.tables[:-1] if len(it)), default=0.0)
@@ -256,7 +255,7 @@ class _Case:
         self._saved_sha256 = saved_sha256
 
     def check(self) -> None:
-        """Check step by step: events alone, their order, then all else."""
+        """Check step by step: single events, their order, then everything else."""
         checked = self.findings.checked
         with PROGRESS.doing("checking", lambda: Amount(sum(checked.values()), None, "check")):
             self._check()
@@ -325,7 +324,7 @@ class _Case:
         if not findings.none:
             return
         steps, rounds = table.where(Kind.STEP), table.where(Kind.MIXED)
-        rounds = rounds[table["flag"][rounds] == 0]  # not of gradients, nor of hosts
+        rounds = rounds[table["flag"][rounds] == 0]  # neither of gradients nor of hosts
         ended = np.bincount(table["worker"][rounds], minlength=contract.workers)
         self._check_final(-1, int(ended[0]), self._last_before_final())
         self.updates = updates = int(ended.max())
@@ -358,7 +357,7 @@ class _Case:
         if workers is None or len(shards) < len(found) or not findings.none:
             return
         check_durations(contract, workers, findings)
-        if not contract.mode.averages:  # else a push is no step
+        if not contract.mode.averages:  # with averages a push is not a step
             check_steps(contract, table, workers.pushes[:, 0], leave, findings)
         for shard in shards:
             outcomes = check_updates(contract, shard, findings)
@@ -380,7 +379,7 @@ class _Case:
             summary.measured(self._metrics or (), died=self.died)
         if summary is not None and not died.any():
             summary.times(self.pieces)
-            # Who is missed has not said so in a message, but may have left all the same.
+            # A missed worker has not announced that it leaves, but may have left.
             if not any((it["flag"][it.where(Kind.LEFT)] == MISSED).any() for it in self.shards):
                 summary.sent((self.header, self.tables[0], self.tables[1:-1]))
         self.gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
@@ -391,7 +390,7 @@ class _Case:
 
     @property
     def begun(self) -> int:
-        """Epochs that some worker had finished when it began a step."""
+        """Epochs that some worker had finished when it started a step."""
         at = self.workers.where(Kind.STEP, Kind.PUSH)
         return math.floor(float(self.workers.real("progress")[at].max(initial=0.0)))
 
@@ -405,7 +404,7 @@ class _Case:
 
     @functools.cached_property
     def told(self) -> list[tuple[Stats, list[Report]]]:
-        """What each worker has counted, and what it reported, in one pass over what it counts."""
+        """What each worker counted and reported, in one pass."""
         cells, contract = self.cells, self.contract
         return [told_by(contract, it, it.worker * cells + self.number) for it in self.pieces]
 
@@ -416,13 +415,13 @@ class _Case:
 
     @property
     def ranks(self) -> list[Stats]:
-        """What every worker and every shard has counted."""
+        """What every worker and every shard counted."""
         return [stats for stats, _ in self.told] + shards_of(self.history)
 
     def _check_metrics(
         self, *, apart: Callable[[], Mapping[int, tuple[float, float]]] = dict
     ) -> None:
-        """Check the lines of the metrics, and against what was counted where that says all."""
+        """Check the lines of the metrics, and compare them with the counts where these suffice."""
         if self._metrics is None:
             return
         contract, header, findings = self.contract, self.header, self.findings
@@ -447,10 +446,9 @@ class _Case:
                 check_distances(lines, apart(), unknown)
 
     def _last_before_final(self) -> EventRef:
-        """Return the last event before the parameters are written: that of the one that does.
+        """Return the last event, of the writing rank, before the parameters are written.
 
-        By a real clock others may still be about theirs by then: each process closes its own
-        history.
+        By a real clock others may still record events then: each process closes its own history.
         """
         table = self.workers
         if self.contract.simulated:
@@ -458,8 +456,8 @@ class _Case:
         return EventRef(table, int(np.flatnonzero(table["worker"] == 0)[-1]))
 
     def _check_final(self, shard: int, updates: int, last: EventRef) -> None:
-        # In virtual time a run ends with its last event, but for a fault that comes after that.
-        # Parameters that are nowhere whole are brought to the one that writes before that.
+        # In virtual time a run ends with its last event, unless a fault comes after it. Sharded
+        # parameters are gathered on the writing rank before.
         contract = self.contract
         exact = contract.simulated and not contract.crashes and not contract.ends_late
         exact = exact and self.header.mode.shard != PARAMETERS
@@ -468,7 +466,7 @@ class _Case:
         )
 
     def _check_summary(self, updates: int) -> SummaryCheck | None:
-        """Check what any summary says; return what checks the rest."""
+        """Check what every summary has; return the object that checks the rest."""
         if self._summary is None:
             return None
         check = SummaryCheck(self._summary, self.contract, self.header, self.findings)
@@ -479,13 +477,13 @@ class _Case:
 
 
 def check_run(run: str | PathLike[str]) -> Outcome:
-    """Check the history of a run, and that what lies beside it is of the same run.
+    """Check the history of a run, and that the files beside it belong to the same run.
 
     Args:
         run: the run's folder, or its ``history/``.
 
     Raises:
-        ConfigError: if there is no history, it is damaged or unfinished, or that of another run.
+        ConfigError: if there is no history, or it is damaged, unfinished, or of another run.
     """
     header, histories = read_cells(run)
     folder = Path(run)
@@ -494,7 +492,7 @@ def check_run(run: str | PathLike[str]) -> Outcome:
     _check_config(folder / _CONFIG, header)
     crashed = (_read_json(folder / _SIMULATION) or {}).get("crashed")
     if isinstance(crashed, list) and not all(type(it) is int for it in crashed):
-        raise ConfigError(f"{folder / _SIMULATION}: the workers that crashed are no numbers")
+        raise ConfigError(f"{folder / _SIMULATION}: the workers that crashed are not numbers")
     summary, metrics = _read_json(folder / _SUMMARY), _read_lines(folder / _METRICS)
     saved_sha256 = _saved_sha256(folder / _MODEL, header.n)
     if header.cells:
@@ -511,18 +509,18 @@ def check_run(run: str | PathLike[str]) -> Outcome:
 
 
 def _check_config(path: Path, header: Header) -> None:
-    """Raise if the run's config is not that of its history."""
+    """Raise if the run's config differs from that of its history."""
     if not path.exists():
         return
     config = from_toml(read_text(str(path)), source=str(path)).plain()
-    # As JSON knows them: a tuple is a list there.
+    # In their JSON form, in which a tuple is a list.
     mine, its = (json.loads(json.dumps(values)) for values in (config, header.config))
     differs = [name for name in mine if mine[name] != its.get(name)]
     differs += [name for name in its if name not in mine]
     if differs:
         name = differs[0]
         raise ConfigError(
-            f"{path} is not of the run that the history is of: it has {name} {mine.get(name)!r}, "
+            f"{path} is of another run than the history: it has {name} {mine.get(name)!r}, "
             f"the history {its.get(name)!r}"
         )
 
@@ -543,7 +541,7 @@ def _read_lines(path: Path) -> list[dict[str, object]] | None:
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > 20:  # more than 64 bits, which no float can be compared with
+    if len(digits) > 20:  # more than 64 bits, which cannot be compared with a float
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
 
@@ -559,10 +557,10 @@ def _parsed(text: str, where: str) -> dict[str, object]:
 
 
 def _saved_sha256(path: Path, n: int) -> str | None:
-    """Return the SHA-256 of the parameter vector that a file of tensors was cut from.
+    """Return the SHA-256 of the parameter vector whose parts a file of tensors has.
 
-    Known are the vector itself and psrt's own layers, weight before bias; a problem that names its
-    tensors otherwise may store them as it likes.
+    Known are the vector itself and psrt's own layers, weight before bias. A problem with other
+    names may store its tensors in any order.
     """
     if not path.exists():
         return None

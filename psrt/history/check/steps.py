@@ -1,11 +1,11 @@
-"""A worker's gradient steps: how many, on which part of the data, at which rate, and its end.
+"""A worker's gradient steps: their number, data and rates, and its end.
 
-Where psrt cuts the data into batches, the clock of a step says all there is to say about it, and so
-does the number of a worker's steps about its end. A problem that brings its own batches may stop
-where it likes between two epochs, but not within one whose batches it has counted.
+If psrt splits the data into batches, the clock of a step determines its samples, and the number of
+a worker's steps its end. A problem with its own batches may stop anywhere between two epochs, but
+not within an epoch whose batches it has counted.
 
-The learning rate of a gradient is the scheduled one times a factor for its staleness: of which
-progress, of which staleness and in which order is this checker's own; the curve and the factor are
+The learning rate of a gradient is the scheduled one times a factor for its staleness. The progress,
+the staleness and the order of these are derived independently here; the curve and the factor are
 those of the rows of ``psrt.optim``.
 """
 
@@ -35,21 +35,21 @@ from psrt.history.events import Kind
 from psrt.history.header import MOST, Header
 from psrt.optim import STALENESS_RATES, Schedule, StalenessRate
 
-#: By how much two numbers of epochs may differ that are the same but for rounding.
+#: The most by which rounding may change a number of epochs.
 _HAIR = 1e-9
 
 
 def check_departures(
     contract: Contract, table: Table, crashed: Collection[int] | None, findings: Findings
 ) -> Ints:
-    """Check that a worker says once that it leaves; return where, by worker.
+    """Check that a worker announces once that it leaves; return where, by worker.
 
-    One that never does has died, which it can only in virtual time.
+    A worker that never does has died, which is possible only in virtual time.
 
     Args:
         contract: of the run.
         table: events of all workers, worker after worker.
-        crashed: workers that died, as the run itself says; None where it does not.
+        crashed: workers that died, by the run's own record; None without one.
         findings: takes what is wrong.
 
     Returns:
@@ -76,25 +76,25 @@ def check_departures(
 
 
 def check_silence(table: Table, leave: Ints, attends: Bools, findings: Findings) -> None:
-    """Check that a worker that has left writes nothing more, but for what it only attends."""
+    """Check that a departed worker records nothing more, except in sums that it only attends."""
     of = leave[table["worker"]]
     after = np.flatnonzero((np.arange(len(table)) > of) & ~attends)
     findings.on(table, after).forbid(
-        MEMBERSHIP, "worker {worker} goes on after it has left", because=[of[after]]
+        MEMBERSHIP, "worker {worker} continues after it has left", because=[of[after]]
     )
 
 
 def asks(table: Table) -> Bools:
-    """Tell which events are of a worker without samples to send, which asks whether others have.
+    """Return which events are of a worker without samples, which asks whether others have any.
 
-    It waits for that after the event.
+    It waits for the answer after the event.
     """
     found: Bools = table.are(Kind.REDUCE) & (table.real("weight") == 0)
     return found
 
 
 def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: Findings) -> None:
-    """Check the steps that workers count by themselves."""
+    """Check the steps that workers count themselves."""
     steps = table.where(Kind.STEP)
     clock, follows = table["clock"][steps], same_as_before(table["worker"][steps])
     text = "worker {worker} made step {said}, expected step {due}"
@@ -105,15 +105,15 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
         text,
         because=[np.where(follows, previous(steps, -1), -1)],
     )
-    # A step begins some time after the event of its worker before it: in virtual time at once.
+    # A step begins some time after its worker's last event; in virtual time immediately.
     later = same_as_before(table["worker"])[steps]
     begins = np.where(later, steps - 1, -1)
     if contract.own_loop:
         begins = _before_offers(table, begins)
-    timed = later | contract.one_clock  # else the first one's clock is not that of the run
+    timed = later | contract.one_clock  # otherwise a worker's first event is on another clock
     exact = timed & contract.exact_times
     if contract.streams:
-        # Who has no samples to send asks whether others have, and waits for that.
+        # A worker without samples asks whether others have any, and waits for the answer.
         exact &= ~asks(table)[begins]
     if contract.cut:
         # At the end of an epoch the first worker waits for the parts of the others.
@@ -127,10 +127,10 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
 
 
 def _before_offers(table: Table, at: Ints) -> Ints:
-    """Return by position the last event of that worker up to it that is no offer; −1 for none.
+    """Return by position the worker's last event up to it that is not an offer; −1 for none.
 
-    In a loop of the user's own a worker learns of a step when its gradient is there, and offers
-    what it has only then.
+    In the user's own loop a worker learns of a step when its gradient is complete, and only then
+    makes its offer.
     """
     found = at.copy()
     while True:
@@ -144,12 +144,12 @@ def _before_offers(table: Table, at: Ints) -> Ints:
 def check_steps(
     contract: Contract, table: Table, at: Ints, leave: Ints, findings: Findings
 ) -> None:
-    """Check that steps are where the data is, not too many, and not too few.
+    """Check the progress of steps, and that they are neither too many nor too few.
 
     Args:
         contract: of the run.
         table: events of workers, worker after worker.
-        at: the positions of those that are a gradient step each.
+        at: the positions of the gradient steps.
         leave: by worker, position of its LEAVE, the number of events where it died.
         findings: takes what is wrong.
     """
@@ -173,9 +173,9 @@ def check_steps(
 
 
 def _clocks_at_the_end(contract: Contract, table: Table, at: Ints, leave: Ints) -> Ints:
-    """Return the steps that each worker has finished: the clock that it leaves with.
+    """Return the steps that each worker has finished: the clock at which it leaves.
 
-    In modes whose clock at the end counts sums, the number of its steps.
+    In modes whose final clock counts sums, the number of its steps.
     """
     if contract.shards and not contract.mode.averages:
         return np.append(table["clock"], 0)[leave]
@@ -183,7 +183,7 @@ def _clocks_at_the_end(contract: Contract, table: Table, at: Ints, leave: Ints) 
 
 
 def _check_batches(contract: Contract, table: Table, at: Ints, findings: Findings) -> None:
-    """Check every step against the plan that cuts the data."""
+    """Check every step against the data plan."""
     plan = contract.plan
     assert plan is not None
     clock, progress = table["clock"][at], table.real("progress")[at]
@@ -211,11 +211,11 @@ def _check_end(
 def _check_whole_epochs(
     contract: Contract, table: Table, at: Ints, leave: Ints, reached: Ints, findings: Findings
 ) -> None:
-    """Check that nobody stops within an epoch whose batches are counted.
+    """Check that no worker stops within an epoch whose batches are counted.
 
-    Within such an epoch progress grows by the same share with each step, so two steps say how many
-    there are. A worker that goes on to another epoch, or leaves, must have come to the end of it,
-    left out what backups have overtaken or not.
+    Within such an epoch progress grows by the same share with each step, so two steps give their
+    number. A worker that continues to another epoch, or leaves, must have reached the end of this
+    one, whether or not it skipped steps that rounds did not wait for.
     """
     if not len(at):
         return
@@ -225,7 +225,7 @@ def _check_whole_epochs(
     share = np.where(same, progress - previous(progress, 0.0), 0.0)
     share /= np.maximum(np.where(same, clock - previous(clock, 0), 1), 1)
     last = np.append(owner[1:] != owner[:-1], True)
-    ends = np.append(~same[1:], True)  # this step is the last one of its epoch
+    ends = np.append(~same[1:], True)  # whether this step is the last of its epoch
     following = np.where(last, reached[owner], np.append(clock[1:], 0))
     end: Floats = progress + share * (following - clock)
     whole = end >= np.minimum(epoch + 1, contract.epochs) - _HAIR * (1 + progress)
@@ -237,17 +237,17 @@ def _check_whole_epochs(
     findings.on(table, at).require(STEPS, ~ends | (share <= 0) | whole | done, text)
 
 
-#: Relative error of a product of two rates, as a float32; and what a float32 cannot tell from 0.
+#: Relative error of a product of two rates, as a float32; and the absolute error near 0.
 _ROUNDING, _TINY = 1e-5, 1e-36
-#: Share of progress by which it may be off where a schedule is asked: it is a mean of several
-#: numbers, and a decay begins a hair early so that rounding does not put it off by a step.
+#: The relative error of a progress that a schedule is evaluated at: it is a mean of several
+#: numbers, and a decay starts a little early so that rounding does not delay it by a step.
 _NEAR = 2e-6
-#: The same for each worker whose progress went through a sum of float32 numbers.
+#: The same per worker, if progress went through a sum of float32 numbers.
 _FLOAT32_HAIR = 1.2e-7
 
 
 def _scheduled(header: Header) -> Schedule | None:
-    """Return the learning rate of a run; None where its header does not tell it."""
+    """Return the learning rate of a run; None if its header does not have it."""
     if header.knob("lr") is None:
         return None
     return Schedule(
@@ -258,15 +258,15 @@ def _scheduled(header: Header) -> Schedule | None:
 
 
 def _rate(header: Header) -> StalenessRate:
-    """Return the staleness-aware rate of a run, for what it makes of a gradient as a whole."""
+    """Return the staleness-aware rate of a run, as a factor of whole gradients."""
     row = header.chosen("staleness_rate") or STALENESS_RATES["constant"]
     rate: StalenessRate = row.make(1, max_lr=real_knob(header, "lr", 1.0))
     return rate
 
 
 def _bounds(schedule: Schedule, progress: Floats, hair: float) -> tuple[Floats, Floats]:
-    """Return the smallest and the largest η within a hair of each of these."""
-    # Few are different: workers take the same steps. None is beyond what counts can be.
+    """Return the smallest and the largest η within the error of each progress."""
+    # Few are different, since workers take the same steps. None is beyond the range of counts.
     points, which = np.unique(np.minimum(progress, MOST), return_inverse=True)
     try:
         near = [
@@ -274,7 +274,7 @@ def _bounds(schedule: Schedule, progress: Floats, hair: float) -> tuple[Floats, 
             for side in (-1, 0, 1)
         ]
     except OverflowError:
-        raise ConfigError("the history's header has a rate that nothing can compute") from None
+        raise ConfigError("the history's header has a rate that cannot be computed") from None
     low, high = np.min(near, axis=0), np.max(near, axis=0)
     return low[which], high[which]
 
@@ -293,7 +293,7 @@ def check_rates(
     count = np.maximum(np.bincount(version), 1)  # by version
     mean = np.bincount(version, progress) / count
     brings = (np.bincount(version, table["samples"][applied]) > 0)[version]
-    at, version = applied[brings], version[brings]  # without any samples nothing was updated
+    at, version = applied[brings], version[brings]  # without samples nothing was updated
     factor = _worth(header, shard, outcomes, at) if contract.mode.weakens else 1.0
     bounds = _shared(contract, header, mean[version], _NEAR)
     if bounds is not None:
@@ -302,7 +302,7 @@ def check_rates(
 
 
 def check_own_rates(contract: Contract, header: Header, table: Table, findings: Findings) -> None:
-    """Check the rate of steps that workers take by themselves; what is yet to be summed has 0."""
+    """Check the rate of local steps; a gradient that is yet to be summed has 0."""
     at = table.where(Kind.STEP)
     takes = table["samples"][at] > 0
     takes &= contract.mode.averages or contract.mode.single or contract.mode.mixes
@@ -320,7 +320,7 @@ def check_shared_rates(
     ends: Grid,
     findings: Findings,
 ) -> None:
-    """Check the rate that all workers take from each sum, by the mean progress of who trains."""
+    """Check the common rate of each sum, by the mean progress of the training workers."""
     training = table["flag"][rounds] > 0
     progress = np.where(training, table.real("progress")[rounds], 0.0).sum(0)
     mean = progress / np.maximum(training.sum(0), 1)
@@ -328,7 +328,7 @@ def check_shared_rates(
     if bounds is None:
         return
     low, high = bounds
-    settled = np.arange(len(mean)) >= len(mean) - contract.settles  # means as they are
+    settled = np.arange(len(mean)) >= len(mean) - contract.settles  # plain means
     low, high = np.where(settled, 1.0, low), np.where(settled, 1.0, high)
     some = table.real("weight")[rounds].sum(0) > 0
     for worker in ends:
@@ -350,10 +350,10 @@ def _check(
 def _shared(
     contract: Contract, header: Header, progress: Floats, hair: float
 ) -> tuple[Floats, Floats] | None:
-    """Return the smallest and the largest rate of what is shared; None where that is not told.
+    """Return the smallest and the largest rate of shared updates; None if unknown.
 
-    Of averages that of the outer optimizer, or 1 to take the mean as it is, and of an elastic force
-    its strength.
+    For averages the rate of the outer optimizer, or 1 for the plain mean; for an elastic force its
+    strength.
     """
     if not contract.mode.averages:
         schedule = _scheduled(header)
@@ -367,10 +367,9 @@ def _shared(
 
 
 def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
-    """Return r(τ) of each gradient, asked in the order in which they were first used.
+    """Return r(τ) of each gradient, evaluated in the order in which they were first used.
 
-    A rule may look at those before. One that was saved was used then, whatever came before its
-    update.
+    A rule may depend on earlier gradients. A saved gradient was used when it was saved.
     """
     rate = _rate(header)
     of = shard.find_push(at)

@@ -1,9 +1,9 @@
-"""Stops for a checkpoint: all workers that are left wait, and read once more what there is then.
+"""Stops for a checkpoint: all live workers wait, and then read the parameters once more.
 
-A worker stops when it has read the answer to a push, at the clock that it was given, and nothing is
-under way. A shard answers all of them together, once each has stopped or left. To the other rules a
-stop is a push that asks for a newer version only, and what is read after it the answer to the push
-before.
+A worker stops when it has read the answer to a push, at the clock that it was given, and has no
+message in flight. A shard answers all of them together, once each has stopped or left. For the
+other rules a stop is a push that only asks for a newer version, and the read after it reads the
+answer to the push before.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from psrt.history.events import PARKED, Kind
 
 
 def without_stops(contract: Contract, table: Table, findings: Findings) -> Table:
-    """Return the events of workers with one read for each push, the last one.
+    """Return the workers' events with only the last read after each push.
 
-    It has τ, and the time that was waited for it, of the read that answers the push.
+    It gets τ and the waiting time of the read that answers the push.
 
     Args:
         contract: of the run.
@@ -34,7 +34,7 @@ def without_stops(contract: Contract, table: Table, findings: Findings) -> Table
     follows = (before >= 0) & (table["kind"][before] == Kind.READ) & (table["flag"][before] == 0)
     for name in ("worker", "shard", "clock"):
         follows &= table[name][before] == table[name][at]
-    text = "worker {worker} stopped at clock {clock}, where it had not read the answer to a push"
+    text = "worker {worker} stopped at clock {clock} before it had read the answer to its push"
     findings.on(table, at).require(READS, follows, text, because=[np.maximum(before, 0)])
     if not findings.none:
         return table
@@ -45,16 +45,16 @@ def without_stops(contract: Contract, table: Table, findings: Findings) -> Table
 
 
 def stopped(contract: Contract, table: Table, left: Ints, findings: Findings) -> Ints:
-    """Check that all who are left stop together; return where the last of them did.
+    """Check that all live workers stop together; return the position of the last stop.
 
     Args:
         contract: of the run.
         table: a shard's events.
-        left: by worker, where it left; the number of events where it did not.
+        left: by worker, where it left; the number of events if it did not.
         findings: takes what is wrong.
 
     Returns:
-        By position the last stop of those that one is among; where there is none, 0.
+        By position, the last stop of its group; 0 for other events.
     """
     last = np.zeros(len(table), np.int64)
     at = table.where(Kind.RECEIVE)
@@ -68,7 +68,7 @@ def stopped(contract: Contract, table: Table, left: Ints, findings: Findings) ->
     there = contract.workers - np.searchsorted(np.sort(left), at)
     text = (
         "shard {shard} answered worker {worker}, which had stopped for a checkpoint, when "
-        "{together} had of {there}"
+        "{together} of {there} had stopped"
     )
     findings.on(table, at).require(
         REPLIES, together == there, text, together=together, there=there, because=[ends]

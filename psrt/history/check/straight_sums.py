@@ -1,9 +1,9 @@
-"""Sums by a linear codec through a schedule: what is added, that all know its mean, what is kept.
+"""Sums by a linear codec through a schedule: the parts, their means, and the residuals.
 
-In each round every worker that takes part makes the same parts of each span, which are as long as
-the codec says; a schedule adds them, and all end with the same means. Of a schedule it is asked
-here only that every element of a vector travels as many times as any other: from all but one to
-where it is added, and back, at least, and at most from each to each.
+In each round every participating worker makes the same parts of each span, with the lengths that
+the codec sets. A schedule adds them, and all end with the same means. Of the schedule this checks
+only that every element of a vector travels equally often: at least from all but one to where it is
+added, and back; at most from each to each.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check_straight_sums(sums: Sums, findings: Findings) -> None:
 
 
 def _check_means(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> None:
-    """Check that whoever made a part knows its mean afterwards, the same as all others."""
+    """Check that each worker that made a part gets its mean, the same as all others."""
     made, asked = findings.on(sent.table, sent.at), findings.on(got.table, got.at)
     ours, theirs = (it.keys(OfSum.flag, "worker") for it in (sent, got))
     order = np.argsort(theirs, kind="stable")
@@ -54,7 +54,7 @@ def _check_means(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> N
     if not findings.none:
         return
     its = find(theirs[order], ours)
-    text = "worker {worker} made part {flag} in round {clock}, and never ended its sum"
+    text = "worker {worker} made part {flag} in round {clock}, but never ended its sum"
     made.require(FRAMES, its >= 0, text, counts=False)
     if not findings.none:
         return
@@ -88,14 +88,14 @@ def _check_means(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> N
 def _check_sent(
     sums: Sums, got: Frames, nbytes: Ints, leader: Ints, which: Ints, findings: Findings
 ) -> None:
-    """Check how often an element of each part was sent: alike in all sums.
+    """Check how often an element of each part was sent, equally in all sums.
 
     Args:
-        sums: what is summed when.
+        sums: what is summed in each round.
         got: the ends of sums.
         nbytes: by sum, the bytes of its part.
         leader: by sum, the first of its ends.
-        which: of each end, its sum.
+        which: by end, the index of its sum.
         findings: takes what is wrong.
     """
     total = np.bincount(which, got.column(SumFrame.nbytes), minlength=len(leader)).astype(np.int64)
@@ -104,8 +104,8 @@ def _check_sent(
     holds = (times * nbytes == total) & (least <= times) & (times <= most)
     holds &= times == times[:1]
     text = (
-        "in round {clock} workers sent {total} bytes to add part {flag} of {nbytes}, expected them "
-        "{least} to {most} times, and as often as before"
+        "in round {clock} workers sent {total} bytes to add part {flag} of {nbytes}, expected "
+        "{least} to {most} times its bytes, as in earlier rounds"
     )
     findings.on(got.table, got.at[leader]).require(
         FRAMES, holds, text, total=total, nbytes=nbytes, least=least, most=most, counts=False
@@ -113,14 +113,14 @@ def _check_sent(
 
 
 def straight_bytes(table: Table) -> tuple[int, int]:
-    """Return the bytes that went to other workers, and those that the numbers would have been."""
+    """Return the bytes sent to other workers, and those of the uncompressed numbers."""
     sent, got = (
         Frames.of(table, table.where(it), 1, 1) for it in (Kind.SUM_ENCODE, Kind.SUM_DECODE)
     )
     if not len(sent.at):
         return 0, 0
     total = int(got.column(SumFrame.nbytes).sum())
-    # An element travels as often whatever is made of it.
+    # An element would travel equally often uncompressed.
     first, made = (
         (it.round == got.round[0]) & (it.start == got.start[0]) & (it.flag == got.flag[0])
         for it in (got, sent)

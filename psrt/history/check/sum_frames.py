@@ -1,9 +1,9 @@
-"""Frames of sums: who encodes which chunk, how long it is, what is decoded of it, what is kept.
+"""Frames of sums: which worker encodes which chunk, lengths, decoding, and residuals.
 
-In each round of a sum every worker that takes part encodes every chunk of what is summed. Either
-its owner decodes what all have sent of it, encodes the mean, and all decode that; or a chunk has no
-owner, and all decode what all have sent; or a schedule adds what a linear codec makes of it, part
-by part (``straight_sums``). Numbers are in no history, so digests stand for them; see ``frames``.
+In each round of a sum every participating worker encodes every chunk. Then there are three ways.
+The owner of a chunk decodes all contributions and encodes the mean, which all decode. Or chunks
+have no owner, and all decode all contributions. Or a schedule adds the parts that a linear codec
+makes (``straight_sums``). A history has no numbers, so digests stand for them; see ``frames``.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _FLAGS = 2
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Events of some kinds, with the chunk that each is of."""
+    """Events of some kinds, with the chunk of each."""
 
     table: Table
     at: Ints
     #: Elements of the parameters, and workers.
     n: int
     workers: int
-    #: Round, first element and elements; 1 of means, or of a part its number.
+    #: Round, first element, number of elements; flag: 1 for means, or the number of a part.
     round: Ints
     start: Ints
     size: Ints
@@ -61,13 +61,13 @@ class Frames:
 
     @classmethod
     def of(cls, table: Table, at: Ints, n: int, workers: int) -> Frames:
-        """Return those at these positions."""
+        """Return the events at these positions."""
         start = table.real(OfSum.start)[at].astype(np.int64)
         clock, size, flag = (table[it][at] for it in (OfSum.updates, OfSum.size, OfSum.flag))
         return cls(table, at, n, workers, clock, start, size, flag)
 
     def only(self, flag: int) -> Frames:
-        """Return those with a flag."""
+        """Return the events with a flag."""
         return Frames.of(self.table, self.at[self.flag == flag], self.n, self.workers)
 
     def column(self, name: str) -> Ints:
@@ -75,7 +75,7 @@ class Frames:
         return self.table[name][self.at]
 
     def keys(self, *more: str) -> Ints:
-        """Return a number for each chunk of each round, and for further columns."""
+        """Return a key for each chunk of each round, with further columns."""
         key = self.round * (self.n + 1) + self.start
         for name in more:
             bound = _FLAGS if name == OfSum.flag else self.workers
@@ -85,39 +85,39 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The sums that are made in frames, and of what: all parameters, or a fragment in its turn.
+    """The sums that are made in frames: of all parameters, or of fragments in turn.
 
-    In a sum of fragments these lie side by side, and so the matrices in them.
+    In a sum of a fragment its layers lie side by side, and so do the matrices in them.
     """
 
     table: Table
     n: int
     workers: int
-    #: Workers that send what they make of a chunk; 0 if nobody does. Of a host that sums by itself
-    #: one does.
+    #: The number of workers that send their frame of a chunk; 0 if none does. If hosts sum inside,
+    #: one worker per host does.
     team: int
-    #: Whether chunks have owners, who encode their means; and whether a schedule adds parts.
+    #: Whether chunks have owners, which encode their means; and whether a schedule adds parts.
     owned: bool
     straight: bool
-    #: What the codec of contributions, and that of means, promise.
+    #: The promises of the codec of contributions and of that of means.
     codecs: tuple[FrameContract, FrameContract]
-    #: The round of each, and the total of its weights.
+    #: The round of each sum, and the total of its weights.
     rounds: Ints
     totals: Floats
-    #: Where each fragment begins, and the end of the last one; of a whole 0 and n.
+    #: The start of each fragment, and the end of the last one; 0 and n without fragments.
     bounds: Ints
     matrices: tuple[Matrix, ...]
 
     @classmethod
     def of(cls, codec: FrameContract, contract: Contract, header: Header, table: Table) -> Sums:
-        """Return those of a run."""
+        """Return the sums of a run."""
         ends = table.where(Kind.REDUCED)
         totals = table.real(Reduced.weight)[ends[table["worker"][ends] == 0]]
         made = np.flatnonzero(totals > 0)
         rounds, bounds = np.arange(len(made)), [0, header.n]
         matrices = [Matrix(*it) for it in header.matrices]
         if contract.streams:
-            # Those that end the differences between eager workers are of numbers as they are.
+            # The sums that settle the differences of eager workers are uncompressed.
             rounds = made = made[made < len(totals) - contract.settles]
             bounds, within, matrices = [0], matrices, []
             for spans in fragment_spans(contract, header):
@@ -147,7 +147,7 @@ class Sums:
         return Frames.of(self.table, self.table.where(kind), self.n, self.workers)
 
     def span(self, rounds: Ints) -> tuple[Ints, Ints]:
-        """Return where that which is summed in each round begins and ends."""
+        """Return the start and end of the summed span of each round."""
         fragment = rounds % (len(self.bounds) - 1)
         return self.bounds[fragment], self.bounds[fragment + 1]
 
@@ -161,7 +161,7 @@ class Sums:
                 for codec, number in zip(self.codecs, numbers, strict=True)
             ]
         codec = self.codecs[0].codec(size, matrices)
-        assert isinstance(codec, Linear), "what goes straight is linear"
+        assert isinstance(codec, Linear), "only linear codecs are summed by schedules"
         many = [*codec.parts, *[0] * _FLAGS][:_FLAGS]
         nbytes = [np.dtype(codec.dtype).itemsize * it for it in many]
         return [(it, it, self.team if it else 0) for it in nbytes]
@@ -174,7 +174,7 @@ def check_sum_frames(sums: Sums, findings: Findings) -> None:
     if findings.none:
         _check_decoded(sums, sent, got, findings)
         if findings.none:
-            check_inside(sums, got, findings)  # to the fraction, by which it was not looked for
+            check_inside(sums, got, findings)  # including their fields that matching did not use
             _check_turns(sent, got, findings)
         kept = sums.frames(Kind.SUM_KEEP)
         for flag, codec in enumerate(sums.codecs):
@@ -182,26 +182,26 @@ def check_sum_frames(sums: Sums, findings: Findings) -> None:
 
 
 def check_inside(sums: Sums, frames: Frames, findings: Findings) -> None:
-    """Check that the elements of all frames are some of what is summed in their rounds."""
+    """Check that the elements of all frames are within the summed span of their rounds."""
     low, high = sums.span(frames.round)
     inside = (frames.size > 0) & (frames.start >= low) & (frames.start + frames.size <= high)
     inside &= frames.start == frames.table.real(OfSum.start)[frames.at]
-    text = "{kind} of {size} elements from {start} on, expected some of those from {low} to {high}"
+    text = "{kind} of {size} elements from {start} on, expected a part of {low} to {high}"
     findings.on(frames.table, frames.at).require(
         FRAMES, inside, text, size=frames.size, start=frames.start, low=low, high=high
     )
 
 
 def check_chunks(sums: Sums, sent: Frames, findings: Findings) -> None:
-    """Check that in each round chunks tile what is summed, who encodes them, and for whom."""
+    """Check that in each round chunks tile the summed span, and their encoders and owners."""
     check_inside(sums, sent, findings)
     asked = findings.on(sent.table, sent.at)
     owner, worker = sent.column(OfSum.peer), sent.column("worker")
-    text = "worker {worker} encoded the mean of a chunk that is worker {peer}'s"
+    text = "worker {worker} encoded the mean of a chunk that worker {peer} owns"
     mine = (sent.flag == 0) | (owner == worker) | (not sums.owned)
     asked.require(FRAMES, mine, text, counts=False)
     low, high = (0, sums.workers) if sums.owned else (OF_ALL, OF_ALL + 1)
-    text = f"a chunk is that of worker {{peer}}, expected {low} to {high - 1}"
+    text = f"a chunk belongs to worker {{peer}}, expected {low} to {high - 1}"
     asked.require(FRAMES, (owner >= low) & (owner < high), text, counts=False)
     if not findings.none:
         return
@@ -212,7 +212,7 @@ def check_chunks(sums: Sums, sent: Frames, findings: Findings) -> None:
     chunks, leader = np.unique(key, return_index=True)  # the first event of each chunk
     group = np.searchsorted(chunks, key)
     alike = (owner == owner[leader][group]) & (sent.size == sent.size[leader][group])
-    text = "worker {worker} takes a chunk of round {clock} to be another than the others do"
+    text = "worker {worker} has another chunk in round {clock} than the others"
     asked.require(FRAMES, alike, text, counts=False)
     places, which = np.unique(np.stack([sent.start, sent.size], 1), axis=0, return_inverse=True)
     due = np.array([sums.due(*it) for it in places.tolist()], np.int64).reshape(-1, _FLAGS, 3)
@@ -228,7 +228,7 @@ def check_chunks(sums: Sums, sent: Frames, findings: Findings) -> None:
     count, number = count.reshape(-1, _FLAGS), due[leader, :, 2]
     text = (
         "in round {clock} the chunk from element {start} on was encoded {first} and {second} times "
-        f"by {sums.team} that take part, expected {{due}} and {{after}}"
+        f"by {sums.team} workers that take part, expected {{due}} and {{after}}"
     )
     findings.on(sent.table, sent.at[leader]).require(
         FRAMES, (count == number).all(1), text, start=sent.start[leader], first=count[:, 0],
@@ -238,12 +238,12 @@ def check_chunks(sums: Sums, sent: Frames, findings: Findings) -> None:
 
 
 def _check_tiles(sums: Sums, sent: Frames, leader: Ints, findings: Findings) -> None:
-    """Check that in each round chunks tile what is summed, and that there are all rounds.
+    """Check that in each round chunks tile the summed span, and that all rounds exist.
 
     Args:
-        sums: what is summed when.
+        sums: what is summed in each round.
         sent: the events.
-        leader: which of them is the first of each chunk, by round and place.
+        leader: the index of the first event of each chunk, by round and place.
         findings: takes what is wrong.
     """
     chunk = findings.on(sent.table, sent.at[leader])
@@ -267,7 +267,7 @@ def _check_tiles(sums: Sums, sent: Frames, leader: Ints, findings: Findings) -> 
 
 
 def _check_decoded(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> None:
-    """Check that each frame was decoded by those that it is for, to the same numbers."""
+    """Check that each frame was decoded by all of its receivers, to the same numbers."""
     asked = findings.on(got.table, got.at)
     if not sums.codecs[0].numerics:
         asked.forbid(FRAMES, "{kind} where nothing was computed")
@@ -307,11 +307,11 @@ def _check_decoded(sums: Sums, sent: Frames, got: Frames, findings: Findings) ->
     asked.require(FRAMES, same, text, because=because, counts=False)
     feeds_back = np.array([it.feeds_back for it in sums.codecs])
     text = (
-        "worker {worker} says in round {clock} what its frame decodes to, which it did not look at"
+        "worker {worker} records in round {clock} what its frame decodes to, but did not decode it"
     )
     unknown = parts(sent.column(SumFrame.digests))[1] == 0
     made.require(FRAMES, feeds_back[sent.flag] | unknown, text, counts=False)
-    # Then only the others say what it decodes to.
+    # Then only the others record what it decodes to.
     first = np.full(len(sent.at), -1)
     first[its[::-1]] = np.arange(len(its))[::-1]
     due_numbers = np.where(feeds_back[got.flag], due_numbers, numbers[first[its]])
@@ -323,7 +323,7 @@ def _check_decoded(sums: Sums, sent: Frames, got: Frames, findings: Findings) ->
 
 
 def _check_turns(sent: Frames, got: Frames, findings: Findings) -> None:
-    """Check that who encodes a mean has decoded what it is of."""
+    """Check that a worker that encodes a mean has decoded all contributions."""
     means, contributions = sent.only(1), got.only(0)
     keys = means.keys("worker")
     order = np.argsort(keys, kind="stable")
@@ -339,7 +339,7 @@ def _check_turns(sent: Frames, got: Frames, findings: Findings) -> None:
 def check_kept(
     codec: FrameContract, sums: Sums, sent: Frames, kept: Frames, findings: Findings
 ) -> None:
-    """Check that of each frame, or sum of parts, it is said behind it what is kept back, once.
+    """Check that each frame, or sum of parts, is followed by one record of its residual.
 
     Args:
         codec: what it promises.
@@ -350,35 +350,35 @@ def check_kept(
     """
     asked, made = findings.on(sums.table, kept.at), findings.on(sums.table, sent.at)
     if not codec.keeps:
-        asked.forbid(RESIDUALS, "worker {worker} kept something back, which its codec does not")
+        asked.forbid(RESIDUALS, "worker {worker} kept a residual, but its codec has none")
         return
     check_inside(sums, kept, findings)
     ours, theirs = sent.keys("worker"), kept.keys("worker")
-    text = "worker {worker} kept something back in round {clock}, of no frame, or twice"
+    text = "worker {worker} kept a residual in round {clock} without a frame, or twice"
     once = np.isin(theirs, ours) & ~repeats(theirs)
     asked.require(RESIDUALS, once & ((kept.flag == 0) | (not sums.straight)), text, counts=False)
-    text = "worker {worker} encoded in round {clock} and did not say what it kept back"
+    text = "worker {worker} encoded in round {clock} without recording its residual"
     made.require(RESIDUALS, np.isin(ours, theirs), text, counts=False)
     if not findings.none:
         return
     order = np.argsort(theirs, kind="stable")
     its = order[find(theirs[order], ours)]
-    # Of what a schedule adds, it is known once all parts are made.
+    # If a schedule adds parts, the residual is known once all parts are made.
     behind = kept.at[its] > sent.at if sums.straight else kept.at[its] == sent.at + 1
     same = (kept.size[its] == sent.size) & (kept.column(OfSum.peer)[its] == sent.column(OfSum.peer))
-    text = "worker {worker} did not say behind its frame in round {clock} what it kept back of it"
+    text = "worker {worker} did not record the residual right after its frame in round {clock}"
     made.require(RESIDUALS, behind & same, text, because=[kept.at[its]], counts=False)
     if findings.none:
         _check_chain(codec, sums, kept, findings)
 
 
 def _check_chain(codec: FrameContract, sums: Sums, kept: Frames, findings: Findings) -> None:
-    """Check that what is kept back of a chunk is what is taken up again, and that none is lost.
+    """Check that the residual of a chunk is used in the next round, and that nothing is lost.
 
     Args:
         codec: what it promises.
         sums: what is summed when.
-        kept: what was kept back, when.
+        kept: the records of residuals.
         findings: takes what is wrong.
     """
     owner = (kept.column("worker") * (sums.n + 1) + kept.start) * _FLAGS + kept.flag
@@ -388,10 +388,10 @@ def _check_chain(codec: FrameContract, sums: Sums, kept: Frames, findings: Findi
     zeros = {size: digest_of_zeros(size) for size in np.unique(kept.size).tolist()}
     nothing = np.array([zeros[size] for size in kept.size[order].tolist()], np.int64)
     due = np.where(first, nothing, previous(after, 0))
-    # Where the divisor changes, what is kept back of contributions is then scaled by as much.
+    # If the divisor changes, residuals of contributions are scaled by the same factor.
     total = sums.totals[np.searchsorted(sums.rounds, kept.round[order])]
     factors = np.where(first | (kept.flag[order] == 1), 1.0, total / previous(total, 1.0))
-    text = "worker {worker} encoded in round {clock} without what it had kept back before"
+    text = "worker {worker} encoded in round {clock} without its last residual"
     at = kept.at[order]
     last = np.where(first, -1, previous(at, -1))
     findings.on(kept.table, at).require(RESIDUALS, before == due, text, because=[last])
@@ -402,12 +402,12 @@ def _check_chain(codec: FrameContract, sums: Sums, kept: Frames, findings: Findi
 
 
 def sent_bytes(header: Header, table: Table) -> tuple[int, int]:
-    """Return the bytes of all frames that went to other workers, and of their numbers."""
+    """Return the bytes of all frames sent to other workers, and of their numbers."""
     sent = Frames.of(table, table.where(Kind.SUM_ENCODE), header.n, len(header.workers))
     if not len(sent.at):
         return 0, 0
-    # Of one chunk each that takes part makes a contribution, and keeps its own to itself; a mean,
-    # and what all sum, goes to all others.
+    # Each participant contributes to every chunk, and does not send the one to its own chunk. A
+    # mean, and a contribution that all sum, goes to all others.
     team = int((sent.flag == 0).sum()) // len(np.unique(sent.keys()))
     owner = sent.column(OfSum.peer)
     for_all = (sent.flag == 1) | (owner == OF_ALL)

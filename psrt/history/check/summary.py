@@ -1,4 +1,4 @@
-"""What was written at the end: the last version, and a summary whose figures follow from events."""
+"""Checks of what was written at the end: the last version, and the summary's figures."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ KEYS = (
     "averages", "graph_averages", "cut_bytes_sent", "cut_bytes_received", "model_cut",
     "memory", "test_figures", "environment",
 )  # fmt: skip
-#: What a worker may have waited for: the last one without servers, the others with them.
+#: What a worker may wait for: the last one without servers, the others with servers.
 _CAUSES = ("for_workers", "for_server", "for_messages", "for_reduce")
-#: Bytes of a message between a worker and a shard, without what goes with it.
+#: Bytes of a message between a worker and a shard, without its payload.
 _MESSAGE = 64
-#: Workers up to which the spectral gap is said.
+#: The most workers for which the spectral gap is reported.
 _MOST_SPECTRUM = 256
-#: Elements up to which a distance in the metrics is exact, and what rounding may be of one.
+#: The most elements for which a distance in the metrics is exact, and its relative rounding.
 _SKETCH, _ROUNDING = 4096, 1e-8
-#: To which a summary rounds its seconds.
+#: The digits of a summary's seconds.
 _MICROSECOND = 1e-6
 
 
@@ -63,16 +63,16 @@ def check_final(
     *,
     end: float | None = None,
 ) -> None:
-    """Check that the last version of a shard is written, once, after all that made it.
+    """Check that the last version of a shard is written, once, after all updates.
 
     Args:
         finals: the FINAL events of the run.
-        shard: whose; −1 for the parameters that all workers share.
-        updates: versions that it made.
-        last: the last event of the rank that writes.
+        shard: its number; −1 for the parameters that all workers share.
+        updates: the number of versions that it made.
+        last: the last event of the writing rank.
         findings: takes what is wrong.
-        end: when the run ended, in seconds, which is when all is written; None where that is not
-            known: by a real clock it may take any time.
+        end: seconds at which the run ended and all is written; None if unknown: by a real clock
+            it may take any time.
     """
     at = np.flatnonzero(finals["shard"] == shard)
     what = "the parameters" if shard < 0 else f"shard {shard}"
@@ -99,7 +99,7 @@ def check_final(
 
 
 class SummaryCheck:
-    """Holds a ``summary.json`` against what events and header say, and asks that it is whole."""
+    """Checks a ``summary.json`` against events and header, and that it is complete."""
 
     def __init__(
         self, summary: Mapping[str, object], contract: Contract, header: Header, findings: Findings
@@ -134,10 +134,10 @@ class SummaryCheck:
         self._memory()
 
     def _memory(self) -> None:
-        """Check the memory of a worker's vectors, which is counted where gradients are summed.
+        """Check the memory of a worker's vectors, which is reported if gradients are summed.
 
-        What is shared out is cut in each bucket by itself, so a worker may have one element of
-        each more than n/W. Between hosts those that lead no rail own nothing, and others more.
+        Sharded vectors are split in each bucket separately, so a worker may have one more element
+        per bucket than n/W. Between hosts, workers that lead no rail own nothing, and others more.
         """
         figures, header, workers = self._figures, self._header, self._contract.workers
         if not self._contract.mode.sums_gradients:
@@ -177,7 +177,7 @@ class SummaryCheck:
             figures.same(0, "memory", "gathered")
 
     def _model_cut(self) -> None:
-        """Check what is said of how the model was cut, if it was."""
+        """Check the figures of a split model, if it was split."""
         figures, header = self._figures, self._header
         if not self._contract.cut:
             figures.same(None, "model_cut")
@@ -195,7 +195,7 @@ class SummaryCheck:
             figures.same(due, "model_cut", name)
 
     def _averages(self) -> None:
-        """Check what is said of averages: of which there are none but in local SGD."""
+        """Check the figures of averages, which only local SGD has."""
         figures, contract, header = self._figures, self._contract, self._header
         if not contract.mode.averages:
             figures.same(None, "averages")
@@ -213,7 +213,7 @@ class SummaryCheck:
             figures.same(due, "averages", name)
 
     def _graph_averages(self) -> None:
-        """Check what is said of averages among neighbours: of which there are none elsewhere."""
+        """Check the figures of averages among neighbours, which only gossip has."""
         figures, contract, header = self._figures, self._contract, self._header
         if not contract.mode.mixes:
             figures.same(None, "graph_averages")
@@ -246,10 +246,10 @@ class SummaryCheck:
             figures.same(None, "graph_averages", "consensus_distance")
 
     def mixed(self, metrics: Sequence[Mapping[str, object]]) -> None:
-        """Check that the model is the mean of all workers', and the distance; nobody has died.
+        """Check that the model is the mean over all workers, and the distance, if nobody died.
 
-        The last record measured it by sketches, which are exact of few elements, and from the plain
-        mean, which is the nearest to all of them.
+        The last record measured it by sketches, which are exact for few elements, and from the
+        plain mean, which is nearest to all of them.
         """
         figures, header = self._figures, self._header
         cells = max(1, len(header.cells))
@@ -263,11 +263,11 @@ class SummaryCheck:
             figures.within(least, most, "graph_averages", "consensus_distance")
 
     def streamed(self, table: Table, workers: Table) -> None:
-        """Check the bytes that were sent where averages are of fragments, or arrive late.
+        """Check the bytes sent if averages are of fragments, or arrive late.
 
         Args:
             table: events of all workers; sums are matched.
-            workers: the same, those of a codec included.
+            workers: the same, with those of a codec.
         """
         frame_bytes, _ = _coded_bytes(self._header, workers)
         due = streamed_bytes(self._contract, self._header, table, frame_bytes)
@@ -275,7 +275,7 @@ class SummaryCheck:
             self._figures.same(due, name)
 
     def _sums(self) -> None:
-        """Check what is said of the all-reduces that made an update."""
+        """Check the figures of the all-reduces of an update."""
         figures, header = self._figures, self._header
         buckets = figures.number("buckets") or 0
         if not header.servers:
@@ -287,7 +287,7 @@ class SummaryCheck:
             figures.same(1, "buckets")
         else:
             figures.within(1, header.n, "buckets")
-        figures.same(buckets > 1, "overlap")  # there is nothing to overlap with the last one
+        figures.same(buckets > 1, "overlap")  # the last bucket has nothing to overlap with
 
     def updates(self, updates: int) -> None:
         """Check the number of updates."""
@@ -298,8 +298,8 @@ class SummaryCheck:
 
         Args:
             workers: what each of them counts.
-            left: of each, whether it said that it leaves; else it died.
-            begun: epochs that somebody had finished when a step began.
+            left: of each, whether it announced that it leaves; otherwise it died.
+            begun: epochs that some worker had finished when a step started.
         """
         figures, contract = self._figures, self._contract
         samples = [int(np.maximum(own.samples, 0).sum()) for own in workers]
@@ -308,22 +308,22 @@ class SummaryCheck:
         self._reached("steps", steps, left, max)
         if contract.plan is not None and all(left):
             figures.same(int(contract.plan.epochs(np.array([max(steps)]))[0]), "epochs")
-        else:  # a problem may cut an epoch as it likes
+        else:  # a problem may split an epoch in any way
             figures.within(begun, contract.epochs + 1, "epochs")
 
     def _reached(
         self, name: str, each: list[int], left: Sequence[bool], of: Callable[[list[int]], int]
     ) -> None:
-        """Check a figure of all workers; of who died it may be what it had reported, or more."""
+        """Check a figure of all workers; one that died may count for what it reported, or more."""
         least = of([it for it, has_left in zip(each, left, strict=True) if has_left] or [0])
         if all(left):
             self._figures.same(least, name)
-        else:  # of some of them the events may be unknown
+        else:  # the events of some of them may be unknown
             self._figures.within(least, math.inf if self._contract.unreported else of(each), name)
 
     def counted(self, ranks: Sequence[Stats]) -> None:
-        """Check what every worker and every shard counts, added up: the folds of a run do so."""
-        # What a worker counted that went missing has not come to rank 0 either.
+        """Check the totals of what workers and shards count, by the folds of a run."""
+        # The counts of a worker that went missing have not reached rank 0 either.
         ranks = [it for it in ranks if it.worker not in self._contract.unreported]
         figures, total = self._figures, Stats.merged(ranks)
         for name, due in (
@@ -340,12 +340,12 @@ class SummaryCheck:
     def exchanged(
         self, *cells: tuple[Header, tuple[int, int], Table], codec: FrameContract | None
     ) -> None:
-        """Check the bytes that workers sent to one another; nobody has died.
+        """Check the bytes that workers sent to each other, if nobody died.
 
         Args:
-            cells: header of each, the least and the most bytes that its workers sent if all was
-                sent as it is, and events of all of them.
-            codec: whose frames were sent; None where nothing was encoded.
+            cells: of each, the header, the least and the most bytes that its workers sent without
+                a codec, and the events of all of them.
+            codec: of the frames; None if nothing was encoded.
         """
         figures = self._figures
         least, most = (sum(it[1][i] for it in cells) for i in range(2))
@@ -366,17 +366,17 @@ class SummaryCheck:
             figures.within(least - framed + nbytes, most - framed + nbytes, name)
 
     def shards(self, shards: list[Shard]) -> None:
-        """Check what is counted of updates, and of who was ahead; shards of all cells."""
+        """Check the counts of updates, and how far ahead workers were, over shards of all cells."""
         self.updates(max(len(shard.updates) for shard in shards))
         spread = max(_spread(self._contract, it) for it in shards)
         self._figures.same(spread, "clock_spread_max")
 
     def measured(self, metrics: Sequence[Mapping[str, object]], *, died: bool = False) -> None:
-        """Check what follows from other figures, and from the last record.
+        """Check the figures that follow from others, and from the last record.
 
-        Loss and bytes are in no event. The last record has what all workers had reported by then,
-        which is all that is counted of those that ``died``, and only sends little after it: nothing
-        is trained.
+        Loss and bytes are in no event. The last record has what all workers had reported by then.
+        For workers that ``died`` nothing more is counted; the others send little after it, since
+        they no longer train.
         """
         figures = self._figures
         seconds, samples = figures.number("seconds"), figures.number("samples")
@@ -395,15 +395,15 @@ class SummaryCheck:
             figures.same(last.get("step"), "steps", of=of)
             figures.same(last.get("epoch"), "epochs", of=of)
             ended = last.get("seconds")
-            if isinstance(ended, float):  # to the digits that a summary has
+            if isinstance(ended, float):  # to the digits of a summary
                 figures.within(round(ended, 6), math.inf, "seconds")
 
     def sent(self, *cells: tuple[Header, Table, Sequence[Table]]) -> None:
-        """Check the bytes that were sent between workers and servers; nobody has died.
+        """Check the bytes sent between workers and servers, if nobody died.
 
         Args:
-            cells: header of each, all events of its workers, those of a codec included, and those
-                of each of its shards.
+            cells: of each, the header, all events of its workers, with those of a codec, and the
+                events of each of its shards.
         """
         figures = self._figures
         counted = [_served_bytes(*cell) for cell in cells]
@@ -414,11 +414,12 @@ class SummaryCheck:
             figures.same(framed + total, name)
 
     def cut(self, tables: Sequence[Table], *, exact: bool) -> None:
-        """Check the bytes that went from stage to stage.
+        """Check the bytes sent from stage to stage.
 
         Args:
             tables: all events of the workers of each cell.
-            exact: whether that is all; slices of a layer exchange sums, and clipped parts norms.
+            exact: whether there are no others: slices of a layer exchange sums, and clipped parts
+            norms.
         """
         for name, flag in (("cut_bytes_sent", 0), ("cut_bytes_received", CAME)):
             due = 0
@@ -435,7 +436,7 @@ class SummaryCheck:
         """Check the bytes of frames of sums over workers.
 
         Args:
-            cells: header of each, and all events of its workers, those of a codec included.
+            cells: of each, the header and all events of its workers, with those of a codec.
         """
         found = [_coded_bytes(*cell) for cell in cells]
         for name, parts in zip(
@@ -444,11 +445,11 @@ class SummaryCheck:
             self._figures.same(sum(parts), name)
 
     def times(self, workers: Sequence[WorkerPieces]) -> None:
-        """Check how long training took, and each worker's waiting; nobody has died.
+        """Check the duration of training, and each worker's waiting, if nobody died.
 
-        A worker's time is counted from before its first step until after its last event, in virtual
-        time from 0 on and exactly; without what lies between a checkpoint and going on from it.
-        What was waited for is in no event.
+        A worker's time counts from before its first step until after its last event; in virtual
+        time from 0 on and exactly. The pause between a checkpoint and its resumption does not
+        count. The causes of waiting are in no event.
 
         Args:
             workers: what each of them counts.
@@ -462,7 +463,7 @@ class SummaryCheck:
             figures.near(longest, "seconds", slack=_MICROSECOND)
         else:
             figures.within(longest - _MICROSECOND, math.inf, "seconds", rounded=True)
-        # No worker trained for longer than the summary says, nor for less than its events take.
+        # No worker trained longer than the summary says, or for less time than its events take.
         most = max(figures.number("seconds") or 0.0, longest) + _MICROSECOND
         for worker, own in enumerate(least):
             seconds = float(workers[worker].waited.sum())
@@ -471,7 +472,7 @@ class SummaryCheck:
             figures.within(low, _share(seconds, own), "waiting", worker, "share", rounded=True)
 
     def _waiting(self, worker: int, seconds: float) -> None:
-        """Check one worker's waiting by cause, and for whom."""
+        """Check one worker's waiting by cause, and by worker waited for."""
         figures = self._figures
         figures.same(worker, "waiting", worker, "worker")
         figures.near(seconds, "waiting", worker, "seconds")
@@ -494,8 +495,8 @@ class SummaryCheck:
         """Check the digest of the parameters at the end.
 
         Args:
-            saved: SHA-256 of what lies beside the summary; None where that cannot be told.
-            updates: that were made; without any the parameters are the initial ones.
+            saved: SHA-256 of the parameters beside the summary; None if unknown.
+            updates: the number of updates; without any the parameters are the initial ones.
         """
         figures, header = self._figures, self._header
         if not header.numerics:
@@ -511,17 +512,17 @@ class SummaryCheck:
             return
         self._findings.count(DIGESTS, 1)
         if said != due:
-            text = f"{what} have SHA-256 {due[:16]}…, the summary says {said[:16]}…"
+            text = f"{what} have SHA-256 {due[:16]}…, but the summary says {said[:16]}…"
             self._findings.missing(DIGESTS, text)
 
 
 def _served_bytes(header: Header, workers: Table, shards: Sequence[Table]) -> tuple[int, int, int]:
-    """Return the bytes of frames, of what these stand for, and of all else that was sent."""
+    """Return the bytes of frames, of the numbers that they represent, and of all else sent."""
     sizes = ITEMSIZE * np.array([stop - start for start, stop in header.spans], np.int64)
     frames, framed, whole, total = workers.where(Kind.ENCODE), 0, 0, 0
     for table, kind in ((workers, Kind.ENCODE), *((it, Kind.REPLY_ENCODE) for it in shards)):
         at = table.where(kind)
-        framed += int(table[Encode.nbytes][at].sum())  # as of REPLY_ENCODE
+        framed += int(table[Encode.nbytes][at].sum())  # the same column as in REPLY_ENCODE
         whole += int(sizes[table["shard"][at]].sum())
     for size, table in zip(sizes.tolist(), shards, strict=True):
         received, replies = table.where(Kind.RECEIVE), table.where(Kind.REPLY)
@@ -539,13 +540,13 @@ def _share(part: float, whole: float) -> float:
 
 
 def _spread(contract: Contract, shard: Shard) -> int:
-    """Return by how many steps a worker was ahead of the slowest at most.
+    """Return the most steps by which a worker was ahead of the slowest.
 
-    It is looked at after each push, with the update that the push may have completed. In rounds
-    nobody is behind the version: whom a round did not wait for goes on with the next one.
+    It is evaluated after each push, with the update that the push may have completed. In rounds no
+    worker is behind the version: one that a round did not wait for continues with the next.
     """
     pushes = shard.pushes
-    last = np.searchsorted(shard.message, pushes.message, side="right") - 1  # of its message
+    last = np.searchsorted(shard.message, pushes.message, side="right") - 1  # of the same message
     passed = shard.version[last] if contract.rounds else 0
     slowest = np.searchsorted(all_finished(shard), pushes.at, side="right") - 1
     ahead = np.maximum(pushes.clock + ~pushes.asks, passed) - np.maximum(slowest, passed)

@@ -1,4 +1,4 @@
-"""Modes without servers: every worker in every sum, the same order, the same result."""
+"""Modes without servers: every worker is in every sum, in the same order, with the same result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from psrt.history.check.table import (
 )
 from psrt.history.events import PRESENT, Kind
 
-#: By how much a duration, which is a float32, may be off.
+#: The relative error of a duration, which is a float32.
 _FLOAT32 = 1e-6
 
 
@@ -33,7 +33,7 @@ def check_sums(
     """Check the workers of a mode without servers.
 
     Returns:
-        Positions of their parts and of the ends, by worker and sum; none in serial runs, and None
+        Positions of their parts and of the ends, by worker and sum; empty for serial runs, and None
         if the workers' sums do not match.
     """
     check_local_steps(contract, table, leave, findings)
@@ -71,7 +71,7 @@ def count_updates(table: Table, rounds: Grid) -> int:
 def _check_clock_at_the_end(
     contract: Contract, table: Table, leave: Ints, findings: Findings
 ) -> None:
-    """Check that a worker leaves with the number of its sums, or of its steps."""
+    """Check that the clock at which a worker leaves is the number of its sums, or of its steps."""
     counted = table.are(Kind.STEP) & (np.arange(len(table)) < leave[table["worker"]])
     if contract.mode.averages:
         counted = table.are(Kind.REDUCE) & (table["flag"] > 0)
@@ -83,14 +83,14 @@ def _check_clock_at_the_end(
 def _rounds(contract: Contract, table: Table, parts: Ints, findings: Findings) -> Grid | None:
     """Return each worker's part in each sum, by worker and round; None if they do not match.
 
-    A worker does nothing between its part and the end of the sum, so the two are neighbours; unless
-    averages arrive later than they are begun, but then in the same order.
+    A worker does nothing between its part and the end of the sum, so the two are adjacent. If
+    averages arrive later than they start, they are at least in the same order.
     """
     ends, workers = table.where(Kind.REDUCED), contract.workers
     ended, begun = np.isin(parts + 1, ends), np.isin(ends - 1, parts)
     if contract.streams:
         ended, begun = _matched(table, parts, ends, workers)
-    text = "worker {worker} began a sum and has no end of it"
+    text = "worker {worker} began a sum and never ended it"
     findings.on(table, parts).require(SUMS, ended, text)
     text = "worker {worker} ended a sum that it had not begun"
     findings.on(table, ends).require(SUMS, begun, text)
@@ -106,7 +106,7 @@ def _rounds(contract: Contract, table: Table, parts: Ints, findings: Findings) -
 
 
 def _matched(table: Table, parts: Ints, ends: Ints, workers: int) -> tuple[Bools, Bools]:
-    """Tell which parts have an end, and which ends a part before them, by their turn."""
+    """Return which parts have an end, and which ends have a part before them, by order."""
     mine, its = table["worker"][parts], table["worker"][ends]
     (rank, starts), (place, _) = rank_in_group(mine, workers), rank_in_group(its, workers)
     begun = place < np.bincount(mine, minlength=workers)[its]
@@ -119,11 +119,11 @@ def _matched(table: Table, parts: Ints, ends: Ints, workers: int) -> tuple[Bools
 def _check_parts(
     contract: Contract, table: Table, rounds: Grid, ends: Grid, leave: Ints, findings: Findings
 ) -> None:
-    """Check what each worker brings, and that it is present until it leaves."""
+    """Check what each worker contributes, and that it is present until it leaves."""
     at = rounds.ravel()
     owner, samples, clock = table["worker"][at], table["samples"][at], table["clock"][at]
     weight, trains = table.real("weight")[at], at < leave[owner]
-    text = "worker {worker} takes part as {what} it has left"
+    text = "worker {worker} takes part as {what} it left"
     findings.on(table, at).require(
         SUMS,
         (table["flag"][at] > 0) == trains,
@@ -134,12 +134,12 @@ def _check_parts(
     full = float(contract.batch_size * contract.local_steps)
     due = (samples > 0) if contract.workers == 1 else samples / full
     number = np.tile(np.arange(rounds.shape[1]), contract.workers)
-    # Where parameters differ until the end, their mean is one of workers and not of samples.
+    # If parameters differ until the end, their mean is over workers, not samples.
     settles = number >= rounds.shape[1] - contract.settles
     right = weight == np.where(settles, 1.0, due).astype(np.float32)
     text = (
-        f"worker {{worker}} brings weight {{weight:g}} for {{samples}} samples, of which {full:g} "
-        "weigh 1"
+        f"worker {{worker}} contributes weight {{weight:g}} for {{samples}} samples, where "
+        f"{full:g} samples have weight 1"
     )
     findings.on(table, at).require(SUMS, right & (trains | (samples == 0)), text)
     expected = np.where(
@@ -158,7 +158,7 @@ def _check_parts(
 def _check_results(
     contract: Contract, table: Table, rounds: Grid, ends: Grid, findings: Findings
 ) -> None:
-    """Check that all take the same from each sum, and that all stop after the same one."""
+    """Check that all get the same result of each sum, and that all stop after the same one."""
     wide = rounds.shape[1]
     weight, total, rate = (
         table.real(name)[of] for name, of in (("weight", rounds), ("weight", ends), ("rate", ends))
@@ -173,7 +173,7 @@ def _check_results(
     number = np.tile(np.arange(wide), contract.workers)
     text = (
         "worker {worker} took weight {weight:g}, rate {rate:g} and {rest} training from sum "
-        "{number}, of weight {due:g} and {training} who train; worker 0 took {total:g} and "
+        "{number}, of weight {due:g} and {training} training; worker 0 took {total:g} and "
         "{first:g}"
     )
     findings.on(table, ends.ravel()).require(
@@ -189,12 +189,12 @@ def _check_results(
         because=[rounds[:8].T[number]],
     )
     updates = np.cumsum(due > 0)
-    # Where several are under way, a worker has taken those that arrived before it sends its part.
+    # With several sums in flight, a worker takes those that have arrived before it sends its part.
     taken = np.array([np.searchsorted(*each) for each in zip(ends, rounds, strict=True)], int)
     before = np.concatenate([[0], updates])[taken]
     right = (table["version"][rounds] == before) & (table["version"][ends] == updates)
     text = (
-        "worker {worker} goes from version {start} to {version} in sum {number}, expected "
+        "worker {worker} moves from version {start} to {version} in sum {number}, expected "
         "{before} to {updates}"
     )
     findings.on(table, ends.ravel()).require(
@@ -206,10 +206,10 @@ def _check_results(
         before=before.ravel(),
         updates=updates[number],
     )
-    # All stop together: in the first sum in which nobody trains any more.
+    # All stop together: in the first sum in which no worker trains any more.
     last = np.arange(wide) >= wide - 1 - contract.settles
     last &= contract.workers > 1
-    text = f"sum {{number}} of {wide} has {{who}} who trains; the last one only should have nobody"
+    text = f"sum {{number}} of {wide} has {{who}} training; only the last one should have nobody"
     findings.on(table, rounds[0]).require(
         SUMS,
         present != last,
@@ -222,12 +222,12 @@ def _check_results(
 def _check_causality(
     contract: Contract, table: Table, rounds: Grid, ends: Grid, findings: Findings
 ) -> None:
-    """Check that no worker takes a sum before all have brought their part.
+    """Check that no worker takes a sum before all have contributed.
 
-    A part is in a sum from where it is written down as ready. But where nobody brings anything,
-    only the weights are summed, which were sent before; and where sums overlap with computing, the
-    last bucket may be under way before that. In virtual time both are known to have begun after
-    the step itself has; by real clocks nothing can be said of them.
+    A part is in a sum from the time at which it is recorded as ready. But if no worker contributes,
+    only weights are summed, which were sent before. And if sums overlap with computation, the last
+    bucket may be in flight before that. In virtual time both must start after the step itself; by
+    real clocks nothing is known of them.
     """
     if not contract.one_clock:
         return
@@ -243,7 +243,7 @@ def _check_causality(
         ready = np.where(before, -np.inf, ready)
     last = ready.argmax(0)
     number = np.tile(np.arange(rounds.shape[1]), contract.workers)
-    text = "worker {worker} took sum {number} before worker {last} had brought its part"
+    text = "worker {worker} took sum {number} before worker {last} had contributed"
     findings.on(table, ends.ravel()).require(
         CAUSALITY,
         (times[ends] >= ready.max(0)).ravel(),
@@ -255,7 +255,7 @@ def _check_causality(
 
 
 def _check_step_by_step(table: Table, steps: Ints, trained: Ints, findings: Findings) -> None:
-    """Check that each step is shared at once, and nothing else is."""
+    """Check that each step is shared immediately, and nothing else is."""
     text = "worker {worker} did not share its step {clock}"
     findings.on(table, steps).require(SUMS, np.isin(steps + 1, trained, assume_unique=True), text)
     step = np.maximum(trained - 1, 0)
@@ -263,5 +263,5 @@ def _check_step_by_step(table: Table, steps: Ints, trained: Ints, findings: Find
     for name in ("clock", "samples"):
         holds &= table[name][step] == table[name][trained]
     holds &= table.real("progress")[step] == table.real("progress")[trained]
-    text = "worker {worker} shares clock {clock}, which is not the step that it has made"
+    text = "worker {worker} shares clock {clock}, which is not its last step"
     findings.on(table, trained).require(SUMS, holds, text, because=[step])

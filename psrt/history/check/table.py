@@ -1,4 +1,4 @@
-"""Events by columns, each contiguous, and bulk operations on them. Knows no rule."""
+"""Events as contiguous columns, and bulk operations on them. Knows no rule."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Grid = NDArray[np.int64]
 
 
 class Table:
-    """The events of one shard, of all workers (worker after worker), or the FINAL ones."""
+    """The events of one shard, of all workers (grouped by worker), or the FINAL ones."""
 
     def __init__(self, events: Events, name: str) -> None:
         #: The records themselves, in order.
         self.events = events
-        #: What reports call this place.
+        #: Its name in reports.
         self.name = name
         self._columns: dict[str, Ints] = {}
         self._reals: dict[str, Floats] = {}
@@ -50,7 +50,7 @@ class Table:
         return self.real(name) if EVENT[name].kind == "f" else self[name]
 
     def value(self, name: str, at: int) -> Any:
-        """Return a field of one event; the kind by its name."""
+        """Return a field of one event; for the kind, its name."""
         value = self.events[name][at].item()
         return Kind(value).name if name == "kind" else value
 
@@ -60,9 +60,9 @@ class Table:
         return found
 
     def are(self, *kinds: Kind) -> Bools:
-        """Return, for each event, whether it is of one of these kinds."""
+        """Return, for each event, whether it has one of these kinds."""
         if len(kinds) == 1:
-            # As a plain number: numpy takes five times as long to see what an enum is.
+            # As a plain number: numpy takes five times as long to convert an enum.
             found: Bools = self["kind"] == int(kinds[0])
         else:
             found = _among(kinds)[self["kind"]]
@@ -71,7 +71,7 @@ class Table:
 
 @functools.cache
 def _among(kinds: tuple[Kind, ...]) -> Bools:
-    """Return, for each number that a kind may have, whether it is one of these."""
+    """Return, for each possible number of a kind, whether it is one of these."""
     found = np.zeros(np.iinfo(EVENT["kind"]).max + 1, bool)
     found[list(kinds)] = True
     return found
@@ -82,7 +82,7 @@ COLUMNS = frozenset(EVENT.names or ())
 
 
 def joined(parts: Sequence[Events], name: str) -> Table:
-    """Return one table of several."""
+    """Concatenate tables."""
     return Table(np.concatenate(parts), name)
 
 
@@ -96,7 +96,7 @@ def previous(values: NDArray[Any], first: Any) -> NDArray[Any]:
 
 
 def same_as_before(group: Ints) -> Bools:
-    """Return, for each element, whether it belongs to the group of the one before.
+    """Return, for each element, whether it is in the group of the element before.
 
     >>> same_as_before(np.array([0, 0, 2]))
     array([False,  True, False])
@@ -109,13 +109,13 @@ def same_as_before(group: Ints) -> Bools:
 def without_pauses(
     time: Floats, lasts: Floats | float, group: Ints, resumed: Sequence[float]
 ) -> Floats:
-    """Return times as if a group went on at once with what comes after each pause.
+    """Return times as if each group continued immediately after each pause.
 
     Args:
-        time: (n,) of what ends then, in order within a group.
-        lasts: (n,) how long that took, at least.
-        group: (n,) of each; those of a group stand together.
-        resumed: when pauses ended.
+        time: (n,) end times of events, in order within a group.
+        lasts: (n,) the least duration of each event.
+        group: (n,) of each event; groups are contiguous.
+        resumed: the times at which pauses ended.
 
     >>> without_pauses(np.array([1., 2, 9, 1, 8]), 0.5, np.array([0, 0, 0, 1, 1]), [7.])
     array([1. , 2. , 2.5, 1. , 1.5])
@@ -132,10 +132,10 @@ def without_pauses(
 
 
 def rank_in_run(*groups: NDArray[Any]) -> Ints:
-    """Return each element's rank among the equal ones that stand right before it.
+    """Return each element's number in its run of equal elements, from 0.
 
     Args:
-        groups: equal are elements that are so in all of them.
+        groups: elements are equal if they are equal in all of these.
 
     >>> rank_in_run(np.array([0, 0, 2, 2, 2, 0]))
     array([0, 1, 0, 1, 2, 0])
@@ -149,7 +149,7 @@ def rank_in_run(*groups: NDArray[Any]) -> Ints:
 
 
 def rank_in_group(group: Ints, groups: int) -> tuple[Ints, Ints]:
-    """Return each element's rank among those of its group, and where each group begins.
+    """Return each element's number within its group, and the start of each group.
 
     Args:
         group: (n,) group numbers, in ascending order.
@@ -164,7 +164,7 @@ def rank_in_group(group: Ints, groups: int) -> tuple[Ints, Ints]:
 
 
 def find(keys: Ints, wanted: Ints) -> Ints:
-    """Return where each wanted key is among ``keys``, which ascend strictly; −1 where it is not.
+    """Return the position of each wanted key in ``keys``, strictly ascending; −1 if missing.
 
     >>> find(np.array([2, 5, 9]), np.array([9, 4, 2]))
     array([ 2, -1,  0])

@@ -1,7 +1,7 @@
-"""What ``psrt check`` takes on trust: what no event and no other figure says enough of.
+"""What ``psrt check`` takes on trust: values that no event or other figure determines.
 
-Tests change each number of events, summaries and lines of metrics, of runs of all kinds: what is
-not found out must be in a row here. The site's page on histories has a table of them.
+Tests change each number of events, summaries and lines of metrics, in runs of all kinds: a change
+that is not found must be in a row here. The site's page on histories has a table of them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ EVENTS, SUMMARY, METRICS = "events", "summary.json", "metrics.jsonl"
 
 
 class Trusted(NamedTuple):
-    """Numbers that are on trust."""
+    """Numbers that are taken on trust."""
 
     where: str
-    #: Of events ``KIND.field``; of figures the first names of their paths, which may have a point.
+    #: For events ``KIND.field``; for figures the start of their paths, which may have a point.
     names: tuple[str, ...]
-    #: What of it, and why no more is known.
+    #: What is taken on trust, and why no more is known.
     why: str
     #: In which runs; empty in all.
     when: str = ""
@@ -27,52 +27,52 @@ class Trusted(NamedTuple):
 
 #: Every row of the table.
 ON_TRUST: Final = (
-    Trusted(EVENTS, ("APPLY.gap",), "how far parameters moved: no event has parameters"),
+    Trusted(EVENTS, ("APPLY.gap",), "the distance that parameters moved: no event has parameters"),
     Trusted(
         EVENTS,
         ("OFFER.rms", "OWN.rms", "TRACK.rms", "TRACK.gradient_rms"),
-        f"norms, by which rounding is judged: by their sums no more than {1 / LEAST:g} times off",
+        f"norms, which bound rounding: by their sums at most {1 / LEAST:g} times off",
     ),
     Trusted(
         EVENTS,
         ("RESIDUAL.most", "SUM_KEEP.most", "DRAW.most_force", "DRAW.most", "CENTRE.most"),
-        "the most that rounding may change, likewise; all weights of an elastic force together",
+        "bounds of rounding, likewise; the common scale of all weights of an elastic force",
     ),
     Trusted(
         EVENTS,
         ("time", "seconds"),
-        "times and durations, but that they follow each other and fit between each other",
+        "times and durations, except that they are in order and fit between each other",
         "by a real clock",
     ),
     Trusted(
         EVENTS,
         ("STEP.samples", "STEP.progress", "STEP.rate", "REDUCE.progress", "APPLY.rate"),
-        "the place in the data of a step, and what follows from it",
-        "where the problem deals out its data itself",
+        "the progress of a step, and what follows from it",
+        "if the problem partitions its data itself",
     ),
     Trusted(
-        EVENTS, ("MIXED.gap",), "how far two were apart: both say the same",
+        EVENTS, ("MIXED.gap",), "the distance of two workers: both record the same",
         "in gossip by pairs",
     ),
     Trusted(
-        EVENTS, ("OFFER.receivers",), "to how many a vector went", "where neighbours have left",
+        EVENTS, ("OFFER.receivers",), "the number of receivers", "if neighbours have left",
     ),
     Trusted(
         EVENTS, ("OWN.digests", "MIXED.digests", "TRACK.digests", "OFFER.digests"),
-        "a digest of what nobody else has", "with OFFER and TRACK where no neighbour takes it",
+        "a digest that no other worker has", "with OFFER and TRACK if no neighbour takes it",
     ),
     Trusted(
         EVENTS, ("DECODE.digests", "SUM_DECODE.digests"),
-        "a digest of what a frame came to, where only one decodes it", "without error feedback",
+        "a digest of a decoded frame, if only one worker decodes it", "without error feedback",
     ),
     Trusted(
-        EVENTS, ("SUM_ENCODE.digests",), "a digest of what nobody else has",
-        "where a schedule adds what a codec makes",
+        EVENTS, ("SUM_ENCODE.digests",), "a digest that no other worker has",
+        "if a schedule adds what a codec makes",
     ),
-    Trusted(EVENTS, ("LEFT.flag",), "whether it was missed, or had said so", "of who died"),
+    Trusted(EVENTS, ("LEFT.flag",), "whether it was missed or left by itself", "of dead workers"),
     Trusted(
         EVENTS, ("PARK.step",), "the step of a checkpoint",
-        "where no other worker comes to it",
+        "if no other worker reaches it",
     ),
     Trusted(
         EVENTS, ("FINAL.time",), "when all was written",
@@ -80,48 +80,48 @@ ON_TRUST: Final = (
     ),
     Trusted(
         EVENTS, ("READ.seconds", "READ.version"),
-        "how long it stopped, and what a worker has read that it does not compute with",
+        "the duration of the stop, and what a worker has read but does not compute with",
         "at a checkpoint",
     ),
-    Trusted(EVENTS, ("REDUCE.progress",), "the place in the data of one that brings no sample"),
+    Trusted(EVENTS, ("REDUCE.progress",), "the progress of a worker without samples"),
     Trusted(SUMMARY, ("test_loss", "test_accuracy", "test_figures"), "no event has them"),
     Trusted(SUMMARY, ("environment",), "when, where and by what it was made"),
-    Trusted(SUMMARY, ("parameters_sha256",), "held against model.safetensors", "without that file"),
-    Trusted(SUMMARY, ("allreduce_why", "shards_why", "buckets"), "why a run chose what it did"),
+    Trusted(SUMMARY, ("parameters_sha256",), "matches model.safetensors", "without that file"),
+    Trusted(SUMMARY, ("allreduce_why", "shards_why", "buckets"), "the reasons of a run's choices"),
     Trusted(
         SUMMARY,
         ("bytes_sent", "bytes_received"),
-        "at least those of the last line of the metrics: no event has a message; known of pushes, "
+        "at least those of the last line of the metrics: no event has a message; known for pushes, "
         "replies, frames of servers, fragments and averages with neighbours",
         "with sums over all workers",
     ),
     Trusted(
         SUMMARY,
         ("memory", "model_cut.memory", "cut_bytes_sent", "cut_bytes_received"),
-        "bytes of arrays; and between slices of a layer, or for norms that are clipped",
+        "bytes of arrays, also between slices of a layer, or for norms of clipped gradients",
         "with --parallel",
     ),
     Trusted(
         SUMMARY,
         ("skew", "clock_spread_max", "staleness.by_shard", "waiting"),
-        "there are no shards and no rounds, and workers wait for whom they meet",
+        "there are no shards and no rounds, and workers wait for any neighbour",
         "in gossip by pairs",
     ),
     Trusted(
         SUMMARY,
         ("graph_averages.consensus_distance",),
-        "within bounds: sums say how far apart workers are at least, norms at most",
+        "within bounds: sums give the least distance of workers, norms the largest",
         "in gossip",
     ),
     Trusted(
         SUMMARY, ("waiting",), "the cause of a wait; the causes add up to it", "by a real clock",
     ),
     Trusted(
-        SUMMARY, ("seconds", "samples_per_second"), "how long after its last event it ended",
+        SUMMARY, ("seconds", "samples_per_second"), "the time from the last event to the end",
         "by a real clock",
     ),
     Trusted(METRICS, ("loss", "test_loss", "accuracy"), "no event has them"),
-    Trusted(METRICS, ("evaluated_seconds", "gap_mean"), "no more than the lines around say"),
+    Trusted(METRICS, ("evaluated_seconds", "gap_mean"), "within what the lines around allow"),
     Trusted(METRICS, ("bytes_sent", "bytes_received"), "never less than in the line before"),
     Trusted(
         METRICS, ("samples_per_second", "waiting_share", "measured_seconds"),
@@ -134,5 +134,5 @@ ON_TRUST: Final = (
 
 
 def on_trust(where: str) -> frozenset[str]:
-    """Return the names that are on trust in some runs."""
+    """Return the names that are taken on trust in some runs."""
     return frozenset(name for it in ON_TRUST if it.where == where for name in it.names)

@@ -1,4 +1,4 @@
-"""What became of each push: in which update it is, or why in none; what an update is made of."""
+"""What happened to each push: its update, or the reason for none; and what an update contains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from psrt.history.events import LATE, Kind
 
 @dataclass(frozen=True, slots=True)
 class PushOutcomes:
-    """Columns beside ``ReceivedPushes``; a position is the number of events where it never was."""
+    """Columns beside ``ReceivedPushes``; positions are the number of events if there is none."""
 
     #: Whether it waits for an update, and whether it is too stale for one.
     waits: Bools
@@ -63,14 +63,14 @@ def _outcomes(contract: Contract, shard: Shard, findings: Findings) -> PushOutco
 
 
 def _uses(shard: Shard, kind: Kind, did: str, findings: Findings) -> Ints:
-    """Return where each push met an event of a kind, after checking that there is one at most."""
+    """Return each push's event of a kind, after checking that there is at most one."""
     table, pushes = shard.table, shard.pushes
     who = f"shard {{shard}} {did} the gradient of worker {{worker}} at clock {{clock}}"
     at = table.where(kind)
     at = at[table["worker"][at] >= 0]
     of = shard.find_push(at)
     came = (of >= 0) & (pushes.at[of] < at) if len(pushes) else np.zeros(len(at), bool)
-    findings.on(table, at).require(ONCE, came, f"{who}, which had not come")
+    findings.on(table, at).require(ONCE, came, f"{who}, which had not arrived")
     at, of = at[came], of[came]
     found = np.full(len(pushes), len(table))
     found[of[::-1]] = at[::-1]  # the first one stays
@@ -111,7 +111,7 @@ def _check_used_once(shard: Shard, outcomes: PushOutcomes, findings: Findings) -
 def _check_drops(
     contract: Contract, shard: Shard, outcomes: PushOutcomes, findings: Findings
 ) -> None:
-    """Check that a push is dropped there and then, for being late or for its worker's death."""
+    """Check that a push is dropped immediately, for being late or for its worker's death."""
     pushes, table, end = shard.pushes, shard.table, len(shard.table)
     i = np.flatnonzero(outcomes.dropped < end)
     at = outcomes.dropped[i]
@@ -121,7 +121,7 @@ def _check_drops(
     late = outcomes.late[i] & (message == pushes.message[i])
     text = (
         "shard {shard} dropped clock {clock} of worker {worker} as {reason}, with staleness "
-        "{met}: its mode has no reason for that"
+        "{met}: its mode does not allow that"
     )
     findings.on(table, at).require(
         ONCE,
@@ -134,13 +134,13 @@ def _check_drops(
     i = np.flatnonzero(outcomes.late)
     at = outcomes.applied[i]
     text = (
-        f"shard {{shard}} applied clock {{clock}} of worker {{worker}} of staleness {{met}}, the "
+        f"shard {{shard}} applied clock {{clock}} of worker {{worker}} with staleness {{met}}, the "
         f"most is {contract.late}"
     )
     findings.on(table, np.minimum(at, end - 1)).require(
         ONCE, at == end, text, met=pushes.met[i], because=[pushes.at[i]]
     )
-    # What was never saved lies where its worker, now dead, may have been writing.
+    # A gradient that was not saved is in its dead worker's memory, and may be torn.
     i = np.flatnonzero(outcomes.waits & (outcomes.applied < end) & (outcomes.saved == end))
     left = shard.left[pushes.worker[i]]
     text = (
@@ -153,13 +153,13 @@ def _check_drops(
 
 
 def _check_staleness(shard: Shard, findings: Findings) -> None:
-    """Check τ of the pushes that were applied or dropped, and versions of those not applied."""
+    """Check τ of applied and dropped pushes, and the version of those not applied."""
     pushes, table = shard.pushes, shard.table
     at = table.where(Kind.APPLY, Kind.DROP)
     of = shard.find_push(at)
     at, of = at[of >= 0], of[of >= 0]
     read = pushes.version[of]
-    # An APPLY is part of the version that it makes, and met the one before.
+    # An APPLY belongs to the version that it makes; its push arrived at the one before.
     met = shard.version[at] - (table["kind"][at] == Kind.APPLY)
     text = (
         "shard {shard} recorded staleness {said} for clock {clock} of worker {worker}, computed "
@@ -178,7 +178,7 @@ def _check_staleness(shard: Shard, findings: Findings) -> None:
 
 
 def _check_durations(shard: Shard, findings: Findings) -> None:
-    """Check that an update took no longer than since the message that set it off came."""
+    """Check that an update took no longer than the time since its message arrived."""
     table = shard.table
     at = table.where(Kind.APPLY)
     messages = table.where(Kind.RECEIVE, Kind.LEFT)
@@ -190,8 +190,8 @@ def _check_gaps(
 ) -> None:
     """Check how far parameters moved between a read and the use of its gradient.
 
-    A gradient is used when it is saved, else when it is applied. If the shard still had the
-    version then that had been read, its parameters cannot have moved, unless a codec lost some.
+    A gradient is used when it is saved, else when it is applied. If the shard then still had the
+    version that was read, its parameters cannot have moved, unless a codec lost some.
     """
     pushes, table, end = shard.pushes, shard.table, len(shard.table)
     i = np.flatnonzero(outcomes.applied < end)
@@ -220,14 +220,14 @@ def _check_saved(
 ) -> None:
     """Check that a gradient was saved if its worker could overwrite it before it was applied."""
     pushes, table, end = shard.pushes, shard.table, len(shard.table)
-    # In all modes but softsync a worker never goes on so early; that is a rule of its own.
+    # Only in softsync may a worker continue so early; another rule checks that.
     needs = outcomes.waits & (pushes.reply < outcomes.applied) & (pushes.reply < end)
     needs &= not contract.reads_its_writes
     saved = outcomes.saved < end
     in_time = saved & (outcomes.saved < pushes.reply)
     in_time &= shard.message[np.minimum(outcomes.saved, end - 1)] == pushes.message
     text = (
-        "shard {shard} let worker {worker} go on, whose gradient of clock {of} was neither "
+        "shard {shard} let worker {worker} continue, but its gradient of clock {of} was neither "
         "applied nor saved"
     )
     findings.on(table, np.where(needs, pushes.reply, 0)).require(
@@ -238,13 +238,13 @@ def _check_saved(
         because=[pushes.at, outcomes.saved, outcomes.applied],
     )
     text = (
-        "shard {shard} saved clock {clock} of worker {worker}, which did not go on before it was "
-        "applied"
+        "shard {shard} saved clock {clock} of worker {worker}, which did not continue before it "
+        "was applied"
     )
     findings.on(table, np.where(saved, outcomes.saved, 0)).require(
         SAVED, ~saved | needs, text, because=[pushes.at, outcomes.applied, pushes.reply]
     )
-    # A saved gradient is in a sum already, which is the first term of its update.
+    # Saved gradients are already in a sum, which is the first term of their update.
     i = np.flatnonzero(outcomes.applied < end)
     i = i[np.argsort(outcomes.applied[i], kind="stable")]
     at = outcomes.applied[i]
@@ -261,7 +261,7 @@ def _check_saved(
 def _check_order(
     contract: Contract, shard: Shard, outcomes: PushOutcomes, findings: Findings
 ) -> None:
-    """Check the order of a worker's gradients, and of all that are summed in an update."""
+    """Check the order of a worker's gradients, and of those summed in an update."""
     pushes, table = shard.pushes, shard.table
     i = np.flatnonzero(outcomes.applied < len(table))
     at = outcomes.applied[i]
@@ -293,7 +293,7 @@ def _check_order(
         )
         return
     text = (
-        "shard {shard} made version {version} out of a gradient of round {said}, of worker {worker}"
+        "shard {shard} made version {version} of a gradient of round {said}, of worker {worker}"
     )
     findings.on(table, at).require_equal(
         ROUND, pushes.clock[i], table["version"][at] - 1, text, because=[pushes.at[i]]
@@ -310,20 +310,20 @@ def _check_order(
 def _check_quorum(
     contract: Contract, shard: Shard, outcomes: PushOutcomes, findings: Findings
 ) -> None:
-    """Check that every update has enough gradients, and after every message that none is due."""
+    """Check that every update has enough gradients, and that after each message none is due."""
     table = shard.table
-    # What there is after each event: running sums of what each event adds and takes away.
+    # The state after each event: running sums of what each event adds and removes.
     live = contract.workers - np.cumsum(table.are(Kind.LEFT))
     pending = _pending(shard, outcomes, outcomes.waits)
     full = _pending(shard, outcomes, outcomes.waits & (shard.pushes.samples > 0))
     stuck = _stuck(shard, outcomes)
-    # With backups, those without samples do not make an update by themselves.
+    # With backups, pushes without samples alone do not make an update.
     bears = (full > 0) | (pending >= live)
     _check_sizes(contract, shard, live, pending, stuck, bears, findings)
     ends = np.flatnonzero(np.diff(shard.message, append=len(table)) > 0)
     need = np.where(live[ends] > 0, contract.quorum(live[ends]), 1)
     text = (
-        "shard {shard} has {waits} gradients and {live} live workers, and makes no update; its "
+        "shard {shard} has {waits} gradients and {live} live workers, but makes no update; its "
         "mode needs {need}"
     )
     findings.on(table, ends).require(
@@ -334,8 +334,8 @@ def _check_quorum(
         live=live[ends],
         need=need,
     )
-    # Nobody can be expected to push any more where each has pushed and has no answer.
-    text = "shard {shard} lets all of its {live} live workers wait"
+    # If each worker has pushed and waits for its answer, no more pushes will arrive.
+    text = "shard {shard} leaves all of its {live} live workers waiting"
     findings.on(table, ends).require(
         QUORUM, (stuck[ends] < live[ends]) | (live[ends] == 0), text, live=live[ends]
     )
@@ -350,21 +350,21 @@ def _check_sizes(
     bears: Bools,
     findings: Findings,
 ) -> None:
-    """Check of how many gradients each update is made."""
+    """Check the number of gradients of each update."""
     table, heads = shard.table, shard.updates
     applied = np.cumsum(table.are(Kind.APPLY) & (table["worker"] >= 0))
     before = np.maximum(heads - 1, 0)  # an update is never the first event
     size = np.diff(np.append(applied[before], applied[-1:])) if len(heads) else heads
     there, alive = pending[before], live[before]
-    text = "shard {shard} made version {version} out of {said} gradients when {due} were there"
+    text = "shard {shard} made version {version} of {said} gradients when {due} had arrived"
     findings.on(table, heads).require_equal(QUORUM, size, there, text)
     need = contract.quorum(alive)
-    # Those who are left have all come: fewer than a quorum will have to do.
+    # All live workers have pushed, so fewer than a quorum must be enough.
     nobody_comes = (alive == 0) & (size > 0)
     if contract.rounds:
         nobody_comes |= (alive > 0) & (stuck[before] == alive)
     text = (
-        "shard {shard} made version {version} out of {size} gradients with {alive} live workers, "
+        "shard {shard} made version {version} of {size} gradients with {alive} live workers, "
         "expected {need}"
     )
     findings.on(table, heads).require(
@@ -376,8 +376,8 @@ def _check_sizes(
         need=need,
     )
     text = (
-        "shard {shard} made version {version} without a gradient, of {size} workers that had no "
-        "samples, while another of {alive} was still to come"
+        "shard {shard} made version {version} without a gradient, of {size} workers without "
+        "samples, before all of {alive} had pushed"
     )
     findings.on(table, heads).require(
         QUORUM, bears[before] | nobody_comes, text, size=size, alive=alive
@@ -395,10 +395,10 @@ def _pending(shard: Shard, outcomes: PushOutcomes, waits: Bools) -> Ints:
 
 
 def _stuck(shard: Shard, outcomes: PushOutcomes) -> Ints:
-    """Return the number of live workers that wait for an answer that only others can set off."""
+    """Return the number of live workers whose answer depends on other workers."""
     pushes, end = shard.pushes, len(shard.table)
     change = np.zeros(end, np.int64)
-    # What an update must answer: a gradient that is due, or a wish for a version still to come.
+    # What an update must answer: a due gradient, or a request for a future version.
     bound = outcomes.waits | (
         pushes.asks & ~pushes.stops & (pushes.clock > shard.version[pushes.at])
     )

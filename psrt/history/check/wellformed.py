@@ -1,4 +1,4 @@
-"""Whether each event by itself is possible. Every other rule relies on this one."""
+"""Checks that each single event is possible. Every other rule relies on this."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from psrt.history.kinds import KINDS, PAIRED
 #: Kinds between a worker and a shard, and among the workers alone.
 _SERVED = (Kind.READ, Kind.PUSH)
 _UNSERVED = (Kind.REDUCE, Kind.REDUCED)
-#: Of the frames of a codec among the workers.
+#: Kinds of a codec's frames among the workers.
 _SUMMED = (Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
 #: Of averages among neighbours, and those of them with a sum over a vector.
 _MIXED = (Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.TRACK)
@@ -42,7 +42,7 @@ _SUMS_OF = (Kind.OFFER, Kind.OWN, Kind.MIXED, Kind.TRACK)
 _HAVING = {
     name: tuple(kind for kind, it in KINDS.items() if name in it.columns()) for name in UNUSED
 }
-#: Kinds whose ``clock``, and whose ``version``, counts something; that of APPLY not always.
+#: Kinds whose ``clock``, and whose ``version``, is a count; for APPLY not always.
 _CLOCKED = tuple(it for it in _HAVING["clock"] if it not in (Kind.APPLY, Kind.END))
 _VERSIONED = (
     *_SERVED,
@@ -67,14 +67,14 @@ def check_times(table: Table, owner: str | None, findings: Findings) -> None:
     """Check that timestamps are numbers and never decrease.
 
     Args:
-        table: events, of one clock where there is no ``owner``.
-        owner: the column that says by whose clock an event is; its events come together.
+        table: events, all by one clock if there is no ``owner``.
+        owner: the column that says whose clock an event has; owners are contiguous.
         findings: takes what is wrong.
     """
     times = table.real("time")
     wrong = np.flatnonzero(~np.isfinite(times))
     if len(wrong):
-        ref = EventRef(table, int(wrong[0]))  # nan is neither before nor after anything
+        ref = EventRef(table, int(wrong[0]))  # a nan has no order
         findings.missing(FIELDS, f"{table.value('kind', ref.at)} at time {ref.time}", ref)
         return
     back = np.zeros(len(times), bool)
@@ -93,9 +93,9 @@ def check_times(table: Table, owner: str | None, findings: Findings) -> None:
 
 
 def _check_counts(table: Table, most: int, findings: Findings) -> None:
-    """Check that what counts something is a count: it took at least an event each."""
+    """Check that counts are at most the number of events: each unit took at least one."""
     applied = table.are(Kind.APPLY)
-    by_worker = applied & (table["worker"] >= 0)  # an update out of nothing has no clock
+    by_worker = applied & (table["worker"] >= 0)  # an update without gradients has no clock
     for name, low, when in (
         ("clock", 0, table.are(*_CLOCKED) | by_worker),
         ("version", np.where(applied, 1, 0), table.are(*_VERSIONED)),
@@ -106,27 +106,27 @@ def _check_counts(table: Table, most: int, findings: Findings) -> None:
 
 
 def _check_numbers(contract: Contract, table: Table, findings: Findings) -> None:
-    sums = table.are(*KEPT, *DRAWN)  # of anything, and not finite where those are not
+    sums = table.are(*KEPT, *DRAWN)  # of arbitrary numbers, so they may be infinite
     totals = table.are(*_SUMS_OF)
     for name in ("progress", "rate", "weight", "seconds"):
         column = table.real(name)
         signed = table.are(*DRAWN) if name == "progress" else sums
         if name != "seconds":
             signed = signed | (totals & ((name != "weight") | (column > 0)))
-        signed &= ~np.isnan(column)  # what is no number is written as infinity
+        signed &= ~np.isnan(column)  # a nan is recorded as infinity
         holds = (np.isfinite(column) & (column >= 0)) | signed
-        _require(findings, table, holds, f"{name} {{{name}}}, expected a number from 0 on")
-    # nan says that the gap was not measured.
+        _require(findings, table, holds, f"{name} {{{name}}}, expected at least 0")
+    # A nan says that the gap was not measured.
     _require(findings, table, sums | ~(table.real("gap") < 0), "gap {gap}, expected at least 0")
     needed = totals & ~table.are(Kind.MIXED) | table.are(*KEPT, Kind.DRAW)
     measured = ~(needed & np.isnan(table.real("gap")))
-    _require(findings, table, measured, "gap {gap}, expected a number from 0 on")
+    _require(findings, table, measured, "gap {gap}, expected at least 0 and not nan")
     in_rounds = table.are(Kind.MIXED) & (not contract.pairs)
     unmeasured = ~in_rounds | np.isnan(table.real("gap"))
     _require(findings, table, unmeasured, "gap {gap}, expected none in rounds")
     _require(findings, table, table["samples"] >= 0, "{samples} samples")
     digests = ~table.are(*PAIRED) | (table["version"] >= 0)
-    _require(findings, table, digests, "digests {version}, expected a number from 0 on")
+    _require(findings, table, digests, "digests {version}, expected at least 0")
 
 
 def _check_flags(contract: Contract, table: Table, findings: Findings) -> None:
@@ -152,8 +152,8 @@ def _check_flags(contract: Contract, table: Table, findings: Findings) -> None:
 
 
 def _check_unused(table: Table, findings: Findings) -> None:
-    """Check that an event has no value in the fields that its kind does not have."""
-    nothing = table.are(Kind.APPLY) & (table["worker"] < 0)  # an update out of nothing
+    """Check that fields that a kind does not have are empty."""
+    nothing = table.are(Kind.APPLY) & (table["worker"] < 0)  # an update without gradients
     for name, unused in UNUSED.items():
         has = table.are(*_HAVING[name])
         if name not in ("shard", "version", "seconds"):
@@ -172,7 +172,7 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     holds &= ~applied | ((worker < 0) == (clock < 0)) & (clock >= -1)
     _require(findings, table, holds, "of worker {worker} at clock {clock}")
     served = contract.shards > 0
-    # Servers write their shards, else worker 0 the parameters that all share.
+    # Servers write their shards; without servers worker 0 writes the shared parameters.
     holds = ~table.are(Kind.FINAL) | (worker == (-1 if contract.shards else 0))
     _require(findings, table, holds, "by worker {worker}")
     needs_shard = table.are(*_SERVED, *FRAMED, *DRAWN) | (table.are(Kind.FINAL) & served)
@@ -218,7 +218,7 @@ def _require(
     because: tuple[Reasons, ...] | list[Reasons] = (),
     **values: Ints | object,
 ) -> None:
-    """Ask of all events of a table, which are counted once for all that is asked."""
+    """Require for all events of a table; each event counts once for all of these checks."""
     everywhere = np.arange(len(table))
     findings.on(table, everywhere).require(
         FIELDS, holds, f"{{kind}} {text}", because=because, counts=False, **values

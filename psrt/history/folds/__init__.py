@@ -1,6 +1,6 @@
-"""What events add up to: each figure counted once, by a fold that a run and its check share. Pure.
+"""Totals of events: each figure is computed in one place, a fold that a run and its check share.
 
-A fold takes events one after the other, and has at any time what they come to so far. A role counts
-into one as its events happen, recorded or not; ``history.folds.history`` has the same folds take
-the events of a recorded run.
+Pure. A fold takes events one after another, and has the totals so far at any time. A role feeds its
+fold as events happen, recorded or not; ``history.folds.history`` feeds the same folds with the
+events of a recorded run.
 """

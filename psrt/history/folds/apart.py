@@ -1,4 +1,4 @@
-"""How far apart workers are, and which step all of them have reached, as they tell it. Pure."""
+"""The distances of workers, and the step that all have reached, from their reports. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Slowest:
     """
 
     def __init__(self, workers: int) -> None:
-        #: Step of each worker; inf once it has left.
+        #: Step of each worker; inf once it has departed.
         self.reached: list[float] = [-1.0] * workers
         #: The number of workers at each step, and a heap of these steps.
         self._at: Counter[float] = Counter({-1.0: workers})
         self._steps: list[float] = [-1.0]
 
     def reach(self, worker: int, step: float) -> None:
-        """Note that a worker has reached a step; inf if it has left."""
+        """Note that a worker has reached a step; inf if it has departed."""
         before, self.reached[worker] = self.reached[worker], step
         self._at[before] -= 1
         if step not in self._at:
@@ -35,35 +35,35 @@ class Slowest:
 
     @property
     def step(self) -> float:
-        """The last step that every worker has reached; inf if all have left."""
+        """The last step that every worker has reached; inf if all have departed."""
         while not self._at[self._steps[0]]:
             del self._at[heapq.heappop(self._steps)]
         return self._steps[0]
 
 
 class Apart:
-    """How far apart workers are, by sketches that each of them makes at the same clocks.
+    """The distances of workers, from sketches that each makes at the same clocks.
 
-    A clock counts if all have sketched there but those that had left before.
+    A clock counts once all workers that have not departed before have sketched there.
     """
 
     def __init__(self, workers: int) -> None:
         self._slowest = Slowest(workers)
         #: By worker, the clock of its newest sketch.
         self._last = [-1] * workers
-        #: By clock and worker, those at clocks that not all have reached.
+        #: By clock and worker, the sketches at clocks that not all have reached.
         self._sketches: dict[int, dict[int, bytes]] = {}
-        #: By clock that counts, in order, the distances that are in no record yet.
+        #: By complete clock, in order, the distances that are in no record yet.
         self._distances: dict[int, float | None] = {}
 
     def add(self, sketch: Sketch) -> None:
-        """Keep a sketch until those of all workers have come."""
+        """Keep a sketch until those of all workers have arrived."""
         self._sketches.setdefault(sketch.clock, {})[sketch.worker] = sketch.numbers
         self._last[sketch.worker] = sketch.clock
         self._reach(sketch.worker, sketch.clock)
 
     def gone(self, worker: int) -> None:
-        """Wait for a worker no more."""
+        """Stop waiting for a worker."""
         self._reach(worker, math.inf)
 
     def take(self, step: int) -> float | None:
@@ -81,6 +81,6 @@ class Apart:
         for clock in sorted(clock for clock in self._sketches if clock <= step):
             found = self._sketches.pop(clock)
             if len(found) == sum(last >= clock for last in self._last):
-                # By worker, so that the order of arrival does not show.
+                # In worker order, so that the result does not depend on the order of arrival.
                 sketches = [np.frombuffer(found[worker]) for worker in sorted(found)]
                 self._distances[clock] = distance(sketches)

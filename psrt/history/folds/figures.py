@@ -13,17 +13,17 @@ from psrt.core.stats import Stats
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often small whole numbers occurred; zeros and {} where none did."""
+    """Counts of small whole numbers; zeros and {} if there were none."""
 
     #: The mean of the numbers, and the largest.
     mean: float
     max: int
-    #: Number → how often.
+    #: Number → its count.
     histogram: dict[int, int]
 
     @classmethod
     def of(cls, pairs: Iterable[Sequence[int]]) -> Counts:
-        """Return the statistics of (number, how often) pairs; equal numbers add up.
+        """Return the statistics of (number, count) pairs; counts of equal numbers add up.
 
         >>> Counts.of([(0, 1), (2, 2), (2, 1)])
         Counts(mean=1.5, max=2, histogram={0: 1, 2: 3})
@@ -47,7 +47,7 @@ class Counts:
 class Gap:
     """‖θ_now − θ_read‖/√n of the gradients for which it was measured, one in eight or so.
 
-    Where workers average in pairs without rounds, ‖θ_j − θ_i‖/√n of each average.
+    In gossip by pairs, ‖θ_j − θ_i‖/√n of each average.
     """
 
     #: Mean and largest ‖θ_now − θ_read‖/√n, and the number of gradients, about one in eight.
@@ -66,15 +66,15 @@ class Gap:
 class Staleness:
     """The staleness of the applied gradients; zeros and () without pushes.
 
-    Where workers average in pairs without rounds, that of the averages, each counted on both sides:
-    τ is 0 at who answered, and the steps since its offer at who asked.
+    In gossip by pairs, the staleness of averages, each counted on both sides: τ is 0 at the
+    answering worker, and at the asking worker the number of its steps since its offer.
     """
 
     #: Mean τ over all pushes and shards.
     mean: float
     #: Largest τ.
     max: int
-    #: ``histogram[τ]`` pushes met the staleness τ; the last entry is not 0.
+    #: ``histogram[τ]`` is the number of pushes with staleness τ; the last entry is not 0.
     histogram: tuple[int, ...]
     #: The same by worker, all shards together.
     by_worker: tuple[Counts, ...] = ()
@@ -150,11 +150,11 @@ class Waiting:
     for_workers: float
     #: For a server's work on its own push.
     for_server: float
-    #: For messages under way and in a server's queue.
+    #: For messages in flight and in a server's queue.
     for_messages: float
     #: In sums over all workers.
     for_reduce: float
-    #: Seconds of ``for_workers`` by the worker whose push let the answer go.
+    #: Seconds of ``for_workers`` by the worker whose push released the answer.
     waiting_for: dict[int, float]
 
     @classmethod

@@ -1,7 +1,7 @@
-"""Has the folds that count in a run take the events of a recorded one. Pure.
+"""Feeds the folds of a run with the events of a recorded one. Pure.
 
-What a run counts is in its summary, so what its events add up to equals what the summary says,
-whatever the job: a law of every job, and what ``psrt check`` asks of every run.
+A run's counts are in its summary, so the totals of its events must equal the summary, for every
+job: tests check this law, and so does ``psrt check`` for every run.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from psrt.history.folds.worker import WorkerFold
 from psrt.history.log import Events
 from psrt.history.reading import History
 
-#: What ends a backward pass.
+#: The flags that end a backward pass.
 _ENDS = (BACKWARD, BACKWARD_WEIGHT)
-#: Kinds at which a worker counts something, whatever they say; at a PARK nothing, but what it
-#: reports of that clock follows it.
+#: Kinds at which a worker counts something. At a PARK it counts nothing, but its report of that
+#: clock comes after it.
 _COUNTED = (Kind.STEP, Kind.REDUCED, Kind.MIXED, Kind.LEAVE, Kind.PARK)
 
 
-#: What a worker counts at an event: samples of a step, −1 where none ends there; of a read, by how
-#: much versions of shards differ, −1 where it is none, and τ of the pushes that it answers; τ by
-#: the worker's own steps, of a gradient or an average, −1 where it is of none, and how far apart
-#: that was; seconds of waiting.
+#: What a worker counts at an event: samples of a step, −1 if none ends there; the skew of a read,
+#: −1 if it is not one, and τ of the pushes that it answers; τ by the worker's own steps, of a
+#: gradient or an average, −1 for others, and the distance of the two; seconds of waiting.
 Row = tuple[int, int, Sequence[int], int, float, float]
 
 
@@ -40,7 +39,7 @@ class WorkerPieces:
 
     #: Its number.
     worker: int
-    #: Whether it counts itself how stale what it uses is.
+    #: Whether the worker itself counts the staleness of what it uses.
     has_ages: bool
     #: (k,) gradient steps that it had finished by then.
     clock: NDArray[np.int64]
@@ -53,7 +52,7 @@ class WorkerPieces:
     rows: list[Row]
 
     def fold(self) -> WorkerFold:
-        """Return a fold for this worker, which has counted nothing yet."""
+        """Return an empty fold for this worker."""
         counts = WorkerFold()
         counts.stats.worker = self.worker
         if self.has_ages:
@@ -61,7 +60,7 @@ class WorkerPieces:
         return counts
 
     def tell(self, counts: WorkerFold, start: int, stop: int) -> None:
-        """Have the worker's fold count some rows; why it waited is in no event."""
+        """Feed some rows to the worker's fold; the causes of waiting are in no event."""
         for samples, skew, taus, age, gap, waited in self.rows[start:stop]:
             if samples >= 0:
                 counts.stepped(0.0, samples)
@@ -85,10 +84,10 @@ def pieces_of(
     """Return what a worker counts.
 
     Args:
-        history: of a run, or of a cell of a model that is cut.
+        history: of a run, or of a cell of a split model.
         number: of the worker.
-        by_stages: whether the stages of a pipeline count how stale gradients are.
-        is_copy: whether another cell counts the samples of all, as the first one does.
+        by_stages: whether the stages of a pipeline count the staleness of gradients.
+        is_copy: whether the first cell counts the samples of this one, too.
     """
     events, shards = history.workers[number], max(len(history.shards), 1)
     pairs = history.header.mode.variant == PAIRS
@@ -101,7 +100,7 @@ def pieces_of(
     taus: list[Sequence[int]] = [()] * len(events)
     age, gap = np.full(len(events), -1), np.full(len(events), -1.0)
 
-    # A read is of all shards, and is counted at the last of them; the first one answers no push.
+    # A read covers all shards, and is counted at the last; the first read answers no push.
     parts = np.flatnonzero(kind == Kind.READ)
     reads = parts[: len(parts) // shards * shards].reshape(-1, shards)
     parked = events["flag"][reads[:, -1]] == PARKED
@@ -145,7 +144,7 @@ def pieces_of(
 
 
 def _newest(of: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each place the newest of some others that come before; 0 where none does."""
+    """Return for each place the newest of some earlier places; 0 if there is none."""
     found: NDArray[np.int64] = np.insert(of, 0, 0)[np.searchsorted(of, at)]
     return found
 
@@ -153,10 +152,10 @@ def _newest(of: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
 def shards_of(history: History) -> list[Stats]:
     """Return what every shard has counted, by its events.
 
-    That is staleness, gaps, drops, and what shards have of workers that were missed.
+    These are staleness, gaps, drops, and what shards have from workers that went missing.
 
     Args:
-        history: of a run, or of a cell of a model that is cut.
+        history: of a run, or of a cell of a split model.
     """
     workers = len(history.workers)
     return [_of_shard(number, it, workers) for number, it in enumerate(history.shards)]
@@ -179,7 +178,7 @@ def _of_shard(number: int, events: Events, workers: int) -> Stats:
 
 
 def _note_missed(counts: ShardFold, worker: int, events: Events) -> None:
-    """Count how far a worker that was missed has come; what was lost with it has not come."""
+    """Count the steps of a missing worker that arrived; what was lost with it does not count."""
     mine = events[events["worker"] == worker]
     came = mine[(mine["kind"] == Kind.RECEIVE) & (mine["samples"] > 0)]
     lost = mine[(mine["kind"] == Kind.DROP) & (mine["flag"] == LOST)]

@@ -15,9 +15,9 @@ from psrt.history.folds.windows import Window
 
 
 class Interval(NamedTuple):
-    """What happened between two records, and what was reached at the end of it."""
+    """What happened between two records, and the state at its end."""
 
-    #: Of all workers, by worker and step.
+    #: The reports of all workers, by worker and step.
     reports: Sequence[Report]
     #: Step of the record.
     step: int
@@ -37,7 +37,7 @@ class Interval(NamedTuple):
     columns: Mapping[str, float]
     #: The time since the previous record's.
     window: Window
-    #: How far apart the models of the workers were when it was last measured, None if it was not.
+    #: The distance of the workers' models when last measured, None if it was not.
     consensus: float | None = None
 
     def total(self, name: str) -> Any:
@@ -45,7 +45,7 @@ class Interval(NamedTuple):
         return sum(map(attrgetter(name), self.reports))
 
     def largest(self, name: str) -> Any:
-        """Return the maximum of a field of the reports; None without pushes, which it is of."""
+        """Return the maximum of a field of pushes; None without pushes."""
         if not self.pushes:
             return None
         return max(map(attrgetter(name), self.reports))
@@ -55,7 +55,7 @@ class Interval(NamedTuple):
         return [report for report in self.reports if is_evaluated(report)]
 
     def figures(self) -> dict[str, float]:
-        """Return what else was found on the test set, by name; of several the newest."""
+        """Return the other figures on the test set, by name; of several the newest."""
         found: dict[str, float] = {}
         for report in self.reports:
             found |= json.loads(report.figures) if report.figures else {}
@@ -73,9 +73,9 @@ def _column(
 class Record:
     """The state of the whole run at one logged step; a line of ``metrics.jsonl``.
 
-    *Interval* is what happened since the previous record: in the steps of all workers up to
-    ``step``, whenever they took them. Fields are None where there was nothing to measure. A column
-    is declared here, once: name, unit, formula and time.
+    The *interval* of a record is everything since the previous record: the steps of all workers up
+    to ``step``, whenever they took them. Fields are None if there was nothing to measure. Each
+    column is declared here, once: name, unit, formula and time.
     """
 
     #: Epochs finished.
@@ -113,9 +113,9 @@ class Record:
     )
     #: Largest τ among them, None without any.
     staleness_max: int | None = _column("versions", lambda it: it.largest("staleness_max"))
-    #: Bytes that workers handed to the transport since the start.
+    #: Bytes that workers have sent since the start.
     bytes_sent: int = _column("bytes", lambda it: int(it.columns["bytes_sent"]))
-    #: Bytes that workers took from the transport since the start.
+    #: Bytes that workers have received since the start.
     bytes_received: int = _column("bytes", lambda it: int(it.columns["bytes_received"]))
     #: Whether an epoch ends here.
     epoch_end: bool = _column("", lambda it: any(report.epoch_end for report in it.reports))
@@ -139,19 +139,19 @@ class Record:
         at="measured_seconds",
         default=None,
     )
-    #: ‖θ_i − mean‖/√n of the workers' own models, the root of its mean square over the workers, at
-    #: the newest clock of the interval at which they were compared; None without any.
+    #: ‖θ_i − mean‖/√n of the workers' own models, as root mean square over the workers, at the
+    #: newest clock of the interval at which they were compared; None without any.
     consensus_distance: float | None = _column("", lambda it: it.consensus, default=None)
-    #: End of the window of ``samples_per_second`` and ``waiting_share``, which begins at that of
-    #: the previous record: the last time, up to ``seconds``, of which all workers had told.
+    #: End of the window of ``samples_per_second`` and ``waiting_share``, which starts at the end of
+    #: the previous record's: the last time, up to ``seconds``, that all workers had reported.
     measured_seconds: float | None = _column("seconds", lambda it: it.window.end, default=None)
-    #: Columns of ``psrt.core.stats`` that have no field here, and what else ``evaluate`` has found,
-    #: by name: written like the fields.
+    #: Columns of ``psrt.core.stats`` without a field here, and other figures of ``evaluate``, by
+    #: name: written like the fields.
     more: dict[str, float] = field(default_factory=dict)
 
     @property
     def figures(self) -> dict[str, float]:
-        """What else ``evaluate`` has found on the test set, by name."""
+        """Other figures of ``evaluate`` on the test set, by name."""
         return {name: it for name, it in self.more.items() if name not in STATS}
 
     @classmethod
@@ -189,7 +189,7 @@ def time_of(record: Mapping[str, Any], name: str) -> float:
     >>> time_of(run, "loss"), time_of(run, "accuracy"), time_of(run, "f1")
     (9.0, 3.0, 3.0)
     """
-    own = "seconds" if name in STATS else "evaluated_seconds"  # of what else was evaluated
+    own = "seconds" if name in STATS else "evaluated_seconds"  # for other evaluated figures
     at = record.get(COLUMNS[name]["at"] if name in COLUMNS else own)
     return float(record["seconds"] if at is None else at)
 

@@ -1,4 +1,4 @@
-"""What a server counts of one shard: the updates that pushes are in, and who has left. Pure."""
+"""What a server counts of one shard: pushes in updates, drops, and departures. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class ShardFold:
     saved = ("stats",)
 
     def __init__(self, workers: int) -> None:
-        """Begin with nothing, for W workers."""
-        #: Of the whole run.
+        """Start empty, for W workers."""
+        #: Totals of the whole run.
         self.stats = Stats(staleness=[{} for _ in range(workers)])
 
     def applied(self, worker: int, tau: int) -> None:
@@ -21,7 +21,7 @@ class ShardFold:
         found[tau] = found.get(tau, 0) + 1
 
     def moved(self, gap: float) -> None:
-        """It was measured how far the parameters had moved since that push was computed."""
+        """The distance that parameters moved since a push was computed on them was measured."""
         count, total, largest = self.stats.gaps
         self.stats.gaps = count + 1, total + gap, max(largest, gap)
 
@@ -30,14 +30,14 @@ class ShardFold:
         self.stats.dropped += 1
 
     def left(self, worker: int, clock: int) -> None:
-        """A worker is done, or is taken to be dead (``LEFT``)."""
+        """A worker is done, or was declared dead (``LEFT``)."""
         self.stats.left[worker] = clock
 
     def reached(self, worker: int, steps: int) -> None:
-        """That many steps of a worker that was missed are in the shard, or will be."""
+        """This many steps of a missing worker are in the shard, or will be."""
         self.stats.reached[worker] = self.stats.reached_all[worker] = steps
 
     def framed(self, frame_bytes: int, framed_bytes: int) -> None:
-        """The frame of a reply was sent, of so many bytes, for a span of so many."""
+        """The frame of a reply was sent; takes its bytes, and those of its span."""
         self.stats.frame_bytes += frame_bytes
         self.stats.framed_bytes += framed_bytes

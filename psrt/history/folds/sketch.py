@@ -1,16 +1,15 @@
-"""How far apart the parameters of workers are, from a few thousand numbers of each. Pure.
+"""The distance of the workers' parameters, from a few thousand numbers of each. Pure.
 
-The distance of N vectors of n elements, ‖θ_i − mean‖/√n as the root of its mean square over them,
-would take a sum of all vectors: a barrier, in modes that have none, and as many bytes as an
-all-reduce. In place of θ_i each worker sends its *sketch* S θ_i to rank 0, when it gets there; a
-worker that has left or died is only not among them. S is the same for all and linear, so that the
-sketches are as far apart as the vectors.
+The distance of N vectors of n elements, the root mean square of ‖θ_i − mean‖/√n, would need a sum
+of all vectors: a barrier, even in modes that have none, and as many bytes as an all-reduce. Instead
+each worker sends its *sketch* S θ_i to rank 0 when it reaches the clock; workers that have departed
+are just missing. S is linear and the same for all, so the sketches are as far apart as the vectors.
 
-**How close.** Up to ``SIZE`` elements the sketch is the vector. Above, each element is added, with
-a sign drawn at random, to one number of the sketch; the squared distance is then right on average,
-and off by a standard deviation of √(2/SIZE) of it at most, of the distance itself 1.1 %; where N
-workers differ in ways of their own, by √(N − 1) less. Where an element goes is drawn at random row
-by row, so that two elements meet in one out of ``SIZE`` cases, whatever the layers look like.
+**Accuracy.** Up to ``SIZE`` elements the sketch is the vector. Above, each element is added, with a
+random sign, to one number of the sketch. The squared distance is then right on average, with a
+relative standard deviation of at most √(2/SIZE), for the distance itself 1.1 %; if N workers differ
+independently, √(N − 1) times less. The place of an element is drawn at random row by row, so two
+elements collide with probability 1/``SIZE``, whatever the shapes of the layers.
 
 Source: M. Charikar, K. Chen and M. Farach-Colton, "Finding frequent items in data streams", ICALP
 2002; for distances M. Thorup and Y. Zhang, SIAM Journal on Computing 41(2), 2012.
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from psrt.core.arrays import Vector
 
-#: Numbers of a sketch, at most.
+#: The most numbers of a sketch.
 SIZE = 4096
 #: Signs that rows begin to read at a place drawn at random; each row has one of its own besides, so
 #: that of two rows that read the same ones nothing shows.
@@ -61,14 +60,14 @@ def sketch(theta: Vector) -> NDArray[np.float64]:
 
 
 def distance(sketches: Sequence[NDArray[np.float64]]) -> float | None:
-    """Return the distance of the vectors that these are sketches of; None of fewer than two.
+    """Return the distance of the sketched vectors; None for fewer than two.
 
     >>> distance([sketch(np.full(9, x, np.float32)) for x in (1, 3)])
     1.0
     """
     if len(sketches) < 2:
         return None
-    # From the first one, so that equal ones are at no distance, to the bit.
+    # Relative to the first one, so that the distance of equal ones is exactly 0.
     apart = np.stack(sketches) - sketches[0]
     apart -= apart.mean(axis=0)
     return math.sqrt(float(np.vdot(apart, apart)) / len(sketches))

@@ -1,4 +1,4 @@
-"""Windows of time, the same for all workers, out of what each of them reports of its own. Pure."""
+"""Windows of time that are the same for all workers, from each worker's own reports. Pure."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from psrt.core.stats import Report
 
 
 class Window(NamedTuple):
-    """A stretch of time, the same for all workers, and what they did in it, whatever their step."""
+    """An interval of time, the same for all workers, and their work in it, whatever their step."""
 
     #: When it ends, in seconds since the start of training.
     end: float
-    #: Seconds since the end of the one before; 0 if nothing more is known of all workers.
+    #: Seconds since the end of the window before; 0 if nothing new is known of all workers.
     length: float
     #: Training samples, those of a report spread evenly over its time.
     samples: float
-    #: Seconds that workers waited, all of them together.
+    #: Seconds of waiting, the total over workers.
     waited: float
 
 
 class Windows:
-    """Cuts what workers report into windows of time.
+    """Splits what workers report into windows of time.
 
-    A report tells of the time since the one before, over which what was done is taken to be spread
-    evenly. So each worker's time is in the windows once, whatever step it is at: samples add up to
-    all of them, and nobody waits for more than there is of a window.
+    A report covers the time since the report before, over which its work is assumed to be spread
+    evenly. So each worker's time is in the windows once, whatever its step: samples add up to the
+    total, and no worker waits longer than a window lasts.
     """
 
     def __init__(self, workers: int) -> None:
-        #: End of the newest window; and of the last one of the run that goes on, if it does.
+        #: End of the newest window; and of the last window of the resumed run, if any.
         self.end = self._began = 0.0
-        #: By worker, since when and until when it did how much that no window has yet.
+        #: By worker, the start, end and amounts of work that is in no window yet.
         self._left: list[deque[tuple[float, float, float, float]]] = [
             deque() for _ in range(workers)
         ]
-        #: By worker, up to when it has told; inf once it tells no more.
+        #: By worker, the time up to which it has reported; inf once it reports no more.
         self._told = [0.0] * workers
 
     def go_on(self, end: float) -> None:
-        """Begin after the last window of a run that is resumed."""
+        """Start after the last window of a resumed run."""
         self.end = self._began = end
         self._told = [end] * len(self._told)
 
     def add(self, report: Report) -> None:
-        """Take what a worker did, but for what the run before has in its windows."""
+        """Take a worker's work, except for what the run before has in its windows."""
         since, until, share = report.since, report.seconds, 1.0
         if since < self._began:
             share = (until - self._began) / (until - since) if until > self._began else 0.0
@@ -57,11 +57,11 @@ class Windows:
         self._told[report.worker] = math.inf if report.last else until
 
     def gone(self, worker: int) -> None:
-        """Wait for a worker no more."""
+        """Stop waiting for a worker."""
         self._told[worker] = math.inf
 
     def close(self, until: float) -> Window:
-        """Return the next window, up to a time, or as far as all workers have told."""
+        """Return the next window, up to a time, or as far as all workers have reported."""
         end = max(self.end, self._reached(until))
         length, self.end = end - self.end, end
         pieces = [self._take(left, end) for left in self._left] if length else []
@@ -74,7 +74,7 @@ class Windows:
 
     @staticmethod
     def _take(left: deque[tuple[float, float, float, float]], end: float) -> tuple[float, float]:
-        """Take what a worker did until the end of a window: samples, and seconds of waiting."""
+        """Remove a worker's work until the end of a window: samples, and seconds of waiting."""
         made = waited = 0.0
         while left and (left[0][0] < end or left[0][1] <= end):
             since, until, samples, seconds = left.popleft()

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 
 from psrt.core.stats import Report, Stats
 
-#: Why a worker waits: for others, whom a gate or a quorum held it back for; for a server's own work
-#: on its push; for messages under way and in a server's queue; in sums over all workers.
+#: Causes of a worker's waiting: other workers, by a gate or a quorum; a server's work on its own
+#: push; messages in flight and in a server's queue; sums over all workers.
 CAUSES = ("workers", "server", "messages", "reduce")
 
 
 class WorkerFold:
     """One worker's counters, over the whole run and since its newest report.
 
-    Called as the events happen: after a step (``STEP`` or ``PUSH``), when what answers a push is in
+    Called as events happen: after a step (``STEP`` or ``PUSH``), when the answer to a push is in
     place (``READ``), after an average (``TAKE`` and ``MIXED``), and after each wait.
     """
 
@@ -26,22 +26,22 @@ class WorkerFold:
     )
 
     def __init__(self) -> None:
-        """Begin with nothing."""
-        #: Of the whole run.
+        """Start empty."""
+        #: Totals of the whole run.
         self.stats = Stats(waited=dict.fromkeys(CAUSES, 0.0))
-        #: Steps taken; less than the clock if backups overtook this worker.
+        #: Steps taken; fewer than the clock if rounds did not wait for this worker.
         self.steps = 0
-        # Looked up once: these are counted into at every step.
+        # Looked up once, since every step uses them.
         self._skews, self._waits = self.stats.skew, self.stats.waited
-        #: What the worker used, by staleness; None where servers count that.
+        #: Counts of used gradients by staleness; None if servers count that.
         self._ages: dict[int, int] | None = None
         self._clear()
 
     def count_ages(self, worker: int) -> None:
-        """Count how stale what this worker uses is, from the beginning, and not what servers say.
+        """Count the staleness of what this worker uses itself, instead of what servers report.
 
         Args:
-            worker: its number, of a model that is cut in its cell.
+            worker: its number; with a split model, in its cell.
         """
         self.stats.staleness = [{} for _ in range(worker + 1)]
         self._ages = self.stats.staleness[-1]
@@ -56,14 +56,14 @@ class WorkerFold:
         self._gap_sum, self._gap_count = 0.0, 0
 
     def stepped(self, loss: float, samples: int) -> None:
-        """A step is done, on a gradient of that mean loss over the samples that count here."""
+        """A step is done, with this mean loss over the samples that count here."""
         self.steps += 1
         if samples:
             self._loss_sum += loss * samples
             self.stats.samples += samples
 
     def read(self, skew: int) -> None:
-        """Parameters are in place for the next step, of shards whose versions differ by that."""
+        """The parameters of the next step are in place; ``skew`` is their shards' difference."""
         if self._ages is not None:
             return
         self._skews[skew] = self._skews.get(skew, 0) + 1
@@ -81,8 +81,8 @@ class WorkerFold:
             staleness[2] = tau
 
     def aged(self, tau: int) -> None:
-        """What this worker itself used was τ of its steps old; see ``count_ages``."""
-        assert self._ages is not None, "it counts that from the beginning"
+        """A gradient that this worker used was τ of its steps old; see ``count_ages``."""
+        assert self._ages is not None, "counted from the start"
         self._ages[tau] = self._ages.get(tau, 0) + 1
         staleness = self._staleness
         staleness[0] += tau
@@ -91,12 +91,12 @@ class WorkerFold:
             staleness[2] = tau
 
     def moved(self, gap: float) -> None:
-        """It was measured how far parameters had moved from where that gradient was taken."""
+        """The distance that parameters moved since the gradient was computed was measured."""
         self._gap_sum += gap
         self._gap_count += 1
 
     def averaged(self, tau: int, gap: float) -> None:
-        """Two vectors were averaged, τ steps old, that far apart; nan without numerics."""
+        """Two vectors were averaged: τ steps old, with this distance; nan without numerics."""
         self.aged(tau)
         if gap == gap:
             self.moved(gap)
@@ -112,14 +112,14 @@ class WorkerFold:
         reduce: float = 0.0,
         waiting_for: int = -1,
     ) -> None:
-        """The worker has waited, that many seconds by cause; of several replies the last decides.
+        """The worker has waited: seconds by cause; of several replies the last one decides.
 
         Args:
             workers: see ``CAUSES``.
             server: likewise.
             messages: likewise.
             reduce: likewise.
-            waiting_for: the worker whose push let the answer go; −1 if this worker's own did.
+            waiting_for: the worker whose push released the answer; −1 if it was this worker's own.
         """
         waited = self._waits
         waited["workers"] += workers
@@ -132,7 +132,7 @@ class WorkerFold:
             waited_for[waiting_for] = waited_for.get(waiting_for, 0.0) + workers
 
     def framed(self, frame_bytes: int, framed_bytes: int) -> None:
-        """Frames of a codec were sent, of so many bytes, that stand for vectors of so many."""
+        """Frames of a codec were sent; takes their bytes, and those of the vectors."""
         self.stats.frame_bytes += frame_bytes
         self.stats.framed_bytes += framed_bytes
 
@@ -150,7 +150,7 @@ class WorkerFold:
     ) -> Report:
         """Return what was counted since the report before, and begin the next interval.
 
-        The arguments are fields of ``Report``, but for ``figures``: ``loss``, ``accuracy`` and
+        The arguments are fields of ``Report``, except for ``figures``: ``loss``, ``accuracy`` and
         others on the test set; empty if not evaluated.
         """
         samples = self.stats.samples - self._reported_samples

@@ -1,4 +1,4 @@
-"""Compiles collectives: from what is to be reduced, and how, to the plan that does it."""
+"""Compiles collectives: turns a call on given buffers into a plan that runs it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Coded(NamedTuple):
     span: Span
 
     def within(self, part: Span) -> Coded:
-        """Return the same for a part of the vector that is summed."""
+        """Return the same for a part of the summed vector."""
         first = self.span.start
         return Coded(self.codec, Span(first + part.start, first + part.stop))
 
@@ -55,8 +55,8 @@ class Compiler:
 
         Args:
             fabric: of the ranks.
-            library: how the library's own collectives are reached.
-            contexts: what ranks derive from signatures.
+            library: gives access to the MPI library's own collectives.
+            contexts: what all ranks derive from signatures.
         """
         self._comm = fabric.comm
         self._library = library
@@ -82,13 +82,17 @@ class Compiler:
             vector: (n,), this rank's.
             op: a key of ``OPS``.
             algorithm: a key of ``ALGORITHMS``, ``node``, ``node+`` and such a key, or ``mpi``.
-            place: of the vector, on every rank of every host; None: in no window.
-            sink: what becomes of results, in ``node`` algorithms.
-            coded: the codec of what ranks send, or hosts in ``node`` algorithms; None for none.
+            place: of the vector, on every rank of every host; None if it is in no window.
+            sink: receives the results, in ``node`` algorithms.
+            coded: the codec of messages between ranks, or between hosts in ``node`` algorithms;
+                None for none.
 
         Raises:
             ConfigError: if there is no such all-reduce for these numbers.
         """
+        # Every branch below depends only on what is the same on all ranks of the call: the
+        # signature, the layout, the size, and whether the array is in a window. Two ranks that took
+        # different branches would wait for each other in different protocols.
         operation, context = OPS[op], self._contexts.of(signature)
         if algorithm == LIBRARY:
             return Vendor(self._library, vector, operation, context.checksum)
@@ -116,6 +120,8 @@ class Compiler:
         coded: Coded | None,
     ) -> Plan:
         layout, context = self._layout, self._contexts.of(signature)
+        # Decided by the largest host of the job, not by this one: ``stage`` is collective over all
+        # ranks at first, so a rank that is alone on its host must take part.
         staged = place is None and max(map(len, layout.hosts)) > 1
         if place is None:
             buffers = [vector]
@@ -123,6 +129,8 @@ class Compiler:
                 buffers = list(self._contexts.stage(signature, vector.nbytes, vector.dtype))
         else:
             buffers = self._segments.views(place, vector)
+        # Rail i of the host's sum goes between hosts, by the i-th rank of each. Ranks beyond the
+        # smallest host's count lead no rail.
         rail = layout.local_rank
         between: Plan | None = None
         if len(layout.hosts) > 1 and rail < len(layout.rails):
@@ -137,7 +145,9 @@ class Compiler:
             else:
                 between = self._coded(apart, name, team, mine, coded.within(span))
         elif len(layout.hosts) > 1:
-            self._contexts.of(signature + BETWEEN)  # as its peers do: all count the same contexts
+            # Not used here, but made: a context's slot is the number of contexts so far, and all
+            # ranks must give the same slots to the same signatures.
+            self._contexts.of(signature + BETWEEN)
         plan = Direct(
             context,
             buffers,
@@ -159,16 +169,16 @@ class Compiler:
         take: Sink,
         parameters: Sequence[AnyVector],
     ) -> Plan:
-        """Compile a sum, in windows, of which each rank takes its own part: see ``owned``.
+        """Compile a sum in windows, of which each rank takes its own part: see ``owned``.
 
         Args:
             signature: of the call, the same on every rank.
             vector: (n,), this rank's numbers.
             algorithm: one of ``SHARDING``, after ``auto``.
-            take: what becomes of the sums that this rank owns.
-            parameters: (n,) each, what all ranks end with: of this rank, or of each rank of this
-                host where ``algorithm`` is by hosts, one if they share it; none if nothing is
-                handed out.
+            take: turns the sums that this rank owns into parameters.
+            parameters: (n,) each, with which all ranks end: this rank's, or those of each rank of
+                this host if ``algorithm`` is by hosts (one if they share it); empty if nothing
+                is gathered.
         """
         place, context = self._segments.locate(vector), self._contexts.of(signature)
         if algorithm in ALGORITHMS:
@@ -189,7 +199,7 @@ class Compiler:
             between = self._halves(signature + BETWEEN, name, both, mine, theta, shifted)
         else:
             for half in (BETWEEN, BETWEEN + GATHERED):
-                self._contexts.of(signature + half)  # as its peers do
+                self._contexts.of(signature + half)  # made on all ranks, see ``_in_place``
         return Direct(
             context,
             buffers,
@@ -209,7 +219,7 @@ class Compiler:
         parameters: AnyVector | None,
         take: Sink,
     ) -> Plan:
-        """Compile both halves of a schedule, of different vectors, and what is between them."""
+        """Compile both halves of a schedule, on different vectors, and the update in between."""
         context, apart = self._contexts.of(signature), self._contexts.of(signature + GATHERED)
         team, after = teams
         own = owned_by(name, team.rank, len(team.ranks), vector.size)
@@ -222,11 +232,11 @@ class Compiler:
         return Sharded(plans, [(block, block.of(vector)) for block in blocks], take)
 
     def gather(self, signature: str, vector: AnyVector, algorithm: str) -> Plan:
-        """Compile the second half of a schedule: all ranks get what each owns of a vector.
+        """Compile the second half of a schedule, which gathers a vector's owned parts on all ranks.
 
         Args:
             signature: of the call, the same on every rank.
-            vector: (n,), this rank's, in a window; its own part holds its numbers.
+            vector: (n,), in a window; this rank's own part holds its numbers.
             algorithm: a key of ``ALGORITHMS`` with halves.
         """
         team = self._team(vector, self._segments.locate(vector))
@@ -263,10 +273,10 @@ class Compiler:
         Args:
             context: of the call.
             name: a key of ``ALGORITHMS``.
-            team: who runs it.
+            team: the ranks that run it.
             vector: (n,), this rank's.
             op: a key of ``OPS``.
-            result: what it finishes; None leaves that to the caller.
+            result: the span that it finishes; None leaves that to the caller.
             half: 0 for the reduce-scatter, 1 for the all-gather; None for both.
         """
         algorithm, size, n = ALGORITHMS[name], len(team.ranks), vector.size
@@ -304,7 +314,8 @@ class Compiler:
             most = self._most(ALGORITHMS[name], size)
             return Framed(self._comm, context, name, team, codec, span, vector, most=most)
         straight = StraightSum(codec, span, name, rank=rank, size=size)
-        # The parts are in no window, so they are sent also to the ranks of this host.
+        # The parts lie in no window, so they go by MPI even to ranks of this host: only this rank
+        # itself is "seen".
         local = self._layout.local_rank
         plans = [
             self._schedule(
@@ -327,9 +338,9 @@ class Compiler:
     ) -> Plan:
         """Compile a phase over all ranks.
 
-        Chunks belong to ranks in the order of their numbers, so here the schedule's numbers are
-        the ranks, whichever host they are on. Among windows of one host no schedule is needed:
-        what each rank is owed at the end says which copies or folds there are.
+        Chunk r belongs to rank r, so the schedule's numbers are the ranks here, whatever their
+        hosts. Among windows of one host no schedule is needed: the copies and folds follow from
+        what each rank is owed at the end.
 
         Args:
             signature: of the call.
@@ -338,7 +349,7 @@ class Compiler:
             op: a key of ``OPS``.
             root: of phases that have one.
             place: as in ``all_reduce``.
-            meet: see ``ContextTable.of``; not among windows, where all meet in any case.
+            meet: see ``ContextTable.of``; not needed among windows, where all ranks meet anyway.
         """
         phase, size, n = PHASES[name], self._layout.size, vector.size
         spec, in_windows = (
@@ -378,7 +389,7 @@ class Compiler:
         Args:
             signature: of the call.
             vector: (n,), this rank's block for each rank; n is a multiple of their number.
-            out: (n,), where each rank's block for this one goes; None: to ``vector``.
+            out: (n,), receives each rank's block for this one; None for ``vector``.
             place: as in ``all_reduce``.
         """
         size, n, context = self._layout.size, vector.size, self._contexts.of(signature)
@@ -398,8 +409,9 @@ class Compiler:
             most=self._most(phase, size),
         )
         own, block = team.rank, n // size
-        # What this rank has for itself, and in place all the rest, which may arrive before what
-        # stands there has been sent.
+        # A rank's block for itself is copied. In place, blocks of others are received into
+        # ``result`` and copied afterwards: they may arrive before the block in their place has been
+        # sent.
         mine = Span(own * block, (own + 1) * block)
         if out is not None:
             return Fetched(plan, [(mine.of(out), mine.of(vector))])
@@ -407,11 +419,11 @@ class Compiler:
         return Fetched(plan, [(span.of(vector), span.of(result)) for span in others])
 
     def _most(self, schedule: Schedule, size: int) -> Sequence[int]:
-        """Return by rank the bytes of one message to it at most.
+        """Return by rank the most bytes of one message to it.
 
         Args:
-            schedule: what the messages are of.
-            size: ranks that run it.
+            schedule: the schedule of the messages.
+            size: the number of ranks that run it.
         """
         if schedule.busy(size):
             return self._unannounced_bytes
@@ -429,6 +441,8 @@ class Compiler:
         In a reduce-scatter that is its own buffer; in a reduction all ranks work for the root.
         """
         mine = even_spans(buffers[0].size, len(buffers))[context.slot.local_rank]
+        # The home of this rank's slice: the rank whose owed span holds it. Slices are those of
+        # ``even_spans``, as are the owed chunks, so no slice straddles two of them.
         homes = [
             rank for rank, each in enumerate(spec.owed) for one in each if holds(one.span, mine)
         ]

@@ -1,7 +1,7 @@
 """Contexts, which all ranks derive from a call's signature: sync slots, tags, staging buffers.
 
-All ranks make the same calls in the same order, so each assigns the same slots to the same
-signatures without communication. Only what is the same on every rank may decide here; which
+All ranks make the same calls in the same order, so each gives the same slots to the same signatures
+without communication. Decisions here may depend only on what is the same on every rank. Which
 buffer a rank calls with, or which call it made last, may differ.
 """
 
@@ -20,9 +20,9 @@ from psrt.mpi.collectives.slots import SHIFT, SLOTS, SyncSlot
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.tags import FIRST_STEP
 
-#: What a signature ends with that is about a call's part between hosts.
+#: The suffix of a signature for a call's part between hosts.
 BETWEEN = " between hosts"
-#: And about handing out what owners have made of its sums.
+#: The suffix for the gather of what owners made of the sums.
 GATHERED = ", gathered"
 #: The least staging memory, in bytes: a page.
 _LEAST_STAGE = 4096
@@ -32,7 +32,7 @@ _LEAST_STAGE = 4096
 class ContextTable:
     """The contexts of one rank."""
 
-    #: Of the ranks, with ``FLOATS`` numbers a rank.
+    #: Of the ranks, with ``FLOATS`` numbers per rank.
     fabric: InitVar[Fabric]
     _: KW_ONLY
     #: The largest MPI tag to use.
@@ -40,7 +40,7 @@ class ContextTable:
     #: Waits until all ranks make the same call.
     meet: Callable[[str], None]
     _contexts: dict[str, CollectiveContext] = field(default_factory=dict, init=False)
-    #: Slot → local rank → steps begun in it so far.
+    #: Slot → local rank → steps begun in it so far; see ``scheduled``.
     _bases: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
     #: Signature → the segment of its staging memory.
     _stages: dict[str, int] = field(default_factory=dict, init=False)
@@ -61,8 +61,8 @@ class ContextTable:
 
         Args:
             signature: of a call.
-            meet: whether all ranks meet where it is new: in calls in which some rank may neither
-                send nor receive anything, and would not notice that others call something else.
+            meet: whether all ranks meet if the context is new: for calls in which a rank may
+                neither send nor receive, and so would not notice that others make another call.
 
         Raises:
             ProtocolError: if they do.
@@ -74,9 +74,10 @@ class ContextTable:
             self.meet(signature)
         number = len(self._contexts)
         if number == SLOTS:
-            # The oldest goes, whoever used which last: only this is the same on every rank.
+            # The oldest goes, not the least recently used: only the age is the same on every rank.
             number = self._evict(next(iter(self._contexts)))
-            # A slow rank may have ended its call and still be reading what lies there.
+            # A slow rank may still read the slot's staging memory or words for its last call. After
+            # this meeting no rank does, and the slot's counters continue from where they are.
             self.meet(f"buffers for {signature}")
         checksum = zlib.crc32(f"{number} {signature}".encode()) % (1 << SHIFT)
         slot = SyncSlot(
@@ -90,7 +91,8 @@ class ContextTable:
         bases = self._bases.setdefault(
             number, dict.fromkeys(range(len(self._layout.local_ranks)), 0)
         )
-        # The slot is in the tag, so calls that are under way together never share one.
+        # The slot is part of the tag, so two calls in progress never share a tag: the rest of the
+        # checksum only makes it likely that messages of different calls do not match.
         tag = FIRST_STEP + checksum % ((self.tags - FIRST_STEP) // SLOTS) * SLOTS + number
         context = CollectiveContext(slot, checksum, tag, self._local_names, bases)
         self._contexts[signature] = context
@@ -105,7 +107,7 @@ class ContextTable:
         return self._contexts.pop(signature).slot.number
 
     def stage(self, signature: str, nbytes: int, kind: np.dtype[Any]) -> Sequence[AnyVector]:
-        """Return the ``nbytes`` of staging memory of each node-local rank; collective at first."""
+        """Return ``nbytes`` of each node-local rank's staging memory; collective at first."""
         if signature not in self._stages:
             size = max(_LEAST_STAGE, 1 << (nbytes - 1).bit_length())
             spare = self._spare.get(size)

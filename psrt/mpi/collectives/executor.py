@@ -1,9 +1,9 @@
-"""Runs collectives: keeps the ranks' calls in step, waits, and finds out what went wrong.
+"""Runs collectives: keeps the ranks' calls in step, waits, and diagnoses failures.
 
 All ranks make the same calls in the same order. From its call's *signature* (what is reduced, how,
 by which algorithm) every rank derives the same *context* without communication: a slot of the
-shared memory, a checksum, an MPI tag (``contexts``). What differs between ranks, such as the
-address of an array, is bound on each rank by itself (``compiler``).
+shared memory, a checksum, an MPI tag (``contexts``). Each rank binds what differs between ranks,
+such as the address of an array, separately (``compiler``).
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from psrt.mpi.collectives.slots import (
 )
 from psrt.mpi.fabric import Fabric
 
-#: Polls before a wait gets its own state, with a core for every rank: most collectives of a few
-#: kilobytes end within these.
+#: Polls before a wait sets up its state, with a core for every rank: most collectives of a few
+#: kilobytes end within them.
 _QUICK_POLLS = 60
-#: How long a yield may take. Here the rank that gets the core is one that this rank waits for, so
-#: yielding is always right.
+#: Seconds that a yield may take. Here the rank that gets the core is one that this rank waits for,
+#: so yielding is always right.
 _BUSY_S = math.inf
 #: The largest tag that every MPI allows, and the most tags that are needed to separate calls.
 _LEAST_TAGS, _MOST_TAGS = 32767, (1 << 24) - 1
 
-#: Executors that are open. Whatever waits in one of them moves on what is under way in all: ranks
-#: may wait for the works of two communicators in different orders.
+#: Open executors. A wait in one of them makes progress on the calls of all: ranks may wait for the
+#: works of two communicators in different orders, and would deadlock otherwise.
 _open: list[CollectiveExecutor] = []
-#: Executors that have failed: MPI may still write to what was under way, so it must not be freed.
+#: Executors that have failed: MPI may still write to buffers of their calls, which must stay alive.
 _wrecks: list[CollectiveExecutor] = []
 
 
@@ -70,19 +70,21 @@ class CollectiveExecutor:
         """Set up.
 
         Args:
-            fabric: of the ranks, with ``FLOATS`` numbers a rank; closed by the caller.
+            fabric: of the ranks, with ``FLOATS`` numbers per rank; closed by the caller.
             timeout_s: the deadline of every wait.
             while_idle: called now and then during a long wait.
             busy_until: see ``Backoff``.
             busy_timeout_s: see ``Backoff``.
             knob: see ``Backoff``.
-            lost: returns who is known to be dead or silent, in words; asked at the deadline.
+            lost: returns in words which ranks are dead or silent; called at the deadline.
         """
         self._comm = fabric.comm
-        # A rank that errs may be in a collective of the library's which the others never enter;
-        # on the same communicator it would be matched with the next meeting of theirs.
+        # A rank with a wrong call may be in a library collective that the others never enter. On
+        # the same communicator it would be matched with their next ``meet``.
         self._library = fabric.comm.Dup()
         self.layout = fabric.layout
+        # Each rank clears its own words; the fence orders the zeros before the barrier, after which
+        # peers may read them.
         clear_words(fabric.memory, fabric.node.rank)
         fabric.memory.fence()
         fabric.node.Barrier()
@@ -101,7 +103,7 @@ class CollectiveExecutor:
         )
         self.segments = fabric.segments
         tags = self._comm.Get_attr(MPI.TAG_UB)
-        #: What ranks derive from signatures.
+        #: What all ranks derive from signatures.
         self.contexts = ContextTable(
             fabric,
             tags=min(int(tags or _LEAST_TAGS), _MOST_TAGS),
@@ -112,27 +114,27 @@ class CollectiveExecutor:
             fabric, VendorAccess(self._comm, self._library, deque()), self.contexts
         )
         self._active: list[Work] = []
-        #: Other executors with something under way, when this one last began to wait.
+        #: Other executors that had calls in progress when this one last began to wait.
         self._helped: list[CollectiveExecutor] = []
-        #: What was under way when something failed.
+        #: The calls in progress at the time of a failure.
         self._left: list[Work] = []
-        #: Numbers that MPI reads and writes in the newest ``meet``.
+        #: The numbers that MPI reads and writes in the newest ``meet``, kept alive for it.
         self._barrier: tuple[AnyVector, ...] = ()
-        #: Why nothing works any more; empty while all is well.
+        #: Why this executor has failed; empty while it works.
         self.broken = ""
-        #: Called when that begins to be so.
+        #: Called when it fails.
         self.on_broken: Callable[[], None] = lambda: None
         self._sent = 0
         self._received = 0
-        #: Plans that count their runs themselves.
+        #: Plans that count their own runs.
         self._one_shots: list[OneShot] = []
         _open.append(self)
 
     def call(self, signature: str) -> None:
-        """Begin a call; every collective begins with one.
+        """Start a call; every collective starts with this.
 
         Raises:
-            ProtocolError: if an earlier one has failed, or others are in another call.
+            ProtocolError: if an earlier call has failed, or other ranks are in another call.
         """
         self.check()
         self.matcher.begin(signature)
@@ -158,12 +160,12 @@ class CollectiveExecutor:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes handed to other ranks so far."""
+        """Bytes sent to other ranks so far."""
         return self._sent + sum(plan.runs * plan.bytes_sent for plan in self._one_shots)
 
     @property
     def bytes_received(self) -> int:
-        """Bytes taken from other ranks so far."""
+        """Bytes received from other ranks so far."""
         return self._received + sum(plan.runs * plan.bytes_received for plan in self._one_shots)
 
     def count(self, plan: Plan, runs: int = 1) -> None:
@@ -177,7 +179,7 @@ class CollectiveExecutor:
 
     def _wait_here(self, plan: Plan) -> None:
         """Wait until all node-local ranks have arrived at the barrier of a plan."""
-        assert isinstance(plan, OneShot), "the others wait in their own runs"
+        assert isinstance(plan, OneShot), "other plans wait inside their runs"
         try:
             self._wait(plan.is_complete, plan)
         except BaseException as error:
@@ -198,7 +200,7 @@ class CollectiveExecutor:
         self.count(plan)
 
     def start(self, plan: Plan, result: Any = None) -> Work:
-        """Begin to run a plan; ``result`` becomes that of the ``Work``."""
+        """Start running a plan; ``result`` becomes that of the ``Work``."""
         handle = Work(self, plan, result)
         try:
             if not handle.advance():
@@ -214,7 +216,9 @@ class CollectiveExecutor:
             ProtocolError, TransportError: as ``run``.
         """
         self.call(signature)
-        # With the call's number: the same signature of another call is another barrier.
+        # The call's number is part of the checksum: the same signature in another call is another
+        # meeting. MAX over (c, −c) gives (max c, −min c), which are opposite only if all have one
+        # c.
         checksum = zlib.crc32(f"{self.matcher.number} {signature}".encode())
         mine, most = np.array([checksum, -checksum], np.int64), np.empty(2, np.int64)
         request = self._comm.Iallreduce(mine, most, MPI.MAX)
@@ -236,7 +240,7 @@ class CollectiveExecutor:
             self._fail(error)
 
     def poll(self, handle: Work) -> None:
-        """Progress a handle, and all others with it."""
+        """Make progress on a handle, and on all others."""
         self.check()
         try:
             self.poll_active()
@@ -249,15 +253,15 @@ class CollectiveExecutor:
             self._fail(error)
 
     def poll_active(self) -> None:
-        """Progress everything under way."""
+        """Make progress on all calls."""
         self._active = [handle for handle in self._active if not handle.advance()]
 
     def _others(self) -> list[CollectiveExecutor]:
-        """Return the other executors of this process that have something under way."""
+        """Return the other executors of this process that have calls in progress."""
         return [executor for executor in _open if executor._active and executor is not self]
 
     def help(self, *, idle: bool = False) -> None:
-        """Progress what is under way while this rank waits for another executor's work.
+        """Make progress on calls here while this rank waits for another executor's work.
 
         A failure here breaks this executor and is raised by its own next call, not by the wait in
         the other one.
@@ -275,7 +279,7 @@ class CollectiveExecutor:
 
     def _wait(self, ready: Ready, plan: Plan | _Meet) -> None:
         if self._oversubscribed:
-            # Who is late most likely waits for this core, and arrives while this rank yields it.
+            # A late rank most likely waits for this core, and arrives while this rank yields it.
             for _ in range(QUICK_YIELDS):
                 sched_yield()
                 if ready():
@@ -286,10 +290,10 @@ class CollectiveExecutor:
                     return
         self.matcher.wait_begins()
         backoff = self._backoff
-        # Nobody else begins anything while this rank waits, so they are looked up once.
+        # This rank starts no other call while it waits, so one look-up is enough.
         self._helped = others = self._others()
         backoff.must_poll = plan.polls or bool(self._active) or bool(others) or not self._wakes
-        # The library gets on only while it is called: a sleep would hold up everybody.
+        # The MPI library progresses only while it is called: a sleep would delay all ranks.
         pause = backoff.spin if plan.spins else backoff.pause
         backoff.begin()
         try:
@@ -300,7 +304,7 @@ class CollectiveExecutor:
                     other.help()
                 pause(lambda: self._waiting_for(plan))
         finally:
-            backoff.end()  # also for whoever watches: after an error this rank may compute
+            backoff.end()  # after an error, too: this rank is not waiting any more, and may compute
 
     def _waiting_for(self, plan: Plan | _Meet) -> str:
         """Name the ranks waited for, and those that may be the cause."""
@@ -308,7 +312,7 @@ class CollectiveExecutor:
         if lost := self._lost():
             return f"{text}; {lost}"
         silent = [self._names[rank] for rank in self.matcher.silent()]
-        return f"{text}; no word of it from {name_ranks(silent)}" if silent else text
+        return f"{text}; {name_ranks(silent)} did not announce this call" if silent else text
 
     def _idle(self) -> None:
         self._while_idle()
@@ -317,10 +321,10 @@ class CollectiveExecutor:
             other.help(idle=True)
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Find out who is in which call, if they differ, and refuse every later call.
+        """Find out which rank is in which call, if they differ, and refuse every later call.
 
-        An interruption such as Ctrl-C breaks the executor, too: the other ranks have got further in
-        the call than this one.
+        An interruption such as Ctrl-C breaks the executor, too: the other ranks are ahead of this
+        one in the call.
         """
         if not self.broken:
             _wrecks.append(self)
@@ -336,15 +340,15 @@ class CollectiveExecutor:
         raise error
 
     def leave(self, error: BaseException | None) -> None:
-        """Tell the other ranks, who may wait for this one, that it makes no more calls.
+        """Tell the other ranks, which may wait for this one, that it makes no more calls.
 
         Args:
-            error: what ends them on this rank; a difference between the ranks is known to all.
-                None: the end of the program.
+            error: what ended the calls of this rank; None for the end of the program. A mismatch
+                between the ranks is known to all and not sent.
         """
         if self.broken and isinstance(error, ProtocolError):
             return
-        # A call that failed here was not completed, and what is under way will not be.
+        # A call that failed here was not completed, and calls in progress never will be.
         since = 0 if self._active else self.matcher.number + (not self.broken)
         words = "the end of its program"
         if error is not None:
@@ -355,13 +359,13 @@ class CollectiveExecutor:
             trace = error.__traceback__
             with contextlib.suppress(type(error)):
                 self._fail(error)
-            error.__traceback__ = trace  # the caller's, without a frame of this
+            error.__traceback__ = trace  # the caller's, without this function's frame
 
     def close(self, *, met: bool = False) -> None:
-        """Free what was made; collective, unless something has failed before.
+        """Free all resources; collective, unless something has failed before.
 
         Args:
-            met: whether the ranks have met for it.
+            met: whether the ranks have already met for it.
         """
         if self.broken:
             return  # the others may not come to free the communicator
@@ -373,12 +377,12 @@ class CollectiveExecutor:
 
 
 class Work:
-    """A collective under way."""
+    """A collective in progress."""
 
     def __init__(self, executor: CollectiveExecutor, plan: Plan, result: Any) -> None:
         self._executor = executor
         self.plan = plan
-        #: What the blocking call returns; not valid before the end.
+        #: The result of the blocking call; not valid before the end.
         self.result = result
         self._run = plan.run()
         self._ready: Ready = lambda: True
@@ -386,7 +390,7 @@ class Work:
         self.done = False
 
     def test(self) -> bool:
-        """Progress as far as possible without waiting; return whether the collective is done.
+        """Make progress without waiting; return whether the collective is done.
 
         Raises:
             ProtocolError: if the ranks turn out to be in different calls.
@@ -406,7 +410,7 @@ class Work:
             self._executor.finish(self)
 
     def advance(self) -> bool:
-        """Progress as far as possible without waiting; return whether it is done."""
+        """Make progress without waiting; return whether it is done."""
         while not self.done and self._ready():
             try:
                 self._ready = next(self._run)

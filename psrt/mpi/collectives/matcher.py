@@ -1,9 +1,9 @@
-"""Matches the collective calls of the ranks, so that a difference between them is an error.
+"""Matches the collective calls of the ranks, so that mismatched calls raise an error.
 
-Messages of collectives carry elements and nothing else, so two ranks in different calls would wait
-for each other, or mix up their elements. Each call has a *signature*, one line of text. Its
-checksum marks every doorbell and every MPI tag of the call, so messages of different calls never
-match; and a rank that has waited for a while sends its signature to all others and reads theirs.
+Messages of collectives carry only elements, so two ranks in different calls would wait for each
+other or mix up their elements. Each call has a *signature*, one line of text. Its checksum is part
+of every doorbell and every MPI tag of the call, so that messages of different calls do not match. A
+rank that has waited for a while sends its signature to all others and reads theirs.
 Calls that succeed without a long wait send no signatures.
 """
 
@@ -20,15 +20,15 @@ from psrt.mpi.tags import CALL
 
 #: Seconds without progress after which a rank sends its signatures.
 TELL_AFTER_S = 0.3
-#: Seconds between two looks for the signatures of others.
+#: Seconds between two checks for the signatures of others.
 _LOOK_EVERY_S = 0.05
-#: Number of calls remembered: a rank may be that far behind one that has finished its call.
+#: The number of remembered calls: a rank may be that far behind one that has finished its call.
 MEMORY = 256
-#: Most signatures sent at a time: as many calls may be under way.
+#: The most signatures sent at a time: that many calls may be in progress.
 _NEWEST = 16
 _LONGEST = 1000
 _SIGNATURE, _REFUSAL, _FAREWELL = b"s", b"r", b"l"
-#: How long a farewell may take to leave; the first message to a host sets up a connection.
+#: Seconds that a farewell may take to leave; the first message to a host sets up a connection.
 _LEAVES_WITHIN_S = 0.1
 
 
@@ -40,25 +40,26 @@ class CallMatcher:
 
         Args:
             comm: all ranks of the communicator; for signatures only.
-            names: of the ranks, in messages; empty for their own numbers.
+            names: of the ranks in messages; empty for their numbers.
         """
         self._comm = comm
         self._names = names or range(comm.size)
-        #: Number of calls that this rank has made.
+        #: The number of calls that this rank has made.
         self.number = 0
-        #: Signatures of this rank's newest calls: that of call k is at ``k % MEMORY``.
+        #: Signatures of this rank's newest calls: call k is at ``k % MEMORY``.
         self.signatures = [""] * MEMORY
-        #: Numbers of the calls that this rank refused.
+        #: The numbers of the calls that this rank refused.
         self.refused: set[int] = set()
         self._announced = 0
         #: Messages about calls that this rank has not made yet.
         self._early: list[tuple[int, int, bytes, str]] = []
-        #: Sends that may not be complete. They are never cancelled: some MPIs crash on that.
+        #: Sends that may not be complete. They are never cancelled: some MPI libraries crash on
+        #: that.
         self._requests: list[MPI.Request] = []
         #: Messages sent to each of the others, and received from each rank.
         self._sent = 0
         self._heard = [0] * comm.size
-        #: The newest call that each rank has sent a signature of.
+        #: The newest call whose signature each rank has sent.
         self._newest = [0] * comm.size
         self._waiting_since = 0.0
         self._next_look = 0.0
@@ -75,7 +76,7 @@ class CallMatcher:
         return f"call {self.number}, {self.signatures[self.number % MEMORY]}"
 
     def silent(self) -> list[int]:
-        """Return the ranks that had time to announce this rank's newest call and have not."""
+        """Return the ranks that had time to announce this rank's newest call, but have not."""
         if self._announced < self.number:
             return []
         me = self._comm.rank
@@ -83,13 +84,13 @@ class CallMatcher:
 
     def wait_begins(self) -> None:
         """Record that this rank begins to wait."""
-        # Not when it first has nothing else to do: where others want its core that may be much
-        # later, and at the deadline this rank would have announced nothing.
+        # Here, not when the rank first goes idle: with other ranks on its core that may be much
+        # later, and the rank would reach the deadline without having announced anything.
         self._waiting_since = time.monotonic()
         self._next_look = self._waiting_since + _LOOK_EVERY_S
 
     def while_waiting(self) -> None:
-        """Send signatures and look for others', if it is time; called while nothing progresses.
+        """Send signatures and check for others', if it is time; called while nothing progresses.
 
         Raises:
             ProtocolError: if another rank is in another call, or cannot take part in this one.
@@ -112,10 +113,10 @@ class CallMatcher:
         self._announced = self.number
 
     def leave(self, words: str, *, since: int) -> None:
-        """Send the others that this rank makes no more calls, and why.
+        """Tell the others that this rank makes no more calls, and why.
 
         Args:
-            words: what ends them.
+            words: the reason.
             since: the first call that this rank does not complete.
         """
         self._send(since, _FAREWELL, words)
@@ -160,7 +161,7 @@ class CallMatcher:
         MPI.Request.Waitall(self._requests)
 
     def disagree(self, wait: Callable[[Callable[[], bool]], None]) -> None:
-        """Find out who is in which call, after a checksum that does not match.
+        """Find out which rank is in which call, after a checksum mismatch.
 
         Args:
             wait: waits until a condition is true, and calls ``look`` meanwhile.
@@ -198,17 +199,17 @@ class CallMatcher:
         alike = refused if kind == _REFUSAL else text == _cut(mine).decode(errors="replace")
         if number <= self.number - MEMORY or alike:
             return
-        self._announce()  # the ranks that wait for this one must learn of it, too
+        self._announce()  # ranks that wait for this one must learn of the mismatch, too
         if not refused:
-            self._send(number, _SIGNATURE, mine)  # too old a call for _announce, perhaps
+            self._send(number, _SIGNATURE, mine)  # the call may be too old for _announce
         if kind == _REFUSAL:
             raise ProtocolError(f"rank {who} cannot take part in call {number}: {text}")
         raise DifferentCallsError(
-            f"the ranks call different things: in call {number} rank {who} has {text}, "
+            f"the ranks make different calls: in call {number} rank {who} has {text}, "
             f"rank {me} has {mine}"
         )
 
 
 def _cut(text: str) -> bytes:
-    """Return a text as it is sent: cut if it is very long."""
+    """Return a text for sending, truncated if it is very long."""
     return text.encode()[:_LONGEST]

@@ -1,4 +1,4 @@
-"""The sums of a trainer: spans of the workers' gradients, and the update that follows them."""
+"""The sums of a trainer: spans of the workers' gradients, with the update that follows."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from psrt.transport.port import Held, Reduction, Take, outliers
 #: The signature of ``differing``.
 _COMPARISON = "comparison of numbers"
 
-#: From this size on the ranks of a host share one θ. A smaller one is mostly in each core's own
-#: cache, and what a peer has written must be fetched from there line by line: measured on two
-#: cores with 1 MiB each, sharing cost a step of 2.7 MB an eighth and gained at 7 and 23 MB.
+#: From this size on the ranks of a host share one θ. A smaller θ is mostly in each core's own
+#: cache, and lines that a peer has written must be fetched from its cache one by one. Measured on
+#: two cores with 1 MiB each: sharing made a step of 2.7 MB an eighth slower, and was faster at 7
+#: and 23 MB.
 ONE_THETA_BYTES = 1 << 22
 
 
@@ -41,11 +42,11 @@ class Update(Sink):
         """Set up.
 
         Args:
-            take: what makes parameters out of sums; see ``psrt.transport.port.Take``.
-            first: element of the parameters that the reduced span begins at.
+            take: makes parameters of sums; see ``psrt.transport.port.Take``.
+            first: the element of the parameters at which the reduced span starts.
         """
-        #: Whether the trainer has asked for this round: whatever else it waits for moves this on,
-        #: too, when it may not know yet what to do with the sums.
+        #: Whether the trainer waits for this round. Other waits make progress on it, too, possibly
+        #: before the trainer is ready to use the sums.
         self.asked = False
         self.gate = lambda: self.asked
         self._take = take
@@ -64,9 +65,9 @@ class UpdateForAll(Update):
 
         Args:
             take: as in ``Update``.
-            thetas: (n,) each, the parameters of ranks of the host, in shared memory; one where all
-                have the same.
-            own: which of them is this rank's.
+            thetas: (n,) each, the parameters of ranks of the host, in shared memory; one if they
+                share it.
+            own: the index of this rank's.
             first: as in ``Update``.
         """
         super().__init__(take, first=first)
@@ -75,7 +76,7 @@ class UpdateForAll(Update):
         self._others = [t.view(np.uint8).data for r, t in enumerate(thetas) if r != own]
 
     def write(self, span: Span, folded: AnyVector) -> None:
-        """Update the block, and copy it to those who have a θ of their own."""
+        """Update the block, and copy it to ranks that have their own θ."""
         super().write(span, folded)
         at, end = span.start + self._first, span.stop + self._first
         source = self._own[4 * at : 4 * end]
@@ -85,15 +86,15 @@ class UpdateForAll(Update):
 
 @dataclass(eq=False)
 class Reductions:
-    """Makes the reductions of one rank's port, and what goes with them."""
+    """Makes the reductions and gathers of one rank's port."""
 
-    #: Carries them out.
+    #: Runs them.
     executor: CollectiveExecutor
-    #: Of the machine, for ``auto``.
+    #: Costs of the machine, for ``auto``.
     costs: MachineCosts
-    #: In a window, at the same place on every rank.
+    #: The gradient: in a window, at the same place on every rank.
     gradient: Vector
-    #: Likewise, until it is that of the host: see ``share_theta``.
+    #: The parameters: likewise, until the host shares one θ, see ``share_theta``.
     theta: Vector
     #: Whether θ is the same memory on all ranks of this host.
     _one_theta: bool = field(default=False, init=False)
@@ -101,7 +102,7 @@ class Reductions:
 
     def __post_init__(self) -> None:
         self._numbers = np.zeros(self.executor.layout.size, np.int64)
-        # What is compiled here runs again and again, so nothing of it may be given away.
+        # Plans that are compiled here stay in use to the end, so none may be evicted.
         self.executor.contexts.on_evict = _refuse
         self._gather = self.executor.compiler.phase(
             _COMPARISON, "all-gather", self._numbers, place=None
@@ -149,10 +150,11 @@ class Reductions:
         executor, vector = self.executor, at.of(self.gradient)
         place = executor.segments.locate(vector)
         update: Update | None = None
-        # On one host by hosts each rank has its own slice to itself in any case.
+        # On one host, algorithms by host give each rank its own slice anyway.
         apart = held is not None and not (by_hosts(algorithm) and len(executor.layout.hosts) == 1)
         if take is not None and apart and by_hosts(algorithm):
-            # What goes between hosts, and then to all of a host, goes by its first θ.
+            # Parameters from other hosts arrive in the first θ of a host, and are copied from
+            # there.
             thetas, own = self._thetas()
             ends = [thetas[0], *([thetas[own]] if own else [])]
             update = UpdateForAll(take, ends, len(ends) - 1, first=span.start)
@@ -165,7 +167,7 @@ class Reductions:
         self._made += 1
         if apart:
             assert held is not None
-            assert update is not None, "owners take what they own"
+            assert update is not None, "a sharded reduction has a take"
             plan = executor.compiler.sharded(
                 signature, vector, algorithm, update, self._spread(span, algorithm, held)
             )
@@ -185,14 +187,14 @@ class Reductions:
         return ExecutorReduction(executor, plan, signature, None, None, span, vector)
 
     def _spread(self, span: Span, algorithm: str, held: Held) -> list[Vector]:
-        """Return where the parameters of a span go that owners make, on this rank or its host."""
+        """Return where owners write the parameters of a span, on this rank or its host."""
         if not held.spreads:
             return []
         thetas = self._thetas()[0] if by_hosts(algorithm) else [self.theta]
         return [span.of(theta) for theta in thetas]
 
     def _thetas(self) -> tuple[list[Vector], int]:
-        """Return the θ of each rank of this host, and which of them is this rank's."""
+        """Return the θ of each rank of this host, and the index of this rank's."""
         if self._one_theta:
             return [self.theta], 0
         at = self.executor.segments.locate(self.theta)
@@ -207,14 +209,14 @@ class Reductions:
         return outliers(self._numbers.tolist())
 
     def close(self) -> None:
-        """Release the memory of others."""
+        """Drop views of others' memory."""
         self.gradient = self.theta = np.zeros(0, np.float32)
 
 
 def _refuse(signature: str) -> None:
-    """Say that there is no room for another reduction."""
+    """Raise an error: there is no slot for another reduction."""
     raise ConfigError(
-        f"too many buckets of gradient to be summed: there is room for {SLOTS} sums inside and "
+        f"too many buckets of gradient to sum: there is room for {SLOTS} sums inside and "
         "between hosts; larger bucket-bytes make fewer"
     )
 
@@ -238,14 +240,14 @@ class ExecutorReduction(Reduction):
         self._blocks = [(Span(span.start + a, span.start + b), vector[a:b]) for a, b in blocks]
 
     def begin(self) -> None:
-        """Let the sum begin."""
+        """Start the sum."""
         self.executor.call(self.signature)
         if self.update is not None:
             self.update.asked = False
         self._handle = self.executor.start(self.plan)
 
     def poll(self) -> bool:
-        """Move on without waiting."""
+        """Make progress without waiting."""
         handle = self._handle
         if handle is None:
             return True

@@ -1,1 +1,1 @@
-"""From one rank to another: shared memory on a host, messages between hosts."""
+"""Links between two ranks: shared memory on a host, MPI messages between hosts."""

@@ -1,18 +1,18 @@
 # ruff: noqa: N802 (the spelling of mpi4py)
-"""Messages of any length: cut where MPI counts no further than 2³¹ − 1, or goes faster in pieces.
+"""Messages of any length, in pieces: MPI counts only to 2³¹ − 1, and pieces can be faster.
 
-Only MPI 4's large counts go beyond that, and Open MPI 5 has none of them. A message is cut into the
-same pieces at both ends, so every piece meets its like; persistent requests of one piece, which
-nearly all are, stay what they are.
+Only MPI 4's large counts go beyond that, and Open MPI 5 lacks them. Both ends split a message into
+the same pieces, so each piece matches its counterpart. Most messages are one piece, whose
+persistent request is used directly.
 
-**Without announcement.** Over TCP Open MPI announces what is longer than its eager limit, and most
-of it leaves when the receiver has answered. Where a rank sends to one rank and receives from
-another, as on a ring, its answer queues up behind all that it is sending itself, in its own kernel
-and card, and its peer's link is idle until then: a ring of long messages takes 1.2 to 1.7 times as
-long as the bytes do. And a rank answers only while it is in MPI: amid a backward pass where a layer
-ends, and a sum that was to overlap it stands still until then. Pieces within the limit need no
-answer. For that the receiver copies each byte once more, which is little beside TCP, but much
-beside a network that writes to a peer's memory.
+**Eager pieces.** Over TCP, Open MPI announces messages longer than its eager limit (rendezvous),
+and sends most of such a message only after the receiver's answer. If a rank sends to one rank and
+receives from another, as on a ring, its answer queues behind all that it is sending itself, in its
+kernel and network card, and the peer's link is idle until then: a ring of long messages takes 1.2
+to 1.7 times as long as the bytes do. Also, a rank answers only inside MPI calls: in a backward pass
+that is where a layer ends, and an overlapping sum stalls until then. Pieces within the limit need
+no answer. In return the receiver copies each byte once more, which is little compared with TCP, but
+much compared with a network that writes to a peer's memory (RDMA).
 """
 
 from __future__ import annotations
@@ -28,51 +28,52 @@ from mpi4py import MPI
 
 from psrt.core.arrays import Bytes
 
-#: Bytes of one MPI message at most.
+#: The most bytes of one MPI message.
 MOST_BYTES = 1 << 30
-#: Open MPI's eager limit over TCP: the variable that overrides it, its default, and the part of it
-#: that is left for headers.
+#: Open MPI's eager limit over TCP: the variable that overrides it, its default, and the bytes to
+#: leave for headers.
 _LIMIT, _LIMIT_BYTES, _HEADERS = "OMPI_MCA_btl_tcp_eager_limit", 1 << 16, 1 << 10
-#: Which of its ways to send messages is asked for; that over TCP is of this one.
+#: The variable that selects Open MPI's messaging layer, and the layer that TCP belongs to.
 _PML, _PML_OF_TCP = "OMPI_MCA_pml", "ob1"
-#: Folders of devices that write to a peer's memory, which Open MPI prefers to TCP.
+#: Folders of RDMA devices, which Open MPI prefers to TCP.
 _DEVICES = ("/sys/class/infiniband", "/sys/class/cxi")
 
 
 class Persistent(Protocol):
-    """What mpi4py's persistent requests and ``_Several`` have in common."""
+    """The common interface of mpi4py's persistent requests and ``_Several``."""
 
     def Start(self) -> None:
         """Begin."""
 
     def Test(self) -> bool:
-        """Return whether it is through."""
+        """Return whether it is complete."""
 
     def Cancel(self) -> None:
-        """Take back a receive, as far as nothing has come for it."""
+        """Cancel a receive, unless something has arrived for it."""
 
     def Wait(self) -> object:
-        """Wait until it is through."""
+        """Wait until it is complete."""
 
     def Free(self) -> None:
-        """Free what was made."""
+        """Free the request."""
 
 
 class _Several:
-    """Persistent requests that begin and end together."""
+    """Persistent requests that are started and completed together."""
 
     def __init__(self, requests: list[MPI.Prequest]) -> None:
         self._requests = requests
-        #: Those that are through, from the first on.
+        #: The number of completed ones, from the first on.
         self._ended = 0
 
     def Start(self) -> None:
         self._ended = 0
-        for request in self._requests:  # Startall may take them in any order
+        for request in self._requests:  # in order, which Startall does not promise
             request.Start()
 
     def Test(self) -> bool:
-        # One by one: they end in this order, and to look at all of them each time would be slow.
+        # In order, from the first incomplete one: pieces of one tag complete in this order, and to
+        # test all of them each time would be slow.
         requests = self._requests
         while self._ended < len(requests):
             if not requests[self._ended].Test():
@@ -104,14 +105,14 @@ def persistent_send(
     """Return a request that sends ``data`` each time it is started.
 
     Args:
-        comm: what both ranks are of.
-        data: what is sent.
+        comm: the communicator of both ranks.
+        data: the bytes to send.
         to: the receiver.
         tag: of the message.
-        most: bytes of a piece at most; the same at both ends.
-        synchronous: whether the request is through only once the receiver has begun to receive.
+        most: the most bytes of a piece; the same at both ends.
+        synchronous: whether the request completes only once the receiver has started to receive.
     """
-    # mpi4py declares that Ssend_init returns a Request; it is persistent all the same.
+    # mpi4py declares that Ssend_init returns a Request, but it is a persistent one.
     make: Callable[..., Any] = comm.Ssend_init if synchronous else comm.Send_init
     return _joined([make([piece, MPI.BYTE], to, tag) for piece in pieces(data, most)])
 
@@ -128,35 +129,36 @@ def _joined(requests: list[MPI.Prequest]) -> Persistent:
 
 
 def pieces(data: npt.NDArray[np.generic], most: int = MOST_BYTES) -> list[npt.NDArray[np.generic]]:
-    """Return the parts of a flat array that are one message each; at least one.
+    """Split a flat array into parts of one MPI message each; at least one part.
 
     Args:
         data: the array.
-        most: bytes of a part at most; never more than ``MOST_BYTES``.
+        most: the most bytes of a part; never more than ``MOST_BYTES``.
     """
-    # Of nothing, too, there is a piece: the receiver waits for a message.
+    # An empty array, too, is one piece: the receiver waits for a message.
     step = min(most, MOST_BYTES) // data.itemsize
     return [data[at : at + step] for at in range(0, max(1, data.size), step)]
 
 
 def unannounced_bytes(comm: MPI.Comm, machine: Collection[int]) -> tuple[int, ...]:
-    """Return by rank how long a message to it may be that needs no answer; collective.
+    """Return by rank the most bytes of a message that needs no answer; collective.
 
-    ``MOST_BYTES`` where messages need not be cut for that: see the top of this file.
+    ``MOST_BYTES`` if messages need not be split for that: see the top of this file.
 
     Args:
         comm: the ranks.
-        machine: those that are on this rank's machine.
+        machine: the ranks on this rank's machine.
     """
     limits = np.empty(comm.size, np.int64)
     comm.Allgather(np.array([_own_limit()], np.int64), limits)
-    # Both ends must cut alike, so what holds for one rank holds for all.
+    # Both ends must split alike, so all ranks take the same limit: the smallest, or none if any
+    # rank has none.
     least = MOST_BYTES if limits.max() == MOST_BYTES else int(limits.min())
     return tuple(MOST_BYTES if rank in machine else least for rank in range(comm.size))
 
 
 def _own_limit() -> int:
-    """Return the same, for messages from this rank to another machine."""
+    """Return the limit for messages from this rank to another machine."""
     other_way = _PML_OF_TCP not in os.environ.get(_PML, _PML_OF_TCP)
     has_device = any(any(Path(folder).glob("*")) for folder in _DEVICES)
     if MPI.get_vendor()[0] != "Open MPI" or other_way or has_device:

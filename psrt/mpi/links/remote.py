@@ -1,12 +1,11 @@
-"""A link of a shard between ranks of different hosts: a message by MPI, then the payload by MPI.
+"""A shard's link between ranks of different hosts: an MPI message, then one for its payload.
 
 **Both directions at once.** The links of several shards keep both directions of a connection busy,
-so payloads go in pieces that no answer is waited for (see ``pieces``). What comes unexpected would
-be copied twice: a receive is posted from the moment that a message is sent to the peer, which
-answers with its next one.
+so payloads go in eager pieces (see ``pieces``). An unexpected payload would be copied twice, so its
+receive is posted as soon as a message is sent to the peer, which answers with its next one.
 
-**Frames of codecs** differ in length, which the message announces: a receive is posted when it has
-come, and what came before that is copied once more. They are short.
+**Frames of codecs** differ in length, which the message announces. Their receives are posted when
+the message has arrived; bytes that arrived earlier are copied once more. Frames are short.
 """
 
 from __future__ import annotations
@@ -28,9 +27,12 @@ from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import FRAMED, NO_PAYLOAD
 from psrt.transport.window import Window
 
-_REGION_AT = FRAME_BYTES - 1  # the last byte is free in every kind of message
-_FRAMED_BYTE = 255  # stands there for FRAMED; a region is one more than its number
-_LENGTH = slice(1, 8)  # bytes that are free, too: those of the codec's frame that follows
+# The wire format of a message is that of ``transport.frames``, with two fields in its free bytes.
+# The last byte says what follows: 0 for nothing (region NO_PAYLOAD, −1), k + 1 for region k, 255
+# for a codec's frame. Bytes 1 to 7, little-endian, have the length of that frame.
+_REGION_AT = FRAME_BYTES - 1
+_FRAMED_BYTE = 255
+_LENGTH = slice(1, 8)
 
 
 class RemoteLink:
@@ -54,47 +56,49 @@ class RemoteLink:
         Args:
             comm: the communicator of the job's own traffic.
             peer: rank of the other end in ``comm``.
-            place: of the shard among those of its server.
-            regions: what this rank sends from; each is as long as ``landing``.
-            landing: where the peer's payloads arrive. Free from each ``send`` on until the message
-                that answers it.
-            most: bytes of one message at most; the same at both ends.
-            window: bounds what is on its way to the peer; None does not.
-            frames_in: memory for the longest frame that comes from the peer, which then sends
-                nothing else; None if it sends regions.
+            place: the shard's index among those of its server.
+            regions: the arrays that this rank sends; each is as long as ``landing``.
+            landing: receives the peer's payloads. MPI may write to it from each ``send`` on until
+                the message that answers it.
+            most: the most bytes of one MPI message; the same at both ends.
+            window: bounds the unanswered pushes to the peer; None for no bound.
+            frames_in: memory for the peer's longest frame, if it sends only frames; None if it
+                sends regions.
             synchronous: whether a message has left only once the peer receives it.
         """
         #: Rank of the other end.
         self.peer = peer
-        #: Where the peer's payload is found after a receipt.
+        #: The peer's payload after a receipt.
         self.payload = landing
         self._window = window
-        # Tags of its own: a receive is posted for each shard, and takes what is of that shard.
+        # Each shard has its own tags: receives are posted for each shard, and must match only
+        # messages of that shard.
         tags = FRAME + SHARD_TAGS * place, DATA + SHARD_TAGS * place
         self._comm, self._data, self._most = comm, tags[1], most
         self._frames_in = frames_in
-        #: The frame that came with the last message that had one.
+        #: The frame of the last message that had one.
         self.frame: Bytes = np.zeros(0, np.uint8)
-        #: Receives of the frame that is on its way.
+        #: The receives of the frame in flight.
         self._receiving: list[MPI.Request] = []
-        #: Bytes of the payload that the window counts.
+        #: The payload's bytes in the window.
         self._counted = 0
-        #: Whether the window counts this link's last message, and whether it withholds it.
+        #: Whether this link's last message counts in the window, and whether the window withholds
+        #: it.
         self._counts = self._is_withheld = False
         self._out = Outgoing(comm, peer, tags, regions, most=most, synchronous=synchronous)
         self._frame_in = bytearray(FRAME_BYTES)
-        #: Completes when the next message's frame has come.
+        #: Completes when the next message has arrived.
         self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, tags[0])
         self._receive_data = self._receive_to(landing)
         #: Whether the receive of the next payload is posted.
         self._posted = False
         self._sender = Living()
-        #: The frame that has come while its payload has not.
+        #: The message that has arrived while its payload has not, and its region.
         self._half: tuple[Message, int] | None = None
         self._nbytes = FRAME_BYTES + landing.nbytes
-        #: Bytes of messages and payloads handed over so far.
+        #: Bytes of messages and payloads sent so far.
         self.bytes_sent = 0
-        #: Bytes of messages and payloads that have come so far.
+        #: Bytes of messages and payloads received so far.
         self.bytes_received = 0
         self.frame_request.Start()
 
@@ -107,13 +111,13 @@ class RemoteLink:
         return self.in_flight()
 
     def in_flight(self) -> bool:
-        """Return whether the last message or its payload may still be being read by MPI."""
+        """Return whether MPI may still read the last message or its payload."""
         return self._is_withheld or self._out.is_under_way()
 
     def send(self, message: Message, region: int) -> None:
         """Start sending, unless the window withholds it; nothing may be in flight."""
-        # Also where the window withholds it: the bytes are this message's until it has left, and
-        # ``in_flight`` says so.
+        # Written even if the window withholds it: the buffer belongs to this message until it has
+        # left, and ``in_flight`` is true until then.
         self._announce(message, region)
         if region == NO_PAYLOAD:
             self.bytes_sent += FRAME_BYTES
@@ -134,7 +138,7 @@ class RemoteLink:
             start()
 
     def _announce(self, message: Message, region: int, nbytes: int = 0) -> None:
-        """Write the message, and what follows it: a region, or a frame of that many bytes."""
+        """Write the message and the fields that say what follows: a region, or a frame's length."""
         frame = self._out.frame
         encode(message, frame)
         if region == FRAMED:
@@ -156,47 +160,49 @@ class RemoteLink:
     def _start(self, region: int) -> None:
         self._is_withheld = False
         self._out.start(region)
-        # After the sends: the answer takes longer.
+        # After the sends, since the answer cannot arrive before the peer has received them.
         self._post_answer()
 
     def _post_answer(self) -> None:
-        # The length of a frame is known when its message has come.
+        # Not for frames: their length is known only when the message has arrived.
         if self._frames_in is None:
             self._post()
 
     def _post(self) -> None:
-        # Once: an active request must not be started, and the landing has room for one payload.
+        # At most once: an active request must not be started again, and the landing has room for
+        # only one payload.
         if not self._posted:
             self._receive_data.Start()
             self._posted = True
 
     def has_message(self) -> bool:
-        """Return whether a message has come that has not been taken up yet."""
-        # While one is half here its request is not active, and would test as complete.
+        """Return whether a new message has arrived."""
+        # Not while a payload is still in flight: the request is then inactive, and an inactive
+        # request tests as complete.
         return self._half is None and self._sender.finds(self.frame_request.Test)
 
     def arrived(self) -> None:
-        """Take up the message: ``frame_request`` has completed."""
+        """Decode the message: ``frame_request`` has completed."""
         region = self._frame_in[_REGION_AT]
         self._half = decode(self._frame_in), FRAMED if region == _FRAMED_BYTE else region - 1
-        # A peer that a window is for sends nothing but answers, one for each message: what has come
-        # frees the room of the last one, whether or not its own payload is here.
+        # A server sends a worker only answers, one for each message. So this message frees the last
+        # one's room in the window, whether or not its payload has arrived.
         if self._counts:
             assert self._window is not None, "only a window counts"
             self._counts = False
             self._window.answered(self._counted)
 
     def take_payload(self) -> None:
-        """Begin to receive the payload that follows the frame, if there is one."""
-        assert self._half is not None, "no frame has come"
+        """Start to receive the payload that follows the message, if there is one."""
+        assert self._half is not None, "no message has arrived"
         region = self._half[1]
         if region == FRAMED:
             self._receive_frame(int.from_bytes(self._frame_in[_LENGTH], "little"))
         elif region != NO_PAYLOAD:
-            self._post()  # unless that was done before: the first one answers nothing
+            self._post()  # posted already for an answer, but not for a first message
 
     def _receive_frame(self, nbytes: int) -> None:
-        """Begin to receive a frame of that length.
+        """Start to receive a frame of that length.
 
         Raises:
             CodecError: if it is longer than any frame of this link.
@@ -205,7 +211,7 @@ class RemoteLink:
         if memory is None or nbytes > memory.size:
             most = "none" if memory is None else f"at most {memory.size}"
             raise CodecError(f"a frame of {nbytes} bytes came, expected {most}")
-        # Both ends cut alike, and pieces of one tag arrive in the order in which they were sent.
+        # Both ends split alike, and messages of one tag match in the order in which they were sent.
         self.frame = memory[:nbytes]
         self._receiving = [
             self._comm.Irecv([piece, MPI.BYTE], self.peer, self._data)
@@ -214,7 +220,7 @@ class RemoteLink:
 
     def complete(self) -> Message | None:
         """Return the message once its payload is in place, else None."""
-        assert self._half is not None, "no frame has come"
+        assert self._half is not None, "no message has arrived"
         message, region = self._half
         nbytes = FRAME_BYTES
         if region == FRAMED:
@@ -228,7 +234,8 @@ class RemoteLink:
             self._posted = False
             nbytes = self._nbytes
         self._half = None
-        # Not before: the next message lands where the length of this one's frame was read.
+        # Only now: the next message overwrites the buffer from which this one's frame length was
+        # read.
         self.frame_request.Start()
         self.bytes_received += nbytes
         return message
@@ -237,9 +244,9 @@ class RemoteLink:
         return all(request.Test() for request in self._receiving)
 
     def close(self) -> None:
-        """Take back the receives that are posted and free every request."""
-        # Cancel marks a receive, and the wait ends it, taken back or filled: only then is the
-        # memory free. Sends are never cancelled: some MPIs crash on that.
+        """Cancel the posted receives and free every request."""
+        # Cancel only marks a receive. The wait completes it, cancelled or filled; only then may the
+        # memory be freed. Sends are never cancelled: some MPI libraries crash on that.
         self.frame_request.Cancel()
         self.frame_request.Wait()
         if self._posted:

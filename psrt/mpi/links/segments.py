@@ -1,4 +1,4 @@
-"""Buffers in shared-memory windows: each rank has its own and sees those of its host."""
+"""Buffers in shared-memory windows: each rank owns one and sees those of its host."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from psrt.mpi.links.memory import SharedMemory
 
 
 class SegmentOffset(NamedTuple):
-    """Where in a window an array is."""
+    """The place of an array in a window."""
 
-    #: Number of the segment, counted by all ranks alike.
+    #: The number of the segment, the same on all ranks.
     segment: int
-    #: Bytes from its beginning.
+    #: Bytes from the start of the segment.
     offset: int
 
 
 class Segment:
-    """One buffer of each rank of a host, all of the same size. Collective to make and to free."""
+    """One buffer per rank of a host, all of the same size. Collective to make and to free."""
 
     def __init__(self, node: MPI.Intracomm, nbytes: int) -> None:
         """Allocate.
@@ -36,13 +36,13 @@ class Segment:
         self.buffers: list[Bytes] = [
             np.frombuffer(part, np.uint8)[:nbytes] for part in self._memory.parts
         ]
-        # Each rank clears its own; the barrier keeps a fast peer from writing there before that.
-        # No fence: what is read of a peer is read behind a plan's barrier, whose release comes
-        # after these stores in program order and covers them.
+        # Each rank clears its own buffer. The barrier keeps a fast peer from writing there before
+        # that. No fence is needed: a peer's buffer is read only after a plan's barrier, whose
+        # release comes after these stores in program order and covers them.
         self.buffers[node.rank][:] = 0
         node.Barrier()
         own = self.buffers[node.rank]
-        #: Addresses of this rank's own bytes.
+        #: The addresses of this rank's own buffer: start, and end (exclusive).
         self.start = address(own)
         self.stop = self.start + nbytes
 
@@ -53,7 +53,7 @@ class Segment:
 
 
 class Segments:
-    """All windows of a group."""
+    """All windows of one group of ranks."""
 
     def __init__(self, node: MPI.Intracomm) -> None:
         self._node = node
@@ -69,33 +69,33 @@ class Segments:
         return self._segments[segment].buffers
 
     def locate(self, array: np.ndarray[Any, Any]) -> SegmentOffset | None:
-        """Return where an array of this rank is, None if it is in no window.
+        """Return the place of an array of this rank, None if it is in no window.
 
-        An array without elements is nowhere: at the seam of two windows it could be in both.
+        An empty array is in none: at the border of two windows it could be in either.
         """
         if not array.nbytes:
             return None
         start = address(array)
         stop = start + array.nbytes
-        # By address, so any view of a window is found, whatever it was made from.
+        # By address, so any view of a window is found, however it was made.
         for number, segment in enumerate(self._segments):
             if segment.start <= start and stop <= segment.stop:
                 return SegmentOffset(number, start - segment.start)
         return None
 
     def views(self, place: SegmentOffset, like: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        """Return, for each local rank, its flat array at a place, of the type and size of one."""
+        """Return each local rank's flat array at a place, with the type and size of ``like``."""
         end = place.offset + like.nbytes
         return [b[place.offset : end].view(like.dtype) for b in self.buffers(place.segment)]
 
     def free(self) -> None:
         """Free all windows; collective."""
-        # In the same order on all ranks: to free a window is collective.
+        # In the same order on all ranks: freeing a window is collective.
         for segment in self._segments:
             segment.free()
         self._segments.clear()
 
 
 def address(array: np.ndarray[Any, Any]) -> int:
-    """Return where an array begins."""
+    """Return the address of an array."""
     return int(array.__array_interface__["data"][0])

@@ -1,12 +1,13 @@
-"""Lets a rank sleep in the kernel until a peer on its host has something for it.
+"""Lets a rank sleep in the kernel until a peer on its host has a message for it.
 
-Polling with short sleeps either burns the core that another rank computes on or answers late. A
-rank that is about to sleep raises a flag that its peers see; a peer that then has something for
-it writes a byte into its named pipe, and the kernel wakes it at once. Without pipes (no folder
-for them, say) sleeps are just short.
+Polling with short sleeps either burns the core that another rank computes on or answers late. So a
+rank that is about to sleep raises a flag in shared memory. A peer that sends it something and sees
+the flag writes a byte into the rank's named pipe, and the kernel wakes it at once. If pipes cannot
+be made, such as without a temporary folder, sleeps are just short.
 
-The sleeper looks once more between raising its flag and sleeping. Should a peer's store and its
-look at the flag still pass each other by, the sleep's own bound, a millisecond, ends the wait.
+The sleeper polls once more between raising its flag and sleeping. A peer stores its count and then
+loads the flag, but without a full fence in between: it may load the old flag while the sleeper has
+loaded the old count. Such a lost wake-up costs the sleep's bound, a millisecond.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ class Wakeup:
     def raise_flag(self) -> None:
         """Publish that this rank is about to sleep."""
         self._flag[0] = 1
-        # A full fence, on x86 too: the flag must be out before the sleeper's last look, or a peer
-        # could store its count and miss the flag while this rank misses the count.
+        # A full fence, even on x86: it orders this store before the loads of the counts in the last
+        # poll. Otherwise those could overtake it, and a count could be missed that a peer stored
+        # meanwhile without seeing the flag.
         self._fence()
 
     def lower_flag(self) -> None:
         """Publish that this rank is awake."""
-        # No fence: a peer that still sees the flag up writes a byte too many, which ends a later
+        # No fence: a peer that still sees the flag writes an unneeded byte, which ends a later
         # sleep early and does no other harm.
         self._flag[0] = 0
 
@@ -67,18 +69,18 @@ class Wakeup:
             return False
         if not select.select([self._own], [], [], seconds)[0]:
             return False
-        # All bytes written so far, by any number of peers: one look at the counts answers them all.
+        # Read all bytes so far, of any number of peers: the next poll covers all of them.
         os.read(self._own, 4096)
         return True
 
     def waker(self, peer: int) -> tuple[memoryview, Callable[[], None]]:
-        """Return the flag of local rank ``peer``, and what wakes it if its flag is up."""
+        """Return the flag of local rank ``peer``, and the function that wakes it."""
         if not self.works:
             return memoryview(bytes(8)).cast("q"), lambda: None
         pipe = self._wakers[peer]
 
         def wake() -> None:
-            # Full: it has been woken already. Broken: the peer is gone.
+            # A full pipe: the peer has been woken already. A broken pipe: it has ended.
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(pipe, b"!")
 
@@ -90,17 +92,17 @@ class Wakeup:
             if pipe >= 0:
                 os.close(pipe)
         self._own, self._wakers = -1, []
-        self._flag = memoryview(bytearray(8)).cast("q")  # lets go of the memory that it was in
+        self._flag = memoryview(bytearray(8)).cast("q")  # drops the view of the window
 
 
 def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:
-    """Return the reading end of this rank's pipe and the writing ends of all; -1 and none if not.
+    """Return the reading end of this rank's pipe and the writing ends of all; -1, [] without pipes.
 
-    The names are gone when this returns, so nothing is left behind however the job ends.
+    The names are deleted before this returns, so nothing is left behind however the job ends.
     """
     folder = Path(bcast_text(comm, _folder() if comm.rank == 0 else ""))
     own = -1
-    # The reading end comes first and does not block: a writer can be opened only where a reader is.
+    # The reading end is opened first, non-blocking: a writer can be opened only once a reader is.
     with contextlib.suppress(OSError):
         os.mkfifo(folder / str(comm.rank), 0o600)
         own = os.open(folder / str(comm.rank), os.O_RDONLY | os.O_NONBLOCK)
@@ -109,7 +111,7 @@ def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:
     wakers: list[int] = []
     if everyone[0]:
         wakers = [os.open(folder / str(r), os.O_WRONLY | os.O_NONBLOCK) for r in range(comm.size)]
-    # Open descriptors outlive the names, so the folder goes once everybody has opened.
+    # Open descriptors outlive the names, so the folder can go once all ranks have opened them.
     comm.Barrier()
     if comm.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)

@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 
 class FramePlan(NamedTuple):
-    """What a worker sends in an update, or a period, where a codec makes the messages of sums."""
+    """What a worker sends in an update, or a period, if a codec makes the messages of sums."""
 
     #: In which the messages travel.
     way: Way
@@ -112,7 +112,7 @@ class Strategy(Boundary, Holding, Protocol):
     #: Computes the gradient of a batch, and returns its mean loss; None leaves that to the problem.
     compute: Callable[[Any], Awaitable[float]] | None = None
     #: Called by ``compute`` with each part of this worker's gradient before it is summed, and the
-    #: place of its first element; set by the worker. None where nobody looks.
+    #: place of its first element; set by the worker. None if it is not needed.
     look: Callable[[int, Vector], None] | None = None
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: ClassVar[tuple[str, ...]] = ("updates",)
@@ -125,12 +125,12 @@ class Strategy(Boundary, Holding, Protocol):
         """Share a gradient, and wait for the parameters of the next step.
 
         Returns:
-            The gradient steps finished; the worker goes on from there.
+            The gradient steps finished, from which the worker continues.
         """
         ...
 
     async def finish(self) -> None:
-        """After the last step, share what was not shared; ``leave`` does so, too, if nobody did."""
+        """After the last step, share the rest; ``leave`` does so if this was not called."""
         return
 
     async def leave(self, clock: int) -> None:
@@ -139,7 +139,7 @@ class Strategy(Boundary, Holding, Protocol):
 
 
 class LocalSteps(Strategy):
-    """What takes optimizer steps of its own, on this rank's parameters alone."""
+    """A strategy that takes local optimizer steps, on this rank's parameters."""
 
     saved: ClassVar[tuple[str, ...]] = ("_updater",)
     of_worker: ClassVar[tuple[str, ...]] = ("_updater",)

@@ -1,7 +1,7 @@
-"""What makes a strategy: one function for each kind of scheme, which the row of a mode names.
+"""Builders of strategies: one function for each kind of scheme, which the row of a mode names.
 
-A builder takes the ``Ingredients`` of a worker and what its mode's row and the config say. It is
-found by the row's ``builder``, so that a mode of its own needs a row and a file, and nothing here.
+A builder takes the ``Ingredients`` of a worker. It is found by the row's ``builder``, so a new mode
+needs a row and a file, and no change here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ ASKS = 0
 
 
 class Outer(Protocol):
-    """Makes what moves θ to the mean of the θ_i."""
+    """Makes the updater that moves θ to the mean of the θ_i."""
 
     def __call__(self, n: int, *, differences: bool) -> Updater:
         """Make that of n elements; ``differences``: it is given the mean of the θ − θ_i."""
@@ -76,7 +76,7 @@ class Outer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingredients:
-    """What a worker's strategy may be made of."""
+    """What a worker's strategy may be built from."""
 
     #: At the worker's rank; its ``theta`` holds the initial parameters.
     port: Port
@@ -141,13 +141,13 @@ def build(of: Ingredients) -> Strategy:
 
 
 def serial(of: Ingredients) -> Strategy:
-    """Build what communicates with nobody."""
+    """Build the strategy without communication."""
     # Not the role map's n: without numerics vectors are empty, and so is the optimizer's state.
     return Serial(of.port, of.updater(of.port.theta.size), events=of.events)
 
 
 def pushing(of: Ingredients) -> PushPull:
-    """Build what pushes gradients to servers."""
+    """Build the strategy that pushes gradients to servers."""
     config, problem, role_map = of.config, of.problem, of.port.role_map
     several = len(role_map.servers) > len(role_map.server_ranks)
     in_parts = several and config.clip_norm is None
@@ -163,7 +163,7 @@ def pushing(of: Ingredients) -> PushPull:
 
 
 def summing(of: Ingredients) -> Strategy:
-    """Build what sums gradients over all workers, who may share something out."""
+    """Build the strategy that sums gradients over all workers, with or without sharding."""
     config, port, n = of.config, of.port, of.port.role_map.n
     mode = config.scheme
     sharing = None if mode.shard is None else Sharing(mode.shard)
@@ -215,10 +215,10 @@ def _layer_work(problem: Problem, n: int, *, numerics: bool) -> LayerWork | CutP
 
 
 def averaging(of: Ingredients) -> Strategy:
-    """Build what trains alone and averages parameters: by servers, a centre, or a sum."""
+    """Build a strategy of local steps and averages: by servers, a centre, or a sum."""
     config, port, codec = of.config, of.port, of.codec
     if not port.role_map.servers and len(port.role_map.workers) == 1:
-        codec = None  # nothing is sent, and differences would only be rounded once more
+        codec = None  # nothing is sent, and differences would only add rounding
     if config.scheme.streams:
         return _streaming(of, codec)
     return LocalSGD(
@@ -231,7 +231,7 @@ def averaging(of: Ingredients) -> Strategy:
 
 
 def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:
-    """Return what averages the parameters of workers: a centre, servers, or all by a sum."""
+    """Return the averager of the workers' parameters: a centre, servers, or a sum."""
     config, port, mode = of.config, of.port, of.config.scheme
     codecs: Any = of.push_codecs
     if mode.elastic is not None:
@@ -259,7 +259,7 @@ def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:
 
 
 def answers_met(config: TrainConfig, codec: JobCodec | None) -> bool:
-    """Return whether a worker is sent the version that its push met, not the newest one."""
+    """Return whether a worker gets the version on which its push arrived, not the newest."""
     mode = config.scheme
     return mode.elastic is not None and not mode.rounds and (codec is None or codec.reply is None)
 
@@ -324,7 +324,7 @@ def fragments_for(mode: Mode, problem: Problem, n: int) -> tuple[tuple[Span, ...
 
 
 def mixing(of: Ingredients) -> Gossip | PairGossip:
-    """Build what mixes with neighbours on a graph."""
+    """Build the strategy that mixes with neighbours on a graph."""
     config, port, codec, worker = of.config, of.port, of.codec, of.worker
     topology, updater, events = of.topology, of.updater(of.port.theta.size), of.events
     assert topology is not None, "a mode that mixes has one"

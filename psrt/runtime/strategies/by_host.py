@@ -15,51 +15,51 @@ from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.strategies.neighbours import Arrived
 from psrt.topology.host_part import HostPart
 
-#: Regions of a member: what it has; whoever leads it has read it before it answers.
+#: Region of a member: its vector; the leader has read it before it answers.
 MEMBER_OFFERS = 1
-#: And of whoever leads: means of its host, of two rounds in turn, and what came of the last one.
+#: Regions of a leader: the means of its host, for two rounds in turn, and the last result.
 LEADER_OFFERS = 3
 _MEANS, _RESULT = 2, 2
 
 
 class Member(Gossip):
-    """Sends θ_i to whoever leads its host, and takes what comes back.
+    """Sends θ_i to the leader of its host, and takes the result.
 
-    If that one has died, it goes on alone: it is the one that knew the other hosts.
+    If the leader has died, it continues alone: only the leader was connected to the other hosts.
     """
 
-    owns_theta = False  # a mean of what was sent before may be on its way there
-    #: As of whoever leads, which it may do where the run resumes, on other hosts.
+    owns_theta = False  # a mean that includes earlier values may arrive there
+    #: As of a leader, which it may become if the run resumes on other hosts.
     _untold = 0.0
     saved = ("_untold",)
 
     async def leave(self, clock: int) -> None:
-        """Tell whoever leads; nothing more comes of it."""
+        """Tell the leader; no more messages follow."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
         self._neighbours.say_left(self.updates, self._neighbours.part.peers)
         self._note_left()
 
     def _mix_in(self, arrived: Arrived) -> None:
-        """Take what the host has now."""
+        """Take the host's result."""
         np.copyto(self._theta, arrived.vector)
 
 
 class Leader(Gossip):
-    """Averages what the ranks of its host have, mixes that with other hosts', and hands it back.
+    """Averages the vectors of its host's ranks, mixes with other hosts, and returns the result.
 
-    **What overlaps.** With combine-then-adapt the means of hosts travel while gradients are
-    computed. For that whoever leads waits at the end of a step for what its members have come to;
-    each of them is about to begin its next step as well, or to leave. Means then set out at the
-    beginning of the next one. Only in the first round is there nothing to wait for before it, and
-    they set out after the gradient. With adapt-then-combine nothing overlaps.
+    **Overlap.** With combine-then-adapt the means of hosts travel while gradients are computed. For
+    that the leader waits at the end of a step for its members' vectors; each of them is about to
+    begin its next step, too, or to leave. The means are sent at the beginning of the next step.
+    Only in the first round there is no step before, and they are sent after the gradient. With
+    adapt-then-combine nothing overlaps.
 
-    **Leaving.** If it is done before its members are, it goes on with their rounds; its own
-    parameters are no longer part of them.
+    **Leaving.** If it is done before its members, it continues with their rounds, without its own
+    parameters.
 
-    **Nobody waits in a circle.** Members wait for whoever leads them, in a round that they are in.
-    Those that lead wait for each other as neighbours do, and for members that are in an earlier
-    round, which have been answered, or in the same one.
+    **No deadlock.** Members wait for their leader, in their current round. Leaders wait for each
+    other as neighbours do, and for members that are in the same round, or in an earlier one, in
+    which they have been answered.
     """
 
     owns_theta = False

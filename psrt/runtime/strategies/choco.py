@@ -1,4 +1,4 @@
-"""The strategy of gossip by a codec: neighbours are told what is new of θ."""
+"""The strategy of gossip with a codec: neighbours get compressed changes of θ."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from psrt.runtime.strategies.neighbours import Arrived
 
 
 class Choco(Gossip):
-    """Mixes what all neighbours know of each other, x̂, and moves θ by a share of that.
+    """Mixes x̂, what neighbours know of each other, and moves θ by a share of the result.
 
-    A worker sends the frame of C(θ_i − x̂_i), one for all neighbours, and all of them, itself
-    included, add what it decodes to, by the same operations: so x̂_i has the same bits everywhere.
-    Then θ_i ← θ_i + γ Σ_j M_ij (x̂_j − x̂_i), which leaves Σθ as it is, whatever the codec lost. What
-    it lost is in the next difference.
+    A worker sends one frame of C(θ_i − x̂_i) to all neighbours. All of them, and the worker itself,
+    add what it decodes to by the same operations, so x̂_i has the same bits everywhere. Then
+    θ_i ← θ_i + γ Σ_j M_ij (x̂_j − x̂_i), which keeps Σθ, whatever the codec lost. The loss is part
+    of the next difference.
 
-    All begin with the same θ, and with x̂ = θ. Combine-then-adapt sends before the gradient is
-    computed, as in the second paper, adapt-then-combine after the step, as in the first.
+    All start with the same θ, and with x̂ = θ. Combine-then-adapt sends before the gradient is
+    computed, as in the second paper; adapt-then-combine after the step, as in the first.
 
     Sources: Koloskova, Stich & Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms
     with Compressed Communication", ICML 2019 (arXiv:1902.00340); Koloskova, Lin, Stich & Jaggi,

@@ -1,17 +1,17 @@
-"""Elastic averaging: after H local steps a worker and the centre draw each other.
+"""Elastic averaging: after H local steps a worker and the centre are pulled together.
 
 x_i ← x_i − e_i and x̃ ← x̃ + Σ e_i with e_i = α(x_i − x̃), the same bits on both sides.
 
-- *Synchronous*: an average is a round of all workers. Each holds the centre of the last round, so
-  it knows e_i by itself, and the reply brings the next centre.
-- *Asynchronous*: the centre is that which the push meets. The server moves it and answers with the
-  one before, by which the worker computes the same e_i, and knows the new centre, too: one round
-  trip. The paper's worker asks for the centre first and then sends e_i, two messages after each
-  other, and others may move the centre between them.
-- *Asynchronous, with a codec of replies*: what a reply loses, nobody but its worker misses. Then it
-  is the centre as the worker holds it that draws, as in rounds, and replies bring the newest.
+- *Synchronous*: an average is a round of all workers. Each has the centre of the last round, so it
+  can compute e_i itself, and the reply brings the next centre.
+- *Asynchronous*: the centre is the one on which the push arrives. The server moves it and answers
+  with the one before. From that the worker computes the same e_i and the new centre, in one round
+  trip. The paper's worker first asks for the centre and then sends e_i: two messages in sequence,
+  between which others may move the centre.
+- *Asynchronous, with a codec of replies*: only the worker knows what its replies have lost. So the
+  force uses the centre as the worker holds it, as in rounds, and replies bring the newest one.
 
-The optimizer, with its momentum, takes the local steps only: the force is on the parameters.
+The optimizer, with its momentum, takes only the local steps; the force moves the parameters.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from psrt.transport.port import Port, gradient_of
 class ElasticAverager(Averager):
     """A worker's side of elastic averaging; ``CentreUpdater`` is the server's.
 
-    A push carries x_i; by a codec it carries x_i − c_i instead, with c_i the centre as this worker
-    holds it, and what the frame decodes to takes the place of that difference on both sides.
+    A push carries x_i. With a codec it carries x_i − c_i instead, where c_i is the centre as this
+    worker holds it, and both sides use what the frame decodes to as that difference.
 
     Source: Zhang, Choromanska & LeCun, NeurIPS 2015 (arXiv:1412.6651).
     """

@@ -17,9 +17,9 @@ Block = tuple[Span, Span]
 class Fragment:
     """One worker's part in the sums of one fragment.
 
-    A round is ``send``, and ``poll`` until all has begun: the sum of the control values, and, once
-    the numbers are ``brought``, theirs. By a codec the latter waits for the former, as what is
-    encoded depends on the divisor.
+    A round is ``send``, then ``poll`` until all sums have started: that of the control values and,
+    once the numbers are ``brought``, that of the numbers. With a codec the latter waits for the
+    former, since what is encoded depends on the divisor.
     """
 
     saved = ("steps", "samples")  # between rounds

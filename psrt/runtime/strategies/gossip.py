@@ -1,4 +1,4 @@
-"""The strategy of gossip in rounds: a step of one's own, and an average with neighbours."""
+"""The strategy of gossip in rounds: a local step, and an average with neighbours."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from psrt.transport.port import Port
 
 
 class Gossip(LocalSteps):
-    """Combines θ with what neighbours have, and adapts it to the gradient, in either order.
+    """Combines θ with that of neighbours, and adapts it to the gradient, in either order.
 
     Combine-then-adapt sends θ_i before the gradient is computed, so it travels meanwhile, and takes
     θ_i ← opt(Σ_j M_ij θ_j, G_i). Adapt-then-combine takes θ_i ← Σ_j M_ij opt(θ_j, G_j).
 
-    The sum is taken as θ_i + Σ_j M_ij (θ_j − θ_i): what neighbours agree on stays as it is to the
-    bit, and what one gains by a symmetric weight the other loses, so that rounding does not let the
-    mean drift.
+    The sum is computed as θ_i + Σ_j M_ij (θ_j − θ_i). So elements on which neighbours agree keep
+    their bits; and with symmetric weights one loses exactly what the other gains, so rounding does
+    not make the mean drift.
 
     Sources: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?",
     NeurIPS 2017 (arXiv:1705.09056); A. H. Sayed, Foundations and Trends in Machine Learning 7,

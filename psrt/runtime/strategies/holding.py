@@ -1,6 +1,6 @@
-"""What a worker holds of the parameters and their gradient: by default all, as all others do.
+"""What a worker holds of the parameters and their gradient: by default all, as every other worker.
 
-Schemes in which workers have parameters of their own, or only a share of them, say so here.
+Schemes in which workers have different parameters, or only a part of them, declare it here.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Holding(Protocol):
 
     @property
     def owned(self) -> Sequence[Span] | None:
-        """The elements of which this worker keeps the optimizer's state, as they lie there.
+        """The elements whose optimizer state this worker keeps, in the order of that state.
 
-        Where it has room for more, only these are up to date. None where it keeps all, or none.
+        If it has room for more, only these are up to date. None if it keeps all, or none.
         """
         return None
 
     @property
     def held(self) -> tuple[Vector, float]:
-        """Where workers end with different parameters, what this one brings to their mean.
+        """If workers end with different parameters, this one's contribution to their mean.
 
         Returns:
             (n,) a vector, and its weight; the mean is the sum of all vectors over that of weights.
-            Elsewhere nothing.
+            In other schemes nothing.
         """
         return np.zeros(0, np.float32), 0.0
 

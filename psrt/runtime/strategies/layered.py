@@ -1,8 +1,8 @@
-"""All-reduce with gradients, and parameters, shared out: a model is computed layer by layer.
+"""All-reduce with sharded gradients and parameters: a model is computed layer by layer.
 
-A worker goes through the layers, forward and back, and ``BucketLender`` gives it what a layer
-needs. Where the model is cut across ranks it goes through those of its part in the order of the
-schedule; what the workers of a cell share out is that part.
+A worker computes the layers, forward and backward, and ``BucketLender`` provides the vectors of
+each layer. If the model is split across ranks it computes the layers of its part in the order of
+the schedule; the workers of a cell shard that part.
 
 Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
 SC 2020, sections 5.2 and 5.3.

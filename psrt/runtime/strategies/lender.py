@@ -1,22 +1,22 @@
-"""What lends a worker the layer that it computes, where no worker has all of them.
+"""Lends a worker the layer that it computes, if no worker has all layers.
 
-Layers come in buckets. With ``shard=parameters`` a bucket is gathered from its owners before it
-is used, while the one before is computed; it stays until the place is needed for another one:
+Layers are in buckets. With ``shard=parameters`` a bucket is gathered from its owners before it is
+used, while the one before is computed; it stays until its place is needed for another one:
 
 .. code-block:: text
 
     place 0   gather 2 │ forward 2 │ gather 0 │ forward 0, back 0 │ gather 2 │ back 2
     place 1              gather 1    forward 1 │            back 1 │
 
-The gradient of a bucket goes to its owners, who update at once, while that of the next one is
-computed; the one after waits until the place is free. All workers use the layers of a step in one
-order, which is known before: so a worker that has no samples, or has left while others train, can
-gather and sum along with them.
+The gradient of a bucket goes to its owners, which update immediately, while that of the next one is
+computed; the one after that waits until the place is free. All workers use the layers of a step in
+the same order, which is known in advance. So a worker that has no samples, or has left while others
+train, can take part in the gathers and sums.
 
-**No deadlock.** Where a model is cut, a worker also waits for the other stages of its copy. All
-copies of a stage do the same in the same order, and a worker that waits for a bucket needs others
-no further than where they wait for it themselves. So whoever is waited for is behind in that order,
-and waits, if it does, for what comes earlier still.
+**No deadlock.** With a split model, a worker also waits for the other stages of its copy. All
+copies of a stage do the same in the same order, and a worker that waits for a bucket needs the
+others only to reach the place where they wait for it, too. So an awaited worker is behind in that
+order, and waits, if at all, only for something earlier.
 """
 
 from __future__ import annotations

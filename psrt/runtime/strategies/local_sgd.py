@@ -58,7 +58,7 @@ class Averager(Boundary, Protocol):
 class ServerAverager(Averager):
     """Averages over servers: a push carries parameters, an update is their mean.
 
-    By a codec a push carries Δ_i = θ_old − θ_i instead, with θ_old as this worker holds it.
+    With a codec a push carries Δ_i = θ_old − θ_i instead, with θ_old as this worker holds it.
     """
 
     saved = ("_push_pull", "_base")
@@ -120,8 +120,8 @@ class ServerAverager(Averager):
 class ReduceAverager(Averager):
     """Averages by an all-reduce; the outer step of each element is taken by its owner.
 
-    With a codec it averages Δ_i = θ_old − θ_i, which are small, where what a frame loses is a part
-    of what has changed; of θ_i it would be a part of the parameters.
+    With a codec it averages the differences Δ_i = θ_old − θ_i: what a frame loses is then relative
+    to the change, not to the parameters.
     """
 
     saved = ("_reducer",)  # θ_old is θ between an average and the next step

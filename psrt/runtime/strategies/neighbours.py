@@ -1,4 +1,4 @@
-"""What a worker exchanges with its neighbours, round after round."""
+"""A worker's exchanges with its neighbours, round after round."""
 
 from __future__ import annotations
 
@@ -34,20 +34,19 @@ class Arrived(NamedTuple):
 
 
 class Neighbours:
-    """Sends to the receivers of a round, and takes what its senders have, in their order.
+    """Sends to the receivers of a round, and takes its senders' vectors, in worker order.
 
-    Vectors arrive in any order, and a neighbour may be ahead; they are taken in that of the
-    workers, so that the same numbers give the same bits. A vector that comes when it is another
-    one's turn is kept.
+    Vectors arrive in any order, and a neighbour may be ahead. They are taken in worker order, so
+    that the same numbers give the same bits; a vector that arrives out of turn is kept.
 
-    **Leaving.** The last message of a worker stands in place of its vector for that round, and of
-    all later ones, so all its receivers learn at the same round that it has left. Under push-sum
-    senders must know before they send, or what they send would be lost; so there each receiver
-    first says that it is ready for a round.
+    **Leaving.** The last message of a worker replaces its vector in that round and all later ones,
+    so all its receivers learn of its departure in the same round. Under push-sum senders must know
+    before they send, or what they send would be lost; so each receiver first announces that it is
+    ready for a round.
 
-    **Nobody waits in a circle.** Whoever waits for a neighbour to send, or to take the last
-    message, waits for one that is not further in its rounds; the one that is furthest behind waits
-    for nobody.
+    **No deadlock.** A worker that waits for a neighbour, to send or to take the last message, waits
+    for one that is not ahead of it in rounds; so the worker that is furthest behind waits for
+    nobody.
     """
 
     def __init__(self, port: Port, part: Part, *, framed: bool = False) -> None:
@@ -208,7 +207,7 @@ class Neighbours:
             self.part.leave(message.worker, message.clock)
             return None
         if type(message) is not Mix:
-            raise ProtocolError(f"worker {self._worker} was sent {message}, expected a neighbour's")
+            raise ProtocolError(f"worker {self._worker} received {message}, expected a neighbour's")
         worker, clock = message.worker, message.clock
         self.waited_for = worker
         for readers in self._readers:

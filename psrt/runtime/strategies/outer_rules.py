@@ -1,4 +1,4 @@
-"""What becomes of the mean of a fragment in streaming local SGD: mixed averages, or eager steps."""
+"""How the mean of a fragment is used in streaming local SGD: mixed averages, or eager steps."""
 
 from __future__ import annotations
 

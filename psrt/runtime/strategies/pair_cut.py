@@ -1,20 +1,20 @@
-"""Where workers that average in pairs are saved: none with half an average, none under way. Pure.
+"""Checkpoints of gossip by pairs: no part has half an average, no message is in flight. Pure.
 
-Each comes to a checkpoint at a step of its own, when it learns of it or a neighbour says ``Park``:
+Each worker saves at its own step, when it learns of a checkpoint or a neighbour sends ``Park``:
 
-1. One that asks waits until its open offer is answered, or void. Its neighbours answer although
-   they may have said ``Park`` already.
-2. It says ``Park`` to all neighbours that still train: no offer of its own is under way then.
-3. It takes what comes until each of them has said so, too, or has left. What one sends after its
-   ``Park`` is of the time after the checkpoint, and is put aside.
-4. It is saved, and takes what was put aside after its next step.
+1. An asking worker waits until its open offer is answered, or void. Its neighbours answer even if
+   they have sent ``Park`` already.
+2. It sends ``Park`` to all neighbours that still train: it has no offer in flight then.
+3. It takes messages until each of them has sent ``Park``, too, or has left. A message after a
+   neighbour's ``Park`` belongs to the time after the checkpoint, and is put aside.
+4. It is saved, and takes the messages put aside after its next step.
 
-So for each two neighbours all that either sent before its ``Park`` has been taken, and nothing of
-what it sent after: an average of two is in both parts of the checkpoint, or in neither. A worker
-passes 3 only once its neighbours have passed 2, so that neighbours are at most one checkpoint
-apart, and at most one message of each is put aside: an offer, which nobody answers until 4, the
-next ``Park``, or ``Leave``. Nobody waits in a circle: who waits in 1 waits for one that answers
-whatever it does, and who waits in 3 for others to come to 2.
+So for any two neighbours, everything that one sent before its ``Park`` has been taken, and nothing
+that it sent after: an average is in both parts of the checkpoint, or in neither. A worker passes 3
+only once its neighbours have passed 2. So neighbours are at most one checkpoint apart, and at most
+one message of each is put aside: an offer, which is not answered until 4, the next ``Park``, or
+``Leave``. There is no deadlock: a worker in 1 waits for one that answers in any state, and a worker
+in 3 waits for others to reach 2.
 
 Source: K. M. Chandy and L. Lamport, "Distributed Snapshots: Determining Global States of
 Distributed Systems", ACM TOCS 3(1), 1985, with markers in both directions, and channels that are

@@ -1,4 +1,4 @@
-"""The strategy of gossip without rounds: two workers average whenever one finds the other's θ."""
+"""The strategy of gossip by pairs: two workers average whenever one finds the other's offer."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class FreeTurns:
 
 
 class PairGossip(LocalSteps):
-    """Takes steps alone, and between two of them averages with one neighbour at a time.
+    """Takes local steps, and between two of them averages with one neighbour at a time.
 
-    Who asks offers x = θ_i before a step, and goes on. Who answers sends y = θ_j back, and moves
-    θ_j ← θ_j + ½ (x − y). Who asked moves θ_i ← θ_i + ½ (y − x), by what it offered and not by
-    what it has by then: the two moves are negatives of each other to the bit, so that Σθ stays.
+    An asking worker offers x = θ_i before a step, and continues. The answering one sends y = θ_j
+    back, and moves θ_j ← θ_j + ½ (x − y). The asking one then moves θ_i ← θ_i + ½ (y − x), with the
+    x that it offered, not its θ_i by then: the two moves are exact negatives, so Σθ stays.
 
-    Nobody waits but at its end, when who asked waits for the last answer, and all for their
-    neighbours to leave; and at a checkpoint, see ``pair_cut``.
+    Workers wait only at their end, for the last answer and for their neighbours to leave, and at
+    a checkpoint, see ``pair_cut``.
     """
 
     # What was put aside comes once more; so does ``Leave`` of those that had left.
@@ -255,7 +255,7 @@ class PairGossip(LocalSteps):
                 await self._until_taken(message.worker)
             return False
         if type(message) is not Mix:
-            raise ProtocolError(f"worker {pairs.worker} was sent {message}, expected a neighbour's")
+            raise ProtocolError(f"worker {pairs.worker} received {message}, expected a neighbour's")
         self._heard[message.worker] = message.clock
         self._last = message.worker
         offer = pairs.take(message)

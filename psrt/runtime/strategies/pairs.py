@@ -1,22 +1,22 @@
-"""Which averages of two a worker takes part in, when nobody waits for anybody. Pure.
+"""The averages of pairs that a worker takes part in, without waiting. Pure.
 
-The workers are the nodes of a graph of two colours, each edge between the two. Those of colour 0
-ask: one offers what it has to a neighbour, and trains on until the answer is there. Those of colour
-1 answer: one that finds an offer between two steps sends back what it has, and averages. So nobody
-is ever asked while it waits for an answer, and no circle of waits can form, not even at the end,
-when who asked waits for its last answer.
+The workers are the nodes of a bipartite graph, with two colours. Workers of colour 0 ask: one
+offers its vector to a neighbour, and trains on until the answer arrives. Workers of colour 1
+answer: one that finds an offer between two steps sends back its vector, and averages. So no worker
+is asked while it waits for an answer, and no cycle of waits can form, even at the end, when an
+asking worker waits for its last answer.
 
-**At most two messages are under way in each direction.** Who asks has one open offer at a time; it
-leaves once that is answered, or void. Who answers has answered before the next offer comes; then it
-may leave, too. So nobody waits for a message to be taken.
+**At most two messages are in flight in each direction.** An asking worker has one open offer at a
+time; it leaves once that is answered, or void. An answering one has answered before the next offer
+arrives; then it may leave, too. So no worker waits for a message to be taken.
 
-**Leaving.** ``Leave`` is the last message on a link. Who answers and is done sends it, and answers
-no more; so an offer that meets it, either way, is void on both sides, for no answer can follow it,
-and one that came before it has been taken before. Who asks and is done waits for its open offer to
-become one or the other, and sends it then.
+**Leaving.** ``Leave`` is the last message on a link. An answering worker that is done sends it, and
+answers no more. An offer that crosses it is void on both sides: no answer can follow ``Leave``, and
+an answer sent before it has been taken before. An asking worker that is done first waits until its
+open offer is answered or void, and then sends ``Leave``.
 
-**Going on from a checkpoint**, a worker that had left says so once more, since its neighbours wait
-for it at their end; meanwhile nobody asks it.
+**Resuming.** In a run that resumes from a checkpoint, a departed worker sends ``Leave`` again,
+since its neighbours wait for it at their end; meanwhile no worker asks it.
 
 Source: X. Lian, W. Zhang, C. Zhang and J. Liu, "Asynchronous Decentralized Parallel Stochastic
 Gradient Descent", ICML 2018 (arXiv:1710.06952).
@@ -124,11 +124,11 @@ class Pairs:
             offer, self.open = self.open, None
             if offer is None or (mix.worker, mix.version) != offer[:2]:
                 raise ProtocolError(
-                    f"worker {self.worker} was sent {mix}, expected an answer to {offer}"
+                    f"worker {self.worker} received {mix}, expected an answer to {offer}"
                 )
             return offer
         if mix.worker not in self.training:
-            raise ProtocolError(f"worker {self.worker} was sent {mix} by one that has left")
+            raise ProtocolError(f"worker {self.worker} received {mix} from one that has left")
         return None if self.is_done else Offer(mix.worker, mix.version, mix.clock)
 
     def leave(self, leave: Leave) -> bool:

@@ -24,7 +24,7 @@ from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
 
 class Late(Protocol):
-    """What computes gradients of older parameters than the newest that the worker has read."""
+    """Computes gradients of older parameters than the newest that the worker has read."""
 
     @property
     def depth(self) -> int:
@@ -38,13 +38,13 @@ class Late(Protocol):
 class PushPull(Strategy):
     """A worker's side of the parameter server, the same in every mode: the servers decide.
 
-    Given the spans of a gradient that comes in parts, it pushes a shard as soon as the gradient of
-    all of it is there, the last layers first. The shard that is ready last is pushed at the end of
-    the step in any case, after injected delays: so a step lasts as long as it would as a whole.
+    If a gradient comes in parts, it pushes a shard as soon as its gradient is complete, the last
+    layers first. The shard that is complete last is always pushed at the end of the step, after
+    injected delays: so a step takes as long as it would without parts.
 
-    Several shards of a server are always pushed in the same order, the last one first, however many
-    of them were pushed early: one that waits for answers to others (see ``Window``) would wait for
-    ever if another worker withheld those.
+    Shards of a server are always pushed in the same order, the last one first, however many of them
+    are pushed early. Otherwise a push that waits for answers to others (see ``Window``) could wait
+    for ever, if another worker withheld those.
     """
 
     saved = ("_encoder", "_decoder", "_cut")
@@ -284,9 +284,9 @@ class PushPull(Strategy):
     async def _reply(self) -> Params:
         reply = await self._port.receive()
         if type(reply) is Leave and reply.missed:
-            raise FencedError(f"worker {self._worker} was taken to be dead")
+            raise FencedError(f"worker {self._worker} was declared dead")
         if type(reply) is not Params:
-            raise ProtocolError(f"worker {self._worker} was sent {reply}, expected parameters")
+            raise ProtocolError(f"worker {self._worker} received {reply}, expected parameters")
         self.versions[reply.shard] = reply.version
         if reply.cut:
             self._cut, self._ends = abs(reply.cut), reply.cut < 0

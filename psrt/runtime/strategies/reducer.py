@@ -13,14 +13,14 @@ One round is one shared update of θ. It has two parts:
    elements are updated, each by the worker that the port makes its owner. No update is taken
    before the control values are known: they give the divisor and the learning rate.
 
-Optimizers are element-wise, so neither the cut into buckets, nor the order in which they finish,
-nor the owner of an element shows in θ. But a schedule may add the workers' terms of an element in
-an order that depends on its position in the bucket, as the ring does; then other buckets round
-differently, though alike on all workers.
+Optimizers are element-wise, so θ depends neither on the split into buckets, nor on the order in
+which they finish, nor on the owner of an element. But a schedule may add the workers' terms of an
+element in an order that depends on its position in the bucket, as the ring does. Then other buckets
+give other roundings, though the same on all workers.
 
-**With a codec** buckets are summed as frames, by ``transport.coded_sum``, and what comes back is
-the mean. What is encoded depends on the divisor, so no bucket begins before the control values are
-known; those that are final by then wait, and begin at the next poll.
+**With a codec** buckets are summed as frames, by ``transport.coded_sum``, and the result is the
+mean. What is encoded depends on the divisor, so no bucket starts before the control values are
+known; buckets that are final before then wait, and start at the next poll.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def test_as_few_ranks_as_will_do(knobs, ranks):
 
 @each(("argv", "message"), [
     ("--ranks two", "ranks must be a whole number, got 'two'"),
-    ("--parallel pipeline:4 --hidden 32,16", "3 layers cannot be cut into 4 parts"),
+    ("--parallel pipeline:4 --hidden 32,16", "3 layers cannot be split into 4 parts"),
     ("--parallel tensor:100 --hidden 32,16", "100 tensor slices of layer 0"),
     ("--mode local-sgd:fragments=4", "4 fragments are more than the number of layers, 3"),
 ])  # fmt: skip

@@ -177,11 +177,11 @@ def test_a_job_that_dies_goes_on(capsys, tmp_path):
     assert psrt(["simulate", *job.split(), *saving.split(), *faults.split()]) == 0
     out = capsys.readouterr().out
     assert re.search(r"error: worker 1 \(rank 1\) crashed at .* s of virtual time, at clock", out)
-    assert "without a summary, after step 2; restart 1 of 2 in 1 s\ngoing on from step 2" in out
+    assert "without a summary, after step 2; restart 1 of 2 in 1 s\nresuming from step 2" in out
     assert psrt(["simulate", *job.split(), "--fault", "crash:worker9@1s"]) == 2
     assert "fault crash:worker9@1.0s names worker 9, but the last is 1" in capsys.readouterr().err
     assert psrt(["simulate", *SMALL.split(), "--mode", "allreduce", "--crash", "2:0.0015"]) == 5
     line = "worker 2 (rank 2) crashed at 0.0015 s of virtual time, at clock 1"
     assert capsys.readouterr().err == f"psrt: error: {line}\n"
     assert psrt(["simulate", *job.split(), "--restarts", "2"]) == 2
-    assert "--restarts 2 needs a run that goes on" in capsys.readouterr().err
+    assert "--restarts 2 needs a run that can resume" in capsys.readouterr().err

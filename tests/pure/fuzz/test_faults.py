@@ -28,7 +28,7 @@ from support.fuzz import SEED
 
 #: What an attempt may end with.
 REASONS = (
-    *("crashed at", "is taken to be dead at", "--checkpoint-every: "),
+    *("crashed at", "is declared dead at", "--checkpoint-every: "),
     *("the job was killed while", "the job is dead"),
 )
 
@@ -117,7 +117,7 @@ class FaultyJob:
             assert str(error).startswith("--checkpoint-every: "), error
             return
         assert isinstance(error, TransportError), error
-        assert "crashed at" in str(error) or "is taken to be dead at" in str(error), error
+        assert "crashed at" in str(error) or "is declared dead at" in str(error), error
 
 
 #: How many jobs are tried; ``make fuzz`` sets it.

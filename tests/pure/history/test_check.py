@@ -229,7 +229,7 @@ def test_who_leaves_amid_a_round_of_averages_is_found():
     header, events = good("gossip")
     last = np.flatnonzero((events["kind"] == Kind.MIXED) & (events["worker"] == 0))[-1]
     found = check(assemble(header, [np.delete(events, last)])).violation
-    assert (found.rule, found.text) == ("turns", "worker 0 leaves amid a round")
+    assert (found.rule, found.text) == ("turns", "worker 0 leaves in the middle of a round")
 
 
 AGAIN = "worker 0 sent fragment 0 again before it arrived"

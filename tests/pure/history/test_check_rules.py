@@ -169,7 +169,7 @@ def test_as_it_is_it_is_kept(name):
 #: Rule → histories, what is said of them, and what is changed for that.
 BAD = {
     "well-formed events": [
-        ("ssp", "expected a number", "PUSH w0 c1 > PUSH w0 c1 v1 p-0.5"),
+        ("ssp", "expected at least 0", "PUSH w0 c1 > PUSH w0 c1 v1 p-0.5"),
         ("ssp", "clock 4611686018427387904 in a history of 27 events",
          "REPLY w1 c2 v4 > REPLY w1 c4611686018427387904 v4"),
         ("ssp", "after one at", "LEFT w1 c2 > LEFT w1 c2 @0.0"),
@@ -190,11 +190,11 @@ BAD = {
     "request-reply alternation": [
         ("ssp", "before it had answered the last one", "REPLY w0 c1 v1 >"),
         ("ssp", "which had left it", "LEFT w0 > LEFT w0 c2; LEFT w0 c2"),
-        ("ssp", "and yet said that it leaves", "REPLY w1 c2 v4 >"),
-        ("ssp", "acts before any message came", "READ w0 c0 > REPLY w0 c0 v0; READ w0 c0 v0"),
+        ("ssp", "while its last push was unanswered", "REPLY w1 c2 v4 >"),
+        ("ssp", "acts before any message arrived", "READ w0 c0 > REPLY w0 c0 v0; READ w0 c0 v0"),
     ],
     "membership": [
-        ("ssp", "goes on after it has left",
+        ("ssp", "continues after it has left",
          "READ w1 c2 v4 > | LEAVE w1 c2 > LEAVE w1 c2; READ w1 c2 v4 t0"),
     ],
     "reliable delivery": [
@@ -211,7 +211,7 @@ BAD = {
     ],
     "reads": [
         ("ssp", "which answered version 3", "READ w0 c2 v3 > READ w0 c2 v2"),
-        ("drops", "told staleness 1 by shard 0, expected -1 of its push",
+        ("drops", "got staleness 1 from shard 0, expected -1 for its push",
          "READ w1 c1 v1 > READ w1 c1 v1 t1"),
         ("ssp", "read a reply of shard 0 that it never gave",
          "APPLY w0 c1 > APPLY w0 c1 v2 t0; LEFT w0 c2 | REPLY w0 c2 > | LEAVE w0 > | LEFT w0 >"),
@@ -220,14 +220,14 @@ BAD = {
     ],
     "exactly once": [
         ("drops", "neither applied nor dropped", "DROP >"),
-        ("drops", "applied clock 0 of worker 1 of staleness 1, the most is 0",
+        ("drops", "applied clock 0 of worker 1 with staleness 1, the most is 0",
          "DROP > APPLY w1 c0 v2 t1 | REPLY w1 c1 v1 > REPLY w1 c1 v2 | FINAL > FINAL v2 | "
          "READ w1 c1 v1 > READ w1 c1 v2 t1 | PUSH w1 c1 > PUSH w1 c1 v2 m0 | "
          "RECEIVE w1 c1 > RECEIVE w1 c1 v2 m0 | REPLY w1 c2 > REPLY w1 c2 v2 | "
          "READ w1 c2 v1 > READ w1 c2 v2 t0"),
         ("drops", "which had no gradient",
          "RECEIVE w1 c1 v1 m0 > RECEIVE w1 c1 v1 m0; DROP w1 c1 v1 m0 t0 f1"),
-        ("ssp", "its mode has no reason for that",
+        ("ssp", "its mode does not allow that",
          "APPLY w1 c1 v4 > DROP w1 c1 v3 t0 f1 | REPLY w1 c2 v4 > REPLY w1 c2 v3 | "
          "READ w1 c2 v4 > READ w1 c2 v3 t0 | FINAL > FINAL v3"),
         ("death", "as late", "DROP > DROP w1 c0 v0 t0 f1"),
@@ -240,9 +240,9 @@ BAD = {
          "SAVE w1 > SAVE w1 c0; SAVE w1 c0"),
     ],
     "quorum": [
-        ("ssp", "out of 2 gradients when 1 were there",
+        ("ssp", "of 2 gradients when 1 had arrived",
          "APPLY w1 c1 v4 > APPLY w1 c1 v4 t0; APPLY w0 c1 v4 t2"),
-        ("softsync", "made version 1 out of 1 gradients with 2 live workers, expected 2",
+        ("softsync", "made version 1 of 1 gradients with 2 live workers, expected 2",
          "SAVE w0 c0 > APPLY w0 c0 v1 t0 | REPLY w0 c1 v0 > REPLY w0 c1 v1 | "
          "READ w0 c1 v0 > READ w0 c1 v1 t0 | PUSH w0 c1 v0 > PUSH w0 c1 v1 | "
          "RECEIVE w0 c1 v0 > RECEIVE w0 c1 v1 | APPLY w0 c0 v1 > APPLY w0 c1 v2 t0 | "
@@ -250,15 +250,15 @@ BAD = {
          "READ w0 c2 v1 > READ w0 c2 v2 t0 | REPLY w1 c1 v1 > REPLY w1 c1 v2 | "
          "READ w1 c1 v1 > READ w1 c1 v2 t2 | APPLY w1 c0 v2 > APPLY w1 c0 v3 t2 | "
          "FINAL > FINAL v3"),
-        ("softsync", "1 gradients and 1 live workers, and makes no update",
+        ("softsync", "1 gradients and 1 live workers, but makes no update",
          "APPLY w1 c0 > | LEFT w0 c2 > LEFT w0 c2; APPLY w1 c0 v2 t1"),
         ("sync", "1 gradients and 1 live workers",
          "APPLY w0 c1 > | REPLY w0 c2 > | READ w0 c2 > | LEAVE w0 c2 > | "
          "LEFT w0 c2 > LEFT w0 c2; DROP w0 c1 v1 t0 f2 | FINAL > FINAL v1"),
-        ("out of nothing", "shard 1 lets all of its 1 live workers wait",
+        ("out of nothing", "shard 1 leaves all of its 1 live workers waiting",
          "APPLY s1 w-1 > | REPLY s1 w1 c2 > | READ w1 s0 c2 > | READ w1 s1 c2 > | LEAVE w1 > | "
          "FINAL s1 > FINAL s1 v1"),
-        ("out of nothing", "out of 0 gradients with 2 live workers, expected 1",
+        ("out of nothing", "of 0 gradients with 2 live workers, expected 1",
          "LEFT s1 w2 > APPLY s1 w-1 c-1 v2; REPLY s1 w1 c2 v2; LEFT s1 w2 c2 | APPLY s1 w-1 > | "
          "REPLY s1 w1 c2 >"),
     ],
@@ -277,7 +277,7 @@ BAD = {
          "APPLY w0 c0 > | APPLY w1 c0 v1 > APPLY w1 c0 v1 t0; APPLY w0 c0 v1 t0"),
     ],
     "prompt replies": [
-        ("ssp", "only now, which it could before",
+        ("ssp", "later than it could have",
          "REPLY w0 c2 v3 > | READ w0 c2 v3 > | LEAVE w0 c2 > | LEFT w0 c2 > | "
          "RECEIVE w1 c1 > RECEIVE w1 c1 v3; REPLY w0 c2 v3; READ w0 c2 v3 t0 | "
          "LEFT w1 c2 > LEFT w1 c2; LEAVE w0 c2; LEFT w0 c2"),
@@ -301,7 +301,7 @@ BAD = {
     ],
     "saved gradients": [
         ("softsync", "was neither applied nor saved", "SAVE w1 >"),
-        ("ssp", "did not go on before", "APPLY w1 c1 > SAVE w1 c1 v3; APPLY w1 c1 v4 t0"),
+        ("ssp", "did not continue before", "APPLY w1 c1 > SAVE w1 c1 v3; APPLY w1 c1 v4 t0"),
         ("softsync of two", "of worker 1 after one that was not saved",
          "APPLY w1 > APPLY w0 c0 v1 t0 | APPLY w0 > APPLY w1 c0 v1 t0"),
     ],
@@ -312,7 +312,7 @@ BAD = {
         ("serial", "clock 1 had rate 0.1, expected 0", "STEP w0 c1 > STEP w0 c1 m0 r0.1"),
     ],
     "averaging": [
-        ("local-sgd", "averages as for 3 samples",
+        ("local-sgd", "averages with 3 samples",
          "REDUCE w0 c0 > REDUCE w0 c0 v0 x1.5 f1 m3 p0.5 | "
          "REDUCED w0 c0 > REDUCED w0 c0 v1 x2.0 r1.0 f1 | "
          "REDUCED w1 c0 > REDUCED w1 c0 v1 x2.0 r1.0 f1"),
@@ -321,18 +321,18 @@ BAD = {
          "REDUCE w0 c0 > REDUCE w0 c0 v0 x1.5 f1 m3 p0.5 | "
          "REDUCED w0 c0 > REDUCED w0 c0 v1 x2.0 r1.0 f1 | "
          "REDUCED w1 c0 > REDUCED w1 c0 v1 x2.0 r1.0 f1"),
-        ("local-sgd", "averages where nothing is due", "STEP w1 >"),
+        ("local-sgd", "averages although nothing is due", "STEP w1 >"),
     ],
     "sums": [
         ("allreduce", "took part in 3 sums, worker 1 in 2",
          "REDUCE w1 c1 v2 > | REDUCED w1 c1 v2 x0.0 >"),
         ("allreduce", "did not share its step 1", "REDUCE w0 c1 > REDUCE w0 c1 v1 x1.0"),
         ("allreduce", "nobody training", "REDUCED w1 c1 v2 x1.0 > REDUCED w1 c1 v2 x1.0"),
-        ("allreduce", "as present, after it has left",
+        ("allreduce", "as present, after it left",
          "REDUCE w1 c1 v1 > REDUCE w1 c1 v1 x0.0 m0 f1"),
-        ("allreduce", "the last one only should have nobody",
+        ("allreduce", "only the last one should have nobody",
          "REDUCE w0 c2 > | REDUCE w1 c1 v2 > | REDUCED w0 c2 > | REDUCED w1 c1 v2 x0.0 >"),
-        ("allreduce", "which is not the step that it has made",
+        ("allreduce", "which is not its last step",
          "STEP w0 c1 > | LEAVE w0 > LEAVE w0 c1 | REDUCE w0 c2 > REDUCE w0 c1 v2 x0.0 m0 | "
          "REDUCED w0 c2 > REDUCED w0 c1 v2 x0.0 r0.0"),
     ],
@@ -347,9 +347,9 @@ BAD = {
          "STEP w0 c0 > STEP w0 c0 d0.5"),
     ],
     "causality": [
-        ("allreduce", "worker 0 took sum 0 before worker 1 had brought its part",
+        ("allreduce", "worker 0 took sum 0 before worker 1 had contributed",
          "REDUCE w0 c0 > REDUCE w0 c0 v0 x1.0 f1; REDUCED w0 c0 v1 x2.0 f1 | REDUCED w0 c0 >"),
-        ("local-sgd", "worker 0 took sum 0 before worker 1 had brought its part",
+        ("local-sgd", "worker 0 took sum 0 before worker 1 had contributed",
          "REDUCE w0 c0 > REDUCE w0 c0 v0 x1.0 f1 m2 p0.5; REDUCED w0 c0 v1 x1.5 r1.0 f1 | "
          "REDUCED w0 c0 >"),
     ],

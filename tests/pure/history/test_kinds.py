@@ -67,7 +67,7 @@ def test_a_report_calls_fields_as_their_kind_does():
     events = history.workers[1]
     events[Take.factor][events["kind"] == Kind.TAKE] *= 2
     outcome = check(history)
-    assert "weighs what worker 0 has for round 0 by 0.6" in outcome.violation.text
+    assert "gives what worker 0 has for round 0 the weight 0.6" in outcome.violation.text
     told = [it for it in outcome.document()["violation"]["events"] if it["kind"] == "TAKE"]
     assert all({"neighbour", "factor", "tau"} < it.keys() for it in told)
     assert not any({"shard", "weight", "version"} & it.keys() for it in told)

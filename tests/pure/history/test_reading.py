@@ -211,7 +211,7 @@ def rewritten(history, change):
     ("ranks of 2 shards and the spans of 1", {"spans": [[0, 5]]}),
     ("outside its folder", {"files": ["../a.npy"]}),
     ("b", {"files": ["a.npy", "b\0.npy"]}),
-    ("does not say the mode", {"config": {}}),
+    ("does not name the mode", {"config": {}}),
     ("digests that are not", {"code_sha256": "AB" * 32}),
     ("batches that are not", {"batches": [0, 1]}),
     ("clocks that are not a list", {"clocks": 1}),

@@ -137,7 +137,7 @@ def test_who_is_waited_for_and_an_end_that_comes_too_early():
         sequencer.finish()
     for _ in range(2):
         drive(sequencer.receive())
-    assert sequencer.waiting_for() == "the last answers to be read"
+    assert sequencer.waiting_for() == "workers to read the last answers"
     nothing = Script.of(0, np.zeros(0, EVENT))
     assert len(nothing) == 0
     Sequencer(inbox([]), [nothing]).finish()
@@ -238,7 +238,7 @@ def test_another_message_is_found_out(message):
 
 def test_what_is_left_out_is_found_out():
     it = pair_sequencer(ASKS)
-    with pytest.raises(ReplayError, match=r"event 0 of worker 0: it went on without .* at clock 0"):
+    with pytest.raises(ReplayError, match=r"event 0 of worker 0: it continued without .* at clock 0"):
         it.partner(1)
     with pytest.raises(ReplayError, match="event 0 of worker 0"):
         it.finish()
@@ -277,7 +277,7 @@ def header(*, workers=2, servers=2, told=(), **knobs):
     ({"told": {"initial_sha256": "d" * 64}},
      "other initial parameters (dddddddd instead of aaaaaaaa)"),
     ({"told": {"n": 99}}, "99 parameters instead of 100"),
-    ({"told": {"spans": ((0, 40), (40, 100))}}, "shards that begin and end elsewhere"),
+    ({"told": {"spans": ((0, 40), (40, 100))}}, "shards with other bounds"),
     # What does not touch the numbers.
     *(({name: value}, None) for name, value in (
         ("out", "here"), ("log_every", 5), ("inject", ((0, "delay", (1.0,)),)),

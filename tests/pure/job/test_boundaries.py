@@ -49,7 +49,7 @@ def test_a_signal_is_passed_on_by_the_thread_and_a_promise_kept_until_all_know()
     assert line.said == [(0, Wish(stop=True))]
     line.hear(words_of(Hold()))
     assert line.said[1:] == [(0, Held(1, 4))]
-    with pytest.raises(OutputError, match="no agreement on a step to be saved within 0 s"):
+    with pytest.raises(OutputError, match="no agreement on a step to save within 0 s"):
         it.at(4, 0)
     line.hear(words_of(Agreed(6, stops=True)))
     assert [it.at(step, 0) for step in (4, 5)] == [None, None]

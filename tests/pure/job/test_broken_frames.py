@@ -184,7 +184,7 @@ def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, wrong):
         assert violation is None
         return
     assert violation.rule == "residuals"
-    assert "sent and keeps back at clock" in violation.text
+    assert "and its new residual add up to" in violation.text
 
 
 def forgetful(self, mine, begin=CodedSum.begin):
@@ -219,7 +219,7 @@ def dividing(self, at, agree=StraightSum.agree):
 
 #: The job, what is broken in it, and the rule and the words by which that is found.
 BROKEN = [
-    ("replies", ReplyDecoder, "read", adding_more, "frames", "came to other numbers"),
+    ("replies", ReplyDecoder, "read", adding_more, "frames", "decoded to other numbers"),
     ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
     ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
     ("fragments", SumCodec, "begin_round", drawing_alike, "frames", ""),

@@ -169,7 +169,7 @@ def test_a_part_has_the_matrices_of_its_layers(axes):
     ("knobs", "message"),
     [
         ({"parallel": "pipeline:2", "stages": "2,3"}, "says 5 layers, the model has 4"),
-        ({"parallel": "pipeline:5"}, "4 layers cannot be cut into 5 parts"),
+        ({"parallel": "pipeline:5"}, "4 layers cannot be split into 5 parts"),
         ({"parallel": "tensor:17"}, "17 tensor slices of layer 2, which has 16 columns"),
     ],
 )

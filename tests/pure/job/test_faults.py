@@ -103,7 +103,7 @@ def test_one_fault_before_any_event(name, part, folder):
         if found.error is not None:
             assert isinstance(found.error, TransportError), (fault, found.error)
             died = (
-                rf"\(rank {rank}\).* crashed at " if kind == "crash" else "is taken to be dead at "
+                rf"\(rank {rank}\).* crashed at " if kind == "crash" else "is declared dead at "
             )
             assert re.search(died, str(found.error)), (fault, found.error)
             workers = {*range(ranks_of(name) - WORKERS, ranks_of(name))}
@@ -154,7 +154,7 @@ def test_who_has_parameters_of_its_own_is_missed_by_all_later_checkpoints(name, 
     found = run(name, folder / "alone", (fault,), checkpoint_every=1)
     assert found.crashed == (2,)
     (line,) = [it for it in found.said if "no more checkpoints" in it]
-    assert "goes on without a worker: no more checkpoints" in line
+    assert "continues without a worker: no more checkpoints" in line
     assert not any("training continues without it" in it for it in found.said)
 
 
@@ -222,7 +222,7 @@ def test_the_checker_holds_who_is_left_out_against_the_steps(tmp_path):
         path.write_text(sealed(header | {"left_out": changed}))
         assert "batches" in str(check_run(folder)), changed
     path.write_text(sealed(header | {"left_out": [[epoch, [2]]]}))
-    with pytest.raises(ConfigError, match="leaves workers out that did not die"):
+    with pytest.raises(ConfigError, match="leaves out workers that did not die"):
         check_run(folder)
 
 

@@ -86,7 +86,7 @@ def test_they_are_in_the_folder_of_the_run(tmp_path, temporary, capsys, fault, e
     assert (np.diff(events["time"]) >= 0).all()
     assert (events["time"] >= 0).all()
     assert (events["time"] < time.time() - began + 1).all()  # since the run was set up
-    said = f"psrt: what led to the end of the job: psrt trace {out / LAST_EVENTS}\n"
+    said = f"psrt: last events saved; inspect them with: psrt trace {out / LAST_EVENTS}\n"
     assert capsys.readouterr().err == said
     assert list(temporary.iterdir()) == []
 

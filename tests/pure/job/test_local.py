@@ -73,7 +73,7 @@ def heard():
 def test_a_run_that_stops_may_be_asked_to_once_more(tmp_path, heard):
     # Slurm sends it to every rank, and to their launcher, which passes it on.
     config = TrainConfig(epochs=1e6, out=str(tmp_path / "run"), checkpoint_every=10**9)
-    with pytest.raises(StoppedError, match="resume goes on from step"):
+    with pytest.raises(StoppedError, match="resume continues from step"):
         run(config, Signalled())
     assert (tmp_path / "run" / "summary.json").exists()
     signal.raise_signal(signal.SIGUSR1)

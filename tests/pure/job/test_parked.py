@@ -341,7 +341,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
     with mock.patch.object(Boundaries, "call", asked), pytest.raises(StoppedError) as caught:
         first_of(problem, mode, out, checkpoint_every=100)
     _, (cut,) = cuts_of(out)
-    line = f"stopped as asked; --resume goes on from step {int(cut.path.name)}, "
+    line = f"stopped as asked; --resume continues from step {int(cut.path.name)}, "
     assert str(caught.value).startswith(line)
     assert len(problem.taken) == sum(it["clock"] for it in cut.roles.values())
     if "elastic" not in mode:

@@ -211,7 +211,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path):
         run_of(tmp_path, "ring", checkpoint_every=100)
     ((step, roles),) = saved(tmp_path / "run").items()
     check_sum([it["strategy"]["vector"] for it in roles], clocks_in(roles), steps)
-    assert f"--resume goes on from step {step}, " in str(caught.value)
+    assert f"--resume continues from step {step}, " in str(caught.value)
     assert max(clocks_in(roles)) < max(steps)
     resumed(tmp_path, "ring", step, "on")
 

@@ -149,7 +149,7 @@ def test_a_run_of_something_else(copy, changes, told):
 def test_one_that_is_edited_on_both_sides_comes_to_something_else(copy):
     edit_header(copy, config={"lr": 0.25})
     (copy / "config.toml").unlink()
-    with pytest.raises(ReplayError, match=r"came to other parameters: sha256 .* instead of"):
+    with pytest.raises(ReplayError, match=r"ended with other parameters: sha256 .* instead of"):
         replayed(copy)
 
 

@@ -125,8 +125,8 @@ def test_the_newest_are_kept_and_a_torn_one_is_passed_over(tmp_path):
     assert found(config.out).manifest.step == 8
     said = []
     simulate(resumed_config(config.out), workers=WORKERS, say=said.append)
-    assert said[0].startswith(f"passed over: {part}: has ")
-    assert said[1] == f"going on from step 8, {folder}/00000008"
+    assert said[0].startswith(f"skipped: {part}: has ")
+    assert said[1] == f"resuming from step 8, {folder}/00000008"
 
 
 def test_a_run_goes_on_in_the_folder_where_it_is_now(copy, whole, monkeypatch):
@@ -143,7 +143,7 @@ def test_a_checkpoint_that_was_copied_goes_on_in_a_folder_of_its_own(whole, tmp_
     one = tmp_path / "best model"
     shutil.copytree(cut_of(whole, 5), one)
     assert [it for it, _ in Checkpoints.at(Disk(), one).listed()] == [one]
-    with pytest.raises(ConfigError, match="best model lies in no run's folder: it needs --out"):
+    with pytest.raises(ConfigError, match="best model is in no run's folder: it needs --out"):
         resumed_config(str(one))
     again = trained(resumed_config(str(one), out=str(tmp_path / "again")))
     due = json.loads((whole / SUMMARY).read_text())
@@ -204,7 +204,7 @@ def test_another_run_is_refused(whole, tmp_path, changes, workers, line):
         trained(resumed(whole, 10, tmp_path / "again", **changes), workers)
     assert not (tmp_path / "again").exists()
     other = supervised_problem(config_of(tmp_path, seed=1), workers=3)
-    with pytest.raises(ConfigError, match="would not go on with that run: other data"):
+    with pytest.raises(ConfigError, match="would not continue that run: other data"):
         simulate(resumed(whole, 10, tmp_path / "again"), other, workers=3)
 
 
@@ -316,7 +316,7 @@ def test_it_goes_on_again_and_again(recorded, tmp_path):
 
 def test_what_makes_no_one_history_is_refused(recorded, tmp_path):
     run = Path(shutil.copytree(recorded["sync"], tmp_path / "run"))
-    with pytest.raises(ConfigError, match="with which --record has no one history"):
+    with pytest.raises(ConfigError, match="whose histories --record cannot join"):
         went_on(run, 3, servers=1)
     assert check_run(run).ok  # the folder is as it was
     path = run / "history" / "events.npy"

@@ -77,8 +77,8 @@ def test_who_asked_for_checkpoints_and_got_none_is_told(tmp_path):
     saver = saver_of(tmp_path, said, threaded=False)
     drive(saver.at(Part(OWN, zeros), 9))
     saver.close()
-    why = "the run came to no step for one"
-    assert said == [f"--checkpoint-every 10: no checkpoint was made, as {why}"]
+    why = "the run reached no step for one"
+    assert said == [f"--checkpoint-every 10: no checkpoint was made: {why}"]
 
 
 def steps_of(folder):

@@ -72,7 +72,7 @@ def test_a_job_that_dies_is_started_again_until_it_is_done(tmp_path):
 
 
 FULL = Ended(2, None, 1.0, End(2))
-STALLED = Ended(-9, None, 400.0, None, "no rank was there within 331 s")
+STALLED = Ended(-9, None, 400.0, None, "no rank started within 331 s")
 #: Attempts, the restarts that are allowed, what that ends with, the waits, and what is said last.
 ENDS = [
     ([(10, 5, False), (0, 5, False), (0, 5, False)], 2, GAVE_UP, [1.0, 2.0],
@@ -81,11 +81,11 @@ ENDS = [
     ([(10, 5, False), (0, FULL, False), (0, 0, True)], 2, 0, [1.0, 2.0], "restart 2 of 2 in 2 s"),
     ([(10, 5, False), (0, FULL, False), (0, FULL, False)], 2, GAVE_UP, [1.0, 2.0], "checkpoint"),
     ([(0, STALLED, False), (20, 0, True)], 1, 0, [1.0],
-     "the job was ended, as no rank was there within 331 s, before its first checkpoint; "
+     "the job was ended, as no rank started within 331 s, before its first checkpoint; "
      "restart 1 of 1 in 1 s"),
     # What only mpirun says is not relied on. It is 0 after a lost host, and may be something else
     # when all is done; of MPICH's, 8 is a rank that signal 8 killed, and any may be several bits.
-    *(([(10, 0, False), (20, it, True)], 3, 0, [1.0], f"the job was done when it ended with status "
+    *(([(10, 0, False), (20, it, True)], 3, 0, [1.0], f"the job was done before it ended with status "
        f"{it}") for it in (137, 1)),
     *(([(10, 0, False), (20, it, True)], 3, it, [1.0], "restart 1 of 3 in 1 s") for it in (4, 8)),
     *(([(10, it, False), (20, 0, True)], 1, 0, [1.0], "restart 1 of 1 in 1 s") for it in (2, 3, 8)),
@@ -202,7 +202,7 @@ def test_a_launcher_that_hangs_before_there_is_a_rank(watched, tmp_path):
     """What an earlier attempt left is no sign of life."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("")
-    assert Watched(tmp_path / "run").until_ended(1000) == (331, "no rank was there within 331 s")
+    assert Watched(tmp_path / "run").until_ended(1000) == (331, "no rank started within 331 s")
     assert watched.until_ended(4000, watched.heard) is None  # ranks that get on
 
 

@@ -137,7 +137,7 @@ def test_what_cannot_be_touches_nothing(tmp_path):
     for scenario, message in (
         (Scenario(0), "a job needs at least 1 worker, got 0"),
         (Scenario(3, VirtualCosts("run:gone")), "no run at gone"),
-        (Scenario(3, crashes=((3, 1.0),)), "crash names worker 3 that does not exist, the last"),
+        (Scenario(3, crashes=((3, 1.0),)), "crash names worker 3, which does not exist; the last"),
         (Scenario(3, crashes=((1, -1.0),)), "cannot crash at -1.0 s"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -104,8 +104,9 @@ def test_a_tree_keeps_its_form():
      "the parameters are no tree: keys beside each other are int and str"),
     (TWO, {"w": np.zeros(3, np.float32)},
      "the gradients['w'] are of shape (3,), expected (2,)"),
-    (TWO, {"v": np.zeros(2, np.float32)}, "the gradients are no tree like that of the parameters"),
-    (TWO, None, "the gradients are no tree like that of the parameters"),
+    (TWO, {"v": np.zeros(2, np.float32)},
+    "the gradients have another tree structure than the parameters"),
+    (TWO, None, "the gradients have another tree structure than the parameters"),
     (TWO, {"w": np.zeros(2, complex)}, "the gradients['w'] are complex128, expected float32"),
 ])  # fmt: skip
 def test_what_are_no_parameters_or_gradients_is_one_line(parameters, gradients, line):
@@ -253,7 +254,7 @@ def test_a_loss_is_of_parameters_that_the_loop_has_asked_for():
     def constant(trainer, given):
         trainer.step(ones(given), samples=1, loss=1.0)
 
-    told(ConfigError, "gives a loss but never asked for parameters", constant)
+    told(ConfigError, "passes a loss but never read the parameters", constant)
 
 
 def test_a_first_gradient_is_not_zero():

@@ -72,7 +72,7 @@ class TestSolo:
         lambda port: drive(port.until(lambda: False, lambda: "")),
     ])  # fmt: skip
     def test_there_is_nobody_to_talk_to(self, talk):
-        with pytest.raises(ProtocolError, match="nobody to talk to"):
+        with pytest.raises(ProtocolError, match="no peer to send to"):
             talk(SoloPort(1))
 
     def test_a_role_that_suspends_is_a_mistake(self):

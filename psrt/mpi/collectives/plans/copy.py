@@ -1,4 +1,4 @@
-"""Plans that copy: out of the windows of a host, around another plan, and behind one."""
+"""Plans that copy: out of the windows of a host, around another plan, and after one."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from psrt.mpi.collectives.plans.plan import Around, CollectiveContext, OnHost, R
 
 @dataclass(eq=False)
 class BetweenBarriers(OnHost):
-    """Copies out of the buffers of the other ranks of the host, while none of them writes there."""
+    """Copies from the buffers of the other ranks of the host, while none of them writes there."""
 
-    #: From the second to the first of each pair; the first is this rank's own.
+    #: Copies from the second to the first of each pair; the first is this rank's own.
     copies: list[tuple[AnyVector, AnyVector]]
 
     def run(self) -> Run:
         """Run it."""
         barrier = self.context.barrier
-        # Release and acquire: all that the owners wrote to their buffers is seen behind it.
+        # Release and acquire: after this barrier all that the owners wrote to their buffers is
+        # seen.
         if not barrier.arrive():
             yield barrier.is_complete
-        # No rank is owed what another one reads from it meanwhile: what is copied from a buffer is
-        # its owner's own numbers, which nobody overwrites before the second barrier.
+        # No copy overwrites what another rank reads meanwhile: peers read only the owner's own
+        # numbers, and a rank writes only the places of others' numbers in its own buffer.
         for into, given in self.copies:
             np.copyto(into, given)
-        # An owner returns, and its caller may write, only after every peer has copied: the release
-        # orders the copies' loads before the count that lets it go.
+        # An owner returns, and its caller may write, only after every peer has copied. The release
+        # in ``arrive`` orders the loads of the copies before the count that lets the owner return.
         if not barrier.arrive():
             yield barrier.is_complete
 
     def free(self) -> None:
-        """Release the peers' memory."""
+        """Drop views of the peers' memory."""
         self.copies.clear()
 
 
 class Copy(BetweenBarriers):
-    """Copies what this rank ends with out of the buffers of the other ranks of the host.
+    """Copies what this rank should end with from the buffers of the other ranks of the host.
 
-    An all-gather, a broadcast, a scatter, a gather: whatever ends with numbers of single ranks in
-    their own places.
+    For all-gather, broadcast, scatter and gather: collectives that end with numbers of single ranks
+    in their own places.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Copy(BetweenBarriers):
         Args:
             context: of the collective.
             buffers: (n,) each, of all ranks of this host, in shared memory.
-            spec: what each rank ends with, and from whose buffer.
+            spec: what each rank ends with, and from which rank's buffer.
         """
         me = context.slot.local_rank
         own = buffers[me]
@@ -76,33 +77,34 @@ class Copy(BetweenBarriers):
 
 @dataclass(eq=False)
 class Copied(Around):
-    """A plan on staging memory for a vector that peers cannot see: in, run, out."""
+    """A plan on staging memory, for a vector that peers cannot see: copy in, run, copy out."""
 
-    #: (n,), this rank's.
+    #: (n,), this rank's vector.
     vector: AnyVector
     #: (n,), this rank's staging memory, which the plan reduces.
     scratch: AnyVector
 
     def run(self) -> Run:
         """Run it."""
-        # Peers touch the scratch between the first barrier of a run and its last: the last run's is
-        # behind, and this run's first one publishes the copy.
+        # Peers touch the scratch only between the first and the last barrier of a run. The last
+        # barrier of the run before is past, and this run's first one publishes the copy.
         np.copyto(self.scratch, self.vector)
         yield from self.plan.run()
-        # Behind the plan's last barrier: no peer writes here before this rank's next run begins.
+        # After the plan's last barrier: no peer writes here before this rank's next run begins.
         np.copyto(self.vector, self.scratch)
 
 
 @dataclass(eq=False)
 class Fetched(Around):
-    """A plan, and copies of what it brought to where it belongs."""
+    """A plan, followed by copies of its results to their places."""
 
-    #: From the second to the first of each pair, all of them this rank's own.
+    #: Copies from the second to the first of each pair, all of them this rank's own.
     copies: list[tuple[AnyVector, AnyVector]]
 
     def run(self) -> Run:
         """Run it."""
         yield from self.plan.run()
-        # A schedule ends when all that it sends has left, or has been read out of the window.
+        # A schedule ends only when all that it sends has left, or has been read from the window, so
+        # the copies may overwrite it.
         for into, given in self.copies:
             np.copyto(into, given)

@@ -11,12 +11,12 @@ from psrt.core.partition import block_spans, even_spans
 from psrt.mpi.collectives.plans.copy import BetweenBarriers
 from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Run
 
-#: Bytes swapped at a time: what is moved aside stays in a core's second-level cache.
+#: Bytes swapped at a time: the piece that is moved aside stays in a core's second-level cache.
 _ASIDE_BYTES = 64 * 1024
 
 
 class Exchange(BetweenBarriers):
-    """Copies this rank's block out of every buffer of the host, to an array of its own."""
+    """Copies this rank's block out of every buffer of the host into a separate array."""
 
     def __init__(
         self, context: CollectiveContext, buffers: Sequence[AnyVector], out: AnyVector
@@ -27,11 +27,12 @@ class Exchange(BetweenBarriers):
             context: of the collective.
             buffers: (n,) each, of all ranks of this host, in shared memory; n is a multiple of
                 their number, and block j of each is for rank j.
-            out: (n,), this rank's, anywhere; block i is to be that of rank i.
+            out: (n,), this rank's, in any memory; block i receives the one of rank i.
         """
         me, size = context.slot.local_rank, len(buffers)
         blocks = even_spans(out.size, size)
-        # Each rank begins with itself and then goes round, so no two read one buffer at a time.
+        # Each rank starts with its own buffer and continues in turn, so that at any time the ranks
+        # read different buffers.
         order = [(me + away) % size for away in range(size)]
         copies = [(blocks[r].of(out), blocks[me].of(buffers[r])) for r in order]
         super().__init__(context, copies)
@@ -39,10 +40,9 @@ class Exchange(BetweenBarriers):
 
 
 class Swap(OnHost):
-    """The same in place: any two ranks swap two blocks, and each of them does half of it.
+    """The same in place: each pair of ranks swaps two blocks, and each of the two swaps one half.
 
-    So nothing is read or written twice but a few kilobytes in the cache, and no second array is
-    needed.
+    So only a few kilobytes in the cache are read or written twice, and no second array is needed.
     """
 
     def __init__(self, context: CollectiveContext, buffers: Sequence[AnyVector]) -> None:
@@ -50,7 +50,7 @@ class Swap(OnHost):
 
         Args:
             context: of the collective.
-            buffers: as in ``Exchange``; block i of each is to be that of rank i.
+            buffers: as in ``Exchange``; block i of each receives the one of rank i.
         """
         super().__init__(context)
         me, size = context.slot.local_rank, len(buffers)
@@ -58,11 +58,11 @@ class Swap(OnHost):
         blocks = even_spans(own.size, size)
         step = _ASIDE_BYTES // own.itemsize
         aside = np.empty(step, own.dtype)
-        #: What is swapped, a piece at a time, and where one of both is put meanwhile.
+        #: The pieces to swap, and where one of the two is put meanwhile.
         self._swaps: list[tuple[AnyVector, AnyVector, AnyVector]] = []
         for other in ((me + away) % size for away in range(1, size)):
             mine, theirs = blocks[other].of(own), blocks[me].of(buffers[other])
-            # The halves are cut alike by both: the lower rank takes the first.
+            # Both ranks split the blocks at the same element; the lower rank swaps the first half.
             half = even_spans(mine.size, 2)[me > other]
             for start, stop in block_spans(half.size, step):
                 a, b = half.start + start, half.start + stop
@@ -74,8 +74,8 @@ class Swap(OnHost):
         barrier = self.context.barrier
         if not barrier.arrive():
             yield barrier.is_complete
-        # Each element of each buffer is in one half of one pair, so one rank alone touches it
-        # between the two barriers.
+        # Each element of each buffer is in one half of one pair's blocks, so only one rank touches
+        # it between the two barriers.
         for mine, theirs, aside in self._swaps:
             np.copyto(aside, mine)
             np.copyto(mine, theirs)
@@ -84,5 +84,5 @@ class Swap(OnHost):
             yield barrier.is_complete
 
     def free(self) -> None:
-        """Release the peers' memory."""
+        """Drop views of the peers' memory."""
         self._swaps.clear()

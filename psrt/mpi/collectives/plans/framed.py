@@ -1,10 +1,10 @@
 """A sum whose messages are frames of a codec, of any length up to the longest one.
 
-What is sent when, and what becomes of it, ``transport.sums_in_frames`` knows; here is how frames
-travel. Both ends cut a frame alike, where a link goes faster in pieces (``links.pieces``). A
-receiver posts the first piece before it comes and learns the length from it; where that may differ
-from frame to frame, it posts the rest then. Frames between two ranks are received one after the
-other, so each piece meets its like.
+``transport.sums_in_frames`` decides what is sent when, and what is done with it; this file carries
+the frames. Both ends split a frame in the same way, where a link is faster with pieces
+(``links.pieces``). A receiver posts a receive for the first piece before it arrives and learns the
+length of the frame from it. Where that differs from frame to frame, it posts the other pieces then.
+Frames between two ranks are received one after another, so each piece matches its counterpart.
 """
 
 from __future__ import annotations
@@ -30,53 +30,53 @@ from psrt.transport.sums_in_frames import sum_in_frames
 
 
 class _Incoming:
-    """The frames of one rank, one after the other."""
+    """Receives the frames of one rank, one after another."""
 
     def __init__(self, comm: MPI.Comm, rank: int, tag: int, lengths: Sequence[int], most: int):
         """Allocate.
 
         Args:
-            comm: what both ranks are of.
-            rank: of the sender.
+            comm: the communicator of both ranks.
+            rank: the sender.
             tag: of the messages.
-            lengths: bytes of the longest frame, for each frame of a round.
-            most: bytes of a piece at most.
+            lengths: the most bytes of each frame of a round.
+            most: the most bytes of a piece.
         """
         self._comm, self._rank, self._tag, self._most = comm, rank, tag, most
         self._buffers = [np.empty(nbytes, np.uint8) for nbytes in lengths]
         self._status = MPI.Status()
-        #: Those of this round that are here and have not been taken.
+        #: Frames of this round that have arrived and have not been taken.
         self._here: deque[Bytes] = deque()
-        #: What receives the present round.
+        #: The generator that receives the current round.
         self._rest: Iterator[bool] = iter(())
 
     def begin(self) -> None:
-        """Await the frames of a round."""
+        """Start to receive the frames of a round."""
         self._rest = self._receive()
         self.progress()
 
     def progress(self) -> None:
-        """Receive what has come.
+        """Receive what has arrived.
 
         Raises:
-            CodecError: if a frame cannot be as long as it says.
+            CodecError: if a frame claims an impossible length.
         """
         next(self._rest, None)
 
     def take(self) -> Bytes | None:
-        """Return the next frame, valid for the rest of the round, if all of it is here."""
+        """Return the next frame, valid for the rest of the round, if all of it has arrived."""
         return self._here.popleft() if self._here else None
 
     def _receive(self) -> Iterator[bool]:
-        """Receive the frames of a round; yield where nothing more has come."""
+        """Receive the frames of a round; yield while nothing more has arrived."""
         post, status = self._post, self._status
         for buffer in self._buffers:
-            # Room for the longest: a shorter piece may come, and MPI says how long it was.
+            # Posted for the longest piece: a shorter one may arrive, and MPI reports its length.
             first = post(buffer[: self._most])
             while not first.Test(status):
                 yield False
             length = self._checked(buffer, status.Get_count(MPI.BYTE))
-            # Posted together: they may come while this rank does something else.
+            # All posted at once, so that they arrive while this rank does something else.
             requests = [post(it) for it in pieces(buffer[:length], self._most)[1:]]
             for request in requests:
                 while not request.Test():
@@ -88,11 +88,11 @@ class _Incoming:
 
     def _checked(self, buffer: Bytes, here: int) -> int:
         """Return the bytes of the frame whose first piece is in a buffer."""
-        # A frame says its length in its header, which the first piece always has in it.
+        # A frame's header, which is always within the first piece, has the frame's length.
         length = read_length(buffer[:here])
         if length > buffer.size or here != min(length, self._most):
             raise CodecError(
-                f"rank {self._rank} sent {here} bytes of a frame that says it has {length}, "
+                f"rank {self._rank} sent {here} bytes of a frame that claims to have {length}, "
                 f"expected at most {buffer.size}"
             )
         return length
@@ -104,11 +104,11 @@ class FrameLinks:
 
     #: The ranks.
     comm: MPI.Comm
-    #: Of the messages.
+    #: The tag of the messages.
     tag: int
-    #: By number in the sum, the rank.
+    #: Number in the sum → rank.
     ranks: Sequence[int]
-    #: By rank of ``comm``, the bytes of one message to it at most.
+    #: By rank of ``comm``, the most bytes of one message to it.
     most: Sequence[int]
     _incoming: dict[int, _Incoming] = field(default_factory=dict, init=False)
     _sends: list[MPI.Request] = field(default_factory=list, init=False)
@@ -117,29 +117,29 @@ class FrameLinks:
     bytes_received: int = field(default=0, init=False)
 
     def expect(self, source: int, lengths: Sequence[int]) -> None:
-        """Prepare for the frames that a rank sends in each round, by their longest lengths."""
+        """Prepare for the frames that a rank sends in each round, given their largest lengths."""
         rank = self.ranks[source]
         most = max(HEADER_BYTES, self.most[rank])
         self._incoming[source] = _Incoming(self.comm, rank, self.tag, lengths, most)
 
     def begin(self) -> None:
-        """Await the first frames of a round."""
+        """Start to receive the first frames of a round."""
         self.bytes_sent = self.bytes_received = 0
         for it in self._incoming.values():
             it.begin()
 
     def post(self, to: int, key: int, frame: Bytes | None, nbytes: int) -> None:
         """Send a frame."""
-        assert frame is not None, "over MPI there are numbers"
+        assert frame is not None, "sums over MPI always have numbers"
         rank = self.ranks[to]
         self.bytes_sent += nbytes
         for piece in pieces(frame, max(HEADER_BYTES, self.most[rank])):
             self._sends.append(self.comm.Isend([piece, MPI.BYTE], rank, self.tag))
 
     def take_span(self, source: int, key: int) -> Sequence[Bytes]:
-        """Return the next frame of a rank, if it is here."""
-        # Those of all ranks, not only of the one that is asked for: they are posted one after the
-        # other, and what comes before its receive is copied twice.
+        """Return the next frame of a rank, if it has arrived."""
+        # Poll all ranks, not only this one: receives from a rank are posted one after another, and
+        # a piece that arrives before its receive is posted is copied twice.
         for it in self._incoming.values():
             it.progress()
         frame = self._incoming[source].take()
@@ -154,8 +154,8 @@ class FrameLinks:
     decodes = encodes
 
     def flushed(self) -> bool:
-        """Return whether all that was sent may be overwritten."""
-        # In order: behind the first that has not left none need be asked.
+        """Return whether all sent frames may be overwritten."""
+        # In order, and only up to the first that has not left.
         while self._sends:
             if not self._sends[0].Test():
                 return False
@@ -183,18 +183,18 @@ class Framed(Plan):
         """Compile.
 
         Args:
-            comm: what the ranks of the team are of.
+            comm: the communicator of the team.
             context: of the collective.
-            algorithm: whose messages they are.
-            team: who takes part.
+            algorithm: the all-reduce whose messages these are.
+            team: the ranks that take part.
             codec: makes the frames.
-            span: of the parameters, which ``vector`` is summed for.
-            vector: (span,), this rank's.
-            most: by rank of ``comm``, the bytes of one message to it at most.
+            span: of the parameters that ``vector`` belongs to.
+            vector: (span,), this rank's numbers.
+            most: by rank of ``comm``, the most bytes of one message to it.
         """
         self._team, self._vector = team, vector
         self._links = links = FrameLinks(comm, context.tag, team.ranks, most)
-        # Among all ranks, a rank is a worker.
+        # In a sum over all ranks, rank and worker numbers are equal.
         size = len(team.ranks)
         self._sum = sum_in_frames(
             algorithm, links, codec, span, rank=team.rank, size=size, workers=team.ranks
@@ -207,7 +207,7 @@ class Framed(Plan):
 
     def run(self) -> Run:
         """Run it."""
-        # Receives first: the other ranks may be ahead.
+        # Receives first: other ranks may be ahead, and their frames on the way.
         self._links.begin()
         advance: Callable[[], bool] = self._sum.advance
         if not self._sum.begin(self._vector):
@@ -218,7 +218,7 @@ class Framed(Plan):
         self.bytes_sent, self.bytes_received = self._links.bytes_sent, self._links.bytes_received
 
     def waiting_for(self) -> str:
-        """Name the ranks whose frames have not come; at the end, those that take this rank's."""
+        """Name the ranks whose frames are missing; at the end, the receivers of this rank's."""
         awaited = self._sum.awaited or list(range(len(self._team.ranks)))
         ranks = [self._team.ranks[r] for r in awaited if r != self._team.rank]
         return name_ranks(ranks)

@@ -1,11 +1,13 @@
-"""The mean as a sum that cannot leave the range of its numbers.
+"""The mean, as a sum that cannot overflow if the numbers themselves do not.
 
-- Numbers of 32 and 64 bits are first scaled by a power of two, 1/p or less, which is exact but for
-  what falls below the smallest normal number; ``Operation.finish`` divides by the rest. Where few
-  are summed (``OneShot``), both are done there.
+- Floats of 32 and 64 bits are first scaled by a power of two, at most 1/p, which is exact except
+  below the smallest normal number; ``Operation.finish`` divides by the rest. ``OneShot`` does both
+  itself.
 - float16 is summed as float32.
-- An integer is a quotient by p and a remainder, which are summed apart: x = p·q + r, and so the
-  sum of x, divided by p and rounded down, is the sum of q and that of r, divided likewise.
+- An integer is split into a quotient by p and a remainder, which are summed separately:
+  x = p·q + r, so ⌊Σx / p⌋ = Σq + ⌊Σr / p⌋, where 0 ≤ Σr < p². Rounding down can take Σq just
+    below the smallest integer. It then wraps around, and adding ⌊Σr / p⌋ wraps it back, since the
+    mean itself fits.
 """
 
 from __future__ import annotations
@@ -20,19 +22,19 @@ from psrt.core.partition import even_spans
 from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import Around, Plan, Run
 
-#: Makes the plan that reduces a vector by an operation.
+#: Makes a plan that reduces a vector by an operation.
 Make = Callable[[AnyVector, str], Plan]
 
 
 class Mean(Around):
-    """The plan of one rank, around one that sums."""
+    """The plan of one rank, around a plan that sums."""
 
     def __init__(self, vector: AnyVector, size: int, make: Make) -> None:
         """Compile.
 
         Args:
             vector: (n,), this rank's.
-            size: ranks, more than one.
+            size: the number of ranks, more than one.
             make: makes a plan.
         """
         self._vector, self._size = vector, size
@@ -41,10 +43,10 @@ class Mean(Around):
         if vector.dtype == np.float16:
             self._summed = np.empty(vector.size, np.float32)
         elif vector.dtype.kind == "i":
-            # A chunk's quotients, then its remainders, so that its rank owns both of them.
+            # Each chunk's quotients and then its remainders, so that one rank owns both.
             self._summed, op = np.zeros(2 * size * self._chunks[0].size, vector.dtype), "sum"
         super().__init__(make(self._summed, op))
-        #: The plan that does by itself what this one is for, which few numbers have; None if none.
+        #: A plan that makes the whole mean itself, for few numbers; None if there is none.
         self.alone: Plan | None = None
         self._scale = OPS["mean"].scale(vector.dtype, size)
         if isinstance(self.plan, OneShot) and op == "mean":
@@ -68,7 +70,7 @@ class Mean(Around):
             np.copyto(vector, summed, casting="same_kind")
 
     def _parts(self) -> Iterator[tuple[AnyVector, AnyVector, AnyVector]]:
-        """Yield each chunk of the vector, and where its quotients and remainders are summed."""
+        """Yield each chunk of the vector, and the places of its quotients and remainders."""
         rows = self._summed.reshape(self._size, 2, -1)
         for chunk, (quotients, rests) in zip(self._chunks, rows, strict=True):
             yield chunk, quotients[: chunk.size], rests[: chunk.size]

@@ -1,12 +1,12 @@
 """All-reduce of a few numbers on one host: one barrier, then every rank folds everything.
 
-A rank copies its numbers to a stage that the others can see and comes to the barrier; when all
-have come it folds all stages, in the order of the local ranks, into its own array. All compute
-the same in the same order, so they get the same bits. That is L times the work of a slice each,
-but one barrier instead of two, which is what counts for a few kilobytes.
+A rank copies its numbers to a stage that the others can see and arrives at the barrier. When all
+have arrived, it folds all stages, in the order of the local ranks, into its own array. All compute
+the same in the same order, so they get the same bits. This is L times the work of folding a slice
+each, but needs one barrier instead of two, which is what counts for a few kilobytes.
 
-Two stages in turn would do: a rank that writes stage k + 2 has met all others at k + 1, and they
-had read stage k by then.
+Two stages in turn are enough: a rank that writes stage k + 2 has met all others at barrier k + 1,
+and each of them had finished reading stage k before it arrived there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Plan, Run
 from psrt.mpi.collectives.plans.staged import STAGES
 from psrt.mpi.collectives.slots import QUICK_YIELDS, SHIFT
 
-#: Looks at the count of the only other rank before a wait at length, which alone costs more than
-#: these: a store takes about as long to get from core to core as a look or two.
+#: Polls of the only other rank's count before the general wait, whose set-up costs more than
+#: these polls: a store takes about as long from core to core as a poll or two.
 _LOOKS = 8
-#: Folds whose output is named; elsewhere it is given by position, the quicker way, which numpy
-#: deprecates for these two.
+#: Folds that get their output by keyword. All others get it by position, which is quicker but which
+#: numpy deprecates for these two.
 _BY_NAME = (np.minimum, np.maximum)
 
 
@@ -40,8 +40,8 @@ class OneShot(OnHost):
 
         Args:
             context: of the collective.
-            vector: (n,), this rank's, anywhere; at most ``ONE_SHOT_BYTES``.
-            operation: what folds two values.
+            vector: (n,), this rank's, in any memory; at most ``ONE_SHOT_BYTES``.
+            operation: folds two values.
         """
         super().__init__(context)
         self._barrier = context.barrier
@@ -49,14 +49,14 @@ class OneShot(OnHost):
         self._fold = operation.ufunc
         slot = context.slot
         self._ranks = len(slot.stages)
-        #: What the numbers are multiplied by on their way to the stage.
+        #: The factor by which the numbers are multiplied on their way to the stage.
         self._scale = operation.scale(vector.dtype, self._ranks)
         is_whole = not operation.divides or self._scale * self._ranks == 1
         self._finish = None if is_whole else operation.finish
         self._bytes = vector.view(np.uint8).data
         #: By turn: this rank's stage as bytes, and the stages of all as numbers, this rank's last.
         self._turns = []
-        # Two stages would do; three are there, since the slot's room is cut as for ``staged``.
+        # Two stages are enough; there are three since a slot's memory is split as for ``staged``.
         for turn in range(STAGES):
             at = turn * ONE_SHOT_BYTES
             stages = [stage[at : at + vector.nbytes] for stage in slot.stages]
@@ -65,14 +65,15 @@ class OneShot(OnHost):
             self._turns.append(
                 (stages[mine].data, numbers[0], numbers[1], numbers[2:], numbers[mine])
             )
-        #: Quick runs so far that have not been added up.
+        #: The number of quick runs that are not yet in the byte counters.
         self.runs = 0
         self.bytes_sent = self.bytes_received = vector.nbytes * (self._ranks - 1)
 
     def run(self) -> Run:
         """Run it."""
         barrier = self._barrier
-        # The stage of the barrier that comes next, as ``quick`` counts them.
+        # The stage of the next barrier, by the count that ``quick`` uses, too: both may run on the
+        # same slot, and a stage must not be written twice in a row.
         stage, *_, mine = self._turns[((barrier.word >> SHIFT) + 1) % STAGES]
         if self._scale == 1:
             stage[:] = self._bytes
@@ -87,8 +88,8 @@ class OneShot(OnHost):
     ) -> Callable[[], None]:
         """Return a function that makes the call and runs it in as few operations as possible.
 
-        At a kilobyte every step of Python counts. This is ``CallMatcher.begin`` and ``run`` in one
-        piece; only where a rank is late it calls ``wait``.
+        At a kilobyte every Python operation counts. This is ``CallMatcher.begin`` and ``run`` in
+        one; it calls ``wait`` only if a rank is late.
 
         Args:
             calls: records the call.
@@ -113,28 +114,28 @@ class OneShot(OnHost):
             calls.number = number = calls.number + 1
             signatures[number % MEMORY] = signature
             barrier.word = word = barrier.word + one
-            # The stages take turns by the count of barriers, which is the same on all ranks. A slow
+            # Stages take turns by the count of barriers, which is the same on all ranks. A slow
             # peer may still fold stage k while this rank writes k + 1; by k + 2 they have met.
             stage, first, second, _, mine = turns[(word >> SHIFT) % STAGES]
             if multiply is None:
                 stage[everything] = source
             else:
                 multiply(vector, scale, mine)
-            # Release: the numbers, then the count that shows them.
+            # Release: the numbers before the count that publishes them.
             if fence is not None:
                 fence()
             own[0] = word
-            # The flag is read after the count is stored, as in ``Barrier.arrive``.
+            # The flag is read after the count is stored, for the reason in ``Barrier.arrive``.
             if asleep[0]:
                 wake()
-            # Nearly always equal. Greater is one barrier ahead: it has seen this rank here, and is
-            # in the next call; ``wait`` tells that from less, and from another call.
+            # Nearly always equal. Greater is one barrier ahead: the peer has seen this rank here
+            # and is in the next call. ``wait`` tells that from less, and from another call.
             for _ in looks:
                 if theirs[0] == word:
                     break
             else:
                 wait(self)
-            # Acquire: their numbers after their count.
+            # Acquire: their numbers are read after their count.
             if fence is not None:
                 fence()
             if by_position:
@@ -159,22 +160,23 @@ class OneShot(OnHost):
             calls.number = number = calls.number + 1
             signatures[number % MEMORY] = signature
             barrier.word = word = barrier.word + one
-            # As of two: whoever folded stage k has been met at k + 1 when k + 2 is written.
+            # As with two ranks: a peer that folded stage k has been met at k + 1 before k + 2 is
+            # written.
             stage, first, second, rest, mine = turns[(word >> SHIFT) % STAGES]
             if multiply is None:
                 stage[everything] = source
             else:
                 multiply(vector, scale, mine)
-            # Release, as of two: no peer that sees the count may miss the numbers.
+            # Release, as with two ranks: a peer that sees the count must see the numbers.
             if fence is not None:
                 fence()
             own[0] = word
             for asleep, wake in wakers:
                 if asleep[0]:
                     wake()
-            # A peer may be a barrier ahead: it has seen this rank arrive here. One that is late
-            # most likely waits for this core. If it does not come, or is in another call, ``wait``
-            # tells these apart; its own look covers all, so one call is enough.
+            # A peer may be a barrier ahead: it has seen this rank arrive here. A late one most
+            # likely waits for this core. If it does not arrive, or is in another call, ``wait``
+            # finds out which; it checks all peers, so one call is enough.
             ahead = word + one
             for theirs in others:
                 if theirs[0] != word and theirs[0] != ahead:
@@ -185,7 +187,7 @@ class OneShot(OnHost):
                     else:
                         wait(self)
                         break
-            # Acquire: ``wait`` has a fence of its own, but not the quick way here.
+            # Acquire: ``wait`` has its own fence, but this quick path has none.
             if fence is not None:
                 fence()
             if by_position:
@@ -203,11 +205,11 @@ class OneShot(OnHost):
         return call
 
     def is_complete(self) -> bool:
-        """Return whether all have put their numbers where the others see them."""
+        """Return whether all ranks have published their numbers."""
         return self._barrier.is_complete()
 
     def _fold_all(self) -> None:
-        """Fold what all have put on their stages."""
+        """Fold the numbers on all stages."""
         _, first, second, rest, _ = self._turns[(self._barrier.word >> SHIFT) % STAGES]
         vector = self._vector
         self._fold(first, second, out=vector)

@@ -1,4 +1,4 @@
-"""What a compiled collective is, and what it shares with its like on the other ranks."""
+"""What a compiled collective is, and what it shares with its counterparts on other ranks."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, TypeAlias
 
 from psrt.mpi.collectives.slots import Barrier, Progress, Ready, SyncSlot
 
-#: One execution: yields what must become true before it goes on.
+#: One execution: yields functions that must return True before it continues.
 Run: TypeAlias = Generator[Ready, None, None]
 
 
 class Plan:
     """One collective on one buffer."""
 
-    #: Bytes that one run hands to other ranks, or writes for them; where runs differ, the newest.
+    #: Bytes that one run sends to other ranks, or writes for them; where runs differ, the newest.
     bytes_sent: int = 0
-    #: Bytes that one run takes from other ranks; likewise.
+    #: Bytes that one run receives from other ranks; likewise.
     bytes_received: int = 0
-    #: Whether some of what it waits for comes by MPI, which wakes no sleeper.
+    #: Whether it waits for anything that comes by MPI, which wakes no sleeper.
     polls: bool = False
-    #: Whether that makes progress only while it is polled, so that a sleep would hold up everybody.
+    #: Whether that progresses only while it is polled, so that a sleep would delay all ranks.
     spins: bool = False
 
     def run(self) -> Run:
@@ -33,24 +33,24 @@ class Plan:
         raise NotImplementedError
 
     def free(self) -> None:
-        """Free what was made, and let go of the memory of others; only between runs."""
+        """Free all resources, and drop views of others' memory; only between runs."""
 
 
 @dataclass(slots=True)
 class CollectiveContext:
-    """What all ranks agree on about a collective: its place, its marks, how often it ran."""
+    """What all ranks agree on for a collective: its slot, its checksum and tag, its counters."""
 
-    #: Words on this host.
+    #: The words on this host.
     slot: SyncSlot
-    #: Of the call, ``SHIFT`` bits.
+    #: The checksum of the call, ``SHIFT`` bits.
     checksum: int
-    #: Of its MPI messages.
+    #: The tag of its MPI messages.
     tag: int
-    #: Local rank → number of the rank in messages.
+    #: Local rank → the rank's number in messages.
     local_names: tuple[int, ...]
-    #: Local rank → steps begun so far, in this slot, whatever ran in it: see ``scheduled``.
+    #: Local rank → steps begun so far in this slot, by any call: see ``scheduled``.
     bases: dict[int, int]
-    #: Stages used so far, modulo 3: see ``staged``.
+    #: The number of stages used so far, modulo 3: see ``staged``.
     turn: int = 0
     barrier: Barrier = field(init=False)
     progress: Progress = field(init=False)
@@ -67,7 +67,7 @@ class CollectiveContext:
 
 @dataclass(eq=False)
 class OnHost(Plan):
-    """A plan of ranks of one host that wait for each other at a barrier, and nowhere else."""
+    """A plan of ranks of one host that wait for each other only at barriers."""
 
     context: CollectiveContext
 
@@ -78,7 +78,7 @@ class OnHost(Plan):
 
 @dataclass(eq=False)
 class Around(Plan):
-    """A plan around another one, which moves the numbers."""
+    """A plan around another plan, which moves the numbers."""
 
     plan: Plan
 
@@ -87,12 +87,12 @@ class Around(Plan):
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]
-        """Bytes that one run hands to other ranks."""
+        """Bytes that one run sends to other ranks."""
         return self.plan.bytes_sent
 
     @property
     def bytes_received(self) -> int:  # type: ignore[override]
-        """Bytes that one run takes from other ranks."""
+        """Bytes that one run receives from other ranks."""
         return self.plan.bytes_received
 
     def waiting_for(self) -> str:
@@ -109,7 +109,7 @@ class InTurn(Plan):
     """Plans that run one after another."""
 
     plans: Sequence[Plan]
-    #: That which runs.
+    #: The plan that is running.
     at: Plan | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class InTurn(Plan):
         self.bytes_received = sum(plan.bytes_received for plan in self.plans)
 
     def waiting_for(self) -> str:
-        """Name the ranks waited for in the plan that does not end."""
+        """Name the ranks waited for in the running plan."""
         return nobody() if self.at is None else self.at.waiting_for()
 
     def free(self) -> None:
@@ -128,7 +128,7 @@ class InTurn(Plan):
 
 
 def name_ranks(ranks: list[int]) -> str:
-    """Return ranks as words.
+    """Return ranks in words.
 
     >>> name_ranks([3]), name_ranks([1, 2])
     ('rank 3', 'ranks 1, 2')
@@ -137,7 +137,7 @@ def name_ranks(ranks: list[int]) -> str:
 
 
 def nobody() -> str:
-    """Say that nobody is waited for."""
+    """Return that no rank is waited for."""
     return "nobody"
 
 

@@ -1,9 +1,9 @@
 """Runs the steps of a schedule: through windows inside a host, between hosts by MPI.
 
-The two halves of a step are independent. A peer on this host whose vector is in a window is read
-in place: it publishes the number of steps it has begun, the reader the number of receipts it has
-read, and no other message is needed. Everything else goes by MPI through persistent requests,
-which are bound to their spans once and started in every run.
+The two halves of a step, send and receive, are independent. A peer on this host whose vector is in
+a window is read in place: it publishes the number of steps that it has begun, and the reader the
+number of receipts that it has read; no other message is needed. Everything else goes by MPI through
+persistent requests, which are bound to their spans once and started in every run.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Team(NamedTuple):
     rank: int
     #: Number in the schedule → rank of the communicator.
     ranks: tuple[int, ...]
-    #: Number in the schedule → (local rank, the peer's vector), for those whose windows this rank
-    #: sees; itself included.
+    #: Number in the schedule → (local rank, vector), for the ranks whose vectors this rank can see;
+    #: itself included.
     seen: dict[int, tuple[int, AnyVector]]
 
 
@@ -40,11 +40,11 @@ class Team(NamedTuple):
 class _Move:
     """One step, compiled."""
 
-    #: Counts in this rank's own steps, from 1.
+    #: The number of this step among this rank's own, from 1.
     number: int
     #: Whether a peer reads what is sent from this rank's window.
     shown: bool = False
-    #: MPI requests to start, and those to wait for.
+    #: The MPI requests to start, and those to wait for.
     send: Persistent | None = None
     receive: Persistent | None = None
     #: Local rank whose window is read, and the number of its step that sends.
@@ -53,16 +53,17 @@ class _Move:
     #: Local rank that reads this rank's window, and the number of its step that receives.
     reader: int = -1
     reader_number: int = 0
-    #: What arrives, where it goes, and whether it is folded in; given comes first or second.
+    #: The received elements, their place, and whether they are folded in, as first or second
+    #: operand.
     given: AnyVector | None = None
     mine: AnyVector | None = None
     combine: bool = False
     given_first: bool = False
-    #: Where what is given is put until what was sent may be overwritten; None: not needed.
+    #: Where received elements wait until what was sent may be overwritten; None if not needed.
     aside: AnyVector | None = None
-    #: The step's requests may be started before the receipt of the step before is folded.
+    #: Whether the step's requests may be started before the receipt of the last step is folded.
     early: bool = False
-    #: Who is waited for in this step, for messages.
+    #: The ranks waited for in this step, for messages.
     peers: list[int] = field(default_factory=list)
 
 
@@ -70,28 +71,28 @@ class _Move:
 class Scheduled(Plan):
     """The plan of one rank."""
 
-    #: What the ranks of the team are of.
+    #: The communicator of the team.
     comm: MPI.Intracomm
-    #: Of the collective.
+    #: The context of the collective.
     context: CollectiveContext
-    #: Who runs it.
+    #: The ranks that run it.
     team: Team
-    #: The steps of this rank and of the peers that it sees, by their numbers.
+    #: Number in the schedule → steps, of this rank and of the peers that it sees.
     schedules: InitVar[dict[int, Sequence[Step]]]
-    #: (n,), this rank's.
+    #: (n,), this rank's vector.
     vector: AnyVector
-    #: What folds two values.
+    #: Folds two values.
     operation: InitVar[Operation]
     _: KW_ONLY
-    #: What this rank ends with the fold of, to be finished; None: nothing.
+    #: The span whose fold this rank ends with and must finish; None if there is none.
     result: InitVar[Span | None] = None
-    #: What the schedule's spans behind the vector are of; None: there are none.
+    #: The array of spans beyond the end of the vector; None if the schedule has none.
     workspace: AnyVector | None = None
-    #: By rank of ``comm``, the bytes of one message to it at most.
+    #: By rank of ``comm``, the most bytes of one message to it.
     most: Sequence[int]
-    #: Whether a step may begin before the receipt of the last one is folded.
+    #: Whether a step may begin before the receipt of the step before is folded.
     overlaps: InitVar[bool] = False
-    #: Whether messages go one way, to one rank or from it.
+    #: Whether messages go in one direction, to one rank or from it.
     rooted: bool = False
     _scratch: list[AnyVector] = field(default_factory=list, init=False)
     _at: _Move | None = field(default=None, init=False)
@@ -109,10 +110,10 @@ class Scheduled(Plan):
         self._result = None if result is None else result.of(self.vector)
         self._bases = self.context.bases
         steps = schedules[self.team.rank]
-        #: Local rank → steps of a run, where node-local ranks count each other's; by MPI none does.
+        #: Local rank → steps of a run, for ranks that count each other's steps; none by MPI.
         self._lengths = {self.team.seen[r][0]: len(s) for r, s in schedules.items()}
-        # A rank that nobody sees publishes no counts, and its peers add nothing to its base; so it
-        # must not either, or the next call in this slot would begin at different counts.
+        # A rank that no peer sees publishes no counts, and its peers add nothing to its base. So it
+        # must not add to it either, or the next call in this slot would start at different counts.
         if len(self.team.seen) == 1:
             self._lengths.clear()
         self._moves = self._compile(steps, schedules)
@@ -129,10 +130,11 @@ class Scheduled(Plan):
     def _compile(self, steps: Sequence[Step], schedules: dict[int, Sequence[Step]]) -> list[_Move]:
         me, team = self.team.rank, self.team
         most = max((s.receive.size for s in steps if s.receive_from not in (None, me)), default=0)
-        # Two, so that one may be folded while the next one arrives.
+        # Two scratch buffers, so that one may be folded while the next receipt arrives in the
+        # other.
         self._scratch = [np.empty(most, self.vector.dtype) for _ in range(2)]
-        # The k-th message between two ranks is the k-th non-empty half in both schedules, so each
-        # end works out the number of the other's step, and no message has to carry it.
+        # The k-th message between two ranks is the k-th non-empty half in both schedules. So each
+        # end can compute the number of the other's step, and no message has to carry it.
         sends = {peer: _numbers(schedules[peer], "send_to", me) for peer in schedules}
         receipts = {peer: _numbers(schedules[peer], "receive_from", me) for peer in schedules}
         spans = {peer: [schedules[peer][i - 1].send for i in sends[peer]] for peer in schedules}
@@ -157,7 +159,7 @@ class Scheduled(Plan):
         return moves
 
     def _local(self, move: _Move, step: Step) -> None:
-        # Both ends are this rank's own: its program order is all the order that is needed.
+        # A step to itself: program order is all the order that is needed.
         move.given, move.mine = self._view(step.send), self._view(step.receive)
         move.combine = step.combine
 
@@ -171,11 +173,12 @@ class Scheduled(Plan):
             move.reader, move.reader_number = self.team.seen[to][0], receipts[to][which]
             return
         data = step.send.of(self.vector).view(np.uint8)
-        # MPI calls a small message sent before anybody receives it. Where messages go both ways a
-        # rank that calls something else is missed by those who wait for its message; towards a root
-        # nobody may wait for anything, and what was sent would lie there for the next equal call.
-        # A synchronous send is over when its like has been received, by a call with this tag: the
-        # edges of the tree join all ranks, so between ranks that differ some edge does not end.
+        # MPI completes a small send before any rank receives it. Where messages go both ways, ranks
+        # that wait for the message of one in another call notice. Towards a root nobody may wait
+        # for anything, and a sent message would be matched by the next equal call. A synchronous
+        # send completes only when a receive with this tag has started. The edges of the tree
+        # connect all ranks, so if two ranks are in different calls, the send on some edge does not
+        # complete.
         move.send = persistent_send(
             self.comm,
             data,
@@ -203,12 +206,12 @@ class Scheduled(Plan):
         if source in sends:
             local, vector = self.team.seen[source]
             move.source, move.source_number = local, sends[source][which]
-            # The peer's span, which may lie elsewhere in its vector than in this one.
+            # The peer's span, which may be at another place in its vector than in this one.
             move.given = spans[source][which].of(vector)
             move.aside = scratch if apart else None
             return
-        # MPI writes whenever the message comes: not to operands of a fold, and not to what this
-        # step still sends.
+        # MPI writes as soon as the message arrives: so neither into an operand of a fold nor into
+        # what this step still sends, but into a scratch buffer.
         landing = scratch if apart or step.combine else move.mine
         move.given = landing
         data = landing.view(np.uint8)
@@ -219,7 +222,7 @@ class Scheduled(Plan):
     def _view(self, span: Span) -> AnyVector:
         n = self.vector.size
         if span.start >= n and span.size:
-            assert self.workspace is not None, "the schedule has spans behind the vector"
+            assert self.workspace is not None, "the schedule has spans beyond the vector"
             return self.workspace[span.start - n : span.stop - n]
         return span.of(self.vector)
 
@@ -229,37 +232,37 @@ class Scheduled(Plan):
             self._moves, self._moves[1:], steps, steps[1:], strict=False
         ):
             folds = last.receive is not None and last.combine
-            # A step through windows publishes counts, and these must not run ahead of the fold.
+            # A step through windows publishes counts, which must not run ahead of the fold.
             by_mpi = move.source < 0 and not move.shown
-            # The two scratch buffers alternate, so this receipt does not land on the last one.
+            # The two scratch buffers alternate, so this receipt does not overwrite the last one.
             lands_apart = move.receive is None or move.combine
             free = not _meet(step.send, before.receive)
             move.early = folds and by_mpi and lands_apart and free
 
     def run(self) -> Run:
         """Run it."""
-        # Not fenced by itself: the release of the first BEGUN orders this store before it.
+        # Needs no fence: the release of the first BEGUN orders this store before that count.
         self._progress.enter()
         moves = self._moves
         for i, move in enumerate(moves):
             self._at = move
-            # Every earlier receipt is in place by now, and the release in ``say`` orders these
+            # Every earlier receipt is in place by now, and the release in ``say`` orders those
             # stores before the count: a peer that sees the step begun reads finished numbers.
             if move.shown:
                 self._progress.say(BEGUN, self._base + move.number)
-            # By MPI: receive and send are both posted before either is waited for, so no two ranks
-            # wait for each other's receive.
+            # By MPI, receive and send are both posted before either is waited for, so no two ranks
+            # can wait for each other's receive.
             if not move.early:
                 _start(move)
             late = yield from self._take_in(move)
             yield from self._let_go(move)
             if i + 1 < len(moves) and moves[i + 1].early:
                 _start(moves[i + 1])
-            # Only now has the peer read what was sent, so what arrived may take its place.
+            # Only now has the peer read what was sent, so the received elements may replace it.
             if late is not None:
                 _combine(self._fold, move, late)
-        # Counters go on from run to run and from call to call in this slot; every rank adds the
-        # same lengths, so each knows where its peers' counters will be.
+        # Counters continue from run to run and from call to call in this slot. Every rank adds the
+        # same lengths to its bases, so each knows where its peers' counters start next.
         for peer, length in self._lengths.items():
             self._bases[peer] += length
         self._at = None
@@ -268,29 +271,30 @@ class Scheduled(Plan):
 
     @property
     def _base(self) -> int:
-        """Steps that this rank has begun in earlier runs."""
+        """The number of steps that this rank has begun in earlier runs."""
         return self._bases[self.context.slot.local_rank]
 
     def _take_in(self, move: _Move) -> Generator[Ready, None, AnyVector | None]:
-        """Wait for what arrives; return it if it is not in its place yet."""
+        """Wait for the receipt; return its elements if they are not in their place yet."""
         if move.source < 0:
             if move.receive is not None and not move.receive.Test():
                 yield move.receive.Test
             return move.given
         reached, source = self._progress.reached, move.source
-        # The count that the peer publishes at this step. It may be far ahead already: what it sends
-        # here it leaves alone until this rank says READ, so greater is as good as equal.
+        # Wait for the count that the peer publishes at this step. It may be further already: the
+        # peer does not change what it sends here until this rank says READ, so ≥ is as good as
+        # equal.
         need = self._bases[source] + move.source_number
         if not reached(source, BEGUN, need):
             yield lambda: reached(source, BEGUN, need)
         if move.aside is not None and move.given is not None:
-            # Two ranks may exchange the same span. If each delayed its copy until its own span had
-            # been read, they would wait for each other; copied aside, both can say READ at once.
+            # Two ranks may exchange the same span. If each copied only after its own span had been
+            # read, they would wait for each other. Copied aside, both can say READ at once.
             np.copyto(move.aside, move.given)
         else:
             _combine(self._fold, move, move.given)
-        # Release: the last load from the peer's window comes before the count that lets the peer
-        # overwrite it.
+        # Release: the last load from the peer's window comes before the count that allows the peer
+        # to overwrite it.
         self._progress.say(READ, self._base + move.number)
         return move.aside
 
@@ -298,8 +302,8 @@ class Scheduled(Plan):
         """Wait until what was sent may be overwritten."""
         if move.reader >= 0:
             reached, reader = self._progress.reached, move.reader
-            # Acquire, in ``reached``: what this rank writes next cannot be stored before the count
-            # was seen, so the reader never finds the numbers of a later step.
+            # Acquire, in ``reached``: this rank's next stores come after it has seen the count, so
+            # the reader never finds the numbers of a later step.
             need = self._bases[reader] + move.reader_number
             if not reached(reader, READ, need):
                 yield lambda: reached(reader, READ, need)
@@ -307,14 +311,14 @@ class Scheduled(Plan):
             yield move.send.Test
 
     def waiting_for(self) -> str:
-        """Name the peers of the step that does not end."""
+        """Name the peers of the step in progress."""
         if self._at is None:
             return nobody()
         return " and ".join(f"rank {peer}" for peer in dict.fromkeys(self._at.peers))
 
     def free(self) -> None:
-        """Free the requests, and let go of the peers' memory."""
-        # Only between runs: MPI would go on with an active request, on memory that is let go here.
+        """Free the requests, and drop views of the peers' memory."""
+        # Only between runs: MPI would continue an active request on memory that is dropped here.
         for move in self._moves:
             for request in (move.send, move.receive):
                 if request is not None:
@@ -323,11 +327,11 @@ class Scheduled(Plan):
 
 
 def _start(move: _Move) -> None:
-    # The send first. A long message is announced, and goes when the receiver has answered. If the
-    # peer's announcement is here already, this receive answers at once; sent before this rank's own
-    # announcement, the answer would let the peer's long message go first, and what the peer answers
-    # to the announcement waits behind it on the same connection: over TCP the two messages would
-    # go one after the other instead of both at once.
+    # The send first. A long message is announced (rendezvous), and sent when the receiver has
+    # answered. If the peer's announcement is here already, posting this receive answers it at once.
+    # If that came before this rank's own announcement, the peer's long message would start first,
+    # and the peer's answer would queue behind it on the same connection: over TCP the two messages
+    # would go one after the other instead of at the same time.
     if move.send is not None:
         move.send.Start()
     if move.receive is not None:
@@ -335,7 +339,7 @@ def _start(move: _Move) -> None:
 
 
 def _combine(fold: Fold, move: _Move, given: AnyVector | None) -> None:
-    """Copy or fold what was given into its place; the lower rank's operand comes first."""
+    """Copy or fold received elements into their place; the lower rank's operand comes first."""
     mine = move.mine
     if mine is None or given is None or given is mine:
         return

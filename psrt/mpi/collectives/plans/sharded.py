@@ -1,16 +1,16 @@
-"""A sum whose owners keep their parts, and what they make of them, handed out.
+"""A sum whose owners keep their parts, and a gather of what they make of them.
 
 .. code-block:: text
 
     scatter   the first half of an all-reduce: this rank ends with the sums of its own part
-    take      the owner turns them, block by block, into parameters: in another vector
-    gather    the second half, of that vector: all end with all parameters
+    take      the owner turns them, block by block, into parameters in another vector
+    gather    the second half, on that vector: all ranks end with all parameters
 
-Only the owner needs the optimizer's state of an element. Where parameters stay with their owners,
-too, there is no gather: it is a plan of its own, run when they are used.
+Only the owner needs the optimizer's state of an element. If parameters stay with their owners, too,
+there is no gather here: it is a separate plan, run when they are used.
 
 Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
-SC 2020, sections 5 and 7: a reduce-scatter and an all-gather send what the all-reduce does.
+SC 2020, sections 5 and 7: a reduce-scatter and an all-gather send as much as the all-reduce.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from psrt.mpi.collectives.plans.plan import InTurn, Run
 class Sharded(InTurn):
     """The plan of one rank.
 
-    Its plans are the halves: the second one only where parameters do not stay with their owners.
+    Its plans are the halves; the second one only if parameters do not stay with their owners.
     """
 
-    #: Of this rank's part, with the sums of each.
+    #: The blocks of this rank's part, with the sums of each.
     blocks: Sequence[tuple[Span, AnyVector]]
-    #: What becomes of them.
+    #: Receives the sums.
     sink: Sink
 
     def run(self) -> Run:
@@ -49,26 +49,26 @@ class Sharded(InTurn):
         for span, sums in self.blocks:
             self.sink.write(span, sums)
         for self.at in gather:
-            # Its first step publishes what was written here: see ``Scheduled.run``.
+            # The first step of the gather publishes what was written here: see ``Scheduled.run``.
             yield from self.at.run()
         self.at = None
 
 
 class Shifted(Sink):
-    """Hands on what is known by its place in a part of a vector by that in the whole."""
+    """Passes blocks on, with places in a part of a vector turned into places in the whole."""
 
     def __init__(self, sink: Sink, first: int) -> None:
-        """Set up; the part begins at element ``first``."""
+        """Set up; the part starts at element ``first``."""
         self._sink, self._first = sink, first
         self.scratch, self.gate = sink.scratch, sink.gate
 
     def write(self, span: Span, folded: AnyVector) -> None:
-        """Hand a block on."""
+        """Pass a block on."""
         self._sink.write(Span(span.start + self._first, span.stop + self._first), folded)
 
 
 class Spread(Sink):
-    """Copies parameters from the first vector of a host, where they are made, to the others."""
+    """Copies parameters from the first vector of a host, where they are made, to its others."""
 
     scratch = None
     gate = None
@@ -77,12 +77,12 @@ class Spread(Sink):
         """Set up.
 
         Args:
-            parameters: (n,) each, of every rank of the host; one where all have the same.
+            parameters: (n,) each, of every rank of the host; one if they share it.
         """
         self._made, *self._others = (each.view(np.uint8).data for each in parameters)
 
     def write(self, span: Span, folded: AnyVector) -> None:
-        """Copy the block, wherever its sums were."""
+        """Copy the block; its sums are not needed."""
         at, end = 4 * span.start, 4 * span.stop
         for each in self._others:
             each[at:end] = self._made[at:end]

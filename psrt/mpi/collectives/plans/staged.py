@@ -1,26 +1,25 @@
 """All-reduce of arrays that only their owner can see, among the ranks of one host.
 
-The array passes through staging memory, a piece at a time. Of each piece rank r keeps its own
-slice, the r-th, and *shows* the others on its stage; all meet; it *folds* what the others show of
-its own slice into it, and shows the result; all meet; it *copies* the other slices' results. So
-that one barrier per piece is enough, the next piece is shown before the barrier that ends the fold
-of this one:
+The array passes through staging memory, a piece at a time. Of each piece, rank r keeps slice r and
+*shows* the other slices on its stage. All meet. It *folds* what the others show of slice r into its
+own and shows the result. All meet. It *copies* the results of the other slices. To need only one
+barrier per piece, the next piece is shown before the barrier that ends the fold of this one:
 
 .. code-block:: text
 
     show 0 │ fold 0, show 1 │ copy 0, fold 1, show 2 │ copy 1, fold 2, show 3 │ …      │: all meet
 
 Three stages in turn are needed: while a slow rank still copies the results of piece k − 1, a fast
-one folds piece k and already shows piece k + 1. By the time it comes to k + 2, it has met the slow
-one after that was done with k − 1. The turn goes on from one run to the next.
+one folds piece k and already shows piece k + 1. Before it shows k + 2, it has met the slow one,
+which had finished with k − 1 by then. The turn continues from one run to the next.
 
-Of n bytes a rank writes (L − 1)/L·n to its stage and n/L more as results, n in all; of the others'
-stages it reads (L − 1)/L·n to fold and as much to copy.
+Of n bytes a rank writes (L − 1)/L·n to its stage and n/L more as results, n in all. From the stages
+of others it reads (L − 1)/L·n to fold and as much to copy.
 
-**Two ranks** write and read as many bytes if each shows all of its pieces and folds all of the
-other's: n and n. Then nothing is copied, a piece that was shown is still in the cache when it is
-folded, and no barrier is needed at the end. Both fold rank 0's numbers with rank 1's, in this
-order, so they get the same bits.
+**Two ranks** write n bytes and read n, as above, if each shows its whole pieces and folds those of
+the other. Then nothing is copied, a piece that was shown is still in the cache when it is folded,
+and no barrier is needed at the end. Both fold rank 0's numbers with rank 1's, in this order, so
+they get the same bits.
 
 .. code-block:: text
 
@@ -41,25 +40,25 @@ from psrt.mpi.collectives.plans.plan import CollectiveContext, OnHost, Run
 
 #: Stages that take turns.
 STAGES = 3
-#: Bytes of a piece, and of one of two ranks, which fold whole pieces: what a rank has to do with at
-#: a time fits into its core's cache.
+#: Bytes of a piece, and of a piece of two ranks, which fold whole pieces: the working set of a rank
+#: fits into its core's cache.
 PIECE_BYTES, PAIR_PIECE_BYTES = 1024 * 1024, 256 * 1024
 
-#: Copies to be made: from the second to the first of each pair.
+#: Copies from the second to the first of each pair.
 _Copies = list[tuple[memoryview, memoryview]]
 
 
 class _Piece(NamedTuple):
     """A piece on one of the stages."""
 
-    #: What the others fold, from the vector to this rank's stage.
+    #: What the others fold: copies from the vector to this rank's stage.
     show: _Copies
-    #: What this rank folds: its slice in its vector, with those on the others' stages, in order.
+    #: What this rank folds: its slice in its vector with those on the others' stages, in order.
     own: AnyVector
     folds: list[tuple[AnyVector, AnyVector]]
-    #: The folded slice, from the vector to this rank's stage.
+    #: The folded slice: a copy from the vector to this rank's stage.
     result: _Copies
-    #: Results of the others, from their stages to the vector.
+    #: Results of the others: copies from their stages to the vector.
     copy: _Copies
 
 
@@ -77,10 +76,10 @@ class Staged(OnHost):
 
         Args:
             context: of the collective.
-            vector: (n,), this rank's, anywhere.
-            buffers: each local rank's staging memory: ``STAGES`` times the same number of
-                elements, of the vector's type.
-            operation: what folds two values.
+            vector: (n,), this rank's, in any memory.
+            buffers: each local rank's staging memory: ``STAGES`` times the same number of elements,
+                of the vector's type.
+            operation: folds two values.
         """
         super().__init__(context)
         self._vector = vector
@@ -89,9 +88,9 @@ class Staged(OnHost):
         self._local, self._ranks = context.slot.local_rank, len(buffers)
         size = buffers[0].size // STAGES
         self._spans = block_spans(vector.size, size)
-        #: By turn and local rank.
+        #: The stages by turn and local rank.
         self._stages = [[r[s * size : (s + 1) * size] for r in buffers] for s in range(STAGES)]
-        #: (turn, number of the piece) → the piece; made when first met.
+        #: (turn, number of the piece) → the piece; made on first use.
         self._pieces: dict[tuple[int, int], _Piece] = {}
         moved = vector.nbytes * (self._ranks - 1) // self._ranks
         self.bytes_sent = self.bytes_received = 2 * moved
@@ -99,39 +98,41 @@ class Staged(OnHost):
     def run(self) -> Run:
         """Run it."""
         barrier, context = self.context.barrier, self.context
-        # Kept in the context, not in the plan: other arrays with the same signature use the same
-        # stages, and what a slow rank of their call still reads must not be this call's first.
+        # The turn is kept in the context, not in the plan: other arrays with the same signature
+        # use the same stages, and this call must not start on one that a slow rank still reads.
         first, count = context.turn, len(self._spans)
         context.turn = (first + count) % STAGES
         pieces = [self._piece((first + k) % STAGES, k) for k in range(count)]
-        # Nobody reads this stage any more: its last readers came to a barrier since (see the top).
+        # No rank reads this stage any more: its last readers have been at a barrier since (see the
+        # top of this file).
         if pieces:
             _carry(pieces[0].show)
         for k, piece in enumerate(pieces):
             if not barrier.arrive():
                 yield barrier.is_complete
-            # All have shown piece k and folded k - 1, so the results of k - 1 lie on the stages; to
-            # copy them first frees the turn that piece k + 2 will take.
+            # All have shown piece k and folded k - 1, so the results of k - 1 are on the stages.
+            # Copying them first frees the stage that piece k + 2 will take.
             if k:
                 _carry(pieces[k - 1].copy)
             self._fold(piece)
             # The stage of k + 1 was that of k - 2, and all copied the results of k - 2 before they
-            # came to this barrier. Shown now, k + 1 is published by the next one, together with the
-            # results of k: one barrier a piece.
+            # arrived at this barrier. Shown now, k + 1 is published by the next barrier together
+            # with the results of k: one barrier per piece.
             if k + 1 < count:
                 _carry(pieces[k + 1].show)
         if self._ranks == 2:
             return  # nothing is left to copy
         if not barrier.arrive():
             yield barrier.is_complete
-        # No barrier follows: the next run shows on another stage, and meets before it comes back.
+        # No barrier is needed here: the next run shows on another stage, and meets the others
+        # before the turn comes back to this one.
         if pieces:
             _carry(pieces[-1].copy)
 
     def _fold(self, piece: _Piece) -> None:
         own, fold = piece.own, self._fold_two
-        # The others' slices are read, and only this rank's own memory is written: the vector here,
-        # then its stage, where no peer looks for results before the next barrier.
+        # This reads the others' stages, and writes only this rank's memory: its vector, then the
+        # result on its stage, which no peer reads before the next barrier.
         for one, other in piece.folds:
             fold(one, other, out=own)
         self._finish(own, self._ranks)
@@ -144,7 +145,7 @@ class Staged(OnHost):
         return self._pieces[key]
 
     def _cut(self, stages: Sequence[AnyVector], span: Span) -> _Piece:
-        """Find the views of a piece of the vector on a stage."""
+        """Return the views of a piece of the vector on a stage."""
         local, mine = self._local, span.of(self._vector)
         if self._ranks == 2:
             both = [stage[: span.size] for stage in stages]
@@ -169,7 +170,7 @@ class Staged(OnHost):
 
 
 def _pair(into: AnyVector, given: AnyVector, span: Span) -> tuple[memoryview, memoryview]:
-    # Bytes are copied as by memcpy; numpy's own copy takes longer to get started.
+    # Bytes are copied as by memcpy; a numpy copy has a larger fixed cost.
     return span.of(into).view(np.uint8).data, span.of(given).view(np.uint8).data
 
 

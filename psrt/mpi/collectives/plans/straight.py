@@ -1,6 +1,6 @@
-"""A sum by a linear codec: the sums of its parts, by a schedule, one after the other.
+"""A sum by a linear codec: a schedule sums its parts, one after another.
 
-What the parts are, and what becomes of their sums, ``transport.straight_sum`` knows.
+``transport.straight_sum`` makes the parts and uses their sums.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from psrt.transport.straight_sum import StraightSum
 class Straight(InTurn):
     """The plan of one rank.
 
-    Its plans are of each part's sum, in the buffer of that part. They may share their messages'
-    tag: what a rank sends of a part follows all that it has sent of the one before.
+    Its plans sum one part each, in the buffer of that part. They may share a tag: MPI keeps the
+    order of messages, and a rank sends a part only after all of the part before.
     """
 
     #: Makes the parts.
     coded: StraightSum
-    #: (span,), this rank's.
+    #: (span,), this rank's numbers.
     vector: Vector
 
     def run(self) -> Run:
@@ -41,9 +41,9 @@ class Straight(InTurn):
 
 
 def _quiet(run: Run) -> Run:
-    """Run without warnings of what overflows: half precision does so early, and it is defined."""
+    """Run without overflow warnings: half precision overflows early, with a defined result."""
     while True:
-        # Not around the yield: whoever goes on meanwhile keeps its own warnings.
+        # Not around the yield: other code that runs meanwhile keeps its own warnings.
         with np.errstate(all="ignore"):
             ready = next(run, None)
         if ready is None:

@@ -1,12 +1,12 @@
 """The MPI library's own all-reduce, with a check that all ranks make the same call.
 
-The library does not check that all ranks reduce the same; it hangs, or adds unrelated elements. So
-two integers are reduced first, from which each rank sees whether all calls have the same checksum.
+The library does not check that all ranks reduce the same: it hangs, or adds unrelated elements. So
+two integers are reduced first, which show each rank whether all calls have the same checksum.
 
-The library also wants its calls on one communicator in the same order on every rank, finished or
-not. Where several are under way the first halves begin as they are called, which is the same order
-everywhere; which of them ends first is not. So the second halves have a communicator of their own,
-and a line in which they wait for their turn.
+The library also requires calls on one communicator to start in the same order on every rank. With
+several calls in progress, the first halves start in the order of the calls, which is the same on
+all ranks; the order in which they end is not. So the second halves have another communicator, and a
+queue in which they wait for their turn.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from psrt.mpi.links.pieces import pieces
 
 
 class VendorAccess(NamedTuple):
-    """What the calls of one rank share."""
+    """What all calls of one rank share."""
 
     #: For the checksums; all ranks use it in the order of their calls.
     checks: MPI.Intracomm
     #: For the numbers; all ranks use it in the order of their calls.
     numbers: MPI.Intracomm
-    #: Runs whose numbers have not been handed to the library yet, in the order of their calls.
+    #: Runs whose numbers have not been passed to the library yet, in the order of their calls.
     line: deque[object]
 
 
@@ -45,13 +45,13 @@ class Vendor(Plan):
 
     polls = spins = True
 
-    #: How the library is reached.
+    #: Access to the library's collectives.
     access: VendorAccess
-    #: (n,), this rank's, anywhere.
+    #: (n,), this rank's, in any memory.
     vector: AnyVector
-    #: What folds two values.
+    #: Folds two values.
     operation: Operation
-    #: Of the call.
+    #: The checksum of the call.
     checksum: InitVar[int]
 
     def __post_init__(self, checksum: int) -> None:
@@ -61,7 +61,7 @@ class Vendor(Plan):
             )
         self._checks = np.array([checksum, -checksum], np.int64)
         self._most = np.empty(2, np.int64)
-        #: What is handed to the library; what it sends of that is its own affair.
+        #: Bytes passed to the library; what it sends of them is unknown.
         self.bytes_sent = self.bytes_received = self.vector.nbytes
 
     def run(self) -> Run:
@@ -69,13 +69,13 @@ class Vendor(Plan):
         checks, numbers, line = self.access
         me = object()
         line.append(me)
-        # The largest of c and of −c over all ranks: they are opposite only if all have one c.
+        # The maximum of c and of −c over all ranks: these are opposite only if all have the same c.
         request = checks.Iallreduce(self._checks, self._most, MPI.MAX)
         if not request.Test():
             yield request.Test
         if self._most[0] != -self._most[1]:
             raise OtherCallError("the ranks are in different calls")
-        # All ranks called in one order, and hand over in it, whichever check was over first.
+        # All ranks pass their numbers on in the order of their calls, whichever check ended first.
         if line[0] is not me:
             yield lambda: line[0] is me
         op = getattr(MPI, self.operation.mpi)
@@ -87,5 +87,5 @@ class Vendor(Plan):
         self.operation.finish(self.vector, numbers.size)
 
     def waiting_for(self) -> str:
-        """Name no rank: the library does not say."""
+        """Name no rank: the library does not tell."""
         return "the other ranks in the MPI library's all-reduce"

@@ -377,7 +377,7 @@ def test_the_start_and_the_end_say_whose_model_it_is():
     run = gossip(Apart(*[7] * 4), topology="one-peer-exponential", say=lines.append)
     text = "one-peer-exponential, combine-then-adapt, spectral gap 1 in 2 steps, 20 B per step"
     assert f"topology: {text} and worker" in lines
-    assert "accuracy: of worker 0's own model, and at the end of the mean of all" in lines
+    assert "accuracy: of worker 0's own model; at the end, of the mean of all" in lines
     distance = run.summary.graph_averages.consensus_distance
     told = [" ".join(line.split()) for line in lines[-1].split("\n")]
     assert f"model mean of 4 workers, which ended {distance:.1e} apart" in told

@@ -396,5 +396,5 @@ def test_it_is_evaluated_at_the_centre(workers, more):
     assert run.records[-1].test_loss == pytest.approx(run.summary.test_loss, rel=1e-6)
     lines = []
     simulate(TrainConfig(mode="easgd", steps=3), Points(EVEN), workers=2, say=lines.append)
-    text = "accuracy: of the centre, as worker 0 knows it from its last average, and at the end"
+    text = "accuracy: of the centre at worker 0's last average; at the end, of the final centre"
     assert text in lines

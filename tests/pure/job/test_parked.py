@@ -423,7 +423,7 @@ def test_a_manifest_that_says_who_is_absent_must_be_right(tmp_path):
     first_of(Samples(), "sync", tmp_path / "run", dead=0)
     cut = cuts_of(tmp_path / "run")[0][0].path
     again = {"out": str(tmp_path / "on")}
-    with pytest.raises(ConfigError, match="in place of the dead, which --record does not allow"):
+    with pytest.raises(ConfigError, match="in place of dead ones, which --record does not allow"):
         simulate(resumed_config(str(cut), record=True, **again), Samples(), workers=WORKERS)
     manifest = cut / "manifest.json"
     values = json.loads(manifest.read_text())

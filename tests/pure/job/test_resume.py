@@ -195,7 +195,7 @@ def test_a_run_that_has_come_further_is_not_made_shorter(tmp_path, mode):
     [
         ({"lr": 0.1}, 3, "lr 0.1 instead of 0.05"),
         ({"mode": "allreduce"}, 3, "mode allreduce instead of sync"),
-        ({"record": True}, 3, "--record needs a history from the beginning"),
+        ({"record": True}, 3, "--record needs a history from the start"),
         ({"record": True}, 2, "2 workers instead of 3, which --record does not allow"),
     ],
 )

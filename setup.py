@@ -84,7 +84,13 @@ setup(
             "tensorboardX>=2.6",
         ],
         "lint": ["ruff>=0.12", "mypy>=1.15", "import-linter>=2.3"],
-        "docs": ["sphinx>=8.1", "myst-parser>=4", "furo>=2024.8", "sphinx-copybutton>=0.5"],
+        "docs": [
+            "sphinx>=8.1",
+            "myst-parser>=4",
+            "furo>=2024.8",
+            "sphinx-copybutton>=0.5",
+            "sphinx-design>=0.6",
+        ],
         "mutants": ["cosmic-ray>=8.4"],
         "release": ["build>=1.2", "twine>=6.1"],
         # What people use, but no MPI.

@@ -1,15 +1,12 @@
 """Sphinx's settings: ``make docs-site`` builds these pages into ``docs/_build/html``.
 
 The pages are read as they are on their own. What a site needs beside that is made here: each table
-of ``index.md`` becomes a part of the navigation, three pages of the repository's root join in, and
-``from_code.py`` fills in what pages say of the code.
+of ``index.md`` becomes a part of the navigation, two pages of the repository's root join in, and
+``from_code.py`` fills in what pages say of the code, ``widgets.py`` what they show beside it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import itertools
 import re
 import sys
 from pathlib import Path
@@ -21,9 +18,9 @@ from docutils import nodes
 sys.path.insert(0, str(Path(__file__).parent))
 
 from from_code import filled
+from widgets import framed, laid_out
 
 import psrt
-from psrt.cli.explain import main as explain
 
 # The communicator is imported for its docstrings; nothing here starts MPI.
 mpi4py.rc.initialize = False
@@ -39,6 +36,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.doctest",
     "sphinx_copybutton",
+    "sphinx_design",
 ]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 4
@@ -74,13 +72,11 @@ html_css_files = ["psrt.css"]
 html_copy_source = False
 html_show_sphinx = False
 
-HERE = Path(__file__).parent
 #: Files of the repository's root that are pages of the site, and what they are called there.
 FROM_ROOT = {
     f"../{name.upper()}.md": f"{name}.md" for name in ("contributing", "changelog", "security")
 }
 _SECTION = re.compile(r"^## (.+)\n((?:.*\n)*?)(?=^## |\Z)", re.MULTILINE)
-_PLAY = re.compile(r"^<!-- play (\d+): (.+) -->$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([\w-]+)\.(?:md|rst)\)")
 
 
@@ -94,33 +90,6 @@ def navigation(page: str) -> str:
     return _SECTION.sub(section, page)
 
 
-def played(page: str, name: str, site: Path) -> str:
-    """Return a page with what each of its comments ``<!-- play HEIGHT: WORDS -->`` asks for.
-
-    That is a page of ``psrt explain WORDS --html``, in a frame of that height in pixels.
-
-    Args:
-        page: Markdown.
-        name: of the page.
-        site: the folder that the site is built into.
-    """
-    numbers = itertools.count(1)
-
-    def frame(match: re.Match[str]) -> str:
-        address = f"play/{name}-{next(numbers)}.html"
-        words = [str(HERE / it) if (HERE / it).is_file() else it for it in match[2].split()]
-        (site / "play").mkdir(parents=True, exist_ok=True)
-        with contextlib.redirect_stdout(io.StringIO()):
-            explain([*words, "--html", str(site / address), "--overwrite"])
-        return (
-            f'<iframe class="play" src="{address}" title="psrt explain {match[2]}, step by step" '
-            f'height="{match[1]}" loading="lazy"></iframe>\n\n'
-            f'<p class="play"><a href="{address}">on a page of its own</a></p>'
-        )
-
-    return _PLAY.sub(frame, page)
-
-
 def others(page: str) -> str:
     """Return the directives of the public names that a page leaves out."""
     lines = []
@@ -132,13 +101,14 @@ def others(page: str) -> str:
 
 
 def _read(app: Any, name: str, content: list[str]) -> None:
-    text = filled(content[0])
+    text = laid_out(filled(content[0]))
     if app.builder.format == "html":
-        text = played(text, name, Path(app.outdir))
+        text = framed(text, name, Path(app.outdir))
     for path, page in FROM_ROOT.items():
         text = text.replace(f"]({path})", f"]({page})")
     if name == "index":
-        text = navigation(text)
+        # Its sections are tables of pages, which the navigation has, too.
+        text = f"---\nhide-toc: true\n---\n{navigation(text)}"
     if name == "api":
         text += f"\n{others(text)}"
     content[0] = text
@@ -154,12 +124,14 @@ def _public(app: Any, env: Any, node: Any, content: Any) -> Any:
 
 
 def _code(app: object, tree: nodes.document, page: object) -> None:
-    """Mark flags, and code that a cell of a table may break, else it would be too wide."""
+    """Mark flags, and code that a cell of a table may break (long) or may not (short)."""
     for code in tree.findall(nodes.literal):
         if code.astext().startswith("--"):
             code["classes"].append("flag")
         if max(map(len, code.astext().split()), default=0) > 30:
             code["classes"].append("long")
+        elif len(code.astext()) <= 16:
+            code["classes"].append("short")
 
 
 def _untyped(app: object, what: str, name: str, it: object, options: object, lines: Any) -> None:

@@ -112,6 +112,22 @@ def test_a_space_plays_to_the_end_and_stops(opened):
     assert tab.ask("document.documentElement.dataset.plays") == "false"
 
 
+def test_a_film_alone_plays_by_itself_again_and_again_unless_nothing_is_to_move(tab, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page.page_of(FILMS["broadcast"]())[0])
+    tab.open(path, "?film")
+    assert tab.ask("document.documentElement.dataset.plays") == "false"
+    try:
+        tab.call("Emulation.setEmulatedMedia", features=[])
+        tab.open(path, "?film")
+        tab.wait(f"{STEP} === 4")
+        tab.wait(f"{STEP} === 0")
+        assert tab.ask("document.documentElement.dataset.plays") == "true"
+        assert tab.ask("getComputedStyle(document.querySelector('.lines')).display") == "none"
+    finally:
+        tab.colours("light")
+
+
 COLOURS = """(() => {
   const of = (selector, key) => getComputedStyle(document.querySelector(selector))[key];
   return [

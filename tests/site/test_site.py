@@ -4,6 +4,7 @@ Links to other sites cannot be followed from here; of them only the form is look
 """
 
 import re
+import time
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,23 +13,25 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import psrt
+from support.browser import tab_in
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs/_build/html"
 #: Pages that Sphinx makes of its own accord.
 OWN = {"genindex.html", "search.html", "py-modindex.html"}
 #: What asks for a page that plays an explanation: a comment, which GitHub does not show.
-PLAY = re.compile(r"^<!-- play \d+: (.+) -->$", re.MULTILINE)
+PLAY = re.compile(r"^<!-- (?:play \d+|film): (.+) -->$", re.MULTILINE)
 #: What no page of one's own starts, such as a link that a copy of the theme has.
 SCHEMES = ("", "https")
 
 
 class Page(HTMLParser):
-    """The links, the anchors and the navigation of a page."""
+    """The links, the anchors, the navigation and the cards of a page."""
 
     def __init__(self, path):
         super().__init__()
         self.links, self.anchors, self.navigation = [], set(), []
+        self.doors = []
         self._in_navigation = False
         self.feed(path.read_text(encoding="utf-8"))
 
@@ -40,6 +43,8 @@ class Page(HTMLParser):
         for key in ("href", "src"):
             if found.get(key):
                 self.links.append(found[key])
+                if "sd-stretched-link" in found.get("class", ""):
+                    self.doors.append(found[key])
                 if self._in_navigation and tag == "a":
                     self.navigation.append(found[key])
 
@@ -86,10 +91,11 @@ def test_what_a_page_plays_is_in_it(pages):
         words = PLAY.findall(source.read_text(encoding="utf-8")) if source.is_file() else []
         asked += len(words)
         text = path.read_text(encoding="utf-8")
-        assert len(re.findall(r'<iframe class="play" ', text)) == len(words), path.name
+        assert len(re.findall(r'<iframe class="play[ "]', text)) == len(words), path.name
         for i, title in enumerate(words, 1):
             address = f"play/{path.stem}-{i}.html"
-            assert f'src="{address}" title="psrt explain {title}, step by step"' in text
+            assert re.search(f'src="{address}["?]', text)
+            assert f' title="psrt explain {title}, step by step"' in text
             assert (SITE / address).read_text(encoding="utf-8").startswith("<!doctype html>")
     assert asked >= 5
 
@@ -124,3 +130,40 @@ def test_nothing_is_fetched_from_elsewhere_and_links_to_other_sites_are_encrypte
         assert not fetched.search(path.read_text(encoding="utf-8")), path.name
         links = [it for it in page(path).links if not it.startswith("data:")]
         assert {urlsplit(link).scheme for link in links} <= {*SCHEMES}, path.name
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    with tab_in(tmp_path_factory.mktemp("tab")) as tab:
+        yield tab
+
+
+def test_the_first_screen_has_three_doors_code_and_a_film_that_plays_by_itself(tab):
+    index = SITE / "index.html"
+    doors = page(index).doors
+    assert len(set(doors)) == 3
+    assert not any(leads_nowhere(index, door) for door in doors)
+    tab.size(1280, 900)
+    tab.open(index)
+    seen = "(it) => document.querySelector(it).getBoundingClientRect().top < 900"
+    assert tab.ask(f"['iframe.film', 'img[src$=svg]', '.highlight-python'].every({seen})")
+    looks = set()
+    for _ in range(20):
+        looks.add(tab.screenshot())
+        time.sleep(0.5)
+    assert len(looks) >= 4  # nothing else there moves
+    assert tab.console == []
+    assert [it for it in tab.requests if not it.startswith(("file:", "data:"))] == []
+
+
+def test_every_page_fits_a_narrow_screen(tab, pages):
+    """What is wider, such as a table, scrolls by itself."""
+    tab.size(400, 900)
+    wide = {}
+    for path in pages:
+        tab.open(path)
+        wide[path.name] = tab.ask(
+            "Math.max(...[document.documentElement, document.querySelector('.content')]"
+            ".map((it) => it.scrollWidth))"
+        )
+    assert {name: width for name, width in wide.items() if width > 400} == {}

@@ -64,12 +64,11 @@ class Tab:
                 return dict(got["result"])
             self._note(got)
 
-    def open(self, page: Path) -> None:
+    def open(self, page: Path, query: str = "") -> None:
         """Show a page, and wait until its scripts have run."""
-        self.call("Page.navigate", url=page.as_uri())
-        self.wait(
-            f"document.readyState === 'complete' && location.href === {json.dumps(page.as_uri())}"
-        )
+        address = page.as_uri() + query
+        self.call("Page.navigate", url=address)
+        self.wait(f"document.readyState === 'complete' && location.href === {json.dumps(address)}")
 
     def ask(self, expression: str) -> Any:
         """Return the value of an expression in the page."""

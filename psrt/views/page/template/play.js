@@ -4,7 +4,9 @@
 (() => {
   const root = document.documentElement;
   const films = JSON.parse(document.getElementById("charts").textContent);
-  const PAUSE = 1400; // milliseconds per frame
+  const PAUSE = 1400; // milliseconds of a frame
+  // FILE?film shows the film alone, which plays by itself, again and again: for a page that embeds it.
+  const alone = location.search === "?film";
 
   function tag(name, attributes, ...children) {
     const svg = ["svg", "g", "path", "rect", "circle", "line", "text", "polygon", "title"].includes(name);
@@ -106,7 +108,8 @@
   // Time runs to the right: past bars have full colours, future ones are pale.
   function drawLanes(film, number, svg) {
     const scene = film.scene, frame = film.frames[number], [held, changed] = heldAfter(film, number);
-    const LEFT = scene.lanes.some((it) => it[1]) ? 150 : 86, WIDTH = 1000, TOP = 24;
+    const LEFT = scene.lanes.some((it) => it[1]) ? 150 : 86, TOP = 24;
+    const WIDTH = clamp(svg.clientWidth || 1000, 400, 1000); // text is as large as that of the page
     const high = clamp(300 / scene.lanes.length, 24, 58), tallest = Math.min(high - 6, 26), moment = frame.time || 0;
     const [cell, , columns] = scene.strip;
     const since = number ? film.frames[number - 1].time || 0 : moment;
@@ -176,7 +179,7 @@
       this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
       this.where = tag("output");
       this.svg = tag("svg", { role: "img", class: film.scene.lanes?.length > 10 ? "long" : "" });
-      this.said = tag("p", { class: "said", "aria-live": "polite" });
+      this.said = tag("p", { class: "said", "aria-live": alone ? "off" : "polite" });
       this.lines = tag("ul", { class: "lines" });
       this.spent = tag("tbody");
       const table = tag("table", { class: "spent" },
@@ -191,6 +194,7 @@
       box.replaceChildren(this.svg, legend, controls, this.said, this.lines, ...(film.costs.length ? [table] : []), keys);
       box.parentElement.classList.add("film");
       this.show();
+      if (alone && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.toggle();
     }
 
     go(number) {
@@ -211,8 +215,8 @@
       const last = this.film.frames.length - 1;
       if (this.number === last) this.step(0);
       this.timer = setInterval(() => {
-        this.step(this.number + 1);
-        if (this.number === last) this.stop();
+        this.step(this.number === last ? 0 : this.number + 1);
+        if (this.number === last && !alone) this.stop();
       }, PAUSE);
       this.buttons();
     }
@@ -268,10 +272,12 @@
   }
 
   try {
-    if (window.top !== window.self) root.classList.add("embedded");
+    if (alone) root.classList.add("alone");
+    if (alone || window.top !== window.self) root.classList.add("embedded");
     for (const box of document.querySelectorAll("[data-chart]")) {
       const player = new Player(box, films[Number(box.dataset.chart)]);
       document.addEventListener("keydown", (event) => player.key(event));
+      window.addEventListener("resize", () => player.show());
     }
   } catch (error) { // the table has everything as well
     root.dataset.error = String(error);

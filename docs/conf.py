@@ -1,7 +1,7 @@
 """Sphinx's settings: ``make docs-site`` builds these pages into ``docs/_build/html``.
 
 The pages are read as they are on their own. What a site needs beside that is made here: each table
-of ``index.md`` becomes a part of the navigation, two pages of the repository's root join in, and
+of ``index.md`` becomes a part of the navigation, three pages of the repository's root join in, and
 ``from_code.py`` fills in what pages say of the code, ``widgets.py`` what they show beside it.
 """
 

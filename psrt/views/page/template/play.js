@@ -4,7 +4,7 @@
 (() => {
   const root = document.documentElement;
   const films = JSON.parse(document.getElementById("charts").textContent);
-  const PAUSE = 1400; // milliseconds of a frame
+  const PAUSE = 1400; // milliseconds per frame
   // FILE?film shows the film alone, which plays by itself, again and again: for a page that embeds it.
   const alone = location.search === "?film";
 

@@ -193,7 +193,7 @@ def attempt(
             end; that text is left out.
         verbose: whether to keep that text.
         stall: called about every second; returns why the job should be ended, None while it makes
-        progress.
+            progress.
         refused: called with the error if this process's stdout had no room for the output.
 
     Raises:

@@ -73,7 +73,7 @@ def role_map_for(
         servers: ranks of the servers; empty if workers sum without them.
         workers: ranks of the workers, worker 0 first.
         shards_per_server: with one, shards are of equal size; several are split between layers
-        if that balances.
+            if that balances.
         layers: the spans of the layers, in any order.
         controls: sums over all workers that may be in flight at a time, without servers.
 

@@ -191,8 +191,7 @@ class Saver:
         Args:
             part: of the role.
             stays: whether its present state is part of all later checkpoints; otherwise there are
-                no
-            later ones.
+                no later ones.
             why: the reason, to follow its name.
         """
         if stays and (reason := part.over()):

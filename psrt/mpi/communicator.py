@@ -164,8 +164,8 @@ class Communicator(NonblockingCalls):
                 Fastest if it comes from ``empty``.
             op: sum, mean, min, max or prod; and, or, xor of the bits of integers. The mean of
                 integers is rounded down. A mean does not overflow, even where the sum would.
-                algorithm: ``auto`` picks by size, ranks, hosts and costs (see ``choice``); ``node``
-            folds in shared memory; a name of ``psrt.collective.ALGORITHMS`` runs that
+            algorithm: ``auto`` picks by size, ranks, hosts and costs (see ``choice``); ``node``
+                folds in shared memory; a name of ``psrt.collective.ALGORITHMS`` runs that
                 schedule over all ranks, and ``node+`` with a name runs it between hosts. ``mpi``
                 is the MPI library's, which promises less: it may sum in any order, and ranks may
                 end with different numbers for min and max if there is a NaN or a -0.0. ``auto``
@@ -211,7 +211,7 @@ class Communicator(NonblockingCalls):
 
         Args:
             buf: as in ``all_reduce``, with the length of the result; before the call each rank
-            fills its own chunk.
+                fills its own chunk.
 
         Returns:
             ``buf``.

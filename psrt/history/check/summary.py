@@ -419,7 +419,7 @@ class SummaryCheck:
         Args:
             tables: all events of the workers of each cell.
             exact: whether there are no others: slices of a layer exchange sums, and clipped parts
-            norms.
+                norms.
         """
         for name, flag in (("cut_bytes_sent", 0), ("cut_bytes_received", CAME)):
             due = 0

@@ -1,6 +1,6 @@
 """Ring all-reduce as a schedule. Pure: knows ranks and spans, never buffers or MPI.
 
-The vector is cut into p chunks. In the *reduce-scatter* every chunk travels once around the ring
+The vector is split into p chunks. In the *reduce-scatter* every chunk travels once around the ring
 and each rank it meets adds its own contribution; after p − 1 hops it is complete. In the
 *all-gather* the complete chunks travel around once more and every rank keeps a copy. For p = 3,
 with contributions a, b, c of ranks 0, 1, 2 (one row per rank; ``.`` is of no use yet):
@@ -29,8 +29,8 @@ vectors.
 once, so every send meets its receive in the same hop.
 
 **Order.** The ring may pass the ranks in any order, ideally so that neighbours are close: if the
-ranks of a host follow each other, only one link per host is used. Positions then take the place of
-ranks above; chunk i starts at position i.
+ranks of a host follow each other, only one link per host is used. Positions then replace ranks
+above; chunk i starts at position i.
 
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 workstations", JPDC 69(2), 2009; Thakur, Rabenseifner and Gropp, "Optimization of collective
